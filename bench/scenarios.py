@@ -1,0 +1,173 @@
+"""What is measured: one program, one client, one temporary kubelet directory per scenario.
+
+Each scenario returns plain numbers by name; how often it runs is `run`'s work, what the numbers mean is `table`'s.
+"""
+
+import os
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from bench.client import Client, Events, number
+from bench.processes import ProcessFailed, memory, started, switches, switches_between, threads
+
+__all__ = ["OURS", "Plan", "Program", "Sample", "parse_program", "scenarios"]
+
+Sample = dict[str, float]
+Scenario = Callable[[Client], Sample]
+BASE_COUNT = 10
+SETTLE_SECONDS = 1.0
+CONFIG = "resources:\n  - name: mock/gpu\n    mock: {{count: {count}}}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A plugin to measure; `{dir}`, `{kubelet-dir}`, `{config}` and `{count}` in it are filled in for each run."""
+
+    name: str
+    argv: tuple[str, ...]
+
+    @property
+    def scales(self) -> bool:
+        """Whether it can be told how many devices to offer."""
+        return any("{config}" in word or "{count}" in word for word in self.argv)
+
+    def filled(self, root: Path, count: int) -> list[str]:
+        values = {
+            "{dir}": str(root / "device-plugins"),
+            "{kubelet-dir}": str(root),
+            "{config}": str(root / "config.yaml"),
+            "{count}": str(count),
+        }
+        return [_fill(word, values) for word in self.argv]
+
+
+OURS = Program("ours", (sys.executable, "-m", "plugwright", "run", "-c", "{config}", "--kubelet-dir", "{kubelet-dir}"))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much of everything one repeat measures."""
+
+    calls: int
+    restarts: int
+    restart_seconds: float
+    idle_seconds: float
+    lists: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A registered plugin, and the client that speaks to it."""
+
+    pid: int
+    events: Events
+    start_ms: float
+
+
+def parse_program(name: str, command: str) -> Program:
+    return Program(name, tuple(shlex.split(command)))
+
+
+def scenarios(plan: Plan, program: Program) -> dict[str, Scenario]:
+    """The scenarios of one repeat by name, in their order."""
+    found: dict[str, Scenario] = {
+        "serving": partial(_serving, plan, program),
+        "restarts": partial(_restarts, plan, program),
+    }
+    if program.scales:
+        found |= {f"{count:,} devices": partial(_listing, program, count) for count in plan.lists}
+    return found
+
+
+def _serving(plan: Plan, program: Program, client: Client) -> Sample:
+    """Start, list, Allocate calls, then idle with the stream open."""
+    with _session(program, client, BASE_COUNT, ["-calls", str(plan.calls)]) as session:
+        sample = {"start_ms": session.start_ms}
+        sample["list_first_us"] = number(session.events.expect("list"), "us")
+        allocate = session.events.expect("allocate")
+        sample |= {f"allocate_{rank}_us": number(allocate, rank) for rank in ("p50", "p90", "p99", "max")}
+        session.events.expect("holding")
+        _idle(session, SETTLE_SECONDS)
+        sample |= _memory_of(session.pid, "serving")
+        sample["threads"] = threads(session.pid)
+        before = switches(session.pid)
+        _idle(session, plan.idle_seconds)
+        sample["idle_switches"] = switches_between(before, switches(session.pid))
+    return sample
+
+
+def _restarts(plan: Plan, program: Program, client: Client) -> Sample:
+    flags = ["-restarts", str(plan.restarts), "-budget", f"{plan.restart_seconds}s"]
+    with _session(program, client, BASE_COUNT, flags) as session:
+        session.events.expect("list")
+        event = session.events.expect("restarts")
+        session.events.expect("holding")
+        _idle(session, SETTLE_SECONDS)
+        sample = {f"restart_{rank}_ms": number(event, rank) / 1000 for rank in ("p50", "p99", "max")}
+        return sample | {"restart_count": number(event, "count")} | _memory_of(session.pid, "restarted")
+
+
+def _listing(program: Program, count: int, client: Client) -> Sample:
+    with _session(program, client, count, []) as session:
+        event = session.events.expect("list")
+        if event["devices"] != count:
+            raise ProcessFailed(f"{program.name} listed {event['devices']} devices first, not {count}")
+        session.events.expect("holding")
+        _idle(session, SETTLE_SECONDS)
+        return {
+            f"list_{count}_ms": number(event, "us") / 1000,
+            f"list_{count}_start_ms": session.start_ms,
+            **_memory_of(session.pid, f"list_{count}"),
+        }
+
+
+@contextmanager
+def _session(program: Program, client: Client, count: int, flags: Sequence[str]) -> Iterator[Session]:
+    """The client's socket is there before the program starts; both are gone when the block is left."""
+    with tempfile.TemporaryDirectory(prefix="pwb-") as name:
+        root = Path(name)
+        plugins = root / "device-plugins"
+        plugins.mkdir()
+        (root / "config.yaml").write_text(CONFIG.format(count=count))
+        client_log, program_log = root / "client.log", root / "program.log"
+        argv = [*client.argv, "-dir", str(plugins), "-hold", "600s", *flags]
+        with started(argv, client_log, piped=True) as kubelet:
+            events = Events(kubelet, client_log)
+            events.expect("listening")
+            began = time.monotonic_ns()
+            with started(program.filled(root, count), program_log, env=_environment(root)) as process:
+                events.watch(program.name, process, program_log)
+                registered = number(events.expect("registered"), "at_ns")
+                yield Session(process.pid, events, (registered - began) / 1e6)
+
+
+def _idle(session: Session, seconds: float) -> None:
+    time.sleep(seconds)
+    session.events.still_running()
+
+
+def _environment(root: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        "PLUGWRIGHT_CONTROL_SOCKET": str(root / "control.sock"),
+        "PLUGWRIGHT_STATE_DIR": str(root / "state"),
+    }
+
+
+def _memory_of(pid: int, prefix: str) -> Sample:
+    now = memory(pid)
+    kinds = {"rss": now.rss, "pss": now.pss, "uss": now.uss}
+    return {f"{prefix}_{kind}_mib": kib / 1024 for kind, kib in kinds.items() if kib is not None}
+
+
+def _fill(word: str, values: dict[str, str]) -> str:
+    for placeholder, value in values.items():
+        word = word.replace(placeholder, value)
+    return word

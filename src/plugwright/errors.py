@@ -1,0 +1,149 @@
+"""Every exception plugwright raises, by whose fault it is.
+
+    PlugwrightError
+    ├── ConfigError             the operator's: a file, a flag or a variable says something wrong
+    │   └── PathTooLong             a socket path beyond what the kernel takes
+    ├── PluginError             the plugin author's: its code raised, hung, or returned nonsense
+    │   ├── InvalidValue            a device, an allocation or a name that cannot be
+    │   ├── ListTooLarge            more devices than the kubelet accepts in one message
+    │   ├── PluginFailed            a method of the plugin raised
+    │   └── PluginTimeout           a method of the plugin took longer than its limit
+    ├── ProtocolError           the peer broke a rule of the protocol
+    │   ├── UnknownDevice, UnhealthyDevice, RepeatedDevice
+    │   └── MalformedMessage        bytes that are no message of the kind expected
+    ├── PeerGone                the peer is not there, or went away in the middle
+    ├── PeerRefused             the peer answered, and the answer was no
+    └── CheckpointCorrupt       a checkpoint file that cannot be trusted
+
+Raised anywhere; turned into gRPC codes in `protocol.status` alone, printed in `cli` alone.
+"""
+
+from collections.abc import Sequence
+
+__all__ = [
+    "CheckpointCorrupt",
+    "ConfigError",
+    "InvalidValue",
+    "ListTooLarge",
+    "MalformedMessage",
+    "PathTooLong",
+    "PeerGone",
+    "PeerRefused",
+    "PluginError",
+    "PluginFailed",
+    "PluginTimeout",
+    "PlugwrightError",
+    "ProtocolError",
+    "RepeatedDevice",
+    "UnhealthyDevice",
+    "UnknownDevice",
+]
+
+
+class PlugwrightError(Exception):
+    """The root of them all; its text is one line that an operator can act on."""
+
+
+class ConfigError(PlugwrightError):
+    """A file, a flag or an environment variable says something that cannot be done."""
+
+
+class PathTooLong(ConfigError):
+    """Linux takes at most 107 bytes for the path of a unix socket."""
+
+    def __init__(self, path: str, limit: int) -> None:
+        super().__init__(f"socket path is {len(path.encode())} bytes, the kernel takes {limit}: {path}")
+        self.path, self.limit = path, limit
+
+
+class PluginError(PlugwrightError):
+    """The plugin's own code did something that cannot be passed on to the kubelet."""
+
+
+class InvalidValue(PluginError, ValueError):
+    """A device, an allocation or a name that could never work; refused where it is made."""
+
+
+class ListTooLarge(PluginError):
+    """The kubelet would cut the stream on a device list of this size."""
+
+    def __init__(self, resource: str, count: int, size: int, limit: int) -> None:
+        super().__init__(
+            f"{resource} lists {count} devices in {size} bytes, the kubelet takes {limit} bytes in one message"
+        )
+        self.resource, self.count, self.size, self.limit = resource, count, size, limit
+
+
+class PluginFailed(PluginError):
+    """A method of the plugin raised; the cause is the exception it raised."""
+
+    def __init__(self, resource: str, method: str, cause: BaseException) -> None:
+        detail = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
+        super().__init__(f"{method}() of {resource} failed: {detail}")
+        self.resource, self.method = resource, method
+
+
+class PluginTimeout(PluginError):
+    """A method of the plugin did not end within its limit."""
+
+    def __init__(self, resource: str, method: str, limit: float) -> None:
+        super().__init__(f"{method}() of {resource} did not end within {limit:g} s")
+        self.resource, self.method, self.limit = resource, method, limit
+
+
+class ProtocolError(PlugwrightError):
+    """The other side did what the protocol does not allow."""
+
+
+class _DeviceError(ProtocolError):
+    def __init__(self, resource: str, device_ids: Sequence[str], text: str) -> None:
+        super().__init__(text)
+        self.resource, self.device_ids = resource, tuple(device_ids)
+
+
+class UnknownDevice(_DeviceError):
+    """The kubelet asked for a device that discovery never announced."""
+
+    def __init__(self, resource: str, device_ids: Sequence[str]) -> None:
+        super().__init__(resource, device_ids, f"{resource} has no device {_quoted(device_ids)}")
+
+
+class UnhealthyDevice(_DeviceError):
+    """The kubelet asked for a device that cannot be used now."""
+
+    def __init__(self, resource: str, reasons: dict[str, str]) -> None:
+        named = ", ".join(f"{device_id!r} ({reason or 'no reason given'})" for device_id, reason in reasons.items())
+        super().__init__(resource, list(reasons), f"unhealthy in {resource}: {named}")
+        self.reasons = reasons
+
+
+class RepeatedDevice(_DeviceError):
+    """The kubelet asked for one device more than once for one container."""
+
+    def __init__(self, resource: str, device_ids: Sequence[str]) -> None:
+        super().__init__(resource, device_ids, f"asked for more than once from {resource}: {_quoted(device_ids)}")
+
+
+class MalformedMessage(ProtocolError):
+    """Bytes arrived that are no message of the kind the method takes."""
+
+
+class PeerGone(PlugwrightError):
+    """The peer is not there, or went away in the middle of a call."""
+
+
+class PeerRefused(PlugwrightError):
+    """The peer answered with an error; `code` is the gRPC name of it."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{message} ({code})" if message else code)
+        self.code, self.message = code, message
+
+
+class CheckpointCorrupt(PlugwrightError):
+    """A checkpoint file does not parse, or its checksum says that it is not what was written."""
+
+
+def _quoted(device_ids: Sequence[str], most: int = 8) -> str:
+    shown = ", ".join(repr(device_id) for device_id in device_ids[:most])
+    return shown if len(device_ids) <= most else f"{shown} and {len(device_ids) - most} more"

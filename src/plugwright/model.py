@@ -1,0 +1,290 @@
+"""The values everyone speaks: devices, allocations, and the names of resources.
+
+Frozen, and checked where they are made: a value that exists can be sent. How they look on the wire is
+`protocol.wire`'s work.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import PurePosixPath
+from types import MappingProxyType
+from typing import TypeVar
+
+from plugwright.errors import InvalidValue
+
+__all__ = [
+    "Allocation",
+    "Device",
+    "DeviceNode",
+    "Health",
+    "Mount",
+    "Options",
+    "PreferenceRequest",
+    "Resource",
+    "natural_order",
+]
+
+DEVICE_ID_LIMIT = 63  # the API's own comment; kubelets do not check, other tools do
+_PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{1,3}")
+_CDI_NAME = re.compile(
+    r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?"  # vendor
+    r"/[A-Za-z](?:[A-Za-z0-9_-]*[A-Za-z0-9])?"  # class
+    r"=[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?"  # name
+)
+_DNS_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
+_NAME_PART = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_DIGITS = re.compile(r"(\d+)")
+_NOTHING: Mapping[str, object] = MappingProxyType({})
+_NO_TEXT: Mapping[str, str] = MappingProxyType({})
+
+
+class Health(StrEnum):
+    """What the kubelet knows of a device; the words are the wire's."""
+
+    HEALTHY = "Healthy"
+    UNHEALTHY = "Unhealthy"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Device:
+    """One thing a container can be given.
+
+    `numa` names the NUMA nodes it is near to; sysfs writes -1 for none, and so may you. `attributes` are
+    for people and for the plugin's own methods: the kubelet never sees them.
+    """
+
+    id: str
+    health: Health
+    reason: str
+    numa: tuple[int, ...]
+    attributes: Mapping[str, object] = field(hash=False)
+
+    def __init__(
+        self,
+        id: str,  # noqa: A002  the Kubernetes word
+        health: Health | str = Health.HEALTHY,
+        reason: str = "",
+        numa: Iterable[int] = (),
+        attributes: Mapping[str, object] = _NOTHING,
+    ) -> None:
+        _check_device_id(id)
+        _freeze(self, "id", id)
+        _freeze(self, "health", _health(id, health))
+        _freeze(self, "reason", reason)
+        _freeze(self, "numa", _numa(id, numa))
+        _freeze(self, "attributes", MappingProxyType(dict(attributes)) if attributes else _NOTHING)
+
+    @property
+    def healthy(self) -> bool:
+        return self.health is Health.HEALTHY
+
+    def unhealthy(self, reason: str) -> "Device":
+        """The same device, out of order for `reason`."""
+        return replace(self, health=Health.UNHEALTHY, reason=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A file or directory of the host that the container gets; at the same path unless told."""
+
+    host_path: str
+    container_path: str = ""
+    read_only: bool = False
+
+    def __post_init__(self) -> None:
+        _check_path("a mount's host path", self.host_path)
+        _freeze(self, "container_path", self.container_path or self.host_path)
+        _check_path("a mount's container path", self.container_path)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNode:
+    """A device node of the host that the container gets; at the same path unless told."""
+
+    host_path: str
+    container_path: str = ""
+    permissions: str = "rw"
+
+    def __post_init__(self) -> None:
+        _check_path("a device node's host path", self.host_path)
+        _freeze(self, "container_path", self.container_path or self.host_path)
+        _check_path("a device node's container path", self.container_path)
+        if not _PERMISSIONS.fullmatch(self.permissions):
+            raise InvalidValue(f"permissions of {self.host_path} are letters of 'rwm', not {self.permissions!r}")
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Allocation:
+    """What one container gets. A plain path stands for a mount or a device node at the same place inside.
+
+    A pod's own `env` wins over `env` here; what must hold against the tenant goes into a CDI device.
+    """
+
+    env: Mapping[str, str] = field(hash=False)
+    mounts: tuple[Mount, ...]
+    nodes: tuple[DeviceNode, ...]
+    annotations: Mapping[str, str] = field(hash=False)
+    cdi: tuple[str, ...]
+
+    def __init__(
+        self,
+        env: Mapping[str, str] = _NO_TEXT,
+        mounts: Iterable[Mount | str] = (),
+        nodes: Iterable[DeviceNode | str] = (),
+        annotations: Mapping[str, str] = _NO_TEXT,
+        cdi: Iterable[str] = (),
+    ) -> None:
+        _freeze(self, "env", _env(env))
+        _freeze(self, "mounts", _mounts(mounts))
+        _freeze(self, "nodes", _nodes(nodes))
+        _freeze(self, "annotations", _text_map("annotation", annotations))
+        _freeze(self, "cdi", _cdi_names(cdi))
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a plugin tells the kubelet that it supports."""
+
+    pre_start: bool = False
+    preference: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PreferenceRequest:
+    """Which of `available` would the plugin choose, `size` in all and `required` among them?"""
+
+    available: tuple[str, ...]
+    required: tuple[str, ...]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """The name of an extended resource, such as `example.com/fpga`."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        reason = _why_not_a_resource(self.name)
+        if reason:
+            raise InvalidValue(f"{self.name!r} is not a resource name: {reason}")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+_Path = TypeVar("_Path", Mount, DeviceNode)
+
+
+def natural_order(text: str) -> tuple[tuple[int, int, str], ...]:
+    """Sorts `gpu-2` before `gpu-10`."""
+    return tuple((1, int(part), part) if part.isdecimal() else (0, 0, part) for part in _DIGITS.split(text))
+
+
+def _freeze(value: object, name: str, content: object) -> None:
+    object.__setattr__(value, name, content)
+
+
+def _check_device_id(device_id: object) -> None:
+    if not isinstance(device_id, str) or not device_id:
+        raise InvalidValue(f"a device id is a text that is not empty, not {device_id!r}")
+    if len(device_id) > DEVICE_ID_LIMIT:
+        raise InvalidValue(
+            f"device id {device_id!r} has {len(device_id)} characters, at most {DEVICE_ID_LIMIT} are allowed"
+        )
+    if not device_id.isprintable() or " " in device_id:
+        raise InvalidValue(f"device id {device_id!r} has a space or a character that cannot be printed")
+
+
+def _health(device_id: str, health: str) -> Health:
+    try:
+        return Health(health)
+    except ValueError:
+        raise InvalidValue(f"health of {device_id!r} is 'Healthy' or 'Unhealthy', not {health!r}") from None
+
+
+def _numa(device_id: str, nodes: Iterable[int]) -> tuple[int, ...]:
+    nodes = tuple(nodes)
+    if not all(isinstance(node, int) and not isinstance(node, bool) for node in nodes):
+        raise InvalidValue(f"NUMA nodes of {device_id!r} are whole numbers, not {nodes!r}")
+    return tuple(sorted({node for node in nodes if node >= 0}))
+
+
+def _check_path(what: str, path: object) -> None:
+    if not isinstance(path, str) or not path.startswith("/"):
+        raise InvalidValue(f"{what} is absolute, not {path!r}")
+    if ".." in PurePosixPath(path).parts or not path.isprintable():
+        raise InvalidValue(f"{what} has no '..' and nothing that cannot be printed: {path!r}")
+
+
+def _list(what: str, values: object) -> list[object]:
+    """A lone text is iterable too: `nodes="/dev/fuse"` would become nine device nodes."""
+    if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
+        raise InvalidValue(f"{what} is a list, not {values!r}")
+    return list(values)
+
+
+def _mounts(mounts: Iterable[Mount | str]) -> tuple[Mount, ...]:
+    made = tuple(_made("mounts", mount, Mount) for mount in _list("mounts", mounts))
+    _check_distinct("mounts", [mount.container_path for mount in made])
+    return made
+
+
+def _nodes(nodes: Iterable[DeviceNode | str]) -> tuple[DeviceNode, ...]:
+    made = tuple(_made("nodes", node, DeviceNode) for node in _list("nodes", nodes))
+    _check_distinct("device nodes", [node.container_path for node in made])
+    return made
+
+
+def _made(what: str, item: object, kind: type[_Path]) -> _Path:
+    if isinstance(item, kind):
+        return item
+    if isinstance(item, str):
+        return kind(item)
+    raise InvalidValue(f"{what} holds {kind.__name__} values or paths, not {item!r}")
+
+
+def _check_distinct(what: str, paths: list[str]) -> None:
+    twice = sorted({path for path in paths if paths.count(path) > 1})
+    if twice:
+        raise InvalidValue(f"two {what} at {twice[0]}")
+
+
+def _env(env: Mapping[str, str]) -> Mapping[str, str]:
+    for name in env:
+        if isinstance(name, str) and "=" in name:
+            raise InvalidValue(f"an env name has no '=': {name!r}")
+    return _text_map("env", env)
+
+
+def _text_map(what: str, texts: Mapping[str, str]) -> Mapping[str, str]:
+    for name, text in texts.items():
+        if not isinstance(name, str) or not name or "\0" in name:
+            raise InvalidValue(f"an {what} name is a text that is not empty, not {name!r}")
+        if not isinstance(text, str) or "\0" in text:
+            raise InvalidValue(f"the value of {what} {name} is a text, not {text!r}")
+    return MappingProxyType(dict(sorted(texts.items())))
+
+
+def _cdi_names(names: Iterable[str]) -> tuple[str, ...]:
+    found = []
+    for name in _list("cdi", names):
+        if not isinstance(name, str) or not _CDI_NAME.fullmatch(name):
+            raise InvalidValue(f"a CDI name looks like vendor.com/class=name, not {name!r}")
+        found.append(name)
+    return tuple(dict.fromkeys(found))
+
+
+def _why_not_a_resource(name: object) -> str:
+    if not isinstance(name, str) or name.count("/") != 1:
+        return "it has one '/', as in example.com/fpga"
+    domain, _, kind = name.partition("/")
+    if "kubernetes.io/" in name or domain.startswith("requests."):
+        return "kubernetes.io and 'requests.' are Kubernetes' own"
+    if len("requests." + domain) > 253 or not _DNS_SUBDOMAIN.fullmatch(domain):
+        return "before the '/' stands a lower-case DNS name of at most 244 characters"
+    if not _NAME_PART.fullmatch(kind):
+        return "after the '/' stand 1 to 63 letters, digits, '-', '_' or '.', a letter or digit first and last"
+    return ""

@@ -1,0 +1,102 @@
+"""The DevicePlugin service: served by plugins, called by kubelets."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Protocol
+
+from plugwright.model import Allocation, Device, Options, PreferenceRequest
+from plugwright.protocol import transport, wire
+from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
+from plugwright.protocol.transport import Method, Serving, Streaming, Unary
+from plugwright.protocol.wire import DeviceList
+
+__all__ = ["DevicePluginClient", "DevicePluginService", "connect", "methods", "serve"]
+
+_SERVICE = "/v1beta1.DevicePlugin"
+_OPTIONS = Method(f"{_SERVICE}/GetDevicePluginOptions", pb.Empty, pb.DevicePluginOptions)
+_LIST = Method(f"{_SERVICE}/ListAndWatch", pb.Empty, pb.ListAndWatchResponse)
+_PREFER = Method(f"{_SERVICE}/GetPreferredAllocation", pb.PreferredAllocationRequest, pb.PreferredAllocationResponse)
+_ALLOCATE = Method(f"{_SERVICE}/Allocate", pb.AllocateRequest, pb.AllocateResponse)
+_PRE_START = Method(f"{_SERVICE}/PreStartContainer", pb.PreStartContainerRequest, pb.PreStartContainerResponse)
+
+
+class DevicePluginService(Protocol):
+    """What a plugin answers, in our own values; errors of `plugwright.errors` become status codes."""
+
+    async def options(self) -> Options: ...
+
+    def lists(self) -> AsyncIterator[DeviceList]: ...
+
+    async def prefer(self, requests: Sequence[PreferenceRequest]) -> list[list[str]]: ...
+
+    async def allocate(self, containers: Sequence[Sequence[str]]) -> list[Allocation]: ...
+
+    async def pre_start(self, device_ids: Sequence[str]) -> None: ...
+
+
+def serve(service: DevicePluginService, socket: Path) -> AbstractAsyncContextManager[Serving]:
+    return transport.serve(socket, methods(service))
+
+
+def methods(service: DevicePluginService) -> list[transport.Bound]:
+    """The service's methods, to be served beside others on one socket."""
+
+    async def options(_: pb.Empty) -> pb.DevicePluginOptions:
+        return wire.from_options(await service.options())
+
+    async def lists() -> AsyncIterator[bytes]:
+        async for devices in service.lists():
+            yield devices.message
+
+    async def prefer(request: pb.PreferredAllocationRequest) -> pb.PreferredAllocationResponse:
+        return wire.from_preferences(await service.prefer(wire.to_preference_requests(request)))
+
+    async def allocate(request: pb.AllocateRequest) -> pb.AllocateResponse:
+        containers = [list(each.devices_ids) for each in request.container_requests]
+        return wire.from_allocations(await service.allocate(containers))
+
+    async def pre_start(request: pb.PreStartContainerRequest) -> pb.PreStartContainerResponse:
+        await service.pre_start(list(request.devices_ids))
+        return pb.PreStartContainerResponse()
+
+    return [
+        Unary(_OPTIONS, options),
+        Streaming(_LIST, lists),
+        Unary(_PREFER, prefer),
+        Unary(_ALLOCATE, allocate),
+        Unary(_PRE_START, pre_start),
+    ]
+
+
+class DevicePluginClient:
+    """Calls one plugin, as a kubelet does."""
+
+    def __init__(self, connection: transport.Connection) -> None:
+        self._connection = connection
+
+    async def options(self, timeout: float | None = None) -> Options:
+        return wire.to_options(await self._connection.call(_OPTIONS, pb.Empty(), timeout))
+
+    async def lists(self) -> AsyncIterator[list[Device]]:
+        async for message in self._connection.stream(_LIST, pb.Empty()):
+            yield wire.to_devices(message)
+
+    async def prefer(self, *requests: PreferenceRequest) -> list[list[str]]:
+        reply = await self._connection.call(_PREFER, wire.from_preference_requests(requests))
+        return [list(each.deviceIDs) for each in reply.container_responses]
+
+    async def allocate(self, *containers: Sequence[str]) -> list[Allocation]:
+        requests = [pb.ContainerAllocateRequest(devices_ids=ids) for ids in containers]
+        reply = await self._connection.call(_ALLOCATE, pb.AllocateRequest(container_requests=requests))
+        return wire.to_allocations(reply)
+
+    async def pre_start(self, device_ids: Sequence[str], timeout: float | None = 30) -> None:
+        request = pb.PreStartContainerRequest(devices_ids=device_ids)
+        await self._connection.call(_PRE_START, request, timeout)
+
+
+@asynccontextmanager
+async def connect(socket: Path) -> AsyncIterator[DevicePluginClient]:
+    async with transport.connect(socket) as connection:
+        yield DevicePluginClient(connection)

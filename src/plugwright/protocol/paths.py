@@ -1,0 +1,71 @@
+"""The kubelet's directories and sockets, and how long a socket's path may be."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from plugwright.errors import ConfigError, PathTooLong
+
+__all__ = ["SOCKET_PATH_LIMIT", "KubeletPaths", "check_socket_path"]
+
+SOCKET_PATH_LIMIT = 107  # sun_path is 108 bytes, the last one a NUL
+_DEFAULT = Path("/var/lib/kubelet")
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletPaths:
+    """Where this node's kubelet keeps its sockets.
+
+    A kubelet's `--root-dir` moves `plugins_registry` and `pod-resources`, but never `device-plugins`:
+    so that one can be given apart.
+    """
+
+    root: Path = _DEFAULT
+    device_plugins: Path = _DEFAULT / "device-plugins"
+
+    @classmethod
+    def under(cls, root: str | Path | None = None, device_plugins: str | Path | None = None) -> "KubeletPaths":
+        """The paths under `root`; what is not given comes from the environment, then from the default."""
+        return cls.from_environment(os.environ, root, device_plugins)
+
+    @classmethod
+    def from_environment(
+        cls,
+        environment: Mapping[str, str],
+        root: str | Path | None = None,
+        device_plugins: str | Path | None = None,
+    ) -> "KubeletPaths":
+        root = _absolute(root or environment.get("PLUGWRIGHT_KUBELET_DIR") or _DEFAULT)
+        chosen = device_plugins or environment.get("PLUGWRIGHT_DEVICE_PLUGINS_DIR")
+        return cls(root, _absolute(chosen) if chosen else root / "device-plugins")
+
+    @property
+    def kubelet_socket(self) -> Path:
+        return self.device_plugins / "kubelet.sock"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.device_plugins / "kubelet_internal_checkpoint"
+
+    @property
+    def plugins_registry(self) -> Path:
+        return self.root / "plugins_registry"
+
+    @property
+    def pod_resources_socket(self) -> Path:
+        return self.root / "pod-resources" / "kubelet.sock"
+
+
+def check_socket_path(path: Path) -> Path:
+    """Refuses what `bind` and `connect` would refuse, with a message that says why."""
+    if len(os.fsencode(path)) > SOCKET_PATH_LIMIT:
+        raise PathTooLong(str(path), SOCKET_PATH_LIMIT)
+    return path
+
+
+def _absolute(path: str | Path) -> Path:
+    path = Path(path)
+    if not path.is_absolute():
+        raise ConfigError(f"a kubelet directory is an absolute path, not {str(path)!r}")
+    return path

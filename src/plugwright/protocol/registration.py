@@ -1,0 +1,144 @@
+"""How a plugin and a kubelet find each other: by calling the kubelet, or by being found.
+
+Direct: the kubelet serves `Registration` on kubelet.sock and the plugin calls it. Watcher: the plugin leaves a
+socket in plugins_registry and the kubelet asks it who it is.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from plugwright.model import Options
+from plugwright.protocol import device_plugin, transport, wire
+from plugwright.protocol.device_plugin import DevicePluginService
+from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
+from plugwright.protocol.pluginregistration.v1 import pluginregistration_pb2 as watcher_pb
+from plugwright.protocol.transport import Method, Serving, Unary
+
+__all__ = [
+    "API_VERSION",
+    "DEVICE_PLUGIN",
+    "Announcement",
+    "AnnouncementClient",
+    "AnnouncementService",
+    "RegisterRequest",
+    "RegistrationClient",
+    "RegistrationService",
+    "connect",
+    "connect_announced",
+    "serve",
+    "serve_announced",
+]
+
+API_VERSION = "v1beta1"
+DEVICE_PLUGIN = "DevicePlugin"
+
+_REGISTER = Method("/v1beta1.Registration/Register", pb.RegisterRequest, pb.Empty)
+_INFO = Method("/pluginregistration.Registration/GetInfo", watcher_pb.InfoRequest, watcher_pb.PluginInfo)
+_NOTIFY = Method(
+    "/pluginregistration.Registration/NotifyRegistrationStatus",
+    watcher_pb.RegistrationStatus,
+    watcher_pb.RegistrationStatusResponse,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterRequest:
+    """`endpoint` is the name of a socket in the device-plugins directory."""
+
+    resource: str
+    endpoint: str
+    options: Options = field(default_factory=Options)
+    version: str = API_VERSION
+
+
+class RegistrationService(Protocol):
+    """The kubelet's side: returns when the plugin is accepted, raises `PeerRefused` when it is not."""
+
+    async def register(self, request: RegisterRequest) -> None: ...
+
+
+def serve(service: RegistrationService, socket: Path) -> AbstractAsyncContextManager[Serving]:
+    async def register(request: pb.RegisterRequest) -> pb.Empty:
+        options = wire.to_options(request.options)
+        await service.register(RegisterRequest(request.resource_name, request.endpoint, options, request.version))
+        return pb.Empty()
+
+    return transport.serve(socket, [Unary(_REGISTER, register)])
+
+
+class RegistrationClient:
+    def __init__(self, connection: transport.Connection) -> None:
+        self._connection = connection
+
+    async def register(self, request: RegisterRequest, timeout: float | None = None) -> None:
+        message = pb.RegisterRequest(
+            version=request.version,
+            endpoint=request.endpoint,
+            resource_name=request.resource,
+            options=wire.from_options(request.options),
+        )
+        await self._connection.call(_REGISTER, message, timeout)
+
+
+@asynccontextmanager
+async def connect(socket: Path) -> AsyncIterator[RegistrationClient]:
+    async with transport.connect(socket) as connection:
+        yield RegistrationClient(connection)
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """Who a plugin found in plugins_registry says it is; an empty endpoint means the same socket."""
+
+    name: str
+    kind: str = DEVICE_PLUGIN
+    endpoint: str = ""
+    versions: tuple[str, ...] = (API_VERSION,)
+
+
+class AnnouncementService(Protocol):
+    """The plugin's side of the watcher way."""
+
+    async def announce(self) -> Announcement: ...
+
+    async def notify(self, registered: bool, error: str) -> None: ...
+
+
+def serve_announced(
+    service: DevicePluginService, announcement: AnnouncementService, socket: Path
+) -> AbstractAsyncContextManager[Serving]:
+    """The plugin and its announcement on one socket."""
+
+    async def info(_: watcher_pb.InfoRequest) -> watcher_pb.PluginInfo:
+        told = await announcement.announce()
+        return watcher_pb.PluginInfo(
+            type=told.kind, name=told.name, endpoint=told.endpoint, supported_versions=told.versions
+        )
+
+    async def notify(message: watcher_pb.RegistrationStatus) -> watcher_pb.RegistrationStatusResponse:
+        await announcement.notify(message.plugin_registered, message.error)
+        return watcher_pb.RegistrationStatusResponse()
+
+    return transport.serve(socket, [*device_plugin.methods(service), Unary(_INFO, info), Unary(_NOTIFY, notify)])
+
+
+class AnnouncementClient:
+    def __init__(self, connection: transport.Connection) -> None:
+        self._connection = connection
+
+    async def announce(self, timeout: float | None = 1) -> Announcement:
+        told = await self._connection.call(_INFO, watcher_pb.InfoRequest(), timeout)
+        return Announcement(told.name, told.type, told.endpoint, tuple(told.supported_versions))
+
+    async def notify(self, registered: bool, error: str = "", timeout: float | None = 5) -> None:
+        message = watcher_pb.RegistrationStatus(plugin_registered=registered, error=error)
+        await self._connection.call(_NOTIFY, message, timeout)
+
+
+@asynccontextmanager
+async def connect_announced(socket: Path) -> AsyncIterator[AnnouncementClient]:
+    async with transport.connect(socket) as connection:
+        yield AnnouncementClient(connection)

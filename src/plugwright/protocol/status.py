@@ -1,0 +1,61 @@
+"""Our errors to gRPC status codes and back; the one place that knows both."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError, StreamTerminatedError
+from grpclib.exceptions import ProtocolError as BrokenExchange
+from h2.exceptions import ProtocolError as BrokenConnection
+
+from plugwright.errors import (
+    PeerGone,
+    PeerRefused,
+    PluginError,
+    PluginTimeout,
+    PlugwrightError,
+    ProtocolError,
+)
+
+__all__ = ["from_peer", "to_peer"]
+
+# The first class that fits decides; grpc-message travels in a header, so it is kept short.
+_CODES: tuple[tuple[type[PlugwrightError], Status], ...] = (
+    (ProtocolError, Status.INVALID_ARGUMENT),
+    (PluginTimeout, Status.DEADLINE_EXCEEDED),
+    (PluginError, Status.INTERNAL),
+    (PeerGone, Status.UNAVAILABLE),
+)
+_MESSAGE_LIMIT = 2_000
+
+
+@contextmanager
+def to_peer() -> Iterator[None]:
+    """Around our own service: what it raises becomes what the caller is told."""
+    try:
+        yield
+    except PeerRefused as error:
+        raise GRPCError(Status[error.code], error.message[:_MESSAGE_LIMIT]) from error
+    except PlugwrightError as error:
+        code = next((status for kind, status in _CODES if isinstance(error, kind)), Status.UNKNOWN)
+        raise GRPCError(code, str(error)[:_MESSAGE_LIMIT]) from error
+
+
+@contextmanager
+def from_peer(peer: str) -> Iterator[None]:
+    """Around a call to `peer`: the library's exceptions become ours."""
+    try:
+        yield
+    except GRPCError as error:
+        raise _refusal(peer, error) from error
+    except (StreamTerminatedError, BrokenExchange, BrokenConnection, OSError, EOFError) as error:
+        raise PeerGone(f"{peer}: {str(error) or type(error).__name__}") from error
+    except asyncio.IncompleteReadError as error:
+        raise PeerGone(f"{peer}: connection closed") from error
+
+
+def _refusal(peer: str, error: GRPCError) -> PlugwrightError:
+    if error.status is Status.UNAVAILABLE:
+        return PeerGone(f"{peer}: {error.message or 'unavailable'}")
+    return PeerRefused(error.status.name, error.message or "")

@@ -1,0 +1,235 @@
+"""gRPC over unix sockets: how services are served, ended and called.
+
+What the services say is in `device_plugin`, `registration` and `pod_resources`. grpclib serves; ending it
+is done here, because it closes no connection by itself, and a kubelet keeps its own open for ever.
+"""
+
+import asyncio
+import os
+import socket
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+from grpclib.client import Channel, UnaryStreamMethod, UnaryUnaryMethod
+from grpclib.const import Cardinality, Handler, Status
+from grpclib.encoding.proto import ProtoCodec
+from grpclib.exceptions import GRPCError
+from grpclib.protocol import H2Protocol
+from grpclib.server import Server, Stream
+
+from plugwright.errors import MalformedMessage
+from plugwright.protocol import paths, status
+
+__all__ = ["Connection", "Method", "Serving", "Streaming", "Unary", "connect", "listen", "serve"]
+
+Request = TypeVar("Request", bound=Message)
+Reply = TypeVar("Reply", bound=Message)
+_AnyStream = Stream[Any, Any]  # type: ignore[explicit-any,unused-ignore]  # grpclib's parameters check nothing here
+
+_HANG_UP_LIMIT = 0.25  # how long a peer whose calls have ended may take to close its connection
+_ENDING = "the plugin is stopping or registers again"
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[Request, Reply]):
+    """One remote procedure: its path on the wire and its messages."""
+
+    path: str
+    request: type[Request]
+    reply: type[Reply]
+
+
+@dataclass(frozen=True, slots=True)
+class Unary(Generic[Request, Reply]):
+    """A method that answers once."""
+
+    method: Method[Request, Reply]
+    answer: Callable[[Request], Awaitable[Reply]]
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming(Generic[Request, Reply]):
+    """A method that goes on answering; `bytes` are messages encoded before, once for all their readers."""
+
+    method: Method[Request, Reply]
+    answers: Callable[[], AsyncIterator[bytes]]
+
+
+Bound = Unary[Any, Any] | Streaming[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A socket that is being served: where it is, and whether the file is still ours."""
+
+    path: Path
+    inode: int
+
+    def exists(self) -> bool:
+        try:
+            return self.path.lstat().st_ino == self.inode
+        except OSError:
+            return False
+
+    def unlink(self) -> None:
+        if self.exists():
+            self.path.unlink(missing_ok=True)
+
+
+@asynccontextmanager
+async def serve(path: Path, methods: Sequence[Bound]) -> AsyncIterator[Serving]:
+    """Serves `methods` on a socket of mode 0600; leaving ends every call and connection and removes the socket."""
+    services = _Services(methods)
+    listening = listen(path)
+    serving = Serving(path, path.lstat().st_ino)
+    try:
+        server = await asyncio.get_running_loop().create_unix_server(services.accept, sock=listening)
+        yield serving
+        server.close()
+    finally:
+        serving.unlink()
+        listening.close()
+        await services.end()
+
+
+def listen(path: Path) -> socket.socket:
+    """A socket file of mode 0600 that is being listened on from the moment it can be found."""
+    paths.check_socket_path(path)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        os.fchmod(listening.fileno(), 0o600)  # before bind: the file is never there with another mode
+        listening.bind(str(path))
+        listening.listen(128)  # at once: whoever finds the socket may take one that refuses for a dead one
+        listening.setblocking(False)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+class _Services(Server):
+    """grpclib's server, knowing its calls and connections so that it can end them."""
+
+    def __init__(self, methods: Sequence[Bound]) -> None:
+        super().__init__([self], codec=_Codec())
+        self._mapping = {each.method.path: self._handler(each) for each in methods}
+        self._calls: set[asyncio.Task[object]] = set()
+        self._connections: weakref.WeakSet[H2Protocol] = weakref.WeakSet()
+        self._ending = False
+
+    def __mapping__(self) -> Mapping[str, Handler]:
+        return {}
+
+    def accept(self) -> H2Protocol:
+        connection = self._protocol_factory()
+        self._connections.add(connection)
+        return connection
+
+    async def end(self) -> None:
+        self._ending = True
+        for call in self._calls:
+            call.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_HANG_UP_LIMIT):
+                # grpclib tells nobody when a connection is gone
+                while self._calls or any(map(_is_open, self._connections)):  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+        for connection in list(self._connections):
+            _abort(connection)
+
+    def _handler(self, bound: Bound) -> Handler:
+        async def handle(stream: _AnyStream) -> None:
+            with self._admitted(), status.to_peer():
+                request = await _receive(stream)
+                if isinstance(bound, Unary):
+                    await stream.send_message(await bound.answer(request))
+                    return
+                async with aclosing(bound.answers()) as answers:  # type: ignore[type-var]
+                    async for answer in answers:
+                        await stream.send_message(answer)
+
+        cardinality = Cardinality.UNARY_UNARY if isinstance(bound, Unary) else Cardinality.UNARY_STREAM
+        return Handler(handle, cardinality, bound.method.request, bound.method.reply)
+
+    @contextmanager
+    def _admitted(self) -> Iterator[None]:
+        call = asyncio.current_task()
+        assert call is not None
+        self._calls.add(call)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self._ending:
+                raise
+            call.uncancel()
+            raise GRPCError(Status.UNAVAILABLE, _ENDING) from None
+        finally:
+            self._calls.discard(call)
+
+
+class _Codec(ProtoCodec):
+    """Lets messages pass that were encoded before."""
+
+    def encode(self, message: Any, message_type: Any) -> bytes:  # type: ignore[explicit-any,unused-ignore]
+        return message if isinstance(message, bytes) else super().encode(message, message_type)
+
+
+async def _receive(stream: _AnyStream) -> Message:
+    try:
+        request = await stream.recv_message()
+    except (DecodeError, AssertionError, NotImplementedError) as error:  # what grpclib raises for bad bytes
+        raise MalformedMessage(f"not a message of this method: {error}") from error
+    if request is None:
+        raise MalformedMessage("the call ended without a message")
+    return request  # type: ignore[no-any-return]
+
+
+def _is_open(connection: H2Protocol) -> bool:
+    return hasattr(connection, "connection") and not connection.connection.is_closing()
+
+
+def _abort(connection: H2Protocol) -> None:
+    # close() would wait until everything written has been read, by a peer that may never read again
+    transport = getattr(getattr(connection, "connection", None), "_transport", None)
+    if transport is not None:
+        transport.abort()
+
+
+class Connection:
+    """A client's end of a socket."""
+
+    def __init__(self, path: Path) -> None:
+        self._peer = path.name
+        self._channel = Channel(path=str(paths.check_socket_path(path)))
+
+    async def call(self, method: Method[Request, Reply], request: Request, timeout: float | None = None) -> Reply:
+        """One answer; `timeout` is told to the peer and held here."""
+        procedure = UnaryUnaryMethod(self._channel, method.path, method.request, method.reply)
+        with status.from_peer(self._peer):
+            return await procedure(request, timeout=timeout)
+
+    async def stream(self, method: Method[Request, Reply], request: Request) -> AsyncIterator[Reply]:
+        """Every answer until the peer ends it."""
+        procedure = UnaryStreamMethod(self._channel, method.path, method.request, method.reply)
+        with status.from_peer(self._peer):
+            async with procedure.open() as stream:
+                await stream.send_message(request, end=True)
+                async for reply in stream:
+                    yield reply
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+@asynccontextmanager
+async def connect(path: Path) -> AsyncIterator[Connection]:
+    connection = Connection(path)
+    try:
+        yield connection
+    finally:
+        connection.close()

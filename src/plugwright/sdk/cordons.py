@@ -1,0 +1,68 @@
+"""Devices that an operator has taken out, and why; kept over restarts."""
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from plugwright.errors import ConfigError
+
+__all__ = ["Cordons"]
+
+logger = logging.getLogger(__name__)
+
+Reasons = dict[str, dict[str, str]]  # resource → device id → reason
+
+
+class Cordons:
+    """`path` None: they last as long as the process."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._reasons = _load(path) if path is not None else {}
+
+    def of(self, resource: str) -> Mapping[str, str]:
+        return self._reasons.get(resource, {})
+
+    def add(self, resource: str, device_id: str, reason: str) -> None:
+        self._replace(resource, {**self.of(resource), device_id: reason})
+
+    def remove(self, resource: str, device_id: str) -> None:
+        self._replace(resource, {each: why for each, why in self.of(resource).items() if each != device_id})
+
+    def _replace(self, resource: str, reasons: dict[str, str]) -> None:
+        """On disk first: an answer that says 'cordoned' must hold after a power cut."""
+        changed = {**self._reasons, resource: reasons}
+        changed = {each: changed[each] for each in sorted(changed) if changed[each]}
+        if self._path is not None:
+            _save(self._path, changed)
+        self._reasons = changed
+
+
+def _load(path: Path) -> Reasons:
+    try:
+        stored = json.loads(path.read_bytes())
+        return {str(resource): {str(each): str(why) for each, why in ids.items()} for resource, ids in stored.items()}
+    except FileNotFoundError:
+        return {}
+    except PermissionError as error:
+        raise ConfigError(f"cannot read the cordons in {path}: {error.strerror}") from error
+    except (OSError, ValueError, AttributeError) as error:
+        aside = path.with_name(f"{path.name}.unreadable")
+        path.replace(aside)
+        logger.error("cordons not readable, put aside", extra={"path": str(aside), "error": str(error)})
+        return {}
+
+
+def _save(path: Path, reasons: Reasons) -> None:
+    new = path.with_name(f".{path.name}.new")
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:  # noqa: PTH123
+            file.write(json.dumps(reasons, indent=2).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except OSError as error:
+        raise ConfigError(f"cannot keep the cordon in {path}: {error.strerror}; nothing was changed") from error

@@ -1,0 +1,26 @@
+"""How log records look to a person: the message, then its facts. `cli.logs` chooses between this and JSON."""
+
+import logging
+import time
+
+__all__ = ["HumanFormatter", "facts"]
+
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def facts(record: logging.LogRecord) -> dict[str, object]:
+    """What was given in `extra`, in the order it was given."""
+    return {name: value for name, value in vars(record).items() if name not in _OWN}
+
+
+class HumanFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        told = " ".join(f"{name}={_shown(value)}" for name, value in facts(record).items())
+        line = f"{clock} {record.levelname.lower():7} {record.getMessage()}{'  ' + told if told else ''}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def _shown(value: object) -> str:
+    text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return f'"{text}"' if " " in text else text

@@ -1,0 +1,61 @@
+"""Which devices to choose when the kubelet asks: the default, and making any answer a valid one. Pure."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
+
+from plugwright.model import Device, PreferenceRequest, natural_order
+
+__all__ = ["completed", "fewest_numa_nodes"]
+
+_EXACT_NODES = 12  # subsets of more nodes than this are not tried one by one
+
+
+def fewest_numa_nodes(available: Sequence[Device], required: Sequence[Device], size: int) -> list[Device]:
+    """`size` devices, `required` among them, that touch as few NUMA nodes as possible; then in order of their ids."""
+    chosen = sorted(required, key=_by_id)[:size]
+    taken = {device.id for device in chosen}
+    free = sorted((device for device in available if device.id not in taken), key=_by_id)
+    missing = size - len(chosen)
+    if missing <= 0:
+        return chosen
+    for nodes in _node_sets(chosen, free):
+        near = [device for device in free if _is_near(device, nodes)]
+        if len(near) >= missing:
+            return chosen + near[:missing]
+    return chosen + free[:missing]
+
+
+def completed(answer: Iterable[str], request: PreferenceRequest, fallback: Iterable[str]) -> list[str]:
+    """A valid answer out of a plugin's: what is required first, only what is available, no more than asked."""
+    allowed = set(request.available)
+    wanted = [device_id for device_id in answer if device_id in allowed]
+    return list(dict.fromkeys([*request.required, *wanted, *fallback]))[: request.size]
+
+
+def _by_id(device: Device) -> tuple[tuple[int, int, str], ...]:
+    return natural_order(device.id)
+
+
+def _is_near(device: Device, nodes: frozenset[int]) -> bool:
+    return not device.numa or not nodes.isdisjoint(device.numa)
+
+
+def _node_sets(chosen: Iterable[Device], free: Iterable[Device]) -> Iterator[frozenset[int]]:
+    """Sets of nodes that touch every device already chosen, the smallest first, each size in node order."""
+    fixed = [device for device in chosen if device.numa]
+    nodes = sorted({node for device in (*fixed, *free) for node in device.numa})
+    if len(nodes) > _EXACT_NODES:
+        yield from _growing(fixed, nodes)
+        return
+    for count in range(len(nodes) + 1):
+        for subset in map(frozenset, combinations(nodes, count)):
+            if all(_is_near(device, subset) for device in fixed):
+                yield subset
+
+
+def _growing(fixed: Iterable[Device], nodes: Sequence[int]) -> Iterator[frozenset[int]]:
+    near = frozenset(node for device in fixed for node in device.numa)
+    yield near
+    for node in nodes:
+        near |= {node}
+        yield near

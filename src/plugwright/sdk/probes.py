@@ -1,0 +1,114 @@
+"""/healthz, /readyz and /metrics, on an address that is off unless asked for.
+
+They answer from a thread of their own, so that a probe is answered, with the reason, while plugin code blocks the
+event loop.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from plugwright.errors import ConfigError
+from plugwright.sdk.lifecycle import State
+from plugwright.sdk.report import is_ready
+from plugwright.sdk.runtime import Daemon
+
+__all__ = ["answering_probes"]
+
+logger = logging.getLogger(__name__)
+
+Answer = tuple[str, str]
+
+
+@contextmanager
+def answering_probes(daemon: Daemon, address: str) -> Iterator[None]:
+    server = _bind(address, _application(daemon))
+    stopping = threading.Event()
+
+    def work() -> None:
+        while not stopping.is_set():
+            server.handle_request()  # waits without a time-out: no periodic wake-ups
+
+    threading.Thread(target=work, name="plugwright-probes", daemon=True).start()
+    logger.info("answering probes", extra={"address": "{}:{}".format(*server.server_address[:2])})
+    try:
+        yield
+    finally:
+        stopping.set()
+        server.server_close()
+
+
+def _bind(address: str, application: Callable[..., Iterable[bytes]]) -> WSGIServer:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"an address to listen on looks like 127.0.0.1:9400, not {address!r}")
+    try:
+        return make_server(host.strip("[]"), int(port), application, _Server, _Quiet)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {address}: {error.strerror or error}") from error
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    block_on_close = False
+
+
+class _Quiet(WSGIRequestHandler):
+    timeout = 10
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        logger.debug("probe", extra={"request": format % args})
+
+
+def _application(daemon: Daemon) -> Callable[..., Iterable[bytes]]:
+    metrics = _metrics(daemon)
+    pages: dict[str, Callable[[], Answer]] = {
+        "/healthz": lambda: _health(daemon),
+        "/readyz": lambda: _readiness(daemon),
+    }
+
+    def answer(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        if path == "/metrics" and metrics is not None:
+            return metrics(environ, start_response)
+        page = pages.get(path)
+        status, text = page() if page else ("404 Not Found", _not_found(path))
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+        return [text.encode() + b"\n"]
+
+    return answer
+
+
+def _metrics(daemon: Daemon) -> Callable[..., Iterable[bytes]] | None:
+    try:
+        from plugwright.sdk import metrics
+    except ImportError:
+        return None
+    return metrics.application(daemon)
+
+
+def _not_found(path: str) -> str:
+    if path == "/metrics":
+        return "metrics need the extra: pip install 'plugwright[metrics]'"
+    return "there are /healthz, /readyz and /metrics"
+
+
+def _health(daemon: Daemon) -> Answer:
+    stalled = daemon.stalls.stalled
+    return ("503 Service Unavailable", f"{stalled} blocks the event loop") if stalled else ("200 OK", "ok")
+
+
+def _readiness(daemon: Daemon) -> Answer:
+    waiting = []
+    for name, runtime in sorted(daemon.resources.items()):
+        if not is_ready(runtime):
+            standing = runtime.lifecycle.standing.value
+            watched = standing.state is State.REGISTERED
+            waiting.append(
+                f"{name}: {'no device list is watched' if watched else standing.state} {standing.reason}".strip()
+            )
+    return ("503 Service Unavailable", "\n".join(waiting)) if waiting else ("200 OK", "ok")

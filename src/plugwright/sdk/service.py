@@ -1,0 +1,148 @@
+"""Answers the kubelet for one plugin: from the inventory, and by asking the plugin's own methods."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from plugwright.errors import InvalidValue, PluginError, RepeatedDevice, UnhealthyDevice, UnknownDevice
+from plugwright.model import Allocation, Device, Options, PreferenceRequest
+from plugwright.protocol.wire import DeviceList
+from plugwright.sdk import preference
+from plugwright.sdk.calls import Caller
+from plugwright.sdk.inventory import Inventory
+from plugwright.sdk.newest import Newest
+from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.settings import Settings
+from plugwright.sdk.tally import Tally
+
+__all__ = ["PluginService", "Streams"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """How many device lists are being watched now, and how many were ever asked for."""
+
+    open: int
+    opened: int
+
+    def one_more(self) -> "Streams":
+        return Streams(self.open + 1, self.opened + 1)
+
+    def one_less(self) -> "Streams":
+        return Streams(self.open - 1, self.opened)
+
+
+class PluginService:
+    """Implements `protocol.device_plugin.DevicePluginService`. `plugin` may be exchanged while serving."""
+
+    def __init__(self, plugin: Plugin, inventory: Inventory, caller: Caller, settings: Settings) -> None:
+        self.plugin = plugin
+        self.tally = Tally()
+        self.streams = Newest(Streams(0, 0))
+        self.last_stream = time.time()  # when a list was last watched, or else when serving began
+        self._inventory, self._caller = inventory, caller
+        self._limits, self._burst = settings.limits, settings.patience.burst
+
+    async def options(self) -> Options:
+        with self.tally.call("GetDevicePluginOptions"):
+            return self.plugin.options
+
+    async def lists(self) -> AsyncIterator[DeviceList]:
+        """The newest list at once, and again whenever what the kubelet sees of it has changed."""
+        self.streams.publish(self.streams.value.one_more())
+        try:
+            sent: DeviceList | None = None
+            async for snapshot in self._inventory.newest.changes():
+                if snapshot is None or snapshot.encoded == sent:
+                    continue
+                started = time.monotonic()
+                yield snapshot.encoded
+                sent = snapshot.encoded
+                await asyncio.sleep(max(0.0, self._burst - (time.monotonic() - started)))
+        finally:
+            self.last_stream = time.time()
+            self.streams.publish(self.streams.value.one_less())
+
+    async def allocate(self, containers: Sequence[Sequence[str]]) -> list[Allocation]:
+        """One answer per container, in order; every request is checked before the plugin is asked for the first."""
+        with self.tally.call("Allocate"):
+            wanted = [self._healthy(device_ids) for device_ids in containers]
+            return [await self._allocate(devices) for devices in wanted]
+
+    async def prefer(self, requests: Sequence[PreferenceRequest]) -> list[list[str]]:
+        """Never fails: an error here would refuse the pod, while the kubelet can do without an answer."""
+        with self.tally.call("GetPreferredAllocation"):
+            return [await self._prefer(request) for request in requests]
+
+    async def pre_start(self, device_ids: Sequence[str]) -> None:
+        with self.tally.call("PreStartContainer"):
+            devices = self._known(device_ids)
+            await self._ask("pre_start", devices, limit=self._limits.pre_start)
+
+    async def _allocate(self, devices: list[Device]) -> Allocation:
+        answer = await self._ask("allocate", devices, limit=self._limits.allocate)
+        if not isinstance(answer, Allocation):
+            raise InvalidValue(f"allocate() of {self._inventory.resource} returns an Allocation, not {answer!r}")
+        logger.info("allocated", extra={"resource": self._inventory.resource, "devices": _ids(devices)})
+        return answer
+
+    async def _ask(self, method: str, *arguments: object, limit: float) -> object:
+        try:
+            return await self._caller.call(getattr(self.plugin, method), *arguments, limit=limit)
+        except PluginError as error:
+            logger.error("plugin method failed", extra={"resource": self._inventory.resource, "error": str(error)})
+            logger.debug("plugin method failed here", exc_info=error)
+            raise
+
+    async def _prefer(self, request: PreferenceRequest) -> list[str]:
+        available, required = self._listed(request.available), self._listed(request.required)
+        default = preference.fewest_numa_nodes(available, required, request.size)
+        answer: Sequence[object] = ()
+        if type(self.plugin).prefer is not Plugin.prefer:
+            answer = await self._preference_of_plugin(available, required, request.size)
+        chosen = [each.id if isinstance(each, Device) else str(each) for each in answer]
+        return preference.completed(chosen, request, _ids(default))
+
+    async def _preference_of_plugin(self, *arguments: object) -> Sequence[object]:
+        try:
+            answer = await self._ask("prefer", *arguments, limit=self._limits.prefer)
+        except PluginError:
+            return ()
+        if isinstance(answer, Sequence) and not isinstance(answer, str):
+            return answer
+        logger.error("prefer() returned no list", extra={"resource": self._inventory.resource, "answer": repr(answer)})
+        return ()
+
+    def _listed(self, device_ids: Sequence[str]) -> list[Device]:
+        snapshot = self._inventory.newest.value
+        devices = snapshot.devices if snapshot else {}
+        return [devices[each] for each in device_ids if each in devices]
+
+    def _known(self, device_ids: Sequence[str]) -> list[Device]:
+        devices = {device.id: device for device in self._listed(device_ids)}
+        unknown = sorted({each for each in device_ids if each not in devices})
+        if unknown:
+            raise UnknownDevice(self._inventory.resource, unknown)
+        repeated = (
+            sorted({each for each in device_ids if device_ids.count(each) > 1})
+            if len(devices) < len(device_ids)
+            else []
+        )
+        if repeated:
+            raise RepeatedDevice(self._inventory.resource, repeated)
+        return list(devices.values())
+
+    def _healthy(self, device_ids: Sequence[str]) -> list[Device]:
+        devices = self._known(device_ids)
+        unhealthy = {device.id: device.reason for device in devices if not device.healthy}
+        if unhealthy:
+            raise UnhealthyDevice(self._inventory.resource, unhealthy)
+        return devices
+
+
+def _ids(devices: Sequence[Device]) -> list[str]:
+    return [device.id for device in devices]
