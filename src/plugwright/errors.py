@@ -136,7 +136,7 @@ class PeerRefused(PlugwrightError):
     """The peer answered with an error; `code` is the gRPC name of it."""
 
     def __init__(self, code: str, message: str) -> None:
-        super().__init__(f"{message} ({code})" if message else code)
+        super().__init__(f"{message} ({code})" if message and code else message or code)
         self.code, self.message = code, message
 
 

@@ -19,11 +19,11 @@ from plugwright.protocol.registration import Announcement, RegisterRequest
 from plugwright.protocol.transport import Serving
 from plugwright.sdk import sockets
 from plugwright.sdk.backoff import Backoff
+from plugwright.sdk.directory import Directory, Identity
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.newest import Newest
 from plugwright.sdk.service import PluginService
 from plugwright.sdk.settings import Registration, Settings
-from plugwright.sdk.sockets import Identity, SocketDirectory
 
 __all__ = ["Lifecycle", "Standing", "State"]
 
@@ -53,9 +53,7 @@ class Standing:
 
 
 class Lifecycle:
-    def __init__(
-        self, inventory: Inventory, service: PluginService, directory: SocketDirectory, settings: Settings
-    ) -> None:
+    def __init__(self, inventory: Inventory, service: PluginService, directory: Directory, settings: Settings) -> None:
         self.resource = inventory.resource
         self.standing = Newest(Standing(State.STARTING, time.time()))
         self.endpoint = ""

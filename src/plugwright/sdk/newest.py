@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 class Newest(Generic[T]):
     def __init__(self, value: T) -> None:
-        self.bell: Callable[[], None] | None = None  # rung after each publication
+        self.bell: Callable[[], object] | None = None  # rung after each publication
         self._value = value
         self._version = 0
         self._newer = asyncio.Event()

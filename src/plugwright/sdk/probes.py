@@ -5,6 +5,7 @@ event loop.
 """
 
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -84,6 +85,9 @@ def _application(daemon: Daemon) -> Callable[..., Iterable[bytes]]:
 
 
 def _metrics(daemon: Daemon) -> Callable[..., Iterable[bytes]] | None:
+    loaded: dict[str, object] = dict(sys.modules)
+    if loaded.get("ssl", "unknown") is None:
+        del sys.modules["ssl"]  # `plugwright run` does without it; prometheus_client does not
     try:
         from plugwright.sdk import metrics
     except ImportError:

@@ -8,8 +8,10 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from plugwright.sdk.control import controlled
+from plugwright.sdk.directory import Directory
 from plugwright.sdk.logs import HumanFormatter
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.runtime import Daemon, checked
@@ -20,6 +22,8 @@ __all__ = ["run", "run_until_stopped", "serving"]
 logger = logging.getLogger(__name__)
 
 _STOP_LIMIT = 0.9  # seconds from the signal to the end, whatever plugin code does
+
+_SETTLE = 0.1  # an editor needs more than one step to write a file
 
 Reload = Callable[[Daemon], Awaitable[None]]
 
@@ -37,10 +41,22 @@ def run(*plugins: Plugin, settings: Settings | None = None) -> None:
     run_until_stopped(checked(plugins), settings or Settings(), rediscover)
 
 
-def run_until_stopped(plugins: Iterable[Plugin], settings: Settings, reload: Reload) -> None:
-    """`reload` is called on SIGHUP, in the daemon's event loop."""
+def run_until_stopped(
+    plugins: Iterable[Plugin], settings: Settings, reload: Reload, watched: Path | None = None
+) -> None:
+    """`reload` is called, in the daemon's event loop, on SIGHUP and when the file `watched` may have changed."""
+
+    async def main() -> None:
+        wishes = _Wishes()
+        async with AsyncExitStack() as stack:
+            stack.enter_context(_signals(wishes, last_resort))
+            daemon = await stack.enter_async_context(serving(*plugins, settings=settings))
+            if watched is not None:
+                await stack.enter_async_context(_watching(watched, wishes))
+            await _grant(wishes, reload, daemon)
+
     with _LastResort() as last_resort:
-        asyncio.run(_serve_until_stopped(plugins, settings, reload, last_resort))
+        asyncio.run(main())
     logger.info("stopped")
 
 
@@ -84,20 +100,6 @@ class _LastResort:
         os._exit(0)
 
 
-async def _serve_until_stopped(
-    plugins: Iterable[Plugin], settings: Settings, reload: Reload, last_resort: _LastResort
-) -> None:
-    wishes = _Wishes()
-    with _signals(wishes, last_resort):
-        async with serving(*plugins, settings=settings) as daemon:
-            while not wishes.stop:
-                await wishes.news.wait()
-                wishes.news.clear()
-                if wishes.reload and not wishes.stop:
-                    wishes.reload = False
-                    await reload(daemon)
-
-
 @dataclass(slots=True)
 class _Wishes:
     """What signals have asked for."""
@@ -105,6 +107,32 @@ class _Wishes:
     stop: bool = False
     reload: bool = False
     news: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+async def _grant(wishes: _Wishes, reload: Reload, daemon: Daemon) -> None:
+    while not wishes.stop:
+        await wishes.news.wait()
+        wishes.news.clear()
+        if wishes.reload and not wishes.stop:
+            wishes.reload = False
+            await reload(daemon)
+
+
+@asynccontextmanager
+async def _watching(path: Path, wishes: _Wishes) -> AsyncIterator[None]:
+    """Wishes for a reload when something happens to the file, or beside it: ConfigMaps change by a link there."""
+    loop = asyncio.get_running_loop()
+
+    def wish() -> None:
+        wishes.reload = True
+        wishes.news.set()
+
+    async with AsyncExitStack() as stack:
+        for place in sorted({path.absolute().parent, path.resolve().parent}):
+            directory = Directory(place, writes=True)
+            directory.ticks.bell = lambda: loop.call_later(_SETTLE, wish)
+            await stack.enter_async_context(directory.watching())
+        yield
 
 
 @contextmanager

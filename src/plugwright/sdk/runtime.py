@@ -11,6 +11,7 @@ from plugwright.model import Resource
 from plugwright.sdk import departures, holders, sockets
 from plugwright.sdk.calls import Caller
 from plugwright.sdk.cordons import Cordons
+from plugwright.sdk.directory import Directory
 from plugwright.sdk.discovery import Discovery
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.lifecycle import Lifecycle
@@ -18,7 +19,6 @@ from plugwright.sdk.newest import Newest
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.service import PluginService
 from plugwright.sdk.settings import Registration, Settings
-from plugwright.sdk.sockets import SocketDirectory
 from plugwright.sdk.stalls import StallWatch
 
 __all__ = ["Daemon", "ResourceRuntime"]
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 class ResourceRuntime:
     """One resource: its plugin, what the plugin found, and how it stands with the kubelet."""
 
-    def __init__(self, plugin: Plugin, settings: Settings, directory: SocketDirectory, stalls: StallWatch) -> None:
+    def __init__(self, plugin: Plugin, settings: Settings, directory: Directory, stalls: StallWatch) -> None:
         self.resource = plugin.resource
         self.inventory = Inventory(plugin.resource)
         self._settings = settings
@@ -81,7 +81,7 @@ class Daemon:
         self.stalls = StallWatch(settings.limits.loop_step)
         self.resources: dict[str, ResourceRuntime] = {}
         self.changed = Newest(0)  # goes up whenever something that `status` shows has changed
-        self._directory = SocketDirectory(_directory(settings))
+        self._directory = Directory(_directory(settings))
         self._cordons = Cordons(settings.state_dir / "cordons.json" if settings.state_dir else None)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None

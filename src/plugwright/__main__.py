@@ -1,0 +1,8 @@
+"""`python -m plugwright` is `plugwright`."""
+
+from plugwright.cli.main import main
+
+__all__: list[str] = []
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""The operator's file: its types, its checks, and the plugins it asks for.
+
+Each kind of device is one key of a resource. A new kind is a struct here and a line in `_KINDS`.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from plugwright.cli import documents
+from plugwright.cli.documents import Document
+from plugwright.errors import ConfigError, InvalidValue
+from plugwright.model import Resource
+from plugwright.plugins.mock import Links, Mock, MockOptions
+from plugwright.sdk.plugin import Plugin
+
+__all__ = ["Config", "ConfigFile", "MockEntry", "ResourceEntry", "effective", "load", "quantity"]
+
+_QUANTITY = re.compile(r"(\d+)([kMGTP]i?)?")
+_UNITS = {unit: 1000**power for power, unit in enumerate("kMGTP", 1)}
+_UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("KMGTP", 1)} | {"ki": 1024}
+
+
+class MockEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Devices that do not exist."""
+
+    count: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 8
+    model: str = "Mock"
+    memory: int | str = "16Gi"
+    numa: Annotated[int, msgspec.Meta(ge=0, le=64)] = 1
+    links: Links = Links.NONE
+    seed: str = "plugwright"
+    nodes: bool = False
+    facts: str = ""
+
+
+class ResourceEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One resource: its name, and one key that says what kind of device it is."""
+
+    name: str
+    mock: MockEntry | None = None
+
+
+class ConfigFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    resources: list[ResourceEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A file that was read and found good."""
+
+    document: Document
+    file: ConfigFile
+
+    def plugins(self, before: "Config | None" = None, serving: dict[str, Plugin] | None = None) -> list[Plugin]:
+        """The plugins it asks for; those that `before` asked for in the same way are those of `serving`."""
+        unchanged = {entry.name: entry for entry in before.file.resources} if before else {}
+        made = []
+        for entry in self.file.resources:
+            kept = (serving or {}).get(entry.name) if unchanged.get(entry.name) == entry else None
+            made.append(kept or _plugin(entry))
+        return made
+
+
+def load(path: Path) -> Config:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from error
+    document = documents.parse(path.name, text)
+    file = document.convert(ConfigFile)
+    _check(document, file)
+    return Config(document, file)
+
+
+def effective(config: Config) -> Iterator[tuple[str, object, str]]:
+    """Every value of the file: its name, the value in force, and where it comes from."""
+    for index, entry in enumerate(config.file.resources):
+        place = f"$.resources[{index}]"
+        yield f"resources[{index}].name", entry.name, _source(config.document, f"{place}.name")
+        kind = _kind(entry)
+        for name, value in msgspec.structs.asdict(getattr(entry, kind)).items():
+            yield f"resources[{index}].{kind}.{name}", value, _source(config.document, f"{place}.{kind}.{name}")
+
+
+def quantity(text: int | str) -> int:
+    """`40Gi`, `16G` or plain bytes."""
+    found = _QUANTITY.fullmatch(str(text))
+    if not found:
+        raise ConfigError(f"a size looks like 40Gi, not {text!r}")
+    return int(found[1]) * (_UNITS[found[2]] if found[2] else 1)
+
+
+def _source(document: Document, place: str) -> str:
+    return f"{document.name}:{document.line(place)}" if document.has(place) else "default"
+
+
+def _check(document: Document, file: ConfigFile) -> None:
+    """What types alone cannot say."""
+    seen: dict[str, int] = {}
+    for index, entry in enumerate(file.resources):
+        place = f"$.resources[{index}]"
+        if entry.name in seen:
+            first = document.line(f"$.resources[{seen[entry.name]}].name")
+            raise document.error(f"{place}.name", f"{entry.name} is a resource already in line {first}")
+        seen[entry.name] = index
+        _check_entry(document, place, entry)
+
+
+def _check_entry(document: Document, place: str, entry: ResourceEntry) -> None:
+    kinds = [kind for kind in _KINDS if getattr(entry, kind) is not None]
+    if len(kinds) != 1:
+        raise document.error(place, f"a resource has one kind of device, one of: {', '.join(sorted(_KINDS))}")
+    try:
+        Resource(entry.name)
+    except InvalidValue as error:
+        raise document.error(f"{place}.name", str(error)) from error
+    try:
+        _plugin(entry)
+    except ConfigError as error:
+        raise document.error(f"{place}.{kinds[0]}", str(error)) from error
+
+
+def _kind(entry: ResourceEntry) -> str:
+    return next(kind for kind in _KINDS if getattr(entry, kind) is not None)
+
+
+def _plugin(entry: ResourceEntry) -> Plugin:
+    kind = _kind(entry)
+    return _KINDS[kind](entry.name, getattr(entry, kind))
+
+
+def _mock(resource: str, entry: MockEntry) -> Plugin:
+    if entry.facts and not entry.facts.startswith("/"):
+        raise ConfigError(f"facts is an absolute path, not {entry.facts!r}")
+    options = MockOptions(
+        count=entry.count,
+        model=entry.model,
+        memory=quantity(entry.memory),
+        numa=entry.numa,
+        links=entry.links,
+        seed=entry.seed,
+        nodes=entry.nodes,
+        facts=Path(entry.facts) if entry.facts else None,
+    )
+    return Mock(resource, options)
+
+
+_KINDS: dict[str, Callable[[str, Any], Plugin]] = {"mock": _mock}

@@ -1,0 +1,32 @@
+"""`plugwright cordon` and `uncordon`: an operator takes one device out, and puts it back."""
+
+from pathlib import Path
+
+import click
+
+from plugwright.cli.control import ask, control_socket
+
+__all__ = ["cordon", "uncordon"]
+
+
+@click.command(epilog="Example:  plugwright cordon nvidia.com/gpu GPU-1c2d --reason 'fan replaced on Monday'")
+@click.argument("resource")
+@click.argument("device_id", metavar="ID")
+@click.option("--reason", required=True, help="Shown by `status` as why the device is Unhealthy.")
+@control_socket
+def cordon(resource: str, device_id: str, reason: str, control_socket: Path) -> None:
+    """Take one device out: it turns Unhealthy with this reason, and stays so over restarts.
+
+    Pods that hold it go on; no new pod gets it.
+    """
+    request = {"do": "cordon", "resource": resource, "id": device_id, "reason": reason}
+    click.echo(ask(control_socket, request))
+
+
+@click.command(epilog="Example:  plugwright uncordon nvidia.com/gpu GPU-1c2d")
+@click.argument("resource")
+@click.argument("device_id", metavar="ID")
+@control_socket
+def uncordon(resource: str, device_id: str, control_socket: Path) -> None:
+    """Put a cordoned device back: it has its own health again."""
+    click.echo(ask(control_socket, {"do": "uncordon", "resource": resource, "id": device_id}))

@@ -1,0 +1,117 @@
+"""YAML that remembers where each value stood, so that an error can name its line."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+
+from plugwright.errors import ConfigError
+
+__all__ = ["Document", "parse"]
+
+T = TypeVar("T")
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_PLACE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<place>[^`]*)`)?$", re.DOTALL)
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<key>.*)`")
+_STEP = re.compile(r"\.(?P<key>[^.\[\]]+)|\[(?P<index>\d+)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A parsed file: its plain content, and the nodes that know their lines."""
+
+    name: str
+    content: object
+    root: yaml.Node | None
+
+    def line(self, place: str, key: str = "") -> int:
+        """The line of `place`, written as `$.resources[0].mock`; with `key` the line of that key in it."""
+        node = self.root
+        for step in _STEP.finditer(place):
+            node = _child(node, step["key"], step["index"])
+        if key:
+            node = next((name for name, _ in _pairs(node) if name.value == key), node)
+        return node.start_mark.line + 1 if node is not None else 1
+
+    def has(self, place: str) -> bool:
+        node = self.root
+        for step in _STEP.finditer(place):
+            if node is not None:
+                node = _child(node, step["key"], step["index"], strict=True)
+        return node is not None
+
+    def error(self, place: str, what: str, key: str = "") -> ConfigError:
+        shown = place.removeprefix("$").removeprefix(".")
+        return ConfigError(f"{self.name}:{self.line(place, key)}: {shown + ': ' if shown else ''}{what}")
+
+    def convert(self, kind: type[T]) -> T:
+        """The content as `kind`, strictly: an unknown key or a wrong type is an error with its line."""
+        try:
+            return msgspec.convert(self.content, kind, strict=True)
+        except msgspec.ValidationError as error:
+            found = _PLACE.match(str(error))
+            what, place = (found["what"], found["place"] or "$") if found else (str(error), "$")
+            unknown = _UNKNOWN.match(what)
+            if unknown:
+                raise self.error(place, f"unknown key '{unknown['key']}'", unknown["key"]) from error
+            raise self.error(place, _in_plain_words(what)) from error
+
+
+def parse(name: str, text: str) -> Document:
+    loader = _LOADER(text)
+    try:
+        root = loader.get_single_node()
+        _refuse_repeated_keys(name, root)
+        content = loader.construct_document(root) if root is not None else {}
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigError(f"{name}:{line}: not YAML: {error.problem or error.context}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{name}: not YAML: {str(error).splitlines()[0]}") from error
+    finally:
+        loader.dispose()
+    return Document(name, content, root)
+
+
+def _refuse_repeated_keys(name: str, node: yaml.Node | None) -> None:
+    """PyYAML keeps the last of them without a word."""
+    for mapping in _mappings(node):
+        seen = set()
+        for key, _ in mapping.value:
+            if key.value in seen:
+                raise ConfigError(f"{name}:{key.start_mark.line + 1}: key '{key.value}' stands here a second time")
+            seen.add(key.value if isinstance(key.value, str) else str(key.value))
+
+
+def _mappings(node: yaml.Node | None) -> Iterator[yaml.MappingNode]:
+    if isinstance(node, yaml.MappingNode):
+        yield node
+    for child in _children(node):
+        yield from _mappings(child)
+
+
+def _children(node: yaml.Node | None) -> Iterator[yaml.Node]:
+    if isinstance(node, yaml.SequenceNode):
+        yield from node.value
+    yield from (value for _, value in _pairs(node))
+
+
+def _pairs(node: yaml.Node | None) -> list[tuple[Any, Any]]:
+    return list(node.value) if isinstance(node, yaml.MappingNode) else []
+
+
+def _child(node: yaml.Node | None, key: str | None, index: str | None, strict: bool = False) -> yaml.Node | None:
+    if index is not None:
+        items = node.value if isinstance(node, yaml.SequenceNode) else []
+        return items[int(index)] if int(index) < len(items) else (None if strict else node)
+    return next((value for name, value in _pairs(node) if name.value == key), None if strict else node)
+
+
+def _in_plain_words(what: str) -> str:
+    replacements = {"`int`": "a whole number", "`str`": "a text", "`bool`": "true or false", "`object`": "a mapping"}
+    for old, new in {**replacements, "`array`": "a list", "`null`": "nothing", "`float`": "a number"}.items():
+        what = what.replace(old, new)
+    return what[:1].lower() + what[1:]

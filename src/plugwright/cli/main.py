@@ -1,0 +1,77 @@
+"""The entry point: finds the command, loads only that one, and turns errors into one line."""
+
+import sys
+from importlib import import_module
+
+import click
+
+from plugwright.errors import PlugwrightError
+from plugwright.version import __version__
+
+__all__ = ["cli", "main"]
+
+_COMMANDS = {
+    "completion": "completion",
+    "cordon": "cordon",
+    "mock": "mock",
+    "run": "run",
+    "status": "status",
+    "uncordon": "cordon",
+}
+
+
+class _Lazy(click.Group):
+    """Loads a command's module when the command is called: `run` pays for nothing but itself."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command = getattr(import_module(f"plugwright.cli.{_COMMANDS[cmd_name]}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def cli() -> None:
+    """The toolkit for Kubernetes device plugins.
+
+    \b
+    plugwright run -c plugwright.yaml     serve the configured resources on this node
+    plugwright status                     what is served, and how each device is
+    plugwright COMMAND --help             more about a command, with an example
+    """
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["run"]:
+        leave_out_ssl()
+    try:
+        cli.main(standalone_mode=False)
+    except click.exceptions.Exit as end:
+        sys.exit(end.exit_code)
+    except click.UsageError as error:
+        error.show()
+        sys.exit(2)
+    except click.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        _fail(error.format_message())
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read us has gone; Python would complain at exit
+        sys.exit(1)
+    except (PlugwrightError, OSError) as error:
+        _fail(str(error))
+
+
+def leave_out_ssl() -> None:
+    """asyncio loads ssl where it can; a daemon that speaks only on unix sockets saves 4 MiB without it."""
+    sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]  # None: what Python takes for 'not to be had'
+
+
+def _fail(message: str) -> None:
+    click.echo(f"plugwright: {' '.join(message.split())}", err=True)
+    sys.exit(1)

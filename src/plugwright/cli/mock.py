@@ -1,0 +1,70 @@
+"""`plugwright mock`: make mock devices fail, recover, appear and vanish."""
+
+from pathlib import Path
+
+import click
+
+from plugwright.cli.control import ask, control_socket
+from plugwright.errors import ConfigError
+
+__all__ = ["mock"]
+
+_RESOURCE = click.option("--resource", default="", help="Whose device; found by the id where it is not given.")
+
+
+@click.group(epilog="Example:  plugwright mock fail mock-3-1f0e2d3c --reason 'fell off the bus'")
+def mock() -> None:
+    """Rehearse failure, recovery and hot-plug with the mock devices of a running daemon."""
+
+
+@mock.command()
+@click.argument("device_id", metavar="ID")
+@click.option("--reason", default="", help="Why it is Unhealthy.")
+@_RESOURCE
+@control_socket
+def fail(device_id: str, reason: str, resource: str, control_socket: Path) -> None:
+    """The device turns Unhealthy."""
+    _command(control_socket, "fail", resource, {"id": device_id, "reason": reason})
+
+
+@mock.command()
+@click.argument("device_id", metavar="ID")
+@_RESOURCE
+@control_socket
+def recover(device_id: str, resource: str, control_socket: Path) -> None:
+    """The device is healthy again."""
+    _command(control_socket, "recover", resource, {"id": device_id})
+
+
+@mock.command()
+@click.argument("device_id", metavar="[ID]", default="")
+@_RESOURCE
+@control_socket
+def add(device_id: str, resource: str, control_socket: Path) -> None:
+    """A device is plugged in; without ID one is made up."""
+    _command(control_socket, "add", resource, {"id": device_id})
+
+
+@mock.command()
+@click.argument("device_id", metavar="ID")
+@_RESOURCE
+@control_socket
+def remove(device_id: str, resource: str, control_socket: Path) -> None:
+    """The device is pulled out: Unhealthy, and forgotten when no pod can hold it any more."""
+    _command(control_socket, "remove", resource, {"id": device_id})
+
+
+def _command(path: Path, name: str, resource: str, arguments: dict[str, str]) -> None:
+    resource = resource or _resource_of(path, arguments["id"], new=name == "add")
+    request = {"do": "plugin", "resource": resource, "name": name, "arguments": arguments}
+    click.echo(ask(path, request))
+
+
+def _resource_of(path: Path, device_id: str, new: bool) -> str:
+    resources = ask(path, {"do": "status"})["resources"]
+    owners = [each["name"] for each in resources if new or device_id in {device["id"] for device in each["devices"]}]
+    if not owners:
+        raise ConfigError(f"no resource has a device {device_id!r}" if resources else "no resources are served")
+    if len(owners) > 1:
+        raise ConfigError(f"say which with --resource: {', '.join(owners)}")
+    return str(owners[0])

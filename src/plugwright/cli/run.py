@@ -1,0 +1,123 @@
+"""`plugwright run`: serve the configured resources on this node."""
+
+import json
+import logging
+from pathlib import Path
+
+import click
+
+from plugwright.cli import config, logs
+from plugwright.cli.config import Config
+from plugwright.errors import ConfigError
+from plugwright.sdk.running import run_until_stopped
+from plugwright.sdk.runtime import Daemon
+from plugwright.sdk.settings import Registration, Settings
+
+__all__ = ["run"]
+
+logger = logging.getLogger(__name__)
+
+_PATH = click.Path(path_type=Path)
+
+
+def _option(flag: str, **kwargs: object) -> click.Option:
+    """An option that an environment variable sets too: `--kubelet-dir` is PLUGWRIGHT_KUBELET_DIR."""
+    variable = "PLUGWRIGHT_" + flag.removeprefix("--").replace("-", "_").upper()
+    return click.Option([flag], envvar=variable, show_envvar=True, **kwargs)  # type: ignore[arg-type]
+
+
+_SETTINGS = [
+    _option("--kubelet-dir", type=_PATH, default="/var/lib/kubelet", show_default=True,
+            help="The kubelet's directory."),
+    _option("--device-plugins-dir", type=_PATH, help="Its device-plugins directory.  [default: under --kubelet-dir]"),
+    _option("--registration", type=click.Choice([each.value for each in Registration]), default="direct",
+            show_default=True, help="Call the kubelet, or be found by its plugin watcher."),
+    _option("--state-dir", type=_PATH, default="/var/lib/plugwright", show_default=True,
+            help="Where cordons are kept."),
+    _option("--control-socket", type=_PATH, default="/run/plugwright/control.sock", show_default=True,
+            help="Where `plugwright status` asks; mode 0600."),
+    _option("--listen", metavar="HOST:PORT", default="",
+            help="Answer /healthz, /readyz and /metrics here.  [default: off]"),
+    _option("--log-format", type=click.Choice(logs.FORMATS), default="human", show_default=True),
+    _option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True),
+]  # fmt: skip
+
+
+@click.command(epilog="Example:  plugwright run -c plugwright.yaml --listen 127.0.0.1:9400")
+@click.option("-c", "--config", "path", type=_PATH, default="/etc/plugwright/plugwright.yaml", show_default=True,
+              envvar="PLUGWRIGHT_CONFIG", show_envvar=True, help="The resources to serve.")  # fmt: skip
+@click.option("--check", is_flag=True, help="Only check the file.")
+@click.option("--print-config", type=click.Choice(["text", "json"]), is_flag=False, flag_value="text",
+              help="Only print every value in force and where it comes from.")  # fmt: skip
+@click.pass_context
+def run(context: click.Context, /, path: Path, check: bool, print_config: str | None, **values: object) -> None:
+    """Serve the configured resources on this node, until SIGTERM or SIGINT.
+
+    The file is read again on SIGHUP and when it changes; only the resources that changed are touched. A file that is
+    not good is refused with a log line, and the one before stays in force.
+    """
+    loaded = config.load(path)
+    if print_config:
+        _print_effective(context, loaded, print_config)
+    elif check:
+        click.echo(f"{path}: {len(loaded.file.resources)} resources, good")
+    else:
+        _serve(path, loaded, values)
+
+
+run.params.extend(_SETTINGS)
+
+
+def _serve(path: Path, loaded: Config, values: dict[str, object]) -> None:
+    logs.configure(str(values.pop("log_format")), str(values.pop("log_level")))
+    settings = Settings(**{**values, "registration": Registration(values["registration"])})  # type: ignore[arg-type]
+    run_until_stopped(loaded.plugins(), settings, _Reload(path, loaded), watched=path)
+
+
+class _Reload:
+    """Reads the file anew and makes the daemon serve what it says, if it is good."""
+
+    def __init__(self, path: Path, loaded: Config) -> None:
+        self._path, self._loaded = path, loaded
+        self._refused = ""
+
+    async def __call__(self, daemon: Daemon) -> None:
+        try:
+            new = config.load(self._path)
+        except ConfigError as error:
+            if str(error) != self._refused:
+                logger.error("new configuration refused, the old one stays", extra={"error": str(error)})
+            self._refused = str(error)
+            return
+        self._refused = ""
+        if new.file != self._loaded.file:
+            serving = {name: runtime.service.plugin for name, runtime in daemon.resources.items()}
+            await daemon.apply(new.plugins(self._loaded, serving))
+            logger.info("configuration reloaded", extra={"resources": sorted(daemon.resources)})
+        self._loaded = new
+
+
+def _print_effective(context: click.Context, loaded: Config, style: str) -> None:
+    rows = [
+        (option.name or "", _plain(context.params[option.name or ""]), _source(context, option)) for option in _SETTINGS
+    ]
+    rows += [(name, _plain(value), source) for name, value, source in config.effective(loaded)]
+    if style == "json":
+        entries = [{"key": key, "value": value, "source": source} for key, value, source in rows]
+        click.echo(json.dumps(entries, indent=2))
+        return
+    shown = [(f"{key}: {json.dumps(value)}", source) for key, value, source in rows]
+    width = max(len(line) for line, _ in shown)
+    for line, source in shown:
+        click.echo(f"{line:<{width}}  # {source}")
+
+
+def _plain(value: object) -> object:
+    return str(value) if isinstance(value, Path) else value
+
+
+def _source(context: click.Context, option: click.Option) -> str:
+    source = context.get_parameter_source(option.name or "")
+    if source is click.core.ParameterSource.COMMANDLINE:
+        return option.opts[0]
+    return str(option.envvar) if source is click.core.ParameterSource.ENVIRONMENT else "default"

@@ -1,0 +1,60 @@
+"""What every test may ask for. Nothing may be left behind: tasks, sockets, file descriptors."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from plugwright.sdk.settings import Patience, Settings
+from tiny_kubelet import TinyKubelet, tiny_kubelet
+
+QUICK = Patience(discovery=0.3, departed=0.2, lost_stream=0.02, first_stream=2.0, burst=0.005)
+
+
+@pytest.fixture
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A kubelet's directory with a short path: sockets may have 107 bytes."""
+    return tmp_path_factory.mktemp("k")
+
+
+@pytest.fixture
+def settings(root: Path) -> Settings:
+    return Settings(kubelet_dir=root, patience=QUICK)
+
+
+@pytest.fixture
+async def kubelet(root: Path) -> AsyncIterator[TinyKubelet]:
+    async with tiny_kubelet(root) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def no_file_descriptor_is_left_open() -> Iterator[None]:
+    before = _descriptors()
+    yield
+    gc.collect()
+    left = {number: target for number, target in _descriptors().items() if before.get(number) != target}
+    assert not left, f"left open: {left}"
+
+
+def _descriptors() -> dict[str, str]:
+    found = {}
+    for number in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(number.readlink())
+        except OSError:
+            continue
+        if target.startswith(("socket:", "anon_inode:inotify")):
+            found[number.name] = target
+    return found
+
+
+@pytest.fixture(autouse=True)
+async def no_task_is_left_running() -> AsyncIterator[None]:
+    before = asyncio.all_tasks()
+    yield
+    await asyncio.sleep(0)
+    left = asyncio.all_tasks() - before - {asyncio.current_task()}
+    assert not left, f"left running: {left}"
