@@ -118,7 +118,7 @@ class Mock(Plugin):
             device_id,
             health="Unhealthy" if fault else "Healthy",
             reason=fault,
-            numa=[index % self._settings.numa] if self._settings.numa else [],
+            numa=self._nodes_of(index),
             attributes={
                 "index": index,
                 "model": self._settings.model,
@@ -126,6 +126,11 @@ class Mock(Plugin):
                 "links": dict.fromkeys(self._linked(index), _LINK),
             },
         )
+
+    def _nodes_of(self, index: int) -> list[int]:
+        """Neighbours share a node, as they do on real boards; what is added later is on the last one."""
+        numa, count = self._settings.numa, max(1, self._settings.count)
+        return [min(index * numa // count, numa - 1)] if numa else []
 
     def _linked(self, index: int) -> list[str]:
         count = len(self._indexes)

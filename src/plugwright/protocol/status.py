@@ -1,6 +1,5 @@
 """Our errors to gRPC status codes and back; the one place that knows both."""
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -49,10 +48,12 @@ def from_peer(peer: str) -> Iterator[None]:
         yield
     except GRPCError as error:
         raise _refusal(peer, error) from error
-    except (StreamTerminatedError, BrokenExchange, BrokenConnection, OSError, EOFError) as error:
+    except ConnectionRefusedError as error:
+        raise PeerGone(f"nobody listens on {peer}") from error
+    except OSError as error:
+        raise PeerGone(f"{peer}: {error.strerror or str(error) or type(error).__name__}") from error
+    except (StreamTerminatedError, BrokenExchange, BrokenConnection, EOFError) as error:
         raise PeerGone(f"{peer}: {str(error) or type(error).__name__}") from error
-    except asyncio.IncompleteReadError as error:
-        raise PeerGone(f"{peer}: connection closed") from error
 
 
 def _refusal(peer: str, error: GRPCError) -> PlugwrightError:

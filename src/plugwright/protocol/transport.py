@@ -87,13 +87,12 @@ async def serve(path: Path, methods: Sequence[Bound]) -> AsyncIterator[Serving]:
     services = _Services(methods)
     listening = listen(path)
     serving = Serving(path, path.lstat().st_ino)
+    server = await asyncio.get_running_loop().create_unix_server(services.accept, sock=listening)
     try:
-        server = await asyncio.get_running_loop().create_unix_server(services.accept, sock=listening)
         yield serving
-        server.close()
     finally:
         serving.unlink()
-        listening.close()
+        server.close()
         await services.end()
 
 

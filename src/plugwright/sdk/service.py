@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from plugwright.errors import InvalidValue, PluginError, RepeatedDevice, UnhealthyDevice, UnknownDevice
-from plugwright.model import Allocation, Device, Options, PreferenceRequest
+from plugwright.model import Allocation, Device, Options, PreferenceRequest, natural_order
 from plugwright.protocol.wire import DeviceList
 from plugwright.sdk import preference
 from plugwright.sdk.calls import Caller
@@ -118,9 +118,10 @@ class PluginService:
         return ()
 
     def _listed(self, device_ids: Sequence[str]) -> list[Device]:
+        """In order of their ids: the kubelet's own order is random, and the same devices deserve the same answer."""
         snapshot = self._inventory.newest.value
         devices = snapshot.devices if snapshot else {}
-        return [devices[each] for each in device_ids if each in devices]
+        return [devices[each] for each in sorted(device_ids, key=natural_order) if each in devices]
 
     def _known(self, device_ids: Sequence[str]) -> list[Device]:
         devices = {device.id: device for device in self._listed(device_ids)}

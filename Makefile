@@ -1,0 +1,64 @@
+# Everything there is to remember: `make demo`, `make test`, `make check`. `make help` lists the rest.
+# A bare machine needs python3 (3.11 or newer), make and git; the rest comes from PyPI into .venv.
+
+PYTHON ?= python3
+BIN    := .venv/bin
+READY  := .venv/.ready
+PROTOS := $(sort $(shell find src -name '*.proto'))
+PROTOC  = $(BIN)/python -m grpc_tools.protoc -I src --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy
+UV      = VIRTUAL_ENV= UV_PYTHON_DOWNLOADS=never
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check proto bench clean
+
+help: ## what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+setup: $(READY) ## the environment, from uv.lock
+
+$(READY): pyproject.toml uv.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "plugwright needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 …" >&2; exit 1; }
+	@echo "setting up .venv"
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv==$$(awk '/^name = "uv"/ {getline; gsub(/[^0-9.]/, ""); print}' uv.lock)"
+	@$(UV) UV_PROJECT_ENVIRONMENT=.venv $(BIN)/uv sync --quiet --frozen --all-extras
+	@touch $@
+
+demo: $(READY) ## ten mock GPUs: listed, allocated, one fails and recovers
+	@$(BIN)/python examples/demo.py
+
+test: $(READY) ## ring 1: no cluster, no root, no hardware
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(READY) ## format, lint, types, layers, generated code
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo --cache-dir .cache/import-linter
+	@rm -rf build/proto && mkdir -p build/proto
+	@$(PROTOC) --python_out=build/proto --mypy_out=quiet:build/proto $(PROTOS)
+	@cd build/proto && find . -type f | sort | while read -r file; do \
+	  cmp "$$file" "../../src/$$file" || { echo "generated code is not what 'make proto' makes" >&2; exit 1; }; done
+	@echo "all good"
+
+proto: $(READY) ## the protobuf code anew, after a change to a .proto
+	@$(PROTOC) --python_out=src --mypy_out=quiet:src $(PROTOS)
+
+# Measured as it is installed on a node: without the tools of development, which change what libraries load.
+# PEER=yardstick is the smallest Go plugin there can be (bench/yardstick), where no other is at hand.
+ifeq ($(PEER),yardstick)
+override PEER := $(CURDIR)/build/yardstick -dir {dir} -count {count}
+bench: build/yardstick
+endif
+bench: $(READY) ## the numbers beside the bars: make bench [PEER='program and flags'|yardstick] [ARGS=--quick]
+	@[ -x build/lean/bin/python ] || $(PYTHON) -m venv build/lean
+	@$(UV) UV_PROJECT_ENVIRONMENT=build/lean $(BIN)/uv sync --quiet --frozen --no-dev --no-editable --compile-bytecode --reinstall-package plugwright
+	@$(BIN)/python -m bench.run $(ARGS) $(if $(PEER),--peer '$(PEER)') \
+	  --ours '$(CURDIR)/build/lean/bin/python -m plugwright run -c {config} --kubelet-dir {kubelet-dir}'
+
+build/yardstick: $(wildcard bench/yardstick/*)
+	@cd bench/yardstick && CGO_ENABLED=0 go build -trimpath -o ../../$@ .
+
+clean: ## everything that was made
+	@rm -rf .venv .cache build dist
