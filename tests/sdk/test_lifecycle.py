@@ -1,15 +1,34 @@
-"""A plugin stays registered, whatever happens to it or to the kubelet."""
+"""A plugin gets registered, however long the kubelet takes and whatever it answers; see test_restarts for what follows."""
 
 import asyncio
+import logging
+import shutil
+import stat
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from plugwright import Allocation, Device, Plugin, Settings, serving
-from tiny_kubelet import TinyKubelet
+from plugwright.model import Options
+from plugwright.protocol import device_plugin, transport
+from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
+from plugwright.protocol.registration import RegisterRequest
+from plugwright.protocol.transport import Method, Streaming
+from plugwright.sdk.lifecycle import Standing, State
+from plugwright.sdk.logs import facts
+from plugwright.sdk.runtime import Daemon
+from tiny_kubelet import TinyKubelet, tiny_kubelet
+
+TAPE = "example.com/tape"
+LIMIT = 10  # seconds that any fact here may take on a slow machine
+REFUSED = "not registered, trying again"
 
 
 class Tape(Plugin):
-    resource = "example.com/tape"
+    resource = TAPE
 
     async def discover(self) -> AsyncIterator[list[Device]]:
         yield [Device("st0", numa=[0]), Device("st1", numa=[1])]
@@ -18,24 +37,290 @@ class Tape(Plugin):
         return Allocation(nodes=["/dev/null"])
 
 
+class Rewound(Tape):
+    async def pre_start(self, devices: object) -> None:
+        """Announced to the kubelet because it is here."""
+
+
+class Slow(Plugin):
+    """Finds nothing until it is told to."""
+
+    resource = "example.com/slow"
+
+    def __init__(self) -> None:
+        self.ready = asyncio.Event()
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        await self.ready.wait()
+        yield [Device("only")]
+
+
+class Curious(TinyKubelet):
+    """Asks a plugin everything before it answers the registration."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.options: list[Options] = []
+        self.devices: list[list[Device]] = []
+
+    async def register(self, request: RegisterRequest) -> None:
+        async with device_plugin.connect(self.paths.device_plugins / request.endpoint) as plugin:
+            self.options.append(await plugin.options(timeout=LIMIT))
+            async for devices in plugin.lists():
+                self.devices.append(devices)
+                break
+        await super().register(request)
+
+
+class Counting(logging.Handler):
+    """Counts what is said, at any level."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(logging.DEBUG)
+        self._message, self._count, self._news = message, 0, asyncio.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._count += record.getMessage() == self._message
+        self._news.set()
+
+    async def reaches(self, count: int) -> None:
+        async with asyncio.timeout(LIMIT):
+            while self._count < count:
+                self._news.clear()
+                await self._news.wait()
+
+
+@asynccontextmanager
+async def counting(message: str) -> AsyncIterator[Counting]:
+    logger = logging.getLogger("plugwright.sdk.lifecycle")
+    handler, level = Counting(message), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield handler
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+
+
+async def stands(daemon: Daemon, state: State, reason: str = "") -> Standing:
+    standing = daemon.resources[TAPE].lifecycle.standing
+    async with asyncio.timeout(LIMIT):
+        return await standing.until(lambda now: now.state is state and reason in now.reason)
+
+
+def warned(caplog: pytest.LogCaptureFixture, message: str) -> list[object]:
+    """The reasons that were given with a message, as an operator reads them."""
+    return [
+        facts(record)["reason"]
+        for record in caplog.records
+        if record.getMessage() == message and record.levelno >= logging.WARNING
+    ]
+
+
 async def test_a_plugin_registers_and_its_list_arrives(kubelet: TinyKubelet, settings: Settings) -> None:
-    async with serving(Tape(), settings=settings):
-        tape = await kubelet.endpoint("example.com/tape")
+    async with serving(Tape(), settings=settings) as daemon:
+        tape = await kubelet.endpoint(TAPE)
         assert [device.id for device in tape.lists[0]] == ["st0", "st1"]
+        await stands(daemon, State.REGISTERED)
 
 
-async def test_a_plugin_waits_for_a_kubelet_that_comes_later(root: Path, settings: Settings) -> None:
-    kubelet = TinyKubelet(root)
+async def test_a_plugin_serves_before_it_registers(root: Path, settings: Settings) -> None:
+    kubelet = Curious(root)
+    await kubelet.start()
+    async with serving(Rewound(), settings=settings):
+        await kubelet.endpoint(TAPE)
+    await kubelet.stop()
+    assert kubelet.options == [Options(pre_start=True, preference=True)]
+    assert [[device.id for device in devices] for devices in kubelet.devices] == [["st0", "st1"]]
+
+
+async def test_a_registration_names_a_socket_that_only_its_owner_may_open(
+    kubelet: TinyKubelet, settings: Settings
+) -> None:
     async with serving(Tape(), settings=settings):
-        await asyncio.sleep(0)
+        request = (await kubelet.endpoint(TAPE)).request
+        path = kubelet.paths.device_plugins / request.endpoint
+        assert stat.S_IMODE(path.lstat().st_mode) == 0o600
+        assert (request.version, request.resource) == ("v1beta1", TAPE)
+    assert not path.exists()
+
+
+async def test_nothing_is_registered_before_the_first_list(kubelet: TinyKubelet, settings: Settings) -> None:
+    slow, patience = Slow(), replace(settings.patience, discovery=60)
+    async with serving(slow, Tape(), settings=replace(settings, patience=patience)) as daemon:
+        await kubelet.endpoint(TAPE)
+        assert daemon.resources[slow.resource].lifecycle.standing.value.state is State.STARTING
+        assert [request.resource for request in kubelet.registered] == [TAPE]
+        slow.ready.set()
+        await kubelet.endpoint(slow.resource)
+
+
+async def test_a_plugin_waits_for_a_kubelet_that_comes_later(
+    root: Path, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    kubelet = TinyKubelet(root)
+    kubelet.paths.device_plugins.mkdir()
+    async with serving(Tape(), settings=settings) as daemon:
+        standing = await stands(daemon, State.WAITING)
+        assert standing.reason == f"no kubelet.sock in {kubelet.paths.device_plugins}"
+        assert list(kubelet.paths.device_plugins.iterdir()) == []
         await kubelet.start()
-        await kubelet.endpoint("example.com/tape")
+        await kubelet.endpoint(TAPE)
+        await kubelet.stop()
+    assert warned(caplog, "waiting for the kubelet")[0] == standing.reason
+    assert len(kubelet.registered) == 1
+
+
+async def test_a_plugin_waits_for_a_directory_that_comes_later(root: Path, settings: Settings) -> None:
+    kubelet = TinyKubelet(root / "not" / "yet")
+    async with serving(Tape(), settings=replace(settings, kubelet_dir=root / "not" / "yet")) as daemon:
+        await stands(daemon, State.WAITING)
+        await kubelet.start()
+        await kubelet.endpoint(TAPE)
         await kubelet.stop()
 
 
-async def test_a_hundred_kubelet_restarts_are_survived(kubelet: TinyKubelet, settings: Settings) -> None:
-    async with serving(Tape(), settings=settings):
-        for _ in range(100):
-            await kubelet.endpoint("example.com/tape")
+async def test_a_directory_removed_and_made_again_is_found_again(kubelet: TinyKubelet, settings: Settings) -> None:
+    async with serving(Tape(), settings=settings) as daemon:
+        for _ in range(10):
+            await kubelet.endpoint(TAPE)
+            await kubelet.stop()
+            shutil.rmtree(kubelet.paths.device_plugins)
+            await stands(daemon, State.WAITING)
+            await kubelet.start()
+        await kubelet.endpoint(TAPE)
+
+
+async def test_a_directory_removed_under_a_running_kubelet_is_found_again(
+    kubelet: TinyKubelet, settings: Settings
+) -> None:
+    async with serving(Tape(), settings=settings) as daemon:
+        await kubelet.endpoint(TAPE)
+        shutil.rmtree(kubelet.paths.device_plugins)
+        await stands(daemon, State.WAITING)
+        await kubelet.restart()
+        await kubelet.endpoint(TAPE)
+
+
+async def test_a_refusal_is_said_once_and_tried_again_until_it_is_over(
+    kubelet: TinyKubelet, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    kubelet.refuse = 'the ResourceName "example.com/tape" is invalid'
+    async with serving(Tape(), settings=settings) as daemon:
+        await kubelet.until(lambda kubelet: len(kubelet.registered) >= 6)
+        standing = await stands(daemon, State.REFUSED)
+        kubelet.refuse = ""
+        await kubelet.endpoint(TAPE)
+        await stands(daemon, State.REGISTERED)
+    assert standing.reason == 'the ResourceName "example.com/tape" is invalid (UNKNOWN)'
+    assert warned(caplog, REFUSED) == [standing.reason]
+    assert len({request.endpoint for request in kubelet.registered}) == len(kubelet.registered)
+
+
+async def test_another_reason_is_said_again(
+    kubelet: TinyKubelet, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(Tape(), settings=settings) as daemon:
+        for reason in ("first", "second", "first"):
+            kubelet.refuse = reason
             await kubelet.restart()
-        await kubelet.endpoint("example.com/tape")
+            await stands(daemon, State.REFUSED, reason)
+    assert [str(reason).partition(" ")[0] for reason in warned(caplog, REFUSED)] == ["first", "second", "first"]
+
+
+async def test_a_socket_that_nobody_listens_on_is_tried_until_a_kubelet_does(
+    root: Path, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    kubelet = TinyKubelet(root)
+    kubelet.paths.device_plugins.mkdir()
+    transport.listen(kubelet.paths.kubelet_socket).close()
+    async with counting(REFUSED) as refusals, serving(Tape(), settings=settings) as daemon:
+        await refusals.reaches(3)
+        await stands(daemon, State.REFUSED, "kubelet.sock")
+        await kubelet.start()
+        await kubelet.endpoint(TAPE)
+        await stands(daemon, State.REGISTERED)
+        await kubelet.stop()
+    assert len(warned(caplog, REFUSED)) == 1
+
+
+async def test_what_is_no_socket_at_all_is_tried_until_a_kubelet_comes(root: Path, settings: Settings) -> None:
+    kubelet = TinyKubelet(root)
+    kubelet.paths.device_plugins.mkdir()
+    kubelet.paths.kubelet_socket.write_text("not a socket")
+    async with serving(Tape(), settings=settings) as daemon:
+        await stands(daemon, State.REFUSED, "kubelet.sock")
+        kubelet.paths.kubelet_socket.unlink()
+        await kubelet.start()
+        await kubelet.endpoint(TAPE)
+        await kubelet.stop()
+
+
+async def test_a_kubelet_that_never_answers_is_given_up_and_tried_again(root: Path, settings: Settings) -> None:
+    kubelet, patience = TinyKubelet(root), replace(settings.patience, register=0.2)
+    kubelet.paths.device_plugins.mkdir()
+    with closing(transport.listen(kubelet.paths.kubelet_socket)):
+        async with counting(REFUSED) as refusals, serving(Tape(), settings=replace(settings, patience=patience)):
+            await refusals.reaches(2)
+            await kubelet.start()
+            await kubelet.endpoint(TAPE)
+            await kubelet.stop()
+
+
+async def test_a_new_kubelet_is_not_kept_waiting_by_one_that_never_answers(root: Path, settings: Settings) -> None:
+    kubelet, patience = TinyKubelet(root), replace(settings.patience, register=600)
+    kubelet.paths.device_plugins.mkdir()
+    with closing(transport.listen(kubelet.paths.kubelet_socket)):
+        async with serving(Tape(), settings=replace(settings, patience=patience)) as daemon:
+            await stands(daemon, State.REGISTERING)
+            await kubelet.start()
+            await kubelet.endpoint(TAPE)
+            await kubelet.stop()
+
+
+@pytest.mark.xfail(strict=True, raises=ExceptionGroup, reason="a DecodeError or AssertionError ends the whole daemon")
+@pytest.mark.parametrize("messages", [[b"\xff\xff\xff"], []], ids=["no message of its kind", "no message"])
+async def test_a_kubelet_that_answers_nonsense_is_tried_again(
+    root: Path, settings: Settings, messages: list[bytes]
+) -> None:
+    async def answers() -> AsyncIterator[bytes]:
+        for message in messages:
+            yield message
+
+    kubelet = TinyKubelet(root)
+    kubelet.paths.device_plugins.mkdir()
+    register = Streaming(Method("/v1beta1.Registration/Register", pb.RegisterRequest, pb.Empty), answers)
+    async with serving(Tape(), settings=settings) as daemon:
+        async with transport.serve(kubelet.paths.kubelet_socket, [register]):
+            await stands(daemon, State.REFUSED)
+        await kubelet.start()
+        await kubelet.endpoint(TAPE)
+        await kubelet.stop()
+
+
+@asynccontextmanager
+async def too_deep(root: Path) -> AsyncIterator[Path]:
+    """A kubelet's directory whose sockets cannot be named by their paths; the kubelet itself has a shorter way to it."""
+    deep = root / ("d" * 60)
+    deep.mkdir()
+    (root / "short").symlink_to(deep)
+    async with tiny_kubelet(root / "short"):
+        yield deep
+
+
+async def test_a_path_too_long_is_refused_by_name_and_the_daemon_stays_up(root: Path, settings: Settings) -> None:
+    async with too_deep(root) as deep, counting(REFUSED) as refusals:
+        async with serving(Tape(), settings=replace(settings, kubelet_dir=deep)) as daemon:
+            await refusals.reaches(3)
+            standing = await stands(daemon, State.REFUSED)
+    assert str(deep / "device-plugins" / "plugwright-") in standing.reason
+    assert "the kernel takes 107" in standing.reason
+
+
+@pytest.mark.xfail(strict=True, reason="the reason has the socket's name in it, a new one for each try")
+async def test_a_path_too_long_is_said_once(root: Path, settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
+    async with too_deep(root) as deep, counting(REFUSED) as refusals:
+        async with serving(Tape(), settings=replace(settings, kubelet_dir=deep)):
+            await refusals.reaches(3)
+    assert len(warned(caplog, REFUSED)) == 1

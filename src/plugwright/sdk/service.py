@@ -87,8 +87,12 @@ class PluginService:
         answer = await self._ask("allocate", devices, limit=self._limits.allocate)
         if not isinstance(answer, Allocation):
             raise InvalidValue(f"allocate() of {self._inventory.resource} returns an Allocation, not {answer!r}")
-        logger.info("allocated", extra={"resource": self._inventory.resource, "devices": _ids(devices)})
+        # After the answer is on its way: the kubelet admits one pod at a time, and waits.
+        asyncio.get_running_loop().call_soon(self._log_allocated, devices)
         return answer
+
+    def _log_allocated(self, devices: list[Device]) -> None:
+        logger.info("allocated", extra={"resource": self._inventory.resource, "devices": _ids(devices)})
 
     async def _ask(self, method: str, *arguments: object, limit: float) -> object:
         try:

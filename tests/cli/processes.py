@@ -1,0 +1,158 @@
+"""plugwright as an operator meets it: a node's directories, processes, what they write and how they end."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Ended", "Lines", "Node", "Running", "ended", "python", "running"]
+
+_LIMIT = 30.0  # seconds; only a test that fails waits for so long
+_LONGEST_LINE = 2**22
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A process that has ended: how, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Lines:
+    """What a process has written so far, line by line."""
+
+    def __init__(self) -> None:
+        self.all: list[str] = []
+        self._news = asyncio.Event()
+
+    async def until(self, text: str, count: int = 1) -> str:
+        """The `count`th line that has `text`, once it is written."""
+        async with asyncio.timeout(_LIMIT):
+            while len(found := [line for line in self.all if text in line]) < count:
+                self._news.clear()
+                await self._news.wait()
+        return found[count - 1]
+
+    async def follow(self, stream: asyncio.StreamReader) -> None:
+        async for line in stream:
+            self.all.append(line.decode().rstrip("\n"))
+            self._news.set()
+
+
+class Running:
+    """A process that goes on until it is told to end."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.out, self.err = Lines(), Lines()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    async def ends(self) -> int:
+        async with asyncio.timeout(_LIMIT):
+            return await self.process.wait()
+
+
+def python(*arguments: object) -> list[str]:
+    return [sys.executable, *map(str, arguments)]
+
+
+async def ended(command: list[str], environment: Mapping[str, str] | None = None) -> Ended:
+    """Runs `command` to its end."""
+    process = await _start(command, environment)
+    async with asyncio.timeout(_LIMIT):
+        out, err = await process.communicate()
+    return Ended(await process.wait(), out.decode(), err.decode())
+
+
+@asynccontextmanager
+async def running(command: list[str], environment: Mapping[str, str] | None = None) -> AsyncIterator[Running]:
+    """Runs `command` while inside; then it must end by SIGTERM, if it has not yet, and without a traceback."""
+    process = await _start(command, environment)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    started = Running(process)
+    readers = [
+        asyncio.create_task(started.out.follow(process.stdout)),
+        asyncio.create_task(started.err.follow(process.stderr)),
+    ]
+    try:
+        yield started
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        try:
+            await started.ends()
+        except TimeoutError:
+            process.kill()
+        await asyncio.gather(*readers)
+        print(*started.err.all, sep="\n")  # shown with a test that fails
+    assert "Traceback" not in "\n".join(started.err.all)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node's directories; `root` is the kubelet's."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        return self.root / "etc" / "plugwright.yaml"
+
+    @property
+    def control(self) -> Path:
+        return self.root / "run" / "control.sock"
+
+    @property
+    def state(self) -> Path:
+        return self.root / "state"
+
+    def configure(self, **mocks: Mapping[str, object]) -> None:
+        """`gpu={"count": 2}` is two devices of `mock/gpu`."""
+        self.config.parent.mkdir(exist_ok=True)
+        self.config.write_text(configuration(**mocks))
+
+    def daemon(self, *flags: object) -> AbstractAsyncContextManager[Running]:
+        return running(self.command(*flags))
+
+    def command(self, *flags: object) -> list[str]:
+        places = ["--kubelet-dir", self.root, "--state-dir", self.state, "--control-socket", self.control]
+        return python("-m", "plugwright", "run", "-c", self.config, *places, *flags)
+
+    async def ask(self, *arguments: object) -> Ended:
+        """One of the commands that speak with the daemon."""
+        return await ended(python("-m", "plugwright", *arguments, "--control-socket", self.control))
+
+    def watch(self, *arguments: object) -> AbstractAsyncContextManager[Running]:
+        command = ["-m", "plugwright", "status", "--watch", *arguments, "--control-socket", self.control]
+        return running(python(*command))
+
+
+def configuration(**mocks: Mapping[str, object]) -> str:
+    """JSON, which is YAML too."""
+    return json.dumps({"resources": [{"name": f"mock/{name}", "mock": mock} for name, mock in mocks.items()]})
+
+
+async def _start(command: list[str], environment: Mapping[str, str] | None) -> asyncio.subprocess.Process:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PLUGWRIGHT_")}
+    return await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        limit=_LONGEST_LINE,
+        env={**clean, **(environment or {})},
+    )

@@ -1,0 +1,76 @@
+"""The kubelet's directories: given, from the environment, or the default, in this order."""
+
+from pathlib import Path
+
+import pytest
+
+from plugwright.errors import ConfigError, PathTooLong
+from plugwright.protocol.paths import SOCKET_PATH_LIMIT, KubeletPaths, check_socket_path
+from plugwright.protocol.transport import Connection, listen
+
+
+def test_a_kubelet_lives_where_kubelets_live() -> None:
+    paths = KubeletPaths.from_environment({})
+    assert paths == KubeletPaths()
+    assert str(paths.kubelet_socket) == "/var/lib/kubelet/device-plugins/kubelet.sock"
+    assert str(paths.checkpoint) == "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
+    assert str(paths.plugins_registry) == "/var/lib/kubelet/plugins_registry"
+    assert str(paths.pod_resources_socket) == "/var/lib/kubelet/pod-resources/kubelet.sock"
+
+
+def test_everything_lies_under_the_root_that_is_given() -> None:
+    paths = KubeletPaths.under("/k")
+    assert (paths.root, paths.device_plugins) == (Path("/k"), Path("/k/device-plugins"))
+
+
+def test_the_device_plugins_directory_can_stay_when_the_root_moves() -> None:
+    paths = KubeletPaths.under("/k", "/var/lib/kubelet/device-plugins")
+    assert str(paths.kubelet_socket) == "/var/lib/kubelet/device-plugins/kubelet.sock"
+    assert str(paths.pod_resources_socket) == "/k/pod-resources/kubelet.sock"
+
+
+def test_the_environment_says_what_was_not_given() -> None:
+    environment = {"PLUGWRIGHT_KUBELET_DIR": "/e", "PLUGWRIGHT_DEVICE_PLUGINS_DIR": "/d"}
+    assert KubeletPaths.from_environment(environment) == KubeletPaths(Path("/e"), Path("/d"))
+    assert KubeletPaths.from_environment(environment, "/k", "/p") == KubeletPaths(Path("/k"), Path("/p"))
+    assert KubeletPaths.from_environment({"PLUGWRIGHT_KUBELET_DIR": ""}) == KubeletPaths()
+
+
+@pytest.mark.parametrize("path", ["kubelet", "./kubelet", "../kubelet"])
+def test_a_relative_directory_is_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match="a kubelet directory is an absolute path, not"):
+        KubeletPaths.under(path)
+    with pytest.raises(ConfigError, match="a kubelet directory is an absolute path, not"):
+        KubeletPaths.under("/k", path)
+    with pytest.raises(ConfigError, match="a kubelet directory is an absolute path, not"):
+        KubeletPaths.from_environment({"PLUGWRIGHT_KUBELET_DIR": path})
+
+
+def _of_length(directory: Path, length: int) -> Path:
+    return directory / ("s" * (length - len(str(directory)) - 1))
+
+
+def test_the_longest_path_that_the_kernel_takes_is_taken(root: Path) -> None:
+    path = _of_length(root, SOCKET_PATH_LIMIT)
+    assert len(str(path)) == SOCKET_PATH_LIMIT
+    listen(check_socket_path(path)).close()
+
+
+def test_a_path_one_byte_longer_is_refused_with_its_length(root: Path) -> None:
+    path = _of_length(root, SOCKET_PATH_LIMIT + 1)
+    with pytest.raises(PathTooLong, match=f"socket path is 108 bytes, the kernel takes 107: {path}"):
+        listen(path)
+    with pytest.raises(PathTooLong):
+        Connection(path)
+    assert not path.exists()
+
+
+def test_a_path_is_measured_in_bytes_not_in_letters() -> None:
+    with pytest.raises(PathTooLong, match="socket path is 109 bytes"):
+        check_socket_path(Path("/" + "ü" * 54))
+
+
+@pytest.mark.xfail(strict=True, reason="errors.PathTooLong: measures with encode(), which fails where fsencode() works")
+def test_a_path_too_long_may_be_no_unicode() -> None:
+    with pytest.raises(PathTooLong, match="socket path is 108 bytes"):
+        check_socket_path(Path("/" + "\udcff" * 107))

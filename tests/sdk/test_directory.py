@@ -1,0 +1,299 @@
+"""A directory is followed whether it is there, comes later, goes, or is exchanged for another."""
+
+import asyncio
+import os
+import resource
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from plugwright.sdk.directory import Directory
+
+LIMIT = 10  # seconds that any of these facts may take on a slow machine
+
+
+@contextmanager
+def no_more_file_descriptors() -> Iterator[None]:
+    """As when the node's inotify instances are used up."""
+    free = os.dup(0)
+    os.close(free)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def first_look(directory: Directory) -> None:
+    async with asyncio.timeout(LIMIT):
+        await directory.ticks.until(lambda ticks: ticks > 0)
+
+
+@asynccontextmanager
+async def noticed(directory: Directory, fact: Callable[[], bool]) -> AsyncIterator[None]:
+    """What is done inside must bring news, after which `fact` is true."""
+    ticks = directory.ticks.value
+    yield
+    async with asyncio.timeout(LIMIT):
+        await directory.ticks.until(lambda count: count > ticks and fact())
+
+
+def there(directory: Directory, name: str = "kubelet.sock") -> Callable[[], bool]:
+    return lambda: directory.identity(name) is not None
+
+
+def gone(directory: Directory, name: str = "kubelet.sock") -> Callable[[], bool]:
+    return lambda: directory.identity(name) is None
+
+
+def make_again_with_the_same_inode(path: Path) -> None:
+    kept = path.with_name("kept")
+    os.link(path, kept)
+    path.unlink()
+    kept.rename(path)
+
+
+async def test_a_file_that_is_there_appears_at_once(root: Path) -> None:
+    (root / "kubelet.sock").touch()
+    directory = Directory(root)
+    assert await directory.appears("kubelet.sock") == directory.identity("kubelet.sock")
+
+
+async def test_a_file_that_comes_later_appears(root: Path) -> None:
+    directory = Directory(root)
+    async with directory.watching():
+        await first_look(directory)
+        async with noticed(directory, there(directory)):
+            (root / "kubelet.sock").touch()
+
+
+async def test_a_file_moved_into_place_appears(root: Path) -> None:
+    (root / "elsewhere").mkdir()
+    (root / "elsewhere" / "kubelet.sock").touch()
+    directory = Directory(root)
+    async with directory.watching():
+        await first_look(directory)
+        async with noticed(directory, there(directory)):
+            (root / "elsewhere" / "kubelet.sock").rename(root / "kubelet.sock")
+
+
+async def test_a_file_removed_or_moved_away_is_missed(root: Path) -> None:
+    (root / "ours.sock").touch()
+    (root / "theirs.sock").touch()
+    directory = Directory(root)
+    async with directory.watching():
+        await first_look(directory)
+        async with noticed(directory, gone(directory, "ours.sock")):
+            (root / "ours.sock").unlink()
+        async with noticed(directory, gone(directory, "theirs.sock")):
+            (root / "theirs.sock").rename(root / "mine.sock")
+
+
+async def test_a_file_made_anew_is_another_one(root: Path) -> None:
+    path = root / "kubelet.sock"
+    path.touch()
+    directory = Directory(root)
+    async with directory.watching():
+        await first_look(directory)
+        before = directory.identity(path.name)
+        path.unlink()
+        path.touch()
+        async with asyncio.timeout(LIMIT):
+            await directory.changes_from(path.name, before)
+
+
+async def test_a_file_made_anew_is_another_one_even_with_the_same_inode(root: Path) -> None:
+    path = root / "kubelet.sock"
+    path.touch()
+    directory = Directory(root)
+    async with directory.watching():
+        await first_look(directory)
+        for _ in range(5):
+            before, inode = directory.identity(path.name), path.stat().st_ino
+            make_again_with_the_same_inode(path)
+            assert path.stat().st_ino == inode
+            async with asyncio.timeout(LIMIT):
+                await directory.changes_from(path.name, before)
+
+
+async def test_a_file_that_only_changes_stays_the_same_one(root: Path) -> None:
+    path = root / "kubelet.sock"
+    path.touch()
+    directory = Directory(root)
+    async with directory.watching():
+        await first_look(directory)
+        before = directory.identity(path.name)
+        path.write_text("x")
+        path.chmod(0o600)
+        async with noticed(directory, there(directory, "other")):
+            (root / "other").touch()
+        assert directory.identity(path.name) == before
+
+
+async def test_written_content_is_news_only_where_it_is_asked_for(root: Path) -> None:
+    path = root / "config.yaml"
+    path.touch()
+    files, content = Directory(root), Directory(root, writes=True)
+    async with files.watching(), content.watching():
+        await first_look(files)
+        await first_look(content)
+        before = files.ticks.value
+        async with noticed(content, lambda: True):
+            path.write_text("changed")
+        async with noticed(files, lambda: True):
+            (root / "next").touch()
+        assert files.ticks.value == before + 1
+
+
+async def test_a_directory_that_comes_level_by_level_is_followed(root: Path) -> None:
+    directory = Directory(root / "var" / "lib" / "kubelet")
+    async with directory.watching():
+        await first_look(directory)
+        for place in (root / "var", root / "var" / "lib", directory.path):
+            async with noticed(directory, place.is_dir):
+                place.mkdir()
+        async with noticed(directory, there(directory)):
+            (directory.path / "kubelet.sock").touch()
+
+
+async def test_a_directory_that_comes_all_at_once_is_followed(root: Path) -> None:
+    directory = Directory(root / "var" / "lib" / "kubelet")
+    async with directory.watching():
+        await first_look(directory)
+        async with noticed(directory, directory.path.is_dir):
+            directory.path.mkdir(parents=True)
+        async with noticed(directory, there(directory)):
+            (directory.path / "kubelet.sock").touch()
+
+
+async def test_a_directory_removed_and_made_again_is_followed_each_time(root: Path) -> None:
+    directory = Directory(root / "device-plugins")
+    async with directory.watching():
+        await first_look(directory)
+        for _ in range(50):
+            async with noticed(directory, directory.path.is_dir):
+                directory.path.mkdir()
+            async with noticed(directory, there(directory)):
+                (directory.path / "kubelet.sock").touch()
+            async with noticed(directory, gone(directory)):
+                shutil.rmtree(directory.path)
+
+
+async def test_a_directory_removed_and_made_again_unseen_is_followed(root: Path) -> None:
+    directory = Directory(root / "device-plugins")
+    directory.path.mkdir()
+    async with directory.watching():
+        await first_look(directory)
+        for _ in range(50):
+            async with noticed(directory, gone(directory)):
+                shutil.rmtree(directory.path)
+                directory.path.mkdir()
+            async with noticed(directory, there(directory)):
+                (directory.path / "kubelet.sock").touch()
+
+
+async def test_a_directory_whose_ways_are_all_removed_is_followed_again(root: Path) -> None:
+    directory = Directory(root / "var" / "lib" / "kubelet")
+    directory.path.mkdir(parents=True)
+    async with directory.watching():
+        await first_look(directory)
+        for _ in range(20):
+            async with noticed(directory, directory.path.is_dir):
+                shutil.rmtree(root / "var")
+                directory.path.mkdir(parents=True)
+            async with noticed(directory, there(directory)):
+                (directory.path / "kubelet.sock").touch()
+
+
+async def test_a_file_in_the_directorys_place_is_waited_out(root: Path) -> None:
+    directory = Directory(root / "device-plugins")
+    directory.path.touch()
+    async with directory.watching():
+        await first_look(directory)
+        async with noticed(directory, directory.path.is_dir):
+            directory.path.unlink()
+            directory.path.mkdir()
+        async with noticed(directory, there(directory)):
+            (directory.path / "kubelet.sock").touch()
+
+
+@pytest.mark.xfail(strict=True, raises=TimeoutError, reason="the watch stays with the directory that was moved away")
+async def test_a_directory_exchanged_for_another_is_followed(root: Path) -> None:
+    directory = Directory(root / "device-plugins")
+    directory.path.mkdir()
+    async with directory.watching():
+        await first_look(directory)
+        async with noticed(directory, lambda: True):
+            directory.path.rename(root / "before")
+            directory.path.mkdir()
+        async with asyncio.timeout(1), noticed(directory, there(directory)):
+            (directory.path / "kubelet.sock").touch()
+
+
+@pytest.mark.xfail(strict=True, reason="rm_watch of a watch the kernel has removed already is taken for no inotify")
+async def test_a_crowded_directory_removed_at_once_is_still_watched(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = Directory(root / "device-plugins")
+    directory.path.mkdir()
+    for n in range(200):  # more than one read of events brings
+        (directory.path / f"plugwright-example_com_tape-{n}.sock").touch()
+    async with directory.watching():
+        await first_look(directory)
+        async with noticed(directory, lambda: True):
+            shutil.rmtree(directory.path)
+        async with noticed(directory, there(directory)):
+            directory.path.mkdir()
+            (directory.path / "kubelet.sock").touch()
+    assert "no inotify, looking every second" not in caplog.messages
+
+
+async def test_without_inotify_it_looks_every_second_and_says_so_once(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = Directory(root / "device-plugins")
+    async with AsyncExitStack() as stack:
+        with no_more_file_descriptors():
+            await stack.enter_async_context(directory.watching())
+            await first_look(directory)
+        async with noticed(directory, there(directory)):
+            directory.path.mkdir()
+            (directory.path / "kubelet.sock").touch()
+        async with noticed(directory, gone(directory)):
+            (directory.path / "kubelet.sock").unlink()
+    assert caplog.messages.count("no inotify, looking every second") == 1
+
+
+@pytest.mark.xfail(strict=True, reason="without inotify only the inode number tells files apart")
+async def test_without_inotify_a_file_made_anew_is_another_one_even_with_the_same_inode(root: Path) -> None:
+    path = root / "kubelet.sock"
+    directory = Directory(root)  # nobody watches it: what it knows is what it sees
+    path.touch()
+    before, made = directory.identity(path.name), path.stat()
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        path.unlink()
+        path.touch()
+        again = path.stat()
+        if again.st_ino == made.st_ino and again.st_mtime_ns > made.st_mtime_ns:  # no kubelet starts within one tick
+            break
+    else:
+        pytest.skip("this file system gives every file a new inode number")
+    assert directory.identity(path.name) != before
+
+
+async def test_leaving_ends_the_watch(root: Path) -> None:
+    left, other = Directory(root), Directory(root)
+    async with left.watching():
+        await first_look(left)
+    ticks = left.ticks.value
+    async with other.watching():
+        await first_look(other)
+        async with noticed(other, there(other, "late")):
+            (root / "late").touch()
+    assert left.ticks.value == ticks

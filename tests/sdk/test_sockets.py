@@ -1,0 +1,155 @@
+"""Our sockets have names of their own, are ours alone, and a killed run's are cleared away without touching others'."""
+
+import asyncio
+import os
+import socket
+import stat
+import string
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plugwright.errors import PathTooLong
+from plugwright.protocol import transport
+from plugwright.protocol.paths import SOCKET_PATH_LIMIT, KubeletPaths
+from plugwright.sdk import sockets
+
+RESOURCES = st.from_regex(
+    r"[a-z0-9]([-a-z0-9.]{0,240}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", fullmatch=True
+)
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def leave_dead(path: Path) -> Path:
+    """What a killed process leaves behind."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+    return path
+
+
+async def grow_old(*paths: Path) -> None:
+    """Returns when the files are so old that they cannot belong to someone who is just starting."""
+    newest = max(path.lstat().st_ctime for path in paths)
+    await asyncio.sleep(max(0.0, newest + 1.05 - time.time()))
+
+
+@given(RESOURCES)
+def test_a_name_is_plain_and_fits_below_the_kubelets_directories(resource: str) -> None:
+    paths = KubeletPaths.from_environment({})
+    plain = set(string.ascii_lowercase + string.digits + "-_.")
+    for place, name in (
+        (paths.device_plugins, sockets.fresh_name(resource)),
+        (paths.plugins_registry, sockets.fixed_name(resource)),
+    ):
+        assert name.startswith("plugwright-")
+        assert name.endswith(".sock")
+        assert set(name) <= plain
+        assert len(os.fsencode(place / name)) <= SOCKET_PATH_LIMIT
+
+
+@given(RESOURCES, RESOURCES)
+def test_two_resources_never_share_a_name(one: str, other: str) -> None:
+    assert (sockets.fixed_name(one) == sockets.fixed_name(other)) == (one == other)
+
+
+def test_names_differ_where_only_their_beginnings_or_signs_do() -> None:
+    alike = [
+        "a.example.com/tape",
+        "a-example.com/tape",
+        "a.example.com/Tape",
+        f"{'x' * 200}.com/tape",
+        f"{'y' * 200}.com/tape",
+    ]
+    assert len({sockets.fixed_name(each) for each in alike}) == len(alike)
+
+
+def test_a_fresh_name_is_another_one_each_time_and_a_fixed_one_never() -> None:
+    assert len({sockets.fresh_name("example.com/tape") for _ in range(100)}) == 100
+    assert len({sockets.fixed_name("example.com/tape") for _ in range(100)}) == 1
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
+def test_a_socket_is_for_its_owner_alone_whatever_the_umask(root: Path, mask: int) -> None:
+    with umask(mask), closing(transport.listen(root / "a.sock")):
+        assert stat.S_IMODE((root / "a.sock").lstat().st_mode) == 0o600
+
+
+def test_a_socket_can_be_connected_to_as_soon_as_it_is_there(root: Path) -> None:
+    with closing(transport.listen(root / "a.sock")), socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(root / "a.sock"))
+
+
+def test_a_path_too_long_is_refused_with_the_path_and_the_limit(root: Path) -> None:
+    path = root / ("x" * 100) / "a.sock"
+    with pytest.raises(PathTooLong, match="the kernel takes 107") as refused:
+        transport.listen(path)
+    assert str(path) in str(refused.value)
+
+
+def test_the_longest_path_is_served_and_one_byte_more_is_not(root: Path) -> None:
+    longest = root / ("x" * (SOCKET_PATH_LIMIT - len(os.fsencode(root)) - 1))
+    transport.listen(longest).close()
+    assert longest.is_socket()
+    with pytest.raises(PathTooLong):
+        transport.listen(longest.with_name(longest.name + "x"))
+
+
+async def test_stale_sockets_of_ours_are_removed_and_everything_else_stays(root: Path) -> None:
+    dead = [leave_dead(root / f"plugwright-dead-{n}.sock") for n in range(3)]
+    foreign = leave_dead(root / "nvidia-gpu.sock")
+    not_quite_ours = leave_dead(root / "plugwright-dead.socket")
+    plain = root / "plugwright-notes.sock"
+    plain.write_text("not a socket")
+    (root / "plugwright-folder.sock").mkdir()
+    (root / "plugwright-dangling.sock").symlink_to(root / "nowhere")
+    with closing(transport.listen(root / "plugwright-live.sock")):
+        before = set(root.iterdir())
+        await grow_old(*dead, foreign, not_quite_ours)
+        assert sockets.remove_stale(root) == [path.name for path in dead]
+        assert set(root.iterdir()) == before - set(dead)
+
+
+async def test_a_live_socket_too_busy_to_answer_stays(root: Path) -> None:
+    path = root / "plugwright-busy.sock"
+    with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as waiting:
+        listening.bind(str(path))
+        listening.listen(0)
+        waiting.connect(str(path))
+        await grow_old(path)
+        assert sockets.remove_stale(root) == []
+        assert path.is_socket()
+
+
+def test_a_newborn_socket_stays_because_its_owner_may_be_about_to_listen(root: Path) -> None:
+    newborn = leave_dead(root / "plugwright-newborn.sock")
+    assert sockets.remove_stale(root) == []
+    assert newborn.is_socket()
+
+
+def test_a_directory_that_is_not_there_holds_nothing_stale(root: Path) -> None:
+    assert sockets.remove_stale(root / "missing") == []
+
+
+@pytest.mark.xfail(
+    strict=True, raises=PathTooLong, reason="_is_dead lets PathTooLong through, and the daemon never starts"
+)
+async def test_a_stale_socket_beyond_the_path_limit_stops_nobody(root: Path) -> None:
+    deep = root / ("d" * 100)
+    deep.mkdir()
+    (root / "short").symlink_to(deep)  # another run had the directory under a shorter name: a mount, for one
+    await grow_old(leave_dead(root / "short" / "plugwright-dead.sock"))
+    sockets.remove_stale(deep)

@@ -1,0 +1,103 @@
+"""An error names whose fault it is and carries its facts."""
+
+import pytest
+
+from plugwright import errors
+from plugwright.errors import (
+    ConfigError,
+    InvalidValue,
+    ListTooLarge,
+    MalformedMessage,
+    PathTooLong,
+    PeerRefused,
+    PluginError,
+    PluginFailed,
+    PluginTimeout,
+    PlugwrightError,
+    ProtocolError,
+    RepeatedDevice,
+    UnhealthyDevice,
+    UnknownDevice,
+)
+
+FAULTS: dict[type[PlugwrightError], list[type[PlugwrightError]]] = {
+    ConfigError: [PathTooLong],
+    PluginError: [InvalidValue, ListTooLarge, PluginFailed, PluginTimeout],
+    ProtocolError: [UnknownDevice, UnhealthyDevice, RepeatedDevice, MalformedMessage],
+}
+
+
+def test_every_error_is_ours_and_drawn_in_the_tree() -> None:
+    for name in errors.__all__:
+        assert issubclass(getattr(errors, name), PlugwrightError)
+        assert errors.__doc__ is not None
+        assert name in errors.__doc__
+
+
+@pytest.mark.parametrize(("fault", "kinds"), FAULTS.items(), ids=[fault.__name__ for fault in FAULTS])
+def test_an_error_tells_whose_fault_it_is(fault: type[PlugwrightError], kinds: list[type[PlugwrightError]]) -> None:
+    assert [kind for kind in kinds if not issubclass(kind, fault)] == []
+    others = [other for other in FAULTS if other is not fault]
+    assert [kind for kind in kinds if issubclass(kind, tuple(others))] == []
+
+
+def test_a_value_that_cannot_be_is_a_value_error_too() -> None:
+    assert issubclass(InvalidValue, ValueError)
+
+
+def test_unknown_devices_are_named() -> None:
+    error = UnknownDevice("example.com/tape", ["st8", "st9"])
+    assert str(error) == "example.com/tape has no device 'st8', 'st9'"
+    assert (error.resource, error.device_ids) == ("example.com/tape", ("st8", "st9"))
+
+
+def test_of_many_devices_the_first_are_named_and_the_rest_counted() -> None:
+    assert str(RepeatedDevice("a/b", [f"st{number}" for number in range(60_000)])).endswith("'st7' and 59992 more")
+
+
+def test_unhealthy_devices_are_named_with_their_reasons() -> None:
+    error = UnhealthyDevice("a/b", {"st0": "no tape", "st1": ""})
+    assert str(error) == "unhealthy in a/b: 'st0' (no tape), 'st1' (no reason given)"
+    assert error.reasons == {"st0": "no tape", "st1": ""}
+
+
+def test_a_list_too_large_is_counted_and_measured() -> None:
+    error = ListTooLarge("a/b", 60_000, 5_000_000, 4_194_304)
+    assert str(error) == "a/b lists 60000 devices in 5000000 bytes, the kubelet takes 4194304 bytes in one message"
+
+
+def test_a_failure_of_the_plugin_says_which_method_and_why() -> None:
+    assert str(PluginFailed("a/b", "allocate", OSError("bus error"))) == "allocate() of a/b failed: OSError: bus error"
+    assert str(PluginFailed("a/b", "allocate", KeyError())) == "allocate() of a/b failed: KeyError"
+
+
+def test_a_plugin_that_hangs_is_named_with_its_limit() -> None:
+    assert str(PluginTimeout("a/b", "allocate", 0.5)) == "allocate() of a/b did not end within 0.5 s"
+
+
+def test_a_path_too_long_is_measured_in_bytes() -> None:
+    assert str(PathTooLong("/ü", 107)) == "socket path is 3 bytes, the kernel takes 107: /ü"
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "text"),
+    [("UNKNOWN", "no", "no (UNKNOWN)"), ("UNKNOWN", "", "UNKNOWN"), ("", "no", "no"), ("", "", "")],
+)
+def test_a_refusal_shows_what_there_is(code: str, message: str, text: str) -> None:
+    assert str(PeerRefused(code, message)) == text
+
+
+@pytest.mark.xfail(strict=True, reason="errors.PluginFailed: a cause of several lines makes a text of several lines")
+def test_an_error_is_one_line_whatever_the_plugin_raised() -> None:
+    assert len(str(PluginFailed("a/b", "discover", OSError("command failed:\nno such card"))).splitlines()) == 1
+
+
+@pytest.mark.xfail(
+    strict=True, reason="errors.PluginFailed: str() of the cause may raise, and then no error of ours is"
+)
+def test_a_cause_that_cannot_be_printed_is_still_named() -> None:
+    class Unprintable(Exception):
+        def __str__(self) -> str:
+            raise ValueError("a mistake in the author's own exception")
+
+    assert "Unprintable" in str(PluginFailed("a/b", "discover", Unprintable()))
