@@ -16,7 +16,7 @@ NOT_YAML = {
     "a bracket left open": ("resources: [\n", ":2: not YAML: did not find expected node content"),
     "a quote left open": ("resources: 'a\n", ":2: not YAML: found unexpected end of stream"),
     "two documents": ("resources: []\n---\nresources: []\n", ":2: not YAML: but found another document"),
-    "a character that cannot be printed": ("resources: \x07\n", ":1: not YAML: "),
+    "a character that cannot be printed": ("resources: \x07\n", ": not YAML: unacceptable character"),
     "an alias of nothing": ("resources: *none\n", ":1: not YAML: found undefined alias"),
     "a list that holds itself": ("resources: &a [*a]\n", ": not YAML: "),
     "a tag that runs code": ("resources: !!python/object/apply:os.getcwd []\n", ":1: not YAML: could not determine"),

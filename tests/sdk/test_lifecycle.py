@@ -1,4 +1,4 @@
-"""A plugin gets registered, however long the kubelet takes and whatever it answers; see test_restarts for what follows."""
+"""A plugin gets registered, however long the kubelet takes to come and whatever it answers."""
 
 import asyncio
 import logging
@@ -208,7 +208,7 @@ async def test_a_refusal_is_said_once_and_tried_again_until_it_is_over(
 ) -> None:
     kubelet.refuse = 'the ResourceName "example.com/tape" is invalid'
     async with serving(Tape(), settings=settings) as daemon:
-        await kubelet.until(lambda kubelet: len(kubelet.registered) >= 6)
+        await kubelet.until(lambda kubelet: len(kubelet.registered) >= 5)
         standing = await stands(daemon, State.REFUSED)
         kubelet.refuse = ""
         await kubelet.endpoint(TAPE)
@@ -221,10 +221,10 @@ async def test_a_refusal_is_said_once_and_tried_again_until_it_is_over(
 async def test_another_reason_is_said_again(
     kubelet: TinyKubelet, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
+    kubelet.refuse = "first"
     async with serving(Tape(), settings=settings) as daemon:
         for reason in ("first", "second", "first"):
             kubelet.refuse = reason
-            await kubelet.restart()
             await stands(daemon, State.REFUSED, reason)
     assert [str(reason).partition(" ")[0] for reason in warned(caplog, REFUSED)] == ["first", "second", "first"]
 
@@ -301,7 +301,7 @@ async def test_a_kubelet_that_answers_nonsense_is_tried_again(
 
 @asynccontextmanager
 async def too_deep(root: Path) -> AsyncIterator[Path]:
-    """A kubelet's directory whose sockets cannot be named by their paths; the kubelet itself has a shorter way to it."""
+    """A kubelet's directory too deep for the paths of sockets; the kubelet itself has a shorter way to it."""
     deep = root / ("d" * 60)
     deep.mkdir()
     (root / "short").symlink_to(deep)
@@ -311,7 +311,8 @@ async def too_deep(root: Path) -> AsyncIterator[Path]:
 
 async def test_a_path_too_long_is_refused_by_name_and_the_daemon_stays_up(root: Path, settings: Settings) -> None:
     async with too_deep(root) as deep, counting(REFUSED) as refusals:
-        async with serving(Tape(), settings=replace(settings, kubelet_dir=deep)) as daemon:
+        settings = replace(settings, kubelet_dir=deep)
+        async with serving(Tape(), settings=settings) as daemon:
             await refusals.reaches(3)
             standing = await stands(daemon, State.REFUSED)
     assert str(deep / "device-plugins" / "plugwright-") in standing.reason
@@ -321,6 +322,7 @@ async def test_a_path_too_long_is_refused_by_name_and_the_daemon_stays_up(root: 
 @pytest.mark.xfail(strict=True, reason="the reason has the socket's name in it, a new one for each try")
 async def test_a_path_too_long_is_said_once(root: Path, settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
     async with too_deep(root) as deep, counting(REFUSED) as refusals:
-        async with serving(Tape(), settings=replace(settings, kubelet_dir=deep)):
+        settings = replace(settings, kubelet_dir=deep)
+        async with serving(Tape(), settings=settings):
             await refusals.reaches(3)
     assert len(warned(caplog, REFUSED)) == 1
