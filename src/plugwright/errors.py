@@ -18,6 +18,7 @@
 Raised anywhere; turned into gRPC codes in `protocol.status` alone, printed in `cli` alone.
 """
 
+import os
 from collections.abc import Sequence
 
 __all__ = [
@@ -52,7 +53,12 @@ class PathTooLong(ConfigError):
     """Linux takes at most 107 bytes for the path of a unix socket."""
 
     def __init__(self, path: str, limit: int) -> None:
-        super().__init__(f"socket path is {len(path.encode())} bytes, the kernel takes {limit}: {path}")
+        directory, _, name = path.rpartition("/")
+        size = len(os.fsencode(path))
+        super().__init__(
+            f"{directory} is too deep for a socket: with a name of {len(name)} bytes its path has {size}, "
+            f"the kernel takes {limit}"
+        )
         self.path, self.limit = path, limit
 
 

@@ -1,4 +1,4 @@
 """A cluster around the node: what the API server knows of devices.
 
-`node` speaks to the API server and is the only home of its client; what is decided is decided in plain functions beside it.
+`node` speaks to the API server and is the only home of its client; decisions are plain functions beside it.
 """

@@ -8,7 +8,7 @@ import asyncio
 import json
 import os
 import zlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -133,14 +133,16 @@ class Mock(Plugin):
         return [min(index * numa // count, numa - 1)] if numa else []
 
     def _linked(self, index: int) -> list[str]:
-        count = len(self._indexes)
-        neighbours = {
-            Links.NONE: set[int](),
-            Links.PAIRS: {index ^ 1},
-            Links.RING: {(index - 1) % count, (index + 1) % count},
-            Links.FULL: set(range(count)),
-        }[self._settings.links]
-        return [each for each, other in self._indexes.items() if other in neighbours and other != index]
+        ids = {other: each for each, other in self._indexes.items()} if self._settings.links is not Links.NONE else {}
+        neighbours: dict[Links, Iterable[int]] = {
+            Links.NONE: (),
+            Links.PAIRS: (index ^ 1,),
+            Links.RING: ((index - 1) % len(ids), (index + 1) % len(ids)) if ids else (),
+            Links.FULL: ids,
+        }
+        return [
+            ids[other] for other in sorted(set(neighbours[self._settings.links])) if other in ids and other != index
+        ]
 
     def _node(self, device: Device) -> DeviceNode:
         return DeviceNode(_HARMLESS, f"/dev/mock{device.attributes['index']}")

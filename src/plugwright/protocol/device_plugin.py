@@ -1,7 +1,7 @@
 """The DevicePlugin service: served by plugins, called by kubelets."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -26,7 +26,7 @@ class DevicePluginService(Protocol):
 
     async def options(self) -> Options: ...
 
-    def lists(self) -> AsyncIterator[DeviceList]: ...
+    def lists(self) -> AsyncGenerator[DeviceList, None]: ...
 
     async def prefer(self, requests: Sequence[PreferenceRequest]) -> list[list[str]]: ...
 
@@ -45,9 +45,10 @@ def methods(service: DevicePluginService) -> list[transport.Bound]:
     async def options(_: pb.Empty) -> pb.DevicePluginOptions:
         return wire.from_options(await service.options())
 
-    async def lists() -> AsyncIterator[bytes]:
-        async for devices in service.lists():
-            yield devices.message
+    async def lists() -> AsyncGenerator[bytes, None]:
+        async with aclosing(service.lists()) as found:
+            async for devices in found:
+                yield devices.message
 
     async def prefer(request: pb.PreferredAllocationRequest) -> pb.PreferredAllocationResponse:
         return wire.from_preferences(await service.prefer(wire.to_preference_requests(request)))
@@ -78,9 +79,10 @@ class DevicePluginClient:
     async def options(self, timeout: float | None = None) -> Options:
         return wire.to_options(await self._connection.call(_OPTIONS, pb.Empty(), timeout))
 
-    async def lists(self) -> AsyncIterator[list[Device]]:
-        async for message in self._connection.stream(_LIST, pb.Empty()):
-            yield wire.to_devices(message)
+    async def lists(self) -> AsyncGenerator[list[Device], None]:
+        async with aclosing(self._connection.stream(_LIST, pb.Empty())) as messages:
+            async for message in messages:
+                yield wire.to_devices(message)
 
     async def prefer(self, *requests: PreferenceRequest) -> list[list[str]]:
         reply = await self._connection.call(_PREFER, wire.from_preference_requests(requests))

@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from google.protobuf.message import DecodeError
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 from grpclib.exceptions import ProtocolError as BrokenExchange
 from h2.exceptions import ProtocolError as BrokenConnection
 
 from plugwright.errors import (
+    MalformedMessage,
     PeerGone,
     PeerRefused,
     PluginError,
@@ -48,6 +50,8 @@ def from_peer(peer: str) -> Iterator[None]:
         yield
     except GRPCError as error:
         raise _refusal(peer, error) from error
+    except (DecodeError, AssertionError, NotImplementedError) as error:  # what grpclib lets through for bad bytes
+        raise MalformedMessage(f"{peer} did not answer with a message of this method: {error}") from error
     except ConnectionRefusedError as error:
         raise PeerGone(f"nobody listens on {peer}") from error
     except OSError as error:

@@ -8,7 +8,7 @@ import asyncio
 import os
 import socket
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +57,7 @@ class Streaming(Generic[Request, Reply]):
     """A method that goes on answering; `bytes` are messages encoded before, once for all their readers."""
 
     method: Method[Request, Reply]
-    answers: Callable[[], AsyncIterator[bytes]]
+    answers: Callable[[], AsyncGenerator[bytes, None]]
 
 
 Bound = Unary[Any, Any] | Streaming[Any, Any]
@@ -148,7 +148,7 @@ class _Services(Server):
                 if isinstance(bound, Unary):
                     await stream.send_message(await bound.answer(request))
                     return
-                async with aclosing(bound.answers()) as answers:  # type: ignore[type-var]
+                async with aclosing(bound.answers()) as answers:
                     async for answer in answers:
                         await stream.send_message(answer)
 
@@ -212,7 +212,7 @@ class Connection:
         with status.from_peer(self._peer):
             return await procedure(request, timeout=timeout)
 
-    async def stream(self, method: Method[Request, Reply], request: Request) -> AsyncIterator[Reply]:
+    async def stream(self, method: Method[Request, Reply], request: Request) -> AsyncGenerator[Reply, None]:
         """Every answer until the peer ends it."""
         procedure = UnaryStreamMethod(self._channel, method.path, method.request, method.reply)
         with status.from_peer(self._peer):

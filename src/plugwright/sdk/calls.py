@@ -5,14 +5,13 @@ Whatever a plugin raises becomes a `PluginError`, so that one plugin's mistake s
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 from plugwright.errors import PluginError, PluginFailed, PluginTimeout
-from plugwright.model import Device
 from plugwright.sdk import threads
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.stalls import StallWatch, watched
@@ -41,29 +40,23 @@ class Caller:
                     raise PluginTimeout(self.resource, name, limit) from None
                 raise
 
-    async def lists(self, plugin: Plugin) -> AsyncIterator[Iterable[Device]]:
-        """What discover() yields, in whichever of the ways it may be written."""
+    async def lists(self, plugin: Plugin) -> AsyncGenerator[object, None]:
+        """What discover() yields, in whichever of the ways it may be written; not checked yet."""
         with self._failures("discover"):
-            discover = plugin.discover
-            if inspect.isgeneratorfunction(discover):
-                lists = threads.iterate_in_thread(self._thread("discover"), cast("Callable[[], Any]", discover))
+            async with aclosing(await self._found(plugin)) as lists:
                 async for devices in lists:
                     yield devices
-                return
-            found = discover() if _is_async(discover) else await threads.in_thread(self._thread("discover"), discover)
-            async for devices in self._found(found):
-                yield devices
 
-    async def _found(self, found: object) -> AsyncIterator[Iterable[Device]]:
+    async def _found(self, plugin: Plugin) -> AsyncGenerator[object, None]:
+        discover = plugin.discover
+        if inspect.isgeneratorfunction(discover):
+            return threads.iterate_in_thread(self._thread("discover"), discover)
+        found = discover() if _is_async(discover) else await threads.in_thread(self._thread("discover"), discover)
         if isinstance(found, AsyncIterable):
-            async for devices in self._stepped(aiter(found)):
-                yield devices
-        elif isinstance(found, Awaitable):
-            yield await self._watched("discover", found)
-        else:
-            yield cast("Iterable[Device]", found)
+            return self._stepped(aiter(found))
+        return _only(await self._watched("discover", found) if isinstance(found, Awaitable) else found)
 
-    async def _stepped(self, lists: AsyncIterator[Iterable[Device]]) -> AsyncIterator[Iterable[Device]]:
+    async def _stepped(self, lists: AsyncIterator[object]) -> AsyncGenerator[object, None]:
         try:
             while True:
                 try:
@@ -72,9 +65,8 @@ class Caller:
                     return
                 yield devices
         finally:
-            close = getattr(lists, "aclose", None)
-            if close is not None:
-                await close()
+            if isinstance(lists, AsyncGenerator):
+                await lists.aclose()
 
     async def _answer(self, name: str, method: Callable[..., T | Awaitable[T]], arguments: tuple[object, ...]) -> T:
         if _is_async(method):
@@ -107,6 +99,10 @@ class Caller:
 
 def _is_async(method: Callable[..., object]) -> bool:
     return inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
+
+
+async def _only(item: object) -> AsyncGenerator[object, None]:
+    yield item
 
 
 async def _as_coroutine(awaitable: Awaitable[T]) -> T:

@@ -6,7 +6,6 @@ A ConfigMap is changed by exchanging a link beside the file.
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -34,14 +33,17 @@ class Directory:
         self.path = path
         self._mask = _COMING_AND_GOING | Mask.CLOSE_WRITE if writes else _COMING_AND_GOING
         self.ticks = Newest(0)  # goes up whenever something in the directory may have changed
-        self._created: Counter[str] = Counter()
+        self._polling = False
+        self._created: dict[str, int] = {}  # how often each name that was asked for has been made
 
     def identity(self, name: str) -> Identity | None:
         """Changes when the file is made anew, even if the kernel gives it the same inode number; None if absent."""
+        created = self._created.setdefault(name, 0)
         try:
-            return self.path.joinpath(name).stat().st_ino, self._created[name]
+            status = self.path.joinpath(name).stat()
         except OSError:
             return None
+        return status.st_ino, status.st_ctime_ns if self._polling else created
 
     async def appears(self, name: str) -> Identity:
         await self.ticks.until(lambda _: self.identity(name) is not None)
@@ -79,10 +81,12 @@ class Directory:
             watch = inotify.add_watch(place, self._mask)
             self._tick()
             while place == self._nearest():
-                self._note(await inotify.get(), place)
-                if watch not in inotify.watches:
-                    return
-            inotify.rm_watch(watch)
+                event = await inotify.get()
+                self._note(event, place)
+                if watch not in inotify.watches or event.mask & Mask.MOVE_SELF:
+                    break
+            with suppress(OSError):  # the kernel may have removed it with the directory
+                inotify.rm_watch(watch)
 
     def _nearest(self) -> Path:
         place = self.path
@@ -91,11 +95,13 @@ class Directory:
         return place
 
     def _note(self, event: Event, place: Path) -> None:
-        if place == self.path and event.name is not None and event.mask & (Mask.CREATE | Mask.MOVED_TO):
-            self._created[event.name.name] += 1
+        made = event.name.name if event.name is not None and event.mask & (Mask.CREATE | Mask.MOVED_TO) else ""
+        if place == self.path and made in self._created:
+            self._created[made] += 1
         self._tick()
 
     async def _poll(self) -> None:
+        self._polling = True
         while True:
             self._tick()
             await asyncio.sleep(_POLL)

@@ -39,7 +39,7 @@ class Discovery:
         """Whether another attempt is needed."""
         yielded = False
         try:
-            async with aclosing(self._caller.lists(plugin)) as lists:  # type: ignore[type-var]
+            async with aclosing(self._caller.lists(plugin)) as lists:
                 async for devices in lists:
                     yielded = True
                     self._take(devices)

@@ -65,12 +65,13 @@ async def serving(*plugins: Plugin, settings: Settings | None = None) -> AsyncIt
     """Serves `plugins` while inside, in the caller's own event loop; touches no signals."""
     settings = settings or Settings()
     async with AsyncExitStack() as stack:
-        daemon = await stack.enter_async_context(Daemon(settings).running(plugins))
-        await stack.enter_async_context(controlled(daemon, settings.control_socket))
+        daemon = Daemon(settings)
         if settings.listen:
             from plugwright.sdk.probes import answering_probes  # loads an HTTP server: only where it is asked for
 
             stack.enter_context(answering_probes(daemon, settings.listen))
+        await stack.enter_async_context(daemon.running(plugins))
+        await stack.enter_async_context(controlled(daemon, settings.control_socket))
         yield daemon
 
 

@@ -3,11 +3,12 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from plugwright.errors import ConfigError, InvalidValue
 from plugwright.model import Resource
+from plugwright.protocol.paths import check_socket_path
 from plugwright.sdk import departures, holders, sockets
 from plugwright.sdk.calls import Caller
 from plugwright.sdk.cordons import Cordons
@@ -90,18 +91,24 @@ class Daemon:
     async def running(self, plugins: Iterable[Plugin]) -> AsyncIterator["Daemon"]:
         """Serves while inside; leaving ends the streams and removes the sockets."""
         plugins = checked(plugins)
+        for plugin in plugins:
+            check_socket_path(self._directory.path / sockets.fresh_name(plugin.resource))
         removed = sockets.remove_stale(self._directory.path)
         if removed:
             logger.info("sockets of an earlier run removed", extra={"sockets": removed})
-        async with AsyncExitStack() as stack:
-            stack.callback(self.stalls.close)
-            await stack.enter_async_context(self._directory.watching())
-            self._group = await stack.enter_async_context(asyncio.TaskGroup())
-            try:
-                await self.apply(plugins)
-                yield self
-            finally:
+        error: BaseException | None = None
+        try:
+            async with self._directory.watching(), asyncio.TaskGroup() as self._group:
+                try:
+                    await self.apply(plugins)
+                    yield self
+                except BaseException as raised:  # noqa: BLE001  raised again below: a TaskGroup would make a group of it
+                    error = raised
                 await self._stop(list(self.resources))
+        finally:
+            self.stalls.close()
+        if error is not None:
+            raise error
 
     async def apply(self, plugins: Iterable[Plugin]) -> None:
         """Makes `plugins` what is served: what is the same object goes on untouched."""

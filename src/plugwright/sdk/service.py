@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from plugwright.errors import InvalidValue, PluginError, RepeatedDevice, UnhealthyDevice, UnknownDevice
@@ -51,7 +52,7 @@ class PluginService:
         with self.tally.call("GetDevicePluginOptions"):
             return self.plugin.options
 
-    async def lists(self) -> AsyncIterator[DeviceList]:
+    async def lists(self) -> AsyncGenerator[DeviceList, None]:
         """The newest list at once, and again whenever what the kubelet sees of it has changed."""
         self.streams.publish(self.streams.value.one_more())
         try:
@@ -128,18 +129,14 @@ class PluginService:
         return [devices[each] for each in sorted(device_ids, key=natural_order) if each in devices]
 
     def _known(self, device_ids: Sequence[str]) -> list[Device]:
-        devices = {device.id: device for device in self._listed(device_ids)}
-        unknown = sorted({each for each in device_ids if each not in devices})
+        resource, devices = self._inventory.resource, self._listed(device_ids)
+        known = {device.id for device in devices}
+        unknown = sorted({each for each in device_ids if each not in known})
         if unknown:
-            raise UnknownDevice(self._inventory.resource, unknown)
-        repeated = (
-            sorted({each for each in device_ids if device_ids.count(each) > 1})
-            if len(devices) < len(device_ids)
-            else []
-        )
-        if repeated:
-            raise RepeatedDevice(self._inventory.resource, repeated)
-        return list(devices.values())
+            raise UnknownDevice(resource, unknown)
+        if len(known) < len(devices):
+            raise RepeatedDevice(resource, sorted(each for each, count in Counter(device_ids).items() if count > 1))
+        return devices
 
     def _healthy(self, device_ids: Sequence[str]) -> list[Device]:
         devices = self._known(device_ids)

@@ -6,7 +6,7 @@ from ending. Python cannot stop a thread, so one that hangs stays until the proc
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar
@@ -32,7 +32,7 @@ async def in_thread(name: str, function: Callable[[], T]) -> T:
     return await outcome
 
 
-async def iterate_in_thread(name: str, iterate: Callable[[], Iterable[T]]) -> AsyncIterator[T]:
+async def iterate_in_thread(name: str, iterate: Callable[[], Iterable[T]]) -> AsyncGenerator[T, None]:
     """The items of an iterable that blocks, walked through in one thread from its first item to its last.
 
     A reader that is slow gets the newest item. When the reader leaves, the thread ends at the next item.
