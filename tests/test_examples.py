@@ -1,0 +1,54 @@
+"""What the README and the examples show works as it is written there."""
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tiny_kubelet import TinyKubelet
+
+ROOT = Path(__file__).parent.parent
+
+
+async def test_the_plugin_of_the_readme_runs_as_written(kubelet: TinyKubelet, root: Path, tmp_path: Path) -> None:
+    script = tmp_path / "tape.py"
+    script.write_text(_first_python_block("README.md"))
+    environment = {**os.environ, "PLUGWRIGHT_KUBELET_DIR": str(root)}
+    process = await asyncio.create_subprocess_exec(sys.executable, str(script), env=environment)
+    tape = await kubelet.endpoint("example.com/tape", count=2)
+    [answer] = await tape.client.allocate(["st0"])
+    process.terminate()
+    assert [node.host_path for node in answer.nodes] == ["/dev/st0"]
+    assert await process.wait() == 0
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/sdk.md"])
+def test_every_python_block_of_the_docs_is_python(page: str) -> None:
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL):
+        body = block if not block.startswith((" ", "async with")) else _inside_a_coroutine(block)
+        compile(body, page, "exec")
+
+
+def test_the_demo_ends_well() -> None:
+    demo = subprocess.run(
+        [sys.executable, "examples/demo.py"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert demo.returncode == 0, demo.stderr
+    assert "left no socket behind" in demo.stdout
+
+
+def _first_python_block(page: str) -> str:
+    block = re.search(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    assert block is not None
+    return block[1]
+
+
+def _inside_a_coroutine(block: str) -> str:
+    indented = "\n".join(f"    {line}" for line in block.splitlines())
+    return (
+        f"async def page():\n    if True:\n{indented}" if block.startswith("    ") else f"async def page():\n{indented}"
+    )
