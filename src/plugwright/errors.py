@@ -56,7 +56,7 @@ class PathTooLong(ConfigError):
         directory, _, name = path.rpartition("/")
         size = len(os.fsencode(path))
         super().__init__(
-            f"{directory} is too deep for a socket: with a name of {len(name)} bytes its path has {size}, "
+            f"{directory} is too deep for a socket: with a name of {len(os.fsencode(name))} bytes its path has {size}, "
             f"the kernel takes {limit}"
         )
         self.path, self.limit = path, limit
@@ -84,8 +84,7 @@ class PluginFailed(PluginError):
     """A method of the plugin raised; the cause is the exception it raised."""
 
     def __init__(self, resource: str, method: str, cause: BaseException) -> None:
-        detail = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
-        super().__init__(f"{method}() of {resource} failed: {detail}")
+        super().__init__(f"{method}() of {resource} failed: {_in_one_line(cause)}")
         self.resource, self.method = resource, method
 
 
@@ -148,6 +147,15 @@ class PeerRefused(PlugwrightError):
 
 class CheckpointCorrupt(PlugwrightError):
     """A checkpoint file does not parse, or its checksum says that it is not what was written."""
+
+
+def _in_one_line(cause: BaseException) -> str:
+    kind = type(cause).__name__
+    try:
+        text = " ".join(str(cause).split())
+    except Exception:  # noqa: BLE001  an exception of the author's whose __str__ raises is still to be named
+        text = ""
+    return f"{kind}: {text}" if text else kind
 
 
 def _quoted(device_ids: Sequence[str], most: int = 8) -> str:

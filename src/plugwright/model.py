@@ -30,11 +30,12 @@ DEVICE_ID_LIMIT = 63  # the API's own comment; kubelets do not check, other tool
 _PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{1,3}")
 _CDI_NAME = re.compile(
     r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?"  # vendor
-    r"/[A-Za-z](?:[A-Za-z0-9_-]*[A-Za-z0-9])?"  # class
+    r"/[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?"  # class
     r"=[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?"  # name
 )
 _DNS_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _NAME_PART = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_NUMA_LIMIT = 2**63 - 1  # what the wire carries
 _DIGITS = re.compile(r"(\d+)")
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 _NO_TEXT: Mapping[str, str] = MappingProxyType({})
@@ -72,9 +73,9 @@ class Device:
         _check_device_id(id)
         _freeze(self, "id", id)
         _freeze(self, "health", _health(id, health))
-        _freeze(self, "reason", reason)
+        _freeze(self, "reason", _text(f"the reason of {id!r}", reason))
         _freeze(self, "numa", _numa(id, numa))
-        _freeze(self, "attributes", MappingProxyType(dict(attributes)) if attributes else _NOTHING)
+        _freeze(self, "attributes", _attributes(id, attributes))
 
     @property
     def healthy(self) -> bool:
@@ -97,6 +98,8 @@ class Mount:
         _check_path("a mount's host path", self.host_path)
         _freeze(self, "container_path", self.container_path or self.host_path)
         _check_path("a mount's container path", self.container_path)
+        if not isinstance(self.read_only, bool):
+            raise InvalidValue(f"read_only of {self.host_path} is True or False, not {self.read_only!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,7 @@ class DeviceNode:
         _check_path("a device node's host path", self.host_path)
         _freeze(self, "container_path", self.container_path or self.host_path)
         _check_path("a device node's container path", self.container_path)
-        if not _PERMISSIONS.fullmatch(self.permissions):
+        if not isinstance(self.permissions, str) or not _PERMISSIONS.fullmatch(self.permissions):
             raise InvalidValue(f"permissions of {self.host_path} are letters of 'rwm', not {self.permissions!r}")
 
 
@@ -180,7 +183,9 @@ _Path = TypeVar("_Path", Mount, DeviceNode)
 
 def natural_order(text: str) -> tuple[tuple[int, int, str], ...]:
     """Sorts `gpu-2` before `gpu-10`."""
-    return tuple((1, int(part), part) if part.isdecimal() else (0, 0, part) for part in _DIGITS.split(text))
+    parts = [(part.lstrip("0"), part.isdecimal(), part) for part in _DIGITS.split(text)]
+    # A number with fewer digits is the smaller one; the text itself decides between 01 and 1.
+    return (*((1, len(digits), digits) if number else (0, 0, part) for digits, number, part in parts), (2, 0, text))
 
 
 def _freeze(value: object, name: str, content: object) -> None:
@@ -206,10 +211,24 @@ def _health(device_id: str, health: str) -> Health:
 
 
 def _numa(device_id: str, nodes: Iterable[int]) -> tuple[int, ...]:
-    nodes = tuple(nodes)
-    if not all(isinstance(node, int) and not isinstance(node, bool) for node in nodes):
-        raise InvalidValue(f"NUMA nodes of {device_id!r} are whole numbers, not {nodes!r}")
-    return tuple(sorted({node for node in nodes if node >= 0}))
+    found = _list(f"numa of {device_id!r}", nodes)
+    for node in found:
+        if not isinstance(node, int) or isinstance(node, bool) or node > _NUMA_LIMIT:
+            raise InvalidValue(f"NUMA nodes of {device_id!r} are whole numbers up to {_NUMA_LIMIT}, not {node!r}")
+    return tuple(sorted({node for node in found if isinstance(node, int) and node >= 0}))
+
+
+def _attributes(device_id: str, attributes: Mapping[str, object]) -> Mapping[str, object]:
+    if not isinstance(attributes, Mapping):
+        raise InvalidValue(f"attributes of {device_id!r} are a mapping, not {attributes!r}")
+    return MappingProxyType(dict(attributes)) if attributes else _NOTHING
+
+
+def _text(what: str, text: object) -> str:
+    """A text that can be sent: half of a surrogate pair, as in a file name that is not UTF-8, cannot."""
+    if not isinstance(text, str) or "\0" in text or any("\ud800" <= each <= "\udfff" for each in text):
+        raise InvalidValue(f"{what} is a text in Unicode without NUL, not {text!r}")
+    return text
 
 
 def _check_path(what: str, path: object) -> None:
@@ -253,18 +272,20 @@ def _check_distinct(what: str, paths: list[str]) -> None:
 
 
 def _env(env: Mapping[str, str]) -> Mapping[str, str]:
-    for name in env:
-        if isinstance(name, str) and "=" in name:
+    checked = _text_map("env", env)
+    for name in checked:
+        if "=" in name:
             raise InvalidValue(f"an env name has no '=': {name!r}")
-    return _text_map("env", env)
+    return checked
 
 
 def _text_map(what: str, texts: Mapping[str, str]) -> Mapping[str, str]:
+    if not isinstance(texts, Mapping):
+        raise InvalidValue(f"{what} is a mapping of texts, not {texts!r}")
     for name, text in texts.items():
-        if not isinstance(name, str) or not name or "\0" in name:
-            raise InvalidValue(f"an {what} name is a text that is not empty, not {name!r}")
-        if not isinstance(text, str) or "\0" in text:
-            raise InvalidValue(f"the value of {what} {name} is a text, not {text!r}")
+        if not _text(f"an {what} name", name):
+            raise InvalidValue(f"an {what} name is not empty")
+        _text(f"the value of {what} {name}", text)
     return MappingProxyType(dict(sorted(texts.items())))
 
 

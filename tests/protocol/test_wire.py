@@ -78,10 +78,16 @@ def test_devices_come_back_as_they_were(devices: list[Device]) -> None:
 
 
 def test_a_list_of_exactly_4_mib_is_sent_and_one_byte_more_is_not() -> None:
-    devices = [Device(f"{number:063}") for number in range(55_188)]  # 76 bytes each, and 16 are left
-    assert len(wire.encode_devices("a/b", [*devices, Device("abc")]).message) == wire.MESSAGE_LIMIT
-    with pytest.raises(ListTooLarge, match="a/b lists 55189 devices in 4194305 bytes, the kubelet takes 4194304"):
-        wire.encode_devices("a/b", [*devices, Device("abcd")])
+    devices = [Device(f"{number:063}", "Unhealthy") for number in range(53_772)]  # 78 bytes each, and 88 are left
+    devices.append(Device("a" * 29, "Unhealthy"))
+    assert len(wire.encode_devices("a/b", [*devices, Device("b" * 29, "Unhealthy")]).message) == wire.MESSAGE_LIMIT
+    with pytest.raises(ListTooLarge, match="a/b lists 53774 devices in 4194305 bytes, the kubelet takes 4194304"):
+        wire.encode_devices("a/b", [*devices, Device("b" * 30, "Unhealthy")])
+
+
+def test_a_list_that_could_not_turn_unhealthy_is_refused() -> None:
+    with pytest.raises(ListTooLarge):
+        wire.encode_devices("a/b", [Device(f"{number:063}") for number in range(53_800)])
 
 
 def test_an_allocation_is_written_as_the_kubelet_reads_it() -> None:

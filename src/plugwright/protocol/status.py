@@ -37,10 +37,15 @@ def to_peer() -> Iterator[None]:
     try:
         yield
     except PeerRefused as error:
-        raise GRPCError(Status[error.code], error.message[:_MESSAGE_LIMIT]) from error
+        raise GRPCError(Status[error.code], _sendable(error.message)) from error
     except PlugwrightError as error:
         code = next((status for kind, status in _CODES if isinstance(error, kind)), Status.UNKNOWN)
-        raise GRPCError(code, str(error)[:_MESSAGE_LIMIT]) from error
+        raise GRPCError(code, _sendable(str(error))) from error
+
+
+def _sendable(text: str) -> str:
+    """grpclib cannot send half of a surrogate pair, and would send nothing: the caller would wait for ever."""
+    return text.encode("utf-8", "backslashreplace").decode()[:_MESSAGE_LIMIT]
 
 
 @contextmanager

@@ -19,8 +19,9 @@ from grpclib.client import Channel, UnaryStreamMethod, UnaryUnaryMethod
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.encoding.proto import ProtoCodec
 from grpclib.exceptions import GRPCError
-from grpclib.protocol import H2Protocol
+from grpclib.protocol import EventsProcessor, H2Protocol
 from grpclib.server import Server, Stream
+from h2.events import Event as H2Event
 
 from plugwright.errors import MalformedMessage
 from plugwright.protocol import paths, status
@@ -116,7 +117,7 @@ class _Services(Server):
 
     def __init__(self, methods: Sequence[Bound]) -> None:
         super().__init__([self], codec=_Codec())
-        self._mapping = {each.method.path: self._handler(each) for each in methods}
+        self._mapping = _Methods({each.method.path: self._handler(each) for each in methods})
         self._calls: set[asyncio.Task[object]] = set()
         self._connections: weakref.WeakSet[H2Protocol] = weakref.WeakSet()
         self._ending = False
@@ -125,7 +126,8 @@ class _Services(Server):
         return {}
 
     def accept(self) -> H2Protocol:
-        connection = self._protocol_factory()
+        made = self._protocol_factory()
+        connection = _Connection(made.handler, made.config, made.h2_config)
         self._connections.add(connection)
         return connection
 
@@ -169,6 +171,37 @@ class _Services(Server):
             raise GRPCError(Status.UNAVAILABLE, _ENDING) from None
         finally:
             self._calls.discard(call)
+
+
+class _Methods(dict[str, Handler]):
+    """Answers for a method that is not there too: grpclib's own answer is not taken for one by Go's library."""
+
+    def get(self, path: str, default: object = None) -> Handler:
+        return self[path] if path in self else Handler(_unimplemented, Cardinality.UNARY_UNARY, Message, Message)
+
+
+async def _unimplemented(_: _AnyStream) -> None:
+    raise GRPCError(Status.UNIMPLEMENTED, "no such method")
+
+
+class _Connection(H2Protocol):
+    """Closes on what cannot be HTTP/2, and passes over frames that a later version of it may bring."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.processor = _Processor(self.handler, self.connection)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            super().data_received(data)
+        except UnicodeDecodeError:
+            self.processor.close("a header that is not ASCII")
+
+
+class _Processor(EventsProcessor):
+    def process(self, event: H2Event) -> None:
+        if event.__class__ in getattr(self, "processors", {}):
+            super().process(event)
 
 
 class _Codec(ProtoCodec):

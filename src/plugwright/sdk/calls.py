@@ -5,7 +5,16 @@ Whatever a plugin raises becomes a `PluginError`, so that one plugin's mistake s
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+)
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -28,17 +37,18 @@ class Caller:
     resource: str
     stalls: StallWatch
 
-    async def call(self, method: Callable[..., T | Awaitable[T]], *arguments: object, limit: float) -> T:
+    async def call(self, name: str, method: Callable[..., T | Awaitable[T]], *arguments: object, limit: float) -> T:
         """The method's answer; `PluginTimeout` or `PluginFailed` if there is none."""
-        name = method.__name__
-        with self._failures(name):
-            try:
-                async with asyncio.timeout(limit) as timeout:
-                    return await self._answer(name, method, arguments)
-            except TimeoutError:
-                if timeout.expired():
-                    raise PluginTimeout(self.resource, name, limit) from None
-                raise
+        answering = asyncio.create_task(self._answer(name, method, arguments))
+        try:
+            # Not asyncio.timeout: a method that swallows its cancellation must not be waited for.
+            done, _ = await asyncio.wait((answering,), timeout=limit)
+            if not done:
+                raise PluginTimeout(self.resource, name, limit)
+            return answering.result()
+        finally:
+            answering.cancel()
+            answering.add_done_callback(_look_at)
 
     async def lists(self, plugin: Plugin) -> AsyncGenerator[object, None]:
         """What discover() yields, in whichever of the ways it may be written; not checked yet."""
@@ -48,13 +58,15 @@ class Caller:
                     yield devices
 
     async def _found(self, plugin: Plugin) -> AsyncGenerator[object, None]:
-        discover = plugin.discover
+        discover, thread = plugin.discover, self._thread("discover")
         if inspect.isgeneratorfunction(discover):
-            return threads.iterate_in_thread(self._thread("discover"), discover)
-        found = discover() if _is_async(discover) else await threads.in_thread(self._thread("discover"), discover)
+            return threads.iterate_in_thread(thread, lambda: map(_whole, discover()))
+        found = discover() if _is_async(discover) else await threads.in_thread(thread, discover)
         if isinstance(found, AsyncIterable):
             return self._stepped(aiter(found))
-        return _only(await self._watched("discover", found) if isinstance(found, Awaitable) else found)
+        if isinstance(found, Iterator):  # a generator, from a function that only looked like a plain one
+            return threads.iterate_in_thread(thread, lambda: map(_whole, found))
+        return _only(_whole(await self._watched("discover", found) if isinstance(found, Awaitable) else found))
 
     async def _stepped(self, lists: AsyncIterator[object]) -> AsyncGenerator[object, None]:
         try:
@@ -63,17 +75,18 @@ class Caller:
                     devices = await self._watched("discover", anext(lists))
                 except StopAsyncIteration:
                     return
-                yield devices
+                yield _whole(devices)
         finally:
             if isinstance(lists, AsyncGenerator):
                 await lists.aclose()
 
     async def _answer(self, name: str, method: Callable[..., T | Awaitable[T]], arguments: tuple[object, ...]) -> T:
-        if _is_async(method):
-            answer = method(*arguments)
-        else:
-            answer = await threads.in_thread(self._thread(name), partial(method, *arguments))
-        return await self._watched(name, answer) if isinstance(answer, Awaitable) else answer
+        with self._failures(name):
+            if _is_async(method):
+                answer = method(*arguments)
+            else:
+                answer = await threads.in_thread(self._thread(name), partial(method, *arguments))
+            return await self._watched(name, answer) if isinstance(answer, Awaitable) else answer
 
     async def _watched(self, name: str, awaitable: Awaitable[T]) -> T:
         steps = awaitable if isinstance(awaitable, Coroutine) else _as_coroutine(awaitable)
@@ -99,6 +112,17 @@ class Caller:
 
 def _is_async(method: Callable[..., object]) -> bool:
     return inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
+
+
+def _whole(devices: object) -> object:
+    """A lazy list is walked through here, where what it raises is still the plugin's."""
+    return list(devices) if isinstance(devices, Iterable) and not isinstance(devices, str) else devices
+
+
+def _look_at(task: "asyncio.Task[T]") -> None:
+    """An error that nobody waits for any more is looked at, or asyncio would complain of it."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def _only(item: object) -> AsyncGenerator[object, None]:

@@ -13,12 +13,15 @@ from plugwright.sdk import preference
 __all__ = ["Plugin"]
 
 
+Devices = Iterable[Device]
+
+
 class Plugin:
     """A kind of device that this node offers under one resource name."""
 
     resource: str
 
-    def discover(self) -> AsyncIterable[Iterable[Device]] | Iterable[Iterable[Device]] | Awaitable[Iterable[Device]]:
+    def discover(self) -> "AsyncIterable[Devices] | Iterable[Devices] | Awaitable[Devices] | Devices":
         """Yields complete device lists, each one the whole truth, replacing the last.
 
         A generator goes on for as long as devices may change; when it ends, its last list stays. When it raises, the

@@ -1,7 +1,8 @@
 """Which devices to choose when the kubelet asks: the default, and making any answer a valid one. Pure."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import combinations
+from itertools import combinations, islice
 
 from plugwright.model import Device, PreferenceRequest, natural_order
 
@@ -18,44 +19,46 @@ def fewest_numa_nodes(available: Sequence[Device], required: Sequence[Device], s
     missing = size - len(chosen)
     if missing <= 0:
         return chosen
-    for nodes in _node_sets(chosen, free):
-        near = [device for device in free if _is_near(device, nodes)]
-        if len(near) >= missing:
-            return chosen + near[:missing]
+    counts = Counter(device.numa for device in free)  # few different ones, however many devices there are
+    for nodes in _node_sets({device.numa for device in chosen}, counts):
+        if sum(count for numa, count in counts.items() if _is_near(numa, nodes)) >= missing:
+            return chosen + list(islice((device for device in free if _is_near(device.numa, nodes)), missing))
     return chosen + free[:missing]
 
 
-def completed(answer: Iterable[str], request: PreferenceRequest, fallback: Iterable[str]) -> list[str]:
+def completed(answer: Iterable[str], request: PreferenceRequest) -> list[str]:
     """A valid answer out of a plugin's: what is required first, only what is available, no more than asked."""
     allowed = set(request.available)
     wanted = [device_id for device_id in answer if device_id in allowed]
-    return list(dict.fromkeys([*request.required, *wanted, *fallback]))[: request.size]
+    return list(dict.fromkeys([*request.required, *wanted]))[: request.size]
 
 
 def _by_id(device: Device) -> tuple[tuple[int, int, str], ...]:
     return natural_order(device.id)
 
 
-def _is_near(device: Device, nodes: frozenset[int]) -> bool:
-    return not device.numa or not nodes.isdisjoint(device.numa)
+def _is_near(numa: tuple[int, ...], nodes: frozenset[int]) -> bool:
+    return not numa or not nodes.isdisjoint(numa)
 
 
-def _node_sets(chosen: Iterable[Device], free: Iterable[Device]) -> Iterator[frozenset[int]]:
+def _node_sets(chosen: Iterable[tuple[int, ...]], free: Iterable[tuple[int, ...]]) -> Iterator[frozenset[int]]:
     """Sets of nodes that touch every device already chosen, the smallest first, each size in node order."""
-    fixed = [device for device in chosen if device.numa]
-    nodes = sorted({node for device in (*fixed, *free) for node in device.numa})
+    fixed = [numa for numa in chosen if numa]
+    nodes = sorted({node for numa in (*fixed, *free) for node in numa})
     if len(nodes) > _EXACT_NODES:
         yield from _growing(fixed, nodes)
         return
     for count in range(len(nodes) + 1):
         for subset in map(frozenset, combinations(nodes, count)):
-            if all(_is_near(device, subset) for device in fixed):
+            if all(_is_near(numa, subset) for numa in fixed):
                 yield subset
 
 
-def _growing(fixed: Iterable[Device], nodes: Sequence[int]) -> Iterator[frozenset[int]]:
-    near = frozenset(node for device in fixed for node in device.numa)
+def _growing(fixed: Iterable[tuple[int, ...]], nodes: Sequence[int]) -> Iterator[frozenset[int]]:
+    """More nodes than can be tried in every way: one more than must be, then more and more."""
+    near = frozenset(node for numa in fixed for node in numa)
     yield near
+    yield from (near | {node} for node in nodes)
     for node in nodes:
         near |= {node}
         yield near

@@ -62,7 +62,7 @@ class ResourceRuntime:
 
     async def command(self, name: str, arguments: Mapping[str, str]) -> str:
         return await self._caller.call(
-            self.service.plugin.command, name, arguments, limit=self._settings.limits.command
+            "command", self.service.plugin.command, name, arguments, limit=self._settings.limits.command
         )
 
     async def _discover(self) -> None:

@@ -97,7 +97,7 @@ class PluginService:
 
     async def _ask(self, method: str, *arguments: object, limit: float) -> object:
         try:
-            return await self._caller.call(getattr(self.plugin, method), *arguments, limit=limit)
+            return await self._caller.call(method, getattr(self.plugin, method), *arguments, limit=limit)
         except PluginError as error:
             logger.error("plugin method failed", extra={"resource": self._inventory.resource, "error": str(error)})
             logger.debug("plugin method failed here", exc_info=error)
@@ -105,28 +105,29 @@ class PluginService:
 
     async def _prefer(self, request: PreferenceRequest) -> list[str]:
         available, required = self._listed(request.available), self._listed(request.required)
-        default = preference.fewest_numa_nodes(available, required, request.size)
-        answer: Sequence[object] = ()
+        chosen: list[str] = []
         if type(self.plugin).prefer is not Plugin.prefer:
-            answer = await self._preference_of_plugin(available, required, request.size)
-        chosen = [each.id if isinstance(each, Device) else str(each) for each in answer]
-        return preference.completed(chosen, request, _ids(default))
+            chosen = preference.completed(await self._wish_of_plugin(available, required, request.size), request)
+        if len(chosen) < request.size:
+            default = preference.fewest_numa_nodes(available, required, request.size)
+            chosen = preference.completed([*chosen, *_ids(default)], request)
+        return chosen
 
-    async def _preference_of_plugin(self, *arguments: object) -> Sequence[object]:
+    async def _wish_of_plugin(self, *arguments: object) -> list[str]:
         try:
             answer = await self._ask("prefer", *arguments, limit=self._limits.prefer)
         except PluginError:
-            return ()
+            return []
         if isinstance(answer, Sequence) and not isinstance(answer, str):
-            return answer
-        logger.error("prefer() returned no list", extra={"resource": self._inventory.resource, "answer": repr(answer)})
-        return ()
+            return [each.id if isinstance(each, Device) else each for each in answer if isinstance(each, Device | str)]
+        logger.error("prefer() returned no list", extra={"resource": self._inventory.resource})
+        return []
 
     def _listed(self, device_ids: Sequence[str]) -> list[Device]:
         """In order of their ids: the kubelet's own order is random, and the same devices deserve the same answer."""
         snapshot = self._inventory.newest.value
         devices = snapshot.devices if snapshot else {}
-        return [devices[each] for each in sorted(device_ids, key=natural_order) if each in devices]
+        return [devices[each] for each in sorted((each for each in device_ids if each in devices), key=natural_order)]
 
     def _known(self, device_ids: Sequence[str]) -> list[Device]:
         resource, devices = self._inventory.resource, self._listed(device_ids)

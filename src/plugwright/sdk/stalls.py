@@ -79,8 +79,10 @@ class StallWatch:
                 step = self._step
                 if step is None:
                     self._awake = False
-                    break
-                if time.monotonic() - step.since > self._limit:
+                    if self._step is None:  # a step may have begun in between, and found us awake
+                        break
+                    self._awake = True
+                elif time.monotonic() - step.since > self._limit:
                     self._report(step)
 
     def _report(self, step: _Step) -> None:

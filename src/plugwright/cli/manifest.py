@@ -1,0 +1,207 @@
+"""`plugwright manifest`: plain manifests, for those who do without Helm.
+
+They say what the chart in deploy/helm says with its default values, and why stands in its values.yaml; a test compares
+the two.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from plugwright.cli import config
+from plugwright.version import __version__
+
+__all__ = ["manifest", "objects"]
+
+Manifest = dict[str, Any]
+
+_NAME = "plugwright"
+_SELECTOR = {
+    "app.kubernetes.io/name": _NAME,
+    "app.kubernetes.io/instance": _NAME,
+    "app.kubernetes.io/component": "daemon",
+}
+_LABELS = {**_SELECTOR, "app.kubernetes.io/version": __version__}
+_KUBELET = "/var/lib/kubelet"
+_PORT = 9400
+_MOCK = """\
+resources:
+- mock:
+    count: 10
+    memory: 40Gi
+    model: Mock-A100
+    numa: 2
+  name: mock/gpu
+"""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Texts of several lines as they are, and everything written out."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def _namespace(_: click.Context, __: click.Parameter, value: str) -> str:
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", value):
+        raise click.BadParameter(f"a namespace has lower-case letters, digits and '-', not {value!r}")
+    return value
+
+
+@click.command(epilog="Example:  plugwright manifest -c plugwright.yaml --namespace devices | kubectl apply -f -")
+@click.option("-c", "--config", "path", type=click.Path(path_type=Path),
+              help="The resources to serve.  [default: ten mock GPUs, as mock/gpu]")  # fmt: skip
+@click.option("--namespace", default=_NAME, show_default=True, callback=_namespace)
+@click.option("--image", default=f"{_NAME}:{__version__}", show_default=True)
+def manifest(path: Path | None, namespace: str, image: str) -> None:
+    """Print what runs plugwright on every node of a cluster: the same as the Helm chart with its default values.
+
+    Afterwards `kubectl delete` takes it away, and `plugwright node remove --stale --all-nodes --wait` what it leaves on
+    the nodes.
+    """
+    if path is not None:
+        config.load(path)
+    file = path.read_text(encoding="utf-8") if path else _MOCK
+    printed = [yaml.dump(each, Dumper=_Dumper, sort_keys=False, width=120) for each in objects(file, namespace, image)]
+    click.echo("---\n".join(printed), nl=False)
+
+
+def objects(file: str, namespace: str, image: str) -> list[Manifest]:
+    own = [] if _is_of_kubernetes(namespace) else [_namespace_object(namespace)]
+    return [*own, _service_account(namespace), _config_map(namespace, file), _daemon_set(namespace, image)]
+
+
+def _is_of_kubernetes(namespace: str) -> bool:
+    """Those are there already, and `kubectl delete -f` must not take them away."""
+    return namespace == "default" or namespace.startswith("kube-")
+
+
+def _namespace_object(namespace: str) -> Manifest:
+    labels = {"pod-security.kubernetes.io/enforce": "privileged"}  # directories of the node: that alone asks for it
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}}
+
+
+def _metadata(namespace: str) -> Manifest:
+    return {"name": _NAME, "namespace": namespace, "labels": _LABELS}
+
+
+def _service_account(namespace: str) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": _metadata(namespace),
+        "automountServiceAccountToken": False,
+    }
+
+
+def _config_map(namespace: str, file: str) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata(namespace),
+        "data": {"plugwright.yaml": file},
+    }
+
+
+def _daemon_set(namespace: str, image: str) -> Manifest:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": _metadata(namespace),
+        "spec": {
+            "selector": {"matchLabels": _SELECTOR},
+            # Never two on one node: up to Kubernetes 1.36 the end of the old one would cut off the new one.
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+            "template": {"metadata": {"labels": _SELECTOR}, "spec": _pod(image)},
+        },
+    }
+
+
+def _pod(image: str) -> Manifest:
+    return {
+        "serviceAccountName": _NAME,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "priorityClassName": "system-node-critical",
+        "terminationGracePeriodSeconds": 10,
+        "securityContext": {"runAsUser": 0, "runAsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"}},
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "containers": [_container(image)],
+        "volumes": _volumes(),
+    }
+
+
+def _container(image: str) -> Manifest:
+    return {
+        "name": _NAME,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "args": _arguments(),
+        "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+        "ports": [{"name": "probes", "containerPort": _PORT}],
+        "readinessProbe": _probe(
+            "/readyz", initialDelaySeconds=1, periodSeconds=5, timeoutSeconds=2, failureThreshold=2
+        ),
+        "livenessProbe": _probe("/healthz", periodSeconds=20, timeoutSeconds=5, failureThreshold=3),
+        "resources": {"limits": {"memory": "128Mi"}, "requests": {"cpu": "10m", "memory": "48Mi"}},
+        "securityContext": {
+            "privileged": False,
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": _mounts(),
+    }
+
+
+def _arguments() -> list[str]:
+    return [
+        "run",
+        f"--kubelet-dir={_KUBELET}",
+        f"--device-plugins-dir={_KUBELET}/device-plugins",
+        "--registration=direct",
+        "--log-format=json",
+        "--log-level=info",
+        f"--listen=$(POD_IP):{_PORT}",
+    ]
+
+
+def _probe(path: str, **times: int) -> Manifest:
+    return {"httpGet": {"path": path, "port": "probes"}, **times}
+
+
+def _mounts() -> list[Manifest]:
+    return [
+        {"name": "config", "mountPath": "/etc/plugwright", "readOnly": True},
+        {"name": "device-plugins", "mountPath": f"{_KUBELET}/device-plugins"},
+        {"name": "pod-resources", "mountPath": f"{_KUBELET}/pod-resources", "readOnly": True},
+        {"name": "state", "mountPath": "/var/lib/plugwright"},
+        {"name": "run", "mountPath": "/run/plugwright"},
+    ]
+
+
+def _volumes() -> list[Manifest]:
+    return [
+        {"name": "config", "configMap": {"name": _NAME}},
+        _of_the_node("device-plugins", f"{_KUBELET}/device-plugins", "Directory"),
+        _of_the_node("pod-resources", f"{_KUBELET}/pod-resources", "Directory"),
+        _of_the_node("state", "/var/lib/plugwright", "DirectoryOrCreate"),
+        {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+    ]
+
+
+def _of_the_node(name: str, path: str, kind: str) -> Manifest:
+    return {"name": name, "hostPath": {"path": path, "type": kind}}

@@ -1,0 +1,189 @@
+"""The author's code is called within a limit, and whatever it does becomes an error of ours."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partialmethod
+
+import pytest
+
+from plugwright.errors import InvalidValue, PluginError, PluginFailed, PluginTimeout
+from plugwright.sdk.calls import Caller
+from plugwright.sdk.stalls import StallWatch
+
+Method = Callable[[], Awaitable[None] | None]
+
+
+@pytest.fixture
+def caller() -> Iterator[Caller]:
+    stalls = StallWatch(5)
+    yield Caller("example.com/tape", stalls)
+    stalls.close()
+
+
+async def with_async(value: int) -> int:
+    await asyncio.sleep(0)
+    return value + 1
+
+
+def without_async(value: int) -> int:
+    return value + 1
+
+
+def returning_an_awaitable(value: int) -> Awaitable[int]:
+    return with_async(value)
+
+
+async def returning_at_once(value: int) -> int:
+    return value + 1
+
+
+@pytest.mark.parametrize("method", [with_async, without_async, returning_an_awaitable, returning_at_once])
+async def test_a_method_may_be_written_with_or_without_async(
+    method: Callable[[int], int | Awaitable[int]], caller: Caller
+) -> None:
+    assert await caller.call("rewind", method, 1, limit=20) == 2
+
+
+async def test_a_method_without_async_runs_in_a_thread_named_after_it(caller: Caller) -> None:
+    def rewind() -> str:
+        return threading.current_thread().name
+
+    assert await caller.call("rewind", rewind, limit=20) == "example.com/tape rewind"
+
+
+async def test_a_method_with_async_runs_in_the_loop(caller: Caller) -> None:
+    seen: list[threading.Thread] = []
+
+    async def rewind() -> None:
+        seen.append(threading.current_thread())
+
+    method: Method = rewind
+    await caller.call("rewind", method, limit=20)
+    assert seen == [threading.current_thread()]
+
+
+class Hang:
+    """A method that does not end, in both ways."""
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+        self.cancelled = False
+
+    async def with_async(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.cancelled = True
+
+    def without_async(self) -> None:
+        self.let_go.wait(20)
+
+
+@pytest.fixture
+def hang() -> Iterator[Hang]:
+    hang = Hang()
+    yield hang
+    hang.let_go.set()
+
+
+async def test_a_method_that_hangs_is_left_at_its_limit(hang: Hang, caller: Caller) -> None:
+    methods: list[Method] = [hang.with_async, hang.without_async]
+    for method in methods:
+        with pytest.raises(PluginTimeout, match=r"^rewind\(\) of example.com/tape did not end within 0.05 s"):
+            await caller.call("rewind", method, limit=0.05)
+    assert hang.cancelled
+
+
+async def test_a_hundred_threads_that_hang_keep_no_call_waiting(hang: Hang, caller: Caller) -> None:
+    hanging = [caller.call("rewind", hang.without_async, limit=0.05) for _ in range(100)]
+    ended = await asyncio.gather(*hanging, return_exceptions=True)
+    assert {type(each) for each in ended} == {PluginTimeout}
+    assert await caller.call("rewind", without_async, 1, limit=20) == 2
+
+
+FAILURES: dict[str, tuple[BaseException, str]] = {
+    "an exception": (OSError("bus error"), "OSError: bus error"),
+    "an exception without a text": (KeyError(), "KeyError"),
+    "an exit": (SystemExit(3), "SystemExit: 3"),
+    "a cancellation of its own": (asyncio.CancelledError(), "CancelledError"),
+    "a timeout of its own": (TimeoutError("no answer"), "TimeoutError: no answer"),
+    "the end of an iteration": (StopIteration(), "RuntimeError: "),
+    "the end of an async iteration": (StopAsyncIteration(), "StopAsyncIteration"),
+}
+
+
+@pytest.mark.parametrize(("error", "reason"), FAILURES.values(), ids=FAILURES)
+async def test_what_a_method_raises_becomes_the_plugins_failure(
+    error: BaseException, reason: str, caller: Caller
+) -> None:
+    async def with_async() -> None:
+        await asyncio.sleep(0)
+        raise error
+
+    def without_async() -> None:
+        raise error
+
+    methods: list[Method] = [with_async, without_async]
+    for method in methods:
+        with pytest.raises(PluginFailed, match=rf"^rewind\(\) of example.com/tape failed: {reason}"):
+            await caller.call("rewind", method, limit=20)
+
+
+async def test_what_it_raised_is_the_cause(caller: Caller) -> None:
+    def allocate() -> None:
+        raise OSError("bus error")
+
+    with pytest.raises(PluginFailed) as caught:
+        await caller.call("allocate", allocate, limit=20)
+    assert isinstance(caught.value.__cause__, OSError)
+    assert (caught.value.resource, caught.value.method) == ("example.com/tape", "allocate")
+
+
+@pytest.mark.parametrize("error", [InvalidValue("no such card"), PluginError("eject first")])
+async def test_an_error_of_ours_passes_as_it_is(error: PluginError, caller: Caller) -> None:
+    def allocate() -> None:
+        raise error
+
+    with pytest.raises(PluginError) as caught:
+        await caller.call("allocate", allocate, limit=20)
+    assert caught.value is error
+
+
+async def test_a_call_that_is_cancelled_is_cancelled(hang: Hang, caller: Caller) -> None:
+    methods: list[Method] = [hang.with_async, hang.without_async]
+    for method in methods:
+        calling = asyncio.create_task(caller.call("rewind", method, limit=20))
+        await asyncio.sleep(0)
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+
+
+class Mechanism:
+    def move(self, forward: bool, steps: int) -> int:
+        return steps if forward else -steps
+
+    rewind = partialmethod(move, False)
+
+
+async def test_a_method_may_be_made_from_another(caller: Caller) -> None:
+    assert await caller.call("rewind", Mechanism().rewind, 3, limit=20) == -3
+
+
+async def test_a_method_that_ignores_its_cancellation_is_left_at_its_limit(caller: Caller) -> None:
+    let_go = asyncio.Event()
+
+    async def stubborn() -> None:
+        try:
+            await let_go.wait()
+        except asyncio.CancelledError:
+            await let_go.wait()
+
+    method: Method = stubborn
+    calling = asyncio.create_task(caller.call("rewind", method, limit=0.05))
+    done, _ = await asyncio.wait([calling], timeout=1)
+    let_go.set()
+    (ended,) = await asyncio.gather(calling, return_exceptions=True)
+    assert done
+    assert isinstance(ended, PluginTimeout)

@@ -1,0 +1,294 @@
+"""A device that is gone stays listed until nobody can be holding it."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from plugwright import Device, Plugin, Settings, serving
+from plugwright.protocol import checkpoint, pod_resources, transport
+from plugwright.protocol.checkpoint import Checkpoint, Entry
+from plugwright.protocol.paths import KubeletPaths
+from plugwright.protocol.pod_resources import Holding
+from plugwright.protocol.podresources.v1 import podresources_pb2 as pb
+from plugwright.protocol.transport import Method, Unary
+from plugwright.sdk import holders
+from plugwright.sdk.departures import forget_departed
+from plugwright.sdk.inventory import Inventory
+from tiny_kubelet import TinyKubelet
+
+TAPE = "example.com/tape"
+PATIENCE = 0.05
+
+
+@pytest.fixture
+def paths(root: Path) -> KubeletPaths:
+    paths = KubeletPaths.under(root)
+    paths.device_plugins.mkdir()
+    paths.pod_resources_socket.parent.mkdir()
+    return paths
+
+
+@pytest.fixture
+def inventory() -> Inventory:
+    """Two drives were found, then st0 was gone."""
+    inventory = Inventory(TAPE)
+    inventory.find([Device("st0"), Device("st1")])
+    inventory.find([Device("st1")])
+    return inventory
+
+
+class Node:
+    """Tells who holds what, and that it was asked."""
+
+    def __init__(self, *holdings: Holding) -> None:
+        self.held = holdings
+        self.asked = asyncio.Condition()
+        self.times = 0
+
+    async def holdings(self) -> Sequence[Holding]:
+        async with self.asked:
+            self.times += 1
+            self.asked.notify_all()
+        return self.held
+
+    async def is_asked_twice_more(self) -> None:
+        wanted = self.times + 2  # when it is asked again, the answer before has been dealt with
+        async with self.asked:
+            await self.asked.wait_for(lambda: self.times >= wanted)
+
+
+class Ear(logging.Handler):
+    """Waits for a line of the log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[str] = []
+        self.news = asyncio.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.heard.append(record.getMessage())
+        self.news.set()
+
+    async def hears(self, text: str, times: int) -> None:
+        while sum(text in each for each in self.heard) < times:
+            self.news.clear()
+            await self.news.wait()
+
+
+@pytest.fixture
+def ear(caplog: pytest.LogCaptureFixture) -> Iterator[Ear]:
+    logger, ear = logging.getLogger("plugwright.sdk.departures"), Ear()
+    caplog.set_level(logging.DEBUG, logger.name)
+    logger.addHandler(ear)
+    yield ear
+    logger.removeHandler(ear)
+
+
+def write_checkpoint(paths: KubeletPaths, devices: dict[int, tuple[str, ...]], resource: str = TAPE) -> None:
+    entry = Entry("0d3c-uid", "main", resource, devices, b"")
+    paths.checkpoint.write_bytes(checkpoint.encode(Checkpoint((entry,), {resource: ()})))
+
+
+@asynccontextmanager
+async def forgetting(inventory: Inventory, paths: KubeletPaths, patience: float = PATIENCE) -> AsyncIterator[None]:
+    running = asyncio.create_task(forget_departed(inventory, paths, patience))
+    try:
+        async with asyncio.timeout(20):
+            yield
+    finally:
+        running.cancel()
+        (ended,) = await asyncio.gather(running, return_exceptions=True)
+    assert isinstance(ended, asyncio.CancelledError), ended
+
+
+def listed(inventory: Inventory) -> set[str]:
+    assert inventory.newest.value is not None
+    return set(inventory.newest.value.devices)
+
+
+async def forgotten(inventory: Inventory, device_id: str) -> None:
+    await inventory.newest.until(lambda snapshot: snapshot is not None and device_id not in snapshot.devices)
+
+
+async def test_a_device_that_nobody_holds_is_forgotten_after_a_while(paths: KubeletPaths) -> None:
+    inventory, times = Inventory(TAPE), []
+    async with pod_resources.serve(Node(), paths.pod_resources_socket), forgetting(inventory, paths):
+        inventory.find([Device("st0"), Device("st1")])
+        inventory.find([Device("st1")])
+        gone = inventory.departures["st0"]
+        inventory.newest.bell = lambda: times.append(time.time())
+        await forgotten(inventory, "st0")
+    assert listed(inventory) == {"st1"}
+    assert times[0] - gone >= PATIENCE
+
+
+async def test_a_device_that_comes_back_in_time_stays(paths: KubeletPaths, inventory: Inventory) -> None:
+    node = Node()
+    async with pod_resources.serve(node, paths.pod_resources_socket), forgetting(inventory, paths):
+        inventory.find([Device("st0")])
+        await forgotten(inventory, "st1")
+    assert listed(inventory) == {"st0"}
+
+
+@pytest.mark.parametrize("nodes", [{-1: ("st0",)}, {0: ("st0",), 1: ("st0", "st1")}])
+async def test_a_device_that_the_checkpoint_names_is_kept(
+    nodes: dict[int, tuple[str, ...]], paths: KubeletPaths, inventory: Inventory
+) -> None:
+    node = Node()
+    write_checkpoint(paths, nodes)
+    async with pod_resources.serve(node, paths.pod_resources_socket), forgetting(inventory, paths):
+        await node.is_asked_twice_more()
+        assert listed(inventory) == {"st0", "st1"}
+        write_checkpoint(paths, {-1: ("st1",)})
+        await forgotten(inventory, "st0")
+
+
+async def test_a_device_that_pod_resources_name_is_kept(paths: KubeletPaths, inventory: Inventory) -> None:
+    node = Node(Holding(TAPE, "st0", "default", "backup", "main"))
+    async with pod_resources.serve(node, paths.pod_resources_socket), forgetting(inventory, paths):
+        await node.is_asked_twice_more()
+        assert listed(inventory) == {"st0", "st1"}
+        node.held = ()
+        await forgotten(inventory, "st0")
+
+
+async def test_what_is_held_of_another_resource_keeps_nothing(paths: KubeletPaths, inventory: Inventory) -> None:
+    write_checkpoint(paths, {-1: ("st0",)}, resource="example.com/disk")
+    node = Node(Holding("example.com/disk", "st0", "default", "backup", "main"))
+    async with pod_resources.serve(node, paths.pod_resources_socket), forgetting(inventory, paths):
+        await forgotten(inventory, "st0")
+
+
+async def test_of_several_devices_only_those_that_are_held_are_kept(paths: KubeletPaths) -> None:
+    inventory = Inventory(TAPE)
+    inventory.find([Device(f"st{number}") for number in range(4)])
+    inventory.find([Device("st3")])
+    write_checkpoint(paths, {0: ("st1",)})
+    node = Node(Holding(TAPE, "st2", "default", "backup", "main"))
+    async with pod_resources.serve(node, paths.pod_resources_socket), forgetting(inventory, paths):
+        await forgotten(inventory, "st0")
+        await node.is_asked_twice_more()
+    assert listed(inventory) == {"st1", "st2", "st3"}
+
+
+def _corrupt(paths: KubeletPaths) -> None:
+    write_checkpoint(paths, {-1: ("st7",)})
+    paths.checkpoint.write_bytes(paths.checkpoint.read_bytes().replace(b"st7", b"st8"))
+
+
+UNREADABLE: dict[str, Callable[[KubeletPaths], object]] = {
+    "corrupt": _corrupt,
+    "empty": lambda paths: paths.checkpoint.write_bytes(b""),
+    "a directory": lambda paths: paths.checkpoint.mkdir(),
+    "a link to itself": lambda paths: paths.checkpoint.symlink_to(paths.checkpoint),
+    "in a directory that is gone": lambda paths: paths.device_plugins.rmdir(),
+}
+
+
+@pytest.mark.parametrize("spoil", UNREADABLE.values(), ids=UNREADABLE)
+async def test_a_checkpoint_that_cannot_be_read_keeps_everything(
+    spoil: Callable[[KubeletPaths], object], paths: KubeletPaths, inventory: Inventory, ear: Ear
+) -> None:
+    spoil(paths)
+    async with pod_resources.serve(Node(), paths.pod_resources_socket), forgetting(inventory, paths):
+        await ear.hears("departed devices are kept: who holds them cannot be read", times=2)
+        assert listed(inventory) == {"st0", "st1"}
+
+
+async def test_pod_resources_that_cannot_be_read_keep_everything_until_they_can(
+    paths: KubeletPaths, inventory: Inventory, ear: Ear
+) -> None:
+    async with forgetting(inventory, paths):
+        await ear.hears("departed devices are kept: who holds them cannot be read", times=2)
+        assert listed(inventory) == {"st0", "st1"}
+        async with pod_resources.serve(Node(), paths.pod_resources_socket):
+            await forgotten(inventory, "st0")
+
+
+async def test_pod_resources_that_answer_nonsense_keep_everything(
+    paths: KubeletPaths, inventory: Inventory, ear: Ear
+) -> None:
+    async def nonsense(_: pb.ListPodResourcesRequest) -> pb.ListPodResourcesResponse:
+        return b"\x0a\xff"  # type: ignore[return-value]  # bytes pass as they are
+
+    method = Method("/v1.PodResourcesLister/List", pb.ListPodResourcesRequest, pb.ListPodResourcesResponse)
+    async with (
+        transport.serve(paths.pod_resources_socket, [Unary(method, nonsense)]),
+        forgetting(inventory, paths),
+    ):
+        await ear.hears("departed devices are kept: who holds them cannot be read", times=2)
+        assert listed(inventory) == {"st0", "st1"}
+
+
+async def test_no_checkpoint_yet_means_that_nothing_was_given_out(paths: KubeletPaths) -> None:
+    assert holders.held_by_checkpoint(paths.checkpoint, TAPE) == {}
+    async with pod_resources.serve(Node(), paths.pod_resources_socket):
+        assert await holders.held_now(paths, TAPE) == set()
+
+
+async def test_both_are_asked_who_holds_what(paths: KubeletPaths) -> None:
+    write_checkpoint(paths, {0: ("st0", "st1"), 1: ("st1",), -1: ("st2",)})
+    assert holders.held_by_checkpoint(paths.checkpoint, TAPE) == {"st0": (0,), "st1": (0, 1), "st2": ()}
+    node = Node(Holding(TAPE, "st3", "default", "backup", "main"), Holding("example.com/disk", "sd0", "a", "b", "c"))
+    async with pod_resources.serve(node, paths.pod_resources_socket):
+        assert await holders.held_now(paths, TAPE) == {"st0", "st1", "st2", "st3"}
+
+
+async def test_an_inventory_without_departures_asks_nobody(paths: KubeletPaths) -> None:
+    inventory, node = Inventory(TAPE), Node()
+    inventory.find([Device("st0")])
+    async with pod_resources.serve(node, paths.pod_resources_socket), forgetting(inventory, paths, 0.001):
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+    assert node.times == 0
+
+
+class Tape(Plugin):
+    """Finds one drive of the two that there were."""
+
+    resource = TAPE
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        yield [Device("st1", numa=[0])]
+
+
+async def test_what_pods_hold_at_the_start_is_listed_as_unhealthy_with_its_numa_nodes(
+    kubelet: TinyKubelet, settings: Settings
+) -> None:
+    write_checkpoint(kubelet.paths, {0: ("st0",), 1: ("st0", "st1")})
+    async with serving(Tape(), settings=settings) as daemon:
+        tape = await kubelet.endpoint(TAPE)
+        assert tape.lists[0] == [Device("st0", "Unhealthy", numa=[0, 1]), Device("st1", numa=[0])]
+        snapshot = daemon.resources[TAPE].inventory.newest.value
+        assert snapshot is not None
+        assert snapshot.devices["st0"].reason == "gone: a pod holds it, discovery does not find it"
+
+
+async def test_a_checkpoint_that_cannot_be_read_at_the_start_holds_nobody_up(
+    kubelet: TinyKubelet, settings: Settings
+) -> None:
+    kubelet.paths.checkpoint.write_bytes(b"{")
+    async with serving(Tape(), settings=settings):
+        tape = await kubelet.endpoint(TAPE)
+        assert tape.lists[0] == [Device("st1", numa=[0])]
+
+
+async def test_what_pods_held_at_the_start_is_forgotten_when_they_have_ended(
+    kubelet: TinyKubelet, settings: Settings
+) -> None:
+    write_checkpoint(kubelet.paths, {0: ("st0",)})
+    kubelet.paths.pod_resources_socket.parent.mkdir()
+    node = Node(Holding(TAPE, "st0", "default", "backup", "main"))
+    quick = replace(settings, patience=replace(settings.patience, departed=PATIENCE))
+    async with pod_resources.serve(node, kubelet.paths.pod_resources_socket), serving(Tape(), settings=quick):
+        tape = await kubelet.endpoint(TAPE, count=2)
+        await node.is_asked_twice_more()
+        node.held = ()
+        write_checkpoint(kubelet.paths, {})
+        await kubelet.until(lambda _: tape.lists[-1] == [Device("st1", numa=[0])])

@@ -1,0 +1,395 @@
+"""discover() in all the ways it may be written, and in most of the ways it may go wrong."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from plugwright import Device, Patience, Plugin, Settings, serving
+from plugwright.protocol import checkpoint
+from plugwright.protocol.checkpoint import Checkpoint, Entry
+from plugwright.sdk.calls import Caller
+from plugwright.sdk.discovery import Discovery
+from plugwright.sdk.inventory import Inventory
+from plugwright.sdk.stalls import StallWatch
+from plugwright.sdk.tally import Tally
+from tiny_kubelet import TinyKubelet
+
+TAPE = "example.com/tape"
+LONG = Patience(discovery=60)
+SHORT = Patience(discovery=0.1)
+
+
+class Ear(logging.Handler):
+    """Hears what discovery logs, and wakes whoever waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[str] = []
+        self.news = asyncio.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.heard.append(f"{record.getMessage()}: {record.__dict__.get('error', '')}")
+        self.news.set()
+
+    async def hears(self, text: str, times: int = 1) -> None:
+        while sum(text in each for each in self.heard) < times:
+            self.news.clear()
+            await self.news.wait()
+
+
+@pytest.fixture
+def ear(caplog: pytest.LogCaptureFixture) -> Iterator[Ear]:
+    logger, ear = logging.getLogger("plugwright.sdk.discovery"), Ear()
+    caplog.set_level(logging.DEBUG, logger.name)
+    logger.addHandler(ear)
+    yield ear
+    logger.removeHandler(ear)
+
+
+@asynccontextmanager
+async def discovering(plugin: Plugin, patience: Patience) -> AsyncIterator[Inventory]:
+    stalls = StallWatch(5)
+    inventory = Inventory(plugin.resource)
+    discovery = Discovery(inventory, Caller(plugin.resource, stalls), Tally(), patience)
+    running = asyncio.create_task(discovery.run(plugin))
+    try:
+        async with asyncio.timeout(20):
+            yield inventory
+    finally:
+        running.cancel()
+        (ended,) = await asyncio.gather(running, return_exceptions=True)
+        stalls.close()
+    assert ended is None or isinstance(ended, asyncio.CancelledError), ended
+
+
+def states(inventory: Inventory) -> dict[str, str] | None:
+    """Each device's reason, empty if it is healthy; None before the first list."""
+    snapshot = inventory.newest.value
+    return None if snapshot is None else {each: device.reason for each, device in snapshot.devices.items()}
+
+
+async def reach(inventory: Inventory, wanted: dict[str, str]) -> dict[str, float]:
+    """Waits for these states, and says since when each device has been as it is."""
+    snapshot = await inventory.newest.until(lambda _: states(inventory) == wanted)
+    return dict(snapshot.since) if snapshot else {}
+
+
+class Tape(Plugin):
+    resource = TAPE
+
+    def __init__(self) -> None:
+        self.tries = 0
+        self.go_on = threading.Event()
+        self.closed = threading.Event()
+
+
+class AsyncGenerator(Tape):
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        yield [Device("st0")]
+        await asyncio.sleep(0)
+        yield [Device("st0"), Device("st1")]
+
+
+class Generator(Tape):
+    def discover(self) -> Iterator[list[Device]]:
+        yield [Device("st0")]
+        yield [Device("st0"), Device("st1")]
+
+
+class Coroutine(Tape):
+    async def discover(self) -> list[Device]:
+        return [Device("st0"), Device("st1")]
+
+
+class Function(Tape):
+    def discover(self) -> list[Device]:
+        return [Device("st0"), Device("st1")]
+
+
+class Returning(Tape):
+    """A function that returns what another way of writing it would be."""
+
+    def discover(self) -> AsyncIterator[list[Device]]:
+        return AsyncGenerator().discover()
+
+
+WAYS = [AsyncGenerator, Generator, Coroutine, Function, Returning]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_discover_may_be_written_in_any_way_and_its_last_list_stays(way: type[Tape], ear: Ear) -> None:
+    async with discovering(way(), SHORT) as inventory:
+        await ear.hears("discover() ended, its last list stays")
+        assert states(inventory) == {"st0": "", "st1": ""}
+
+
+async def test_a_generator_without_async_waits_in_a_thread_and_blocks_nobody() -> None:
+    class Slow(Tape):
+        def discover(self) -> Iterator[list[Device]]:
+            try:
+                yield [Device("st0")]
+                assert self.go_on.wait(20)
+                yield [Device("st1")]
+                yield [Device("st2")]
+            finally:
+                self.closed.set()
+
+    plugin = Slow()
+    async with discovering(plugin, LONG) as inventory:
+        await reach(inventory, {"st0": ""})
+        plugin.go_on.set()
+        await inventory.newest.until(lambda snapshot: snapshot is not None and "st2" in snapshot.devices)
+    assert plugin.closed.wait(20)
+
+
+async def test_a_generator_in_a_thread_ends_at_its_next_list_when_nobody_listens() -> None:
+    class Endless(Tape):
+        def discover(self) -> Iterator[list[Device]]:
+            try:
+                while True:
+                    yield [Device("st0")]
+                    self.go_on.wait(0.01)
+            finally:
+                self.closed.set()
+
+    plugin = Endless()
+    async with discovering(plugin, LONG) as inventory:
+        await reach(inventory, {"st0": ""})
+    assert plugin.closed.wait(20)
+
+
+async def test_an_async_generator_is_closed_when_nobody_listens() -> None:
+    class Watching(Tape):
+        async def discover(self) -> AsyncIterator[list[Device]]:
+            try:
+                yield [Device("st0")]
+                await asyncio.Event().wait()
+            finally:
+                self.closed.set()
+
+    plugin = Watching()
+    async with discovering(plugin, LONG) as inventory:
+        await reach(inventory, {"st0": ""})
+        assert not plugin.closed.is_set()
+    assert plugin.closed.is_set()
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+FAILURES: dict[str, tuple[Callable[[], object], str]] = {
+    "an exception": (lambda: _raise(OSError("no driver")), "OSError: no driver"),
+    "an exception without a text": (lambda: _raise(KeyError()), "KeyError"),
+    "an exit": (lambda: exit(3), "SystemExit: 3"),
+    "a cancellation of its own": (lambda: _raise(asyncio.CancelledError()), "CancelledError"),
+    "a timeout of its own": (lambda: _raise(TimeoutError("no answer")), "TimeoutError: no answer"),
+    "the end of an iteration": (lambda: _raise(StopIteration()), "RuntimeError: "),
+    "an error of ours": (lambda: Device(""), "a device id is a text that is not empty"),
+}
+
+
+class FailingAsync(Tape):
+    """Fails at first, then works."""
+
+    fail: Callable[[], object]
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        self.tries += 1
+        if self.tries <= 2:
+            self.fail()
+        yield [Device("st0")]
+
+
+class FailingThread(FailingAsync):
+    def discover(self) -> Iterator[list[Device]]:  # type: ignore[override]
+        self.tries += 1
+        if self.tries <= 2:
+            self.fail()
+        yield [Device("st0")]
+
+
+@pytest.mark.parametrize("kind", [FailingAsync, FailingThread])
+@pytest.mark.parametrize(("fail", "reason"), FAILURES.values(), ids=FAILURES)
+async def test_a_discover_that_fails_is_named_and_tried_again(
+    kind: type[FailingAsync], fail: Callable[[], object], reason: str, ear: Ear
+) -> None:
+    plugin = kind()
+    plugin.fail = fail
+    async with discovering(plugin, SHORT) as inventory:
+        await reach(inventory, {"st0": ""})
+    assert plugin.tries == 3
+    failures = [each for each in ear.heard if each.startswith("discover() failed, the last list stays")]
+    assert len(failures) == 1, "the same failure is told once"
+    assert reason in failures[0]
+
+
+class Unsteady(Tape):
+    """Works, then fails until it is repaired."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broken = False
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        self.tries += 1
+        if not self.broken:
+            yield [Device("st0"), Device("st1", "Unhealthy", "no tape")]
+            self.broken = True
+        raise OSError("no driver")
+
+
+async def test_devices_keep_their_health_while_discover_is_tried_again(ear: Ear) -> None:
+    plugin = Unsteady()
+    async with discovering(plugin, LONG) as inventory:
+        await ear.hears("discover() failed, ")
+        assert states(inventory) == {"st0": "", "st1": "no tape"}
+        assert "devices turn Unhealthy" not in " ".join(ear.heard)
+
+
+async def test_devices_turn_unhealthy_with_the_reason_after_a_while_and_recover() -> None:
+    plugin = Unsteady()
+    async with discovering(plugin, SHORT) as inventory:
+        found = await reach(inventory, {"st0": "", "st1": "no tape"})
+        reason = f"discover() of {TAPE} failed: OSError: no driver"
+        failed = await reach(inventory, {"st0": reason, "st1": "no tape"})
+        assert failed["st0"] - found["st0"] >= SHORT.discovery * 0.95
+        plugin.broken = False
+        await reach(inventory, {"st0": "", "st1": "no tape"})
+
+
+async def test_a_discover_that_ends_without_a_list_is_tried_again(ear: Ear) -> None:
+    class Silent(Tape):
+        async def discover(self) -> AsyncIterator[list[Device]]:
+            self.tries += 1
+            if self.tries == 3:
+                yield [Device("st0")]
+
+    async with discovering(Silent(), SHORT) as inventory:
+        await reach(inventory, {"st0": ""})
+    assert f"discover() of {TAPE} ended without a good list" in ear.heard[0]
+
+
+async def test_lists_that_are_nonsense_are_refused_and_the_last_good_one_stays(ear: Ear) -> None:
+    class Confused(Tape):
+        async def discover(self) -> AsyncIterator[list[Device]]:
+            yield [Device("st0")]
+            for _ in range(5):
+                yield None  # type: ignore[misc]
+            yield [Device("st1"), Device("st1")]
+            await asyncio.to_thread(self.go_on.wait, 20)
+            yield [Device("st0"), Device("st1")]
+
+    plugin = Confused()
+    async with discovering(plugin, SHORT) as inventory:
+        await ear.hears("lists 'st1' twice")
+        assert (states(inventory), "lists 'st1' twice" in inventory.refused) == ({"st0": ""}, True)
+        assert [each for each in ear.heard if "not None" in each] == ear.heard[:1]
+        plugin.go_on.set()
+        await reach(inventory, {"st0": "", "st1": ""})
+        assert inventory.refused == ""
+
+
+class Mute(Plugin):
+    resource = TAPE
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        await asyncio.Event().wait()
+        yield []
+
+
+class OnlyNonsense(Plugin):
+    resource = TAPE
+
+    async def discover(self) -> list[Device]:
+        return [Device("st0"), Device("st0")]
+
+
+def holding(kubelet: TinyKubelet, device_id: str, node: int) -> None:
+    entry = Entry("uid", "main", TAPE, {node: (device_id,)}, b"")
+    kubelet.paths.checkpoint.write_bytes(checkpoint.encode(Checkpoint((entry,), {TAPE: ()})))
+
+
+async def test_a_discover_that_never_yields_is_registered_with_what_pods_hold(
+    kubelet: TinyKubelet, settings: Settings
+) -> None:
+    holding(kubelet, "st7", 1)
+    async with serving(Mute(), settings=settings):
+        tape = await kubelet.endpoint(TAPE)
+        assert tape.lists == [[Device("st7", "Unhealthy", numa=[1])]]
+
+
+async def test_a_discover_that_never_yields_is_registered_with_nothing_if_pods_hold_nothing(
+    kubelet: TinyKubelet, settings: Settings
+) -> None:
+    async with serving(Mute(), settings=settings):
+        await kubelet.until(lambda kubelet: TAPE in kubelet.endpoints and kubelet.endpoints[TAPE].lists == [[]])
+
+
+async def test_a_discover_whose_only_list_is_refused_is_registered_with_what_pods_hold(
+    kubelet: TinyKubelet, settings: Settings
+) -> None:
+    holding(kubelet, "st7", 1)
+    async with serving(OnlyNonsense(), settings=settings), asyncio.timeout(2):
+        await kubelet.endpoint(TAPE)
+
+
+class Lazy(Plugin):
+    resource = "example.com/lazy"
+
+    async def discover(self) -> AsyncIterator[Iterator[Device]]:
+        yield (Device(f"lazy{1 // number}") for number in (1, 0))
+
+
+class Afar(Plugin):
+    resource = "example.com/afar"
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        yield [Device("afar", numa=[2**63])]
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("a mistake in the author's own exception")
+
+
+class Unspeakable(Plugin):
+    resource = "example.com/unspeakable"
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        if self.resource:
+            raise Unprintable
+        yield []
+
+
+@pytest.mark.parametrize("broken", [Lazy, Afar, Unspeakable])
+async def test_a_broken_plugin_never_touches_another(
+    broken: type[Plugin], kubelet: TinyKubelet, settings: Settings
+) -> None:
+    async with serving(AsyncGenerator(), broken(), settings=settings):
+        await kubelet.endpoint(TAPE, count=2)
+        await kubelet.restart()
+        await kubelet.endpoint(TAPE, count=2)
+
+
+async def test_a_discover_that_fails_right_after_its_list_is_tried_less_and_less_often(ear: Ear) -> None:
+    class Flapping(Tape):
+        times: list[float]
+
+        async def discover(self) -> AsyncIterator[list[Device]]:
+            self.times.append(time.monotonic())
+            yield [Device("st0")]
+            raise OSError("no driver")
+
+    plugin = Flapping()
+    plugin.times = []
+    async with discovering(plugin, SHORT):
+        await ear.hears("discover() failed here", times=8)
+    assert len([each for each in ear.heard if "discover() failed, " in each]) == 1
+    pauses = [after - before for before, after in zip(plugin.times, plugin.times[1:], strict=False)]
+    assert min(pauses[4:7]) > SHORT.discovery / 10 * 2**4 * 0.7

@@ -1,0 +1,335 @@
+"""What the kubelet is answered, through a served plugin: by the rules, whatever the plugin does."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from random import Random
+
+import pytest
+
+from plugwright import Allocation, Device, Limits, Plugin, Settings, serving
+from plugwright.errors import PeerRefused
+from plugwright.model import Options, PreferenceRequest
+from tiny_kubelet import Endpoint, TinyKubelet
+
+TAPE = "example.com/tape"
+QUICK = Limits(allocate=0.2, prefer=0.2, pre_start=0.2, loop_step=5)
+
+
+class Tape(Plugin):
+    """Four drives, of which st3 is broken; remembers what it was asked to allocate."""
+
+    resource = TAPE
+
+    def __init__(self) -> None:
+        self.allocated: list[list[str]] = []
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        sound = [Device(f"st{number}", numa=[number % 2]) for number in range(3)]
+        yield [*sound, Device("st3", "Unhealthy", "no tape")]
+
+    async def allocate(self, devices: Sequence[Device]) -> Allocation:
+        self.allocated.append([device.id for device in devices])
+        return Allocation(env={"TAPES": ",".join(self.allocated[-1])})
+
+
+@asynccontextmanager
+async def plugged(plugin: Plugin, kubelet: TinyKubelet, settings: Settings) -> AsyncIterator[Endpoint]:
+    async with asyncio.timeout(20), serving(plugin, settings=settings):
+        yield await kubelet.endpoint(TAPE)
+
+
+async def refusal(endpoint: Endpoint, *containers: list[str]) -> tuple[str, str]:
+    with pytest.raises(PeerRefused) as caught:
+        await endpoint.client.allocate(*containers)
+    return caught.value.code, caught.value.message
+
+
+async def test_a_container_gets_what_the_plugin_says(kubelet: TinyKubelet, settings: Settings) -> None:
+    async with plugged(Tape(), kubelet, settings) as tape:
+        assert await tape.client.allocate(["st1"]) == [Allocation(env={"TAPES": "st1"})]
+
+
+async def test_each_container_request_has_one_answer_in_its_place(kubelet: TinyKubelet, settings: Settings) -> None:
+    async with plugged(Tape(), kubelet, settings) as tape:
+        answers = await tape.client.allocate(["st2"], ["st0", "st1"], [], ["st2"])
+    assert [answer.env["TAPES"] for answer in answers] == ["st2", "st0,st1", "", "st2"]
+
+
+REFUSED = {
+    "unknown": ([["st0", "st9", "st8"]], f"{TAPE} has no device 'st8', 'st9'"),
+    "empty": ([[""]], f"{TAPE} has no device ''"),
+    "unhealthy": ([["st0", "st3"]], f"unhealthy in {TAPE}: 'st3' (no tape)"),
+    "repeated": ([["st1", "st0", "st1"]], f"asked for more than once from {TAPE}: 'st1'"),
+    "unknown in the second container": ([["st0"], ["st9"]], f"{TAPE} has no device 'st9'"),
+    "unhealthy in the third container": ([["st0"], ["st1"], ["st3"]], f"unhealthy in {TAPE}: 'st3' (no tape)"),
+}
+
+
+async def test_devices_that_cannot_be_given_are_named_and_nothing_is_half_done(
+    kubelet: TinyKubelet, settings: Settings
+) -> None:
+    plugin = Tape()
+    async with plugged(plugin, kubelet, settings) as tape:
+        for what, (containers, message) in REFUSED.items():
+            assert await refusal(tape, *containers) == ("INVALID_ARGUMENT", message), what
+    assert plugin.allocated == []
+
+
+class Broken(Tape):
+    async def allocate(self, devices: object) -> Allocation:
+        raise OSError("bus error")
+
+
+async def test_a_plugin_that_raises_is_answered_clearly_and_its_traceback_is_for_debugging(
+    kubelet: TinyKubelet, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "plugwright.sdk.service")
+    async with plugged(Broken(), kubelet, settings) as tape:
+        assert await refusal(tape, ["st0"]) == ("INTERNAL", f"allocate() of {TAPE} failed: OSError: bus error")
+    logged = [record for record in caplog.records if record.name == "plugwright.sdk.service"]
+    assert [record.levelname for record in logged if record.exc_info] == ["DEBUG"]
+    errors = [record for record in logged if record.levelno >= logging.ERROR]
+    assert [record.__dict__["error"] for record in errors] == [f"allocate() of {TAPE} failed: OSError: bus error"]
+
+
+class Odd(Tape):
+    """Answers whatever it is told to."""
+
+    answer: Callable[[], object]
+
+    async def allocate(self, devices: object) -> Allocation:
+        return self.answer()  # type: ignore[return-value]
+
+    async def prefer(self, available: object, required: object, size: int) -> list[Device]:
+        return self.answer()  # type: ignore[return-value]
+
+
+async def test_an_answer_that_is_no_allocation_is_the_plugins_fault(kubelet: TinyKubelet, settings: Settings) -> None:
+    plugin = Odd()
+    async with plugged(plugin, kubelet, settings) as tape:
+        for answer in [None, {"TAPES": "st0"}, "/dev/st0", Allocation, [Allocation()]]:
+            plugin.answer = partial(lambda same: same, answer)
+            said = f"allocate() of {TAPE} returns an Allocation, not {answer!r}"
+            assert await refusal(tape, ["st0"]) == ("INTERNAL", said)
+
+
+async def test_an_allocation_of_more_than_4_mib_is_the_plugins_fault(kubelet: TinyKubelet, settings: Settings) -> None:
+    class Verbose(Tape):
+        def allocate(self, devices: object) -> Allocation:  # type: ignore[override]
+            return Allocation(env={"TAPES": "x" * 4 * 1024 * 1024})
+
+    async with plugged(Verbose(), kubelet, settings) as tape:
+        code, message = await refusal(tape, ["st0"])
+    assert code == "INTERNAL"
+    assert "the kubelet takes 4194304" in message
+
+
+async def test_a_container_that_fails_leaves_no_answer_for_the_others(kubelet: TinyKubelet, settings: Settings) -> None:
+    class Moody(Tape):
+        async def allocate(self, devices: Sequence[Device]) -> Allocation:
+            if devices[0].id == "st1":
+                raise OSError("bus error")
+            return Allocation()
+
+    async with plugged(Moody(), kubelet, settings) as tape:
+        assert (await refusal(tape, ["st0"], ["st1"]))[0] == "INTERNAL"
+        assert await tape.client.allocate(["st0"], ["st2"]) == [Allocation(), Allocation()]
+
+
+class Hanging(Tape):
+    """Hangs in every call until it is let go: those with `async` cooperate, those without sit in a thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = threading.Event()
+        self.threads: list[str] = []
+
+
+class HangingAsync(Hanging):
+    async def allocate(self, devices: object) -> Allocation:
+        await asyncio.Event().wait()
+        return Allocation()
+
+    async def prefer(self, available: object, required: object, size: int) -> list[Device]:
+        await asyncio.Event().wait()
+        return []
+
+    async def pre_start(self, devices: object) -> None:
+        await asyncio.Event().wait()
+
+
+class HangingThread(Hanging):
+    def allocate(self, devices: object) -> Allocation:  # type: ignore[override]
+        self.threads.append(threading.current_thread().name)
+        self.let_go.wait(20)
+        return Allocation()
+
+    def prefer(self, available: object, required: object, size: int) -> list[Device]:
+        self.let_go.wait(20)
+        return []
+
+    def pre_start(self, devices: object) -> None:
+        self.let_go.wait(20)
+
+
+@pytest.fixture(params=[HangingAsync, HangingThread])
+async def hanging(request: pytest.FixtureRequest) -> AsyncIterator[Hanging]:
+    plugin: Hanging = request.param()
+    yield plugin
+    plugin.let_go.set()
+
+
+async def test_a_plugin_that_hangs_times_out_with_its_name(
+    hanging: Hanging, kubelet: TinyKubelet, settings: Settings
+) -> None:
+    async with plugged(hanging, kubelet, replace(settings, limits=QUICK)) as tape:
+        late = ("DEADLINE_EXCEEDED", f"allocate() of {TAPE} did not end within 0.2 s")
+        assert await refusal(tape, ["st0"]) == late
+        with pytest.raises(PeerRefused, match=r"pre_start\(\) of example.com/tape did not end within 0.2 s"):
+            await tape.client.pre_start(["st0"])
+        assert await tape.client.prefer(PreferenceRequest(("st0", "st1", "st2"), (), 2)) == [["st0", "st2"]]
+
+
+async def test_a_method_without_async_blocks_nobody_else(kubelet: TinyKubelet, settings: Settings) -> None:
+    plugin = HangingThread()
+    async with plugged(plugin, kubelet, settings) as tape:
+        allocating = [asyncio.create_task(tape.client.allocate(["st0"])) for _ in range(3)]
+        assert await tape.client.options() == Options(pre_start=True, preference=True)
+        assert not any(each.done() for each in allocating)
+        plugin.let_go.set()
+        assert await asyncio.gather(*allocating) == [[Allocation()]] * 3
+    assert plugin.threads == [f"{TAPE} allocate"] * 3
+
+
+async def test_no_pre_start_call_is_announced_if_there_is_none(kubelet: TinyKubelet, settings: Settings) -> None:
+    async with plugged(Tape(), kubelet, settings) as tape:
+        assert tape.options == tape.request.options == Options(pre_start=False, preference=True)
+        await tape.client.pre_start(["st0"])
+
+
+async def test_a_pre_start_call_that_there_is_is_announced(kubelet: TinyKubelet, settings: Settings) -> None:
+    async with plugged(HangingAsync(), kubelet, settings) as tape:
+        assert tape.options == tape.request.options == Options(pre_start=True, preference=True)
+
+
+async def test_a_container_that_starts_again_may_hold_a_device_that_broke(
+    kubelet: TinyKubelet, settings: Settings
+) -> None:
+    class Rewinding(Tape):
+        def pre_start(self, devices: Sequence[Device]) -> None:
+            self.allocated.append([device.id for device in devices])
+
+    plugin = Rewinding()
+    async with plugged(plugin, kubelet, settings) as tape:
+        await tape.client.pre_start(["st3", "st0"])
+        with pytest.raises(PeerRefused, match=r"has no device 'st9' \(INVALID_ARGUMENT\)"):
+            await tape.client.pre_start(["st9"])
+    assert plugin.allocated == [["st0", "st3"]]
+
+
+def _raise() -> list[Device]:
+    raise OSError("bus error")
+
+
+class Unprintable:
+    def __str__(self) -> str:
+        raise ValueError("a mistake in the author's own class")
+
+
+NONSENSE: dict[str, Callable[[], object]] = {
+    "raises": _raise,
+    "exits": lambda: exit(3),
+    "None": lambda: None,
+    "a text": lambda: "st0",
+    "a number": lambda: 2,
+    "a generator": lambda: (Device(each) for each in ["st0"]),
+    "nothing": list,
+    "unknown devices": lambda: [Device("st9"), "st8", "", None, 7],
+    "one device again and again": lambda: [Device("st2")] * 9,
+    "far too many": lambda: [Device(f"st{number}") for number in range(10_000)],
+    "what is not available": lambda: [Device("st3")],
+    "lists of lists": lambda: [["st0"]],
+    "bytes": lambda: b"st0",
+}
+
+
+async def test_a_preference_is_answered_whatever_the_plugin_says(kubelet: TinyKubelet, settings: Settings) -> None:
+    plugin, request = Odd(), PreferenceRequest(("st0", "st1", "st2"), ("st1",), 2)
+    async with plugged(plugin, kubelet, settings) as tape:
+        for what, plugin.answer in NONSENSE.items():
+            [chosen] = await tape.client.prefer(request)
+            assert (chosen[0], len(chosen), len(set(chosen))) == ("st1", 2, 2), what
+            assert set(chosen) <= set(request.available), what
+
+
+async def test_the_plugins_own_preference_is_told(kubelet: TinyKubelet, settings: Settings) -> None:
+    class Choosy(Tape):
+        def prefer(self, available: Sequence[Device], required: Sequence[Device], size: int) -> list[Device]:
+            return [*reversed(available)][:size]
+
+    async with plugged(Choosy(), kubelet, settings) as tape:
+        asked = PreferenceRequest(("st0", "st1", "st2"), (), 2)
+        assert await tape.client.prefer(asked, asked) == [["st2", "st1"], ["st2", "st1"]]
+
+
+async def test_any_preference_request_has_a_valid_answer(kubelet: TinyKubelet, settings: Settings) -> None:
+    random, ids = Random(3), [*(f"st{number}" for number in range(4)), "st9", "", "x" * 300, "ü"]
+    async with plugged(Tape(), kubelet, settings) as tape:
+        for _ in range(150):
+            available = tuple(random.sample(ids, random.randrange(len(ids))))
+            required = tuple(random.sample(ids, random.randrange(3)))
+            size = random.choice([-(2**31), -1, 0, 1, 2, 3, 100, 2**31 - 1])
+            [chosen] = await tape.client.prefer(PreferenceRequest(available, required, size))
+            assert len(chosen) == len(set(chosen)) <= max(0, size)
+            assert chosen[: len(required)] == list(required[: max(0, size)])
+            assert set(chosen) <= {*available, *required}
+
+
+async def test_a_preference_that_cannot_be_printed_is_answered(kubelet: TinyKubelet, settings: Settings) -> None:
+    plugin = Odd()
+    plugin.answer = lambda: [Unprintable()]
+    async with plugged(plugin, kubelet, settings) as tape:
+        assert await tape.client.prefer(PreferenceRequest(("st0",), (), 1)) == [["st0"]]
+
+
+async def test_an_id_of_thousands_of_digits_is_unknown_like_any_other(kubelet: TinyKubelet, settings: Settings) -> None:
+    async with plugged(Tape(), kubelet, settings) as tape:
+        assert await tape.client.prefer(PreferenceRequest(("st0", "9" * 5000), (), 1)) == [["st0"]]
+        assert (await refusal(tape, ["9" * 5000]))[0] == "INVALID_ARGUMENT"
+
+
+async def test_a_change_that_the_kubelet_cannot_see_is_not_sent(kubelet: TinyKubelet, settings: Settings) -> None:
+    class Warming(Tape):
+        async def discover(self) -> AsyncIterator[list[Device]]:
+            yield [Device("st0", attributes={"temperature": 40})]
+            await kubelet.endpoint(TAPE)
+            yield [Device("st0", attributes={"temperature": 90})]
+            yield [Device("st0", "Unhealthy", "hot")]
+
+    async with plugged(Warming(), kubelet, settings) as tape:
+        await kubelet.health(TAPE, "st0", "Unhealthy")
+        assert tape.lists == [[Device("st0")], [Device("st0", "Unhealthy")]]
+
+
+async def test_every_stream_gets_the_newest_list_and_what_follows(kubelet: TinyKubelet, settings: Settings) -> None:
+    changed = asyncio.Event()
+
+    class Changing(Tape):
+        async def discover(self) -> AsyncIterator[list[Device]]:
+            yield [Device("st0")]
+            await changed.wait()
+            yield [Device("st0", "Unhealthy")]
+
+    async with plugged(Changing(), kubelet, settings) as tape:
+        streams = [tape.client.lists() for _ in range(20)]
+        assert [await anext(stream) for stream in streams] == [[Device("st0")]] * 20
+        await streams.pop().aclose()
+        changed.set()
+        assert [await anext(stream) for stream in streams] == [[Device("st0", "Unhealthy")]] * 19
+        for stream in streams:
+            await stream.aclose()

@@ -1,0 +1,219 @@
+"""Plugin code that keeps the event loop to itself is noticed while it does."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from plugwright import Device, Limits, Plugin, Settings, serving
+from plugwright.model import Allocation
+from plugwright.sdk.stalls import StallWatch, watched
+from tiny_kubelet import TinyKubelet
+
+LIMIT = 0.05
+
+
+@pytest.fixture
+def watch() -> Iterator[StallWatch]:
+    watch = StallWatch(LIMIT)
+    yield watch
+    watch.close()
+    for thread in _watchers():
+        thread.join(20)
+
+
+def _watchers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "plugwright-stalls"]
+
+
+def block_until_noticed(watch: StallWatch) -> None:
+    """Blocks as a driver would; gives up so that a test which fails does not hang."""
+    ending = time.monotonic() + 20
+    while watch.count == 0 and time.monotonic() < ending:
+        time.sleep(0.01)
+
+
+def _said(caplog: pytest.LogCaptureFixture, message: str) -> list[dict[str, object]]:
+    return [record.__dict__ for record in caplog.records if record.getMessage() == message]
+
+
+async def test_a_blocked_loop_is_noticed_while_it_is_blocked_and_named_with_the_place(
+    watch: StallWatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[tuple[int, str]] = []
+
+    async def allocate() -> None:
+        block_until_noticed(watch)
+        seen.append((watch.count, watch.stalled))
+
+    await watched("allocate() of example.com/tape", watch, allocate())
+    assert seen == [(1, "allocate() of example.com/tape")]
+    (told,) = _said(caplog, "plugin code blocks the event loop")
+    assert (told["levelname"], told["code"]) == ("ERROR", "allocate() of example.com/tape")
+    assert str(told["where"]).startswith(__file__)
+    assert str(told["where"]).endswith("in block_until_noticed")
+
+
+async def test_a_stall_is_told_once_and_its_end_too(watch: StallWatch, caplog: pytest.LogCaptureFixture) -> None:
+    async def allocate() -> None:
+        block_until_noticed(watch)
+        time.sleep(LIMIT * 4)  # the watch looks several times more
+
+    await watched("allocate()", watch, allocate())
+    assert len(_said(caplog, "plugin code blocks the event loop")) == 1
+    (told,) = _said(caplog, "plugin code gave the event loop back")
+    assert told["levelname"] == "WARNING"
+    assert float(str(told["seconds"])) >= LIMIT
+    assert (watch.count, watch.stalled) == (1, "")
+
+
+async def test_every_stall_is_counted(watch: StallWatch) -> None:
+    async def allocate() -> None:
+        for _ in range(3):
+            time.sleep(LIMIT * 2)
+            await asyncio.sleep(0)
+
+    await watched("allocate()", watch, allocate())
+    assert watch.count >= 3  # more, if the machine is so busy that it stalls by itself
+
+
+async def test_code_that_waits_without_blocking_is_no_stall(caplog: pytest.LogCaptureFixture) -> None:
+    watch = StallWatch(0.3)
+
+    async def discover() -> None:
+        await asyncio.sleep(0.7)
+
+    await watched("discover()", watch, discover())
+    watch.close()
+    assert (watch.count, watch.stalled) == (0, "")
+    assert not _said(caplog, "plugin code blocks the event loop")
+
+
+async def test_there_is_no_thread_before_plugin_code_has_run_and_none_after_the_end() -> None:
+    watch = StallWatch(LIMIT)
+    assert not _watchers()
+    await watched("allocate()", watch, asyncio.sleep(0))
+    (thread,) = _watchers()
+    assert thread.daemon
+    watch.close()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+async def test_closing_twice_or_before_the_beginning_is_nothing() -> None:
+    watch = StallWatch(LIMIT)
+    watch.close()
+    watch.close()
+    assert not _watchers()
+
+
+async def test_an_idle_watch_never_wakes_up_until_there_is_work_again(watch: StallWatch) -> None:
+    async def allocate() -> None:
+        block_until_noticed(watch)
+
+    await watched("allocate()", watch, asyncio.sleep(0))
+    (thread,) = _watchers()
+    assert await _sleeps_for_a_second(thread)
+    await watched("allocate()", watch, allocate())
+    assert watch.count >= 1
+    assert _watchers() == [thread]
+
+
+async def _sleeps_for_a_second(thread: threading.Thread) -> bool:
+    """Whether a whole second passes without a wake-up; it may first still look at what has just run."""
+    for _ in range(5):
+        before = _switches(thread)
+        await asyncio.sleep(1)
+        if _switches(thread) == before:
+            return True
+    return False
+
+
+def _switches(thread: threading.Thread) -> str:
+    status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
+    return next(line for line in status.splitlines() if line.startswith("voluntary_ctxt_switches"))
+
+
+async def test_what_is_watched_behaves_as_if_it_were_not(watch: StallWatch) -> None:
+    async def adding(one: int) -> int:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[int] = loop.create_future()
+        loop.call_soon(future.set_result, 2)
+        return one + await future
+
+    async def failing() -> None:
+        await asyncio.sleep(0)
+        raise OSError("bus error")
+
+    async def catching() -> str:
+        try:
+            await failing()
+        except OSError as error:
+            return str(error)
+        return ""
+
+    assert await watched("allocate()", watch, adding(1)) == 3
+    assert await watched("allocate()", watch, catching()) == "bus error"
+    with pytest.raises(OSError, match="bus error"):
+        await watched("allocate()", watch, failing())
+
+
+async def test_what_is_watched_can_be_cancelled_and_cleans_up(watch: StallWatch) -> None:
+    entered, left = asyncio.Event(), asyncio.Event()
+
+    async def waiting() -> None:
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            left.set()
+
+    async def watching() -> None:
+        await watched("allocate()", watch, waiting())
+
+    task = asyncio.create_task(watching())
+    await entered.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert left.is_set()
+
+
+class Rude(Plugin):
+    """Blocks the loop in both of its methods."""
+
+    resource = "example.com/tape"
+
+    def __init__(self) -> None:
+        self.blocked = 0
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        self.block()
+        yield [Device("st0")]
+
+    async def allocate(self, devices: object) -> Allocation:
+        self.block()
+        return Allocation()
+
+    def block(self) -> None:
+        time.sleep(LIMIT * 3)
+        self.blocked += 1
+
+
+async def test_a_served_plugin_that_blocks_is_named_and_counted_and_goes_on(
+    kubelet: TinyKubelet, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR, "plugwright.sdk.stalls")
+    plugin = Rude()
+    async with serving(plugin, settings=replace(settings, limits=Limits(loop_step=LIMIT))) as daemon:
+        tape = await kubelet.endpoint("example.com/tape")
+        assert await tape.client.allocate(["st0"]) == [Allocation()]
+        assert daemon.stalls.count >= plugin.blocked == 2
+    told = {str(each["code"]) for each in _said(caplog, "plugin code blocks the event loop")}
+    assert told == {"discover() of example.com/tape", "allocate() of example.com/tape"}

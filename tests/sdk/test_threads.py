@@ -1,0 +1,167 @@
+"""Code that may block runs beside the loop, and one that hangs keeps nobody."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from plugwright.sdk.threads import in_thread, iterate_in_thread
+
+
+@pytest.fixture
+def let_go() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()
+    for thread in threading.enumerate():
+        if thread.name == "tape":
+            thread.join(20)
+
+
+async def test_a_function_runs_in_a_daemon_thread_of_its_own() -> None:
+    thread = await in_thread("tape", threading.current_thread)
+    assert (thread.name, thread.daemon) == ("tape", True)
+    assert thread is not threading.current_thread()
+
+
+async def test_what_a_function_raises_is_raised_where_it_is_awaited() -> None:
+    def fail() -> None:
+        raise OSError("bus error")
+
+    with pytest.raises(OSError, match="bus error"):
+        await in_thread("tape", fail)
+
+
+async def test_the_end_of_an_iteration_becomes_an_error() -> None:
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await in_thread("tape", partial(next, iter(())))
+
+
+async def test_the_loop_goes_on_while_a_function_blocks(let_go: threading.Event) -> None:
+    waiting = asyncio.create_task(in_thread("tape", partial(let_go.wait, 20)))
+    await asyncio.sleep(0)
+    let_go.set()  # which nobody could do if the loop were blocked
+    assert await waiting
+
+
+async def test_functions_run_at_the_same_time() -> None:
+    barrier = threading.Barrier(5, timeout=20)
+    assert sorted(await asyncio.gather(*(in_thread("tape", barrier.wait) for _ in range(5)))) == [0, 1, 2, 3, 4]
+
+
+async def test_a_function_that_hangs_is_left_at_once(let_go: threading.Event) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.02):
+            await in_thread("tape", partial(let_go.wait, 20))
+
+
+def test_a_thread_that_outlives_the_loop_ends_in_silence(let_go: threading.Event) -> None:
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await in_thread("tape", partial(let_go.wait, 20))
+
+    started = time.monotonic()
+    asyncio.run(main())
+    assert time.monotonic() - started < 10  # the loop does not wait for it; what it says at its end fails this test
+
+
+async def test_items_come_in_order_and_end() -> None:
+    taken = threading.Semaphore(0)
+
+    def items() -> Iterator[int]:
+        for number in range(5):
+            yield number
+            assert taken.acquire(timeout=20)
+
+    got = []
+    async for number in iterate_in_thread("tape", items):
+        got.append(number)
+        taken.release()
+    assert got == [0, 1, 2, 3, 4]
+
+
+async def test_nothing_is_an_end_too() -> None:
+    def nothing() -> list[int]:
+        return []
+
+    assert [each async for each in iterate_in_thread("tape", nothing)] == []
+
+
+async def test_all_items_are_made_in_one_thread() -> None:
+    def items() -> Iterator[threading.Thread]:
+        yield threading.current_thread()
+        yield threading.current_thread()
+
+    threads = {each async for each in iterate_in_thread("tape", items)}
+    assert len(threads) == 1
+    assert threading.current_thread() not in threads
+
+
+async def test_a_reader_that_is_slow_gets_the_newest_item() -> None:
+    all_made = threading.Event()
+
+    def items() -> Iterator[int]:
+        yield 0
+        yield from range(1, 100)
+        all_made.set()
+
+    got = []
+    async for number in iterate_in_thread("tape", items):
+        assert all_made.wait(20)  # blocks the loop on purpose: nothing can be delivered meanwhile
+        got.append(number)
+    assert got[-1] == 99
+    assert len(got) <= 3
+
+
+async def test_an_error_comes_after_the_items_before_it() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise OSError("bus error")
+
+    lists = iterate_in_thread("tape", items)
+    assert await anext(lists) == 1
+    with pytest.raises(OSError, match="bus error"):
+        await anext(lists)
+
+
+async def test_a_function_that_fails_before_its_first_item_is_told() -> None:
+    def items() -> list[int]:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        await anext(iterate_in_thread("tape", items))
+
+
+async def test_the_thread_ends_at_its_next_item_when_the_reader_has_left(let_go: threading.Event) -> None:
+    closed = threading.Event()
+
+    def items() -> Iterator[int]:
+        try:
+            yield 0
+            let_go.wait(20)
+            yield 1
+            raise AssertionError("nobody asked for more")
+        finally:
+            closed.set()
+
+    lists = iterate_in_thread("tape", items)
+    assert await anext(lists) == 0
+    await lists.aclose()
+    let_go.set()
+    assert await in_thread("watcher", partial(closed.wait, 20))
+
+
+async def test_a_reader_that_is_cancelled_leaves_at_once(let_go: threading.Event) -> None:
+    def items() -> Iterator[int]:
+        let_go.wait(20)
+        yield 0
+
+    reading = asyncio.create_task(anext(iterate_in_thread("tape", items)))
+    await asyncio.sleep(0)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
