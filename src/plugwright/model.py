@@ -24,6 +24,7 @@ __all__ = [
     "PreferenceRequest",
     "Resource",
     "natural_order",
+    "some",
 ]
 
 DEVICE_ID_LIMIT = 63  # the API's own comment; kubelets do not check, other tools do
@@ -186,6 +187,13 @@ def natural_order(text: str) -> tuple[tuple[int, int, str], ...]:
     parts = [(part.lstrip("0"), part.isdecimal(), part) for part in _DIGITS.split(text)]
     # A number with fewer digits is the smaller one; the text itself decides between 01 and 1.
     return (*((1, len(digits), digits) if number else (0, 0, part) for digits, number, part in parts), (2, 0, text))
+
+
+def some(names: Iterable[str], most: int = 16) -> str:
+    """What there is, for an error that says what there is not."""
+    names = list(names)
+    shown = ", ".join(names[:most]) or "none"
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def _freeze(value: object, name: str, content: object) -> None:

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Ended", "Lines", "Node", "Running", "ended", "python", "running"]
+__all__ = ["Ended", "Lines", "Node", "Running", "configuration", "ended", "python", "running"]
 
 _LIMIT = 30.0  # seconds; only a test that fails waits for so long
 _LONGEST_LINE = 2**22
@@ -30,12 +30,14 @@ class Lines:
 
     def __init__(self) -> None:
         self.all: list[str] = []
+        self._ended = False
         self._news = asyncio.Event()
 
     async def until(self, text: str, count: int = 1) -> str:
-        """The `count`th line that has `text`, once it is written."""
+        """The `count`th line that has `text`, once it is written; fails when there can be none any more."""
         async with asyncio.timeout(_LIMIT):
             while len(found := [line for line in self.all if text in line]) < count:
+                assert not self._ended, f"ended without writing {text!r} {count} times"
                 self._news.clear()
                 await self._news.wait()
         return found[count - 1]
@@ -44,6 +46,8 @@ class Lines:
         async for line in stream:
             self.all.append(line.decode().rstrip("\n"))
             self._news.set()
+        self._ended = True
+        self._news.set()
 
 
 class Running:
@@ -79,7 +83,7 @@ async def ended(command: list[str], environment: Mapping[str, str] | None = None
 
 @asynccontextmanager
 async def running(command: list[str], environment: Mapping[str, str] | None = None) -> AsyncIterator[Running]:
-    """Runs `command` while inside; then it must end by SIGTERM, if it has not yet, and without a traceback."""
+    """Runs `command` while inside; it is ended by SIGTERM, if it has not ended yet."""
     process = await _start(command, environment)
     assert process.stdout is not None
     assert process.stderr is not None
@@ -99,7 +103,6 @@ async def running(command: list[str], environment: Mapping[str, str] | None = No
             process.kill()
         await asyncio.gather(*readers)
         print(*started.err.all, sep="\n")  # shown with a test that fails
-    assert "Traceback" not in "\n".join(started.err.all)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +124,20 @@ class Node:
         return self.root / "state"
 
     def configure(self, **mocks: Mapping[str, object]) -> None:
-        """`gpu={"count": 2}` is two devices of `mock/gpu`."""
+        """`gpu={"count": 2}` is two devices of `mock/gpu`. At once: nobody reads half of it."""
         self.config.parent.mkdir(exist_ok=True)
-        self.config.write_text(configuration(**mocks))
+        new = self.config.with_name("new")
+        new.write_text(configuration(**mocks))
+        new.replace(self.config)
 
-    def daemon(self, *flags: object) -> AbstractAsyncContextManager[Running]:
-        return running(self.command(*flags))
+    @asynccontextmanager
+    async def daemon(self, *flags: object) -> AsyncIterator[Running]:
+        """`plugwright run` while inside, from its first word on; nothing may make it write a traceback."""
+        async with running(self.command(*flags)) as daemon:
+            if "--log-level" not in flags:
+                await daemon.err.until("")
+            yield daemon
+        assert "Traceback" not in "\n".join(daemon.err.all)
 
     def command(self, *flags: object) -> list[str]:
         places = ["--kubelet-dir", self.root, "--state-dir", self.state, "--control-socket", self.control]

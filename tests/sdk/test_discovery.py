@@ -288,11 +288,11 @@ async def test_lists_that_are_nonsense_are_refused_and_the_last_good_one_stays(e
     plugin = Confused()
     async with discovering(plugin, SHORT) as inventory:
         await ear.hears("lists 'st1' twice")
-        assert (states(inventory), "lists 'st1' twice" in inventory.refused) == ({"st0": ""}, True)
+        assert (states(inventory), "lists 'st1' twice" in inventory.refused.value) == ({"st0": ""}, True)
         assert [each for each in ear.heard if "not None" in each] == ear.heard[:1]
         plugin.go_on.set()
         await reach(inventory, {"st0": "", "st1": ""})
-        assert inventory.refused == ""
+        assert inventory.refused.value == ""
 
 
 class Mute(Plugin):

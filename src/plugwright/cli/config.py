@@ -20,9 +20,9 @@ from plugwright.sdk.plugin import Plugin
 
 __all__ = ["Config", "ConfigFile", "MockEntry", "ResourceEntry", "effective", "load", "quantity"]
 
-_QUANTITY = re.compile(r"(\d+)([kMGTP]i?)?")
+_QUANTITY = re.compile(r"([0-9]{1,31})([kMGTP]|[KMGTP]i)?")
 _UNITS = {unit: 1000**power for power, unit in enumerate("kMGTP", 1)}
-_UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("KMGTP", 1)} | {"ki": 1024}
+_UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("KMGTP", 1)}
 
 
 class MockEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -91,9 +91,12 @@ def effective(config: Config) -> Iterator[tuple[str, object, str]]:
 
 def quantity(text: int | str) -> int:
     """`40Gi`, `16G` or plain bytes."""
-    found = _QUANTITY.fullmatch(str(text))
+    if isinstance(text, int) and 0 <= text < 10**30:
+        return text
+    found = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
     if not found:
-        raise ConfigError(f"a size looks like 40Gi, not {text!r}")
+        shown = repr(text) if isinstance(text, str) or abs(text) < 10**30 else "a number that large"
+        raise ConfigError(f"a size looks like 40Gi, not {shown}")
     return int(found[1]) * (_UNITS[found[2]] if found[2] else 1)
 
 
@@ -123,7 +126,7 @@ def _check_entry(document: Document, place: str, entry: ResourceEntry) -> None:
         raise document.error(f"{place}.name", str(error)) from error
     try:
         _plugin(entry)
-    except ConfigError as error:
+    except (ConfigError, InvalidValue) as error:
         raise document.error(f"{place}.{kinds[0]}", str(error)) from error
 
 

@@ -16,6 +16,20 @@ T = TypeVar("T")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<place>[^`]*)`)?$", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<key>.*)`")
+_DEPTH = 50
+_SIZE = 100_000
+_KEYS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")
+_BAD_SCALARS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+_WORDS = {
+    "int": "a whole number",
+    "str": "a text",
+    "bool": "true or false",
+    "object": "a mapping",
+    "array": "a list",
+    "null": "nothing",
+    "float": "a number",
+}
+_TYPES = re.compile("`((?:{0})(?: \\| (?:{0}))*)`".format("|".join(_WORDS)))
 _STEP = re.compile(r"\.(?P<key>[^.\[\]]+)|\[(?P<index>\d+)\]")
 
 
@@ -61,36 +75,72 @@ class Document:
 
 
 def parse(name: str, text: str) -> Document:
-    loader = _LOADER(text)
     try:
-        root = loader.get_single_node()
-        _refuse_repeated_keys(name, root)
-        content = loader.construct_document(root) if root is not None else {}
+        _check_depth(name, text)
+        loader = _LOADER(text)
+        try:
+            root = loader.get_single_node()
+            _check_size(name, root)
+            _check_keys(name, root)
+            content = loader.construct_document(root) if root is not None else {}
+        finally:
+            loader.dispose()
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"{name}:{line}: not YAML: {error.problem or error.context}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{name}: not YAML: {str(error).splitlines()[0]}") from error
-    finally:
-        loader.dispose()
+    except (yaml.YAMLError, *_BAD_SCALARS) as error:
+        raise ConfigError(f"{name}: not YAML: {' '.join(str(error).split())}") from error
     return Document(name, content, root)
 
 
-def _refuse_repeated_keys(name: str, node: yaml.Node | None) -> None:
-    """PyYAML keeps the last of them without a word."""
-    for mapping in _mappings(node):
+def _check_depth(name: str, text: str) -> None:
+    """Looked for among the events, before anything is built: depth ends the C stack."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > _DEPTH:
+            raise ConfigError(f"{name}:{event.start_mark.line + 1}: nested more than {_DEPTH} deep")
+
+
+def _check_size(name: str, root: yaml.Node | None) -> None:
+    """Aliases of aliases multiply: a few lines can stand for more than fits into memory."""
+    sizes: dict[int, int] = {}
+
+    def size(node: yaml.Node) -> int:
+        if id(node) not in sizes:
+            sizes[id(node)] = _SIZE  # met again inside itself, it has no end
+            sizes[id(node)] = 1 + sum(map(size, _children(node)))
+        return sizes[id(node)]
+
+    if root is not None and size(root) >= _SIZE:
+        raise ConfigError(f"{name}: its aliases make more than {_SIZE:,} values of it")
+
+
+def _check_keys(name: str, node: yaml.Node | None) -> None:
+    """A key is a text and stands once; PyYAML keeps the last of several without a word."""
+    for mapping in _mappings(node, set()):
         seen = set()
         for key, _ in mapping.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode) or key.tag not in _KEYS:
+                shown = f": {key.value}" if isinstance(key, yaml.ScalarNode) else ""
+                raise ConfigError(f"{name}:{line}: a key is a text{shown}")
             if key.value in seen:
-                raise ConfigError(f"{name}:{key.start_mark.line + 1}: key '{key.value}' stands here a second time")
-            seen.add(key.value if isinstance(key.value, str) else str(key.value))
+                raise ConfigError(f"{name}:{line}: key '{key.value}' stands here a second time")
+            seen.add(key.value)
 
 
-def _mappings(node: yaml.Node | None) -> Iterator[yaml.MappingNode]:
+def _mappings(node: yaml.Node | None, visited: set[int]) -> Iterator[yaml.MappingNode]:
+    if id(node) in visited:
+        return
+    visited.add(id(node))
     if isinstance(node, yaml.MappingNode):
         yield node
     for child in _children(node):
-        yield from _mappings(child)
+        yield from _mappings(child, visited)
 
 
 def _children(node: yaml.Node | None) -> Iterator[yaml.Node]:
@@ -111,7 +161,5 @@ def _child(node: yaml.Node | None, key: str | None, index: str | None, strict: b
 
 
 def _in_plain_words(what: str) -> str:
-    replacements = {"`int`": "a whole number", "`str`": "a text", "`bool`": "true or false", "`object`": "a mapping"}
-    for old, new in {**replacements, "`array`": "a list", "`null`": "nothing", "`float`": "a number"}.items():
-        what = what.replace(old, new)
+    what = _TYPES.sub(lambda found: " or ".join(_WORDS.get(word, word) for word in found[1].split(" | ")), what)
     return what[:1].lower() + what[1:]

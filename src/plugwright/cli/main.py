@@ -1,5 +1,6 @@
 """The entry point: finds the command, loads only that one, and turns errors into one line."""
 
+import os
 import sys
 from importlib import import_module
 
@@ -13,7 +14,9 @@ __all__ = ["cli", "main"]
 _COMMANDS = {
     "completion": "completion",
     "cordon": "cordon",
+    "manifest": "manifest",
     "mock": "mock",
+    "node": "node",
     "run": "run",
     "status": "status",
     "uncordon": "cordon",
@@ -47,12 +50,11 @@ def cli() -> None:
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["run"]:
+    if sys.argv[1:2] == ["run"] and not _asks_for_http():
         leave_out_ssl()
     try:
-        cli.main(standalone_mode=False)
-    except click.exceptions.Exit as end:
-        sys.exit(end.exit_code)
+        code = cli.main(standalone_mode=False)  # what `ctx.exit` was given; a command's own result is None
+        sys.exit(code if isinstance(code, int) else 0)
     except click.UsageError as error:
         error.show()
         sys.exit(2)
@@ -70,6 +72,11 @@ def main() -> None:
 def leave_out_ssl() -> None:
     """asyncio loads ssl where it can; a daemon that speaks only on unix sockets saves 4 MiB without it."""
     sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]  # None: what Python takes for 'not to be had'
+
+
+def _asks_for_http() -> bool:
+    """prometheus_client does not do without ssl."""
+    return bool(os.environ.get("PLUGWRIGHT_LISTEN")) or any(word.startswith("--listen") for word in sys.argv)
 
 
 def _fail(message: str) -> None:

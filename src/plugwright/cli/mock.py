@@ -17,7 +17,7 @@ def mock() -> None:
     """Rehearse failure, recovery and hot-plug with the mock devices of a running daemon."""
 
 
-@mock.command()
+@mock.command(epilog="Example:  plugwright mock fail mock-3-1f0e2d3c --reason 'fan stopped'")
 @click.argument("device_id", metavar="ID")
 @click.option("--reason", default="", help="Why it is Unhealthy.")
 @_RESOURCE
@@ -27,7 +27,7 @@ def fail(device_id: str, reason: str, resource: str, control_socket: Path) -> No
     _command(control_socket, "fail", resource, {"id": device_id, "reason": reason})
 
 
-@mock.command()
+@mock.command(epilog="Example:  plugwright mock recover mock-3-1f0e2d3c")
 @click.argument("device_id", metavar="ID")
 @_RESOURCE
 @control_socket
@@ -36,7 +36,7 @@ def recover(device_id: str, resource: str, control_socket: Path) -> None:
     _command(control_socket, "recover", resource, {"id": device_id})
 
 
-@mock.command()
+@mock.command(epilog="Example:  plugwright mock add --resource mock/gpu")
 @click.argument("device_id", metavar="[ID]", default="")
 @_RESOURCE
 @control_socket
@@ -45,7 +45,7 @@ def add(device_id: str, resource: str, control_socket: Path) -> None:
     _command(control_socket, "add", resource, {"id": device_id})
 
 
-@mock.command()
+@mock.command(epilog="Example:  plugwright mock remove mock-3-1f0e2d3c")
 @click.argument("device_id", metavar="ID")
 @_RESOURCE
 @control_socket

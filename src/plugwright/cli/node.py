@@ -75,7 +75,7 @@ _cluster = _options(
 )
 _changing = _options(
     click.option("--dry-run", is_flag=True, help="Change nothing; say what would be changed."),
-    click.option("--force", is_flag=True, help="Also what a plugin serves or pods hold."),
+    click.option("--force", is_flag=True, help="Also what a plugin serves or pods hold; with --stale, what pods hold."),
     click.option("--wait", is_flag=True, help="Wait for the right moment, and look again before it is done."),
     click.option(
         "--timeout", type=_duration, default="10m", metavar="TIME", show_default=True, help="The longest to wait."

@@ -9,7 +9,7 @@ from functools import partial
 
 from plugwright.cluster.changes import Outcome, Plan, Result, Site, Target, over_conflicts
 from plugwright.cluster.patch import adding, as_text
-from plugwright.cluster.resources import Backing, Key, Row
+from plugwright.cluster.resources import Backing, Key, Node, Row
 from plugwright.errors import ConfigError, PeerGone
 
 __all__ = ["add", "why_not"]
@@ -43,14 +43,15 @@ def _set(site: Site, name: str, targets: Mapping[Target, int], plan: Plan) -> li
     if node is None:
         raise ConfigError(f"there is no node {name}")
     pods = () if plan.force else site.api.pods(name)
-    reasons = {target: why_not(site.look(target, node, pods), count) for target, count in targets.items()}
+    rows = {target: site.look(target, node, pods) for target in targets}
+    reasons = {target: why_not(rows[target], count) for target, count in targets.items()}
     if any(reasons.values()) and not plan.force:
         return [_refused(target, reason) for target, reason in reasons.items()]
     operations = adding(node, {target.resource: count for target, count in targets.items()})
     if plan.dry_run:
         return [Outcome(target, Result.WOULD_ADD, as_text(operations)) for target in targets]
     site.api.patch_status(name, operations)
-    return [Outcome(target, Result.ADDED, _afterwards(reasons[target], node.silence)) for target in targets]
+    return [Outcome(target, Result.ADDED, reasons[target] or _afterwards(node, row)) for target, row in rows.items()]
 
 
 def _refused(target: Target, reason: str) -> Outcome:
@@ -58,9 +59,11 @@ def _refused(target: Target, reason: str) -> Outcome:
     return Outcome(target, Result.REFUSED, why)
 
 
-def _afterwards(reason: str, silence: str) -> str:
-    if reason or silence:
-        return reason or f"the kubelet offers it when it reports again: {silence}"
+def _afterwards(node: Node, row: Row) -> str:
+    if node.silence:
+        return f"the kubelet offers it when it reports again: {node.silence}"
+    if row.verdict.backing is Backing.STALE:
+        return "the kubelet offers it, or sets it back if its plugin went less than five minutes ago: --wait tells"
     return "the kubelet offers it from its next status round on"
 
 

@@ -31,13 +31,19 @@ class _Case:
         return self.resource in self.local.registered if self.local else None
 
     @property
+    def before_classes(self) -> str:
+        """The scheduler uses a device class only on nodes that offer none of the resource themselves."""
+        wins = self.classes and self.allocatable
+        return f"; for pods here that goes before {self.class_names}" if wins else ""
+
+    @property
     def class_names(self) -> str:
         return f"DeviceClass {', '.join(self.classes)}"
 
 
 def rows(node: Node, pods: Iterable[Pod], world: World) -> list[Row]:
-    """Every extended resource that the node lists or that a pod on it asks for."""
-    pods = [pod for pod in pods if pod.node == node.name]
+    """Every extended resource that the node lists or that one of its pods asks for."""
+    pods = list(pods)
     asked = {name for pod in pods for name, number in pod.requests.items() if number and is_extended(name)}
     names = {*node.capacity, *node.allocatable, *asked}
     return [row(node, name, pods, world) for name in sorted(names, key=natural_order)]
@@ -53,7 +59,7 @@ def _holders(node: Node, resource: str, pods: Iterable[Pod], world: World) -> tu
     local = world.of(node)
     found = {(each.namespace, each.pod): each for each in (local.holders.get(resource, ()) if local else ())}
     for pod in pods:
-        if pod.node == node.name and pod.requests.get(resource):
+        if pod.requests.get(resource):
             claim = resource in pod.claimed
             found[pod.namespace, pod.name] = Holder(pod.namespace, pod.name, pod.requests[resource], claim)
     return tuple(sorted(found.values()))
@@ -100,7 +106,8 @@ def _set_by_hand(case: _Case) -> Verdict | None:
     if setter.settled and case.allocatable != case.capacity and case.registered is None:
         return None
     when = f" at {setter.time:%Y-%m-%dT%H:%M:%SZ}" if setter.time else ""
-    return Verdict(Backing.MANUAL, Key.FREE, f"capacity was set by {setter.manager}{when}, not by the kubelet")
+    evidence = f"capacity was set by {setter.manager}{when}, not by the kubelet"
+    return Verdict(Backing.MANUAL, Key.FREE, evidence + case.before_classes)
 
 
 def _forgotten(case: _Case) -> Verdict | None:
@@ -124,8 +131,7 @@ def _counted(case: _Case) -> Verdict | None:
     if not case.setter and not case.registered and case.allocatable == case.capacity:
         return Verdict(Backing.UNKNOWN, Key.UNCLEAR, "the node does not record who set it")
     evidence = f"the kubelet counts {case.allocatable} of {case.capacity} devices healthy"
-    wins = f"; for pods here that goes before {case.class_names}" if case.classes else ""
-    return Verdict(Backing.PLUGIN, Key.SERVED, evidence + wins)
+    return Verdict(Backing.PLUGIN, Key.SERVED, evidence + case.before_classes)
 
 
 def _none_healthy(case: _Case) -> Verdict | None:

@@ -72,7 +72,8 @@ class Outcome:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """`round`: seconds between the kubelet's status rounds (its nodeStatusUpdateFrequency). For `removal`: `stale`,
-    only what nobody serves any more; `named`, the resources are named, so that live ones are expected to go."""
+    only what nobody serves any more, where `force` means what pods hold alone; `named`, the resources are named, so
+    that live plugins of them are expected to go."""
 
     wait: bool = False
     force: bool = False

@@ -5,7 +5,6 @@ Members that are absent or null are as good as empty: what has no say here must 
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TypeVar
 
 import msgspec
 
@@ -13,8 +12,6 @@ from plugwright.cluster.ownership import Entry, setters
 from plugwright.cluster.resources import Container, Node, Pod, count, is_extended, pod_requests
 
 __all__ = ["DeviceClassObject", "NodeObject", "PodObject", "class_names", "to_node", "to_pod"]
-
-_S = TypeVar("_S", bound=msgspec.Struct)
 
 
 class _Managed(msgspec.Struct):

@@ -61,7 +61,7 @@ def next_step(row: Row | None, attempt: Attempt, now: float, plan: Plan) -> Step
     if row.verdict.key is Key.ABSENT:
         return _away(attempt, now, plan)
     attempt = _remembered(row, attempt, now)
-    if plan.force and not attempt.tries:
+    if plan.force and not plan.stale and not attempt.tries:
         return Step(attempt, row.verdict.evidence, remove=True)
     if row.requested and not plan.force:
         return _not_now(Step(attempt, f"held by {row.held_by}"), plan, "; --force removes it all the same")
@@ -122,6 +122,7 @@ def _not_now(step: Step, plan: Plan, remedy: str) -> Step:
 
 def remove(site: Site, targets: Sequence[Target], plan: Plan) -> list[Outcome]:
     """Removes each as soon as it stays away, or says why not; with `plan.wait` only after looking again."""
+    plan = replace(plan, wait=plan.wait and not plan.dry_run)
     pending = dict.fromkeys(targets, Step(Attempt(), ""))
     outcomes: dict[Target, Outcome] = {}
     deadline = site.clock.now() + plan.timeout

@@ -43,14 +43,10 @@ class ChangeReport(TypedDict):
 
 
 def nodes_report(nodes: Sequence[Node], rows: Sequence[Row]) -> list[NodeReport]:
-    return [
-        {
-            "name": node.name,
-            "silence": node.silence,
-            "resources": [_resource(row) for row in rows if row.node == node.name],
-        }
-        for node in nodes
-    ]
+    of: dict[str, list[ResourceReport]] = {}
+    for row in rows:
+        of.setdefault(row.node, []).append(_resource(row))
+    return [{"name": node.name, "silence": node.silence, "resources": of.get(node.name, [])} for node in nodes]
 
 
 def changes_report(outcomes: Sequence[Outcome]) -> list[ChangeReport]:

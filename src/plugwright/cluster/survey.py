@@ -1,17 +1,20 @@
 """Looking at a cluster's nodes: which ones are meant, what they list, and what is stale among it."""
 
 import asyncio
+import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from plugwright.cluster import backing, local
 from plugwright.cluster.changes import NodeApi, Plan, Target
 from plugwright.cluster.removal import stale_targets
-from plugwright.cluster.resources import Node, Row, World
+from plugwright.cluster.resources import Node, Pod, Row, World
 from plugwright.errors import ConfigError
 from plugwright.protocol.paths import KubeletPaths
 
 __all__ = ["ClusterApi", "find_stale", "nodes_named", "survey", "targets_named", "worldly"]
+
+_NODE_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?")
 
 
 class ClusterApi(NodeApi, Protocol):
@@ -37,8 +40,10 @@ def worldly(api: ClusterApi, nodes: Sequence[Node], paths: KubeletPaths | None =
 
 
 def survey(api: ClusterApi, nodes: Sequence[Node], world: World) -> list[Row]:
-    pods = api.pods(nodes[0].name if len(nodes) == 1 else None)
-    return [row for node in nodes for row in backing.rows(node, pods, world)]
+    pods: dict[str, list[Pod]] = {}
+    for pod in api.pods(nodes[0].name if len(nodes) == 1 else None):
+        pods.setdefault(pod.node, []).append(pod)
+    return [row for node in nodes for row in backing.rows(node, pods.get(node.name, ()), world)]
 
 
 def find_stale(nodes: Sequence[Node], world: World, plan: Plan, only: Collection[str] = ()) -> list[Target]:
@@ -57,7 +62,7 @@ def targets_named(node: Node, resources: Collection[str]) -> list[Target]:
 
 
 def _node_named(api: ClusterApi, name: str) -> Node:
-    node = api.find_node(name)
+    node = api.find_node(name) if _NODE_NAME.fullmatch(name) else None
     if node is None:
         raise ConfigError(f"there is no node {name!r}")
     return node

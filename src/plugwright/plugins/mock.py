@@ -14,10 +14,11 @@ from enum import StrEnum
 from pathlib import Path
 
 from plugwright.errors import PluginError
-from plugwright.model import Allocation, Device, DeviceNode, Mount
+from plugwright.model import Allocation, Device, DeviceNode, Mount, some
+from plugwright.sdk import preference
 from plugwright.sdk.plugin import Plugin
 
-__all__ = ["Links", "Mock", "MockOptions"]
+__all__ = ["Links", "Mock", "MockOptions", "linked"]
 
 _LINK = "NV1"
 _HARMLESS = "/dev/null"  # what a mock device node is inside the container
@@ -55,11 +56,15 @@ class Mock(Plugin):
         self._indexes = {self._made_up_id(index): index for index in range(self._settings.count)}
         self._faults: dict[str, str] = {}
         self._changed = asyncio.Event()
+        Allocation(env={"MOCK_MODEL": self._settings.model})  # what could never be handed out is refused now
+        if self._settings.facts is not None:
+            Mount(str(self._settings.facts))
 
     async def discover(self) -> AsyncIterator[list[Device]]:
         while True:
             self._changed.clear()
-            devices = [self._device(each, index) for each, index in self._indexes.items()]
+            links = linked(self._settings.links, list(self._indexes))
+            devices = [self._device(each, index, links[each]) for each, index in self._indexes.items()]
             if self._settings.facts is not None:
                 for device in devices:
                     _write_facts(self._facts_file(self._settings.facts, device), device)
@@ -79,13 +84,16 @@ class Mock(Plugin):
         )
 
     async def prefer(self, available: Sequence[Device], required: Sequence[Device], size: int) -> Sequence[Device]:
-        """Devices that are linked to each other, then those on the same NUMA nodes."""
+        """Devices that are linked to each other; where nothing is linked, those on the fewest NUMA nodes."""
+        if self._settings.links is Links.NONE:
+            return preference.fewest_numa_nodes(available, required, size)
         chosen = list(required)
-        free = [device for device in available if device not in chosen]
+        free = {device.id: device for device in available if device not in chosen}
         while free and len(chosen) < size:
-            best = max(free, key=lambda device: (_links_to(device, chosen), _shares_a_node(device, chosen)))
-            free.remove(best)
-            chosen.append(best)
+            # The first one is the one with the most links to those it could be given with.
+            company = {device.id for device in chosen} or set(free if size > 1 else ())
+            best = max(free.values(), key=lambda device: len(company & _links_of(device)))
+            chosen.append(free.pop(best.id))
         return chosen
 
     async def command(self, name: str, arguments: Mapping[str, str]) -> str:
@@ -93,7 +101,9 @@ class Mock(Plugin):
         match name:
             case "fail":
                 self._check_known(device_id)
-                self._faults[device_id] = arguments.get("reason") or "made to fail"
+                self._faults[device_id] = Device(
+                    device_id, "Unhealthy", arguments.get("reason") or "made to fail"
+                ).reason
             case "recover":
                 self._check_known(device_id)
                 self._faults.pop(device_id, None)
@@ -102,6 +112,7 @@ class Mock(Plugin):
             case "remove":
                 self._check_known(device_id)
                 del self._indexes[device_id]
+                self._faults.pop(device_id, None)
             case _:
                 raise PluginError(f"{self.resource} takes no command {name!r}")
         self._changed.set()
@@ -112,7 +123,7 @@ class Mock(Plugin):
         digest = zlib.crc32(f"{self._settings.seed}/{self.resource}/{index}".encode())
         return f"mock-{index}-{digest:08x}"
 
-    def _device(self, device_id: str, index: int) -> Device:
+    def _device(self, device_id: str, index: int, links: Iterable[str]) -> Device:
         fault = self._faults.get(device_id, "")
         return Device(
             device_id,
@@ -123,7 +134,7 @@ class Mock(Plugin):
                 "index": index,
                 "model": self._settings.model,
                 "memory": self._settings.memory,
-                "links": dict.fromkeys(self._linked(index), _LINK),
+                "links": dict.fromkeys(links, _LINK),
             },
         )
 
@@ -131,18 +142,6 @@ class Mock(Plugin):
         """Neighbours share a node, as they do on real boards; what is added later is on the last one."""
         numa, count = self._settings.numa, max(1, self._settings.count)
         return [min(index * numa // count, numa - 1)] if numa else []
-
-    def _linked(self, index: int) -> list[str]:
-        ids = {other: each for each, other in self._indexes.items()} if self._settings.links is not Links.NONE else {}
-        neighbours: dict[Links, Iterable[int]] = {
-            Links.NONE: (),
-            Links.PAIRS: (index ^ 1,),
-            Links.RING: ((index - 1) % len(ids), (index + 1) % len(ids)) if ids else (),
-            Links.FULL: ids,
-        }
-        return [
-            ids[other] for other in sorted(set(neighbours[self._settings.links])) if other in ids and other != index
-        ]
 
     def _node(self, device: Device) -> DeviceNode:
         return DeviceNode(_HARMLESS, f"/dev/mock{device.attributes['index']}")
@@ -166,8 +165,21 @@ class Mock(Plugin):
 
     def _check_known(self, device_id: str) -> None:
         if device_id not in self._indexes:
-            known = ", ".join(self._indexes) if len(self._indexes) <= 16 else f"{len(self._indexes)} others"
-            raise PluginError(f"{self.resource} has no device {device_id!r} (there is: {known or 'none'})")
+            raise PluginError(f"{self.resource} has no device {device_id!r} (there is: {some(self._indexes)})")
+
+
+def linked(links: Links, ids: Sequence[str]) -> dict[str, list[str]]:
+    """Whom each device is linked to: always both ways."""
+    count = len(ids)
+    offsets = {Links.NONE: (), Links.RING: (-1, 1), Links.FULL: range(1, count)}
+    found = {}
+    for place, device_id in enumerate(ids):
+        if links is Links.PAIRS:
+            partners = [place ^ 1] if place ^ 1 < count else []
+        else:
+            partners = sorted({(place + offset) % count for offset in offsets[links]} - {place})
+        found[device_id] = [ids[partner] for partner in partners]
+    return found
 
 
 def _write_facts(path: Path, device: Device) -> None:
@@ -179,10 +191,6 @@ def _write_facts(path: Path, device: Device) -> None:
     os.replace(new, path)  # noqa: PTH105
 
 
-def _links_to(device: Device, chosen: Sequence[Device]) -> int:
+def _links_of(device: Device) -> set[str]:
     links = device.attributes["links"]
-    return sum(other.id in links for other in chosen) if isinstance(links, Mapping) else 0
-
-
-def _shares_a_node(device: Device, chosen: Sequence[Device]) -> bool:
-    return any(set(device.numa) & set(other.numa) for other in chosen)
+    return set(links) if isinstance(links, Mapping) else set()

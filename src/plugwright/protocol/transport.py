@@ -9,7 +9,7 @@ import os
 import socket
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -86,15 +86,15 @@ class Serving:
 async def serve(path: Path, methods: Sequence[Bound]) -> AsyncIterator[Serving]:
     """Serves `methods` on a socket of mode 0600; leaving ends every call and connection and removes the socket."""
     services = _Services(methods)
-    listening = listen(path)
-    serving = Serving(path, path.lstat().st_ino)
-    server = await asyncio.get_running_loop().create_unix_server(services.accept, sock=listening)
-    try:
+    async with AsyncExitStack() as ending:
+        listening = listen(path)
+        ending.callback(listening.close)
+        serving = Serving(path, path.lstat().st_ino)
+        ending.push_async_callback(services.end)
+        ending.callback(serving.unlink)
+        server = await asyncio.get_running_loop().create_unix_server(services.accept, sock=listening)
+        ending.callback(server.close)
         yield serving
-    finally:
-        serving.unlink()
-        server.close()
-        await services.end()
 
 
 def listen(path: Path) -> socket.socket:

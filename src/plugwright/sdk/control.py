@@ -14,7 +14,8 @@ from pathlib import Path
 
 from plugwright.errors import ConfigError, PlugwrightError
 from plugwright.protocol import transport
-from plugwright.sdk.report import report
+from plugwright.protocol.transport import Serving
+from plugwright.sdk.reporting import report
 from plugwright.sdk.runtime import Daemon
 
 __all__ = ["controlled"]
@@ -32,6 +33,7 @@ async def controlled(daemon: Daemon, path: Path | None) -> AsyncIterator[None]:
     if listening is None or path is None:
         yield
         return
+    serving = Serving(path, path.lstat().st_ino)
     talks: set[asyncio.Task[None]] = set()
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -39,17 +41,18 @@ async def controlled(daemon: Daemon, path: Path | None) -> AsyncIterator[None]:
         assert task is not None
         talks.add(task)
         try:
-            with suppress(ConnectionError):
+            # Cancelled when the daemon ends: nobody waits for this task, and asyncio would complain of it.
+            with suppress(ConnectionError, asyncio.CancelledError):
                 await _talk(daemon, reader, writer)
         finally:
             talks.discard(task)
-            writer.transport.abort() if writer.is_closing() else writer.close()
+            writer.transport.abort()
 
     server = await asyncio.start_unix_server(talk, sock=listening, limit=_LINE_LIMIT)
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
+        serving.unlink()
         server.close()
         for task in talks:
             task.cancel()
@@ -59,6 +62,8 @@ async def controlled(daemon: Daemon, path: Path | None) -> AsyncIterator[None]:
 def _listen(path: Path) -> socket.socket | None:
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if path.exists() and not path.is_socket():
+            raise ConfigError("there is a file of that name that is no socket")
         if _is_served(path):
             raise ConfigError("another daemon serves it")
         path.unlink(missing_ok=True)
@@ -76,9 +81,39 @@ def _is_served(path: Path) -> bool:
 
 async def _talk(daemon: Daemon, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     async for line in _lines(reader):
-        async for answer in _answers(daemon, line):
-            writer.write(json.dumps(answer).encode() + b"\n")
-            await writer.drain()
+        if _is_watch(line):
+            await _watched(daemon, reader, writer)
+            return
+        await _tell(writer, await _answer(daemon, line))
+    await _flushed(writer)
+
+
+async def _flushed(writer: asyncio.StreamWriter) -> None:
+    """What was written is on its way before the connection is cut."""
+    writer.close()
+    await writer.wait_closed()
+
+
+async def _watched(daemon: Daemon, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Tells of every change until the watcher hangs up."""
+
+    async def tell_changes() -> None:
+        with suppress(ConnectionError):
+            async for _ in daemon.changed.changes():
+                await _tell(writer, {"ok": report(daemon)})
+                await asyncio.sleep(_WATCH_INTERVAL)
+
+    telling = asyncio.create_task(tell_changes())
+    try:
+        await reader.read()
+    finally:
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+
+
+async def _tell(writer: asyncio.StreamWriter, answer: Mapping[str, object]) -> None:
+    writer.write(json.dumps(answer).encode() + b"\n")
+    await writer.drain()
 
 
 async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
@@ -87,23 +122,23 @@ async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
             yield line
 
 
-async def _answers(daemon: Daemon, line: bytes) -> AsyncIterator[Mapping[str, object]]:
+def _is_watch(line: bytes) -> bool:
+    with suppress(ConfigError):
+        return _request(line).get("do") == "watch"
+    return False
+
+
+async def _answer(daemon: Daemon, line: bytes) -> Mapping[str, object]:
     try:
-        request = _request(line)
-        if request.get("do") == "watch":
-            async for _ in daemon.changed.changes():
-                yield {"ok": report(daemon)}
-                await asyncio.sleep(_WATCH_INTERVAL)
-        else:
-            yield {"ok": await _do(daemon, request)}
+        return {"ok": await _do(daemon, _request(line))}
     except PlugwrightError as error:
-        yield {"error": str(error)}
+        return {"error": str(error)}
 
 
 def _request(line: bytes) -> dict[str, object]:
     try:
         request = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"not JSON: {error}") from error
     if not isinstance(request, dict):
         raise ConfigError("a request is a JSON object")

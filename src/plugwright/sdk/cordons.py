@@ -4,9 +4,11 @@ import json
 import logging
 import os
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 
-from plugwright.errors import ConfigError
+from plugwright.errors import ConfigError, InvalidValue
+from plugwright.model import Device
 
 __all__ = ["Cordons"]
 
@@ -43,16 +45,32 @@ class Cordons:
 def _load(path: Path) -> Reasons:
     try:
         stored = json.loads(path.read_bytes())
-        return {str(resource): {str(each): str(why) for each, why in ids.items()} for resource, ids in stored.items()}
+        return {str(resource): _checked(ids) for resource, ids in stored.items()}
     except FileNotFoundError:
         return {}
-    except PermissionError as error:
+    except OSError as error:
         raise ConfigError(f"cannot read the cordons in {path}: {error.strerror}") from error
-    except (OSError, ValueError, AttributeError) as error:
-        aside = path.with_name(f"{path.name}.unreadable")
-        path.replace(aside)
+    except (ValueError, AttributeError, RecursionError) as error:
+        aside = _put_aside(path)
         logger.error("cordons not readable, put aside", extra={"path": str(aside), "error": str(error)})
         return {}
+
+
+def _checked(ids: Mapping[str, str]) -> dict[str, str]:
+    """Without what no device could be called or be out of order for: it would break the whole resource."""
+    good = {}
+    for each, why in ids.items():
+        try:
+            good[Device(each, "Unhealthy", why).id] = why
+        except InvalidValue as error:
+            logger.error("cordon not taken over", extra={"id": each, "error": str(error)})
+    return good
+
+
+def _put_aside(path: Path) -> Path:
+    """Under a name that no earlier one has: nothing is lost."""
+    number = next(each for each in count(1) if not path.with_name(f"{path.name}.unreadable-{each}").exists())
+    return path.replace(path.with_name(f"{path.name}.unreadable-{number}"))
 
 
 def _save(path: Path, reasons: Reasons) -> None:
@@ -64,5 +82,15 @@ def _save(path: Path, reasons: Reasons) -> None:
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)
+        _sync_directory(path.parent)
     except OSError as error:
         raise ConfigError(f"cannot keep the cordon in {path}: {error.strerror}; nothing was changed") from error
+
+
+def _sync_directory(directory: Path) -> None:
+    """A rename is on disk only when the directory is."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

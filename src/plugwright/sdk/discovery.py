@@ -9,6 +9,7 @@ from plugwright.errors import PluginError
 from plugwright.sdk.backoff import Backoff
 from plugwright.sdk.calls import Caller
 from plugwright.sdk.inventory import Inventory
+from plugwright.sdk.newest import Newest
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.settings import Patience
 from plugwright.sdk.tally import Tally
@@ -23,7 +24,7 @@ _STEADY = 10.0  # a discovery that worked for this long fails for the first time
 
 class Discovery:
     def __init__(self, inventory: Inventory, caller: Caller, tally: Tally, patience: Patience) -> None:
-        self.failing = ""
+        self.failing = Newest("")
         self._inventory, self._caller, self._tally, self._patience = inventory, caller, tally, patience
         self._backoff = Backoff(min(0.1, patience.discovery / 10), _LONGEST_RETRY)
         self._said = ""
@@ -48,7 +49,7 @@ class Discovery:
                 async for devices in lists:
                     self._take(devices)
             if self._inventory.newest.value is None:
-                why = self._inventory.refused or "it yielded none"
+                why = self._inventory.refused.value or "it yielded none"
                 raise PluginError(f"discover() of {self._inventory.resource} ended without a good list: {why}")
         except PluginError as error:
             if time.monotonic() - began > _STEADY:
@@ -64,10 +65,10 @@ class Discovery:
             self._inventory.find(devices)
         except PluginError as error:
             self._tally.lists_refused += 1
-            if self._inventory.refused != str(error):
+            if self._inventory.refused.value != str(error):
                 facts = {"resource": self._inventory.resource, "error": str(error)}
                 logger.error("device list refused, the last good one stays", extra=facts)
-            self._inventory.refused = str(error)
+            self._inventory.refuse(str(error))
             return
         self._recovered()
 
@@ -77,8 +78,13 @@ class Discovery:
             facts = {"resource": self._inventory.resource, "error": str(error)}
             logger.error("discover() failed, the last list stays and it is tried again", extra=facts)
         logger.debug("discover() failed here", exc_info=error)
-        self.failing = self._said = str(error)
+        self._said = str(error)
+        self._stand(str(error))
         self._expect()
+
+    def _stand(self, failing: str) -> None:
+        if failing != self.failing.value:
+            self.failing.publish(failing)
 
     def _expect(self) -> None:
         """A list is due: without one, the devices cannot be trusted after a while."""
@@ -87,7 +93,7 @@ class Discovery:
 
     def _overdue(self) -> None:
         resource = self._inventory.resource
-        reason = self.failing or f"discover() has yielded no list for {self._patience.discovery:g} s"
+        reason = self.failing.value or f"discover() has yielded no list for {self._patience.discovery:g} s"
         logger.error("no device list, devices turn Unhealthy", extra={"resource": resource, "error": reason})
         self._untrusted = True
         self._inventory.fail(reason)
@@ -96,7 +102,8 @@ class Discovery:
     def _recovered(self) -> None:
         if self._untrusted:
             logger.info("discover() works again", extra={"resource": self._inventory.resource})
-        self.failing, self._untrusted = "", False
+        self._untrusted = False
+        self._stand("")
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

@@ -53,7 +53,7 @@ def compose(knowledge: Knowledge) -> dict[str, Device]:
 class Inventory:
     def __init__(self, resource: str, clock: Callable[[], float] = time.time) -> None:
         self.resource = resource
-        self.refused = ""  # why the last list was not taken
+        self.refused = Newest("")  # why the last list was not taken
         self._clock = clock
         self._knowledge = Knowledge()
         self._departures: dict[str, float] = {}
@@ -75,7 +75,11 @@ class Inventory:
         self._take(replace(known, found=found, departed=departed, failure=""), publish=True)
         now = self._clock()
         self._departures = {each: self._departures.get(each, now) for each in departed}
-        self.refused = ""
+        self.refuse("")
+
+    def refuse(self, reason: str) -> None:
+        if reason != self.refused.value:
+            self.refused.publish(reason)
 
     def hold(self, held: Mapping[str, tuple[int, ...]]) -> None:
         """Lists devices that pods hold, with their NUMA nodes, as departed unless they are found."""

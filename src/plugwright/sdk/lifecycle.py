@@ -180,11 +180,11 @@ class Lifecycle:
             self._retry.reset()
 
     def _registered(self, serving: Serving) -> None:
-        self._service.tally.registrations["ok"] += 1
         self._retry.reset()
         self._settled(serving.path.name)
 
     def _settled(self, endpoint: str) -> None:
+        self._service.tally.registrations["ok"] += 1
         self.endpoint, self._said = endpoint, ""
         self._stand(State.REGISTERED)
         logger.info("registered", extra={"resource": self.resource, "endpoint": endpoint})

@@ -1,5 +1,6 @@
 """How log records look to a person: the message, then its facts. `cli.logs` chooses between this and JSON."""
 
+import json
 import logging
 import time
 
@@ -23,4 +24,4 @@ class HumanFormatter(logging.Formatter):
 
 def _shown(value: object) -> str:
     text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    return f'"{text}"' if " " in text else text
+    return text if text.isprintable() and not set(text) & set(' "') and text else json.dumps(text, ensure_ascii=False)

@@ -5,7 +5,7 @@ event loop.
 """
 
 import logging
-import sys
+import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from plugwright.errors import ConfigError
 from plugwright.sdk.lifecycle import State
-from plugwright.sdk.report import is_ready
+from plugwright.sdk.reporting import is_ready
 from plugwright.sdk.runtime import Daemon
 
 __all__ = ["answering_probes"]
@@ -34,12 +34,15 @@ def answering_probes(daemon: Daemon, address: str) -> Iterator[None]:
         while not stopping.is_set():
             server.handle_request()  # waits without a time-out: no periodic wake-ups
 
-    threading.Thread(target=work, name="plugwright-probes", daemon=True).start()
+    thread = threading.Thread(target=work, name="plugwright-probes", daemon=True)
+    thread.start()
     logger.info("answering probes", extra={"address": "{}:{}".format(*server.server_address[:2])})
     try:
         yield
     finally:
         stopping.set()
+        server.socket.shutdown(socket.SHUT_RDWR)  # wakes the thread, which sleeps in accept
+        thread.join()
         server.server_close()
 
 
@@ -48,7 +51,8 @@ def _bind(address: str, application: Callable[..., Iterable[bytes]]) -> WSGIServ
     if not host or not port.isdecimal() or int(port) > 65535:
         raise ConfigError(f"an address to listen on looks like 127.0.0.1:9400, not {address!r}")
     try:
-        return make_server(host.strip("[]"), int(port), application, _Server, _Quiet)
+        kind = _Server6 if ":" in host else _Server
+        return make_server(host.strip("[]"), int(port), application, kind, _Quiet)
     except OSError as error:
         raise ConfigError(f"cannot listen on {address}: {error.strerror or error}") from error
 
@@ -56,6 +60,10 @@ def _bind(address: str, application: Callable[..., Iterable[bytes]]) -> WSGIServ
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     block_on_close = False
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
 
 
 class _Quiet(WSGIRequestHandler):
@@ -85,9 +93,6 @@ def _application(daemon: Daemon) -> Callable[..., Iterable[bytes]]:
 
 
 def _metrics(daemon: Daemon) -> Callable[..., Iterable[bytes]] | None:
-    loaded: dict[str, object] = dict(sys.modules)
-    if loaded.get("ssl", "unknown") is None:
-        del sys.modules["ssl"]  # `plugwright run` does without it; prometheus_client does not
     try:
         from plugwright.sdk import metrics
     except ImportError:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from plugwright.errors import ConfigError, InvalidValue
-from plugwright.model import Resource
+from plugwright.model import Resource, some
 from plugwright.protocol.paths import check_socket_path
 from plugwright.sdk import departures, holders, sockets
 from plugwright.sdk.calls import Caller
@@ -42,7 +42,8 @@ class ResourceRuntime:
 
     def ring(self, bell: Callable[[], None]) -> None:
         """Calls `bell` whenever something that `status` shows has changed."""
-        for part in (self.inventory.newest, self.service.streams, self.lifecycle.standing):
+        parts = (self.inventory.newest, self.inventory.refused, self.discovery.failing)
+        for part in (*parts, self.service.streams, self.lifecycle.standing):
             part.bell = bell
 
     async def run(self) -> None:
@@ -131,8 +132,10 @@ class Daemon:
     def cordon(self, resource: str, device_id: str, reason: str) -> None:
         runtime = self.resource(resource)
         snapshot = runtime.inventory.newest.value
-        if snapshot is None or device_id not in snapshot.devices:
-            raise ConfigError(f"{resource} has no device {device_id!r}")
+        devices = snapshot.devices if snapshot is not None else {}
+        if device_id not in devices:
+            raise ConfigError(f"{resource} has no device {device_id!r} (there is: {some(devices)})")
+        devices[device_id].unhealthy(reason)  # refuses a reason that could not be kept
         self._cordons.add(resource, device_id, reason)
         runtime.inventory.cordon(self._cordons.of(resource))
 
@@ -145,8 +148,7 @@ class Daemon:
 
     def resource(self, name: str) -> ResourceRuntime:
         if name not in self.resources:
-            served = ", ".join(sorted(self.resources)) or "none"
-            raise ConfigError(f"no resource {name!r} is served here (there is: {served})")
+            raise ConfigError(f"no resource {name!r} is served here (there is: {some(sorted(self.resources))})")
         return self.resources[name]
 
     def _start(self, plugin: Plugin) -> None:

@@ -1,0 +1,120 @@
+"""`plugwright cordon`: a device taken out by an operator stays out, whatever happens to the daemon."""
+
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from tests.cli.processes import Ended, Node
+
+from plugwright import Settings, serving
+from plugwright.plugins.mock import Mock, MockOptions
+from tiny_kubelet import Endpoint, TinyKubelet
+
+
+@pytest.fixture
+def node(kubelet: TinyKubelet) -> Node:
+    node = Node(kubelet.paths.root)
+    node.configure(gpu={"count": 2})
+    return node
+
+
+@asynccontextmanager
+async def two_devices(kubelet: TinyKubelet, settings: Settings, node: Node) -> AsyncIterator[Endpoint]:
+    """A daemon in this process."""
+    placed = replace(settings, state_dir=node.state, control_socket=node.control)
+    async with serving(Mock("mock/gpu", MockOptions(count=2)), settings=placed):
+        yield await kubelet.endpoint("mock/gpu", 2)
+
+
+async def reasons(node: Node) -> list[str]:
+    """Why each device is as it is."""
+    report = json.loads((await node.ask("status", "-o", "json")).out)
+    return [device["reason"] for device in report["resources"][0]["devices"]]
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+async def test_a_cordon_outlives_the_daemon_until_it_is_taken_back(
+    kubelet: TinyKubelet, node: Node, end: signal.Signals
+) -> None:
+    async with node.daemon() as daemon:
+        before = await kubelet.endpoint("mock/gpu", 2)
+        first, _ = before.devices
+        done = await node.ask("cordon", "mock/gpu", first, "--reason", "fan replaced on Monday")
+        assert done == Ended(0, f"{first} of mock/gpu is cordoned: fan replaced on Monday\n", "")
+        await kubelet.health("mock/gpu", first, "Unhealthy")
+        daemon.signal(end)
+        await daemon.ends()
+    async with node.daemon():
+        await kubelet.until(lambda kubelet: kubelet.endpoints["mock/gpu"] is not before)
+        after = await kubelet.endpoint("mock/gpu", 2)
+        assert [device.health for device in after.lists[0]] == ["Unhealthy", "Healthy"]
+        assert await reasons(node) == ["cordoned: fan replaced on Monday", ""]
+        done = await node.ask("uncordon", "mock/gpu", first)
+        assert done == Ended(0, f"{first} of mock/gpu is no longer cordoned\n", "")
+        await kubelet.health("mock/gpu", first, "Healthy")
+
+
+async def test_what_is_not_there_is_not_cordoned(kubelet: TinyKubelet, settings: Settings, node: Node) -> None:
+    async with two_devices(kubelet, settings, node) as gpu:
+        first, _ = gpu.devices
+        unknown = await node.ask("cordon", "mock/gpu", "mock-9", "--reason", "x")
+        assert (unknown.code, unknown.out, unknown.err.count("\n")) == (1, "", 1)
+        assert unknown.err.startswith("plugwright: mock/gpu has no device 'mock-9'")
+        elsewhere = await node.ask("cordon", "mock/nic", first, "--reason", "x")
+        said = "plugwright: no resource 'mock/nic' is served here (there is: mock/gpu)\n"
+        assert elsewhere == Ended(1, "", said)
+        never = await node.ask("uncordon", "mock/gpu", first)
+        assert never == Ended(1, "", f"plugwright: '{first}' of mock/gpu is not cordoned\n")
+        assert not node.state.exists()
+
+
+async def test_an_unknown_id_is_answered_with_the_known_ones(
+    kubelet: TinyKubelet, settings: Settings, node: Node
+) -> None:
+    async with two_devices(kubelet, settings, node) as gpu:
+        done = await node.ask("cordon", "mock/gpu", "mock-9", "--reason", "x")
+        assert all(each in done.err for each in gpu.devices)
+
+
+async def test_a_cordon_that_cannot_be_kept_is_not_made(kubelet: TinyKubelet, settings: Settings, node: Node) -> None:
+    node.state.mkdir()
+    node.state.joinpath(".cordons.json.new").mkdir()
+    async with two_devices(kubelet, settings, node) as gpu:
+        first, _ = gpu.devices
+        done = await node.ask("cordon", "mock/gpu", first, "--reason", "x")
+        path = node.state / "cordons.json"
+        said = f"plugwright: cannot keep the cordon in {path}: Is a directory; nothing was changed\n"
+        assert done == Ended(1, "", said)
+        assert await reasons(node) == ["", ""]
+        assert len(gpu.lists) == 1
+
+
+async def test_a_reason_that_is_no_text_is_not_kept(kubelet: TinyKubelet, settings: Settings, node: Node) -> None:
+    async with two_devices(kubelet, settings, node) as gpu:
+        first, _ = gpu.devices
+        done = await node.ask("cordon", "mock/gpu", first, "--reason", os.fsdecode(b"\xff"))
+        assert (done.code, done.err.count("\n")) == (1, 1)
+    placed = replace(settings, state_dir=node.state)
+    async with serving(Mock("mock/gpu", MockOptions(count=2)), settings=placed) as daemon:
+        runtime = daemon.resource("mock/gpu")
+        await runtime.lifecycle.standing.until(lambda standing: standing.state == "registered")
+        assert runtime.inventory.refused.value == ""
+
+
+async def test_cordons_that_cannot_be_read_are_put_aside(kubelet: TinyKubelet, node: Node) -> None:
+    node.state.mkdir()
+    node.state.joinpath("cordons.json").write_text('{"mock/gpu": ["half a fi')
+    async with node.daemon() as daemon:
+        await daemon.err.until("cordons not readable, put aside")
+        await kubelet.endpoint("mock/gpu", 2)
+    assert node.state.joinpath("cordons.json.unreadable-1").read_text() == '{"mock/gpu": ["half a fi'
+
+
+async def test_a_reason_must_be_given(node: Node) -> None:
+    done = await node.ask("cordon", "mock/gpu", "mock-0")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.splitlines()[-1] == "Error: Missing option '--reason'."

@@ -1,0 +1,60 @@
+"""What a daemon writes: one record a line, for machines or for people, and no more than asked for."""
+
+import json
+import re
+from datetime import datetime
+
+import pytest
+from tests.cli.processes import Node
+
+from tiny_kubelet import TinyKubelet
+
+
+@pytest.fixture
+def node(kubelet: TinyKubelet) -> Node:
+    node = Node(kubelet.paths.root)
+    node.configure(gpu={"count": 2})
+    return node
+
+
+async def written(kubelet: TinyKubelet, node: Node, *flags: str) -> list[str]:
+    """The log of a daemon that registers, gives out a device, refuses another and reads a bad file."""
+    async with node.daemon(*flags) as daemon:
+        gpu = await kubelet.endpoint("mock/gpu", 2)
+        await gpu.client.allocate(list(gpu.devices))
+        bad = node.config.with_name("bad")
+        bad.write_text("resources: []\ncuont: 1\n")
+        bad.replace(node.config)
+        await daemon.err.until("new configuration refused")
+    assert daemon.out.all == []
+    return daemon.err.all
+
+
+async def test_json_is_one_object_a_line(kubelet: TinyKubelet, node: Node) -> None:
+    records = [
+        json.loads(line) for line in await written(kubelet, node, "--log-format", "json", "--log-level", "debug")
+    ]
+    assert {"time", "level", "message"} <= set.intersection(*(set(record) for record in records))
+    by_message = {record["message"]: record for record in records}
+    gpu = kubelet.endpoints["mock/gpu"]
+    registered = by_message["registered"]
+    assert (registered["level"], registered["resource"]) == ("info", "mock/gpu")
+    assert registered["endpoint"] == gpu.request.endpoint
+    assert datetime.fromisoformat(registered["time"]).tzinfo is not None
+    assert by_message["allocated"]["devices"] == list(gpu.devices)
+    refused = by_message["new configuration refused, the old one stays"]
+    assert (refused["level"], refused["error"]) == ("error", "plugwright.yaml:2: unknown key 'cuont'")
+    assert by_message["stopped"]["level"] == "info"
+
+
+async def test_people_read_a_clock_a_level_a_message_and_facts(kubelet: TinyKubelet, node: Node) -> None:
+    lines = await written(kubelet, node)
+    endpoint = kubelet.endpoints["mock/gpu"].request.endpoint
+    [registered] = [line for line in lines if "registered" in line]
+    shape = rf"\d\d:\d\d:\d\d info    registered  resource=mock/gpu endpoint={endpoint}"
+    assert re.fullmatch(shape, registered)
+
+
+async def test_a_level_leaves_out_what_is_below_it(kubelet: TinyKubelet, node: Node) -> None:
+    lines = await written(kubelet, node, "--log-level", "error", "--log-format", "json")
+    assert [json.loads(line)["message"] for line in lines] == ["new configuration refused, the old one stays"]

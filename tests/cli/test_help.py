@@ -1,0 +1,101 @@
+"""The command line explains itself: help with an example everywhere, and completion for three shells."""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from tests.cli.processes import ended, python
+
+from plugwright import __version__
+from plugwright.cli.main import cli
+from plugwright.cli.run import run
+
+ONLY_ONCE = ("check", "print_config")  # flags of one call, not settings of a daemon
+CHECK = {"bash": ["bash", "-n"], "zsh": ["zsh", "-n"], "fish": ["fish", "--no-execute"]}
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        yield (*path, name)
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+
+
+COMMANDS = sorted(commands(cli))
+WITHOUT_EXAMPLE = [("mock", name) for name in ("add", "fail", "recover", "remove")]
+
+
+def help_of(*path: str) -> str:
+    result = CliRunner().invoke(cli, [*path, "--help"], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert result.output == CliRunner().invoke(cli, [*path, "-h"]).output
+    return result.output
+
+
+def example(*path: str) -> str:
+    return " ".join(help_of(*path).partition("Example:")[2].split())
+
+
+def test_help_names_every_command_and_begins_with_an_example() -> None:
+    text = help_of()
+    assert "plugwright run -c plugwright.yaml" in text
+    assert all(f"\n  {path[0]} " in text for path in COMMANDS)
+
+
+@pytest.mark.parametrize("path", [path for path in COMMANDS if path not in WITHOUT_EXAMPLE], ids=" ".join)
+def test_the_help_of_each_command_has_an_example(path: tuple[str, ...]) -> None:
+    assert f"plugwright {' '.join(path)} " in example(*path)
+
+
+@pytest.mark.parametrize("path", WITHOUT_EXAMPLE, ids=" ".join)
+def test_the_help_of_each_mock_command_has_an_example(path: tuple[str, ...]) -> None:
+    assert f"plugwright {' '.join(path)} " in example(*path)
+
+
+def test_the_help_of_run_names_the_variable_of_each_setting() -> None:
+    text = "".join(help_of("run").split())
+    settings = [option for option in run.params if isinstance(option, click.Option) and option.name not in ONLY_ONCE]
+    assert len(settings) >= 9
+    assert all(f"envvar:{option.envvar}" in text for option in settings)
+
+
+@pytest.mark.parametrize("arguments", [["no-such-command"], ["mock", "no-such-command"], ["cordon"], ["mock", "fail"]])
+def test_a_wrong_call_is_exit_code_2(arguments: list[str]) -> None:
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1].startswith("Error: ")
+
+
+async def test_the_version_is_printed() -> None:
+    done = await ended([str(Path(sys.executable).with_name("plugwright")), "--version"])
+    assert (done.code, done.out, done.err) == (0, f"plugwright {__version__}\n", "")
+
+
+@pytest.mark.parametrize("shell", CHECK)
+async def test_completion_is_a_script_that_the_shell_takes(shell: str, tmp_path: Path) -> None:
+    done = await ended(python("-m", "plugwright", "completion", shell))
+    assert (done.code, done.err) == (0, "")
+    assert f"_PLUGWRIGHT_COMPLETE={shell}_complete" in done.out
+    if shutil.which(shell):
+        script = tmp_path / "completion"
+        script.write_text(done.out)
+        assert (await ended([*CHECK[shell], str(script)])).code == 0
+
+
+async def test_completion_of_no_shell_is_a_wrong_call() -> None:
+    done = await ended(python("-m", "plugwright", "completion", "tcsh"))
+    assert (done.code, done.out) == (2, "")
+
+
+async def test_completion_knows_commands_and_flags() -> None:
+    program = str(Path(sys.executable).with_name("plugwright"))
+    words = {"_PLUGWRIGHT_COMPLETE": "bash_complete", "COMP_WORDS": "plugwright mo", "COMP_CWORD": "1"}
+    assert (await ended([program], words)).out == "plain,mock\n"
+    words |= {"COMP_WORDS": "plugwright run --kub", "COMP_CWORD": "2"}
+    assert (await ended([program], words)).out == "plain,--kubelet-dir\n"

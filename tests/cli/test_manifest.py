@@ -1,0 +1,72 @@
+"""`plugwright manifest`: what the chart says, without Helm."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from tests.deploy.rendered import Object, one
+
+from plugwright.cli.manifest import manifest
+
+FILE = "# ours\nresources:\n  - name: example.com/widget   # two of them\n    mock: {count: 2}\n"
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(manifest, [str(each) for each in arguments])
+
+
+def printed(*arguments: object) -> dict[str, Object]:
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    return {each["kind"]: each for each in yaml.safe_load_all(result.output)}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "plugwright.yaml"
+    path.write_text(FILE)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["ServiceAccount", "ConfigMap", "DaemonSet"])
+def test_it_says_what_the_chart_says_with_its_default_values(kind: str) -> None:
+    name = "plugwright"
+    rendered = one("mock", kind, name)
+    for helms_own in ("app.kubernetes.io/managed-by", "helm.sh/chart"):
+        del rendered["metadata"]["labels"][helms_own]
+    assert printed()[kind] == rendered
+
+
+def test_the_file_is_taken_as_it_is_with_its_comments(path: Path) -> None:
+    assert printed("-c", path)["ConfigMap"]["data"] == {"plugwright.yaml": FILE}
+
+
+def test_a_bad_file_is_refused_with_its_line(path: Path) -> None:
+    path.write_text("resources:\n  - name: example.com/widget\n    mokc: {}\n")
+    result = run("-c", path)
+    assert "plugwright.yaml:3" in str(result.exception)
+    assert result.output == ""
+
+
+def test_namespace_and_image_are_as_asked() -> None:
+    found = printed("--namespace", "devices", "--image", "registry.example.com/plugwright@sha256:00")
+    assert found["Namespace"]["metadata"]["name"] == "devices"
+    assert {each["metadata"].get("namespace", "devices") for each in found.values()} == {"devices"}
+    container = found["DaemonSet"]["spec"]["template"]["spec"]["containers"][0]
+    assert container["image"] == "registry.example.com/plugwright@sha256:00"
+
+
+@pytest.mark.parametrize("namespace", ["default", "kube-system"])
+def test_a_namespace_that_is_there_already_is_not_made_nor_deleted(namespace: str) -> None:
+    assert "Namespace" not in printed("--namespace", namespace)
+
+
+@pytest.mark.parametrize("namespace", ["", "Devices", "a b", "-a", "x" * 64])
+def test_what_cannot_be_a_namespace_is_a_wrong_call(namespace: str) -> None:
+    assert run("--namespace", namespace).exit_code == 2
+
+
+def test_the_same_is_printed_every_time() -> None:
+    assert run().output == run().output
+    assert "&id" not in run().output

@@ -1,0 +1,94 @@
+"""`plugwright mock`: failure, recovery and hot-plug, rehearsed and seen by the kubelet."""
+
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.cli.processes import Ended, Node
+
+from plugwright import Settings, serving
+from plugwright.plugins.mock import Mock, MockOptions
+from tiny_kubelet import Endpoint, TinyKubelet
+
+
+@pytest.fixture
+def node(root: Path) -> Node:
+    return Node(root)
+
+
+@asynccontextmanager
+async def gpus_and_nics(kubelet: TinyKubelet, settings: Settings, node: Node) -> AsyncIterator[Endpoint]:
+    """Two mock GPUs, whose endpoint it is, and two mock NICs."""
+    mocks = [Mock(resource, MockOptions(count=2)) for resource in ("mock/gpu", "mock/nic")]
+    async with serving(*mocks, settings=replace(settings, control_socket=node.control)):
+        await kubelet.endpoint("mock/nic", 2)
+        yield await kubelet.endpoint("mock/gpu", 2)
+
+
+async def test_a_device_fails_and_recovers(kubelet: TinyKubelet, settings: Settings, node: Node) -> None:
+    async with gpus_and_nics(kubelet, settings, node) as gpu:
+        first, _ = gpu.devices
+        failed = await node.ask("mock", "fail", first, "--reason", "fell off the bus")
+        assert failed == Ended(0, f"{first} of mock/gpu: fail\n", "")
+        await kubelet.health("mock/gpu", first, "Unhealthy")
+        assert (await node.ask("mock", "recover", first)).code == 0
+        await kubelet.health("mock/gpu", first, "Healthy")
+
+
+async def test_a_device_is_pulled_out_and_another_plugged_in(
+    kubelet: TinyKubelet, settings: Settings, node: Node
+) -> None:
+    async with gpus_and_nics(kubelet, settings, node) as gpu:
+        first, second = gpu.devices
+        assert (await node.ask("mock", "remove", first)).code == 0
+        await kubelet.health("mock/gpu", first, "Unhealthy")
+        added = await node.ask("mock", "add", "spare-1", "--resource", "mock/gpu")
+        assert added == Ended(0, "spare-1 of mock/gpu: add\n", "")
+        await kubelet.health("mock/gpu", "spare-1", "Healthy")
+        assert gpu.devices[second].healthy
+
+
+async def test_a_device_without_an_id_gets_one(kubelet: TinyKubelet, settings: Settings, node: Node) -> None:
+    async with gpus_and_nics(kubelet, settings, node):
+        added = await node.ask("mock", "add", "--resource", "mock/nic")
+        nic = await kubelet.endpoint("mock/nic", 3)
+        new = list(nic.devices)[-1]
+        assert new.startswith("mock-2-")
+        assert added.out == f"{new} of mock/nic: add\n"
+
+
+async def test_what_cannot_be_done_is_one_line(kubelet: TinyKubelet, settings: Settings, node: Node) -> None:
+    async with gpus_and_nics(kubelet, settings, node) as gpu:
+        first, second = gpu.devices
+        for arguments, said in {
+            ("fail", "mock-9"): "no resource has a device 'mock-9'",
+            ("fail", "mock-9", "--resource", "mock/gpu"): (
+                f"mock/gpu has no device 'mock-9' (there is: {first}, {second})"
+            ),
+            ("recover", first, "--resource", "mock/fpga"): (
+                "no resource 'mock/fpga' is served here (there is: mock/gpu, mock/nic)"
+            ),
+            ("add", "spare-1"): "say which with --resource: mock/gpu, mock/nic",
+            ("add", second, "--resource", "mock/gpu"): f"mock/gpu has {second!r} already",
+            ("add", "../spare", "--resource", "mock/gpu"): (
+                "a mock device's id has letters, digits, '-', '_' and '.', not '../spare'"
+            ),
+        }.items():
+            assert await node.ask("mock", *arguments) == Ended(1, "", f"plugwright: {said}\n")
+        assert len(gpu.lists) == 1
+
+
+async def test_a_reason_that_is_no_text_harms_no_other_device(
+    kubelet: TinyKubelet, settings: Settings, node: Node
+) -> None:
+    async with gpus_and_nics(kubelet, settings, node) as gpu:
+        first, second = gpu.devices
+        await node.ask("mock", "fail", first, "--reason", os.fsdecode(b"\xff"))
+        await node.ask("mock", "fail", second)
+        await kubelet.health("mock/gpu", second, "Unhealthy")
+        report = json.loads((await node.ask("status", "-o", "json")).out)
+        assert [resource["discovery"] for resource in report["resources"]] == ["", ""]

@@ -1,0 +1,132 @@
+"""`plugwright status`: what the daemon serves, once or again and again."""
+
+import json
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tests.cli.processes import Node, running
+
+from plugwright import ConfigError, Settings, serving
+from plugwright.cli.main import cli
+from plugwright.plugins.mock import Mock, MockOptions
+from plugwright.sdk.runtime import Daemon
+from tiny_kubelet import TinyKubelet
+
+
+@pytest.fixture
+def node(root: Path) -> Node:
+    return Node(root)
+
+
+@pytest.fixture
+def controlled(settings: Settings, node: Node) -> Settings:
+    return replace(settings, control_socket=node.control)
+
+
+@asynccontextmanager
+async def one_of_two_failed(kubelet: TinyKubelet, settings: Settings) -> AsyncIterator[tuple[Daemon, str, str]]:
+    """A daemon with two devices, the second of which has fallen off the bus."""
+    async with serving(Mock("mock/gpu", MockOptions(count=2, numa=2)), settings=settings) as daemon:
+        first, second = (await kubelet.endpoint("mock/gpu", 2)).devices
+        await daemon.resource("mock/gpu").command("fail", {"id": second, "reason": "fell off the bus"})
+        await kubelet.health("mock/gpu", second, "Unhealthy")
+        await daemon.resource("mock/gpu").lifecycle.standing.until(lambda standing: standing.state == "registered")
+        yield daemon, first, second
+
+
+async def test_text_shows_each_device_with_health_and_reason(
+    kubelet: TinyKubelet, controlled: Settings, node: Node
+) -> None:
+    async with one_of_two_failed(kubelet, controlled) as (_, first, second):
+        done = await node.ask("status")
+    assert (done.code, done.err) == (0, "")
+    head, columns, *devices = [line.split() for line in done.out.splitlines()]
+    assert head[:2] == ["mock/gpu", "registered"]
+    assert head[3:] == ["1", "watching,", "1", "of", "2", "healthy"]
+    assert columns == ["ID", "HEALTH", "NUMA", "SINCE", "REASON"]
+    assert [device[:3] for device in devices] == [[first, "Healthy", "0"], [second, "Unhealthy", "1"]]
+    assert devices[1][4:] == ["fell", "off", "the", "bus"]
+    assert "\033" not in done.out
+
+
+async def test_json_has_every_fact(kubelet: TinyKubelet, controlled: Settings, node: Node) -> None:
+    async with one_of_two_failed(kubelet, controlled) as (_, first, second):
+        done = await node.ask("status", "--output", "json")
+        endpoint = kubelet.endpoints["mock/gpu"].request.endpoint
+    assert (done.code, done.err) == (0, "")
+    report = json.loads(done.out)
+    [gpu] = report.pop("resources")
+    devices = {device["id"]: device for device in gpu.pop("devices")}
+    directory = str(kubelet.paths.device_plugins)
+    assert report == {"ready": True, "registration": "direct", "directory": directory, "stalled": "", "stalls": 0}
+    assert devices[first].pop("since") <= devices[second].pop("since")
+    assert gpu.pop("since") <= time.time()
+    assert gpu == {
+        "name": "mock/gpu", "state": "registered", "reason": "", "endpoint": endpoint,
+        "streams": 1, "registrations": 1, "discovery": "", "refused": "",
+    }  # fmt: skip
+    assert devices[first]["health"] == "Healthy"
+    assert devices[second] == {
+        "id": second, "health": "Unhealthy", "reason": "fell off the bus", "numa": [1],
+        "attributes": {"index": 1, "model": "Mock", "memory": 2**34, "links": {}},
+    }  # fmt: skip
+
+
+async def test_a_daemon_without_a_kubelet_says_what_it_waits_for(controlled: Settings, node: Node) -> None:
+    async with serving(Mock("mock/gpu", MockOptions(count=0)), settings=controlled):
+        done = await node.ask("status")
+    head, reason = done.out.splitlines()
+    assert head.startswith("mock/gpu  waiting ")
+    assert head.endswith("s, nobody watches, 0 of 0 healthy")
+    assert reason == f"  reason: no kubelet.sock in {node.root}/device-plugins"
+
+
+async def test_a_daemon_without_resources_says_so(controlled: Settings, node: Node) -> None:
+    async with serving(settings=controlled):
+        done = await node.ask("status")
+    assert (done.code, done.out) == (0, "no resources are served\n")
+
+
+async def test_watch_goes_on_until_the_daemon_ends(kubelet: TinyKubelet, node: Node) -> None:
+    node.configure(gpu={"count": 1})
+    async with running(node.command()) as daemon:
+        await daemon.err.until("registered")
+        [device] = (await kubelet.endpoint("mock/gpu")).devices
+        async with node.watch("--output", "json") as watch:
+            first = json.loads(await watch.out.until(device))
+            assert first["resources"][0]["devices"][0]["health"] == "Healthy"
+            await node.ask("mock", "fail", device, "--reason", "fell off the bus")
+            last = json.loads(await watch.out.until("fell off the bus"))
+            assert last["resources"][0]["devices"][0]["health"] == "Unhealthy"
+            daemon.signal(signal.SIGTERM)
+            assert await watch.ends() == 1
+        assert watch.err.all == ["plugwright: the daemon closed the connection"]
+
+
+async def test_watch_ends_by_ctrl_c_without_a_word(controlled: Settings, node: Node) -> None:
+    async with serving(Mock("mock/gpu"), settings=controlled), node.watch() as watch:
+        await watch.out.until("mock/gpu  waiting")
+        watch.signal(signal.SIGINT)
+        assert await watch.ends() == 130
+    assert "".join(watch.err.all) == ""
+
+
+async def test_without_a_daemon_it_says_so_in_one_line(node: Node) -> None:
+    done = await node.ask("status")
+    said = f"plugwright: no daemon here: there is no {node.control}; is `plugwright run` running?\n"
+    assert (done.code, done.out, done.err) == (1, "", said)
+
+
+@pytest.mark.parametrize("place", ["a-file/control.sock", "x" * 120])
+def test_a_place_that_cannot_be_opened_is_named(root: Path, place: str) -> None:
+    root.joinpath("a-file").touch()
+    result = CliRunner().invoke(cli, ["status", "--control-socket", str(root / place)])
+    assert (result.exit_code, result.output) == (1, "")
+    assert isinstance(result.exception, ConfigError)
+    assert str(result.exception).startswith(f"cannot open {root / place}: ")

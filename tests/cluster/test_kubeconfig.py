@@ -1,0 +1,111 @@
+"""Which kubeconfig, which context, and what is made of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from plugwright.cluster.kubeconfig import chosen, files, load, proxy
+from plugwright.errors import ConfigError
+
+ONE: dict[str, object] = {
+    "current-context": "a",
+    "contexts": [{"name": "a", "context": {"cluster": "c", "user": "u"}}],
+    "clusters": [{"name": "c", "cluster": {"server": "https://one", "certificate-authority": "ca.crt"}}],
+    "users": [{"name": "u", "user": {"token": "t", "client-key": "/abs/key", "client-certificate": ""}}],
+}
+TWO: dict[str, object] = {
+    "current-context": "b",
+    "contexts": [{"name": "b", "context": {"cluster": "c"}}, {"name": "broken", "context": {"cluster": "none"}}],
+    "clusters": [{"name": "c", "cluster": {"server": "https://two"}}],
+    "users": None,
+}
+
+
+def written(path: Path, document: object) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_the_one_given_goes_before_the_environment_and_that_before_the_home(tmp_path: Path) -> None:
+    given, named = written(tmp_path / "given", ONE), written(tmp_path / "named", ONE)
+    default = written(tmp_path / ".kube" / "config", ONE)
+    environment = {"KUBECONFIG": f"{named}:{tmp_path / 'absent'}"}
+    assert files(given, environment, tmp_path) == [given]
+    assert files(None, environment, tmp_path) == [named]
+    assert files(None, {"KUBECONFIG": ""}, tmp_path) == [default]
+    assert files(None, {}, tmp_path / "elsewhere") == []
+
+
+def test_one_that_is_named_but_absent_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"there is no kubeconfig .*/absent"):
+        files(tmp_path / "absent", {}, tmp_path)
+    with pytest.raises(ConfigError, match="there is no kubeconfig /x, /y"):
+        files(None, {"KUBECONFIG": "/x:/y"}, tmp_path)
+
+
+def test_the_first_file_to_name_something_wins(tmp_path: Path) -> None:
+    document = load([written(tmp_path / "1", ONE), written(tmp_path / "2", TWO)])
+    assert document["current-context"] == "a"
+    assert chosen(document, "b")["clusters"] == chosen(document, None)["clusters"]
+
+
+def test_paths_are_relative_to_their_file_and_empty_members_are_none(tmp_path: Path) -> None:
+    document = chosen(load([written(tmp_path / "1", ONE)]), None)
+    cluster = {"server": "https://one", "certificate-authority": str(tmp_path / "ca.crt")}
+    assert document["clusters"] == [{"name": "c", "cluster": cluster}]
+    assert document["users"] == [{"name": "u", "user": {"token": "t", "client-key": "/abs/key"}}]
+
+
+def test_a_context_without_a_user_is_nobody(tmp_path: Path) -> None:
+    document = chosen(load([written(tmp_path / "2", TWO)]), None)
+    assert document["users"] == [{"name": "nobody", "user": {}}]
+
+
+def test_a_cluster_may_be_behind_a_proxy(tmp_path: Path) -> None:
+    clusters = [{"name": "c", "cluster": {"server": "https://one", "proxy-url": "http://gate:3128"}}]
+    assert proxy(chosen(load([written(tmp_path / "1", {**ONE, "clusters": clusters})]), None)) == "http://gate:3128"
+    assert proxy(chosen(load([written(tmp_path / "2", ONE)]), None)) is None
+
+
+@pytest.mark.parametrize(
+    ("context", "complaint"),
+    [("z", "no context 'z', only: b, broken"), ("broken", "names a cluster or a user that it does not have")],
+)
+def test_a_context_that_cannot_be_used_is_an_error(tmp_path: Path, context: str, complaint: str) -> None:
+    document = load([written(tmp_path / "2", TWO)])
+    with pytest.raises(ConfigError, match=complaint):
+        chosen(document, context)
+
+
+def test_without_a_current_context_one_must_be_chosen(tmp_path: Path) -> None:
+    document = load([written(tmp_path / "1", {**ONE, "current-context": ""})])
+    with pytest.raises(ConfigError, match="choose one with --context: a"):
+        chosen(document, None)
+    assert chosen(document, "a")["current-context"] == "a"
+
+
+@pytest.mark.parametrize("text", ["[]", "just text", "clusters: {a: 1}", "contexts: [1]", "a: [", "\x00"])
+def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=str(path)):
+        load([path])
+
+
+def test_a_credential_command_is_told_what_is_asked_and_v1_is_as_good_as_v1beta1(tmp_path: Path) -> None:
+    command = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": "./get",
+        "env": [{"name": "A", "value": "1"}],
+    }
+    document = chosen(
+        load([written(tmp_path / "1", {**ONE, "users": [{"name": "u", "user": {"exec": command}}]})]), None
+    )
+    users = document["users"]
+    assert isinstance(users, list)
+    made = users[0]["user"]["exec"]
+    assert (made["apiVersion"], made["command"]) == ("client.authentication.k8s.io/v1beta1", str(tmp_path / "get"))
+    assert made["env"][0] == {"name": "A", "value": "1"}
+    assert json.loads(made["env"][1]["value"])["apiVersion"] == "client.authentication.k8s.io/v1"

@@ -1,0 +1,170 @@
+"""The client of the API server: what it reads, and what becomes of everything that goes wrong."""
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.imitation import Cluster, Refusal, pod
+from tests.cluster.kubelet import Kubelet
+from tests.cluster.serving import TOKEN
+
+from plugwright.cluster.node import Account, Api, connect
+from plugwright.cluster.patch import adding, removing
+from plugwright.errors import ConfigError, MalformedMessage, PeerGone, PeerRefused, PlugwrightError
+
+
+def changed(kubeconfig: Path, change: Callable[[Any], None]) -> Account:
+    document = json.loads(kubeconfig.read_text())
+    change(document)
+    kubeconfig.write_text(json.dumps(document))
+    return Account(kubeconfig)
+
+
+def credential_command(directory: Path, answer: str) -> Callable[[Any], None]:
+    script = directory / "credentials"
+    script.write_text(f"#!/bin/sh\n{answer}\n")
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    command = {"apiVersion": "client.authentication.k8s.io/v1", "command": "./credentials"}
+    return lambda document: document["users"][0].update(user={"exec": command})
+
+
+def test_nodes_come_with_their_setters(api: Api, cluster: Cluster, kubelet_of_n1: Kubelet) -> None:
+    cluster.add_node("n2")
+    kubelet_of_n1.serve("mock/gpu", 9, unhealthy=1)
+    first, second = api.nodes()
+    assert (first.name, first.capacity, first.allocatable) == ("n1", {"mock/gpu": 10}, {"mock/gpu": 9})
+    assert first.setters["mock/gpu"].kubelet
+    assert (second.name, second.capacity) == ("n2", {})
+    assert api.find_node("n1") == first
+    assert api.find_node("n3") is None
+
+
+def test_pods_that_have_ended_or_wait_for_a_node_hold_nothing(api: Api, cluster: Cluster) -> None:
+    cluster.pods = [
+        pod("a", "n1", {"a/b": 1}),
+        pod("b", "n2", {"a/b": 1}),
+        pod("done", "n1", {"a/b": 1}, phase="Succeeded"),
+        pod("failed", "n1", {"a/b": 1}, phase="Failed"),
+        pod("waiting", "", {"a/b": 1}, phase="Pending"),
+    ]
+    assert [each.name for each in api.pods()] == ["a", "b"]
+    assert [each.name for each in api.pods("n1")] == ["a"]
+
+
+def test_device_classes(api: Api, cluster: Cluster) -> None:
+    cluster.classes = [{"metadata": {"name": "gpus"}, "spec": {"extendedResourceName": "a/b"}}]
+    assert api.device_classes()["a/b"] == ("gpus",)
+    cluster.classes = None
+    assert api.device_classes() == {}
+
+
+def test_a_patch_is_recorded_under_our_name(api: Api, cluster: Cluster) -> None:
+    node = api.find_node("n1")
+    assert node
+    api.patch_status("n1", adding(node, {"a/b": 4}))
+    node = api.find_node("n1")
+    assert node
+    assert (node.capacity["a/b"], node.setters["a/b"].manager) == (4, "plugwright")
+    api.patch_status("n1", removing(node, "a/b"))
+    assert cluster.counts("n1", "a/b") == (None, None)
+
+
+def test_a_patch_of_an_older_version_is_a_conflict(api: Api, cluster: Cluster) -> None:
+    node = api.find_node("n1")
+    assert node
+    cluster.touch("n1")
+    with pytest.raises(PeerRefused) as caught:
+        api.patch_status("n1", adding(node, {"a/b": 4}))
+    assert caught.value.code == "Conflict"
+    assert cluster.counts("n1", "a/b") == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("verb", "act"),
+    [
+        ("list nodes", lambda api: api.nodes()),
+        ("get nodes", lambda api: api.find_node("n1")),
+        ("list pods", lambda api: api.pods()),
+        ("list deviceclasses", lambda api: api.device_classes()),
+        ("patch nodes/status", lambda api: api.patch_status("n1", [])),
+    ],
+)
+def test_what_is_forbidden_is_named(api: Api, cluster: Cluster, verb: str, act: Callable[[Api], object]) -> None:
+    cluster.forbidden = {verb}
+    with pytest.raises(PeerRefused, match=rf"not allowed to {verb}: .*--rbac prints the role"):
+        act(api)
+
+
+@pytest.mark.parametrize(("code", "reason"), [(429, "TooManyRequests"), (500, "InternalError"), (503, "Unavailable")])
+def test_a_server_that_cannot_answer_now_is_gone(api: Api, cluster: Cluster, code: int, reason: str) -> None:
+    def refuse(asked: str) -> None:
+        raise Refusal(code, reason, "etcd is away")
+
+    cluster.before = refuse
+    with pytest.raises(PeerGone, match="cannot answer now: etcd is away"):
+        api.nodes()
+
+
+def test_other_refusals_keep_their_reason(api: Api, cluster: Cluster) -> None:
+    with pytest.raises(PeerRefused, match=r"rejected our request due to an error in our request \(Invalid\)"):
+        api.patch_status("n1", [{"op": "remove", "path": "/status/capacity/a~1b"}])
+
+
+def test_an_account_that_is_not_known_is_told_so(kubeconfig: Path) -> None:
+    account = changed(kubeconfig, lambda document: document["users"][0].update(user={"token": "old"}))
+    with connect(account) as api, pytest.raises(PeerRefused, match="has its token run out"):
+        api.nodes()
+
+
+def test_a_server_that_is_not_there_is_named(kubeconfig: Path) -> None:
+    account = changed(
+        kubeconfig, lambda document: document["clusters"][0]["cluster"].update(server="http://127.0.0.1:1")
+    )
+    with connect(account) as api, pytest.raises(PeerGone, match=r"cannot reach http://127\.0\.0\.1:1: "):
+        api.nodes()
+
+
+@pytest.mark.parametrize("server", ["", "no url", "ftp://127.0.0.1", "http://[::1", "http://127.0.0.1:x"])
+def test_an_address_that_is_none_is_an_error_of_ours(kubeconfig: Path, server: str) -> None:
+    account = changed(kubeconfig, lambda document: document["clusters"][0]["cluster"].update(server=server))
+    with pytest.raises(PlugwrightError), connect(account) as api:
+        api.nodes()
+
+
+def test_a_credential_command_gives_the_token(kubeconfig: Path, tmp_path: Path) -> None:
+    answer = f'echo \'{{"status": {{"token": "{TOKEN}"}}}}\'; test -n "$KUBERNETES_EXEC_INFO"'
+    with connect(changed(kubeconfig, credential_command(tmp_path, answer))) as api:
+        assert [node.name for node in api.nodes()] == ["n1"]
+
+
+@pytest.mark.parametrize("answer", ["exit 3", "echo nonsense", "echo '{}'"])
+def test_a_credential_command_that_fails_is_an_error_of_ours(kubeconfig: Path, tmp_path: Path, answer: str) -> None:
+    account = changed(kubeconfig, credential_command(tmp_path, answer))
+    with connect(account) as api, pytest.raises((ConfigError, MalformedMessage)):
+        api.nodes()
+
+
+def test_a_credential_command_that_is_not_there_is_named(kubeconfig: Path, tmp_path: Path) -> None:
+    account = changed(kubeconfig, credential_command(tmp_path, ""))
+    (tmp_path / "credentials").unlink()
+    with connect(account) as api, pytest.raises(ConfigError, match=r"cannot get credentials .*credentials"):
+        api.nodes()
+
+
+@pytest.mark.parametrize(
+    "user",
+    [{"client-certificate": "none.crt", "client-key": "none.key"}, {"client-certificate-data": "?"}, {"token": 3}],
+)
+def test_credentials_that_cannot_be_read_are_the_operators_fault(kubeconfig: Path, user: dict[str, object]) -> None:
+    account = changed(kubeconfig, lambda document: document["users"][0].update(user=user))
+    with pytest.raises(ConfigError, match="the kubeconfig cannot be used"), connect(account):
+        pass
+
+
+def test_an_answer_that_is_no_node_is_nonsense(api: Api, cluster: Cluster) -> None:
+    cluster.nodes["n1"]["metadata"]["name"] = 7
+    with pytest.raises(MalformedMessage, match="answered nonsense"):
+        api.nodes()

@@ -1,0 +1,346 @@
+"""The control socket answers whoever may open it, and nothing that anyone sends there can harm the daemon."""
+
+import asyncio
+import json
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as trying
+from hypothesis import strategies as st
+
+from plugwright import Device, Plugin, Registration, Settings, serving
+from plugwright.plugins.mock import Mock, MockOptions
+from plugwright.sdk.runtime import Daemon
+from tiny_kubelet import TinyKubelet
+
+NO_REQUESTS = {
+    "nonsense": (b"nonsense", "not JSON: "),
+    "an empty line": (b"", "not JSON: "),
+    "bytes that are no text": (b"\xff\xfe\xfd", "not JSON: "),
+    "a number of 5000 digits": (b"9" * 5000, "not JSON: "),
+    "a list": (b"[]", "a request is a JSON object"),
+    "a text": (b'"status"', "a request is a JSON object"),
+    "an object of nothing": (b"{}", "not a request: {}"),
+    "an unknown word": (b'{"do": "dance"}', 'not a request: {"do": "dance"}'),
+    "no word": (b'{"do": ["watch"]}', "not a request: "),
+    "a cordon without a reason": (b'{"do": "cordon", "resource": "mock/gpu", "id": "x"}', "not a request: "),
+    "a cordon of a number": (b'{"do": "cordon", "resource": 1, "id": 2, "reason": 3}', "not a request: "),
+    "a long request": (b'{"do": "' + b"x" * 60_000 + b'"}', 'not a request: {"do": "xxx'),
+    "an unknown resource": (
+        b'{"do": "uncordon", "resource": "a/b", "id": "x"}',
+        "no resource 'a/b' is served here (there is: mock/gpu)",
+    ),
+    "an unknown command": (
+        b'{"do": "plugin", "resource": "mock/gpu", "name": "dance", "arguments": {}}',
+        "mock/gpu takes no command 'dance'",
+    ),
+}
+TEARS = {
+    "in the middle of a line": b'{"do": "sta',
+    "before the answer": b'{"do": "status"}\n',
+    "with an answer unread": b'{"do": "status"}\n' * 100,
+    "while watching": b'{"do": "watch"}\n',
+}
+
+
+@pytest.fixture
+def path(root: Path) -> Path:
+    return root / "run" / "control.sock"
+
+
+@pytest.fixture
+def controlled(settings: Settings, path: Path) -> Settings:
+    return replace(settings, control_socket=path)
+
+
+@asynccontextmanager
+async def two_devices(settings: Settings) -> AsyncIterator[Daemon]:
+    async with serving(Mock("mock/gpu", MockOptions(count=2)), settings=settings) as daemon:
+        await daemon.resource("mock/gpu").inventory.newest.until(lambda snapshot: snapshot is not None)
+        yield daemon
+
+
+class Client:
+    """Whoever opened the socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    def send(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    async def answer(self) -> Any:
+        async with asyncio.timeout(10):
+            return json.loads(await self._reader.readline())
+
+    async def ask(self, **request: object) -> Any:
+        self.send(json.dumps(request).encode() + b"\n")
+        return await self.answer()
+
+    async def hung_up_on(self) -> bool:
+        """Waits for the end; whatever comes before it is read."""
+        async with asyncio.timeout(10):
+            try:
+                return await self._reader.read() is not None
+            except ConnectionError:
+                return True
+
+
+@asynccontextmanager
+async def client(path: Path) -> AsyncIterator[Client]:
+    reader, writer = await asyncio.open_unix_connection(path, limit=2**20)
+    try:
+        yield Client(reader, writer)
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def until(happened: Callable[[], object]) -> None:
+    """For what tells nobody when it happens."""
+    async with asyncio.timeout(10):
+        while not happened():
+            await asyncio.sleep(0.01)
+
+
+async def test_only_the_owner_may_open_it(controlled: Settings, path: Path) -> None:
+    async with two_devices(controlled):
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert not path.exists()
+
+
+async def test_status_is_answered_again_and_again(controlled: Settings, path: Path) -> None:
+    async with two_devices(controlled), client(path) as someone:
+        for _ in range(3):
+            answer = await someone.ask(do="status")
+            assert [len(resource["devices"]) for resource in answer["ok"]["resources"]] == [2]
+
+
+@pytest.mark.parametrize(("line", "said"), NO_REQUESTS.values(), ids=NO_REQUESTS)
+async def test_what_is_no_request_is_answered_with_why(
+    controlled: Settings, path: Path, line: bytes, said: str
+) -> None:
+    async with two_devices(controlled), client(path) as someone:
+        someone.send(line + b"\n")
+        assert (await someone.answer())["error"].startswith(said)
+        assert "ok" in await someone.ask(do="status")
+
+
+async def test_nesting_beyond_reason_is_answered_with_why(controlled: Settings, path: Path) -> None:
+    async with two_devices(controlled), client(path) as someone:
+        someone.send(b"[" * 60_000 + b"\n")
+        assert "error" in await someone.answer()
+
+
+async def test_a_line_without_end_is_hung_up_on(controlled: Settings, path: Path) -> None:
+    async with two_devices(controlled), client(path) as someone, client(path) as another:
+        someone.send(b"x" * 1_000_000)
+        assert await someone.hung_up_on()
+        assert "ok" in await another.ask(do="status")
+
+
+@pytest.mark.parametrize("sent", TEARS.values(), ids=TEARS)
+async def test_a_client_that_leaves_harms_nobody(
+    controlled: Settings, path: Path, sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with two_devices(controlled), client(path) as another:
+        for _ in range(20):
+            with socket.socket(socket.AF_UNIX) as someone:
+                someone.connect(str(path))
+                someone.sendall(sent)
+        assert "ok" in await another.ask(do="status")
+    assert [record for record in caplog.records if record.name != "asyncio" and record.levelno > logging.WARNING] == []
+
+
+async def test_a_hundred_clients_are_answered_at_once(controlled: Settings, path: Path) -> None:
+    async with two_devices(controlled), AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(client(path)) for _ in range(100)]
+        answers = await asyncio.gather(*(each.ask(do="status") for each in clients))
+        assert all(answer["ok"] == answers[0]["ok"] for answer in answers)
+
+
+def health(answer: Mapping[str, Any]) -> list[str]:
+    return [device["health"] for device in answer["ok"]["resources"][0]["devices"]]
+
+
+async def test_a_watcher_is_told_of_each_change(controlled: Settings, path: Path) -> None:
+    async with two_devices(controlled) as daemon, client(path) as watcher, client(path) as operator:
+        first, _ = daemon.resource("mock/gpu").inventory.newest.value.devices  # type: ignore[union-attr]
+        answer = await watcher.ask(do="watch")
+        assert health(answer) == ["Healthy", "Healthy"]
+        said = await operator.ask(do="cordon", resource="mock/gpu", id=first, reason="it smells")
+        assert said == {"ok": f"{first} of mock/gpu is cordoned: it smells"}
+        while health(answer) != ["Unhealthy", "Healthy"]:
+            answer = await watcher.answer()
+        said = await operator.ask(do="uncordon", resource="mock/gpu", id=first)
+        assert said == {"ok": f"{first} of mock/gpu is no longer cordoned"}
+        while health(answer) != ["Healthy", "Healthy"]:
+            answer = await watcher.answer()
+
+
+@pytest.mark.parametrize(
+    "registration",
+    [
+        Registration.DIRECT,
+        Registration.WATCHER,
+    ],
+)
+async def test_registrations_are_counted(
+    kubelet: TinyKubelet, controlled: Settings, path: Path, registration: Registration
+) -> None:
+    async with two_devices(replace(controlled, registration=registration)) as daemon, client(path) as someone:
+        await daemon.resource("mock/gpu").lifecycle.standing.until(lambda standing: standing.state == "registered")
+        [gpu] = (await someone.ask(do="status"))["ok"]["resources"]
+        assert gpu["registrations"] == 1
+        await kubelet.endpoint("mock/gpu", 2)
+
+
+class Failing(Plugin):
+    """Finds one device, and then nothing but trouble."""
+
+    resource = "example.com/failing"
+
+    def __init__(self) -> None:
+        self.trouble = asyncio.Event()
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        yield [Device("one")]
+        await self.trouble.wait()
+        raise OSError("the bus is gone")
+
+
+async def test_a_watcher_is_told_when_discovery_fails(settings: Settings) -> None:
+    plugin = Failing()
+    patient = replace(settings, patience=replace(settings.patience, discovery=30))
+    async with serving(plugin, settings=patient) as daemon:
+        runtime = daemon.resource("example.com/failing")
+        await until(lambda: runtime.lifecycle.standing.value.state == "waiting")
+        before = daemon.changed.value
+        plugin.trouble.set()
+        await until(lambda: runtime.discovery.failing.value)
+        assert daemon.changed.value > before
+
+
+async def test_watchers_are_hung_up_on_when_the_daemon_ends(controlled: Settings, path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        async with two_devices(controlled):
+            clients = [await stack.enter_async_context(client(path)) for _ in range(5)]
+            for watcher in clients[:3]:
+                assert "ok" in await watcher.ask(do="watch")
+        assert all([await each.hung_up_on() for each in clients])
+
+
+async def test_an_end_with_watchers_is_no_trouble(
+    controlled: Settings, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with AsyncExitStack() as stack:
+        async with two_devices(controlled):
+            watcher = await stack.enter_async_context(client(path))
+            await watcher.ask(do="watch")
+        assert await watcher.hung_up_on()
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+async def test_a_watcher_that_left_costs_nothing(controlled: Settings, path: Path) -> None:
+    async with two_devices(controlled) as daemon:
+        await until(lambda: daemon.resource("mock/gpu").lifecycle.standing.value.state == "waiting")
+        before = descriptors()
+        for _ in range(10):
+            async with client(path) as watcher:
+                await watcher.ask(do="watch")
+        async with client(path) as someone:
+            for _ in range(20):  # whatever has arrived at the daemon before is seen by it by then
+                await someone.ask(do="status")
+        assert descriptors() <= before + 2  # both ends of the last one may not be closed yet
+
+
+async def test_the_socket_of_a_killed_daemon_is_replaced(controlled: Settings, path: Path) -> None:
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(path))
+    async with two_devices(controlled), client(path) as someone:
+        assert "ok" in await someone.ask(do="status")
+
+
+async def test_the_socket_of_a_daemon_that_runs_is_left_alone(
+    controlled: Settings, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with two_devices(controlled):
+        inode = path.stat().st_ino
+        async with serving(settings=controlled):
+            assert said(caplog, "no control socket") == ["another daemon serves it"]
+        assert path.stat().st_ino == inode
+        async with client(path) as someone:
+            assert len((await someone.ask(do="status"))["ok"]["resources"]) == 1
+
+
+def said(caplog: pytest.LogCaptureFixture, message: str) -> list[str]:
+    return [vars(record)["error"] for record in caplog.records if record.getMessage() == message]
+
+
+async def test_a_daemon_that_ends_leaves_the_socket_of_another(controlled: Settings, path: Path) -> None:
+    async with AsyncExitStack() as other:
+        async with two_devices(controlled):
+            path.unlink()
+            await other.enter_async_context(serving(settings=controlled))
+        async with client(path) as someone:
+            assert (await someone.ask(do="status"))["ok"]["resources"] == []
+
+
+async def test_a_file_that_is_no_socket_is_left_alone(
+    controlled: Settings, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.parent.mkdir()
+    path.write_text("precious")
+    async with two_devices(controlled):
+        assert len(said(caplog, "no control socket")) == 1
+    assert path.read_text() == "precious"
+
+
+@pytest.mark.parametrize("place", ["a-file/control.sock", "a-directory", "x" * 120])
+async def test_a_daemon_that_cannot_have_one_says_so_and_goes_on(
+    settings: Settings, root: Path, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    root.joinpath("a-file").touch()
+    root.joinpath("a-directory").mkdir()
+    async with two_devices(replace(settings, control_socket=root / place)):
+        assert len(said(caplog, "no control socket")) == 1
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just("mock/gpu"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+_REQUESTS = st.fixed_dictionaries(
+    {"do": st.sampled_from(["status", "cordon", "uncordon", "plugin"]) | _VALUES},
+    optional=dict.fromkeys(("resource", "id", "reason", "name", "arguments"), _VALUES),
+)
+
+
+@trying(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    lines=st.lists(st.binary(max_size=40) | _REQUESTS.map(lambda request: json.dumps(request).encode()), max_size=20)
+)
+async def test_whatever_is_sent_the_daemon_goes_on(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]
+) -> None:
+    root = tmp_path_factory.mktemp("k")
+    path = root / "control.sock"
+    async with two_devices(Settings(kubelet_dir=root, control_socket=path)), client(path) as someone:
+        for line in lines:
+            someone.send(line.replace(b"\n", b"") + b"\n")
+            assert set(await someone.answer()) < {"ok", "error"}
+        assert "ok" in await someone.ask(do="status")

@@ -1,0 +1,124 @@
+"""Cordons are kept on disk before anyone is told of them, and a broken file costs no more than what it held."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as trying
+from hypothesis import strategies as st
+
+from plugwright import ConfigError
+from plugwright.sdk.cordons import Cordons
+
+BROKEN = {
+    "nothing": b"",
+    "half of it": b'{"a/b": {"x": "wh',
+    "a list": b"[]",
+    "a list of ids": b'{"a/b": ["x"]}',
+    "null": b"null",
+    "a number": b"7",
+    "no text": b"\xff\xfe\x00",
+}
+UNHURRIED = trying(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "cordons.json"
+
+
+def test_a_cordon_is_there_after_a_restart(path: Path) -> None:
+    Cordons(path).add("a/b", "x", "why")
+    assert Cordons(path).of("a/b") == {"x": "why"}
+    assert Cordons(path).of("a/c") == {}
+
+
+def test_a_cordon_that_was_removed_stays_removed(path: Path) -> None:
+    cordons = Cordons(path)
+    cordons.add("a/b", "x", "why")
+    cordons.add("a/b", "y", "why not")
+    cordons.remove("a/b", "x")
+    assert cordons.of("a/b") == Cordons(path).of("a/b") == {"y": "why not"}
+    cordons.remove("a/b", "y")
+    assert json.loads(path.read_bytes()) == {}
+
+
+def test_a_second_cordon_has_the_last_word(path: Path) -> None:
+    cordons = Cordons(path)
+    cordons.add("a/b", "x", "why")
+    cordons.add("a/b", "x", "another reason")
+    assert Cordons(path).of("a/b") == {"x": "another reason"}
+
+
+def test_the_file_is_for_its_owner_alone(path: Path) -> None:
+    Cordons(path).add("a/b", "x", "why")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [each.name for each in path.parent.iterdir()] == ["cordons.json"]
+
+
+def test_without_a_directory_they_last_as_long_as_the_process() -> None:
+    cordons = Cordons(None)
+    cordons.add("a/b", "x", "why")
+    assert cordons.of("a/b") == {"x": "why"}
+
+
+@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
+def test_a_broken_file_is_put_aside_and_said(path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    path.parent.mkdir()
+    path.write_bytes(content)
+    cordons = Cordons(path)
+    assert cordons.of("a/b") == {}
+    assert [(each.levelno, each.getMessage()) for each in caplog.records] == [
+        (logging.ERROR, "cordons not readable, put aside")
+    ]
+    cordons.add("a/b", "x", "why")
+    assert path.with_name("cordons.json.unreadable-1").read_bytes() == content
+    assert Cordons(path).of("a/b") == {"x": "why"}
+
+
+def test_a_file_nested_beyond_reason_is_put_aside(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"[" * 100_000)
+    assert Cordons(path).of("a/b") == {}
+
+
+def test_what_cannot_be_kept_is_not_done(path: Path) -> None:
+    cordons = Cordons(path)
+    cordons.add("a/b", "x", "why")
+    path.with_name(".cordons.json.new").mkdir()
+    with pytest.raises(ConfigError, match=rf"cannot keep the cordon in {path}: .*; nothing was changed"):
+        cordons.add("a/b", "y", "why")
+    with pytest.raises(ConfigError, match="nothing was changed"):
+        cordons.remove("a/b", "x")
+    assert cordons.of("a/b") == Cordons(path).of("a/b") == {"x": "why"}
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    cordons = Cordons(tmp_path / "state" / "cordons.json")
+    tmp_path.joinpath("state").touch()
+    with pytest.raises(ConfigError, match=rf"cannot keep the cordon in {tmp_path}/state/cordons\.json"):
+        cordons.add("a/b", "x", "why")
+
+
+_NAMES = st.text("abc", min_size=1, max_size=3)
+
+
+@UNHURRIED
+@given(changes=st.lists(st.tuples(st.booleans(), _NAMES, _NAMES, _NAMES), max_size=8))
+def test_the_file_says_what_was_done(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[bool, str, str, str]]
+) -> None:
+    path = tmp_path_factory.mktemp("state") / "cordons.json"
+    cordons, expected = Cordons(path), dict[tuple[str, str], str]()
+    for add, resource, device_id, reason in changes:
+        if add:
+            cordons.add(resource, device_id, reason)
+            expected[resource, device_id] = reason
+        else:
+            cordons.remove(resource, device_id)
+            expected.pop((resource, device_id), None)
+    for resource in {resource for _, resource, _, _ in changes}:
+        wanted = {device_id: why for (of, device_id), why in expected.items() if of == resource}
+        assert cordons.of(resource) == Cordons(path).of(resource) == wanted

@@ -1,0 +1,69 @@
+"""What runs on every node loads nothing that it does not need."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from tests.cli.processes import Node, ended, python, running
+
+from tiny_kubelet import TinyKubelet
+
+HEAVY = {"click", "yaml", "msgspec", "rich", "starlette", "kubernetes", "lightkube", "prometheus_client", "wsgiref"}
+TELLING = """
+import sys
+from plugwright import Allocation, Device, Plugin, run
+
+class Telling(Plugin):
+    resource = "example.com/telling"
+
+    async def discover(self):
+        yield [Device("one")]
+
+    async def allocate(self, devices):
+        return Allocation(env={"MODULES": " ".join(sorted(sys.modules))})
+
+run(Telling())
+"""
+
+
+async def loaded_by(code: str) -> set[str]:
+    done = await ended(python("-c", f"{code}\nimport sys\nprint(*sys.modules)"))
+    assert (done.code, done.err) == (0, "")
+    return set(done.out.split())
+
+
+def packages(modules: set[str]) -> set[str]:
+    return {module.partition(".")[0] for module in modules}
+
+
+async def test_a_plugin_that_serves_has_loaded_nothing_heavy(kubelet: TinyKubelet) -> None:
+    where = {"PLUGWRIGHT_KUBELET_DIR": str(kubelet.paths.root)}
+    async with running(python("-c", TELLING), where) as plugin:
+        await plugin.err.until("registered")
+        telling = await kubelet.endpoint("example.com/telling")
+        [answer] = await telling.client.allocate(["one"])
+    modules = set(answer.env["MODULES"].split())
+    assert "plugwright.sdk.running" in modules
+    assert not packages(modules) & HEAVY
+    assert not {module for module in modules if module.startswith(("plugwright.cli", "plugwright.plugins"))}
+
+
+async def test_importing_plugwright_loads_none_of_its_modules() -> None:
+    modules = await loaded_by("import plugwright")
+    assert {module for module in modules if module.startswith("plugwright")} == {"plugwright"}
+
+
+async def test_a_device_alone_needs_no_server() -> None:
+    modules = await loaded_by("from plugwright import Device\nDevice('one')")
+    assert not packages(modules) & ({"asyncio", "grpclib", "google", "asyncinotify", "logging"} | HEAVY)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+async def test_the_daemon_does_without_ssl(kubelet: TinyKubelet) -> None:
+    node = Node(kubelet.paths.root)
+    node.configure(gpu={"count": 2})
+    async with node.daemon() as daemon:
+        gpu = await kubelet.endpoint("mock/gpu", 2)
+        await gpu.client.allocate(list(gpu.devices))
+        mapped = {Path(line.split()[-1]).name for line in Path(f"/proc/{daemon.pid}/maps").read_text().splitlines()}
+    assert not {name for name in mapped if name.startswith(("libssl", "_ssl", "libcrypto"))}
