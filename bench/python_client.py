@@ -92,7 +92,7 @@ async def _registered(
         lists = plugin.lists()
         devices = await anext(lists)
         listed = (time.perf_counter() - began) * 1e6
-    life.push_async_callback(lists.aclose)  # type: ignore[attr-defined]
+    life.push_async_callback(lists.aclose)
     if first:
         size = len(wire.encode_devices(request.resource, devices).message)
         healthy = sum(device.healthy for device in devices)
