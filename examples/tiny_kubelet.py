@@ -121,6 +121,8 @@ class TinyKubelet:
             except (PeerGone, PeerRefused) as error:
                 connected.set_exception(PeerRefused("UNKNOWN", f"failed to dial device plugin: {error}"))
                 return
+            if connected.done():
+                return
             connected.set_result(endpoint)
             if self.watch_lists:
                 await self._follow(endpoint)

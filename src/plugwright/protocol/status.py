@@ -59,6 +59,8 @@ def from_peer(peer: str) -> Iterator[None]:
         raise MalformedMessage(f"{peer} did not answer with a message of this method: {error}") from error
     except ConnectionRefusedError as error:
         raise PeerGone(f"nobody listens on {peer}") from error
+    except AttributeError as error:  # grpclib, where the connection is lost before its first use
+        raise PeerGone(f"{peer}: hung up") from error
     except OSError as error:
         raise PeerGone(f"{peer}: {error.strerror or str(error) or type(error).__name__}") from error
     except (StreamTerminatedError, BrokenExchange, BrokenConnection, EOFError) as error:

@@ -9,7 +9,7 @@ import os
 import socket
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -86,15 +86,25 @@ class Serving:
 async def serve(path: Path, methods: Sequence[Bound]) -> AsyncIterator[Serving]:
     """Serves `methods` on a socket of mode 0600; leaving ends every call and connection and removes the socket."""
     services = _Services(methods)
-    async with AsyncExitStack() as ending:
-        listening = listen(path)
-        ending.callback(listening.close)
+    loop = asyncio.get_running_loop()
+    listening = listen(path)
+    try:
         serving = Serving(path, path.lstat().st_ino)
-        ending.push_async_callback(services.end)
-        ending.callback(serving.unlink)
-        server = await asyncio.get_running_loop().create_unix_server(services.accept, sock=listening)
-        ending.callback(server.close)
+        server = await loop.create_unix_server(services.accept, sock=listening, start_serving=False)
+    except BaseException:
+        listening.close()
+        path.unlink(missing_ok=True)
+        raise
+    try:
+        await server.start_serving()  # apart: cancelled in between, the loop would keep a reader of a closed socket
         yield serving
+    finally:
+        serving.unlink()
+        loop.remove_reader(listening.fileno())  # no more connections
+        try:
+            await services.end()
+        finally:
+            server.close()
 
 
 def listen(path: Path) -> socket.socket:
@@ -132,6 +142,8 @@ class _Services(Server):
         return connection
 
     async def end(self) -> None:
+        for _ in range(2):  # what has been accepted becomes a connection
+            await asyncio.sleep(0)
         self._ending = True
         for call in self._calls:
             call.cancel()
@@ -222,7 +234,7 @@ async def _receive(stream: _AnyStream) -> Message:
 
 
 def _is_open(connection: H2Protocol) -> bool:
-    return hasattr(connection, "connection") and not connection.connection.is_closing()
+    return not hasattr(connection, "connection") or not connection.connection.is_closing()
 
 
 def _abort(connection: H2Protocol) -> None:

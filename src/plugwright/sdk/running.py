@@ -85,7 +85,9 @@ class _LastResort:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._timer is not None:
+        # Python waits at its end for the threads of the plugin's own that are no daemons.
+        waited_for = [each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
+        if self._timer is not None and not waited_for:
             self._timer.cancel()
 
     def arm(self) -> None:

@@ -8,6 +8,7 @@ import zlib
 from contextlib import suppress
 from pathlib import Path
 
+from plugwright.errors import PathTooLong
 from plugwright.protocol import paths
 
 __all__ = ["fixed_name", "fresh_name", "remove_stale"]
@@ -52,6 +53,6 @@ def _is_dead(path: Path) -> bool:
             probe.connect(os.fspath(paths.check_socket_path(path)))
     except ConnectionRefusedError:
         return True
-    except OSError:
+    except (OSError, PathTooLong):
         return False
     return False
