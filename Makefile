@@ -9,7 +9,7 @@ PROTOC  = $(BIN)/python -m grpc_tools.protoc -I src --plugin=protoc-gen-mypy=$(B
 UV      = VIRTUAL_ENV= UV_PYTHON_DOWNLOADS=never
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check proto bench clean
+.PHONY: help setup demo test check proto bench image chart clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -59,6 +59,12 @@ bench: $(READY) ## the numbers beside the bars: make bench [PEER='program and fl
 
 build/yardstick: $(wildcard bench/yardstick/*)
 	@cd bench/yardstick && CGO_ENABLED=0 go build -trimpath -o ../../$@ .
+
+image: ## both images, without a Docker engine or a registry (needs root, buildah and mmdebstrap)
+	@deploy/build-image.sh --base debian
+
+chart: $(READY) ## the chart's values.schema.json anew, after a change of the config types
+	@$(BIN)/python deploy/helm/values_schema.py
 
 clean: ## everything that was made
 	@rm -rf .venv .cache build dist

@@ -1,0 +1,71 @@
+{{- define "plugwright.fullname" -}}
+{{- if contains .Chart.Name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "plugwright.selector" -}}
+app.kubernetes.io/name: plugwright
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{- define "plugwright.labels" -}}
+{{ include "plugwright.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+{{- end -}}
+
+{{- define "plugwright.image" -}}
+{{- if .image.digest -}}
+{{ .image.repository }}@{{ .image.digest }}
+{{- else -}}
+{{ .image.repository }}:{{ .image.tag | default .root.Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
+{{- define "plugwright.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (ternary (include "plugwright.fullname" .) "default" .Values.serviceAccount.create) -}}
+{{- end -}}
+
+{{/* What `config` and `mock` ask for together. */}}
+{{- define "plugwright.resources" -}}
+{{- $resources := .Values.config.resources -}}
+{{- with .Values.mock -}}
+{{- if .enabled -}}
+{{- $mock := dict "count" (int .count) "model" "Mock-A100" "memory" "40Gi" "numa" 2 -}}
+{{- $resources = append $resources (dict "name" .resource "mock" $mock) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $resources -}}
+{{- end -}}
+
+{{/* One entry for each DaemonSet: its name, and what is its own. Two on one node share no directory. */}}
+{{- define "plugwright.instances" -}}
+{{- $name := include "plugwright.fullname" . -}}
+{{- $shared := pick .Values "nodeSelector" "affinity" "tolerations" "stateDir" "runDir" -}}
+{{- $instances := list -}}
+{{- with include "plugwright.resources" . | fromJsonArray -}}
+{{- $own := dict "name" $name "component" "daemon" "config" (dict "resources" .) -}}
+{{- $instances = append $instances (merge $own $shared) -}}
+{{- end -}}
+{{- range $key, $entry := .Values.configs -}}
+{{- $own := dict "name" (printf "%s-%s" $name $key) "component" (printf "daemon-%s" $key) -}}
+{{- range $directory := list "stateDir" "runDir" -}}
+{{- with get $shared $directory -}}
+{{- $_ := set $own $directory (printf "%s/%s" . $key) -}}
+{{- end -}}
+{{- end -}}
+{{- range $setting := list "nodeSelector" "affinity" "tolerations" -}}
+{{- $_ := set $own $setting (get (ternary $entry $shared (hasKey $entry $setting)) $setting) -}}
+{{- end -}}
+{{- $instances = append $instances (merge $own (pick $entry "config")) -}}
+{{- end -}}
+{{- if not $instances -}}
+{{- fail "nothing to serve: set config.resources, configs or mock.enabled=true" -}}
+{{- end -}}
+{{- toJson $instances -}}
+{{- end -}}

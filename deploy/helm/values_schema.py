@@ -1,0 +1,172 @@
+"""The schema of the chart's values: the operator's file as `plugwright run` knows it, and what the chart adds.
+
+Called without arguments it writes plugwright/values.schema.json. With --check it fails where that file is old, or
+values.yaml, or a file of one's own (--check -f FILE), is not what the schema allows.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import yaml
+
+from plugwright.cli.config import ConfigFile
+
+__all__ = ["Values", "schema"]
+
+_CHART = Path(__file__).parent / "plugwright"
+_DIALECT = "http://json-schema.org/draft-07/schema#"  # what every Helm 3 reads
+
+Free = dict[str, Any]  # as Kubernetes has it; the API server checks it
+Texts = dict[str, str]
+Directory = Annotated[str, msgspec.Meta(pattern=r"^/[^:]*[^:/]$")]
+OptionalDirectory = Annotated[str, msgspec.Meta(pattern=r"^(/[^:]*[^:/])?$")]
+ConfigName = Annotated[str, msgspec.Meta(pattern="^[a-z0-9]([a-z0-9-]{0,18}[a-z0-9])?$")]
+
+
+class _Strict(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    """No defaults below: those are in values.yaml, over which Helm lays the user's."""
+
+
+class Image(_Strict):
+    repository: Annotated[str, msgspec.Meta(min_length=1)]
+    tag: str
+    digest: Annotated[str, msgspec.Meta(pattern="^(sha256:[0-9a-f]{64})?$")]
+    pull_policy: Literal["Always", "IfNotPresent", "Never"]
+
+
+class MockMode(_Strict):
+    enabled: bool
+    resource: str
+    count: Annotated[int, msgspec.Meta(ge=0, le=100_000)]
+
+
+class NamedConfig(_Strict):
+    config: ConfigFile
+    node_selector: Texts = {}
+    affinity: Free = {}
+    tolerations: list[Free] = []
+
+
+class Kubelet(_Strict):
+    dir: Directory
+    device_plugins_dir: Directory
+
+
+class Log(_Strict):
+    format: Literal["human", "json"]
+    level: Literal["debug", "info", "warning", "error"]
+
+
+class Probes(_Strict):
+    enabled: bool
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
+
+
+class PodMonitor(_Strict):
+    enabled: bool
+    interval: str
+    labels: Texts
+
+
+class Metrics(_Strict):
+    enabled: bool
+    pod_monitor: PodMonitor
+
+
+class Security(_Strict):
+    privileged: bool
+    add_capabilities: list[str]
+    se_linux_type: str
+    seccomp_profile: Annotated[str, msgspec.Meta(pattern="^(RuntimeDefault|Unconfined|localhost/.+)$")]
+
+
+class HostPath(_Strict):
+    path: Directory
+    read_only: bool = False
+
+
+class Account(_Strict):
+    create: bool
+    name: str
+
+
+class UpdateStrategy(_Strict):
+    max_unavailable: int | Annotated[str, msgspec.Meta(pattern="^[0-9]+%$")]
+
+
+class Cleanup(_Strict):
+    enabled: bool
+    give_up_after_hours: Annotated[float, msgspec.Meta(gt=0)]
+    host_network: bool
+    node_selector: Texts
+    tolerations: list[Free]
+
+
+class Values(_Strict):
+    config: ConfigFile
+    mock: MockMode
+    configs: dict[ConfigName, NamedConfig]
+    image: Image
+    tools_image: Image
+    image_pull_secrets: list[Free]
+    registration: Literal["direct", "watcher"]
+    kubelet: Kubelet
+    state_dir: OptionalDirectory
+    run_dir: OptionalDirectory
+    log: Log
+    probes: Probes
+    metrics: Metrics
+    security: Security
+    host_paths: list[HostPath]
+    service_account: Account
+    resources: Free
+    priority_class_name: str
+    node_selector: Texts
+    affinity: Free
+    tolerations: list[Free]
+    update_strategy: UpdateStrategy
+    pod_annotations: Texts
+    pod_labels: Texts
+    cleanup: Cleanup
+    global_: Free = msgspec.field(name="global", default_factory=dict)  # Helm's own, where we are a part of a chart
+
+
+def schema() -> str:
+    (top,), parts = msgspec.json.schema_components([Values], ref_template="#/definitions/{name}")
+    return json.dumps({"$schema": _DIALECT, **top, "definitions": parts}, indent=2, sort_keys=True) + "\n"
+
+
+def main() -> None:
+    arguments = sys.argv[1:]
+    target = _CHART / "values.schema.json"
+    if not arguments:
+        target.write_text(schema())
+        return
+    if target.read_text() != schema():
+        sys.exit(f"{target.name} is old: python deploy/helm/values_schema.py")
+    path = Path(arguments[2]) if arguments[1:2] == ["-f"] else _CHART / "values.yaml"
+    try:
+        msgspec.convert(_merged(_CHART / "values.yaml", path), Values)
+    except msgspec.ValidationError as error:
+        sys.exit(f"{path.name}: {error}")
+
+
+def _merged(*paths: Path) -> object:
+    """As Helm lays one file over another."""
+    values: object = {}
+    for path in paths:
+        values = _over(values, yaml.safe_load(path.read_text()))
+    return values
+
+
+def _over(below: object, above: object) -> object:
+    if isinstance(below, dict) and isinstance(above, dict):
+        return {key: _over(below.get(key), above[key]) if key in above else below[key] for key in {**below, **above}}
+    return above
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""What the chart renders: from files that are committed, and from Helm where there is one."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+__all__ = ["CASES", "CHART", "GOLDEN", "ROOT", "Object", "helm", "helm_or_skip", "objects", "one"]
+
+Object = dict[str, Any]
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy" / "helm" / "plugwright"
+GOLDEN = Path(__file__).parent / "golden"
+CASES = sorted(path.name.removesuffix(".values.yaml") for path in GOLDEN.glob("*.values.yaml"))
+_KUBERNETES = "1.36.4"  # said, because a Helm built from source takes it for 1.20
+
+
+def objects(case: str) -> list[Object]:
+    """What the committed file of this case has."""
+    return [each for each in yaml.safe_load_all((GOLDEN / f"{case}.yaml").read_text()) if each]
+
+
+def one(case: str, kind: str, name: str = "") -> Object:
+    (found,) = [each for each in objects(case) if each["kind"] == kind and name in ("", each["metadata"]["name"])]
+    return found
+
+
+def helm_or_skip() -> str:
+    program = os.environ.get("HELM") or shutil.which("helm")
+    if not program:
+        pytest.skip("no helm: put it on PATH, or its path in HELM")
+    return program
+
+
+def helm(command: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """`template` and `lint` of our chart; neither asks a cluster."""
+    release = ["plugwright", "--namespace", "plugwright"] if command == "template" else []
+    return subprocess.run(
+        [helm_or_skip(), command, *release, CHART, "--kube-version", _KUBERNETES, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )

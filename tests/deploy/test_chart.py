@@ -1,0 +1,183 @@
+"""The Helm chart: what it renders, what it refuses, and that nothing in it has become old."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.deploy.rendered import CASES, CHART, GOLDEN, ROOT, Object, helm, objects, one
+
+from plugwright.cli.main import cli
+from plugwright.cluster.rbac import cluster_role
+from plugwright.version import __version__
+
+HOOK = "helm.sh/hook"
+
+
+def check(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """The schema's own program, which knows what the schema knows without Helm."""
+    script = ROOT / "deploy" / "helm" / "values_schema.py"
+    command = [sys.executable, str(script), "--check", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def pods(case: str) -> list[Object]:
+    return [each["spec"]["template"]["spec"] for each in objects(case) if each["kind"] == "DaemonSet"]
+
+
+def test_the_schema_is_made_from_the_types_of_today_and_fits_the_default_values() -> None:
+    result = check()
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_values_of_every_case_fit_the_schema(case: str) -> None:
+    result = check("-f", GOLDEN / f"{case}.values.yaml")
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+WRONG = {
+    "mock: {cuont: 3}": "unknown field `cuont`",
+    "config: {resources: [{name: a/b, mock: {count: many}}]}": "`$.config.resources[0].mock.count`",
+    "kubelet: {dir: var/lib/kubelet}": "`$.kubelet.dir`",
+    "security: {seccompProfile: None}": "`$.security.seccompProfile`",
+    "configs: {Big: {config: {resources: []}}}": "key` in `$.configs`",
+}
+
+
+@pytest.mark.parametrize("values", WRONG)
+def test_a_wrong_value_is_refused(values: str, tmp_path: Path) -> None:
+    path = tmp_path / "values.yaml"
+    path.write_text(values)
+    result = check("-f", path)
+    assert result.returncode == 1
+    assert WRONG[values] in result.stderr
+
+
+@pytest.mark.parametrize("values", WRONG)
+def test_helm_refuses_a_wrong_value_too(values: str, tmp_path: Path) -> None:
+    path = tmp_path / "values.yaml"
+    path.write_text(values)
+    result = helm("template", "-f", path, "--set", "mock.enabled=true")
+    assert result.returncode == 1
+    assert "values don't meet the specifications of the schema" in result.stderr
+
+
+def test_chart_and_program_have_one_version() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_helm_renders_what_is_committed(case: str) -> None:
+    """After a change on purpose: PLUGWRIGHT_GOLDEN=write make test ARGS=tests/deploy"""
+    result = helm("template", "-f", GOLDEN / f"{case}.values.yaml")
+    assert result.returncode == 0, result.stderr
+    if os.environ.get("PLUGWRIGHT_GOLDEN") == "write":
+        (GOLDEN / f"{case}.yaml").write_text(result.stdout)
+    assert result.stdout == (GOLDEN / f"{case}.yaml").read_text()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_helm_finds_nothing_to_complain_about(case: str) -> None:
+    result = helm("lint", "--strict", "-f", GOLDEN / f"{case}.values.yaml")
+    assert result.returncode == 0, result.stdout
+
+
+def test_serving_nothing_is_refused_in_plain_words() -> None:
+    result = helm("template")
+    assert result.returncode == 1
+    assert "nothing to serve: set config.resources, configs or mock.enabled=true" in result.stderr
+
+
+@pytest.mark.parametrize("case", ["mock", "least"])
+def test_the_daemon_has_no_more_than_it_needs(case: str) -> None:
+    (pod,) = pods(case)
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {
+        "privileged": False,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+    assert "memory" in container["resources"]["limits"]
+
+
+def test_it_sees_only_the_directories_it_works_in() -> None:
+    (pod,) = pods("mock")
+    paths = [volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume]
+    kubelet = Path("/var/lib/kubelet")
+    assert paths == [str(kubelet / "device-plugins"), str(kubelet / "pod-resources"), "/var/lib/plugwright"]
+    writable = [mount["name"] for mount in pod["containers"][0]["volumeMounts"] if not mount.get("readOnly")]
+    assert writable == ["device-plugins", "state", "run"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_there_are_never_two_daemons_on_a_node(case: str) -> None:
+    for each in objects(case):
+        if each["kind"] == "DaemonSet":
+            assert each["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 0
+
+
+def test_two_configurations_share_no_directory_but_the_kubelets() -> None:
+    first, second = (
+        {volume["hostPath"]["path"] for volume in pod["volumes"] if volume["name"] in ("state", "run")}
+        for pod in pods("everything")
+    )
+    assert first == {"/var/lib/plugwright", "/run/plugwright"}
+    assert second == {"/var/lib/plugwright/big", "/run/plugwright/big"}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_flag_of_the_daemon_exists(case: str) -> None:
+    command = cli.get_command(cli.make_context("plugwright", ["run", "--help"], resilient_parsing=True), "run")
+    assert command is not None
+    known = {flag for parameter in command.params for flag in parameter.opts}
+    for pod in pods(case):
+        first, *flags = pod["containers"][0]["args"]
+        assert first == "run"
+        assert {flag.partition("=")[0] for flag in flags} <= known
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_changed_configuration_restarts_nothing(case: str) -> None:
+    """The pods' template has no trace of it: no checksum, no name that changes."""
+    for each in objects(case):
+        if each["kind"] == "DaemonSet":
+            assert "checksum" not in str(each["spec"]["template"])
+            (volume,) = [each for each in each["spec"]["template"]["spec"]["volumes"] if each["name"] == "config"]
+            assert "subPath" not in str(each)
+            assert volume["configMap"]["name"].startswith("plugwright")
+
+
+def test_only_an_uninstall_cleans_up_and_helm_waits_for_none_of_it() -> None:
+    hooks = [each for each in objects("mock") if HOOK in each["metadata"].get("annotations", {})]
+    assert {each["metadata"]["annotations"][HOOK] for each in hooks} == {"post-delete"}
+    kinds = [each["kind"] for each in hooks]
+    assert sorted(kinds) == ["ClusterRole", "ClusterRoleBinding", "CronJob", "ServiceAccount"]
+    assert one("mock", "CronJob")["spec"]["jobTemplate"]["spec"]["ttlSecondsAfterFinished"]
+
+
+def test_the_clean_up_knows_every_resource_once() -> None:
+    spec = one("everything", "CronJob")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    arguments = spec["containers"][0]["command"][3:]
+    assert arguments[:4] == ["plugwright", "plugwright-cleanup", "0.5", "plugwright,plugwright-big"]
+    assert arguments[4:] == ["example.com/big", "example.com/gpu", "example.com/widget"]
+
+
+def test_the_clean_up_may_do_what_its_commands_take_and_no_more() -> None:
+    rules = one("mock", "ClusterRole")["rules"]
+    own = {"plugwright", "plugwright-cleanup"}
+    asked = cluster_role("remove", [], patch=True)["rules"]
+    assert isinstance(asked, list)
+    assert rules[: len(asked)] == asked
+    assert all(set(rule["resourceNames"]) <= own for rule in rules[len(asked) :])
+
+
+def test_without_clean_up_there_is_nothing_of_it() -> None:
+    assert [each["kind"] for each in objects("least")] == ["ServiceAccount", "ConfigMap", "DaemonSet"]

@@ -1,0 +1,41 @@
+"""The systemd unit."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.deploy.rendered import ROOT
+
+UNIT = ROOT / "deploy" / "plugwright.service"
+PROGRAM = "/opt/plugwright/bin/plugwright"
+
+
+def setting(name: str) -> list[str]:
+    return re.findall(rf"^{name}=(.*)$", UNIT.read_text(), re.MULTILINE)
+
+
+def test_it_runs_the_daemon_without_any_capability() -> None:
+    assert setting("ExecStart") == [f"{PROGRAM} run -c /etc/plugwright/plugwright.yaml"]
+    assert setting("CapabilityBoundingSet") == [""]
+    assert setting("NoNewPrivileges") == ["yes"]
+    assert setting("ProtectSystem") == ["strict"]
+
+
+def test_a_kubelet_that_restarts_does_not_take_it_along() -> None:
+    for tie in ("Requires", "BindsTo", "PartOf", "Requisite"):
+        assert setting(tie) == []
+
+
+def test_systemd_understands_it(tmp_path: Path) -> None:
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("no systemd-analyze")
+    there = tmp_path / "plugwright.service"  # with a program that is there: it looks for that one too
+    there.write_text(UNIT.read_text().replace(PROGRAM, "/bin/true"))
+    result = subprocess.run(
+        [program, "verify", "--man=no", there], capture_output=True, text=True, timeout=60, check=False
+    )
+    complaints = [line for line in result.stderr.splitlines() if there.name in line]
+    assert complaints == []
