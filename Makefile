@@ -9,10 +9,10 @@ PROTOC  = $(BIN)/python -m grpc_tools.protoc -I src --plugin=protoc-gen-mypy=$(B
 UV      = VIRTUAL_ENV= UV_PYTHON_DOWNLOADS=never
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check proto bench image chart clean
+.PHONY: help setup demo test test-kubernetes check proto bench image chart clean
 
 help: ## what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY) ## the environment, from uv.lock
 
@@ -30,6 +30,12 @@ demo: $(READY) ## ten mock GPUs: listed, allocated, one fails and recovers
 
 test: $(READY) ## ring 1: no cluster, no root, no hardware
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-kubernetes: $(READY) ## ring 2, on a real Kubernetes of its own (root, Go): [VERSION=1.35.6]
+	@PLUGWRIGHT_KUBERNETES_VERSION=$(or $(VERSION),1.36.4) $(BIN)/python -m pytest tests/kubernetes $(ARGS)
+ifeq ($(VERSION),)
+	@PLUGWRIGHT_KUBERNETES_VERSION=1.37.0 $(BIN)/python -m pytest tests/kubernetes -m essential $(ARGS)
+endif
 
 check: $(READY) ## format, lint, types, layers, generated code
 	@$(BIN)/ruff format --check .

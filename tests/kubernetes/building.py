@@ -1,0 +1,171 @@
+"""The programs of a cluster, built from the Go module proxy and kept in a cache.
+
+    python -m tests.kubernetes.building [VERSION …]
+
+builds all that a cluster of each version needs, and does nothing for what is there already. What comes from the
+machine's own packages is `machine`'s matter.
+"""
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = [
+    "CONTAINERD",
+    "DEFAULT_VERSION",
+    "ETCD",
+    "HELM",
+    "BuildFailed",
+    "Recipe",
+    "build",
+    "cache",
+    "kubernetes",
+    "missing",
+]
+
+DEFAULT_VERSION = "1.36.4"
+_STAGED = re.compile(r"^\s*(?:require\s+)?(k8s\.io/[\w./-]+) v0\.0\.0\s*$", re.MULTILINE)
+_SHOWN_LINES = 30
+_CONTAINERD = ("containerd", "containerd-shim-runc-v2", "ctr")
+_KUBERNETES = ("kubelet", "kube-apiserver", "kube-scheduler", "kube-controller-manager", "kubectl")
+
+
+class BuildFailed(Exception):
+    """A program could not be built; the text has the last words of `go`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Programs of one module: where they come from and how they are linked."""
+
+    name: str
+    module: str
+    version: str
+    packages: Mapping[str, str]  # of each program
+    tags: str = ""
+    linked_in: Mapping[str, str] | None = None  # texts that the linker sets
+    staging: str = ""  # the version of what the module itself requires as v0.0.0
+
+    @property
+    def place(self) -> Path:
+        """The directory where the programs are, once they are built."""
+        return cache() / f"{self.name}-{self.version}"
+
+
+CONTAINERD = Recipe(
+    "containerd",
+    "github.com/containerd/containerd/v2",
+    "2.4.2",
+    {each: f"github.com/containerd/containerd/v2/cmd/{each}" for each in _CONTAINERD},
+    tags="no_btrfs no_zfs no_devmapper",
+)
+ETCD = Recipe("etcd", "go.etcd.io/etcd/server/v3", "3.6.16", {"etcd": "go.etcd.io/etcd/server/v3"})
+HELM = Recipe("helm", "helm.sh/helm/v3", "3.21.4", {"helm": "helm.sh/helm/v3/cmd/helm"})
+
+
+def kubernetes(version: str) -> Recipe:
+    """The five programs of Kubernetes; they say that they are `version`, as those of a release do."""
+    major, minor, _ = version.split(".", 2)
+    about = "k8s.io/component-base/version"
+    return Recipe(
+        "kubernetes",
+        "k8s.io/kubernetes",
+        version,
+        {each: f"k8s.io/kubernetes/cmd/{each}" for each in _KUBERNETES},
+        linked_in={
+            f"{about}.gitVersion": f"v{version}",
+            f"{about}.gitMajor": major,
+            f"{about}.gitMinor": minor,
+            f"{about}.gitTreeState": "clean",
+        },
+        staging=f"v0.{version.removeprefix('1.')}",
+    )
+
+
+def cache() -> Path:
+    told = os.environ.get("PLUGWRIGHT_CACHE")
+    return Path(told) if told else Path(__file__).parents[2] / ".cache" / "kubernetes"
+
+
+def missing(recipe: Recipe) -> bool:
+    return not all((recipe.place / program).is_file() for program in recipe.packages)
+
+
+def build(recipe: Recipe) -> Path:
+    """The directory with the programs of `recipe`, which are built if they are not there."""
+    with _one_at_a_time(recipe.place):
+        if missing(recipe):
+            _build(recipe)
+    return recipe.place
+
+
+@contextmanager
+def _one_at_a_time(place: Path) -> Iterator[None]:
+    """Two runs that need the same programs build them once."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with place.with_name(f"{place.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _build(recipe: Recipe) -> None:
+    """In a module of its own: `go install` refuses modules that replace others, as most of these do."""
+    module, made = (_emptied(recipe.place.with_name(f"{recipe.place.name}.{each}")) for each in ("module", "made"))
+    required = f"{recipe.module}@v{recipe.version}"
+    _go(module, "mod", "init", "plugwright.test/programs")
+    _go(module, "mod", "edit", f"-require={required}", *_replacements(module, required, recipe.staging))
+    texts = " ".join(f"-X {name}={text}" for name, text in (recipe.linked_in or {}).items())
+    for number, (program, package) in enumerate(recipe.packages.items(), 1):
+        print(f"building {recipe.name} {recipe.version}: {program} ({number} of {len(recipe.packages)})", flush=True)
+        flags = ["-tags", recipe.tags, "-ldflags", f"-s -w {texts}", "-o", str(made / program)]
+        _go(module, "build", *flags, package)
+    shutil.rmtree(recipe.place, ignore_errors=True)
+    made.rename(recipe.place)  # all or nothing: what was interrupted is never taken for done
+    shutil.rmtree(module)
+
+
+def _emptied(directory: Path) -> Path:
+    """Empty, whatever a run that was interrupted has left in it."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    return directory
+
+
+def _replacements(module: Path, required: str, staging: str) -> list[str]:
+    """Kubernetes requires its own libraries at v0.0.0; each is published under a version of its own."""
+    if not staging:
+        return []
+    described = json.loads(_go(module, "mod", "download", "-json", required))
+    staged = sorted(set(_STAGED.findall(Path(described["GoMod"]).read_text())))
+    return [f"-replace={each}={each}@{staging}" for each in staged]
+
+
+def _go(directory: Path, *arguments: str) -> str:
+    flags = {"GOFLAGS": "-mod=mod -trimpath -buildvcs=false", "CGO_ENABLED": "0", "GOWORK": "off"}
+    done = subprocess.run(
+        ["go", *arguments], cwd=directory, env={**os.environ, **flags}, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        words = "\n".join((done.stderr or done.stdout).splitlines()[-_SHOWN_LINES:])
+        raise BuildFailed(f"go {' '.join(arguments)} failed:\n{words}")
+    return done.stdout
+
+
+def main(versions: list[str]) -> None:
+    try:
+        for recipe in (ETCD, CONTAINERD, HELM, *map(kubernetes, versions or [DEFAULT_VERSION])):
+            print(build(recipe))
+    except BuildFailed as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,103 @@
+"""plugwright on the node: `plugwright run` and plugins of one's own, as processes beside the real kubelet."""
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.enclosure import Process
+from tests.kubernetes.waiting import until
+
+from plugwright.sdk.report import DaemonReport, ResourceReport
+
+__all__ = ["Daemon", "Plugins"]
+
+_SCRIPTS = Path(__file__).parent / "scripts"
+Resources = Mapping[str, Mapping[str, object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """A `plugwright run`; it keeps its files in `place`."""
+
+    cluster: Cluster
+    process: Process
+    place: Path
+
+    def configure(self, resources: Resources) -> None:
+        configure(self.place, resources)
+
+    def ask(self, *arguments: str) -> str:
+        """What a command prints that speaks with this daemon."""
+        control = f"--control-socket={self.place / 'control.sock'}"
+        done = self.cluster.run(sys.executable, "-m", "plugwright", *arguments, control)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def status(self, resource: str) -> ResourceReport:
+        report: DaemonReport = json.loads(self.ask("status", "--output=json"))
+        return next(each for each in report["resources"] if each["name"] == resource)
+
+    def logged(self, message: str, **facts: object) -> list[dict[str, Any]]:
+        """The log's records with this message and these facts, oldest first."""
+        records = [json.loads(line) for line in self.process.lines() if line.startswith("{")]
+        wanted = {"message": message, **facts}
+        return [record for record in records if wanted.items() <= record.items()]
+
+    def registrations(self, resource: str) -> list[float]:
+        """When the kubelet accepted it, in seconds since 1970."""
+        return [
+            datetime.fromisoformat(each["time"]).timestamp() for each in self.logged("registered", resource=resource)
+        ]
+
+
+class Plugins:
+    """Starts them, and ends those that a test has left running."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._started: list[Process] = []
+        self._places = cluster.state / "plugins"
+        self._places.mkdir(exist_ok=True)
+
+    def run(self, resources: Resources, *flags: str) -> Daemon:
+        """A new `plugwright run` with a configuration of its own."""
+        place = self._place()
+        configure(place, resources)
+        places = [f"--state-dir={place}", f"--control-socket={place / 'control.sock'}", "--log-format=json"]
+        process = self._start(
+            place.name, "-m", "plugwright", "run", f"--config={place / 'config.yaml'}", *places, *flags
+        )
+        return Daemon(self._cluster, process, place)
+
+    def script(self, name: str, *arguments: str | Path) -> Process:
+        """A plugin of our own, from the directory `scripts`."""
+        place = self._place()
+        return self._start(place.name, str(_SCRIPTS / f"{name}.py"), *map(str, arguments))
+
+    def end(self) -> None:
+        for process in self._started:
+            process.stop()
+            print(f"--- {process.log.name}", *process.lines(), sep="\n")  # shown with a test that fails
+
+    def _place(self) -> Path:
+        place = self._places / f"plugin-{len(list(self._places.iterdir())) + 1}"
+        place.mkdir()
+        return place
+
+    def _start(self, name: str, *arguments: str) -> Process:
+        process = self._cluster.enclosure.start(name, sys.executable, *arguments)
+        self._started.append(process)
+        until(f"{name} starts", lambda: process.pid)
+        return process
+
+
+def configure(place: Path, resources: Resources) -> None:
+    """At once, so that nobody reads half of it. JSON is YAML too."""
+    new = place / "new"
+    new.write_text(json.dumps({"resources": [{"name": name, "mock": mock} for name, mock in resources.items()]}))
+    new.replace(place / "config.yaml")

@@ -1,0 +1,78 @@
+"""What people install: the images, built here because there is no registry, and the chart."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.kubernetes import building
+from tests.kubernetes.cluster import Cluster
+
+__all__ = ["Release", "build_images"]
+
+_ROOT = Path(__file__).parents[2]
+_CHART = _ROOT / "deploy" / "helm" / "plugwright"
+_TOOLS = ("buildah", "mmdebstrap")
+
+
+def build_images() -> list[Path]:
+    """Archives of both images, made from Debian packages and this tree; the base is kept for the next time."""
+    lacking = [tool for tool in _TOOLS if not shutil.which(tool)]
+    if lacking:
+        _run("apt-get", "update")
+        _run("apt-get", "install", "-y", "--no-install-recommends", *lacking)
+    place = building.cache() / "image"
+    print("building the images", flush=True)
+    _run(_ROOT / "deploy" / "build-image.sh", "--base", "debian", "--output", place)
+    return [place / "plugwright.tar", place / "plugwright-tools.tar"]
+
+
+def _run(*command: str | Path) -> None:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command[0]} failed:\n{(done.stderr or done.stdout)[-2000:]}"
+
+
+class Release:
+    """One release of the chart, in a namespace of its own name."""
+
+    def __init__(self, cluster: Cluster, helm: Path, name: str) -> None:
+        self.cluster, self.name = cluster, name
+        self._helm = helm
+
+    def install(self, *values: str) -> None:
+        self._call("install", self.name, str(_CHART), "--create-namespace", *self._values(values))
+
+    def upgrade(self, *values: str) -> None:
+        self._call("upgrade", self.name, str(_CHART), *self._values(values))
+
+    def uninstall(self) -> None:
+        self._call("uninstall", self.name)
+
+    def rolled_out(self) -> None:
+        self._kubectl("rollout", "status", f"daemonset/{self.name}", "--timeout=120s")
+
+    def pods(self) -> list[str]:
+        """The names of its daemons' pods."""
+        chosen = f"--selector=app.kubernetes.io/instance={self.name}"
+        return sorted(self._kubectl("get", "pods", "--output=name", chosen).split())
+
+    def leftovers(self) -> list[str]:
+        """Whatever in the cluster still has its name."""
+        kinds = "clusterroles,clusterrolebindings,cronjobs,jobs,serviceaccounts,configmaps,daemonsets,pods"
+        return [each for each in self._kubectl("get", kinds, "--output=name").split() if self.name in each]
+
+    def _kubectl(self, *arguments: str) -> str:
+        return self.cluster.kubectl(f"--namespace={self.name}", *arguments)
+
+    def _values(self, values: tuple[str, ...]) -> list[str]:
+        images = [f"{key}.repository=localhost/{name}" for key, name in _IMAGES.items()]
+        policies = [f"{key}.pullPolicy=Never" for key in _IMAGES]
+        return [f"--set={each}" for each in (*images, *policies, *values)]
+
+    def _call(self, *arguments: str) -> None:
+        done = self.cluster.run(self._helm, f"--namespace={self.name}", *arguments)
+        assert done.returncode == 0, done.stderr
+
+
+_IMAGES = {"image": "plugwright", "toolsImage": "plugwright-tools"}

@@ -1,0 +1,71 @@
+"""The plugin is killed, upgraded, reloaded and taken out of the configuration, beside a real kubelet."""
+
+import signal
+
+import pytest
+from tests.kubernetes.node import Node
+from tests.kubernetes.pods import Pods
+from tests.kubernetes.serving import Plugins
+from tests.kubernetes.waiting import until
+
+
+@pytest.mark.essential
+def test_a_plugin_that_was_killed_and_started_again_has_its_resource_back(
+    plugins: Plugins, node: Node, pods: Pods
+) -> None:
+    first = plugins.run({"mock/killed": {"count": 3}})
+    node.shows("mock/killed", capacity=3, allocatable=3)
+    pod = pods.create("unharmed", {"mock/killed": 1}).runs()
+    before = pod.containers(), pod.devices()
+
+    first.process.stop(signal.SIGKILL)
+    node.shows("mock/killed", capacity=3, allocatable=0)
+    second = plugins.run({"mock/killed": {"count": 3}})
+    node.shows("mock/killed", capacity=3, allocatable=3)
+
+    assert second.logged("sockets of an earlier run removed")
+    assert (pod.containers(), pod.devices()) == before
+    other = pods.create("another", {"mock/killed": 2}).runs()
+    assert not set(other.devices()) & set(pod.devices())
+
+
+@pytest.mark.essential
+def test_an_upgrade_with_two_instances_for_a_moment_ends_well(plugins: Plugins, node: Node, pods: Pods) -> None:
+    resources = {"mock/upgraded": {"count": 3}}
+    first = plugins.run(resources)
+    node.shows("mock/upgraded", capacity=3, allocatable=3)
+    pod = pods.create("unharmed", {"mock/upgraded": 1}).runs()
+    before = pod.containers(), pod.devices()
+
+    second = plugins.run(resources)
+    until("the second is registered", lambda: second.registrations("mock/upgraded"))
+    assert first.process.stop() == 0
+
+    until("the second is watched", lambda: second.status("mock/upgraded")["streams"] == 1)
+    node.shows("mock/upgraded", capacity=3, allocatable=3)
+    pods.create("another", {"mock/upgraded": 2}).runs()
+    assert second.logged("allocated", resource="mock/upgraded")
+    assert (pod.containers(), pod.devices()) == before
+
+
+@pytest.mark.essential
+def test_a_reload_changes_only_what_changed(plugins: Plugins, node: Node) -> None:
+    daemon = plugins.run({"mock/kept": {"count": 2}, "mock/grown": {"count": 2}, "mock/dropped": {"count": 2}})
+    for resource in ("mock/kept", "mock/grown", "mock/dropped"):
+        node.shows(resource, capacity=2, allocatable=2)
+
+    daemon.configure({"mock/kept": {"count": 2}, "mock/grown": {"count": 5}})
+
+    node.shows("mock/grown", capacity=5, allocatable=5)
+    node.shows("mock/dropped", capacity=2, allocatable=0)
+    node.shows("mock/kept", capacity=2, allocatable=2)
+    assert len(daemon.registrations("mock/kept")) == 1
+    assert len(daemon.registrations("mock/grown")) == 1
+
+
+@pytest.mark.essential
+def test_a_plugin_that_ends_leaves_nothing_to_allocate(plugins: Plugins, node: Node) -> None:
+    daemon = plugins.run({"mock/ended": {"count": 2}})
+    node.shows("mock/ended", capacity=2, allocatable=2)
+    assert daemon.process.stop() == 0
+    node.shows("mock/ended", capacity=2, allocatable=0)
