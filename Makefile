@@ -31,7 +31,7 @@ demo: $(READY) ## ten mock GPUs: listed, allocated, one fails and recovers
 test: $(READY) ## ring 1: no cluster, no root, no hardware
 	@$(BIN)/python -m pytest $(ARGS)
 
-test-kubernetes: $(READY) ## ring 2, on a real Kubernetes of its own (root, Go): [VERSION=1.35.6]
+test-kubernetes: $(READY) ## ring 2, on a real Kubernetes of its own (root, Go): [VERSION=1.35.4]
 	@PLUGWRIGHT_KUBERNETES_VERSION=$(or $(VERSION),1.36.4) $(BIN)/python -m pytest tests/kubernetes $(ARGS)
 ifeq ($(VERSION),)
 	@PLUGWRIGHT_KUBERNETES_VERSION=1.37.0 $(BIN)/python -m pytest tests/kubernetes -m essential $(ARGS)

@@ -29,7 +29,7 @@ def images(cluster: Cluster, pytestconfig: pytest.Config) -> None:
 
 @pytest.fixture
 def release(cluster: Cluster, helm: Path, images: None) -> Iterator[Release]:
-    release = Release(cluster, helm, "charted")
+    release = Release(cluster, helm, "plugwright")
     yield release
     if release.pods():
         release.uninstall()

@@ -229,7 +229,7 @@ async def test_pod_resources_that_answer_nonsense_keep_everything(
 async def test_no_checkpoint_yet_means_that_nothing_was_given_out(paths: KubeletPaths) -> None:
     assert holders.held_by_checkpoint(paths.checkpoint, TAPE) == {}
     async with pod_resources.serve(Node(), paths.pod_resources_socket):
-        assert await holders.held_now(paths, TAPE) == set()
+        assert await holders.held_by_pods(paths.pod_resources_socket, TAPE) == set()
 
 
 async def test_both_are_asked_who_holds_what(paths: KubeletPaths) -> None:
@@ -237,7 +237,7 @@ async def test_both_are_asked_who_holds_what(paths: KubeletPaths) -> None:
     assert holders.held_by_checkpoint(paths.checkpoint, TAPE) == {"st0": (0,), "st1": (0, 1), "st2": ()}
     node = Node(Holding(TAPE, "st3", "default", "backup", "main"), Holding("example.com/disk", "sd0", "a", "b", "c"))
     async with pod_resources.serve(node, paths.pod_resources_socket):
-        assert await holders.held_now(paths, TAPE) == {"st0", "st1", "st2", "st3"}
+        assert await holders.held_by_pods(paths.pod_resources_socket, TAPE) == {"st3"}
 
 
 async def test_an_inventory_without_departures_asks_nobody(paths: KubeletPaths) -> None:
@@ -292,3 +292,14 @@ async def test_what_pods_held_at_the_start_is_forgotten_when_they_have_ended(
         node.held = ()
         write_checkpoint(kubelet.paths, {})
         await kubelet.until(lambda _: tape.lists[-1] == [Device("st1", numa=[0])])
+
+
+async def test_a_list_is_sent_once_more_so_that_the_kubelet_writes_down_what_it_has_freed(
+    paths: KubeletPaths, inventory: Inventory
+) -> None:
+    write_checkpoint(paths, {0: ("st0",)})
+    async with pod_resources.serve(Node(), paths.pod_resources_socket), forgetting(inventory, paths):
+        await inventory.newest.until(lambda snapshot: snapshot is not None and snapshot.resent > 0)
+        assert listed(inventory) == {"st0", "st1"}
+        write_checkpoint(paths, {})
+        await inventory.newest.until(lambda _: listed(inventory) == {"st1"})

@@ -16,6 +16,8 @@ __all__ = ["forget_departed"]
 
 logger = logging.getLogger(__name__)
 
+_WRITING = 1.0  # seconds within which a kubelet has written its checkpoint after a list
+
 
 async def forget_departed(inventory: Inventory, paths: KubeletPaths, patience: float) -> None:
     """Runs for ever; sleeps while no device is gone."""
@@ -30,7 +32,7 @@ async def forget_departed(inventory: Inventory, paths: KubeletPaths, patience: f
 
 async def _forget(inventory: Inventory, paths: KubeletPaths, due: list[str]) -> bool:
     """Whether all of `due` could be forgotten."""
-    held = await holders.held_now(paths, inventory.resource)
+    held = await _held(inventory, paths, due)
     if held is None:
         logger.debug("departed devices are kept: who holds them cannot be read", extra={"resource": inventory.resource})
         return False
@@ -39,3 +41,17 @@ async def _forget(inventory: Inventory, paths: KubeletPaths, due: list[str]) -> 
         inventory.drop(free)
         logger.info("departed devices forgotten", extra={"resource": inventory.resource, "devices": free})
     return len(free) == len(due)
+
+
+async def _held(inventory: Inventory, paths: KubeletPaths, due: list[str]) -> set[str] | None:
+    """What pods hold, and what the kubelet's checkpoint says that they do."""
+    active = await holders.held_by_pods(paths.pod_resources_socket, inventory.resource)
+    stored = holders.held_by_checkpoint(paths.checkpoint, inventory.resource)
+    if active is None or stored is None:
+        return None
+    if any(each in stored and each not in active for each in due):
+        # The kubelet has freed them and does not write that down; it does when it is sent a list.
+        inventory.resend()
+        await asyncio.sleep(_WRITING)
+        stored = holders.held_by_checkpoint(paths.checkpoint, inventory.resource)
+    return None if stored is None else active | set(stored)

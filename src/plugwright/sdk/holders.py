@@ -5,9 +5,8 @@ from pathlib import Path
 
 from plugwright.errors import PlugwrightError
 from plugwright.protocol import checkpoint, pod_resources
-from plugwright.protocol.paths import KubeletPaths
 
-__all__ = ["held_by_checkpoint", "held_now"]
+__all__ = ["held_by_checkpoint", "held_by_pods"]
 
 logger = logging.getLogger(__name__)
 
@@ -25,15 +24,15 @@ def held_by_checkpoint(path: Path, resource: str) -> dict[str, tuple[int, ...]] 
         return None
 
 
-async def held_now(paths: KubeletPaths, resource: str) -> set[str] | None:
-    """The ids that may be in use: named by the checkpoint or by pod-resources. None if either cannot be read."""
-    stored = held_by_checkpoint(paths.checkpoint, resource)
-    if stored is None:
-        return None
+async def held_by_pods(socket: Path, resource: str) -> set[str] | None:
+    """The ids that containers of active pods hold of `resource`; None if that cannot be known.
+
+    Asking has an effect: the kubelet frees what pods held that have ended.
+    """
     try:
-        async with pod_resources.connect(paths.pod_resources_socket) as kubelet:
+        async with pod_resources.connect(socket) as kubelet:
             holdings = await kubelet.holdings(timeout=_TIMEOUT)
     except (OSError, PlugwrightError) as error:
         logger.debug("pod-resources not readable", extra={"error": str(error)})
         return None
-    return set(stored) | {holding.device_id for holding in holdings if holding.resource == resource}
+    return {holding.device_id for holding in holdings if holding.resource == resource}

@@ -37,6 +37,7 @@ class Snapshot:
     devices: Mapping[str, Device]
     since: Mapping[str, float]
     encoded: wire.DeviceList
+    resent: int = 0  # how often the same list was to be sent once more
 
 
 def compose(knowledge: Knowledge) -> dict[str, Device]:
@@ -99,6 +100,12 @@ class Inventory:
         self._take(replace(self._knowledge, departed=departed))
         self._departures = {each: since for each, since in self._departures.items() if each not in gone}
 
+    def resend(self) -> None:
+        """Has the list sent once more, though nothing in it has changed."""
+        snapshot = self.newest.value
+        if snapshot is not None:
+            self.newest.publish(replace(snapshot, resent=snapshot.resent + 1))
+
     def fail(self, reason: str) -> None:
         """Discovery has failed for so long that its last list cannot be trusted."""
         self._take(replace(self._knowledge, failure=reason))
@@ -120,7 +127,8 @@ class Inventory:
         devices = compose(knowledge)
         if before is None or devices != before.devices:
             encoded = wire.encode_devices(self.resource, list(devices.values()))
-            self.newest.publish(Snapshot(devices, self._since(devices), encoded))
+            resent = before.resent if before is not None else 0
+            self.newest.publish(Snapshot(devices, self._since(devices), encoded, resent))
         self._knowledge = knowledge
 
     def _since(self, devices: Mapping[str, Device]) -> dict[str, float]:

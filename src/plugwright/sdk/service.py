@@ -56,13 +56,13 @@ class PluginService:
         """The newest list at once, and again whenever what the kubelet sees of it has changed."""
         self.streams.publish(self.streams.value.one_more())
         try:
-            sent: DeviceList | None = None
+            sent: tuple[DeviceList, int] | None = None
             async for snapshot in self._inventory.newest.changes():
-                if snapshot is None or snapshot.encoded == sent:
+                if snapshot is None or (snapshot.encoded, snapshot.resent) == sent:
                     continue
                 started = time.monotonic()
                 yield snapshot.encoded
-                sent = snapshot.encoded
+                sent = snapshot.encoded, snapshot.resent
                 await asyncio.sleep(max(0.0, self._burst - (time.monotonic() - started)))
         finally:
             self.last_stream = time.time()
