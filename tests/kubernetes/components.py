@@ -127,7 +127,8 @@ state = "/run/containerd"
 """
 
     def _network(self) -> str:
-        pods = {"type": "ptp", "ipam": {"type": "host-local", "subnet": _PODS}}
+        routes = [{"dst": "0.0.0.0/0"}]  # to the API server, whose address is the node's
+        pods = {"type": "ptp", "ipam": {"type": "host-local", "subnet": _PODS, "routes": routes}}
         return json.dumps({"cniVersion": "0.4.0", "name": "pods", "plugins": [pods]})
 
     @staticmethod
