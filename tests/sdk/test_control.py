@@ -344,3 +344,17 @@ async def test_whatever_is_sent_the_daemon_goes_on(
             someone.send(line.replace(b"\n", b"") + b"\n")
             assert set(await someone.answer()) < {"ok", "error"}
         assert "ok" in await someone.ask(do="status")
+
+
+class Documented(Plugin):
+    resource = "example.com/documented"
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        yield [Device("one", attributes={"path": Path("/sys/class/tape")})]
+
+
+async def test_attributes_that_are_no_json_are_told_as_texts(controlled: Settings, path: Path) -> None:
+    async with serving(Documented(), settings=controlled) as daemon, client(path) as asking:
+        await daemon.resource("example.com/documented").inventory.newest.until(lambda snapshot: snapshot is not None)
+        answer = await asking.ask(do="status")
+    assert answer["ok"]["resources"][0]["devices"][0]["attributes"] == {"path": "/sys/class/tape"}

@@ -367,7 +367,28 @@ class Unspeakable(Plugin):
         yield []
 
 
-@pytest.mark.parametrize("broken", [Lazy, Afar, Unspeakable])
+class Panic(BaseException):
+    """What bindings of other languages raise is not always an Exception."""
+
+
+class Panicking(Plugin):
+    resource = "example.com/panicking"
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        if self.resource:
+            raise Panic("index out of bounds")
+        yield []
+
+
+class Restless(Plugin):
+    resource = "example.com/restless"
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        while True:
+            yield [Device("spinning")]
+
+
+@pytest.mark.parametrize("broken", [Lazy, Afar, Unspeakable, Panicking, Restless])
 async def test_a_broken_plugin_never_touches_another(
     broken: type[Plugin], kubelet: TinyKubelet, settings: Settings
 ) -> None:

@@ -35,7 +35,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def inventory(clock: Clock) -> Inventory:
-    return Inventory("example.com/tape", clock)
+    return Inventory("example.com/tape", clock, clock)
 
 
 def newest(inventory: Inventory) -> Snapshot:

@@ -246,3 +246,22 @@ async def test_a_storm_of_restarts_and_removals_ends_with_one_endpoint(kubelet: 
         await kubelet.until(settled(*shelves))
         assert registry(kubelet) == {sockets.fixed_name(shelf.resource) for shelf in shelves}
     assert registry(kubelet) == set()
+
+
+async def test_a_second_daemon_leaves_the_socket_of_the_first_alone(kubelet: Watching, settings: Settings) -> None:
+    async with serving(Shelf(), settings=settings):
+        await kubelet.endpoint(TAPE, count=2)
+        async with serving(Shelf(), settings=settings) as second:
+            standing = second.resource(TAPE).lifecycle.standing
+            async with asyncio.timeout(LIMIT):
+                await standing.until(lambda now: now.state is State.REFUSED)
+            assert "belongs to another daemon" in standing.value.reason
+        assert len(kubelet.registered) == 1
+        assert registry(kubelet) == {NAME}
+
+
+async def test_a_socket_that_a_killed_daemon_left_is_replaced(kubelet: Watching, settings: Settings) -> None:
+    path = kubelet.paths.plugins_registry / NAME
+    transport.listen(path).close()
+    async with serving(Shelf(), settings=settings):
+        await kubelet.endpoint(TAPE, count=2)

@@ -9,6 +9,7 @@ import click
 from plugwright.cli import config, logs
 from plugwright.cli.config import Config
 from plugwright.errors import ConfigError
+from plugwright.protocol.paths import KubeletPaths
 from plugwright.sdk.running import run_until_stopped
 from plugwright.sdk.runtime import Daemon
 from plugwright.sdk.settings import Registration, Settings
@@ -98,18 +99,27 @@ class _Reload:
 
 
 def _print_effective(context: click.Context, loaded: Config, style: str) -> None:
-    rows = [
-        (option.name or "", _plain(context.params[option.name or ""]), _source(context, option)) for option in _SETTINGS
-    ]
+    named = {option.name: option for option in context.command.params if isinstance(option, click.Option)}
+    shown = [named["path"], *_SETTINGS]
+    values = context.params | {"device_plugins_dir": _device_plugins_dir(context)}
+    rows = [(_label(option), _plain(values[option.name or ""]), _source(context, option)) for option in shown]
     rows += [(name, _plain(value), source) for name, value, source in config.effective(loaded)]
     if style == "json":
         entries = [{"key": key, "value": value, "source": source} for key, value, source in rows]
         click.echo(json.dumps(entries, indent=2))
         return
-    shown = [(f"{key}: {json.dumps(value)}", source) for key, value, source in rows]
-    width = max(len(line) for line, _ in shown)
-    for line, source in shown:
+    lines = [(f"{key}: {json.dumps(value)}", source) for key, value, source in rows]
+    width = max(len(line) for line, _ in lines)
+    for line, source in lines:
         click.echo(f"{line:<{width}}  # {source}")
+
+
+def _label(option: click.Option) -> str:
+    return "config" if option.name == "path" else option.name or ""
+
+
+def _device_plugins_dir(context: click.Context) -> Path:
+    return KubeletPaths.under(context.params["kubelet_dir"], context.params["device_plugins_dir"]).device_plugins
 
 
 def _plain(value: object) -> object:
@@ -119,5 +129,5 @@ def _plain(value: object) -> object:
 def _source(context: click.Context, option: click.Option) -> str:
     source = context.get_parameter_source(option.name or "")
     if source is click.core.ParameterSource.COMMANDLINE:
-        return option.opts[0]
+        return option.opts[-1]
     return str(option.envvar) if source is click.core.ParameterSource.ENVIRONMENT else "default"

@@ -76,6 +76,7 @@ class Caller:
                 except StopAsyncIteration:
                     return
                 yield _whole(devices)
+                await asyncio.sleep(0)  # a discover() that awaits nothing must not have the loop to itself
         finally:
             if isinstance(lists, AsyncGenerator):
                 await lists.aclose()
@@ -99,14 +100,14 @@ class Caller:
     def _failures(self, method: str) -> Iterator[None]:
         try:
             yield
-        except PluginError:
+        except (PluginError, KeyboardInterrupt, GeneratorExit):
             raise
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
             raise PluginFailed(self.resource, method, error) from error  # the plugin cancelled itself
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # SystemExit, and what bindings of other languages raise
             raise PluginFailed(self.resource, method, error) from error
 
 

@@ -112,7 +112,7 @@ async def _watched(daemon: Daemon, reader: asyncio.StreamReader, writer: asyncio
 
 
 async def _tell(writer: asyncio.StreamWriter, answer: Mapping[str, object]) -> None:
-    writer.write(json.dumps(answer).encode() + b"\n")
+    writer.write(json.dumps(answer, default=str).encode() + b"\n")  # attributes may hold anything
     await writer.drain()
 
 

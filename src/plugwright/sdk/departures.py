@@ -24,8 +24,8 @@ async def forget_departed(inventory: Inventory, paths: KubeletPaths, patience: f
     while True:
         await inventory.newest.until(lambda _: bool(inventory.departures))
         oldest = min(inventory.departures.values(), default=0.0)
-        await asyncio.sleep(max(patience - (time.time() - oldest), patience / 10))
-        due = [each for each, since in inventory.departures.items() if time.time() - since >= patience]
+        await asyncio.sleep(max(patience - (time.monotonic() - oldest), patience / 10))
+        due = [each for each, since in inventory.departures.items() if time.monotonic() - since >= patience]
         if due and not await _forget(inventory, paths, due):
             await asyncio.sleep(patience)  # someone holds them, and nobody tells when that ends
 

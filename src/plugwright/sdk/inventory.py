@@ -52,17 +52,20 @@ def compose(knowledge: Knowledge) -> dict[str, Device]:
 
 
 class Inventory:
-    def __init__(self, resource: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, resource: str, clock: Callable[[], float] = time.time, elapsed: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`clock` is told to people, `elapsed` measures how long a device has been gone."""
         self.resource = resource
         self.refused = Newest("")  # why the last list was not taken
-        self._clock = clock
+        self._clock, self._elapsed = clock, elapsed
         self._knowledge = Knowledge()
         self._departures: dict[str, float] = {}
         self.newest: Newest[Snapshot | None] = Newest(None)
 
     @property
     def departures(self) -> Mapping[str, float]:
-        """The devices that discovery no longer finds, and since when."""
+        """The devices that discovery no longer finds, and since when, on a clock that nobody sets."""
         return self._departures
 
     def find(self, devices: object) -> None:
@@ -74,7 +77,7 @@ class Inventory:
             each: device if each in known.departed else device.unhealthy(_GONE) for each, device in missing.items()
         }
         self._take(replace(known, found=found, departed=departed, failure=""), publish=True)
-        now = self._clock()
+        now = self._elapsed()
         self._departures = {each: self._departures.get(each, now) for each in departed}
         self.refuse("")
 
@@ -91,7 +94,7 @@ class Inventory:
                 with suppress(InvalidValue):  # an id that another plugin made and we never could
                     absent[each] = Device(each, Health.UNHEALTHY, _HELD, nodes)
         self._take(replace(known, departed={**known.departed, **absent}))
-        self._departures |= dict.fromkeys(absent, self._clock())
+        self._departures |= dict.fromkeys(absent, self._elapsed())
 
     def drop(self, device_ids: Iterable[str]) -> None:
         """Forgets departed devices; whoever calls knows that no pod holds them."""

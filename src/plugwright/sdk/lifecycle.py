@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
-from plugwright.errors import PeerGone, PlugwrightError
+from plugwright.errors import ConfigError, PeerGone, PlugwrightError
 from plugwright.protocol import device_plugin, registration
 from plugwright.protocol.registration import Announcement, RegisterRequest
 from plugwright.protocol.transport import Serving
@@ -22,6 +22,7 @@ from plugwright.sdk.backoff import Backoff
 from plugwright.sdk.directory import Directory, Identity
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.newest import Newest
+from plugwright.sdk.plugin import announced
 from plugwright.sdk.service import PluginService
 from plugwright.sdk.settings import Registration, Settings
 
@@ -91,7 +92,7 @@ class Lifecycle:
             await self._pause(seen)
         else:
             self._stand(State.REGISTERING, lost)
-            logger.warning("registering again", extra={"resource": self.resource, "reason": lost})
+            self._say("registering again", lost)
 
     async def _direct(self) -> str:
         if self._directory.identity(_KUBELET) is None:
@@ -108,7 +109,7 @@ class Lifecycle:
             return await _first(self._moved(serving, kubelet), self._stream_lost(before), self._told_to())
 
     async def _register(self, serving: Serving) -> str:
-        request = RegisterRequest(self.resource, serving.path.name, self._service.plugin.options)
+        request = RegisterRequest(self.resource, serving.path.name, announced(self._service.plugin))
         async with registration.connect(self._directory.path / _KUBELET) as kubelet:
             await kubelet.register(request, timeout=self._settings.patience.register)
         return ""
@@ -119,6 +120,8 @@ class Lifecycle:
             self._waiting(f"no directory {self._directory.path}")
             await self._directory.ticks.until(lambda _: self._directory.path.is_dir())
         path = self._directory.path / sockets.fixed_name(self.resource)
+        if path.exists() and not sockets.is_dead(path):
+            raise ConfigError(f"{path.name} in {path.parent} belongs to another daemon")
         path.unlink(missing_ok=True)
         async with registration.serve_announced(self._service, self, path) as serving:
             self.endpoint = serving.path.name

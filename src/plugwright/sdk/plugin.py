@@ -10,7 +10,7 @@ from plugwright.errors import PluginError
 from plugwright.model import Allocation, Device, Options
 from plugwright.sdk import preference
 
-__all__ = ["Plugin"]
+__all__ = ["Plugin", "announced"]
 
 
 Devices = Iterable[Device]
@@ -47,8 +47,9 @@ class Plugin:
         """An operator's own command to this plugin, through the daemon's control socket; returns a line to show."""
         raise PluginError(f"{self.resource} takes no command {name!r}")
 
-    @property
-    def options(self) -> Options:
-        # The default preference is worth the kubelet's call; a pre-start call is not free, and a plugin that is
-        # down would block every container start.
-        return Options(pre_start=type(self).pre_start is not Plugin.pre_start, preference=True)
+
+def announced(plugin: Plugin) -> Options:
+    """What the kubelet is told that the plugin supports."""
+    # The default preference is worth the kubelet's call; a pre-start call is not free, and a plugin that is down would
+    # block every container start.
+    return Options(pre_start=type(plugin).pre_start is not Plugin.pre_start, preference=True)

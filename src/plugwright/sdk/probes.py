@@ -6,10 +6,11 @@ event loop.
 
 import logging
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from socketserver import ThreadingMixIn
+from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -21,6 +22,8 @@ from plugwright.sdk.runtime import Daemon
 __all__ = ["answering_probes"]
 
 logger = logging.getLogger(__name__)
+
+_MOST_AT_ONCE = 16
 
 Answer = tuple[str, str]
 
@@ -60,6 +63,28 @@ def _bind(address: str, application: Callable[..., Iterable[bytes]]) -> WSGIServ
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     block_on_close = False
+
+    def server_bind(self) -> None:
+        """Without looking up our own name: a node that boots may have to wait long for an answer."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self._slots = threading.Semaphore(_MOST_AT_ONCE)
+        self.setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._slots.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        logger.debug("a probe was not answered", extra={"error": str(sys.exc_info()[1])})
 
 
 class _Server6(_Server):
@@ -112,12 +137,12 @@ def _health(daemon: Daemon) -> Answer:
 
 
 def _readiness(daemon: Daemon) -> Answer:
-    waiting = []
+    waiting = [] if daemon.serving else ["starting or ending"]
     for name, runtime in sorted(daemon.resources.items()):
         if not is_ready(runtime):
             standing = runtime.lifecycle.standing.value
-            watched = standing.state is State.REGISTERED
+            registered = standing.state is State.REGISTERED
             waiting.append(
-                f"{name}: {'no device list is watched' if watched else standing.state} {standing.reason}".strip()
+                f"{name}: {'no device list is watched' if registered else standing.state} {standing.reason}".strip()
             )
     return ("503 Service Unavailable", "\n".join(waiting)) if waiting else ("200 OK", "ok")

@@ -17,12 +17,12 @@ from plugwright.sdk.discovery import Discovery
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.lifecycle import Lifecycle
 from plugwright.sdk.newest import Newest
-from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.plugin import Plugin, announced
 from plugwright.sdk.service import PluginService
 from plugwright.sdk.settings import Registration, Settings
 from plugwright.sdk.stalls import StallWatch
 
-__all__ = ["Daemon", "ResourceRuntime"]
+__all__ = ["Daemon", "ResourceRuntime", "checked"]
 
 logger = logging.getLogger(__name__)
 
@@ -56,9 +56,9 @@ class ResourceRuntime:
 
     def exchange(self, plugin: Plugin) -> None:
         """Another plugin takes over the resource; what was found stays until the new one has found something."""
-        before, self.service.plugin = self.service.plugin.options, plugin
+        before, self.service.plugin = announced(self.service.plugin), plugin
         self._exchanged.set()
-        if plugin.options != before:
+        if announced(plugin) != before:
             self.lifecycle.register_again()
 
     async def command(self, name: str, arguments: Mapping[str, str]) -> str:
@@ -82,6 +82,7 @@ class Daemon:
         self.settings = settings
         self.stalls = StallWatch(settings.limits.loop_step)
         self.resources: dict[str, ResourceRuntime] = {}
+        self.serving = False  # from the first configuration on, until it ends
         self.changed = Newest(0)  # goes up whenever something that `status` shows has changed
         self._directory = Directory(_directory(settings))
         self._cordons = Cordons(settings.state_dir / "cordons.json" if settings.state_dir else None)
@@ -102,9 +103,11 @@ class Daemon:
             async with self._directory.watching(), asyncio.TaskGroup() as self._group:
                 try:
                     await self.apply(plugins)
+                    self.serving = True
                     yield self
                 except BaseException as raised:  # noqa: BLE001  raised again below: a TaskGroup would make a group of it
                     error = raised
+                self.serving = False
                 await self._stop(list(self.resources))
         finally:
             self.stalls.close()

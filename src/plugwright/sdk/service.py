@@ -14,7 +14,7 @@ from plugwright.sdk import preference
 from plugwright.sdk.calls import Caller
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.newest import Newest
-from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.plugin import Plugin, announced
 from plugwright.sdk.settings import Settings
 from plugwright.sdk.tally import Tally
 
@@ -50,7 +50,7 @@ class PluginService:
 
     async def options(self) -> Options:
         with self.tally.call("GetDevicePluginOptions"):
-            return self.plugin.options
+            return announced(self.plugin)
 
     async def lists(self) -> AsyncGenerator[DeviceList, None]:
         """The newest list at once, and again whenever what the kubelet sees of it has changed."""
@@ -87,7 +87,9 @@ class PluginService:
     async def _allocate(self, devices: list[Device]) -> Allocation:
         answer = await self._ask("allocate", devices, limit=self._limits.allocate)
         if not isinstance(answer, Allocation):
-            raise InvalidValue(f"allocate() of {self._inventory.resource} returns an Allocation, not {answer!r}")
+            error = InvalidValue(f"allocate() of {self._inventory.resource} returns an Allocation, not {answer!r}")
+            self._log_failed(error)
+            raise error
         # After the answer is on its way: the kubelet admits one pod at a time, and waits.
         asyncio.get_running_loop().call_soon(self._log_allocated, devices)
         return answer
@@ -99,9 +101,12 @@ class PluginService:
         try:
             return await self._caller.call(method, getattr(self.plugin, method), *arguments, limit=limit)
         except PluginError as error:
-            logger.error("plugin method failed", extra={"resource": self._inventory.resource, "error": str(error)})
-            logger.debug("plugin method failed here", exc_info=error)
+            self._log_failed(error)
             raise
+
+    def _log_failed(self, error: PluginError) -> None:
+        logger.error("plugin method failed", extra={"resource": self._inventory.resource, "error": str(error)})
+        logger.debug("plugin method failed here", exc_info=error)
 
     async def _prefer(self, request: PreferenceRequest) -> list[str]:
         available, required = self._listed(request.available), self._listed(request.required)

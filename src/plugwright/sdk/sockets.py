@@ -11,7 +11,7 @@ from pathlib import Path
 from plugwright.errors import PathTooLong
 from plugwright.protocol import paths
 
-__all__ = ["fixed_name", "fresh_name", "remove_stale"]
+__all__ = ["fixed_name", "fresh_name", "is_dead", "remove_stale"]
 
 _PREFIX = "plugwright-"
 _NEWBORN = 1.0  # a socket younger than this may belong to someone who is about to listen
@@ -38,13 +38,14 @@ def remove_stale(directory: Path) -> list[str]:
     removed = []
     with suppress(OSError):
         for path in sorted(directory.glob(f"{_PREFIX}*.sock")):
-            if _is_dead(path):
+            if is_dead(path):
                 path.unlink(missing_ok=True)
                 removed.append(path.name)
     return removed
 
 
-def _is_dead(path: Path) -> bool:
+def is_dead(path: Path) -> bool:
+    """Whether it is a socket that nobody listens on any more."""
     try:
         if not path.is_socket() or time.time() - path.lstat().st_ctime < _NEWBORN:
             return False
