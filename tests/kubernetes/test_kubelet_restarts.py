@@ -13,6 +13,8 @@ from tests.kubernetes.serving import Daemon, Plugins
 from tests.kubernetes.waiting import until
 
 _RESOURCE = "mock/steady"
+# Enough for every pod: a kubelet that is restarted before it has seen which pods are gone gives none of theirs again.
+_COUNT = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class _Scene:
 
 @pytest.fixture
 def scene(cluster: Cluster, node: Node, pods: Pods, plugins: Plugins) -> _Scene:
-    return _Scene(cluster, node, pods, plugins.run({_RESOURCE: {"count": 24}}))
+    return _Scene(cluster, node, pods, plugins.run({_RESOURCE: {"count": _COUNT}}))
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def restarts(pytestconfig: pytest.Config) -> int:
 async def test_restarts_disturb_no_pod_and_grant_no_device_twice(
     scene: _Scene, findings: Findings, restarts: int
 ) -> None:
-    scene.node.shows(_RESOURCE, capacity=24, allocatable=24)
+    scene.node.shows(_RESOURCE, capacity=_COUNT, allocatable=_COUNT)
     staying = [scene.pods.create(f"stays-{number}", {_RESOURCE: 2}).runs() for number in range(3)]
     before = [(pod.containers(), pod.devices()) for pod in staying]
     for number in range(restarts):
