@@ -35,6 +35,8 @@ test-kubernetes: $(READY) ## ring 2, on a real Kubernetes of its own (root, Go):
 	@PLUGWRIGHT_KUBERNETES_VERSION=$(or $(VERSION),1.36.4) $(BIN)/python -m pytest tests/kubernetes $(ARGS)
 ifeq ($(VERSION),)
 	@PLUGWRIGHT_KUBERNETES_VERSION=1.37.0 $(BIN)/python -m pytest tests/kubernetes -m essential $(ARGS)
+	@echo "the chart once more, with the helm that was built for this"
+	@HELM=$$(ls -d $${PLUGWRIGHT_CACHE:-$(CURDIR)/.cache/kubernetes}/helm-*/helm | tail -n 1) $(BIN)/python -m pytest tests/deploy
 endif
 
 check: $(READY) ## format, lint, types, layers, generated code
