@@ -1,7 +1,6 @@
 """A device that is gone stays listed until nobody can be holding it."""
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -9,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.sdk.actors import Ear, listening
 
 from plugwright import Device, Plugin, Settings, serving
 from plugwright.protocol import checkpoint, pod_resources, transport
@@ -63,31 +63,10 @@ class Node:
             await self.asked.wait_for(lambda: self.times >= wanted)
 
 
-class Ear(logging.Handler):
-    """Waits for a line of the log."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.heard: list[str] = []
-        self.news = asyncio.Event()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.heard.append(record.getMessage())
-        self.news.set()
-
-    async def hears(self, text: str, times: int) -> None:
-        while sum(text in each for each in self.heard) < times:
-            self.news.clear()
-            await self.news.wait()
-
-
 @pytest.fixture
 def ear(caplog: pytest.LogCaptureFixture) -> Iterator[Ear]:
-    logger, ear = logging.getLogger("plugwright.sdk.departures"), Ear()
-    caplog.set_level(logging.DEBUG, logger.name)
-    logger.addHandler(ear)
-    yield ear
-    logger.removeHandler(ear)
+    with listening("plugwright.sdk.departures", caplog) as ear:
+        yield ear
 
 
 def write_checkpoint(paths: KubeletPaths, devices: dict[int, tuple[str, ...]], resource: str = TAPE) -> None:

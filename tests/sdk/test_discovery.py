@@ -1,13 +1,13 @@
 """discover() in all the ways it may be written, and in most of the ways it may go wrong."""
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.sdk.actors import Ear, listening
 
 from plugwright import Device, Patience, Plugin, Settings, serving
 from plugwright.protocol import checkpoint
@@ -24,31 +24,10 @@ LONG = Patience(discovery=60)
 SHORT = Patience(discovery=0.1)
 
 
-class Ear(logging.Handler):
-    """Hears what discovery logs, and wakes whoever waits for it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.heard: list[str] = []
-        self.news = asyncio.Event()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.heard.append(f"{record.getMessage()}: {record.__dict__.get('error', '')}")
-        self.news.set()
-
-    async def hears(self, text: str, times: int = 1) -> None:
-        while sum(text in each for each in self.heard) < times:
-            self.news.clear()
-            await self.news.wait()
-
-
 @pytest.fixture
 def ear(caplog: pytest.LogCaptureFixture) -> Iterator[Ear]:
-    logger, ear = logging.getLogger("plugwright.sdk.discovery"), Ear()
-    caplog.set_level(logging.DEBUG, logger.name)
-    logger.addHandler(ear)
-    yield ear
-    logger.removeHandler(ear)
+    with listening("plugwright.sdk.discovery", caplog) as ear:
+        yield ear
 
 
 @asynccontextmanager

@@ -10,35 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.sdk.actors import TAPE, Shelf
 
-from plugwright import Allocation, Device, Plugin, Settings, serving
+from plugwright import Allocation, Device, Settings, serving
 from plugwright.errors import PeerRefused
 from plugwright.protocol import device_plugin
 from plugwright.protocol.device_plugin import DevicePluginClient
 from plugwright.protocol.registration import RegisterRequest
-from plugwright.sdk.newest import Newest
 from plugwright.sdk.settings import Limits
 from tiny_kubelet import TinyKubelet
-
-TAPE = "example.com/tape"
-
-# Not strict: a storm hits by chance what test_lifecycle (a kubelet that hangs up at once) and test_streams
-# (a connection made while its server ends) show for certain.
-
-
-class Shelf(Plugin):
-    """Lists what it is given."""
-
-    def __init__(self, resource: str = TAPE, *ids: str) -> None:
-        self.resource = resource
-        self.ids = Newest(ids or ("st0", "st1"))
-
-    async def discover(self) -> AsyncIterator[list[Device]]:
-        async for ids in self.ids.changes():
-            yield [Device(each) for each in ids]
-
-    async def allocate(self, devices: object) -> Allocation:
-        return Allocation(env={"SHELF": self.resource})
 
 
 class Rewound(Shelf):
@@ -261,15 +241,16 @@ async def test_a_storm_of_restarts_and_removals_ends_with_one_endpoint(
 
 
 async def test_a_storm_from_another_thread_ends_with_one_endpoint(kubelet: TinyKubelet, settings: Settings) -> None:
-    """Files go at any moment then, also between two lines of ours."""
+    """Files go at any moment then, also between two lines of ours: which is a failed try, and tries must stay close."""
     shelf, over = Shelf(), threading.Event()
+    impatient = replace(settings, patience=replace(settings.patience, longest=0.01))
 
     def storm() -> None:
         while not over.is_set():
             for path in kubelet.paths.device_plugins.glob("plugwright-*.sock"):
                 path.unlink(missing_ok=True)
 
-    async with serving(shelf, settings=settings):
+    async with serving(shelf, settings=impatient):
         storming = asyncio.create_task(asyncio.to_thread(storm))
         try:
             await kubelet.until(is_registered(20), timeout=30)

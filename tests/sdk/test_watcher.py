@@ -11,33 +11,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.sdk.actors import TAPE, Shelf
 
-from plugwright import Device, Plugin, Registration, Settings, serving
+from plugwright import Registration, Settings, serving
 from plugwright.errors import PeerGone, PeerRefused
 from plugwright.protocol import registration, transport
 from plugwright.protocol.registration import Announcement
 from plugwright.sdk import sockets
 from plugwright.sdk.lifecycle import Standing, State
 from plugwright.sdk.logs import facts
-from plugwright.sdk.newest import Newest
 from plugwright.sdk.runtime import Daemon
 from tiny_kubelet import TinyKubelet
 
-TAPE = "example.com/tape"
 NAME = sockets.fixed_name(TAPE)
 LIMIT = 10  # seconds that any fact here may take on a slow machine
-
-
-class Shelf(Plugin):
-    """Lists what it is given."""
-
-    def __init__(self, resource: str = TAPE, *ids: str) -> None:
-        self.resource = resource
-        self.ids = Newest(ids or ("st0", "st1"))
-
-    async def discover(self) -> AsyncIterator[list[Device]]:
-        async for ids in self.ids.changes():
-            yield [Device(each) for each in ids]
 
 
 class Watching(TinyKubelet):
@@ -230,8 +217,6 @@ async def test_a_registration_is_counted(kubelet: Watching, settings: Settings) 
         assert daemon.resources[TAPE].service.tally.registrations["ok"] == 1
 
 
-# Not strict: a storm hits by chance what test_lifecycle (a kubelet that hangs up at once) and test_streams
-# (a connection made while its server ends) show for certain.
 async def test_a_storm_of_restarts_and_removals_ends_with_one_endpoint(kubelet: Watching, settings: Settings) -> None:
     shelves, chance = [Shelf(), Shelf("example.com/disk", "sda")], random.Random(4)
     async with serving(*shelves, settings=settings):

@@ -68,7 +68,7 @@ class Discovery:
             if self._inventory.refused.value != str(error):
                 facts = {"resource": self._inventory.resource, "error": str(error)}
                 logger.error("device list refused, the last good one stays", extra=facts)
-            self._inventory.refuse(str(error))
+            self._inventory.refused.become(str(error))
             return
         self._recovered()
 
@@ -79,12 +79,8 @@ class Discovery:
             logger.error("discover() failed, the last list stays and it is tried again", extra=facts)
         logger.debug("discover() failed here", exc_info=error)
         self._said = str(error)
-        self._stand(str(error))
+        self.failing.become(str(error))
         self._expect()
-
-    def _stand(self, failing: str) -> None:
-        if failing != self.failing.value:
-            self.failing.publish(failing)
 
     def _expect(self) -> None:
         """A list is due: without one, the devices cannot be trusted after a while."""
@@ -103,7 +99,7 @@ class Discovery:
         if self._untrusted:
             logger.info("discover() works again", extra={"resource": self._inventory.resource})
         self._untrusted = False
-        self._stand("")
+        self.failing.become("")
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

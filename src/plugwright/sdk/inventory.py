@@ -79,11 +79,7 @@ class Inventory:
         self._take(replace(known, found=found, departed=departed, failure=""), publish=True)
         now = self._elapsed()
         self._departures = {each: self._departures.get(each, now) for each in departed}
-        self.refuse("")
-
-    def refuse(self, reason: str) -> None:
-        if reason != self.refused.value:
-            self.refused.publish(reason)
+        self.refused.become("")
 
     def hold(self, held: Mapping[str, tuple[int, ...]]) -> None:
         """Lists devices that pods hold, with their NUMA nodes, as departed unless they are found."""

@@ -31,6 +31,11 @@ class Newest(Generic[T]):
         if self.bell is not None:
             self.bell()
 
+    def become(self, value: T) -> None:
+        """Publishes `value` if it is news."""
+        if value != self._value:
+            self.publish(value)
+
     async def changes(self) -> AsyncIterator[T]:
         """The value now, and then the newest one whenever there is a newer one than the reader has seen."""
         seen = -1

@@ -9,11 +9,10 @@ __all__ = ["is_ready", "report"]
 
 def report(daemon: Daemon) -> DaemonReport:
     runtimes = [daemon.resources[name] for name in sorted(daemon.resources)]
-    paths = daemon.settings.paths
     return DaemonReport(
         ready=all(map(is_ready, runtimes)),
         registration=daemon.settings.registration.value,
-        directory=str(paths.device_plugins if daemon.settings.registration == "direct" else paths.plugins_registry),
+        directory=str(daemon.directory),
         stalled=daemon.stalls.stalled,
         stalls=daemon.stalls.count,
         resources=[_resource(runtime) for runtime in runtimes],

@@ -127,6 +127,11 @@ class Daemon:
                 runtime.exchange(plugin)
         self._ring()
 
+    @property
+    def directory(self) -> Path:
+        """Where the sockets are."""
+        return self._directory.path
+
     def rediscover(self) -> None:
         """Calls every plugin's discover() anew."""
         for runtime in self.resources.values():
