@@ -23,6 +23,10 @@ def watch() -> Iterator[StallWatch]:
     watch = StallWatch(LIMIT)
     yield watch
     watch.close()
+    _wait_for_those_that_were_closed()
+
+
+def _wait_for_those_that_were_closed() -> None:
     for thread in _watchers():
         thread.join(20)
 
@@ -95,6 +99,7 @@ async def test_code_that_waits_without_blocking_is_no_stall(caplog: pytest.LogCa
 
 
 async def test_there_is_no_thread_before_plugin_code_has_run_and_none_after_the_end() -> None:
+    _wait_for_those_that_were_closed()  # by tests before this one
     watch = StallWatch(LIMIT)
     assert not _watchers()
     await watched("allocate()", watch, asyncio.sleep(0))
