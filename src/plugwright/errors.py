@@ -134,7 +134,11 @@ class MalformedMessage(ProtocolError):
 
 
 class PeerGone(PlugwrightError):
-    """The peer is not there, or went away in the middle of a call."""
+    """The peer is not there, or went away in the middle of a call; `message` is what it said, if it did."""
+
+    def __init__(self, text: str, message: str = "") -> None:
+        super().__init__(text)
+        self.message = message
 
 
 class PeerRefused(PlugwrightError):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from plugwright.errors import InvalidValue, ListTooLarge, MalformedMessage, PluginError
 from plugwright.model import Allocation, Device, DeviceNode, Health, Mount, Options, PreferenceRequest
-from plugwright.protocol import wire
+from plugwright.protocol import transport, wire
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.pluginregistration.v1 import pluginregistration_pb2 as watcher_pb
 
@@ -80,7 +80,7 @@ def test_devices_come_back_as_they_were(devices: list[Device]) -> None:
 def test_a_list_of_exactly_4_mib_is_sent_and_one_byte_more_is_not() -> None:
     devices = [Device(f"{number:063}", "Unhealthy") for number in range(53_772)]  # 78 bytes each, and 88 are left
     devices.append(Device("a" * 29, "Unhealthy"))
-    assert len(wire.encode_devices("a/b", [*devices, Device("b" * 29, "Unhealthy")]).message) == wire.MESSAGE_LIMIT
+    assert len(wire.encode_devices("a/b", [*devices, Device("b" * 29, "Unhealthy")]).message) == transport.MESSAGE_LIMIT
     with pytest.raises(ListTooLarge, match="a/b lists 53774 devices in 4194305 bytes, the kubelet takes 4194304"):
         wire.encode_devices("a/b", [*devices, Device("b" * 30, "Unhealthy")])
 
@@ -124,8 +124,8 @@ def test_answers_keep_their_number_and_order(allocations: list[Allocation]) -> N
 
 
 def test_an_answer_of_more_than_4_mib_is_not_sent() -> None:
-    half = Allocation(env={"A": "x" * (wire.MESSAGE_LIMIT // 2)})
-    assert wire.from_allocations([half]).ByteSize() > wire.MESSAGE_LIMIT // 2
+    half = Allocation(env={"A": "x" * (transport.MESSAGE_LIMIT // 2)})
+    assert wire.from_allocations([half]).ByteSize() > transport.MESSAGE_LIMIT // 2
     with pytest.raises(PluginError, match=r"an allocation of 41943\d\d bytes, the kubelet takes 4194304"):
         wire.from_allocations([half, half])
 

@@ -9,7 +9,7 @@ from plugwright.model import Allocation, Device, Options, PreferenceRequest
 from plugwright.protocol import transport, wire
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.transport import Method, Serving, Streaming, Unary
-from plugwright.protocol.wire import DeviceList
+from plugwright.protocol.wire import DeviceList, Listed
 
 __all__ = ["DevicePluginClient", "DevicePluginService", "connect", "methods", "serve"]
 
@@ -76,6 +76,9 @@ class DevicePluginClient:
     def __init__(self, connection: transport.Connection) -> None:
         self._connection = connection
 
+    async def dial(self) -> None:
+        await self._connection.dial()
+
     async def options(self, timeout: float | None = None) -> Options:
         return wire.to_options(await self._connection.call(_OPTIONS, pb.Empty(), timeout))
 
@@ -83,6 +86,12 @@ class DevicePluginClient:
         async with aclosing(self._connection.stream(_LIST, pb.Empty())) as messages:
             async for message in messages:
                 yield wire.to_devices(message)
+
+    async def listed(self) -> AsyncGenerator[list[Listed], None]:
+        """The lists as they came: a kubelet takes what `Device` would refuse."""
+        async with aclosing(self._connection.stream(_LIST, pb.Empty())) as messages:
+            async for message in messages:
+                yield wire.to_listed(message)
 
     async def prefer(self, *requests: PreferenceRequest) -> list[list[str]]:
         reply = await self._connection.call(_PREFER, wire.from_preference_requests(requests))
@@ -93,6 +102,12 @@ class DevicePluginClient:
         reply = await self._connection.call(_ALLOCATE, pb.AllocateRequest(container_requests=requests))
         return wire.to_allocations(reply)
 
+    async def answers(self, device_ids: Sequence[str]) -> list[bytes]:
+        """What Allocate answers for one container, one message for each, as a kubelet keeps them."""
+        request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=device_ids)])
+        reply = await self._connection.call(_ALLOCATE, request)
+        return [each.SerializeToString(deterministic=True) for each in reply.container_responses]
+
     async def pre_start(self, device_ids: Sequence[str], timeout: float | None = 30) -> None:
         request = pb.PreStartContainerRequest(devices_ids=device_ids)
         await self._connection.call(_PRE_START, request, timeout)
@@ -100,5 +115,5 @@ class DevicePluginClient:
 
 @asynccontextmanager
 async def connect(socket: Path) -> AsyncIterator[DevicePluginClient]:
-    async with transport.connect(socket) as connection:
+    async with transport.connect(socket, transport.MESSAGE_LIMIT) as connection:
         yield DevicePluginClient(connection)

@@ -60,13 +60,13 @@ class RegistrationService(Protocol):
     async def register(self, request: RegisterRequest) -> None: ...
 
 
-def serve(service: RegistrationService, socket: Path) -> AbstractAsyncContextManager[Serving]:
+def serve(service: RegistrationService, socket: Path, *, kept: bool = False) -> AbstractAsyncContextManager[Serving]:
     async def register(request: pb.RegisterRequest) -> pb.Empty:
         options = wire.to_options(request.options)
         await service.register(RegisterRequest(request.resource_name, request.endpoint, options, request.version))
         return pb.Empty()
 
-    return transport.serve(socket, [Unary(_REGISTER, register)])
+    return transport.serve(socket, [Unary(_REGISTER, register)], kept=kept)
 
 
 class RegistrationClient:

@@ -69,5 +69,5 @@ def from_peer(peer: str) -> Iterator[None]:
 
 def _refusal(peer: str, error: GRPCError) -> PlugwrightError:
     if error.status is Status.UNAVAILABLE:
-        return PeerGone(f"{peer}: {error.message or 'unavailable'}")
+        return PeerGone(f"{peer}: {error.message or 'unavailable'}", error.message or "")
     return PeerRefused(error.status.name, error.message or "")

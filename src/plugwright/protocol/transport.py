@@ -26,12 +26,13 @@ from h2.events import Event as H2Event
 from plugwright.errors import MalformedMessage
 from plugwright.protocol import paths, status
 
-__all__ = ["Connection", "Method", "Serving", "Streaming", "Unary", "connect", "listen", "serve"]
+__all__ = ["MESSAGE_LIMIT", "Connection", "Method", "Serving", "Streaming", "Unary", "connect", "listen", "serve"]
 
 Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
 _AnyStream = Stream[Any, Any]  # type: ignore[explicit-any,unused-ignore]  # grpclib's parameters check nothing here
 
+MESSAGE_LIMIT = 4 * 1024 * 1024  # what Go's gRPC library takes in one message unless told otherwise
 _HANG_UP_LIMIT = 0.25  # how long a peer whose calls have ended may take to close its connection
 _ENDING = "the plugin is stopping or registers again"
 
@@ -83,8 +84,11 @@ class Serving:
 
 
 @asynccontextmanager
-async def serve(path: Path, methods: Sequence[Bound]) -> AsyncIterator[Serving]:
-    """Serves `methods` on a socket of mode 0600; leaving ends every call and connection and removes the socket."""
+async def serve(path: Path, methods: Sequence[Bound], *, kept: bool = False) -> AsyncIterator[Serving]:
+    """Serves `methods` on a socket of mode 0600; leaving ends every call and connection and removes the socket.
+
+    `kept` leaves the file, as a process does that was killed.
+    """
     services = _Services(methods)
     loop = asyncio.get_running_loop()
     listening = listen(path)
@@ -99,7 +103,8 @@ async def serve(path: Path, methods: Sequence[Bound]) -> AsyncIterator[Serving]:
         await server.start_serving()  # apart: cancelled in between, the loop would keep a reader of a closed socket
         yield serving
     finally:
-        serving.unlink()
+        if not kept:
+            serving.unlink()
         loop.remove_reader(listening.fileno())  # no more connections
         try:
             await services.end()
@@ -244,18 +249,31 @@ def _abort(connection: H2Protocol) -> None:
         transport.abort()
 
 
-class Connection:
-    """A client's end of a socket."""
+class _Channel(Channel):
+    """Names itself as a kubelet does: some servers refuse an authority that is a path or a port."""
 
-    def __init__(self, path: Path) -> None:
+    def _get_authority(self, host: str, port: int) -> str:
+        return "localhost"
+
+
+class Connection:
+    """A client's end of a socket; `limit` is the largest answer in bytes that it takes."""
+
+    def __init__(self, path: Path, limit: int | None = None) -> None:
         self._peer = path.name
-        self._channel = Channel(path=str(paths.check_socket_path(path)))
+        self._limit = limit
+        self._channel = _Channel(path=str(paths.check_socket_path(path)))
+
+    async def dial(self) -> None:
+        """Connects now, not with the first call."""
+        with status.from_peer(self._peer):
+            await self._channel.__connect__()
 
     async def call(self, method: Method[Request, Reply], request: Request, timeout: float | None = None) -> Reply:
         """One answer; `timeout` is told to the peer and held here."""
         procedure = UnaryUnaryMethod(self._channel, method.path, method.request, method.reply)
         with status.from_peer(self._peer):
-            return await procedure(request, timeout=timeout)
+            return self._taken(await procedure(request, timeout=timeout))
 
     async def stream(self, method: Method[Request, Reply], request: Request) -> AsyncGenerator[Reply, None]:
         """Every answer until the peer ends it."""
@@ -264,15 +282,22 @@ class Connection:
             async with procedure.open() as stream:
                 await stream.send_message(request, end=True)
                 async for reply in stream:
-                    yield reply
+                    yield self._taken(reply)
 
     def close(self) -> None:
         self._channel.close()
 
+    def _taken(self, reply: Reply) -> Reply:
+        size = reply.ByteSize() if self._limit is not None else 0
+        if self._limit is not None and size > self._limit:  # in Go's words: grpclib has no limit of its own
+            text = f"grpc: received message larger than max ({size} vs. {self._limit})"
+            raise GRPCError(Status.RESOURCE_EXHAUSTED, text)
+        return reply
+
 
 @asynccontextmanager
-async def connect(path: Path) -> AsyncIterator[Connection]:
-    connection = Connection(path)
+async def connect(path: Path, limit: int | None = None) -> AsyncIterator[Connection]:
+    connection = Connection(path, limit)
     try:
         yield connection
     finally:

@@ -8,10 +8,11 @@ from google.protobuf.message import DecodeError
 from plugwright.errors import ListTooLarge, MalformedMessage, PluginError
 from plugwright.model import Allocation, Device, DeviceNode, Mount, Options, PreferenceRequest
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
+from plugwright.protocol.transport import MESSAGE_LIMIT
 
 __all__ = [
-    "MESSAGE_LIMIT",
     "DeviceList",
+    "Listed",
     "decode_allocation",
     "encode_allocation",
     "encode_devices",
@@ -22,11 +23,10 @@ __all__ = [
     "to_allocation",
     "to_allocations",
     "to_devices",
+    "to_listed",
     "to_options",
     "to_preference_requests",
 ]
-
-MESSAGE_LIMIT = 4 * 1024 * 1024  # what the kubelet's gRPC library takes in one message unless told otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,15 @@ class DeviceList:
 
     count: int
     message: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A device as a plugin lists it, unchecked; `nodes` is None where it sent no topology at all."""
+
+    id: str
+    health: str
+    nodes: tuple[int, ...] | None
 
 
 def encode_devices(resource: str, devices: Sequence[Device]) -> DeviceList:
@@ -54,6 +63,15 @@ def _from_device(device: Device) -> pb.Device:
 
 def to_devices(message: pb.ListAndWatchResponse) -> list[Device]:
     return [Device(each.ID, each.health, numa=[node.ID for node in each.topology.nodes]) for each in message.devices]
+
+
+def to_listed(message: pb.ListAndWatchResponse) -> list[Listed]:
+    return [
+        Listed(
+            each.ID, each.health, tuple(node.ID for node in each.topology.nodes) if each.HasField("topology") else None
+        )
+        for each in message.devices
+    ]
 
 
 def from_options(options: Options) -> pb.DevicePluginOptions:
