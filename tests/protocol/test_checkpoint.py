@@ -30,7 +30,7 @@ REFUSED = {
     "checksum-string": "Checksum holds a text instead of a number",
     "checksum-negative": "Checksum is -1, not an unsigned integer",
     "checksum-float": "Checksum is 3937692180.0, not an unsigned integer",
-    "numa-key": "NUMA node 'zero', which is no integer",
+    "numa-key": "entry 1 of PodDeviceEntries: DeviceIDs has NUMA node 'zero', which is no integer",
     "base64-nopad": "AllocResp is not padded base64",
     "truncated": "does not parse: Unterminated string",
     "trailing": "does not parse: Extra data",
@@ -51,7 +51,7 @@ HOSTILE = {
     "infinity where nobody looks": (b'{"x":-Infinity,"Checksum":2932075448}', "-Infinity is not a number"),
     "data that is a number": (b'{"Data":1}', "Data holds a number instead of an object"),
     "entries that are an object": (b'{"Data":{"PodDeviceEntries":{}}}', "PodDeviceEntries holds an object"),
-    "an entry that is a text": (b'{"Data":{"PodDeviceEntries":["a"]}}', "an entry of PodDeviceEntries holds a text"),
+    "an entry that is a text": (b'{"Data":{"PodDeviceEntries":["a"]}}', "entry 1 of PodDeviceEntries: it holds a text"),
     "resources that are a list": (b'{"Data":{"RegisteredDevices":[]}}', "RegisteredDevices holds a list"),
     "a device that is a number": (
         b'{"Data":{"RegisteredDevices":{"r":[1]}}}',

@@ -2,85 +2,86 @@
 
 `decode` takes what the kubelet's own reader takes, `encode` gives the bytes that the kubelet would write. The
 checksum is made from a text that Go prints of the values, not from the file. Reading and writing the file, and
-the message inside an `answer`, are left to the callers.
+the message inside an `answer`, are left to the callers; writing it often and fast is `checkpoint_encoder`'s work.
 """
 
 import base64
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
 from plugwright.errors import CheckpointCorrupt
+from plugwright.protocol.checkpoint_text import Checkpoint, Entry, Lists, entry_members, go_json, printed
 
-__all__ = ["Checkpoint", "Entry", "checksum", "decode", "encode", "held"]
+__all__ = ["Checkpoint", "Entry", "Reading", "checksum", "decode", "encode", "held", "read"]
 
 _NUMA_NODE = re.compile(r"[+-]?[0-9]{1,64}")
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _CHECKSUM_DIGITS = 20  # of 2^64 - 1
-# Go's JSON can stand inside HTML and JavaScript.
-_ESCAPED = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 _KINDS: dict[type, str] = {bool: "a boolean", str: "a text", bytes: "a number", list: "a list", tuple: "an object"}
-_Key = TypeVar("_Key", int, str)
 _Kind = TypeVar("_Kind")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """What one container holds of one resource: its devices by NUMA node, and the plugin's answer.
+class Reading:
+    """What a file says, with the checksum it has and the one it should have.
 
-    Node -1 means none; a device near several nodes stands under each. `answer` is a ContainerAllocateResponse.
+    `plain_lists`: written by 1.11 to 1.19, which knew no NUMA nodes; its devices stand under node 0.
     """
 
-    pod_uid: str
-    container: str
-    resource: str
-    devices: Mapping[int, tuple[str, ...] | None] | None
-    answer: bytes | None
+    checkpoint: Checkpoint
+    stored: int
+    computed: int
+    plain_lists: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """The whole file. None is JSON's null: the checksum tells it from empty, so it is kept.
+class _Unparsable(Exception):
+    """Why, in a few words; never leaves this module."""
 
-    `registered` has the healthy devices of every resource. A kubelet without pods writes None for `entries`.
+
+def decode(data: bytes, plain_lists: bool = False) -> Checkpoint:
+    """Raises `CheckpointCorrupt` for whatever does not parse or is not what its checksum was made from.
+
+    `plain_lists`: take the layout of 1.11 to 1.19 too, as kubelets before 1.31 do.
     """
+    reading = read(data, plain_lists)
+    if reading.stored != reading.computed:
+        raise CheckpointCorrupt(
+            f"checkpoint is not what was written: checksum stored {reading.stored}, computed {reading.computed}"
+        )
+    return reading.checkpoint
 
-    entries: tuple[Entry, ...] | None
-    registered: Mapping[str, tuple[str, ...] | None] | None
 
-
-def decode(data: bytes) -> Checkpoint:
-    """Raises `CheckpointCorrupt` for whatever does not parse or is not what its checksum was made from."""
-    document = _members(_parse(data), "the file")
-    content = _members(document.get("data"), "Data")  # a member that is absent is empty, which is not null
-    checkpoint = Checkpoint(
-        entries=_entries(content.get("poddeviceentries", [])),
-        registered=_registered(content.get("registereddevices", ())),
-    )
-    stored, computed = _stored_checksum(document.get("checksum")), checksum(checkpoint)
-    if stored != computed:
-        raise CheckpointCorrupt(f"checkpoint is not what was written: checksum stored {stored}, computed {computed}")
-    return checkpoint
+def read(data: bytes, plain_lists: bool = False) -> Reading:
+    """As `decode`, but a wrong checksum is only told."""
+    try:
+        document = _members(_parse(data), "the file")
+        content = _members(document.get("data"), "Data")  # a member that is absent is empty, which is not null
+        entries, registered = content.get("poddeviceentries", []), content.get("registereddevices", ())
+        plain = plain_lists and _has_plain_lists(entries)
+        checkpoint = Checkpoint(_entries(entries, plain), _registered(registered))
+        stored = _stored_checksum(document.get("checksum"))
+    except _Unparsable as error:
+        raise CheckpointCorrupt(f"checkpoint does not parse: {error}") from None
+    return Reading(checkpoint, stored, checksum(checkpoint, plain), plain)
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
     entries, registered = checkpoint.entries, checkpoint.registered
     content = {
-        "PodDeviceEntries": None if entries is None else [_entry_members(entry) for entry in entries],
+        "PodDeviceEntries": None if entries is None else [entry_members(entry) for entry in entries],
         "RegisteredDevices": None if registered is None else dict(sorted(registered.items())),
     }
-    document = {"Data": content, "Checksum": checksum(checkpoint)}
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    return text.translate(_ESCAPED).encode()
+    return go_json({"Data": content, "Checksum": checksum(checkpoint)}).encode()
 
 
-def checksum(checkpoint: Checkpoint) -> int:
+def checksum(checkpoint: Checkpoint, plain_lists: bool = False) -> int:
     """FNV-1a, 32 bits, of the text that Go prints of the values."""
     value = 2166136261
-    for byte in _dump(checkpoint).encode():
+    for byte in printed(checkpoint, plain_lists).encode():
         value = ((value ^ byte) * 16777619) & 0xFFFFFFFF
     return value
 
@@ -100,50 +101,6 @@ def _placed(checkpoint: Checkpoint, resource: str) -> Iterator[tuple[str, int]]:
                 yield from ((device_id, node) for device_id in device_ids or ())
 
 
-def _entry_members(entry: Entry) -> dict[str, object]:
-    return {
-        "PodUID": entry.pod_uid,
-        "ContainerName": entry.container,
-        "ResourceName": entry.resource,
-        "DeviceIDs": _devices_members(entry.devices),
-        "AllocResp": None if entry.answer is None else base64.b64encode(entry.answer).decode(),
-    }
-
-
-def _devices_members(devices: Mapping[int, tuple[str, ...] | None] | None) -> dict[str, object] | None:
-    if devices is None:
-        return None
-    # As texts, as Go does: -1, 0, 10, 2.
-    return dict(sorted((str(node), device_ids) for node, device_ids in devices.items()))
-
-
-def _dump(checkpoint: Checkpoint) -> str:
-    entries = None if checkpoint.entries is None else map(_dump_entry, checkpoint.entries)
-    return (
-        f"(checkpoint.checkpointData){{PodDeviceEntries:([]checkpoint.PodDevicesEntry){_dump_list(entries)}"
-        f" RegisteredDevices:(map[string][]string){_dump_map(checkpoint.registered)}}}"
-    )
-
-
-def _dump_entry(entry: Entry) -> str:
-    answer = None if entry.answer is None else map(str, entry.answer)
-    return (
-        f"{{PodUID:(string){entry.pod_uid} ContainerName:(string){entry.container}"
-        f" ResourceName:(string){entry.resource} DeviceIDs:(checkpoint.DevicesPerNUMA){_dump_map(entry.devices)}"
-        f" AllocResp:([]uint8){_dump_list(answer)}}}"
-    )
-
-
-def _dump_list(items: Iterable[str] | None) -> str:
-    return "<nil>" if items is None else f"[{' '.join(items)}]"
-
-
-def _dump_map(lists: Mapping[_Key, tuple[str, ...] | None] | None) -> str:
-    if lists is None:
-        return "<nil>"
-    return f"map[{' '.join(f'{key}:{_dump_list(items)}' for key, items in sorted(lists.items()))}]"
-
-
 def _parse(data: bytes) -> object:
     # Objects become tuples of pairs, to know which of `Data` and `data` came last; numbers become the bytes
     # they were written with, so that 1.0 is no integer and one of a million digits costs nothing.
@@ -156,44 +113,58 @@ def _parse(data: bytes) -> object:
             parse_constant=_refuse_constant,
         )
     except UnicodeDecodeError as error:
-        raise _unparsable(f"byte {error.start} is not UTF-8") from None
+        raise _Unparsable(f"byte {error.start} is not UTF-8") from None
     except json.JSONDecodeError as error:
-        raise _unparsable(f"{error}" if data else "the file is empty") from None
+        raise _Unparsable(f"{error}" if data else "the file is empty") from None
     except RecursionError:
-        raise _unparsable("it is nested too deeply") from None
+        raise _Unparsable("it is nested too deeply") from None
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise _unparsable(f"{name} is not a number")
+    raise _Unparsable(f"{name} is not a number")
 
 
 def _members(value: object, name: str) -> dict[str, object]:
     return {} if value is None else {key.casefold(): member for key, member in _expect(value, tuple, name)}
 
 
-def _entries(value: object) -> tuple[Entry, ...] | None:
-    return None if value is None else tuple(map(_entry, _expect(value, list, "PodDeviceEntries")))
+def _has_plain_lists(entries: object) -> bool:
+    objects = (item for item in entries if isinstance(item, tuple)) if isinstance(entries, list) else ()
+    return any(isinstance(_members(item, "it").get("deviceids"), list) for item in objects)
 
 
-def _entry(value: object) -> Entry:
-    members = _members(value, "an entry of PodDeviceEntries")
+def _entries(value: object, plain_lists: bool) -> tuple[Entry, ...] | None:
+    if value is None:
+        return None
+    found = []
+    for number, item in enumerate(_expect(value, list, "PodDeviceEntries"), 1):
+        try:
+            found.append(_entry(item, plain_lists))
+        except _Unparsable as error:
+            raise _Unparsable(f"entry {number} of PodDeviceEntries: {error}") from None
+    return tuple(found)
+
+
+def _entry(value: object, plain_lists: bool) -> Entry:
+    members = _members(value, "it")
+    devices = members.get("deviceids")
     return Entry(
         pod_uid=_text(members.get("poduid"), "PodUID"),
         container=_text(members.get("containername"), "ContainerName"),
         resource=_text(members.get("resourcename"), "ResourceName"),
-        devices=_devices(members.get("deviceids")),
+        devices={0: _texts(devices, "DeviceIDs")} if plain_lists else _devices(devices),
         answer=_answer(members.get("allocresp")),
     )
 
 
-def _devices(value: object) -> Mapping[int, tuple[str, ...] | None] | None:
+def _devices(value: object) -> Lists[int] | None:
     if value is None:
         return None
     pairs = _expect(value, tuple, "DeviceIDs")
     return {_numa_node(key): _texts(ids, f"DeviceIDs[{key!r:.40}]") for key, ids in pairs}
 
 
-def _registered(value: object) -> Mapping[str, tuple[str, ...] | None] | None:
+def _registered(value: object) -> Lists[str] | None:
     if value is None:
         return None
     pairs = _expect(value, tuple, "RegisteredDevices")
@@ -203,7 +174,7 @@ def _registered(value: object) -> Mapping[str, tuple[str, ...] | None] | None:
 def _numa_node(key: str) -> int:
     if _NUMA_NODE.fullmatch(key) and -(2**63) <= int(key) < 2**63:
         return int(key)
-    raise _unparsable(f"DeviceIDs has NUMA node {key!r:.40}, which is no integer of 64 bits")
+    raise _Unparsable(f"DeviceIDs has NUMA node {key!r:.40}, which is no integer of 64 bits")
 
 
 def _answer(value: object) -> bytes | None:
@@ -211,7 +182,7 @@ def _answer(value: object) -> bytes | None:
         return None
     text = _text(value, "AllocResp").replace("\r", "").replace("\n", "")  # as Go's base64 does
     if len(text) % 4 or not _BASE64.fullmatch(text):
-        raise _unparsable("AllocResp is not padded base64")
+        raise _Unparsable("AllocResp is not padded base64")
     return base64.b64decode(text)
 
 
@@ -220,7 +191,7 @@ def _stored_checksum(value: object) -> int:
         return 0
     digits = _expect(value, bytes, "Checksum")
     if not digits.isdigit() or len(digits) > _CHECKSUM_DIGITS:
-        raise _unparsable(f"Checksum is {digits.decode():.40}, not an unsigned integer of 64 bits")
+        raise _Unparsable(f"Checksum is {digits.decode():.40}, not an unsigned integer of 64 bits")
     return int(digits)
 
 
@@ -233,15 +204,11 @@ def _text(value: object, name: str) -> str:
         return ""
     text = _expect(value, str, name)
     if _SURROGATE.search(text):
-        raise _unparsable(f"{name} has half of a surrogate pair")
+        raise _Unparsable(f"{name} has half of a surrogate pair")
     return text
 
 
 def _expect(value: object, kind: type[_Kind], name: str) -> _Kind:
     if not isinstance(value, kind):
-        raise _unparsable(f"{name} holds {_KINDS[type(value)]} instead of {_KINDS[kind]}")
+        raise _Unparsable(f"{name} holds {_KINDS[type(value)]} instead of {_KINDS[kind]}")
     return value
-
-
-def _unparsable(reason: str) -> CheckpointCorrupt:
-    return CheckpointCorrupt(f"checkpoint does not parse: {reason}")
