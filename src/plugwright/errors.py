@@ -13,7 +13,13 @@
     │   └── MalformedMessage        bytes that are no message of the kind expected
     ├── PeerGone                the peer is not there, or went away in the middle
     ├── PeerRefused             the peer answered, and the answer was no
-    └── CheckpointCorrupt       a checkpoint file that cannot be trusted
+    ├── CheckpointCorrupt       a checkpoint file that cannot be trusted
+    └── KubeletError            what the emulated kubelet says no to, in the real one's words
+        ├── InvalidPod              a pod that no API server would have handed over
+        ├── AllocationFailed        a container cannot get its devices
+        ├── PodRefused              a pod was not admitted
+        ├── ContainerWaiting        a container of an admitted pod could not be started
+        └── KubeletFindings         in strict mode: what a real kubelet would have stumbled over
 
 Raised anywhere; turned into gRPC codes in `protocol.status` alone, printed in `cli` alone.
 """
@@ -22,9 +28,14 @@ import os
 from collections.abc import Sequence
 
 __all__ = [
+    "AllocationFailed",
     "CheckpointCorrupt",
     "ConfigError",
+    "ContainerWaiting",
+    "InvalidPod",
     "InvalidValue",
+    "KubeletError",
+    "KubeletFindings",
     "ListTooLarge",
     "MalformedMessage",
     "PathTooLong",
@@ -34,6 +45,7 @@ __all__ = [
     "PluginFailed",
     "PluginTimeout",
     "PlugwrightError",
+    "PodRefused",
     "ProtocolError",
     "RepeatedDevice",
     "UnhealthyDevice",
@@ -151,6 +163,42 @@ class PeerRefused(PlugwrightError):
 
 class CheckpointCorrupt(PlugwrightError):
     """A checkpoint file does not parse, or its checksum says that it is not what was written."""
+
+
+class KubeletError(PlugwrightError):
+    """The emulated kubelet says no, in the words of the real one."""
+
+
+class InvalidPod(KubeletError):
+    """A pod that cannot be read, or that an API server would never have handed to a kubelet."""
+
+
+class AllocationFailed(KubeletError):
+    """A container cannot get its devices; the text is the kubelet's."""
+
+
+class PodRefused(KubeletError):
+    """A pod was not admitted: it has failed for good, with the reason and message its status shows."""
+
+    def __init__(self, pod: str, reason: str, message: str) -> None:
+        super().__init__(f"{pod} refused, {reason}: {message}")
+        self.pod, self.reason, self.message = pod, reason, message
+
+
+class ContainerWaiting(KubeletError):
+    """A container is not running; a real kubelet would try again and again."""
+
+    def __init__(self, container: str, reason: str, message: str) -> None:
+        super().__init__(f"container {container} waits, {reason}: {message}")
+        self.container, self.reason, self.message = container, reason, message
+
+
+class KubeletFindings(KubeletError):
+    """In strict mode: a real kubelet would have done something that nobody wants."""
+
+    def __init__(self, findings: Sequence[str]) -> None:
+        super().__init__("; ".join(findings))
+        self.findings = tuple(findings)
 
 
 def _in_one_line(cause: BaseException) -> str:

@@ -18,6 +18,7 @@ from h2.events import ConnectionTerminated, DataReceived, ResponseReceived, Stre
 from plugwright.errors import PeerGone, PeerRefused, PlugwrightError
 from plugwright.model import Allocation, Device, Options, PreferenceRequest
 from plugwright.protocol import device_plugin, transport, wire
+from plugwright.protocol.device_plugin import DevicePluginClient
 from plugwright.protocol.transport import Serving
 from plugwright.protocol.wire import DeviceList
 
@@ -318,8 +319,15 @@ async def test_messages_encoded_before_arrive_as_they_are(root: Path) -> None:
 
 async def test_a_request_of_more_than_4_mib_is_taken(root: Path) -> None:
     many = PreferenceRequest(tuple(f"{number:063}" for number in range(70_000)), (), 1)
+    async with served(root) as serving, transport.connect(serving.path) as connection:
+        assert await DevicePluginClient(connection).prefer(many) == [list(many.available)]
+
+
+async def test_an_answer_that_a_kubelet_would_not_take_is_refused_in_its_words(root: Path) -> None:
+    many = PreferenceRequest(tuple(f"{number:063}" for number in range(70_000)), (), 1)
     async with served(root) as serving, device_plugin.connect(serving.path) as client:
-        assert await client.prefer(many) == [list(many.available)]
+        with pytest.raises(PeerRefused, match=r"received message larger than max \(\d+ vs. 4194304\)"):
+            await client.prefer(many)
 
 
 async def test_many_calls_on_one_connection_at_once_are_answered_each_with_its_own(root: Path) -> None:

@@ -1,0 +1,198 @@
+"""Pods as a kubelet sees them: containers in the order they start, and what they ask for.
+
+`read` takes an object as the API server would hand it over, and says what that server would have refused. Where a
+pod runs and what it got is `table`'s.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import ROUND_CEILING, Decimal, InvalidOperation
+from enum import StrEnum
+from types import MappingProxyType
+
+from plugwright.errors import InvalidPod
+
+__all__ = ["ContainerKind", "ContainerSpec", "PodSpec", "quantity", "read", "violations"]
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+_POWERS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_UNITS = {unit: Decimal(10) ** power for unit, power in _POWERS.items()}
+_UNITS |= {f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)}
+_DIGITS = 40  # a quantity of more is no quantity
+
+
+class ContainerKind(StrEnum):
+    INIT = "init"
+    SIDECAR = "sidecar"  # an init container that is always restarted
+    MAIN = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSpec:
+    """One container; `limits` and `requests` are quantities as they were written."""
+
+    name: str
+    limits: Mapping[str, str] = field(default=_NOTHING, hash=False)
+    requests: Mapping[str, str] = field(default=_NOTHING, hash=False)
+    kind: ContainerKind = ContainerKind.MAIN
+    env: Mapping[str, str] = field(default=_NOTHING, hash=False)
+    command: tuple[str, ...] = ()
+
+    def wanted(self, resource: str) -> int:
+        """How many devices: the limit, rounded up to a whole number."""
+        return int(quantity(self.limits.get(resource, "0")).to_integral_value(ROUND_CEILING))
+
+
+@dataclass(frozen=True, slots=True)
+class PodSpec:
+    """`containers` in the order they are admitted: init containers and sidecars as written, then the others."""
+
+    name: str
+    containers: tuple[ContainerSpec, ...]
+    namespace: str = "default"
+    uid: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.uid:  # the same pod has the same id in every run
+            digest = hashlib.sha256(f"{self.namespace}/{self.name}".encode()).hexdigest()
+            object.__setattr__(
+                self, "uid", "-".join([digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]])
+            )
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    def total(self, resource: str) -> int:
+        """What the fit check counts: the containers together, or an init container's moment if that is more."""
+        sidecars = most = 0
+        for container in self.containers:
+            wanted = container.wanted(resource)
+            if container.kind is ContainerKind.SIDECAR:
+                sidecars += wanted
+            most = max(most, sidecars + wanted * (container.kind is ContainerKind.INIT))
+        mains = sum(each.wanted(resource) for each in self.containers if each.kind is ContainerKind.MAIN)
+        return max(most, sidecars + mains)
+
+    @property
+    def resources(self) -> list[str]:
+        return sorted({resource for container in self.containers for resource in container.limits})
+
+
+def quantity(text: str) -> Decimal:
+    """`2`, `500m`, `1Ki` or `1e3` as a number."""
+    number, unit = _split(text)
+    try:
+        if len(number) > _DIGITS:
+            raise InvalidOperation
+        value = Decimal(number) * _UNITS[unit]
+    except (InvalidOperation, KeyError):
+        raise InvalidPod(f"a quantity looks like 2 or 500m, not {text[:_DIGITS]!r}") from None
+    if not value.is_finite() or value.adjusted() > _DIGITS:
+        raise InvalidPod(f"a quantity is a number that fits 64 bits, not {text[:_DIGITS]!r}")
+    return value
+
+
+def _split(text: str) -> tuple[str, str]:
+    for unit in sorted(_UNITS, key=len, reverse=True):
+        if unit and text.endswith(unit):
+            return text.removesuffix(unit), unit
+    return text, ""
+
+
+def violations(pod: PodSpec) -> Iterator[tuple[str, str]]:
+    """What an API server would have refused in the extended resources: the place, and its words."""
+    for container in pod.containers:
+        for resource in sorted({*container.limits, *container.requests}):
+            if "/" in resource:
+                yield from _violations(f"{container.name}.resources", resource, container)
+
+
+def _violations(place: str, resource: str, container: ContainerSpec) -> Iterator[tuple[str, str]]:
+    limit, request = container.limits.get(resource), container.requests.get(resource)
+    if limit is None:
+        yield f"{place}.limits", "Limit must be set for non overcommitable resources"  # 10.4
+        return
+    if quantity(limit) % 1 or quantity(limit) < 0:
+        yield (
+            f"{place}.limits[{resource}]",
+            "must be an integer" if quantity(limit) > 0 else "must not be negative",
+        )  # 10.3
+    if request is not None and quantity(request) != quantity(limit):
+        yield f"{place}.requests", f"must be equal to {resource} limit of {limit}"  # 10.4
+
+
+def read(document: object) -> PodSpec:
+    """A Pod object, as written in YAML; raises `InvalidPod` for what is none."""
+    pod = _mapping(document, "a pod")
+    if pod.get("kind", "Pod") != "Pod":
+        raise InvalidPod(f"kind is Pod, not {pod.get('kind')!r}")
+    metadata, spec = _mapping(pod.get("metadata"), "metadata"), _mapping(pod.get("spec"), "spec")
+    inits = [_container(each, init=True) for each in _list(spec.get("initContainers"), "spec.initContainers")]
+    mains = [_container(each, init=False) for each in _list(spec.get("containers"), "spec.containers")]
+    if not mains:
+        raise InvalidPod("spec.containers has no container")
+    _check_names([*inits, *mains])
+    name = _text(metadata, "name")
+    if not name:
+        raise InvalidPod("metadata.name is missing")
+    namespace = _text(metadata, "namespace") or "default"
+    return PodSpec(name, (*inits, *mains), namespace, _text(metadata, "uid"))
+
+
+def _container(document: object, *, init: bool) -> ContainerSpec:
+    container = _mapping(document, "a container")
+    name = _text(container, "name")
+    if not name:
+        raise InvalidPod("a container has no name")
+    resources = _mapping(container.get("resources"), f"{name}.resources")
+    always = container.get("restartPolicy") == "Always"
+    return ContainerSpec(
+        name=name,
+        limits=_quantities(resources.get("limits"), f"{name}.resources.limits"),
+        requests=_quantities(resources.get("requests"), f"{name}.resources.requests"),
+        kind=(ContainerKind.SIDECAR if always else ContainerKind.INIT) if init else ContainerKind.MAIN,
+        env=_env(container.get("env"), name),
+        command=tuple(map(str, [*_list(container.get("command"), "command"), *_list(container.get("args"), "args")])),
+    )
+
+
+def _check_names(containers: Sequence[ContainerSpec]) -> None:
+    names = [container.name for container in containers]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidPod(f"two containers are named {twice[0]!r}")
+
+
+def _env(document: object, name: str) -> Mapping[str, str]:
+    entries = [_mapping(each, f"an env of {name}") for each in _list(document, f"{name}.env")]
+    return {_text(each, "name"): _text(each, "value") for each in entries}
+
+
+def _quantities(document: object, name: str) -> Mapping[str, str]:
+    quantities = {str(key): str(value) for key, value in _mapping(document, name).items()}
+    for text in quantities.values():
+        quantity(text)
+    return quantities
+
+
+def _mapping(value: object, name: str) -> Mapping[str, object]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InvalidPod(f"{name} is an object, not {value!r:.60}")
+    return value
+
+
+def _list(value: object, name: str) -> Sequence[object]:
+    if value is None:
+        return []
+    if not isinstance(value, list | tuple):
+        raise InvalidPod(f"{name} is a list, not {value!r:.60}")
+    return value
+
+
+def _text(document: Mapping[str, object], key: str) -> str:
+    value = document.get(key)
+    return "" if value is None else str(value)

@@ -1,0 +1,86 @@
+"""The devices of each resource as its plugin last listed them.
+
+Pure. What a list means is decided here; who holds a device is `ledger`'s, and the plugins themselves are
+`endpoint`'s.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from plugwright.model import Health
+from plugwright.protocol.wire import Listed
+
+__all__ = ["Count", "Shelf", "Stock"]
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """What the node says of a resource: capacity is every device, allocatable the healthy ones."""
+
+    capacity: int
+    allocatable: int
+
+
+@dataclass(slots=True)
+class Shelf:
+    """One resource. `known` outlives the plugin: hints and health are read from it."""
+
+    healthy: frozenset[str] = frozenset()
+    unhealthy: frozenset[str] = frozenset()
+    known: dict[str, Listed] = field(default_factory=dict)
+    registered: tuple[str, ...] = ()  # the healthy ones, sorted: the same object until a list changes it
+
+    @property
+    def count(self) -> Count:
+        # An id listed both ways counts twice (2.8).
+        return Count(len(self.healthy) + len(self.unhealthy), len(self.healthy))
+
+    def nodes(self, device_id: str) -> tuple[int, ...]:
+        listed = self.known.get(device_id)
+        return (listed.nodes or ()) if listed else ()
+
+    @property
+    def has_topology(self) -> bool:
+        return any(listed.nodes for listed in self.known.values())
+
+
+class Stock:
+    """Every resource that a plugin listed or that the checkpoint names."""
+
+    def __init__(self) -> None:
+        self._shelves: dict[str, Shelf] = {}
+        self._known: dict[str, dict[str, Listed]] = {}  # of resources that were dropped (2.20)
+
+    def __contains__(self, resource: object) -> bool:
+        return resource in self._shelves
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._shelves))
+
+    def shelf(self, resource: str) -> Shelf:
+        """An empty one where there is none."""
+        return self._shelves.get(resource) or Shelf(known=self._known.get(resource, {}))
+
+    def restore(self, resources: Sequence[str]) -> None:
+        """After a start: what the checkpoint names has no devices until its plugin is back (1.20)."""
+        for resource in resources:
+            self._shelves[resource] = Shelf()
+
+    def take(self, resource: str, devices: Sequence[Listed]) -> list[str]:
+        """A new list, which replaces the last; returns the ids that it leaves out."""
+        healthy = frozenset(each.id for each in devices if each.health == Health.HEALTHY)  # 2.6
+        unhealthy = frozenset(each.id for each in devices if each.health != Health.HEALTHY)
+        known = {each.id: each for each in devices}  # of a repeated id the last counts (2.8)
+        before = self.shelf(resource)
+        registered = before.registered if before.healthy == healthy else tuple(sorted(healthy))
+        self._shelves[resource] = Shelf(healthy, unhealthy, known, registered)
+        return sorted(before.known.keys() - known.keys())
+
+    def stop(self, resource: str) -> None:
+        """The plugin is gone: its devices cannot be handed out (2.15)."""
+        shelf = self.shelf(resource)
+        self._shelves[resource] = Shelf(frozenset(), shelf.unhealthy | shelf.healthy, shelf.known)
+
+    def drop(self, resource: str) -> None:
+        """The plugin was gone for too long (2.18); what is known of its devices stays (2.20)."""
+        self._known[resource] = self._shelves.pop(resource).known

@@ -1,0 +1,101 @@
+"""Everything that happened, in order: calls, states, findings.
+
+One list of the newest events and a bell for those who wait. Nothing is decided here.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from plugwright.errors import PeerGone, PlugwrightError
+from plugwright.kubelet.findings import Finding
+
+__all__ = ["Call", "Event", "State", "Trace"]
+
+_KEPT = 20_000  # events remembered; a kubelet that runs for weeks forgets the oldest
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One RPC: `method` as on the wire, who was asked, what came of it."""
+
+    method: str
+    resource: str
+    asked: tuple[str, ...] = ()  # device ids, or the socket of a registration
+    seconds: float = 0.0
+    outcome: str = "OK"  # else the error's text
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Something became another: a plugin registered, a list came, a pod was admitted, refused or removed."""
+
+    kind: str
+    about: str
+    text: str = ""
+
+
+Event = Call | State | Finding
+
+
+class Trace:
+    def __init__(self) -> None:
+        self._events: deque[tuple[int, Event]] = deque(maxlen=_KEPT)
+        self._count = 0
+        self._bell = asyncio.Event()
+
+    @property
+    def events(self) -> list[Event]:
+        return [event for _, event in self._events]
+
+    @property
+    def calls(self) -> list[Call]:
+        return [event for event in self.events if isinstance(event, Call)]
+
+    def add(self, event: Event) -> None:
+        self._events.append((self._count, event))
+        self._count += 1
+        self.ring()
+
+    def ring(self) -> None:
+        """Something changed that somebody may wait for."""
+        self._bell.set()
+        self._bell = asyncio.Event()
+
+    @contextmanager
+    def timing(self, method: str, resource: str, asked: tuple[str, ...] = ()) -> Iterator[None]:
+        """Around one call: it is noted with its duration and outcome."""
+        began, outcome = time.perf_counter(), "OK"
+        try:
+            yield
+        except PlugwrightError as error:
+            outcome = str(error)
+            raise
+        except BaseException as error:
+            outcome = type(error).__name__
+            raise
+        finally:
+            self.add(Call(method, resource, asked, time.perf_counter() - began, outcome))
+
+    async def until(self, happened: Callable[[], bool], timeout: float, what: str) -> None:
+        """Waits for a fact; raises `PeerGone` with `what` when it does not come about."""
+        try:
+            async with asyncio.timeout(timeout):
+                while not happened():
+                    await self._bell.wait()
+        except TimeoutError:
+            raise PeerGone(f"{what} within {timeout:g} s") from None
+
+    async def follow(self) -> AsyncIterator[Event]:
+        """Every event from the first that is still remembered, for ever."""
+        seen = 0
+        while True:
+            bell = self._bell
+            for number, event in list(self._events):
+                if number >= seen:
+                    seen = number + 1
+                    yield event
+            await bell.wait()
