@@ -1,6 +1,8 @@
 """Who holds what, as the kubelet tells it; the bytes below were written by hand from the field numbers of the API."""
 
 import asyncio
+import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,7 +10,13 @@ import pytest
 
 from plugwright.errors import MalformedMessage, PeerGone, PeerRefused
 from plugwright.protocol import pod_resources, transport
-from plugwright.protocol.pod_resources import Holding
+from plugwright.protocol.pod_resources import (
+    AllocatableDevice,
+    ContainerHoldings,
+    DeviceHolding,
+    Holding,
+    PodHoldings,
+)
 from plugwright.protocol.podresources.v1 import podresources_pb2 as pb
 from plugwright.protocol.transport import Method, Unary
 
@@ -91,3 +99,120 @@ async def test_an_answer_that_is_no_message_is_an_error_of_ours(answer: bytes, r
     async with transport.serve(root / "s", [answering(answer)]), pod_resources.connect(root / "s") as kubelet:
         with pytest.raises(MalformedMessage, match="s did not answer with a message of this method"):
             await kubelet.holdings()
+
+
+HOLDING = DeviceHolding("a/b", "st0", 1)
+POD_P = PodHoldings("p", "n", (ContainerHoldings("c", (DeviceHolding("a/b", "st0"), HOLDING)),))
+IDLE = PodHoldings("idle", "n", (ContainerHoldings("c"),))
+
+
+class Lister:
+    """Answers with what it was made of, and knows one pod by name."""
+
+    def __init__(self, *pods: PodHoldings, devices: Sequence[AllocatableDevice] = ()) -> None:
+        self.told, self.devices = pods, devices
+
+    async def pods(self) -> Sequence[PodHoldings]:
+        return self.told
+
+    async def allocatable(self) -> Sequence[AllocatableDevice]:
+        return self.devices
+
+    async def pod(self, name: str, namespace: str) -> PodHoldings:
+        for pod in self.told:
+            if (pod.name, pod.namespace) == (name, namespace):
+                return pod
+        raise PeerRefused("UNKNOWN", f"pod {name} in namespace {namespace} not found")
+
+    async def alpha_pods(self) -> Sequence[PodHoldings]:
+        return self.told
+
+
+async def test_what_the_bytes_say_is_what_is_read(root: Path) -> None:  # 6.5, 6.7: an id and a node at a time
+    async with transport.serve(root / "s", [answering(WRITTEN)]), pod_resources.connect(root / "s") as kubelet:
+        assert await kubelet.pods() == [POD_P, IDLE]
+
+
+async def test_what_is_served_are_the_bytes_of_the_api(root: Path) -> None:  # Appendix A, 6.7
+    container = CONTAINER.removesuffix(CPUS)
+    pod = b"\x0a\x01p\x12\x01n\x1a" + bytes([len(container)]) + container
+    async with pod_resources.serve_lister(Lister(POD_P), root / "s"), transport.connect(root / "s") as kubelet:
+        reply = await kubelet.call(LIST, pb.ListPodResourcesRequest())
+        assert reply.SerializeToString() == b"\x0a" + bytes([len(pod)]) + pod
+
+
+async def test_one_pod_is_got_by_its_name(root: Path) -> None:  # 6.12
+    async with (
+        pod_resources.serve_lister(Lister(POD_P, IDLE), root / "s"),
+        pod_resources.connect(root / "s") as kubelet,
+    ):
+        assert await kubelet.pod("p", "n") == POD_P
+        with pytest.raises(PeerRefused, match="pod p in namespace other not found") as refused:
+            await kubelet.pod("p", "other")
+        assert refused.value.code == "UNKNOWN"
+
+
+async def test_the_first_version_of_the_service_has_no_nodes(root: Path) -> None:  # 6.13
+    async with pod_resources.serve_lister(Lister(POD_P), root / "s"), pod_resources.connect(root / "s") as kubelet:
+        device = DeviceHolding("a/b", "st0")
+        assert await kubelet.alpha_pods() == [PodHoldings("p", "n", (ContainerHoldings("c", (device, device)),))]
+
+
+async def test_an_allocatable_device_has_an_item_for_each_node(root: Path) -> None:  # 6.7 for 6.10
+    devices = [AllocatableDevice("a/b", "st1", (1, 0)), AllocatableDevice("a/b", "st0")]
+    method = Method(
+        "/v1.PodResourcesLister/GetAllocatableResources",
+        pb.AllocatableResourcesRequest,
+        pb.AllocatableResourcesResponse,
+    )
+    async with pod_resources.serve_lister(Lister(devices=devices), root / "s"):
+        async with transport.connect(root / "s") as kubelet:
+            reply = await kubelet.call(method, pb.AllocatableResourcesRequest())
+        told = [(*each.device_ids, [node.ID for node in each.topology.nodes]) for each in reply.devices]
+        assert told == [("st1", [1]), ("st1", [0]), ("st0", [])]
+        assert [each.HasField("topology") for each in reply.devices] == [True, True, False]
+        async with pod_resources.connect(root / "s") as client:
+            assert await client.allocatable() == [
+                AllocatableDevice("a/b", "st0"),
+                AllocatableDevice("a/b", "st1", (0, 1)),
+            ]
+
+
+async def test_a_client_with_gos_limit_is_refused_an_answer_beyond_it(root: Path) -> None:  # 6.14
+    device = DeviceHolding("example.com/tape", "d" * 63)
+    pods = [PodHoldings(f"{number:063}", "n" * 63, (ContainerHoldings("c", (device,)),)) for number in range(25_000)]
+    async with pod_resources.serve_lister(Lister(*pods), root / "s"):
+        async with pod_resources.connect(root / "s") as kubelet:
+            assert await kubelet.pods() == pods
+        async with pod_resources.connect(root / "s", limit=transport.MESSAGE_LIMIT) as kubelet:
+            with pytest.raises(PeerRefused, match="received message larger than max") as refused:
+                await kubelet.pods()
+            assert refused.value.code == "RESOURCE_EXHAUSTED"
+
+
+async def test_an_old_socket_makes_way_for_the_new_one(root: Path) -> None:  # 6.1
+    async with pod_resources.serve_lister(Lister(), root / "s", kept=True) as first:
+        pass
+    assert first.exists()
+    async with pod_resources.serve_lister(Lister(IDLE), root / "s") as second:
+        assert [each.name for each in root.iterdir()] == ["s"]
+        assert second.exists()
+        async with pod_resources.connect(root / "s") as kubelet:
+            assert await kubelet.pods() == [IDLE]
+    assert [*root.iterdir()] == []
+
+
+async def test_the_sockets_mode_is_left_to_the_umask(root: Path) -> None:  # 6.1: no chmod
+    before = os.umask(0o022)
+    try:
+        async with pod_resources.serve_lister(Lister(), root / "s") as serving:
+            assert stat.S_IMODE(serving.path.stat().st_mode) == 0o755
+    finally:
+        os.umask(before)
+
+
+async def test_a_socket_that_was_never_renamed_is_no_hindrance(root: Path) -> None:  # 6.1, killed in between
+    with transport.listen(root / ".new"):
+        pass
+    async with pod_resources.serve_lister(Lister(), root / "s"):
+        assert [each.name for each in root.iterdir()] == ["s"]

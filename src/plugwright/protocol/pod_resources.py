@@ -1,18 +1,41 @@
-"""The kubelet's pod-resources service: which container holds which device."""
+"""The kubelet's pod-resources service: which container holds which device, and what there is to hold.
 
-from collections.abc import AsyncIterator, Sequence
+`serve` is for a peer that tells holdings only, `serve_lister` is the whole service, v1 and v1alpha1 on one socket.
+Answers grow with the node: Go's clients take 4 MiB unless told otherwise, most set 16; ours takes any size.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Protocol
 
 from plugwright.protocol import transport
 from plugwright.protocol.podresources.v1 import podresources_pb2 as pb
+from plugwright.protocol.podresources.v1alpha1 import podresources_pb2 as alpha
 from plugwright.protocol.transport import Method, Serving, Unary
 
-__all__ = ["Holding", "PodResourcesClient", "PodResourcesService", "connect", "serve"]
+__all__ = [
+    "AllocatableDevice",
+    "ContainerHoldings",
+    "DeviceHolding",
+    "Holding",
+    "PodHoldings",
+    "PodResourcesClient",
+    "PodResourcesLister",
+    "PodResourcesService",
+    "connect",
+    "serve",
+    "serve_lister",
+]
 
 _LIST = Method("/v1.PodResourcesLister/List", pb.ListPodResourcesRequest, pb.ListPodResourcesResponse)
+_ALLOCATABLE = Method(
+    "/v1.PodResourcesLister/GetAllocatableResources", pb.AllocatableResourcesRequest, pb.AllocatableResourcesResponse
+)
+_GET = Method("/v1.PodResourcesLister/Get", pb.GetPodResourcesRequest, pb.GetPodResourcesResponse)
+_ALPHA_LIST = Method("/v1alpha1.PodResourcesLister/List", alpha.ListPodResourcesRequest, alpha.ListPodResourcesResponse)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -26,8 +49,51 @@ class Holding:
     container: str
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceHolding:
+    """One device on one NUMA node; a device on two is two of these, `numa` is None where it is on none."""
+
+    resource: str
+    device_id: str
+    numa: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerHoldings:
+    name: str
+    devices: tuple[DeviceHolding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PodHoldings:
+    name: str
+    namespace: str
+    containers: tuple[ContainerHoldings, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatableDevice:
+    """A healthy device, in use or not; `nodes` is None where its plugin sent no topology."""
+
+    resource: str
+    device_id: str
+    nodes: tuple[int, ...] | None = None
+
+
 class PodResourcesService(Protocol):
     async def holdings(self) -> Sequence[Holding]: ...
+
+
+class PodResourcesLister(Protocol):
+    """The kubelet's side of it all: raises `PeerRefused` for a pod it does not know."""
+
+    async def pods(self) -> Sequence[PodHoldings]: ...
+
+    async def allocatable(self) -> Sequence[AllocatableDevice]: ...
+
+    async def pod(self, name: str, namespace: str) -> PodHoldings: ...
+
+    async def alpha_pods(self) -> Sequence[PodHoldings]: ...
 
 
 def serve(service: PodResourcesService, socket: Path) -> AbstractAsyncContextManager[Serving]:
@@ -37,31 +103,140 @@ def serve(service: PodResourcesService, socket: Path) -> AbstractAsyncContextMan
     return transport.serve(socket, [Unary(_LIST, listed)])
 
 
+def serve_lister(
+    lister: PodResourcesLister, socket: Path, *, kept: bool = False
+) -> AbstractAsyncContextManager[Serving]:
+    """As a kubelet does: an old socket makes way for the new one, and is left at the end where `kept` says so."""
+
+    async def pods(_: pb.ListPodResourcesRequest) -> pb.ListPodResourcesResponse:
+        return pb.ListPodResourcesResponse(pod_resources=map(_from_pod, await lister.pods()))
+
+    async def allocatable(_: pb.AllocatableResourcesRequest) -> pb.AllocatableResourcesResponse:
+        return pb.AllocatableResourcesResponse(devices=_from_allocatable(await lister.allocatable()))
+
+    async def pod(request: pb.GetPodResourcesRequest) -> pb.GetPodResourcesResponse:
+        found = await lister.pod(request.pod_name, request.pod_namespace)
+        return pb.GetPodResourcesResponse(pod_resources=_from_pod(found))
+
+    async def alpha_pods(_: alpha.ListPodResourcesRequest) -> alpha.ListPodResourcesResponse:
+        return alpha.ListPodResourcesResponse(pod_resources=map(_from_alpha_pod, await lister.alpha_pods()))
+
+    methods: list[transport.Bound] = [
+        Unary(_LIST, pods),
+        Unary(_ALLOCATABLE, allocatable),
+        Unary(_GET, pod),
+        Unary(_ALPHA_LIST, alpha_pods),
+    ]
+    return transport.serve(socket, methods, kept=kept, listening_on=transport.listen_anew)
+
+
 def _from_holding(holding: Holding) -> pb.PodResources:
-    devices = pb.ContainerDevices(resource_name=holding.resource, device_ids=[holding.device_id])
-    container = pb.ContainerResources(name=holding.container, devices=[devices])
-    return pb.PodResources(name=holding.pod, namespace=holding.namespace, containers=[container])
+    devices = (DeviceHolding(holding.resource, holding.device_id),)
+    return _from_pod(PodHoldings(holding.pod, holding.namespace, (ContainerHoldings(holding.container, devices),)))
+
+
+def _from_pod(pod: PodHoldings) -> pb.PodResources:
+    containers = [
+        pb.ContainerResources(name=each.name, devices=map(_from_device, each.devices)) for each in pod.containers
+    ]
+    return pb.PodResources(name=pod.name, namespace=pod.namespace, containers=containers)
+
+
+def _from_device(device: DeviceHolding) -> pb.ContainerDevices:
+    topology = None if device.numa is None else pb.TopologyInfo(nodes=[pb.NUMANode(ID=device.numa)])
+    return pb.ContainerDevices(resource_name=device.resource, device_ids=[device.device_id], topology=topology)
+
+
+def _from_allocatable(devices: Iterable[AllocatableDevice]) -> list[pb.ContainerDevices]:
+    return [
+        _from_device(DeviceHolding(device.resource, device.device_id, node))
+        for device in devices
+        for node in ((None,) if device.nodes is None else device.nodes)
+    ]
+
+
+def _from_alpha_pod(pod: PodHoldings) -> alpha.PodResources:
+    containers = [
+        alpha.ContainerResources(name=each.name, devices=map(_from_alpha_device, each.devices))
+        for each in pod.containers
+    ]
+    return alpha.PodResources(name=pod.name, namespace=pod.namespace, containers=containers)
+
+
+def _from_alpha_device(device: DeviceHolding) -> alpha.ContainerDevices:
+    return alpha.ContainerDevices(resource_name=device.resource, device_ids=[device.device_id])
 
 
 class PodResourcesClient:
+    """Asks a kubelet; `timeout` is in seconds, pods come in the order they are sent."""
+
     def __init__(self, connection: transport.Connection) -> None:
         self._connection = connection
 
     async def holdings(self, timeout: float | None = None) -> list[Holding]:
         """Every device that an active pod holds, sorted."""
-        reply = await self._connection.call(_LIST, pb.ListPodResourcesRequest(), timeout)
         return sorted(
             {
-                Holding(devices.resource_name, device_id, pod.namespace, pod.name, container.name)
-                for pod in reply.pod_resources
+                Holding(device.resource, device.device_id, pod.namespace, pod.name, container.name)
+                for pod in await self.pods(timeout)
                 for container in pod.containers
-                for devices in container.devices
-                for device_id in devices.device_ids
+                for device in container.devices
             }
         )
 
+    async def pods(self, timeout: float | None = None) -> list[PodHoldings]:
+        """Every active pod, those without devices too."""
+        reply = await self._connection.call(_LIST, pb.ListPodResourcesRequest(), timeout)
+        return [_to_pod(each) for each in reply.pod_resources]
+
+    async def pod(self, name: str, namespace: str, timeout: float | None = None) -> PodHoldings:
+        request = pb.GetPodResourcesRequest(pod_name=name, pod_namespace=namespace)
+        return _to_pod((await self._connection.call(_GET, request, timeout)).pod_resources)
+
+    async def allocatable(self, timeout: float | None = None) -> list[AllocatableDevice]:
+        """Every healthy device, sorted."""
+        reply = await self._connection.call(_ALLOCATABLE, pb.AllocatableResourcesRequest(), timeout)
+        listed = sorted(_to_devices(reply.devices), key=_resource_and_id)
+        return [_to_allocatable(*key, items) for key, items in groupby(listed, _resource_and_id)]
+
+    async def alpha_pods(self, timeout: float | None = None) -> list[PodHoldings]:
+        """Every pod the kubelet knows, through v1alpha1: no NUMA nodes."""
+        reply = await self._connection.call(_ALPHA_LIST, alpha.ListPodResourcesRequest(), timeout)
+        return [_to_alpha_pod(each) for each in reply.pod_resources]
+
+
+def _to_pod(pod: pb.PodResources) -> PodHoldings:
+    containers = (ContainerHoldings(each.name, tuple(_to_devices(each.devices))) for each in pod.containers)
+    return PodHoldings(pod.name, pod.namespace, tuple(containers))
+
+
+def _to_devices(items: Iterable[pb.ContainerDevices]) -> Iterable[DeviceHolding]:
+    for item in items:
+        for device_id in item.device_ids:
+            for node in tuple(each.ID for each in item.topology.nodes) or (None,):
+                yield DeviceHolding(item.resource_name, device_id, node)
+
+
+def _to_alpha_pod(pod: alpha.PodResources) -> PodHoldings:
+    containers = (ContainerHoldings(each.name, tuple(_to_alpha_devices(each.devices))) for each in pod.containers)
+    return PodHoldings(pod.name, pod.namespace, tuple(containers))
+
+
+def _to_alpha_devices(items: Iterable[alpha.ContainerDevices]) -> Iterable[DeviceHolding]:
+    return (DeviceHolding(item.resource_name, device_id) for item in items for device_id in item.device_ids)
+
+
+def _resource_and_id(device: DeviceHolding) -> tuple[str, str]:
+    return device.resource, device.device_id
+
+
+def _to_allocatable(resource: str, device_id: str, items: Iterable[DeviceHolding]) -> AllocatableDevice:
+    nodes = tuple(sorted(item.numa for item in items if item.numa is not None))
+    return AllocatableDevice(resource, device_id, nodes or None)
+
 
 @asynccontextmanager
-async def connect(socket: Path) -> AsyncIterator[PodResourcesClient]:
-    async with transport.connect(socket) as connection:
+async def connect(socket: Path, limit: int | None = None) -> AsyncIterator[PodResourcesClient]:
+    """`limit` is the largest answer in bytes that is taken."""
+    async with transport.connect(socket, limit) as connection:
         yield PodResourcesClient(connection)

@@ -26,7 +26,18 @@ from h2.events import Event as H2Event
 from plugwright.errors import MalformedMessage
 from plugwright.protocol import paths, status
 
-__all__ = ["MESSAGE_LIMIT", "Connection", "Method", "Serving", "Streaming", "Unary", "connect", "listen", "serve"]
+__all__ = [
+    "MESSAGE_LIMIT",
+    "Connection",
+    "Method",
+    "Serving",
+    "Streaming",
+    "Unary",
+    "connect",
+    "listen",
+    "listen_anew",
+    "serve",
+]
 
 Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
@@ -84,14 +95,20 @@ class Serving:
 
 
 @asynccontextmanager
-async def serve(path: Path, methods: Sequence[Bound], *, kept: bool = False) -> AsyncIterator[Serving]:
+async def serve(
+    path: Path,
+    methods: Sequence[Bound],
+    *,
+    kept: bool = False,
+    listening_on: Callable[[Path], socket.socket] | None = None,
+) -> AsyncIterator[Serving]:
     """Serves `methods` on a socket of mode 0600; leaving ends every call and connection and removes the socket.
 
-    `kept` leaves the file, as a process does that was killed.
+    `kept` leaves the file, as a process does that was killed. `listening_on` makes it in another way than `listen`.
     """
     services = _Services(methods)
     loop = asyncio.get_running_loop()
-    listening = listen(path)
+    listening = (listening_on or listen)(path)
     try:
         serving = Serving(path, path.lstat().st_ino)
         server = await loop.create_unix_server(services.accept, sock=listening, start_serving=False)
@@ -112,15 +129,31 @@ async def serve(path: Path, methods: Sequence[Bound], *, kept: bool = False) -> 
             server.close()
 
 
-def listen(path: Path) -> socket.socket:
-    """A socket file of mode 0600 that is being listened on from the moment it can be found."""
+def listen(path: Path, mode: int | None = 0o600) -> socket.socket:
+    """A socket file that is being listened on from the moment it can be found; None leaves its mode to the umask."""
     paths.check_socket_path(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        os.fchmod(listening.fileno(), 0o600)  # before bind: the file is never there with another mode
+        if mode is not None:
+            os.fchmod(listening.fileno(), mode)  # before bind: the file is never there with another mode
         listening.bind(str(path))
         listening.listen(128)  # at once: whoever finds the socket may take one that refuses for a dead one
         listening.setblocking(False)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def listen_anew(path: Path) -> socket.socket:
+    """As the kubelet makes its pod-resources socket: the old one removed, the new one renamed into its place."""
+    path.unlink(missing_ok=True)
+    unnamed = path.with_name(".new")  # shorter than the name it gets: a path that is too long is told by its own
+    unnamed.unlink(missing_ok=True)
+    paths.check_socket_path(path)
+    listening = listen(unnamed, mode=None)
+    try:
+        unnamed.rename(path)
     except OSError:
         listening.close()
         raise
