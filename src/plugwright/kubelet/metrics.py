@@ -1,0 +1,169 @@
+"""What a kubelet counts about devices: the names, labels and buckets of the real one, as plain values.
+
+Nothing here exposes them; a page or an endpoint reads `Metrics.snapshot`.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+__all__ = ["Metrics", "Name", "Sample", "rejection_reason"]
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_MILLISECONDS = tuple(0.05 * 2**power for power in range(15))
+_EXTENDED = "OutOfExtendedResources"
+# The real list is longer; the others name what an emulated kubelet never refuses for.
+_REASONS = frozenset(
+    {
+        "OutOfcpu",
+        "OutOfephemeral-storage",
+        "OutOfmemory",
+        "OutOfpods",
+        "TopologyAffinityError",
+        "UnexpectedAdmissionError",
+    }
+)
+
+
+class Name(StrEnum):
+    REGISTRATIONS = "kubelet_device_plugin_registration_total"
+    ALLOCATION_SECONDS = "kubelet_device_plugin_alloc_duration_seconds"
+    WATCHED_PLUGINS = "plugin_manager_total_plugins"
+    POD_RESOURCES = "kubelet_pod_resources_endpoint_requests_total"
+    POD_RESOURCES_LIST = "kubelet_pod_resources_endpoint_requests_list"
+    POD_RESOURCES_ALLOCATABLE = "kubelet_pod_resources_endpoint_requests_get_allocatable"
+    POD_RESOURCES_GET = "kubelet_pod_resources_endpoint_requests_get"
+    POD_RESOURCES_LIST_ERRORS = "kubelet_pod_resources_endpoint_errors_list"
+    POD_RESOURCES_ALLOCATABLE_ERRORS = "kubelet_pod_resources_endpoint_errors_get_allocatable"
+    POD_RESOURCES_GET_ERRORS = "kubelet_pod_resources_endpoint_errors_get"
+    ADMISSIONS = "kubelet_topology_manager_admission_requests_total"
+    ADMISSION_ERRORS = "kubelet_topology_manager_admission_errors_total"
+    ADMISSION_MILLISECONDS = "kubelet_topology_manager_admission_duration_ms"
+    ALIGNED = "kubelet_container_aligned_compute_resources_count"
+    NOT_ALIGNED = "kubelet_container_aligned_compute_resources_failure_count"
+    REJECTIONS = "kubelet_admission_rejections_total"
+
+
+class _Kind(StrEnum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class _Definition:
+    kind: _Kind
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+def _counter(*labels: str) -> _Definition:
+    return _Definition(_Kind.COUNTER, labels)
+
+
+_VERSIONED = _counter("server_api_version")
+_DEFINITIONS: Mapping[Name, _Definition] = MappingProxyType(
+    {
+        Name.REGISTRATIONS: _counter("resource_name"),
+        Name.ALLOCATION_SECONDS: _Definition(_Kind.HISTOGRAM, ("resource_name",), _SECONDS),
+        Name.WATCHED_PLUGINS: _Definition(_Kind.GAUGE, ("socket_path", "state")),
+        **{name: _VERSIONED for name in Name if name.startswith("kubelet_pod_resources_endpoint_")},
+        Name.ADMISSIONS: _counter(),
+        Name.ADMISSION_ERRORS: _counter(),
+        Name.ADMISSION_MILLISECONDS: _Definition(_Kind.HISTOGRAM, (), _MILLISECONDS),
+        Name.ALIGNED: _counter("scope", "boundary"),
+        Name.NOT_ALIGNED: _counter("scope", "boundary"),
+        Name.REJECTIONS: _counter("reason"),
+    }
+)
+_Labels = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One number; a histogram is several, named and labelled as Prometheus does."""
+
+    name: str
+    labels: _Labels
+    value: float
+
+
+@dataclass(slots=True)
+class _Histogram:
+    buckets: tuple[float, ...]
+    counts: list[int] = field(init=False)
+    total: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.counts = [0] * (len(self.buckets) + 1)
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.buckets, value)] += 1
+        self.total += value
+
+    def samples(self, name: str, labels: _Labels) -> Iterator[Sample]:
+        below = 0
+        for count, bound in zip(self.counts, [*map("{:g}".format, self.buckets), "+Inf"], strict=True):
+            below += count
+            yield Sample(f"{name}_bucket", (*labels, ("le", bound)), below)
+        yield Sample(f"{name}_sum", labels, self.total)
+        yield Sample(f"{name}_count", labels, below)
+
+
+class Metrics:
+    """What one kubelet has counted since its start. Those without labels are there from the beginning, as 0."""
+
+    def __init__(self) -> None:
+        unlabelled = {name: each for name, each in _DEFINITIONS.items() if not each.labels}
+        self._numbers: dict[tuple[Name, _Labels], float] = {
+            (name, ()): 0 for name, each in unlabelled.items() if each.kind is _Kind.COUNTER
+        }
+        self._histograms: dict[tuple[Name, _Labels], _Histogram] = {
+            (name, ()): _Histogram(each.buckets) for name, each in unlabelled.items() if each.buckets
+        }
+
+    def count(self, name: Name, /, **labels: str) -> None:
+        key = _key(name, _Kind.COUNTER, labels)
+        self._numbers[key] = self._numbers.get(key, 0) + 1
+
+    def observe(self, name: Name, value: float, /, **labels: str) -> None:
+        key = _key(name, _Kind.HISTOGRAM, labels)
+        self._histograms.setdefault(key, _Histogram(_DEFINITIONS[name].buckets)).observe(value)
+
+    def set(self, name: Name, value: float, /, **labels: str) -> None:
+        """A gauge; at 0 it is not there, as the kubelet's plugin manager counts what it finds."""
+        key = _key(name, _Kind.GAUGE, labels)
+        self._numbers.pop(key, None)
+        if value:
+            self._numbers[key] = value
+
+    def value(self, name: Name, /, **labels: str) -> float:
+        """A counter or a gauge, or how often a histogram was observed; 0 where there is none."""
+        key = _key(name, None, labels)
+        histogram = self._histograms.get(key)
+        return self._numbers.get(key, 0) if histogram is None else sum(histogram.counts)
+
+    def snapshot(self) -> tuple[Sample, ...]:
+        """Everything counted, by name and labels."""
+        numbers = [(key, [Sample(*key, value)]) for key, value in self._numbers.items()]
+        histograms = [(key, list(each.samples(*key))) for key, each in self._histograms.items()]
+        ordered = sorted([*numbers, *histograms], key=lambda entry: entry[0])
+        return tuple(sample for _, samples in ordered for sample in samples)
+
+
+def _key(name: Name, kind: _Kind | None, labels: Mapping[str, str]) -> tuple[Name, _Labels]:
+    definition = _DEFINITIONS[name]
+    if kind is not None and definition.kind is not kind:
+        raise ValueError(f"{name} is a {definition.kind}, not a {kind}")
+    if {*labels} != {*definition.labels}:
+        raise ValueError(f"{name} has the labels {definition.labels}, not {tuple(labels)}")
+    return name, tuple((label, labels[label]) for label in definition.labels)
+
+
+def rejection_reason(reason: str) -> str:
+    """The label of `Name.REJECTIONS` for a pod refused with this reason: few values, whatever a plugin is called."""
+    if reason in _REASONS:
+        return reason
+    return _EXTENDED if reason.startswith("OutOf") else "Other"
