@@ -74,6 +74,14 @@ def test_a_snapshot_is_sorted_however_it_came_about() -> None:
     assert one.snapshot() == other.snapshot()
 
 
+def test_a_metric_may_be_named_by_its_text_but_not_by_another() -> None:
+    metrics = Metrics()
+    metrics.count("kubelet_admission_rejections_total", reason="Other")
+    assert metrics.value(Name.REJECTIONS, reason="Other") == 1
+    with pytest.raises(ValueError, match="kubelet_rejections"):
+        metrics.count("kubelet_rejections", reason="Other")
+
+
 def test_labels_and_kinds_that_are_not_the_metrics_are_refused() -> None:
     metrics = Metrics()
     with pytest.raises(ValueError, match="has the labels"):

@@ -113,7 +113,10 @@ class _Histogram:
 
 
 class Metrics:
-    """What one kubelet has counted since its start. Those without labels are there from the beginning, as 0."""
+    """What one kubelet has counted since its start, by `Name` or its text.
+
+    Those without labels are there from the beginning, as 0.
+    """
 
     def __init__(self) -> None:
         unlabelled = {name: each for name, each in _DEFINITIONS.items() if not each.labels}
@@ -124,22 +127,22 @@ class Metrics:
             (name, ()): _Histogram(each.buckets) for name, each in unlabelled.items() if each.buckets
         }
 
-    def count(self, name: Name, /, **labels: str) -> None:
+    def count(self, name: str, /, **labels: str) -> None:
         key = _key(name, _Kind.COUNTER, labels)
         self._numbers[key] = self._numbers.get(key, 0) + 1
 
-    def observe(self, name: Name, value: float, /, **labels: str) -> None:
+    def observe(self, name: str, value: float, /, **labels: str) -> None:
         key = _key(name, _Kind.HISTOGRAM, labels)
-        self._histograms.setdefault(key, _Histogram(_DEFINITIONS[name].buckets)).observe(value)
+        self._histograms.setdefault(key, _Histogram(_DEFINITIONS[key[0]].buckets)).observe(value)
 
-    def set(self, name: Name, value: float, /, **labels: str) -> None:
+    def set(self, name: str, value: float, /, **labels: str) -> None:
         """A gauge; at 0 it is not there, as the kubelet's plugin manager counts what it finds."""
         key = _key(name, _Kind.GAUGE, labels)
         self._numbers.pop(key, None)
         if value:
             self._numbers[key] = value
 
-    def value(self, name: Name, /, **labels: str) -> float:
+    def value(self, name: str, /, **labels: str) -> float:
         """A counter or a gauge, or how often a histogram was observed; 0 where there is none."""
         key = _key(name, None, labels)
         histogram = self._histograms.get(key)
@@ -153,13 +156,14 @@ class Metrics:
         return tuple(sample for _, samples in ordered for sample in samples)
 
 
-def _key(name: Name, kind: _Kind | None, labels: Mapping[str, str]) -> tuple[Name, _Labels]:
-    definition = _DEFINITIONS[name]
+def _key(name: str, kind: _Kind | None, labels: Mapping[str, str]) -> tuple[Name, _Labels]:
+    known = Name(name)
+    definition = _DEFINITIONS[known]
     if kind is not None and definition.kind is not kind:
         raise ValueError(f"{name} is a {definition.kind}, not a {kind}")
     if {*labels} != {*definition.labels}:
         raise ValueError(f"{name} has the labels {definition.labels}, not {tuple(labels)}")
-    return name, tuple((label, labels[label]) for label in definition.labels)
+    return known, tuple((label, labels[label]) for label in definition.labels)
 
 
 def rejection_reason(reason: str) -> str:
