@@ -60,7 +60,8 @@ class _Count:
     """How many devices touch a mask. Thousands of devices are few classes: those with the same nodes are one."""
 
     def __init__(self, supply: Supply, machine: Sequence[int]) -> None:
-        masks = {device: mask_of(set(nodes).intersection(machine)) for device, nodes in supply.known.items() if nodes}
+        classes = {nodes: mask_of(set(nodes).intersection(machine)) for nodes in {*supply.known.values()}}
+        masks = {device: classes[nodes] for device, nodes in supply.known.items() if nodes}
         self._known = Counter(masks.values())
         self._available = _classes(masks, supply.available)
         self._reusable = _classes(masks, supply.reusable)
