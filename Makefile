@@ -9,7 +9,7 @@ PROTOC  = $(BIN)/python -m grpc_tools.protoc -I src --plugin=protoc-gen-mypy=$(B
 UV      = VIRTUAL_ENV= UV_PYTHON_DOWNLOADS=never
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-kubernetes check proto bench image chart clean
+.PHONY: help setup demo test soak test-kubernetes check proto bench image chart clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -30,6 +30,9 @@ demo: $(READY) ## ten mock GPUs: listed, allocated, one fails and recovers
 
 test: $(READY) ## ring 1: no cluster, no root, no hardware
 	@$(BIN)/python -m pytest $(ARGS)
+
+soak: $(READY) ## thousands of kills while the checkpoint is written: [KILLS=5000]
+	@PLUGWRIGHT_KILLS=$(or $(KILLS),5000) $(BIN)/python -m pytest tests/kubelet/test_journal.py -k killed $(ARGS)
 
 test-kubernetes: $(READY) ## ring 2, on a real Kubernetes of its own (root, Go): [VERSION=1.35.4]
 	@PLUGWRIGHT_KUBERNETES_VERSION=$(or $(VERSION),1.36.4) $(BIN)/python -m pytest tests/kubernetes $(ARGS)

@@ -1,0 +1,130 @@
+"""A program that kills a process again and again while it saves, and looks at what it left.
+
+    python killing.py DIRECTORY instants COUNT    at COUNT random instants, of a process that saves without a pause
+    python killing.py DIRECTORY steps             before and after each of the calls that a save is made of
+
+Prints what it saw as JSON. It forks, so it is a process of its own: the tests' has threads.
+"""
+
+import json
+import os
+import random
+import select
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from plugwright.kubelet.journal import Files, Journal
+from plugwright.protocol.checkpoint import Checkpoint, Entry
+from plugwright.protocol.checkpoint_encoder import Encoder
+
+STEPS = ("open", "write", "fsync", "close", "rename")
+LONGEST = 0.004  # seconds between the first save of a process and its end; a save takes about one thousandth
+ENTRIES = tuple(
+    Entry(f"pod-{number}", "main", "example.com/gpu", {0: (f"gpu-{number}",)}, b"\n\x05\n\x01a\x12\x00" * 4)
+    for number in range(150)
+)
+
+
+def numbered(number: int) -> Checkpoint:
+    return Checkpoint(ENTRIES, {"example.com/gpu": (str(number),)})
+
+
+def number_in(path: Path, *numbers: int) -> int:
+    """Which of the files this is; fails where it is none of them, to the byte."""
+    data, encoder = path.read_bytes(), Encoder()
+    [found] = [number for number in numbers if encoder.encode(numbered(number)) == data]
+    return found
+
+
+def in_a_process_of_its_own(work: Callable[[], None]) -> int:
+    process = os.fork()
+    if process:
+        return process
+    try:
+        work()
+    finally:
+        os._exit(1)  # it was to be killed
+
+
+def kill_at_random_instants(path: Path, count: int) -> dict[str, int]:
+    journal, chance = Journal(path, plain_lists=False), random.Random(count)
+    journal.save(numbered(0))
+    seen = {"kills": 0, "old": 0, "new": 0, "interrupted": 0}
+    found = 0
+    for _ in range(count):
+        answered = _kill_a_saving_process(journal, found, chance.uniform(0, LONGEST))
+        found = number_in(path, answered, answered + 1)
+        seen["kills"] += 1
+        seen["old" if found == answered else "new"] += 1
+        seen["interrupted"] += _temporary_files(path)
+        assert not journal.load().problem
+        assert not _temporary_files(path)
+    return seen
+
+
+def _kill_a_saving_process(journal: Journal, last: int, seconds: float) -> int:
+    """The number that it last said it had saved."""
+    receiving, sending = os.pipe()
+
+    def save_on() -> None:
+        number = last
+        while True:
+            number += 1
+            journal.save(numbered(number))
+            os.write(sending, number.to_bytes(8))
+
+    process = in_a_process_of_its_own(save_on)
+    os.close(sending)
+    answers = os.read(receiving, 8)
+    select.select([], [], [], seconds)
+    os.kill(process, signal.SIGKILL)
+    assert os.waitpid(process, 0)[1] == signal.SIGKILL
+    while more := os.read(receiving, 65536):
+        answers += more
+    os.close(receiving)
+    return int.from_bytes(answers[-8:])
+
+
+def _temporary_files(path: Path) -> int:
+    return len(list(path.parent.iterdir())) - 1
+
+
+def kill_at_each_step(path: Path) -> dict[str, str]:
+    Journal(path, plain_lists=False).save(numbered(0))
+    found = 0
+    seen = {}
+    for step in STEPS:
+        for when in ("before", "after"):
+            before, found = found, _kill_at(path, found, step, when == "after")
+            seen[f"{when} {step}"] = "old" if found == before else "new"
+    return seen
+
+
+def _kill_at(path: Path, before: int, step: str, after: bool) -> int:
+    last: dict[str, Any] = {step: _last_call(getattr(Files(), step), after)}
+    journal = Journal(path, plain_lists=False, files=replace(Files(), **last))
+    process = in_a_process_of_its_own(lambda: journal.save(numbered(before + 1)))
+    assert os.waitpid(process, 0)[1] == signal.SIGKILL
+    return number_in(path, before, before + 1)
+
+
+def _last_call(call: Callable[..., object], after: bool) -> Callable[..., None]:
+    def last(*arguments: object) -> None:
+        if after:
+            call(*arguments)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return last
+
+
+def main(directory: str, what: str, count: str = "0") -> None:
+    path = Path(directory, "kubelet_internal_checkpoint")
+    print(json.dumps(kill_at_each_step(path) if what == "steps" else kill_at_random_instants(path, int(count))))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
