@@ -9,13 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
 from enum import StrEnum
-from types import MappingProxyType
 
 from plugwright.errors import InvalidPod
+from plugwright.kubelet import topology
 
 __all__ = ["ContainerKind", "ContainerSpec", "PodSpec", "quantity", "read", "violations"]
 
-_NOTHING: Mapping[str, str] = MappingProxyType({})
 _POWERS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _UNITS = {unit: Decimal(10) ** power for unit, power in _POWERS.items()}
 _UNITS |= {f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)}
@@ -33,10 +32,10 @@ class ContainerSpec:
     """One container; `limits` and `requests` are quantities as they were written."""
 
     name: str
-    limits: Mapping[str, str] = field(default=_NOTHING, hash=False)
-    requests: Mapping[str, str] = field(default=_NOTHING, hash=False)
+    limits: Mapping[str, str] = field(default_factory=dict, hash=False)
+    requests: Mapping[str, str] = field(default_factory=dict, hash=False)
     kind: ContainerKind = ContainerKind.MAIN
-    env: Mapping[str, str] = field(default=_NOTHING, hash=False)
+    env: Mapping[str, str] = field(default_factory=dict, hash=False)
     command: tuple[str, ...] = ()
 
     def wanted(self, resource: str) -> int:
@@ -66,14 +65,7 @@ class PodSpec:
 
     def total(self, resource: str) -> int:
         """What the fit check counts: the containers together, or an init container's moment if that is more."""
-        sidecars = most = 0
-        for container in self.containers:
-            wanted = container.wanted(resource)
-            if container.kind is ContainerKind.SIDECAR:
-                sidecars += wanted
-            most = max(most, sidecars + wanted * (container.kind is ContainerKind.INIT))
-        mains = sum(each.wanted(resource) for each in self.containers if each.kind is ContainerKind.MAIN)
-        return max(most, sidecars + mains)
+        return topology.pod_total((each.kind, each.wanted(resource)) for each in self.containers)
 
     @property
     def resources(self) -> list[str]:

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from plugwright.errors import PeerGone, PlugwrightError
 from plugwright.kubelet.findings import Finding
@@ -27,6 +27,7 @@ class Call:
     asked: tuple[str, ...] = ()  # device ids, or the socket of a registration
     seconds: float = 0.0
     outcome: str = "OK"  # else the error's text
+    began: float = field(default_factory=time.perf_counter, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,8 @@ class Trace:
 
     @property
     def calls(self) -> list[Call]:
-        return [event for event in self.events if isinstance(event, Call)]
+        """In the order they began; the events come in the order they ended."""
+        return sorted((event for event in self.events if isinstance(event, Call)), key=lambda call: call.began)
 
     def add(self, event: Event) -> None:
         self._events.append((self._count, event))
@@ -78,7 +80,7 @@ class Trace:
             outcome = type(error).__name__
             raise
         finally:
-            self.add(Call(method, resource, asked, time.perf_counter() - began, outcome))
+            self.add(Call(method, resource, asked, time.perf_counter() - began, outcome, began))
 
     async def until(self, happened: Callable[[], bool], timeout: float, what: str) -> None:
         """Waits for a fact; raises `PeerGone` with `what` when it does not come about."""

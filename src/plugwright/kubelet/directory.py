@@ -1,0 +1,71 @@
+"""The kubelet's own directory: whose it is, and what is cleaned away when a kubelet starts.
+
+Only names and files; who listens where is left to the callers.
+"""
+
+import socket
+from pathlib import Path
+
+from plugwright.errors import ConfigError
+from plugwright.protocol.paths import KubeletPaths, check_socket_path
+
+__all__ = ["claim", "clean"]
+
+_MARK = ".plugwright-kubelet"  # says that this directory was made by an emulated kubelet
+_REAL = Path("/var/lib/kubelet")
+_DEPRECATION = "DEPRECATION"
+
+
+def claim(paths: KubeletPaths) -> None:
+    """Makes the root ours, or refuses: a real kubelet's directory, and one with files we did not make."""
+    root = paths.root
+    if root.resolve() == _REAL or _REAL in root.resolve().parents:
+        raise ConfigError(f"{root} belongs to a real kubelet; give the emulated one a directory of its own")
+    if is_served(paths.kubelet_socket):
+        raise ConfigError(f"a kubelet is already serving {paths.kubelet_socket}")
+    check_socket_path(paths.pod_resources_socket)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        if not (root / _MARK).exists():
+            strangers = sorted(entry.name for entry in root.iterdir())
+            if strangers:
+                raise ConfigError(f"{root} holds files that no emulated kubelet made, such as {strangers[0]}")
+            (root / _MARK).touch(mode=0o644)
+    except OSError as error:
+        raise ConfigError(f"cannot use {root}: {error.strerror}") from error
+
+
+def is_served(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except BlockingIOError:
+            return True  # its queue is full: somebody is there
+        except OSError:
+            return False
+        return True
+
+
+def clean(paths: KubeletPaths, *, only_sockets: bool, writes_deprecation: bool) -> list[str]:
+    """Removes what a starting kubelet removes, plugins' sockets among it (1.12 to 1.18); returns the names."""
+    directory = paths.device_plugins
+    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    removed = []
+    for path in sorted(directory.iterdir()):
+        if path != paths.checkpoint and _is_removed(path, only_sockets):
+            path.unlink(missing_ok=True)
+            removed.append(path.name)
+    if writes_deprecation:  # 1.19
+        (directory / _DEPRECATION).touch()
+    return removed
+
+
+def _is_removed(path: Path, only_sockets: bool) -> bool:
+    try:
+        path.stat()
+    except OSError:
+        return False  # a dangling link stays (1.14)
+    if path.is_dir():
+        return False
+    return path.is_socket() or not only_sockets

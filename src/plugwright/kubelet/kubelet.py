@@ -1,0 +1,234 @@
+"""An emulated kubelet: started, asked, restarted and stopped, over real sockets and a real checkpoint.
+
+It admits pods and hands out devices as the real one does, and starts no container: what a container would have
+got is what `Pod.container` shows. Its parts are made anew at every start, as in a new process; only pods, the trace
+and the findings stay.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from plugwright.errors import KubeletError, PeerGone, PodRefused
+from plugwright.kubelet import directory, health, parts, pods
+from plugwright.kubelet.context import Context
+from plugwright.kubelet.endpoint import Endpoint
+from plugwright.kubelet.findings import Finding, Findings
+from plugwright.kubelet.health import DeviceHealth
+from plugwright.kubelet.metrics import Metrics
+from plugwright.kubelet.parts import Parts
+from plugwright.kubelet.pods import PodSpec
+from plugwright.kubelet.settings import KubeletSettings
+from plugwright.kubelet.stock import Count
+from plugwright.kubelet.table import Phase, Pod, PodTable
+from plugwright.kubelet.trace import Call, Event, Trace
+from plugwright.protocol.answers import Answer
+from plugwright.protocol.paths import KubeletPaths
+
+__all__ = ["Kubelet"]
+
+
+class Kubelet:
+    """`async with Kubelet(root=tmp_path) as kubelet:`; `root` is made, and is nobody else's."""
+
+    def __init__(self, root: Path | str, settings: KubeletSettings | None = None) -> None:
+        self.settings = settings or KubeletSettings()
+        self.paths = KubeletPaths.from_environment({}, Path(root).absolute())
+        self._trace = Trace()
+        self._findings = Findings(self._trace.add, strict=self.settings.strict)
+        self._context = Context(self.settings, self.paths, self._trace, self._findings)
+        self._table = PodTable()
+        self._turn = asyncio.Lock()  # pods are admitted one after the other (3.37)
+        self._life: asyncio.Task[None] | None = None
+        self._parts: Parts | None = None
+
+    async def __aenter__(self) -> Self:
+        directory.claim(self.paths)
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+        self.paths.kubelet_socket.unlink(missing_ok=True)
+        self.paths.pod_resources_socket.unlink(missing_ok=True)
+        if error is None:
+            self._findings.check()
+
+    async def start(self) -> None:
+        """Listens, with what the checkpoint remembers; pods that are there are admitted again (3.68)."""
+        if self._life is not None:
+            raise KubeletError("the kubelet is running already")
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._life = asyncio.create_task(self._live(ready))
+        await asyncio.wait({self._life, ready}, return_when=asyncio.FIRST_COMPLETED)
+        if not ready.done():
+            await self.stop()
+        ready.result()
+        self._table.sources_ready = False
+        for pod in self._table:
+            if pod.uid in self._table.active:
+                await self._admit_again(pod)
+        self._table.sources_ready = True
+
+    async def stop(self) -> None:
+        """As when its process is killed: its sockets stay behind, its connections break (1.10)."""
+        life, self._life, self._parts = self._life, None, None
+        self._table.running_at_start = self._table.running()
+        if life is None:
+            return
+        life.cancel()
+        await asyncio.wait([life])
+        if not life.cancelled() and (error := life.exception()):
+            raise error
+
+    async def restart(self, *, reboot: bool = False) -> None:
+        """Stops and starts; after a `reboot` no container is running any more (3.69)."""
+        await self.stop()
+        if reboot:
+            self._table.halt()
+        await self.start()
+        self._findings.check()
+
+    async def capacity(self, resource: str, count: int | None = None) -> int:
+        """Every device, healthy or not; waits until the resource is known, or until there are `count`."""
+        return (await self._counted(resource, lambda found: count in (None, found.capacity))).capacity
+
+    async def allocatable(self, resource: str, count: int | None = None) -> int:
+        """The healthy devices, held ones too; waits until the resource is known, or until there are `count`."""
+        return (await self._counted(resource, lambda found: count in (None, found.allocatable))).allocatable
+
+    async def node(self) -> dict[str, Count]:
+        """Every resource in the node's status; one whose plugin was gone for five minutes has become 0."""
+        return await self._running.manager.survey()
+
+    async def admit(self, pod: PodSpec | Mapping[str, object]) -> Pod:
+        """Admits a pod and starts its containers; raises `PodRefused`, and the pod has then failed for good."""
+        admitted = Pod(pod if isinstance(pod, PodSpec) else pods.read(pod))
+        async with self._turn:
+            self._report_violations(admitted.spec)
+            self._table.add(admitted)
+            await self._admit(admitted)
+            await self._running.starter.start_pod(admitted)
+        self._findings.check()
+        return admitted
+
+    async def remove(self, pod: Pod) -> None:
+        """The pod is gone. Its devices are freed when they are next looked for, and no plugin is told (3.58, 3.61)."""
+        self._known(pod)
+        self._table.remove(pod.uid)
+        self._context.tell("deleted", pod.spec.key)
+        self._findings.check()
+
+    def finish(self, pod: Pod) -> None:
+        """All its containers ended well."""
+        self._known(pod)
+        self._table.end(pod, Phase.SUCCEEDED)
+        self._context.tell("succeeded", pod.spec.key)
+
+    def stop_container(self, pod: Pod, name: str) -> None:
+        """It ended, as in a crash loop, and was not started again yet."""
+        self._known(pod)
+        pod.container(name)
+        pod.containers[name].running = False
+
+    async def restart_container(self, pod: Pod, name: str) -> None:
+        """Starts it once more: PreStartContainer is called again, Allocate is not (3.48, 3.49)."""
+        self._known(pod)
+        self.stop_container(pod, name)
+        async with self._turn:
+            await self._running.starter.start(pod, pod.containers[name])
+        self._findings.check()
+
+    def device_health(self, pod: Pod) -> Mapping[str, tuple[DeviceHealth, ...]]:
+        """What the pod's status says of its devices, by container (7.2)."""
+        manager = self._running.manager
+        return health.of_pod(pod, manager.stock, manager.ledger)
+
+    def endpoint(self, resource: str) -> Endpoint:
+        """The plugin itself, to be called as it is: nothing is recorded."""
+        found = self._running.manager.connections.get(resource)
+        if found is None:
+            raise PeerGone(f"no plugin has registered {resource}")
+        return found
+
+    async def allocate(self, resource: str, device_ids: Sequence[str]) -> Answer:
+        """A raw Allocate, outside of any admission."""
+        return await self.endpoint(resource).allocate(device_ids)
+
+    @property
+    def pods(self) -> tuple[Pod, ...]:
+        return tuple(self._table)
+
+    @property
+    def calls(self) -> list[Call]:
+        """Every RPC in order, with its duration and outcome."""
+        return self._trace.calls
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return self._findings.all
+
+    @property
+    def metrics(self) -> Metrics:
+        return self._running.manager.metrics
+
+    def events(self) -> AsyncIterator[Event]:
+        """Everything that happens, from the beginning and for ever."""
+        return self._trace.follow()
+
+    @property
+    def _running(self) -> Parts:
+        if self._parts is None:
+            raise KubeletError("the kubelet is not running")
+        return self._parts
+
+    async def _live(self, ready: "asyncio.Future[None]") -> None:
+        """In a task of its own, so that it may be started and stopped from different tasks."""
+        async with parts.running(self._context, self._table) as made:
+            self._parts = made
+            ready.set_result(None)
+            await asyncio.Event().wait()
+
+    async def _admit(self, pod: Pod) -> None:
+        try:
+            await self._running.admission.admit(pod)
+        except PodRefused as error:
+            self._table.end(pod, Phase.FAILED, error.reason, error.message)
+            self._context.tell("refused", pod.spec.key, f"{error.reason}: {error.message}")
+            raise
+        except BaseException:  # cancelled in the middle: as if it had never come
+            self._table.remove(pod.uid)
+            raise
+        self._context.tell("admitted", pod.spec.key)
+
+    async def _admit_again(self, pod: Pod) -> None:
+        """After a start; a pod that is refused now is shown by its phase."""
+        async with self._turn:
+            try:
+                await self._admit(pod)
+            except PodRefused:
+                return
+            await self._running.starter.start_pod(pod)
+
+    async def _counted(self, resource: str, is_right: Callable[[Count], bool]) -> Count:
+        def found() -> bool:
+            count = self._running.manager.node.get(resource)
+            return count is not None and is_right(count)
+
+        await self._running.manager.survey()
+        await self._trace.until(found, self.settings.patience, f"no plugin listed {resource} as expected")
+        return self._running.manager.node[resource]
+
+    def _known(self, pod: Pod) -> None:
+        if self._table.get(pod.uid) is not pod:
+            raise KubeletError(f"pod {pod.spec.key} is not on this node")
+
+    def _report_violations(self, pod: PodSpec) -> None:
+        for place, text in pods.violations(pod):
+            self._findings.report(
+                "10.4", f"{pod.key} {place}", text, "never sees such a pod: the API server refuses it"
+            )

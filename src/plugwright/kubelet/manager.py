@@ -1,0 +1,104 @@
+"""The device manager: its plugins, their lists, the records and the checkpoint, wired together.
+
+The decisions are `stock`'s, `ledger`'s and `quirks`'; here they meet the plugins and the disk. A manager lives from
+a kubelet's start to its end: what must outlive it is in the checkpoint.
+"""
+
+import asyncio
+from collections.abc import Collection
+
+from plugwright.kubelet import quirks
+from plugwright.kubelet.connections import Connections
+from plugwright.kubelet.context import Context
+from plugwright.kubelet.endpoint import Endpoint
+from plugwright.kubelet.journal import Journal
+from plugwright.kubelet.ledger import Ledger
+from plugwright.kubelet.metrics import Metrics
+from plugwright.kubelet.stock import Count, Shelf, Stock
+from plugwright.protocol.checkpoint import Checkpoint
+from plugwright.protocol.wire import Listed
+
+__all__ = ["DeviceManager"]
+
+
+class DeviceManager:
+    def __init__(self, context: Context, tasks: asyncio.TaskGroup) -> None:
+        self.context = context
+        self.connections = Connections(context, tasks, self)
+        self.stock = Stock()
+        self.ledger = Ledger()
+        self.metrics = Metrics()
+        self.node: dict[str, Count] = {}  # what the node's status says; keys are never removed (2.19)
+        self.asked: dict[str, frozenset[str]] = {}  # devices that Allocate is being asked for, by resource
+        self._journal = Journal(context.paths.checkpoint, plain_lists=context.profile.reads_plain_lists)
+        self._writing = asyncio.Lock()
+
+    def load(self) -> None:
+        """The state that the kubelet before this one left (1.20 to 1.24)."""
+        loaded = self._journal.load()
+        if loaded.problem:
+            self.context.tell("checkpoint", str(self.context.paths.checkpoint), loaded.problem)
+        registered = sorted(loaded.checkpoint.registered or {})
+        self.ledger = Ledger(loaded.checkpoint.entries or ())
+        self.stock.restore(registered)
+        self.connections.restore(registered)
+        self.node = {resource: Count(0, 0) for resource in registered}  # 1.21
+
+    async def save(self) -> None:
+        """The state now, on disk before this returns; the newest is never overtaken by an older one."""
+        async with self._writing:
+            registered = {resource: self.stock.shelf(resource).registered for resource in self.stock}
+            checkpoint = Checkpoint(self.ledger.entries or None, registered)
+            await asyncio.to_thread(self._journal.save, checkpoint)
+
+    async def listed(self, endpoint: Endpoint, devices: list[Listed]) -> None:
+        resource = endpoint.resource
+        before = self.stock.shelf(resource)
+        dropped = self.stock.take(resource, devices)
+        self._report(resource, devices, dropped, before)
+        count = self.stock.shelf(resource).count
+        self.node[resource] = count
+        self.context.tell("list", resource, f"{count.capacity} devices, {count.allocatable} healthy")
+        await self._save_or_tell()
+
+    def ended(self, endpoint: Endpoint, reason: str) -> None:
+        """The plugin is gone: nothing of it can be handed out, and it has five minutes to come back (2.15)."""
+        self.stock.stop(endpoint.resource)
+        self.node[endpoint.resource] = self.stock.shelf(endpoint.resource).count
+        self.context.tell("stopped", endpoint.resource, reason)
+
+    async def survey(self) -> dict[str, Count]:
+        """What the node's status says now; drops resources whose plugin was gone for too long (2.18)."""
+        now, grace = self.context.settings.clock(), self.context.settings.timing.grace
+        removed = [each.resource for each in self.connections if _is_over(each, now, grace)]
+        for resource in removed:
+            self.connections.drop(resource)
+            self.stock.drop(resource)
+            self.node[resource] = Count(0, 0)  # 2.19
+            self.context.tell("removed", resource, f"its plugin was gone for more than {grace:g} s")
+        if removed:
+            await self._save_or_tell()
+        return dict(sorted(self.node.items()))
+
+    def forget(self, active: Collection[str]) -> None:
+        """Frees the devices of pods that are not active; on disk they stay until the next write (3.57, 3.60)."""
+        for uid in self.ledger.forget(active):
+            self.context.tell("freed", uid)
+
+    async def _save_or_tell(self) -> None:
+        try:
+            await self.save()
+        except OSError as error:  # 4.34: it is tried again with the next change
+            self.context.tell("checkpoint", str(self.context.paths.checkpoint), f"cannot be written: {error.strerror}")
+
+    def _report(self, resource: str, devices: list[Listed], dropped: list[str], before: Shelf) -> None:
+        found = list(quirks.of_list(devices))
+        if dropped and self.context.profile.crashes_on_dropped:
+            asked = self.asked.get(resource, frozenset())
+            found += quirks.of_dropped(dropped, before, self.ledger.in_use(resource), asked)
+        for fact, happened, really in found:
+            self.context.findings.report(fact, resource, happened, really)
+
+
+def _is_over(endpoint: Endpoint, now: float, grace: float) -> bool:
+    return endpoint.stopped_at is not None and now - endpoint.stopped_at > grace

@@ -1,0 +1,141 @@
+"""The pods of one kubelet: which are there, what became of them, and what their containers got."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from plugwright.errors import ContainerWaiting, KubeletError
+from plugwright.kubelet.merging import Granted
+from plugwright.kubelet.pods import ContainerKind, ContainerSpec, PodSpec
+from plugwright.model import some
+
+__all__ = ["Container", "Phase", "Pod", "PodTable"]
+
+
+class Phase(StrEnum):
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+_TERMINAL = (Phase.SUCCEEDED, Phase.FAILED)
+
+
+@dataclass(slots=True, eq=False)
+class Container:
+    """One container of an admitted pod. `granted` is None until it has started."""
+
+    spec: ContainerSpec
+    granted: Granted | None = None
+    running: bool = False
+    starts: int = 0
+    reason: str = "PodInitializing"  # why it waits, empty when it does not
+    message: str = ""
+
+    @property
+    def is_done(self) -> bool:
+        """An init container ends by itself; nothing else does."""
+        return self.spec.kind is ContainerKind.INIT and self.starts > 0 and not self.reason
+
+
+@dataclass(slots=True, eq=False)
+class Pod:
+    """A pod as its status shows it, and what its containers were given."""
+
+    spec: PodSpec
+    phase: Phase = Phase.PENDING
+    reason: str = ""
+    message: str = ""
+    containers: dict[str, Container] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.containers = {each.name: Container(each) for each in self.spec.containers}
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def uid(self) -> str:
+        return self.spec.uid
+
+    def container(self, name: str) -> Granted:
+        """What the runtime was told; raises `ContainerWaiting` for a container that did not start."""
+        container = self.containers.get(name)
+        if container is None:
+            raise KubeletError(f"pod {self.spec.key} has no container {name!r}, only {some(self.containers)}")
+        if container.granted is None:
+            raise ContainerWaiting(name, container.reason, container.message or self.message)
+        return container.granted
+
+
+class PodTable:
+    """The pods by uid, in the order they came; `used` is what those that are active ask for."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, Pod] = {}
+        self._active: set[str] = set()
+        self._used: Counter[str] = Counter()
+        self.sources_ready = True
+        self.running_at_start: frozenset[tuple[str, str]] = frozenset()
+
+    def __iter__(self) -> Iterator[Pod]:
+        return iter(list(self._pods.values()))
+
+    def get(self, uid: str) -> Pod | None:
+        return self._pods.get(uid)
+
+    def find(self, name: str, namespace: str) -> Pod | None:
+        return next((pod for pod in self if (pod.spec.name, pod.spec.namespace) == (name, namespace)), None)
+
+    @property
+    def active(self) -> set[str]:
+        """The uids of pods that are not over: their devices are theirs (3.59)."""
+        return self._active
+
+    def add(self, pod: Pod) -> None:
+        if pod.uid in self._pods or self.find(pod.spec.name, pod.spec.namespace):
+            raise KubeletError(f"pod {pod.spec.key} is there already")
+        self._pods[pod.uid] = pod
+        self._enter(pod)
+
+    def end(self, pod: Pod, phase: Phase, reason: str = "", message: str = "") -> None:
+        """A terminal phase: the pod stays to be looked at, its devices are free."""
+        pod.phase, pod.reason, pod.message = phase, reason, message
+        for container in pod.containers.values():
+            container.running = False
+        self._leave(pod)
+
+    def remove(self, uid: str) -> Pod:
+        pod = self._pods.pop(uid)
+        self._leave(pod)
+        for container in pod.containers.values():
+            container.running = False
+        return pod
+
+    def used(self, resource: str, *, without: Pod) -> int:
+        own = without.spec.total(resource) if without.uid in self._active else 0
+        return self._used[resource] - own
+
+    def running(self) -> frozenset[tuple[str, str]]:
+        return frozenset(
+            (pod.uid, name) for pod in self for name, container in pod.containers.items() if container.running
+        )
+
+    def halt(self) -> None:
+        """The machine went down: nothing runs, and init containers have to run again."""
+        self.running_at_start = frozenset()
+        for pod in self:
+            pod.containers = {each.name: Container(each) for each in pod.spec.containers}
+
+    def _enter(self, pod: Pod) -> None:
+        if pod.phase not in _TERMINAL:
+            self._active.add(pod.uid)
+            self._used.update({resource: pod.spec.total(resource) for resource in pod.spec.resources})
+
+    def _leave(self, pod: Pod) -> None:
+        if pod.uid in self._active:
+            self._active.discard(pod.uid)
+            self._used.subtract({resource: pod.spec.total(resource) for resource in pod.spec.resources})

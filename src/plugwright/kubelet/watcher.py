@@ -1,0 +1,137 @@
+"""Plugins that are found: sockets in plugins_registry (1.39 to 1.52).
+
+Once a second the directory is looked through, as the real plugin manager goes through what its watcher told it.
+"""
+
+import asyncio
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from plugwright.errors import PlugwrightError
+from plugwright.kubelet.manager import DeviceManager
+from plugwright.kubelet.registrar import is_resource_name
+from plugwright.protocol import registration
+from plugwright.protocol.registration import API_VERSION, DEVICE_PLUGIN, Announcement, AnnouncementClient
+
+__all__ = ["Watcher"]
+
+_Identity = tuple[int, int]
+_FAILED = "RegisterPlugin error -- "
+
+
+@dataclass(slots=True)
+class _Found:
+    """One socket: what it registered, and when it may be tried again."""
+
+    identity: _Identity
+    resource: str = ""
+    registered: bool = False
+    busy: bool = False
+    not_before: float = 0.0
+    wait: float = 0.0
+
+
+class Watcher:
+    def __init__(self, manager: DeviceManager, tasks: asyncio.TaskGroup) -> None:
+        self._manager = manager
+        self._tasks = tasks
+        self._directory = manager.context.paths.plugins_registry
+        self._timing = manager.context.settings.timing
+        self._found: dict[Path, _Found] = {}
+
+    async def run(self) -> None:
+        self._directory.mkdir(mode=0o750, parents=True, exist_ok=True)  # never cleaned (1.40)
+        while True:
+            self.look()
+            await asyncio.sleep(self._timing.look)
+
+    def look(self) -> None:
+        """First those that went away or were made anew, then those that are new (1.42)."""
+        sockets = _sockets(self._directory)
+        for path, found in sorted(self._found.items()):
+            if sockets.get(path) != found.identity and not found.busy:
+                del self._found[path]
+                if found.registered:
+                    self._manager.connections.disconnect(found.resource, path)
+        now = asyncio.get_running_loop().time()
+        for path, identity in sorted(sockets.items()):
+            found = self._found.setdefault(path, _Found(identity))
+            if not found.registered and not found.busy and found.not_before <= now:
+                found.busy = True
+                self._tasks.create_task(self._register(path, found))
+
+    async def _register(self, path: Path, found: _Found) -> None:
+        try:
+            async with registration.connect_announced(path) as client:
+                await self._introduce(path, found, client)
+        except (PlugwrightError, TimeoutError) as error:
+            found.registered = False
+            self._retry_later(found)
+            self._manager.context.tell("refused", str(path.name), str(error) or "it did not answer in time")
+        finally:
+            found.busy = False
+
+    async def _introduce(self, path: Path, found: _Found, client: AnnouncementClient) -> None:
+        with self._manager.context.trace.timing("GetInfo", path.name):
+            told = await client.announce(self._timing.get_info)
+        error = _why_not(told, path) or await self._connect(told, path)
+        found.resource, found.registered = told.name, not error
+        with self._manager.context.trace.timing("NotifyRegistrationStatus", told.name, (error,) if error else ()):
+            await self._notify(path, found, client, error)
+        if error:
+            self._retry_later(found)
+        else:
+            self._manager.context.tell("registered", told.name, f"found at {path.name}")
+
+    async def _notify(self, path: Path, found: _Found, client: AnnouncementClient, error: str) -> None:
+        try:
+            await client.notify(not error, error, self._timing.notify)
+        except (PlugwrightError, TimeoutError):
+            if found.registered:  # 1.47
+                self._manager.connections.disconnect(found.resource, path)
+            raise
+
+    async def _connect(self, told: Announcement, path: Path) -> str:
+        try:
+            await self._manager.connections.connect(told.name, Path(told.endpoint) if told.endpoint else path)
+        except PlugwrightError as error:
+            return f"{_FAILED}plugin registration failed with err: {getattr(error, 'message', '') or error}"
+        return ""
+
+    def _retry_later(self, found: _Found) -> None:
+        """No sooner than half a second, a second, two (1.43)."""
+        found.wait = min(found.wait * 2 or self._timing.retry, self._timing.most_retry)
+        found.not_before = asyncio.get_running_loop().time() + found.wait
+
+
+def _why_not(told: Announcement, path: Path) -> str:
+    """The kubelet's own texts (1.46); nothing if the plugin is welcome."""
+    if told.kind != DEVICE_PLUGIN:
+        return f"{_FAILED}no handler registered for plugin type: {told.kind} at socket {path}"
+    if API_VERSION not in told.versions:
+        listed = " ".join(told.versions)
+        return (
+            f"{_FAILED}plugin validation failed with err: manager version, {API_VERSION}, "
+            f"is not among plugin supported versions [{listed}]"
+        )
+    if not is_resource_name(told.name):
+        return (
+            f"{_FAILED}plugin validation failed with err: invalid name of device plugin socket: "
+            f'the ResourceName "{told.name}" is invalid'
+        )
+    return ""
+
+
+def _sockets(directory: Path) -> dict[Path, _Identity]:
+    """Every socket below, but for hidden ones (1.41); a file made anew is another one."""
+    found = {}
+    for folder, _, names in os.walk(directory):
+        for path in (Path(folder, name) for name in names if not name.startswith(".")):
+            try:
+                if path.is_socket():
+                    status = path.stat()
+                    found[path] = (status.st_ino, status.st_ctime_ns)
+            except OSError:
+                continue  # it went away in between
+    return found
