@@ -108,7 +108,7 @@ class Admission:
 
     def _fit(self, pod: Pod) -> None:
         """What the node says it has, against what everybody asks for (3.62, 3.63)."""
-        holds = pod.uid in self._manager.ledger.pods
+        holds = self._manager.ledger.holds(pod.uid)
         for resource in pod.spec.resources:
             requested, count = pod.spec.total(resource), self._manager.node.get(resource)
             if count is None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from plugwright.errors import AllocationFailed, KubeletError, PlugwrightError
 from plugwright.kubelet import choice, ledger
-from plugwright.kubelet.choice import Claim
+from plugwright.kubelet.choice import Claim, Question
 from plugwright.kubelet.endpoint import Endpoint
 from plugwright.kubelet.ledger import Place
 from plugwright.kubelet.manager import DeviceManager
@@ -18,7 +18,7 @@ from plugwright.kubelet.pods import ContainerSpec, PodSpec
 from plugwright.kubelet.reuse import Reusable
 from plugwright.kubelet.table import PodTable
 from plugwright.kubelet.texts import status_text
-from plugwright.model import PreferenceRequest, natural_order
+from plugwright.model import natural_order
 
 __all__ = ["Allocator", "Mask"]
 
@@ -104,19 +104,19 @@ class Allocator:
         except StopIteration as chosen:
             return frozenset(chosen.value)
 
-    async def _preferred(self, resource: str, question: PreferenceRequest) -> list[str]:
+    async def _preferred(self, resource: str, question: Question) -> list[str]:
         endpoint = self._manager.connections.get(resource)
         if endpoint is None:
             raise AllocationFailed(f"endpoint not found in cache for a registered resource: {resource}")  # 3.31
         if not endpoint.options.preference:
             return []
         try:
-            return await endpoint.prefer(question)
+            return await endpoint.prefer(question.request)
         except KubeletError:
             raise
         except PlugwrightError as error:
-            if question.required:
-                self._report_leak(resource, question.required, "GetPreferredAllocation failed")
+            if question.taken:
+                self._report_leak(resource, sorted(question.taken), "GetPreferredAllocation failed")
             text = f"device plugin GetPreferredAllocation rpc failed with err: {status_text(error)}"
             raise AllocationFailed(text) from error
 

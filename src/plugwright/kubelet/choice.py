@@ -1,20 +1,18 @@
 """Which devices a container gets, step by step as a kubelet decides.
 
-Pure: `choose` is a generator that yields the question for the plugin where a kubelet asks for a preference, and is
-sent the answer; its result is the devices. Where a kubelet takes devices in no particular order, natural order is
+Pure: `choose` is a generator that yields a question where a kubelet asks the plugin for its preference, and is sent
+the wish; its result is the devices. Where a kubelet takes devices in no particular order, natural order is
 taken here, so that the same question has the same answer.
 """
 
-from collections.abc import Collection, Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass, field
 
 from plugwright.errors import AllocationFailed
 from plugwright.kubelet.stock import Shelf
-from plugwright.model import PreferenceRequest, natural_order
+from plugwright.model import PreferenceRequest
 
-__all__ = ["Claim", "choose", "refuse_early"]
-
-Choosing = Generator[PreferenceRequest, Sequence[str], frozenset[str]]
+__all__ = ["Claim", "Question", "choose", "refuse_early"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +33,24 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """Which of `among` would the plugin choose beside what is `taken`? Asked only where the plugin can answer."""
+
+    claim: Claim
+    among: frozenset[str]
+    taken: frozenset[str]
+
+    @property
+    def request(self) -> PreferenceRequest:
+        shelf, everything = self.claim.shelf, self.among | self.taken
+        available = tuple(shelf.first(len(everything), everything))
+        return PreferenceRequest(available, tuple(shelf.first(len(self.taken), self.taken)), self.claim.required)
+
+
+Choosing = Generator[Question, Sequence[str], frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True)
 class _Alignment:
     aligned: frozenset[str]
     unaligned: frozenset[str] = frozenset()
@@ -46,15 +62,16 @@ class _Taken:
     """What has been taken so far, and how many are still missing."""
 
     wanted: int
+    shelf: Shelf
     ids: set[str] = field(default_factory=set)
 
     @property
     def missing(self) -> int:
         return self.wanted - len(self.ids)
 
-    def take(self, offered: Iterable[str]) -> None:
-        fresh = sorted(set(offered) - self.ids, key=natural_order)
-        self.ids.update(fresh[: self.missing])
+    def take(self, offered: Collection[str]) -> None:
+        fresh = set(offered) - self.ids if self.ids else offered
+        self.ids.update(self.shelf.first(self.missing, fresh))
 
 
 def refuse_early(claim: Claim, *, in_stock: bool, refuses_unhealthy: bool) -> None:
@@ -72,7 +89,7 @@ def refuse_early(claim: Claim, *, in_stock: bool, refuses_unhealthy: bool) -> No
 
 
 def choose(claim: Claim) -> Choosing:
-    taken = _Taken(claim.needed)
+    taken = _Taken(claim.needed, claim.shelf)
     taken.take(claim.reusable)  # 3.19: whatever their health, and without asking
     if not taken.missing:
         return frozenset(taken.ids)
@@ -90,30 +107,25 @@ def choose(claim: Claim) -> Choosing:
     return frozenset(taken.ids)
 
 
-def _choose(claim: Claim, taken: _Taken) -> Generator[PreferenceRequest, Sequence[str], None]:
+def _choose(claim: Claim, taken: _Taken) -> Generator[Question, Sequence[str], None]:
     split = _align(claim)
     if taken.missing < len(split.aligned):  # 3.23
-        preferred = yield _question(claim, split.aligned, taken.ids)
-        taken.take(_first(preferred, split.aligned, taken))
+        wish = yield Question(claim, split.aligned, frozenset(taken.ids))
+        taken.take(_first(wish, split.aligned, taken))
         taken.take(split.aligned)
         return
     taken.take(split.aligned)  # 3.24
     if not taken.missing:
         return
-    preferred = yield _question(claim, claim.available, taken.ids)
-    taken.take(_first(preferred, claim.available, taken))
+    wish = yield Question(claim, claim.available, frozenset(taken.ids))
+    taken.take(_first(wish, claim.available, taken))
     taken.take(split.unaligned)
     taken.take(split.anywhere)
 
 
-def _question(claim: Claim, among: Collection[str], taken: Collection[str]) -> PreferenceRequest:
-    available = tuple(sorted({*among, *taken}, key=natural_order))
-    return PreferenceRequest(available, tuple(sorted(taken, key=natural_order)), claim.required)
-
-
-def _first(preferred: Sequence[str], allowed: frozenset[str], taken: _Taken) -> list[str]:
+def _first(wish: Sequence[str], allowed: frozenset[str], taken: _Taken) -> list[str]:
     """The plugin's wish, cut to what is allowed and to the number wanted, in the plugin's own order (3.29)."""
-    wished = dict.fromkeys(each for each in preferred if each in allowed and each not in taken.ids)
+    wished = dict.fromkeys(each for each in wish if each in allowed and each not in taken.ids)
     return list(wished)[: taken.missing]
 
 

@@ -9,7 +9,7 @@ from plugwright.kubelet.stock import Shelf, Stock
 from plugwright.kubelet.table import Pod
 from plugwright.model import Health
 
-__all__ = ["DeviceHealth", "changed", "of_pod"]
+__all__ = ["DeviceHealth", "changed", "of_device", "of_pod"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -23,7 +23,7 @@ def of_pod(pod: Pod, stock: Stock, ledger: Ledger) -> Mapping[str, tuple[DeviceH
     """By container: none for init containers and sidecars (7.3)."""
     return {
         container.name: tuple(
-            DeviceHealth(entry.resource, device_id, _health(stock.shelf(entry.resource), device_id))
+            DeviceHealth(entry.resource, device_id, of_device(stock.shelf(entry.resource), device_id))
             for entry in ledger.of_container(pod.uid, container.name)
             for device_id in sorted({each for ids in (entry.devices or {}).values() for each in ids or ()})
         )
@@ -32,7 +32,7 @@ def of_pod(pod: Pod, stock: Stock, ledger: Ledger) -> Mapping[str, tuple[DeviceH
     }
 
 
-def _health(shelf: Shelf, device_id: str) -> Health:
+def of_device(shelf: Shelf, device_id: str) -> Health:
     """A device that nobody lists is called healthy (7.4)."""
     listed = shelf.known.get(device_id)
     return Health.HEALTHY if listed is None or listed.health == Health.HEALTHY else Health.UNHEALTHY

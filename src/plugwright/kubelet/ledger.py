@@ -3,7 +3,7 @@
 Pure: what is said here is what the checkpoint keeps. Which devices a container gets is `choice`'s decision.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from plugwright.protocol.checkpoint import Entry
@@ -37,9 +37,8 @@ class Ledger:
     def entries(self) -> tuple[Entry, ...]:
         return tuple(self._entries.values())
 
-    @property
-    def pods(self) -> set[str]:
-        return set(self._pods)
+    def holds(self, pod_uid: str) -> bool:
+        return pod_uid in self._pods
 
     def knows(self, resource: str) -> bool:
         """Whether it is a device resource because somebody held, or tried to hold, one of it (3.10)."""
@@ -74,9 +73,9 @@ class Ledger:
         self._entries[place] = Entry(place.pod_uid, place.container, place.resource, devices, answer)
         self.mark(place.resource, _ids(self._entries[place]))
 
-    def forget(self, active: Collection[str]) -> list[str]:
+    def forget(self, active: Set[str]) -> list[str]:
         """Frees what pods hold that are not active; returns their uids (3.57)."""
-        gone = sorted(uid for uid in self._pods if uid not in active)
+        gone = sorted(self._pods.keys() - active)
         for uid in gone:
             for place in self._pods.pop(uid):
                 del self._entries[place]
@@ -90,9 +89,9 @@ class Ledger:
         for place, entry in self._entries.items():
             self._in_use.setdefault(place.resource, set()).update(_ids(entry))
 
-    def holder(self, device_id: str) -> str | None:
-        """The uid of a pod that holds a device of this id, of whatever resource (7.8)."""
-        return next((place.pod_uid for place, entry in self._entries.items() if device_id in _ids(entry)), None)
+    def holders(self) -> dict[str, str]:
+        """The uid of a pod for each device that is held, by the id alone, whatever the resource (7.8)."""
+        return {device_id: place.pod_uid for place, entry in self._entries.items() for device_id in _ids(entry)}
 
 
 def _ids(entry: Entry) -> frozenset[str]:

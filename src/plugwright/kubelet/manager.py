@@ -5,9 +5,9 @@ a kubelet's start to its end: what must outlive it is in the checkpoint.
 """
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Set
 
-from plugwright.kubelet import quirks
+from plugwright.kubelet import health, quirks
 from plugwright.kubelet.connections import Connections
 from plugwright.kubelet.context import Context
 from plugwright.kubelet.endpoint import Endpoint
@@ -59,6 +59,7 @@ class DeviceManager:
         count = self.stock.shelf(resource).count
         self.node[resource] = count
         self.context.tell("list", resource, f"{count.capacity} devices, {count.allocatable} healthy")
+        self._tell_pods(before, self.stock.shelf(resource))
         await self._save_or_tell()
 
     def ended(self, endpoint: Endpoint, reason: str) -> None:
@@ -80,7 +81,7 @@ class DeviceManager:
             await self._save_or_tell()
         return dict(sorted(self.node.items()))
 
-    def forget(self, active: Collection[str]) -> None:
+    def forget(self, active: Set[str]) -> None:
         """Frees the devices of pods that are not active; on disk they stay until the next write (3.57, 3.60)."""
         for uid in self.ledger.forget(active):
             self.context.tell("freed", uid)
@@ -90,6 +91,15 @@ class DeviceManager:
             await self.save()
         except OSError as error:  # 4.34: it is tried again with the next change
             self.context.tell("checkpoint", str(self.context.paths.checkpoint), f"cannot be written: {error.strerror}")
+
+    def _tell_pods(self, before: Shelf, after: Shelf) -> None:
+        """A pod's status is made anew when a device it holds changed; it is found by the id alone (7.7, 7.8)."""
+        if not self.context.profile.reports_device_health:
+            return
+        holders = self.ledger.holders()
+        for device_id in health.changed(before, after) if holders else ():
+            if device_id in holders:
+                self.context.tell("health", holders[device_id], f"{device_id} is {health.of_device(after, device_id)}")
 
     def _report(self, resource: str, devices: list[Listed], dropped: list[str], before: Shelf) -> None:
         found = list(quirks.of_list(devices))

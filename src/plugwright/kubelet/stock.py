@@ -4,10 +4,11 @@ Pure. What a list means is decided here; who holds a device is `ledger`'s, and t
 `endpoint`'s.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
-from plugwright.model import Health
+from plugwright.model import Health, natural_order
 from plugwright.protocol.wire import Listed
 
 __all__ = ["Count", "Shelf", "Stock"]
@@ -29,6 +30,7 @@ class Shelf:
     unhealthy: frozenset[str] = frozenset()
     known: dict[str, Listed] = field(default_factory=dict)
     registered: tuple[str, ...] = ()  # the healthy ones, sorted: the same object until a list changes it
+    _ordered: tuple[str, ...] | None = None
 
     @property
     def count(self) -> Count:
@@ -38,6 +40,19 @@ class Shelf:
     def nodes(self, device_id: str) -> tuple[int, ...]:
         listed = self.known.get(device_id)
         return (listed.nodes or ()) if listed else ()
+
+    @property
+    def ordered(self) -> tuple[str, ...]:
+        """Every known id in natural order; worked out once for as long as the ids stay the same."""
+        if self._ordered is None:
+            self._ordered = tuple(sorted(self.known, key=natural_order))
+        return self._ordered
+
+    def first(self, count: int, among: Collection[str]) -> list[str]:
+        """The first `count` of `among` in natural order."""
+        listed = islice((device_id for device_id in self.ordered if device_id in among), count)
+        unlisted = sorted(set(among) - self.known.keys(), key=natural_order) if count > 0 else []
+        return [*listed, *unlisted][:count]
 
     @property
     def has_topology(self) -> bool:
@@ -73,7 +88,8 @@ class Stock:
         known = {each.id: each for each in devices}  # of a repeated id the last counts (2.8)
         before = self.shelf(resource)
         registered = before.registered if before.healthy == healthy else tuple(sorted(healthy))
-        self._shelves[resource] = Shelf(healthy, unhealthy, known, registered)
+        ordered = before.ordered if before.known.keys() == known.keys() else None
+        self._shelves[resource] = Shelf(healthy, unhealthy, known, registered, ordered)
         return sorted(before.known.keys() - known.keys())
 
     def stop(self, resource: str) -> None:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from plugwright.errors import ContainerWaiting, KubeletError
@@ -76,8 +76,10 @@ class PodTable:
 
     def __init__(self) -> None:
         self._pods: dict[str, Pod] = {}
+        self._by_name: dict[tuple[str, str], Pod] = {}
         self._active: set[str] = set()
         self._used: Counter[str] = Counter()
+        self._named = 0
         self.sources_ready = True
         self.running_at_start: frozenset[tuple[str, str]] = frozenset()
 
@@ -88,17 +90,25 @@ class PodTable:
         return self._pods.get(uid)
 
     def find(self, name: str, namespace: str) -> Pod | None:
-        return next((pod for pod in self if (pod.spec.name, pod.spec.namespace) == (name, namespace)), None)
+        return self._by_name.get((name, namespace))
 
     @property
     def active(self) -> set[str]:
         """The uids of pods that are not over: their devices are theirs (3.59)."""
         return self._active
 
+    def named(self, spec: PodSpec) -> PodSpec:
+        """With the next number where a name ends in `-`, as an API server completes `generateName`."""
+        if not spec.name.endswith("-"):
+            return spec
+        self._named += 1
+        named = replace(spec, name=f"{spec.name}{self._named}", uid="")
+        return named if self.find(named.name, named.namespace) is None else self.named(spec)
+
     def add(self, pod: Pod) -> None:
         if pod.uid in self._pods or self.find(pod.spec.name, pod.spec.namespace):
             raise KubeletError(f"pod {pod.spec.key} is there already")
-        self._pods[pod.uid] = pod
+        self._pods[pod.uid] = self._by_name[pod.spec.name, pod.spec.namespace] = pod
         self._enter(pod)
 
     def end(self, pod: Pod, phase: Phase, reason: str = "", message: str = "") -> None:
@@ -110,6 +120,7 @@ class PodTable:
 
     def remove(self, uid: str) -> Pod:
         pod = self._pods.pop(uid)
+        del self._by_name[pod.spec.name, pod.spec.namespace]
         self._leave(pod)
         for container in pod.containers.values():
             container.running = False

@@ -6,9 +6,10 @@ One list of the newest events and a bell for those who wait. Nothing is decided 
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 
 from plugwright.errors import PeerGone, PlugwrightError
 from plugwright.kubelet.findings import Finding
@@ -44,13 +45,13 @@ Event = Call | State | Finding
 
 class Trace:
     def __init__(self) -> None:
-        self._events: deque[tuple[int, Event]] = deque(maxlen=_KEPT)
+        self._events: deque[Event] = deque(maxlen=_KEPT)
         self._count = 0
         self._bell = asyncio.Event()
 
     @property
     def events(self) -> list[Event]:
-        return [event for _, event in self._events]
+        return list(self._events)
 
     @property
     def calls(self) -> list[Call]:
@@ -58,7 +59,7 @@ class Trace:
         return sorted((event for event in self.events if isinstance(event, Call)), key=lambda call: call.began)
 
     def add(self, event: Event) -> None:
-        self._events.append((self._count, event))
+        self._events.append(event)
         self._count += 1
         self.ring()
 
@@ -91,13 +92,15 @@ class Trace:
         except TimeoutError:
             raise PeerGone(f"{what} within {timeout:g} s") from None
 
-    async def follow(self) -> AsyncIterator[Event]:
-        """Every event from the first that is still remembered, for ever."""
-        seen = 0
+    def follow(self, *, new: bool = False) -> AsyncGenerator[Event, None]:
+        """Every event from the first that is still remembered, or of those to come, for ever."""
+        return self._follow(self._count if new else 0)
+
+    async def _follow(self, seen: int) -> AsyncGenerator[Event, None]:
         while True:
             bell = self._bell
-            for number, event in list(self._events):
-                if number >= seen:
-                    seen = number + 1
-                    yield event
+            unseen = min(self._count - seen, len(self._events))
+            seen = self._count
+            for event in list(islice(self._events, len(self._events) - unseen, None)):
+                yield event
             await bell.wait()
