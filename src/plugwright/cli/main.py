@@ -12,6 +12,7 @@ from plugwright.version import __version__
 __all__ = ["cli", "main"]
 
 _COMMANDS = {
+    "checkpoint": "checkpoint",
     "completion": "completion",
     "cordon": "cordon",
     "manifest": "manifest",

@@ -54,7 +54,7 @@ class Allocator:
             self.collect()
         recorded = [await self._allocate(Place(pod.uid, container.name, each), container, mask) for each in devices]
         if any(recorded):
-            await self._save()
+            self._save()
         held = {each: self._manager.ledger.held(Place(pod.uid, container.name, each)) for each in devices}
         self._reusable.pass_on(pod.uid, container.kind, dict(held))
 
@@ -160,9 +160,9 @@ class Allocator:
             seconds = time.perf_counter() - began
             self._manager.metrics.observe(Name.ALLOCATION_SECONDS, seconds, resource_name=resource)
 
-    async def _save(self) -> None:
+    def _save(self) -> None:
         try:
-            await self._manager.save()
+            self._manager.save()
         except OSError as error:  # 3.45
             raise AllocationFailed(f"could not write the checkpoint: {error.strerror}") from error
 

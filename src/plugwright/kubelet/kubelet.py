@@ -6,7 +6,7 @@ and the findings stay.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -101,13 +101,13 @@ class Kubelet:
         """The healthy devices, held ones too; waits until the resource is known, or until there are `count`."""
         return (await self._counted(resource, lambda found: count in (None, found.allocatable))).allocatable
 
-    async def node(self) -> dict[str, Count]:
+    def node(self) -> dict[str, Count]:
         """Every resource in the node's status; one whose plugin was gone for five minutes has become 0."""
-        return await self._running.manager.survey()
+        return self._running.manager.survey()
 
     async def admit(self, pod: PodSpec | Mapping[str, object]) -> Pod:
         """Admits a pod and starts its containers; raises `PodRefused`, and the pod has then failed for good."""
-        admitted = Pod(pod if isinstance(pod, PodSpec) else pods.read(pod))
+        admitted = Pod(self._table.named(pod if isinstance(pod, PodSpec) else pods.read(pod)))
         async with self._turn:
             self._report_violations(admitted.spec)
             self._table.add(admitted)
@@ -176,9 +176,9 @@ class Kubelet:
     def metrics(self) -> Metrics:
         return self._running.manager.metrics
 
-    def events(self) -> AsyncIterator[Event]:
-        """Everything that happens, from the beginning and for ever."""
-        return self._trace.follow()
+    def events(self, *, new: bool = False) -> AsyncGenerator[Event, None]:
+        """Everything that happens, from the beginning or from now on, and for ever."""
+        return self._trace.follow(new=new)
 
     @property
     def _running(self) -> Parts:
@@ -219,7 +219,7 @@ class Kubelet:
             count = self._running.manager.node.get(resource)
             return count is not None and is_right(count)
 
-        await self._running.manager.survey()
+        self._running.manager.survey()
         await self._trace.until(found, self.settings.patience, f"no plugin listed {resource} as expected")
         return self._running.manager.node[resource]
 

@@ -31,7 +31,6 @@ class DeviceManager:
         self.node: dict[str, Count] = {}  # what the node's status says; keys are never removed (2.19)
         self.asked: dict[str, frozenset[str]] = {}  # devices that Allocate is being asked for, by resource
         self._journal = Journal(context.paths.checkpoint, plain_lists=context.profile.reads_plain_lists)
-        self._writing = asyncio.Lock()
 
     def load(self) -> None:
         """The state that the kubelet before this one left (1.20 to 1.24)."""
@@ -44,12 +43,11 @@ class DeviceManager:
         self.connections.restore(registered)
         self.node = {resource: Count(0, 0) for resource in registered}  # 1.21
 
-    async def save(self) -> None:
+    def save(self) -> None:
         """The state now, on disk before this returns; the newest is never overtaken by an older one."""
-        async with self._writing:
-            registered = {resource: self.stock.shelf(resource).registered for resource in self.stock}
-            checkpoint = Checkpoint(self.ledger.entries or None, registered)
-            await asyncio.to_thread(self._journal.save, checkpoint)
+        registered = {resource: self.stock.shelf(resource).registered for resource in self.stock}
+        # Not in a thread: handing it over and back takes longer than the disk does.
+        self._journal.save(Checkpoint(self.ledger.entries or None, registered))
 
     async def listed(self, endpoint: Endpoint, devices: list[Listed]) -> None:
         resource = endpoint.resource
@@ -60,7 +58,7 @@ class DeviceManager:
         self.node[resource] = count
         self.context.tell("list", resource, f"{count.capacity} devices, {count.allocatable} healthy")
         self._tell_pods(before, self.stock.shelf(resource))
-        await self._save_or_tell()
+        self._save_or_tell()
 
     def ended(self, endpoint: Endpoint, reason: str) -> None:
         """The plugin is gone: nothing of it can be handed out, and it has five minutes to come back (2.15)."""
@@ -68,7 +66,7 @@ class DeviceManager:
         self.node[endpoint.resource] = self.stock.shelf(endpoint.resource).count
         self.context.tell("stopped", endpoint.resource, reason)
 
-    async def survey(self) -> dict[str, Count]:
+    def survey(self) -> dict[str, Count]:
         """What the node's status says now; drops resources whose plugin was gone for too long (2.18)."""
         now, grace = self.context.settings.clock(), self.context.settings.timing.grace
         removed = [each.resource for each in self.connections if _is_over(each, now, grace)]
@@ -78,7 +76,7 @@ class DeviceManager:
             self.node[resource] = Count(0, 0)  # 2.19
             self.context.tell("removed", resource, f"its plugin was gone for more than {grace:g} s")
         if removed:
-            await self._save_or_tell()
+            self._save_or_tell()
         return dict(sorted(self.node.items()))
 
     def forget(self, active: Set[str]) -> None:
@@ -86,9 +84,9 @@ class DeviceManager:
         for uid in self.ledger.forget(active):
             self.context.tell("freed", uid)
 
-    async def _save_or_tell(self) -> None:
+    def _save_or_tell(self) -> None:
         try:
-            await self.save()
+            self.save()
         except OSError as error:  # 4.34: it is tried again with the next change
             self.context.tell("checkpoint", str(self.context.paths.checkpoint), f"cannot be written: {error.strerror}")
 

@@ -55,4 +55,4 @@ async def _report_status(manager: DeviceManager) -> None:
     """The node's status is computed every ten seconds, and with it plugins that are gone are dropped (7.12)."""
     while True:
         await asyncio.sleep(manager.context.settings.timing.node_status)
-        await manager.survey()
+        manager.survey()

@@ -45,7 +45,10 @@ class ContainerSpec:
 
 @dataclass(frozen=True, slots=True)
 class PodSpec:
-    """`containers` in the order they are admitted: init containers and sidecars as written, then the others."""
+    """`containers` in the order they are admitted: init containers and sidecars as written, then the others.
+
+    A name that ends in `-` is completed with a number when the pod is admitted.
+    """
 
     name: str
     containers: tuple[ContainerSpec, ...]
@@ -126,7 +129,8 @@ def read(document: object) -> PodSpec:
     if not mains:
         raise InvalidPod("spec.containers has no container")
     _check_names([*inits, *mains])
-    name = _text(metadata, "name")
+    prefix = _text(metadata, "generateName").rstrip("-")
+    name = _text(metadata, "name") or (f"{prefix}-" if prefix else "")
     if not name:
         raise InvalidPod("metadata.name is missing")
     namespace = _text(metadata, "namespace") or "default"

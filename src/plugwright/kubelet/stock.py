@@ -50,9 +50,11 @@ class Shelf:
 
     def first(self, count: int, among: Collection[str]) -> list[str]:
         """The first `count` of `among` in natural order."""
-        listed = islice((device_id for device_id in self.ordered if device_id in among), count)
-        unlisted = sorted(set(among) - self.known.keys(), key=natural_order) if count > 0 else []
-        return [*listed, *unlisted][:count]
+        if count <= 0 or not among:
+            return []
+        listed = list(islice((device_id for device_id in self.ordered if device_id in among), count))
+        missing = count - len(listed)
+        return listed + sorted(set(among) - self.known.keys(), key=natural_order)[:missing] if missing else listed
 
     @property
     def has_topology(self) -> bool:

@@ -63,10 +63,10 @@ def read(data: bytes, plain_lists: bool = False) -> Reading:
         entries, registered = content.get("poddeviceentries", []), content.get("registereddevices", ())
         plain = plain_lists and _has_plain_lists(entries)
         checkpoint = Checkpoint(_entries(entries, plain), _registered(registered))
-        stored = _stored_checksum(document.get("checksum"))
+        computed = checksum(checkpoint, plain)
+        return Reading(checkpoint, _stored_checksum(document.get("checksum"), computed), computed, plain)
     except _Unparsable as error:
         raise CheckpointCorrupt(f"checkpoint does not parse: {error}") from None
-    return Reading(checkpoint, stored, checksum(checkpoint, plain), plain)
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -186,13 +186,15 @@ def _answer(value: object) -> bytes | None:
     return base64.b64decode(text)
 
 
-def _stored_checksum(value: object) -> int:
+def _stored_checksum(value: object, computed: int) -> int:
     if value is None:
         return 0
-    digits = _expect(value, bytes, "Checksum")
-    if not digits.isdigit() or len(digits) > _CHECKSUM_DIGITS:
-        raise _Unparsable(f"Checksum is {digits.decode():.40}, not an unsigned integer of 64 bits")
-    return int(digits)
+    if not isinstance(value, bytes):
+        raise _Unparsable(f"Checksum holds {_KINDS[type(value)]} instead of a number; it should be {computed}")
+    if not value.isdigit() or len(value) > _CHECKSUM_DIGITS:
+        shown = f"{value.decode():.40}"
+        raise _Unparsable(f"Checksum is {shown}, not an unsigned integer of 64 bits; it should be {computed}")
+    return int(value)
 
 
 def _texts(value: object, name: str) -> tuple[str, ...] | None:
