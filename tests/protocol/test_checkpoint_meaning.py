@@ -1,0 +1,135 @@
+"""What checkpoints mean, whatever the order they were written in, and why a checksum may not fit."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plugwright.protocol import checkpoint
+from plugwright.protocol.checkpoint import Checkpoint, Entry, Reading
+from plugwright.protocol.checkpoint_diagnosis import explain
+from plugwright.protocol.checkpoint_meaning import Owner, differences, holdings
+
+names = st.sampled_from(["", "a", "b", "c"])
+lists = st.lists(st.sampled_from(["g0", "g1", "g2"]), unique=True, max_size=3).map(tuple)
+entries = st.builds(
+    Entry,
+    pod_uid=names,
+    container=names,
+    resource=names,
+    devices=st.none() | st.dictionaries(st.integers(-1, 2), st.none() | lists, max_size=2),
+    answer=st.sampled_from([None, b"", b"\xff", b"\n\x06\n\x01A\x12\x01B"]),
+)
+checkpoints = st.builds(
+    Checkpoint,
+    entries=st.lists(entries, max_size=4, unique_by=lambda each: (each.pod_uid, each.container, each.resource)).map(
+        tuple
+    ),
+    registered=st.none() | st.dictionaries(names, st.none() | lists, max_size=3),
+)
+
+
+def entry(pod: str, devices: dict[int, tuple[str, ...] | None] | None = None, answer: bytes | None = b"") -> Entry:
+    return Entry(pod, "main", "example.com/gpu", devices, answer)
+
+
+def reading(found: Checkpoint, stored: int) -> Reading:
+    return Reading(found, stored, checkpoint.checksum(found), plain_lists=False)
+
+
+def turned(found: Checkpoint, order: list[Entry]) -> Checkpoint:
+    """The same meaning, written otherwise."""
+    backwards = [
+        replace(
+            each,
+            devices=each.devices and {node: ids and ids[::-1] for node, ids in reversed(list(each.devices.items()))},
+        )
+        for each in order
+    ]
+    lists = found.registered and {name: ids and ids[::-1] for name, ids in reversed(list(found.registered.items()))}
+    return Checkpoint(tuple(backwards), lists)
+
+
+@given(checkpoints, st.data())
+def test_order_has_no_meaning(found: Checkpoint, data: st.DataObject) -> None:
+    order = data.draw(st.permutations(found.entries or ()))
+    assert differences(found, turned(found, order)) == []
+
+
+@given(checkpoints, checkpoints)
+def test_what_was_added_one_way_is_removed_the_other_way(old: Checkpoint, new: Checkpoint) -> None:
+    there, back = differences(old, new), differences(new, old)
+    assert [(each.owner, each.added, each.removed) for each in there] == [
+        (each.owner, each.removed, each.added) for each in back
+    ]
+    words = {"added": "removed", "removed": "added", "changed": "changed"}
+    assert [words[each.change] for each in there] == [each.change for each in back]
+
+
+def test_of_two_entries_for_one_container_the_last_counts() -> None:
+    first, last = entry("p", {0: ("g0",)}), entry("p", {0: ("g1",)})
+    assert differences(Checkpoint((first, last), {}), Checkpoint((last,), {})) == []
+    assert differences(Checkpoint((last, first), {}), Checkpoint((last,), {})) != []
+
+
+def test_a_pod_without_a_name_is_not_a_list_of_devices() -> None:
+    nameless = Entry("", "", "r", {}, b"")
+    [first, second] = differences(Checkpoint((nameless,), {}), Checkpoint((), {"r": ()}))
+    assert {first.owner, second.owner} == {Owner("", "", "r"), Owner("", "", "r", registered=True)}
+
+
+def test_answers_that_do_not_decode_are_told_apart() -> None:
+    left, right = (Checkpoint((entry("p", answer=answer),), {}) for answer in (b"\xff", b"\xff\xff"))
+    [difference] = differences(left, right)
+    assert difference.change == "changed"
+
+
+def test_holdings_are_sorted_and_number_their_entries() -> None:
+    found = holdings(Checkpoint((entry("b"), entry("a"), entry("c", answer=b"\xff")), {}))
+    assert [(each.owner.pod_uid, each.number, bool(each.problem)) for each in found] == [
+        ("a", 2, False), ("b", 1, False), ("c", 3, True),
+    ]  # fmt: skip
+
+
+SPOILED = {
+    "[] for PodDeviceEntries": (Checkpoint((), {}), Checkpoint(None, {})),
+    "null for PodDeviceEntries": (Checkpoint(None, {}), Checkpoint((), {})),
+    "{} for RegisteredDevices": (Checkpoint(None, {}), Checkpoint(None, None)),
+    "null for RegisteredDevices": (Checkpoint(None, None), Checkpoint(None, {})),
+    '"" for AllocResp in entry 2 of PodDeviceEntries': (
+        Checkpoint((entry("a"), entry("b")), {}),
+        Checkpoint((entry("a"), entry("b", answer=None)), {}),
+    ),
+    "null for DeviceIDs in entry 1 of PodDeviceEntries": (
+        Checkpoint((entry("a", None),), {}),
+        Checkpoint((entry("a", {}),), {}),
+    ),
+    "PodDeviceEntries in the order 2, 3, 1": (
+        Checkpoint((entry("a"), entry("b"), entry("c")), {}),
+        Checkpoint((entry("c"), entry("a"), entry("b")), {}),
+    ),
+    "PodDeviceEntries in reverse order": (
+        Checkpoint(tuple(map(entry, "abcdefg")), {}),
+        Checkpoint(tuple(map(entry, "gfedcba")), {}),
+    ),
+    "entries 2 and 6 of PodDeviceEntries in each other's place": (
+        Checkpoint(tuple(map(entry, "abcdefg")), {}),
+        Checkpoint(tuple(map(entry, "afcdebg")), {}),
+    ),
+}
+
+
+@pytest.mark.parametrize(("told", "files"), SPOILED.items(), ids=SPOILED)
+def test_what_spoiled_a_file_is_found_out(told: str, files: tuple[Checkpoint, Checkpoint]) -> None:
+    good, spoiled = files
+    assert explain(reading(spoiled, checkpoint.checksum(good))) == f"with {told}"
+
+
+def test_what_cannot_be_found_out_is_not_told() -> None:
+    assert explain(reading(Checkpoint((entry("a"), entry("b")), {}), stored=1)) == ""
+
+
+def test_a_large_file_is_not_tried_for_ever() -> None:
+    large = Checkpoint(tuple(entry(str(number)) for number in range(2000)), {"r": ("x" * 1_000_000,)})
+    assert explain(reading(large, stored=1)) == ""
