@@ -52,7 +52,10 @@ class Kubelet:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.stop()
+        try:
+            await self.stop()
+        finally:
+            self._trace.close()
         self.paths.kubelet_socket.unlink(missing_ok=True)
         self.paths.pod_resources_socket.unlink(missing_ok=True)
         if error is None:
@@ -177,7 +180,7 @@ class Kubelet:
         return self._running.manager.metrics
 
     def events(self, *, new: bool = False) -> AsyncGenerator[Event, None]:
-        """Everything that happens, from the beginning or from now on, and for ever."""
+        """Everything that happens, from the beginning or from now on, until the kubelet is left."""
         return self._trace.follow(new=new)
 
     @property

@@ -48,6 +48,7 @@ class Trace:
         self._events: deque[Event] = deque(maxlen=_KEPT)
         self._count = 0
         self._bell = asyncio.Event()
+        self._is_over = False
 
     @property
     def events(self) -> list[Event]:
@@ -92,15 +93,22 @@ class Trace:
         except TimeoutError:
             raise PeerGone(f"{what} within {timeout:g} s") from None
 
+    def close(self) -> None:
+        """Nothing more will happen: those who follow hear what there was, and are done."""
+        self._is_over = True
+        self.ring()
+
     def follow(self, *, new: bool = False) -> AsyncGenerator[Event, None]:
-        """Every event from the first that is still remembered, or of those to come, for ever."""
+        """Every event from the first that is still remembered, or of those to come, until the end."""
         return self._follow(self._count if new else 0)
 
     async def _follow(self, seen: int) -> AsyncGenerator[Event, None]:
         while True:
-            bell = self._bell
+            bell, is_over = self._bell, self._is_over
             unseen = min(self._count - seen, len(self._events))
             seen = self._count
             for event in list(islice(self._events, len(self._events) - unseen, None)):
                 yield event
+            if is_over:
+                return
             await bell.wait()
