@@ -10,9 +10,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 __all__ = [
+    "ContainerWaiting",
     "Kubelet",
     "KubeletSettings",
     "PluginProcess",
+    "PodRefused",
     "Timing",
     "plugin_process",
     "pod_requesting",
@@ -20,6 +22,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:  # what a type checker sees; `_HOMES` is the same for the interpreter, and a test compares them
+    from plugwright.errors import ContainerWaiting, PodRefused
     from plugwright.kubelet.kubelet import Kubelet
     from plugwright.kubelet.settings import KubeletSettings, Timing
     from plugwright.testing.plugin_process import PluginProcess, plugin_process
@@ -27,6 +30,7 @@ if TYPE_CHECKING:  # what a type checker sees; `_HOMES` is the same for the inte
     from plugwright.testing.running import running
 
 _HOMES = {
+    "plugwright.errors": ("ContainerWaiting", "PodRefused"),
     "plugwright.kubelet.kubelet": ("Kubelet",),
     "plugwright.kubelet.settings": ("KubeletSettings", "Timing"),
     "plugwright.testing.plugin_process": ("PluginProcess", "plugin_process"),

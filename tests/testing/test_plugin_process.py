@@ -1,0 +1,105 @@
+"""Plugins in any language: started, waited for, shown and ended."""
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from plugwright.errors import ConfigError, PluginError
+from plugwright.testing import Kubelet, KubeletSettings, plugin_process, pod_requesting
+
+PROGRAM = Path(__file__).parents[2] / "examples" / "tape" / "tape.py"
+TAPE, COMMAND = "example.com/tape", [sys.executable, str(PROGRAM)]
+
+STUBBORN = """
+import asyncio, signal, sys
+from plugwright import serving
+
+sys.path.insert(0, sys.argv[1])
+from tape import Tape
+
+async def main():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    async with serving(Tape()):
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+async def node(root: Path) -> AsyncIterator[Kubelet]:
+    async with Kubelet(root / "k", KubeletSettings(patience=60)) as kubelet:
+        yield kubelet
+
+
+async def test_a_process_serves_the_kubelet(node: Kubelet) -> None:
+    async with plugin_process(node, COMMAND, TAPE) as plugin:
+        pod = await node.admit(pod_requesting({TAPE: 1}))
+        assert pod.container("main").nodes[0].host_path == "/dev/st0"
+        await plugin.until("registered")
+    assert plugin.returncode == 0
+    assert await node.allocatable(TAPE, count=0) == 0
+
+
+async def test_it_can_be_ended_and_another_started(node: Kubelet) -> None:
+    async with plugin_process(node, COMMAND, TAPE) as first:
+        assert await first.stop(signal.SIGKILL) == -signal.SIGKILL
+        await node.allocatable(TAPE, count=0)
+        async with plugin_process(node, COMMAND) as second:
+            assert await node.allocatable(TAPE) == 2
+            assert first.pid != second.pid
+
+
+async def test_places_are_filled_in(node: Kubelet) -> None:
+    command = ["sh", "-c", "echo $0 $WHERE {other}; exit 3", "{dir}|{root}"]
+    with pytest.raises(PluginError) as told:
+        async with plugin_process(node, command, env={"WHERE": "{socket}"}):
+            pass
+    paths = node.paths
+    line = f"{paths.device_plugins}|{paths.root} {paths.kubelet_socket} {{other}}"
+    assert str(told.value).endswith(f"ended before it listed any resource, with status 3 ({line})")
+
+
+async def test_one_that_never_lists_is_told_with_what_it_wrote(root: Path) -> None:
+    async with Kubelet(root / "k", KubeletSettings(patience=0.5)) as kubelet:
+        with pytest.raises(PluginError, match=f"did not list {TAPE} within 0.5 s; it wrote 'no drive\\\\n'"):
+            async with plugin_process(kubelet, ["sh", "-c", "echo no drive; exec sleep 600"], TAPE):
+                pass
+
+
+async def test_one_that_cannot_be_started_is_said(node: Kubelet) -> None:
+    with pytest.raises(ConfigError, match="cannot start `/no/such/plugin`: No such file or directory"):
+        async with plugin_process(node, ["/no/such/plugin"]):
+            pass
+
+
+async def test_its_output_is_shown(node: Kubelet, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(PluginError):
+        async with plugin_process(node, ["sh", "-c", "echo out; echo err >&2"]):
+            pass
+    assert capsys.readouterr().err == "out\nerr\n"
+
+
+async def test_what_it_started_ends_with_it(node: Kubelet) -> None:
+    with pytest.raises(PluginError) as told:
+        async with plugin_process(node, ["sh", "-c", "sleep 600 & echo child $!"]):
+            pass
+    child = int(str(told.value).rpartition("child ")[2].rstrip(")"))
+    assert not _is_running(child)
+
+
+async def test_one_that_ignores_to_be_told_is_killed(node: Kubelet) -> None:
+    async with plugin_process(node, [sys.executable, "-c", STUBBORN, PROGRAM.parent], TAPE) as plugin:
+        assert await plugin.stop(limit=0.1) == -signal.SIGKILL
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()  # its parent is gone: someone else waits for it
