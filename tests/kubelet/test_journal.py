@@ -178,7 +178,7 @@ def test_4_29_a_file_that_cannot_be_trusted_is_kept_aside(path: Path, vector: Pa
     shutil.copy(vector, path)
     loaded = journal(path).load()
     assert loaded.checkpoint == EMPTY
-    assert loaded.kept_aside == path.with_name(f"{path.name}.bad-1")
+    assert loaded.kept_aside == path.with_name(f"{path.name}.bad") / "1"
     assert loaded.kept_aside.read_bytes() == vector.read_bytes()
     assert loaded.problem.startswith("checkpoint ")
     assert loaded.problem.endswith(f"; kept as {loaded.kept_aside}, starting empty")
@@ -190,8 +190,8 @@ def test_no_file_kept_aside_is_overwritten(path: Path) -> None:
     for number in range(1, 4):
         path.write_text(f"broken {number}")
         loaded = journal(path).load()
-        assert loaded.kept_aside == path.with_name(f"{path.name}.bad-{number}")
-    assert [path.with_name(f"{path.name}.bad-{number}").read_text() for number in (1, 2, 3)] == [
+        assert loaded.kept_aside == path.with_name(f"{path.name}.bad") / str(number)
+    assert [(path.with_name(f"{path.name}.bad") / str(number)).read_text() for number in (1, 2, 3)] == [
         "broken 1", "broken 2", "broken 3",
     ]  # fmt: skip
 

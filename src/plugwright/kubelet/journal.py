@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 from plugwright.errors import CheckpointCorrupt, MalformedMessage
@@ -106,16 +107,16 @@ class Journal:
     def _put_aside(self, problem: str) -> Loaded:
         aside = next(path for path in self._names_aside() if not os.path.lexists(path))
         try:
+            aside.parent.mkdir(exist_ok=True)
             self._path.rename(aside)
         except OSError as error:
             return Loaded(_EMPTY, f"{problem}; it cannot be kept aside either: {error.strerror}; starting empty")
         return Loaded(_EMPTY, f"{problem}; kept as {aside}, starting empty", aside)
 
     def _names_aside(self) -> Iterator[Path]:
-        number = 0
-        while True:
-            number += 1
-            yield self._path.with_name(f"{self._path.name}.bad-{number}")
+        """In a directory, since older kubelets remove every other file from theirs when they start (1.18)."""
+        directory = self._path.with_name(f"{self._path.name}.bad")
+        return (directory / str(number) for number in count(1))
 
 
 def _without_undecodable(found: Checkpoint) -> Loaded:

@@ -27,6 +27,8 @@ _INVERSE = pow(_PRIME, -1, _MASK + 1)
 _HEAD = b"(checkpoint.checkpointData){PodDeviceEntries:([]checkpoint.PodDevicesEntry)"
 _MIDDLE = b" RegisteredDevices:(map[string][]string)"
 _LEARNED_AT_ONCE = 32  # about 15 ms: a thousand pods that come and go are fast after a while, and none has to wait long
+_WORTH_LEARNING = 20  # misses cost as much as learning
+_LEARNABLE = 2**16  # bytes, as of 4,000 devices; more would hold up one allocation for too long
 _LANE = 8  # bytes; a state times the prime has 57 bits
 _LANES = int.from_bytes((b"\1" + bytes(_LANE - 1)) * 256, "little")
 
@@ -37,9 +39,8 @@ class Encoder:
     def __init__(self) -> None:
         self._entries: Sequence[Entry] = ()
         self._pieces: list[_Piece] = []
-        self._states = [
-            _before_first(_hashed(_START, _HEAD + b"["))
-        ]  # of the checksum, before each entry and at the end
+        # Of the checksum: before each entry, and after the last.
+        self._states = [_before_first(_hashed(_START, _HEAD + b"["))]
         self._registered: dict[str, tuple[tuple[str, ...] | None, _Piece]] = {}
 
     def encode(self, checkpoint: Checkpoint) -> bytes:
@@ -78,6 +79,8 @@ class Encoder:
         pieces = [piece for _, piece in self._registered.values()]
         state = _before_first(_hashed(state, b"map["))
         for piece in pieces:
+            if piece.misses >= _WORTH_LEARNING and len(piece.text) <= _LEARNABLE and not piece.learned:
+                piece.learn()
             state = piece.after(state)
         return [b"{", *_separated(pieces), b"}"], _hashed(state, b"]")
 
@@ -98,6 +101,7 @@ class _Piece:
     text: bytes
     factor: int
     additions: "array[int]" = field(default_factory=lambda: array("I", bytes(4 * 256)))  # 0: not found yet
+    misses: int = 0
     learned: bool = False
 
     def after(self, state: int) -> int:
@@ -105,6 +109,7 @@ class _Piece:
         low = state & 0xFF
         addition = self.additions[low]
         if not addition:
+            self.misses += 1
             addition = self.additions[low] = (_hashed(low, self.text) - low * self.factor) & _MASK
         return (state * self.factor + addition) & _MASK
 
