@@ -1,0 +1,293 @@
+"""Containers as local processes: with what their devices gave them, in order, and with nothing left behind."""
+
+import asyncio
+import json
+import os
+import select
+import shutil
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from plugwright.kubelet import ContainerKind, ContainerSpec, Pod, PodSpec, enclosure
+from plugwright.kubelet.merging import Granted
+from plugwright.kubelet.processes import Output, expanded, run
+from plugwright.kubelet.trace import State
+from plugwright.protocol.answers import AnsweredMount, AnsweredNode
+
+LIMIT = 20.0  # seconds; only a test that fails waits for so long
+NOTHING = Granted(env={}, mounts=(), nodes=(), annotations={}, cdi=())
+NOBODY = 65534
+
+
+class Heard:
+    """What the runtime told so far."""
+
+    def __init__(self) -> None:
+        self.all: list[State | Output] = []
+        self._news = asyncio.Event()
+
+    def __call__(self, event: State | Output) -> None:
+        self.all.append(event)
+        self._news.set()
+
+    @property
+    def lines(self) -> list[str]:
+        return [event.text for event in self.all if isinstance(event, Output)]
+
+    def states(self, kind: str) -> list[str]:
+        return [event.text for event in self.all if isinstance(event, State) and event.kind == kind]
+
+    async def line(self, number: int = 0) -> str:
+        async with asyncio.timeout(LIMIT):
+            while len(self.lines) <= number:
+                self._news.clear()
+                await self._news.wait()
+        return self.lines[number]
+
+
+def shell(name: str, script: str, kind: ContainerKind = ContainerKind.MAIN) -> ContainerSpec:
+    return ContainerSpec(name, kind=kind, command=("sh", "-c", script))
+
+
+def started(*containers: ContainerSpec, granted: Granted = NOTHING) -> Pod:
+    """A pod whose containers the kubelet has started."""
+    pod = Pod(PodSpec("pod", containers))
+    for container in pod.containers.values():
+        container.granted = granted
+    return pod
+
+
+async def ended(pod: Pod) -> tuple[Mapping[str, int], Heard]:
+    heard = Heard()
+    async with asyncio.timeout(LIMIT):
+        return await run(pod, heard), heard
+
+
+@asynccontextmanager
+async def running(pod: Pod, grace: float = LIMIT) -> AsyncIterator[Heard]:
+    """While inside; then it is cancelled, as when the pod is removed."""
+    heard = Heard()
+    life = asyncio.create_task(run(pod, heard, grace))
+    try:
+        yield heard
+    finally:
+        life.cancel()
+        async with asyncio.timeout(LIMIT):
+            await asyncio.wait([life])
+        assert life.cancelled()
+
+
+async def test_the_command_finds_the_granted_environment_and_little_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "of the author's own shell")
+    granted = Granted({"TAPES": "st0"}, (), (), {}, ())
+    pod = started(ContainerSpec("main", command=("sh", "-c", "echo $0; env", "got $(TAPES)")), granted=granted)
+    codes, heard = await ended(pod)
+    names = {line.partition("=")[0] for line in heard.lines[1:]}
+    assert codes == {"main": 0}
+    assert heard.lines[0] == "got st0"
+    assert {"TAPES=st0", "HOSTNAME=pod"} <= set(heard.lines)
+    assert names <= {"HOME", "HOSTNAME", "LANG", "PATH", "PWD", "TAPES", "TZ", "USER", "SHLVL", "_", "OLDPWD"}
+
+
+@pytest.mark.parametrize(
+    ("text", "becomes"),
+    [
+        ("$(A)", "1"),
+        ("$(A)$(B)-", "12-"),
+        ("$(C)", "$(C)"),
+        ("$$(A)", "$(A)"),
+        ("$A ${A} $(sh -c A)", "$A ${A} $(sh -c A)"),
+    ],
+)
+def test_a_reference_is_expanded_as_kubernetes_does(text: str, becomes: str) -> None:
+    assert expanded(text, {"A": "1", "B": "2"}) == becomes
+
+
+async def test_an_init_container_ends_before_the_next_begins() -> None:
+    first = shell("first", "sleep 0.2; echo first", ContainerKind.INIT)
+    _, heard = await ended(
+        started(first, shell("second", "echo second", ContainerKind.INIT), shell("main", "echo main"))
+    )
+    assert heard.lines == ["first", "second", "main"]
+
+
+async def test_nothing_starts_after_an_init_container_that_failed() -> None:
+    sidecar = shell("beside", "echo beside; sleep 1000", ContainerKind.SIDECAR)
+    failing = shell("failing", "exit 3", ContainerKind.INIT)
+    codes, heard = await ended(started(sidecar, failing, shell("main", "echo main")))
+    assert codes == {"failing": 3}
+    assert "main" not in heard.lines
+
+
+async def test_a_sidecar_ends_with_the_containers_it_is_for() -> None:
+    sidecar = shell("beside", "sleep 1000", ContainerKind.SIDECAR)
+    codes, _ = await ended(started(sidecar, shell("one", "exit 1"), shell("two", "exit 0")))
+    assert codes == {"one": 1, "two": 0}
+
+
+async def test_a_container_without_a_command_is_not_started() -> None:
+    codes, heard = await ended(started(ContainerSpec("main")))
+    assert codes == {}
+    assert len(heard.states("not started")) == 1
+
+
+async def test_a_container_that_waits_is_not_started() -> None:
+    pod = started(shell("main", "echo never"))
+    pod.containers["main"].granted = None
+    assert (await ended(pod))[0] == {}
+
+
+async def test_a_program_that_is_not_there_is_said() -> None:
+    codes, heard = await ended(started(ContainerSpec("main", command=("no-such-program",))))
+    assert codes == {"main": 127}
+    assert heard.lines == ["no-such-program: No such file or directory"]
+
+
+async def test_an_answer_that_no_process_can_have_is_said() -> None:
+    codes, heard = await ended(started(shell("main", "echo"), granted=Granted({"A": "\0"}, (), (), {}, ())))
+    assert codes == {"main": 127}
+    assert heard.states("ended") == ["cannot be started: embedded null byte"]
+
+
+async def test_a_line_without_an_end_is_passed_on() -> None:
+    codes, heard = await ended(started(shell("main", "head -c 300000 /dev/zero | tr '\\0' x; printf '\\nlast'")))
+    assert codes == {"main": 0}
+    assert sum(map(len, heard.lines[:-1])) == 300_000
+    assert heard.lines[-1] == "last"
+
+
+async def test_a_removed_pod_takes_all_its_processes_with_it() -> None:
+    async with running(started(shell("main", "sleep 1000 & echo $!; wait"))) as heard:
+        child = int(await heard.line())
+    assert heard.states("ended") == []  # it was not its own doing
+    assert await dies(child)
+
+
+async def test_a_process_that_ended_takes_its_children_with_it() -> None:
+    codes, heard = await ended(started(shell("main", "sleep 1000 & echo $!")))
+    assert codes == {"main": 0}
+    assert await dies(int(heard.lines[0]))
+
+
+async def test_a_process_is_asked_before_it_is_killed() -> None:
+    async with running(
+        started(shell("main", "trap 'echo asked; exit' TERM; echo ready; while :; do sleep 0.01; done"))
+    ) as heard:
+        await heard.line()
+    assert heard.lines == ["ready", "asked"]
+
+
+async def test_a_process_that_does_not_listen_is_killed() -> None:
+    async with running(
+        started(shell("main", "trap '' TERM; echo $$$$; while :; do sleep 1; done")), grace=0.05
+    ) as heard:
+        stubborn = int(await heard.line())
+    assert await dies(stubborn)
+
+
+async def test_one_that_left_the_group_does_not_keep_us_waiting(tmp_path: Path) -> None:
+    """It holds the pipe; a container would have taken it along, a process group cannot."""
+    held = tmp_path / "held"
+    os.mkfifo(held)
+    codes, heard = await ended(started(shell("main", f"setsid sh -c 'echo out; cat {held}' & exec sleep 0.2")))
+    held.open("w").close()
+    assert codes == {"main": 0}
+    assert heard.lines == ["out"]
+
+
+async def test_mounts_and_device_nodes_are_where_the_plugin_wants_them(tmp_path: Path) -> None:
+    (tmp_path / "facts").write_text("a tape drive")
+    granted = Granted(
+        env={},
+        mounts=(
+            AnsweredMount(str(tmp_path / "facts"), "/run/plugwright-test/deep/facts", True),
+            AnsweredMount(str(tmp_path), "/plugwright-test", False),
+        ),
+        nodes=(AnsweredNode("/dev/zero", "/dev/plugwright-test", "rw"),),
+        annotations={},
+        cdi=("example.com/tape=st0",),
+    )
+    script = (
+        "cd /run/plugwright-test/deep; cat facts; echo; (echo no > facts) 2>/dev/null || echo kept; cd - > /dev/null; "
+        "echo yes > /plugwright-test/written; head -c 2 /dev/plugwright-test | od -An -c; test -d /tmp && pwd"
+    )
+    codes, heard = await ended(started(shell("main", script), granted=granted))
+    skip_without_namespaces(heard.states("limited"))
+    assert codes == {"main": 0}
+    assert heard.lines == ["a tape drive", "kept", "  \\0  \\0", str(Path.cwd())]
+    assert heard.states("limited") == ["CDI devices are only named here: example.com/tape=st0"]
+    assert (tmp_path / "written").read_text() == "yes\n"
+    assert not any(map(os.path.lexists, ["/run/plugwright-test", "/plugwright-test", "/dev/plugwright-test"]))
+
+
+async def test_what_cannot_be_put_in_its_place_is_said_and_the_command_runs(tmp_path: Path) -> None:
+    mounts = (AnsweredMount("/no/such/file", "/x", False), AnsweredMount(str(tmp_path), "relative", False))
+    codes, heard = await ended(started(shell("main", "echo here"), granted=Granted({}, mounts, (), {}, ())))
+    skip_without_namespaces(heard.states("limited"))
+    assert codes == {"main": 0}
+    assert heard.lines == ["here"]
+    assert heard.states("limited") == ["/no/such/file is not on this machine", "relative is no place in a container"]
+
+
+async def test_a_user_without_rights_gets_the_same_view(tmp_path: Path) -> None:
+    python = shutil.which("python3", path="/usr/bin:/usr/local/bin")
+    if os.getuid() or not python:
+        pytest.skip("needs root, and a python3 for everybody")
+    program = tmp_path / "enclosure.py"
+    program.write_text(Path(enclosure.__file__).read_text())
+    open_to_all(program)
+    places = json.dumps([("/dev/zero", "/dev/plugwright-test", False)])
+    notes, *lines = await output(
+        python, program, places, "sh", "-c", "id -u; head -c 1 /dev/plugwright-test | od -An -c", user=NOBODY
+    )
+    skip_without_namespaces(json.loads(notes))
+    assert (json.loads(notes), lines) == ([], [str(NOBODY), "  \\0"])
+
+
+async def test_without_a_namespace_the_command_runs_all_the_same() -> None:
+    if not shutil.which("unshare") or await output("unshare", "-Ur", "echo", "yes") != ["yes"]:
+        pytest.skip("needs user namespaces, to take the right to mount away in one")
+    places = json.dumps([("/dev/zero", "/dev/plugwright-test", False)])
+    enclosed = [sys.executable, enclosure.__file__, places, "echo", "here"]
+    forbid = 'echo 0 > /proc/sys/user/max_mnt_namespaces && exec "$@"'
+    notes, *lines = await output("unshare", "-Ur", "sh", "-c", forbid, "sh", *enclosed)
+    assert lines == ["here"]
+    assert json.loads(notes) == [
+        "no mounts and device nodes: a mount namespace is not permitted here (No space left on device)"
+    ]
+
+
+async def output(*command: object, user: int | None = None) -> list[str]:
+    process = await asyncio.create_subprocess_exec(
+        *map(str, command), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, user=user, cwd="/"
+    )
+    async with asyncio.timeout(LIMIT):
+        out, _ = await process.communicate()
+    return out.decode().splitlines()
+
+
+def skip_without_namespaces(notes: list[str]) -> None:
+    if any("not permitted here" in note for note in notes):
+        pytest.skip("; ".join(notes))
+
+
+def open_to_all(path: Path) -> None:
+    for each in [path, *path.parents]:
+        if each.stat().st_uid == os.getuid() and each != Path("/"):
+            each.chmod(each.stat().st_mode | 0o055)
+
+
+async def dies(pid: int) -> bool:
+    """Whether it was told to: SIGKILL needs a moment."""
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool((await asyncio.to_thread(select.select, [process], [], [], LIMIT))[0])
+    finally:
+        os.close(process)
