@@ -1,6 +1,8 @@
 """`plugwright checkpoint`: who holds what, whether the kubelet would take a file, and what changed between two."""
 
 import json
+import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ from plugwright.model import Allocation, Mount
 from plugwright.protocol import checkpoint, wire
 from plugwright.protocol.checkpoint import Checkpoint, Entry
 
-VECTORS = Path(__file__).parent.parent / "vectors"
+ROOT = Path(__file__).parent.parent.parent
+VECTORS = ROOT / "tests" / "vectors"
 INDEX = {each["name"]: each for each in json.loads((VECTORS / "index.json").read_bytes())}
 LENIENT = sorted(VECTORS.glob("lenient-*.json"))
 SPELLINGS = {path.stem: "10-several-containers" for path in LENIENT} | {
@@ -311,6 +314,23 @@ def test_what_cannot_be_read_is_told(tmp_path: Path, file: str, reason: str) -> 
     result = call("show", f"{tmp_path}/{file}")
     assert isinstance(result.exception, ConfigError)
     assert str(result.exception).startswith(f"cannot read {tmp_path}/{file}: {reason}")
+
+
+def examples() -> dict[str, str]:
+    """The commands of the page that read a vector, with what it says that they print."""
+    page = (ROOT / "docs" / "checkpoint.md").read_text()
+    found = re.findall(r"^    \$ plugwright checkpoint (.* tests/vectors/.*)\n((?:    .*\n)+)", page, re.MULTILINE)
+    return {command: textwrap.dedent(output) for command, output in found}
+
+
+def test_the_page_has_examples_of_every_command() -> None:
+    assert {command.split()[0] for command in examples()} == {"show", "verify", "diff"}
+
+
+@pytest.mark.parametrize("command", examples())
+def test_the_examples_of_the_page_print_what_it_says(command: str) -> None:
+    found = call(*(word.replace("tests/vectors", str(VECTORS)) for word in command.split()))
+    assert found.output.replace(str(VECTORS), "tests/vectors") == examples()[command]
 
 
 async def test_an_error_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
