@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,20 @@ def test_the_demo_ends_well() -> None:
     )
     assert demo.returncode == 0, demo.stderr
     assert "left no socket behind" in demo.stdout
+
+
+def test_the_tests_of_the_tape_plugin_pass_in_a_project_of_their_own(tmp_path: Path) -> None:
+    project = shutil.copytree(ROOT / "examples" / "tape", tmp_path / "tape", ignore=shutil.ignore_patterns("__*"))
+    tests = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert tests.returncode == 0, tests.stdout
+    assert "5 passed" in tests.stdout
 
 
 def _first_python_block(page: str) -> str:

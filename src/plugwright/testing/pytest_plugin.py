@@ -5,7 +5,6 @@ pytest loads this module whether a project uses it or not, so everything else is
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -23,11 +22,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _fixture(function: Callable[..., AsyncIterator[object]]) -> object:
     """An async fixture in either mode of pytest-asyncio; without its extra, plugwright has fixtures that say so."""
-    if find_spec("pytest_asyncio"):
+    try:
         import pytest_asyncio
-
-        return pytest_asyncio.fixture(function)
-    return pytest.fixture(name=function.__name__)(_missing)
+    except ImportError:
+        return pytest.fixture(name=function.__name__)(_missing)
+    return pytest_asyncio.fixture(function)
 
 
 def _missing(request: pytest.FixtureRequest) -> None:

@@ -1,0 +1,89 @@
+"""The fixtures, in a project that is not ours: pytest finds them by plugwright's entry point."""
+
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from textwrap import dedent
+
+from tests.cli.processes import Ended, ended, python
+
+PROGRAM = str(Path(__file__).parents[2] / "examples" / "tape" / "tape.py")
+CONFIGURED = "[pytest]\nasyncio_mode = {mode}\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n"
+FLAGS = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "--strict-markers")
+
+
+async def outcome(project: Path, mode: str, tests: str) -> Ended:
+    """A project with one file of tests, after its `pytest`."""
+    (project / "pytest.ini").write_text(CONFIGURED.format(mode=mode))
+    (project / "test_it.py").write_text(dedent(tests))
+    return await ended(python("-m", "pytest", *FLAGS, project))
+
+
+def test_pytest_finds_the_plugin_by_its_entry_point() -> None:
+    [ours] = [each for each in entry_points(group="pytest11") if each.name == "plugwright"]
+    assert ours.value == "plugwright.testing.pytest_plugin"
+
+
+async def test_everything_works_where_pytest_asyncio_is_strict(tmp_path: Path) -> None:
+    tests = f"""
+        import pytest
+        from plugwright.testing import KubeletSettings
+
+        pytestmark = pytest.mark.asyncio
+
+        async def test_process(kubelet, plugin_process):
+            plugin = await plugin_process([{sys.executable!r}, {PROGRAM!r}], "example.com/tape")
+            assert plugin.returncode is None
+            assert await kubelet.allocatable("example.com/tape") == 2
+
+        @pytest.mark.kubelet(version="1.30", numa=2)
+        async def test_marked(kubelet):
+            assert (kubelet.settings.version, kubelet.settings.numa) == ("1.30", 2)
+
+        async def test_unmarked(kubelet):
+            assert (kubelet.settings.version, kubelet.settings.numa) == ("1.36", 1)
+
+        class TestOwnSettings:
+            @pytest.fixture
+            def kubelet_settings(self):
+                return KubeletSettings(strict=True)
+
+            async def test_settings(self, kubelet):
+                assert kubelet.settings.strict
+    """
+    done = await outcome(tmp_path, "strict", tests)
+    assert "4 passed" in done.out, done.out
+
+
+async def test_what_fails_is_shown_in_one_line_and_with_the_output_of_the_plugin(tmp_path: Path) -> None:
+    tests = f"""
+        import pytest
+
+        @pytest.mark.kubelet(version="0.9")
+        async def test_impossible(kubelet):
+            pass
+
+        async def test_broken(plugin_process):
+            await plugin_process(["sh", "-c", "echo looking; echo no drive; exit 7"], "example.com/tape")
+
+        async def test_wrong(plugin_process):
+            plugin = await plugin_process([{sys.executable!r}, {PROGRAM!r}])
+            await plugin.until("registered")
+            assert False, "mine"
+    """
+    out = (await outcome(tmp_path, "auto", tests)).out
+    assert "2 failed, 1 error" in out
+    assert "ConfigError: kubelets from 1.26 to 1.37 are known" in out
+    assert "ended before it listed example.com/tape, with status 7 (no drive)" in out
+    assert "looking\nno drive\n" in out
+    assert "AssertionError: mine" in out
+    assert "registered" in out.partition("mine")[2], out
+
+
+async def test_without_pytest_asyncio_the_fixtures_say_so_and_others_work(tmp_path: Path) -> None:
+    (tmp_path / "pytest_asyncio.py").write_text("raise ImportError")
+    (tmp_path / "test_it.py").write_text("def test_kubelet(kubelet): pass\ndef test_other(): pass\n")
+    command = python("-m", "pytest", *FLAGS, "-p", "no:asyncio", tmp_path)
+    done = await ended(command, {"PYTHONPATH": str(tmp_path)})
+    assert "1 passed, 1 error" in done.out, done
+    assert "the fixture 'kubelet' needs pytest-asyncio: pip install 'plugwright[testing]'" in done.out
