@@ -12,6 +12,7 @@
     │   ├── UnknownDevice, UnhealthyDevice, RepeatedDevice
     │   └── MalformedMessage        bytes that are no message of the kind expected
     ├── PeerGone                the peer is not there, or went away in the middle
+    │   └── PeerSilent              it may be there, and did not answer in time
     ├── PeerRefused             the peer answered, and the answer was no
     ├── CheckpointCorrupt       a checkpoint file that cannot be trusted
     └── KubeletError            what the emulated kubelet says no to, in the real one's words
@@ -41,6 +42,7 @@ __all__ = [
     "PathTooLong",
     "PeerGone",
     "PeerRefused",
+    "PeerSilent",
     "PluginError",
     "PluginFailed",
     "PluginTimeout",
@@ -151,6 +153,10 @@ class PeerGone(PlugwrightError):
     def __init__(self, text: str, message: str = "") -> None:
         super().__init__(text)
         self.message = message
+
+
+class PeerSilent(PeerGone):
+    """The peer did not answer within the time it was given."""
 
 
 class PeerRefused(PlugwrightError):

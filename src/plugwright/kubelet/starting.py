@@ -70,7 +70,7 @@ class Starter:
             await endpoint.pre_start(held, self._manager.context.settings.timing.pre_start)
         except KubeletError as error:
             raise AllocationFailed(f"device plugin PreStartContainer rpc failed with err: {error}") from error
-        except (PlugwrightError, TimeoutError) as error:
+        except PlugwrightError as error:
             text = f"device plugin PreStartContainer rpc failed with err: {status_text(error)}"
             raise AllocationFailed(text) from error
 

@@ -3,7 +3,7 @@
 Users, tests and plugins match on them; gRPC errors read as Go prints them.
 """
 
-from plugwright.errors import MalformedMessage, PeerGone, PeerRefused, PlugwrightError
+from plugwright.errors import MalformedMessage, PeerGone, PeerRefused, PeerSilent, PlugwrightError
 
 __all__ = ["status_text"]
 
@@ -11,14 +11,14 @@ _SPELLINGS = {"CANCELLED": "Canceled"}  # Go spells all the others as one would 
 _MALFORMED = "grpc: failed to unmarshal the received message: proto: cannot parse invalid wire-format data"
 
 
-def status_text(error: PlugwrightError | TimeoutError) -> str:
+def status_text(error: PlugwrightError) -> str:
     """As in `rpc error: code = Unknown desc = hw fault`."""
     code, message = _status(error)
     return f"rpc error: code = {code} desc = {message}"
 
 
-def _status(error: PlugwrightError | TimeoutError) -> tuple[str, str]:
-    if isinstance(error, TimeoutError):
+def _status(error: PlugwrightError) -> tuple[str, str]:
+    if isinstance(error, PeerSilent):
         return "DeadlineExceeded", "context deadline exceeded"
     if isinstance(error, PeerRefused):
         return _SPELLINGS.get(error.code, error.code.title().replace("_", "")), error.message

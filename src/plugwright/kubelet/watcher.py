@@ -65,10 +65,10 @@ class Watcher:
         try:
             async with registration.connect_announced(path) as client:
                 await self._introduce(path, found, client)
-        except (PlugwrightError, TimeoutError) as error:
+        except PlugwrightError as error:
             found.registered = False
             self._retry_later(found)
-            self._manager.context.tell("refused", str(path.name), str(error) or "it did not answer in time")
+            self._manager.context.tell("refused", str(path.name), str(error))
         finally:
             found.busy = False
 
@@ -87,7 +87,7 @@ class Watcher:
     async def _notify(self, path: Path, found: _Found, client: AnnouncementClient, error: str) -> None:
         try:
             await client.notify(not error, error, self._timing.notify)
-        except (PlugwrightError, TimeoutError):
+        except PlugwrightError:
             if found.registered:  # 1.47
                 self._manager.connections.disconnect(found.resource, path)
             raise

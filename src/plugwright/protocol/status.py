@@ -13,6 +13,7 @@ from plugwright.errors import (
     MalformedMessage,
     PeerGone,
     PeerRefused,
+    PeerSilent,
     PluginError,
     PluginTimeout,
     PlugwrightError,
@@ -61,6 +62,8 @@ def from_peer(peer: str) -> Iterator[None]:
         raise PeerGone(f"nobody listens on {peer}") from error
     except AttributeError as error:  # grpclib, where the connection is lost before its first use
         raise PeerGone(f"{peer}: hung up") from error
+    except TimeoutError as error:  # an OSError too
+        raise PeerSilent(f"{peer} did not answer in time") from error
     except OSError as error:
         raise PeerGone(f"{peer}: {error.strerror or str(error) or type(error).__name__}") from error
     except (StreamTerminatedError, BrokenExchange, BrokenConnection, EOFError) as error:
