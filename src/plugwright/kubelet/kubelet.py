@@ -135,8 +135,7 @@ class Kubelet:
     def stop_container(self, pod: Pod, name: str) -> None:
         """It ended, as in a crash loop, and was not started again yet."""
         self._known(pod)
-        pod.container(name)
-        pod.containers[name].running = False
+        pod.state(name).running = False
 
     async def restart_container(self, pod: Pod, name: str) -> None:
         """Starts it once more: PreStartContainer is called again, Allocate is not (3.48, 3.49)."""

@@ -63,12 +63,16 @@ class Pod:
 
     def container(self, name: str) -> Granted:
         """What the runtime was told; raises `ContainerWaiting` for a container that did not start."""
-        container = self.containers.get(name)
-        if container is None:
-            raise KubeletError(f"pod {self.spec.key} has no container {name!r}, only {some(self.containers)}")
+        container = self.state(name)
         if container.granted is None:
             raise ContainerWaiting(name, container.reason, container.message or self.message)
         return container.granted
+
+    def state(self, name: str) -> Container:
+        """How a container is, started or not."""
+        if name not in self.containers:
+            raise KubeletError(f"pod {self.spec.key} has no container {name!r}, only {some(self.containers)}")
+        return self.containers[name]
 
 
 class PodTable:
