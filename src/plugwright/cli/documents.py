@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -10,7 +11,7 @@ import yaml
 
 from plugwright.errors import ConfigError
 
-__all__ = ["Document", "parse"]
+__all__ = ["Document", "parse", "parse_all"]
 
 T = TypeVar("T")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -75,14 +76,27 @@ class Document:
 
 
 def parse(name: str, text: str) -> Document:
+    with _reading(name, text) as loader:
+        return _document(name, loader, loader.get_single_node())
+
+
+def parse_all(name: str, text: str) -> list[Document]:
+    """Every document of a file in which `---` separates them."""
+    found = []
+    with _reading(name, text) as loader:
+        while loader.check_node():
+            found.append(_document(name, loader, loader.get_node()))
+    return found
+
+
+@contextmanager
+def _reading(name: str, text: str) -> Iterator[Any]:
+    """A loader for the text; what it raises becomes an error with its line."""
     try:
         _check_depth(name, text)
         loader = _LOADER(text)
         try:
-            root = loader.get_single_node()
-            _check_size(name, root)
-            _check_keys(name, root)
-            content = loader.construct_document(root) if root is not None else {}
+            yield loader
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
@@ -90,7 +104,12 @@ def parse(name: str, text: str) -> Document:
         raise ConfigError(f"{name}:{line}: not YAML: {error.problem or error.context}") from error
     except (yaml.YAMLError, *_BAD_SCALARS) as error:
         raise ConfigError(f"{name}: not YAML: {' '.join(str(error).split())}") from error
-    return Document(name, content, root)
+
+
+def _document(name: str, loader: Any, root: yaml.Node | None) -> Document:
+    _check_size(name, root)
+    _check_keys(name, root)
+    return Document(name, loader.construct_document(root) if root is not None else {}, root)
 
 
 def _check_depth(name: str, text: str) -> None:

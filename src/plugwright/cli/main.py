@@ -15,6 +15,7 @@ _COMMANDS = {
     "checkpoint": "checkpoint",
     "completion": "completion",
     "cordon": "cordon",
+    "kubelet": "kubelet",
     "manifest": "manifest",
     "mock": "mock",
     "node": "node",

@@ -1,0 +1,265 @@
+"""`plugwright kubelet` as a plugin author meets it: over real sockets, beside a real plugin process."""
+
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.processes import Ended, Node, Running, ended, python, running
+
+from plugwright.cli import kubelet_view
+from plugwright.kubelet.findings import Finding
+from plugwright.kubelet.trace import Call
+
+GPU = "mock/gpu"
+FAILING = """
+from plugwright import Device, Plugin, run
+
+class Failing(Plugin):
+    resource = "example.com/failing"
+
+    async def discover(self):
+        yield [Device("one")]
+
+    async def pre_start(self, devices):
+        raise RuntimeError("not today")
+
+run(Failing())
+"""
+
+
+def pod(name: str, wants: Mapping[str, object], *command: str) -> str:
+    """JSON, which is YAML too."""
+    container = {"name": "main", "command": list(command), "resources": {"limits": dict(wants)}}
+    return json.dumps({"kind": "Pod", "metadata": {"name": name}, "spec": {"containers": [container]}})
+
+
+class Place:
+    """A directory for the kubelet, one for pods, and a node's daemon with mock devices."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root / "k"
+        self.pods = root / "pods"
+        self.pods.mkdir()
+        self.node = Node(root)
+
+    def write(self, name: str, text: str) -> Path:
+        """At once: nobody reads half of it."""
+        new = self.pods / f".{name}"
+        new.write_text(text)
+        return new.rename(self.pods / f"{name}.yaml")
+
+    def command(self, *flags: object) -> list[str]:
+        return python("-m", "plugwright", "kubelet", "--root", self.root, *flags)
+
+    @asynccontextmanager
+    async def kubelet(self, *flags: object) -> AsyncIterator[Running]:
+        async with running(self.command(*flags)) as kubelet:
+            yield kubelet
+        assert "Traceback" not in "\n".join(kubelet.err.all)
+
+    @asynccontextmanager
+    async def plugin(self, count: int = 4) -> AsyncIterator[Running]:
+        self.node.configure(gpu={"count": count})
+        async with self.node.daemon("--kubelet-dir", self.root) as daemon:
+            yield daemon
+
+    async def once(self, *flags: object) -> tuple[Ended, list[dict[str, Any]]]:
+        done = await ended(self.command("--once", "--output", "json", *flags))
+        assert "Traceback" not in done.err
+        return done, [json.loads(line) for line in done.out.splitlines()]
+
+
+@pytest.fixture
+def place(root: Path) -> Place:
+    return Place(root)
+
+
+def states(records: list[dict[str, Any]], *kinds: str) -> list[tuple[str, str]]:
+    return [(each["state"], each["about"]) for each in records if each.get("state") in kinds]
+
+
+async def test_it_says_where_it_is_and_how_a_plugin_finds_it(place: Place) -> None:
+    async with place.kubelet("--numa", 2, "--policy", "restricted", "--version", "1.34.7") as kubelet:
+        await kubelet.out.until("started")
+        assert (place.root / "device-plugins" / "kubelet.sock").is_socket()
+        kubelet.signal(signal.SIGINT)
+        assert await kubelet.ends() == 0
+    text = "\n".join(kubelet.out.all)
+    assert f"kubelet 1.34.7 in {place.root} (2 NUMA nodes, policy restricted, scope container)" in text
+    assert f"plugwright run --kubelet-dir {place.root}" in text
+    assert f"--plugin-directory {place.root}/device-plugins" in text
+    assert f"kill -USR1 {kubelet.pid}" in text
+    assert "\x1b" not in text  # colour is for terminals
+    assert not (place.root / "device-plugins" / "kubelet.sock").exists()
+
+
+async def test_every_call_state_and_finding_is_a_line(place: Place) -> None:
+    async with place.kubelet("--pods", place.pods) as kubelet, place.plugin():
+        await kubelet.out.until(f"list                     {GPU}: 4 devices, 4 healthy")
+        place.write("a", pod("web", {GPU: 1, "example.com/tpae": 1}))
+        await kubelet.out.until("waiting                  default/web: at most 60 s, because no plugin has listed")
+        place.write("b", pod("api", {GPU: 2}))
+        await kubelet.out.until("started                  default/api/main")
+        await kubelet.out.until("env        MOCK_VISIBLE_DEVICES=")
+    text = "\n".join(kubelet.out.all)
+    assert f"Register                 {GPU} [plugwright-" in text
+    assert f"ListAndWatch             {GPU} open" in text
+    assert f"Allocate                 {GPU} [mock-0-" in text
+
+
+async def test_pods_wait_for_their_resources_and_show_what_they_got(place: Place) -> None:
+    path = place.write("a", pod("web", {GPU: 2}))
+    async with place.plugin():
+        done, records = await place.once(path)
+    assert done.code == 0, done.out
+    assert states(records, "waiting", "admitted", "refused") == [
+        ("waiting", "default/web"),
+        ("admitted", "default/web"),
+    ]
+    [got] = [each["granted"] for each in records if "granted" in each]
+    allocated = [each for each in records if each.get("method") == "Allocate"]
+    assert got["env"]["MOCK_VISIBLE_DEVICES"] == ",".join(allocated[0]["asked"])
+    assert (allocated[0]["outcome"], allocated[0]["seconds"] > 0) == ("OK", True)
+
+
+async def test_a_refused_pod_is_exit_code_1_with_the_kubelets_reason(place: Place) -> None:
+    paths = [place.write("a", pod("first", {GPU: 2})), place.write("b", pod("second", {GPU: 1}))]
+    async with place.plugin(count=2):
+        done, records = await place.once(*paths)
+    assert done.code == 1
+    assert states(records, "admitted", "refused") == [("admitted", "default/first"), ("refused", "default/second")]
+    assert "requested number of devices unavailable" in done.out
+
+
+async def test_a_resource_that_nobody_lists_is_given_up_and_the_kubelet_goes_its_way(place: Place) -> None:
+    done, records = await place.once("--timeout", "0.05", place.write("a", pod("web", {GPU: 1})))
+    assert done.code == 1
+    assert [kind for kind, _ in states(records, "waiting", "not waiting", "admitted")] == [
+        "waiting",
+        "not waiting",
+        "admitted",
+    ]
+
+
+async def test_a_finding_is_an_error_only_when_it_is_strict(place: Place) -> None:
+    """3.63: a real kubelet starts such a pod without any device."""
+    path = place.write("a", pod("web", {GPU: 1}))
+    tolerant, records = await place.once("--timeout", "0", path)
+    strict, _ = await place.once("--timeout", "0", "--strict", path)
+    assert [each["fact"] for each in records if each["event"] == "finding"] == ["3.63"]
+    assert (tolerant.code, strict.code) == (0, 1)
+
+
+async def test_a_container_that_cannot_start_is_exit_code_1(place: Place) -> None:
+    path = place.write("a", pod("web", {"example.com/failing": 1}))
+    async with running(python("-c", FAILING), {"PLUGWRIGHT_KUBELET_DIR": str(place.root)}):
+        done, records = await place.once(path)
+    assert done.code == 1
+    assert ("waiting", "default/web/main") in states(records, "waiting")
+    assert "CreateContainerConfigError: device plugin PreStartContainer rpc failed" in done.out
+
+
+async def test_pods_follow_the_files_of_a_folder(place: Place) -> None:
+    async with place.kubelet("--pods", place.pods) as kubelet, place.plugin():
+        path = place.write("a", pod("web", {GPU: 1}))
+        await kubelet.out.until("started                  default/web/main")
+        place.write("a", pod("web", {GPU: 3}))
+        await kubelet.out.until("deleted                  default/web")
+        await kubelet.out.until("started                  default/web/main", count=2)
+        place.write("b", "{kind")
+        await kubelet.out.until("invalid                  b.yaml:")
+        path.unlink()
+        await kubelet.out.until("deleted                  default/web", count=2)
+    assert len([line for line in kubelet.out.all if "Allocate  " in line]) == 2
+
+
+async def test_usr1_restarts_the_kubelet_and_plugins_come_back(place: Place) -> None:
+    path = place.write("a", pod("web", {GPU: 1}))
+    async with place.kubelet(path) as kubelet, place.plugin():
+        await kubelet.out.until("started                  default/web/main")
+        kubelet.signal(signal.SIGUSR1)
+        await kubelet.out.until(f"registered               {GPU}", count=2)
+    assert len([line for line in kubelet.out.all if "admitted                 default/web" in line]) == 2
+    assert len([line for line in kubelet.out.all if "Allocate  " in line]) == 1
+
+
+async def test_run_starts_the_command_with_what_the_devices_gave(place: Place) -> None:
+    path = place.write("a", pod("web", {GPU: 1}, "sh", "-c", "echo it got $MOCK_VISIBLE_DEVICES"))
+    async with place.plugin():
+        done, records = await place.once("--run", path)
+    assert done.code == 0, done.out
+    [line] = [each for each in records if each["event"] == "output"]
+    assert line["about"] == "default/web/main"
+    assert line["text"].startswith("it got mock-")
+    assert ("succeeded", "default/web") in states(records, "succeeded")
+
+
+async def test_a_process_that_fails_is_exit_code_1(place: Place) -> None:
+    done, records = await place.once("--run", place.write("a", pod("web", {}, "sh", "-c", "exit 3")))
+    assert done.code == 1
+    assert [each["text"] for each in records if each.get("state") == "ended"] == ["exit code 3"]
+
+
+@pytest.mark.parametrize("how", ["removal", "signal"])
+async def test_processes_end_with_their_pod_and_with_the_program(how: str, place: Place) -> None:
+    path = place.write("a", pod("web", {}, "sh", "-c", "echo pid $$$$; exec sleep 1000"))
+    async with place.kubelet("--run", "--pods", place.pods) as kubelet:
+        pid = int((await kubelet.out.until("| pid ")).rpartition(" ")[2])
+        os.kill(pid, 0)  # it is there
+        if how == "removal":
+            path.unlink()
+            await kubelet.out.until("deleted")
+        else:
+            kubelet.signal(signal.SIGTERM)
+            assert await kubelet.ends() == 0
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+async def test_nothing_is_started_unless_asked_for(place: Place) -> None:
+    done, records = await place.once(place.write("a", pod("web", {}, "touch", str(place.pods / "started"))))
+    assert (done.code, states(records, "running")) == (0, [])
+    assert not (place.pods / "started").exists()
+
+
+async def test_a_directory_with_other_files_is_refused(place: Place) -> None:
+    place.root.mkdir()
+    (place.root / "mine").touch()
+    done = await ended(place.command())
+    assert (done.code, done.out) == (1, "")
+    assert done.err == f"plugwright: {place.root} holds files that no emulated kubelet made, such as mine\n"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("--version", "1.99"), ("--numa", "9", "--policy", "restricted"), ("--numa", "0"), ("--once",), ("--policy", "x")],
+)
+async def test_a_wrong_call_is_exit_code_2(flags: tuple[str, ...], place: Place) -> None:
+    done = await ended(place.command(*flags))
+    assert (done.code, done.out) == (2, "")
+    assert "Error: " in done.err
+
+
+async def test_a_reader_that_goes_away_ends_it_without_a_traceback(place: Place) -> None:
+    """It notices with its next line."""
+    command = " ".join(place.command("--once", "--timeout", "0", place.write("a", pod("web", {GPU: 1}))))
+    done = await ended(["sh", "-c", f"{command} | true"])
+    assert "Traceback" not in done.err
+
+
+def test_many_devices_are_counted_not_named() -> None:
+    call = Call("Allocate", GPU, tuple(f"gpu-{number}" for number in range(100)), 0.0012)
+    [line] = kubelet_view.lines(call, None)
+    assert "mock/gpu [gpu-0, gpu-1, gpu-2, gpu-3 and 96 more]" in line
+
+
+def test_a_finding_says_what_a_real_kubelet_does() -> None:
+    finding = Finding("2.22", GPU, "the stream of an older plugin ended", "tears down the newer connection")
+    first, second = kubelet_view.lines(finding, None)
+    assert "finding 2.22" in first
+    assert second.strip() == "a real kubelet tears down the newer connection"
