@@ -87,7 +87,9 @@ class Connections:
                 with self._context.trace.timing("GetDevicePluginOptions", resource):
                     may_be_missing = self._context.profile.options_may_be_missing
                     options = await endpoints.options_of(client, may_be_missing=may_be_missing)
-                endpoint = Endpoint(resource, socket, client, options, self._context.trace)
+                if options is None:
+                    self._report_first(resource)
+                endpoint = Endpoint(resource, socket, client, options or Options(), self._context.trace)
                 endpoint.task = asyncio.current_task()
                 self._newest[resource] = endpoint
                 connected.set_result(None)
@@ -125,6 +127,14 @@ class Connections:
             return
         if self._context.profile.endpoint_by_socket and endpoint.socket == socket:
             raise PeerRefused("UNKNOWN", "device plugin already connected")
+
+    def _report_first(self, resource: str) -> None:
+        self._context.findings.report(
+            "1.33",
+            resource,
+            "the plugin has no GetDevicePluginOptions, as the first ones had none",
+            "of today refuses it",
+        )
 
     def _report_forgotten(self, resource: str, error: PlugwrightError) -> None:
         endpoint = self._newest.get(resource)

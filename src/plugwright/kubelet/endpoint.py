@@ -105,12 +105,12 @@ async def _reached(client: DevicePluginClient) -> bool:
     return True
 
 
-async def options_of(client: DevicePluginClient, *, may_be_missing: bool) -> Options:
-    """What the plugin supports; a plugin of the first days has no such method (1.33)."""
+async def options_of(client: DevicePluginClient, *, may_be_missing: bool) -> Options | None:
+    """What the plugin supports; None for one of the first days, which has no such method (1.33)."""
     try:
         return await client.options()
     except PlugwrightError as error:
         if may_be_missing and isinstance(error, PeerRefused) and error.code == "UNIMPLEMENTED":
-            return Options()
+            return None
         text = f"failed to get device plugin options: {status_text(error)}"
         raise PeerRefused("UNKNOWN", text) from error
