@@ -6,7 +6,7 @@ and the findings stay.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -31,15 +31,18 @@ __all__ = ["Kubelet"]
 
 
 class Kubelet:
-    """`async with Kubelet(root=tmp_path) as kubelet:`; `root` is made, and is nobody else's."""
+    """`async with Kubelet(root=tmp_path) as kubelet:`; `root` is made, and is nobody else's.
 
-    def __init__(self, root: Path | str, settings: KubeletSettings | None = None) -> None:
+    `pods` are there already and running, as when a kubelet starts again on a node.
+    """
+
+    def __init__(self, root: Path | str, settings: KubeletSettings | None = None, pods: Iterable[PodSpec] = ()) -> None:
         self.settings = settings or KubeletSettings()
         self.paths = KubeletPaths.from_environment({}, Path(root).absolute())
         self._trace = Trace()
         self._findings = Findings(self._trace.add, strict=self.settings.strict)
         self._context = Context(self.settings, self.paths, self._trace, self._findings)
-        self._table = PodTable()
+        self._table = PodTable.running_already(pods)
         self._turn = asyncio.Lock()  # pods are admitted one after the other (3.37)
         self._life: asyncio.Task[None] | None = None
         self._parts: Parts | None = None
@@ -71,7 +74,7 @@ class Kubelet:
         if not ready.done():
             await self.stop()
         ready.result()
-        self._table.sources_ready = False
+        self._table.sources_ready, self._table.running_at_start = False, self._table.running()
         for pod in self._table:
             if pod.uid in self._table.active:
                 await self._admit_again(pod)
@@ -80,7 +83,6 @@ class Kubelet:
     async def stop(self) -> None:
         """As when its process is killed: its sockets stay behind, its connections break (1.10)."""
         life, self._life, self._parts = self._life, None, None
-        self._table.running_at_start = self._table.running()
         if life is None:
             return
         life.cancel()

@@ -1,7 +1,7 @@
 """The pods of one kubelet: which are there, what became of them, and what their containers got."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -87,6 +87,17 @@ class PodTable:
         self.sources_ready = True
         self.running_at_start: frozenset[tuple[str, str]] = frozenset()
 
+    @classmethod
+    def running_already(cls, specs: Iterable[PodSpec]) -> "PodTable":
+        table = cls()
+        for spec in specs:
+            pod = Pod(spec, Phase.RUNNING)
+            for container in pod.containers.values():
+                container.starts, container.reason = 1, ""
+                container.running = container.spec.kind is not ContainerKind.INIT
+            table.add(pod)
+        return table
+
     def __iter__(self) -> Iterator[Pod]:
         return iter(list(self._pods.values()))
 
@@ -141,7 +152,6 @@ class PodTable:
 
     def halt(self) -> None:
         """The machine went down: nothing runs, and init containers have to run again."""
-        self.running_at_start = frozenset()
         for pod in self:
             pod.containers = {each.name: Container(each) for each in pod.spec.containers}
 
