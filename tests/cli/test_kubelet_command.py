@@ -30,6 +30,22 @@ class Failing(Plugin):
 
 run(Failing())
 """
+HANGING = """
+import asyncio
+from plugwright import Device, Limits, Plugin, Settings, run
+
+class Hanging(Plugin):
+    resource = "example.com/hanging"
+
+    async def discover(self):
+        yield [Device("one")]
+
+    async def allocate(self, devices):
+        print("asked", flush=True)
+        await asyncio.Event().wait()
+
+run(Hanging(), settings=Settings(limits=Limits(allocate=1000)))
+"""
 
 
 def pod(name: str, wants: Mapping[str, object], *command: str) -> str:
@@ -162,6 +178,18 @@ async def test_a_container_that_cannot_start_is_exit_code_1(place: Place) -> Non
     assert done.code == 1
     assert ("waiting", "default/web/main") in states(records, "waiting")
     assert "CreateContainerConfigError: device plugin PreStartContainer rpc failed" in done.out
+
+
+@pytest.mark.parametrize("restarts", [0, 2])
+async def test_a_plugin_that_hangs_does_not_keep_it_from_ending(restarts: int, place: Place) -> None:
+    path = place.write("a", pod("web", {"example.com/hanging": 1}))
+    where = {"PLUGWRIGHT_KUBELET_DIR": str(place.root)}
+    async with place.kubelet(path) as kubelet, running(python("-c", HANGING), where) as plugin:
+        await plugin.out.until("asked")
+        for _ in range(restarts):
+            kubelet.signal(signal.SIGUSR1)
+        kubelet.signal(signal.SIGTERM)
+        assert await kubelet.ends() == 0
 
 
 async def test_pods_follow_the_files_of_a_folder(place: Place) -> None:

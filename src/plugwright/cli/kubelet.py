@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from plugwright.cli import kubelet_view, logs, pod_files
-from plugwright.cli.emulation import Plan, emulate
+from plugwright.cli.emulated_node import Plan
+from plugwright.cli.emulation import emulate
 from plugwright.errors import ConfigError
 from plugwright.kubelet import Kubelet, KubeletSettings
 from plugwright.kubelet.policies import Policy, Scope
