@@ -47,6 +47,7 @@ def cli() -> None:
     \b
     plugwright run -c plugwright.yaml     serve the configured resources on this node
     plugwright status                     what is served, and how each device is
+    plugwright kubelet --root DIR         an emulated kubelet for a plugin under development
     plugwright COMMAND --help             more about a command, with an example
     """
 
