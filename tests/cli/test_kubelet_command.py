@@ -143,6 +143,16 @@ async def test_pods_wait_for_their_resources_and_show_what_they_got(place: Place
     assert (allocated[0]["outcome"], allocated[0]["seconds"] > 0) == ("OK", True)
 
 
+async def test_pods_of_an_earlier_run_are_freed_and_otherwise_not_spoken_of(place: Place) -> None:
+    path = place.write("a", pod("web", {GPU: 1}))
+    async with place.plugin(count=1):
+        await place.once(path)
+        done, records = await place.once(path)
+    assert done.code == 0, done.out
+    assert len([each for each in records if each.get("method") == "Allocate"]) == 1  # a new pod, asked for anew
+    assert [about.partition(", ")[2] for _, about in states(records, "freed", "health")] == ["a pod of an earlier run"]
+
+
 async def test_a_refused_pod_is_exit_code_1_with_the_kubelets_reason(place: Place) -> None:
     paths = [place.write("a", pod("first", {GPU: 2})), place.write("b", pod("second", {GPU: 1}))]
     async with place.plugin(count=2):

@@ -24,8 +24,6 @@ from plugwright.sdk.newest import Newest
 
 __all__ = ["Node", "Plan"]
 
-_BY_UID = ("freed", "health")  # told of pods that the kubelet knows by their uid alone
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -70,7 +68,11 @@ class Node:
                 self._offered.publish(self._counts())
 
     def show(self, event: Shown) -> None:
-        if isinstance(event, State) and event.kind in _BY_UID:
+        if isinstance(event, State) and event.kind == "health":
+            if event.about not in self._names:
+                return  # of a pod that only the checkpoint remembers: nobody has a status of it to look at
+            event = replace(event, about=self._names[event.about])
+        elif isinstance(event, State) and event.kind == "freed":
             event = replace(event, about=self._names.get(event.about, f"{event.about}, a pod of an earlier run"))
         self._show(event, self._granted(event))
 
