@@ -5,6 +5,7 @@ pod runs and what it got is `table`'s.
 """
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
@@ -19,6 +20,7 @@ _POWERS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P
 _UNITS = {unit: Decimal(10) ** power for unit, power in _POWERS.items()}
 _UNITS |= {f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)}
 _DIGITS = 40  # a quantity of more is no quantity
+_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))([numkMGTPE]?|[KMGTPE]i|[eE][+-]?\d+)", re.ASCII)
 
 
 class ContainerKind(StrEnum):
@@ -77,23 +79,20 @@ class PodSpec:
 
 def quantity(text: str) -> Decimal:
     """`2`, `500m`, `1Ki` or `1e3` as a number."""
-    number, unit = _split(text)
-    try:
-        if len(number) > _DIGITS:
-            raise InvalidOperation
-        value = Decimal(number) * _UNITS[unit]
-    except (InvalidOperation, KeyError):
-        raise InvalidPod(f"a quantity looks like 2 or 500m, not {text[:_DIGITS]!r}") from None
-    if not value.is_finite() or value.adjusted() > _DIGITS:
-        raise InvalidPod(f"a quantity is a number that fits 64 bits, not {text[:_DIGITS]!r}")
+    found = _QUANTITY.fullmatch(text) if len(text) <= _DIGITS else None
+    if found is None:
+        raise InvalidPod(f"a quantity looks like 2 or 500m, not {text[:_DIGITS]!r}")
+    value = _value(found[1], found[2])
+    if value is None or value.adjusted() > _DIGITS:
+        raise InvalidPod(f"a quantity is a number that fits 64 bits, not {text!r}")
     return value
 
 
-def _split(text: str) -> tuple[str, str]:
-    for unit in sorted(_UNITS, key=len, reverse=True):
-        if unit and text.endswith(unit):
-            return text.removesuffix(unit), unit
-    return text, ""
+def _value(number: str, unit: str) -> Decimal | None:
+    try:
+        return Decimal(number) * _UNITS[unit] if unit in _UNITS else Decimal(number + unit)
+    except InvalidOperation:  # an exponent beyond all bounds
+        return None
 
 
 def violations(pod: PodSpec) -> Iterator[tuple[str, str]]:

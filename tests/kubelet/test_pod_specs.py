@@ -1,0 +1,178 @@
+"""Pods as a kubelet reads them; the numbers are those of the facts."""
+
+from collections.abc import Mapping
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.kubelet.actors import OTHER, TAPE, Scripted, plugged
+
+from plugwright.errors import InvalidPod, KubeletError
+from plugwright.kubelet import ContainerKind, ContainerSpec, Kubelet, PodSpec
+from plugwright.kubelet.pods import quantity, read, violations
+
+
+def manifest(**spec: object) -> dict[str, object]:
+    return {"kind": "Pod", "metadata": {"name": "pod"}, "spec": {"containers": [{"name": "main"}], **spec}}
+
+
+def wanting(limits: Mapping[str, object], **more: object) -> dict[str, object]:
+    return {"name": "main", "resources": {"limits": dict(limits), **more}}
+
+
+def test_init_containers_come_first_in_the_order_they_are_written_and_ephemeral_ones_never() -> None:  # 3.4
+    pod = read(
+        manifest(
+            containers=[{"name": "app"}, {"name": "other"}],
+            initContainers=[{"name": "z"}, {"name": "side", "restartPolicy": "Always"}, {"name": "a"}],
+            ephemeralContainers=[{"name": "debugger"}],
+        )
+    )
+    assert [(each.name, each.kind) for each in pod.containers] == [
+        ("z", ContainerKind.INIT),
+        ("side", ContainerKind.SIDECAR),
+        ("a", ContainerKind.INIT),
+        ("app", ContainerKind.MAIN),
+        ("other", ContainerKind.MAIN),
+    ]
+
+
+def test_only_limits_count_and_are_rounded_up() -> None:  # 3.8
+    [container] = read(manifest(containers=[wanting({TAPE: "1500m"}, requests={OTHER: 3})])).containers
+    assert container.wanted(TAPE) == 2
+    assert container.wanted(OTHER) == 0
+    assert read(manifest(containers=[wanting({}, requests={OTHER: 3})])).resources == []
+
+
+@given(st.integers(0, 10**15))
+def test_a_fraction_is_rounded_up_whatever_it_is(thousandths: int) -> None:  # 3.8
+    container = ContainerSpec("main", {TAPE: f"{thousandths}m"})
+    assert container.wanted(TAPE) == -(-thousandths // 1000)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("2", 2),
+        ("0", 0),
+        ("2000m", 2),
+        ("500m", Decimal("0.5")),
+        ("3k", 3000),
+        ("1Ki", 1024),
+        ("1Mi", 1024**2),
+        ("1e3", 1000),
+        ("1.5G", 1_500_000_000),
+        ("1E", 10**18),
+        ("1E3", 1000),
+        ("-1", -1),
+        (".5", Decimal("0.5")),
+    ],
+)
+def test_quantities_are_read_as_an_api_server_reads_them(text: str, number: Decimal) -> None:  # 10.3
+    assert quantity(text) == number
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "two",
+        "1 ",
+        "1_0",
+        "\uff11",
+        "1KiB",
+        "--1",
+        "1e3k",
+        ".",
+        "NaN",
+        "Infinity",
+        "9" * 100,
+        "1e999",
+        f"1e{10**20}",
+    ],
+)
+def test_what_is_no_quantity_is_refused(text: str) -> None:
+    with pytest.raises(InvalidPod, match="a quantity"):
+        quantity(text)
+
+
+def test_a_pods_total_is_what_it_needs_at_its_greatest() -> None:  # 5.2
+    pod = PodSpec(
+        "pod",
+        (
+            ContainerSpec("sidecar", {TAPE: "1"}, kind=ContainerKind.SIDECAR),
+            ContainerSpec("init", {TAPE: "3"}, kind=ContainerKind.INIT),
+            ContainerSpec("one", {TAPE: "1"}),
+            ContainerSpec("two", {TAPE: "1"}),
+        ),
+    )
+    assert pod.total(TAPE) == 4
+
+
+@pytest.mark.parametrize(
+    ("resources", "texts"),
+    [
+        ({"limits": {TAPE: 2}}, []),
+        ({"limits": {TAPE: 0}}, []),
+        ({"limits": {TAPE: 2}, "requests": {TAPE: "2000m"}}, []),
+        ({"limits": {"cpu": "500m"}, "requests": {"cpu": "100m"}}, []),
+        ({"limits": {TAPE: "500m"}}, ["must be an integer"]),  # 10.3
+        ({"limits": {TAPE: "-1"}}, ["must not be negative"]),  # 10.3
+        ({"requests": {TAPE: 1}}, ["Limit must be set for non overcommitable resources"]),  # 10.4
+        ({"limits": {TAPE: 2}, "requests": {TAPE: 1}}, [f"must be equal to {TAPE} limit of 2"]),  # 10.4
+    ],
+)
+def test_what_an_api_server_would_have_refused_is_said_in_its_words(resources: object, texts: list[str]) -> None:
+    pod = read(manifest(containers=[{"name": "main", "resources": resources}]))
+    assert [text for _, text in violations(pod)] == texts
+
+
+@pytest.mark.parametrize(
+    ("document", "text"),
+    [
+        ("text", "a pod is an object"),
+        ({"kind": "Deployment"}, "kind is Pod"),
+        ({"kind": "Pod", "spec": {"containers": [{"name": "main"}]}}, "metadata.name is missing"),
+        ({"metadata": {"name": "pod"}}, "has no container"),
+        (manifest(containers={}), "is a list"),
+        (manifest(containers=[{}]), "no name"),
+        (manifest(containers=[{"name": "a"}, {"name": "a"}]), "two containers are named 'a'"),
+        (manifest(initContainers=[{"name": "main"}]), "two containers are named 'main'"),
+        (manifest(containers=[wanting({TAPE: "many"})]), "a quantity looks like"),
+        (manifest(containers=[{"name": "main", "resources": "many"}]), "main.resources is an object"),
+    ],
+)
+def test_what_is_no_pod_is_refused_with_the_reason(document: object, text: str) -> None:
+    with pytest.raises(InvalidPod, match=text):
+        read(document)
+
+
+def test_the_same_pod_has_the_same_uid_in_every_run() -> None:
+    first, second = PodSpec("pod", ()), PodSpec("pod", (), namespace="other")
+    assert first.uid == PodSpec("pod", ()).uid
+    assert first.uid != second.uid
+    assert PodSpec("pod", (), uid="given").uid == "given"
+
+
+async def test_a_generated_name_is_completed_with_a_number(node: Kubelet) -> None:
+    document = manifest() | {"metadata": {"generateName": "job-"}}
+    names = [(await node.admit(document)).name for _ in range(2)]
+    assert names == ["job-1", "job-2"]
+
+
+async def test_a_name_is_there_once(node: Kubelet) -> None:
+    await node.admit(manifest())
+    with pytest.raises(KubeletError, match="pod default/pod is there already"):
+        await node.admit(manifest())
+
+
+async def test_a_fraction_and_a_request_that_differs_are_admitted_and_said(node: Kubelet) -> None:  # 3.8, 10.3, 10.4
+    async with plugged(node, Scripted("a", "b")) as plugin:
+        await node.allocatable(TAPE, 2)
+        await node.admit(manifest(containers=[wanting({TAPE: "1500m"}, requests={TAPE: 1})]))
+        assert plugin.asked("Allocate") == [("a", "b")]
+        assert [(each.fact, each.happened) for each in node.findings] == [
+            ("10.4", "must be an integer"),
+            ("10.4", f"must be equal to {TAPE} limit of 1500m"),
+        ]
