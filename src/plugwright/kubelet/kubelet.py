@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from plugwright.errors import KubeletError, PeerGone, PodRefused
+from plugwright.errors import ConfigError, KubeletError, PeerGone, PodRefused
 from plugwright.kubelet import directory, health, parts, pods
 from plugwright.kubelet.context import Context
 from plugwright.kubelet.endpoint import Endpoint
@@ -72,7 +72,7 @@ class Kubelet:
         self._life = asyncio.create_task(self._live(ready))
         await asyncio.wait({self._life, ready}, return_when=asyncio.FIRST_COMPLETED)
         if not ready.done():
-            await self.stop()
+            await self._fail()
         ready.result()
         self._table.sources_ready, self._table.running_at_start = False, self._table.running()
         for pod in self._table:
@@ -88,7 +88,7 @@ class Kubelet:
         life.cancel()
         await asyncio.wait([life])
         if not life.cancelled() and (error := life.exception()):
-            raise error
+            raise _alone(error)
 
     async def restart(self, *, reboot: bool = False) -> None:
         """Stops and starts; after a `reboot` no container is running any more (3.69)."""
@@ -197,6 +197,13 @@ class Kubelet:
             ready.set_result(None)
             await asyncio.Event().wait()
 
+    async def _fail(self) -> None:
+        """The start came to nothing: says why (1.6)."""
+        try:
+            await self.stop()
+        except OSError as error:
+            raise ConfigError(f"cannot use {error.filename or self.paths.root}: {error.strerror}") from error
+
     async def _admit(self, pod: Pod) -> None:
         try:
             await self._running.admission.admit(pod)
@@ -236,3 +243,10 @@ class Kubelet:
             self._findings.report(
                 "10.4", f"{pod.key} {place}", text, "never sees such a pod: the API server refuses it"
             )
+
+
+def _alone(error: BaseException) -> BaseException:
+    """Out of the group of tasks that it happened in, where it is the only one."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

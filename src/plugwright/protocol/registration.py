@@ -7,6 +7,7 @@ socket in plugins_registry and the kubelet asks it who it is.
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -66,7 +67,8 @@ def serve(service: RegistrationService, socket: Path, *, kept: bool = False) -> 
         await service.register(RegisterRequest(request.resource_name, request.endpoint, options, request.version))
         return pb.Empty()
 
-    return transport.serve(socket, [Unary(_REGISTER, register)], kept=kept)
+    listening_on = partial(transport.listen, mode=None)  # a kubelet leaves its socket's mode to the umask
+    return transport.serve(socket, [Unary(_REGISTER, register)], kept=kept, listening_on=listening_on)
 
 
 class RegistrationClient:
