@@ -93,7 +93,19 @@ class Allocator:
         """After a restart: a container that runs is not asked for again (3.14)."""
         if self._table.sources_ready or not self._context.profile.skips_running:
             return False
-        return (place.pod_uid, place.container) in self._table.running_at_start
+        running = (place.pod_uid, place.container) in self._table.running_at_start
+        if (
+            running
+            and not self._context.profile.sees_every_running
+            and self._table.was_restarted(place.pod_uid, place.container)
+        ):
+            self._context.findings.report(
+                "3.14",
+                f"{place.pod_uid}/{place.container}",
+                "the container was started more than once before the kubelet was restarted",
+                "of this version looks at one of its runs only, and may refuse the pod for one that has ended",
+            )
+        return running
 
     async def _choose(self, claim: Claim) -> frozenset[str]:
         choosing = choice.choose(claim)

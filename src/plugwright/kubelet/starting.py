@@ -20,15 +20,18 @@ class Starter:
         self._allocator = allocator
 
     async def start_pod(self, pod: Pod) -> None:
-        """Its containers in order, those that run or are done left alone; the first that cannot start is waited for."""
+        """Its containers in order, those that run or are done left alone; for an init container the others wait."""
+        waiting = False
         for container in pod.containers.values():
             if container.running or container.is_done:
                 continue
             try:
                 await self.start(pod, container)
             except ContainerWaiting:
-                return
-        pod.phase = Phase.RUNNING
+                waiting = True
+                if container.spec.kind is not ContainerKind.MAIN:
+                    break
+        pod.phase = Phase.PENDING if waiting else Phase.RUNNING
 
     async def start(self, pod: Pod, container: Container) -> None:
         """Also for every start after the first; raises `ContainerWaiting`."""

@@ -150,6 +150,10 @@ class PodTable:
             (pod.uid, name) for pod in self for name, container in pod.containers.items() if container.running
         )
 
+    def was_restarted(self, uid: str, container: str) -> bool:
+        pod = self._pods.get(uid)
+        return pod is not None and pod.containers[container].starts > 1
+
     def halt(self) -> None:
         """The machine went down: nothing runs, and init containers have to run again."""
         for pod in self:
