@@ -1,5 +1,6 @@
 """Plugins in any language: started, waited for, shown and ended."""
 
+import asyncio
 import os
 import signal
 import sys
@@ -89,7 +90,8 @@ async def test_what_it_started_ends_with_it(node: Kubelet) -> None:
         async with plugin_process(node, ["sh", "-c", "sleep 600 & echo child $!"]):
             pass
     child = int(str(told.value).rpartition("child ")[2].rstrip(")"))
-    assert not _is_running(child)
+    async with asyncio.timeout(30):
+        await _end_of(child)
 
 
 async def test_one_that_ignores_to_be_told_is_killed(node: Kubelet) -> None:
@@ -97,9 +99,15 @@ async def test_one_that_ignores_to_be_told_is_killed(node: Kubelet) -> None:
         assert await plugin.stop(limit=0.1) == -signal.SIGKILL
 
 
-def _is_running(pid: int) -> bool:
+async def _end_of(pid: int) -> None:
     try:
-        os.kill(pid, 0)
+        descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
-        return False
-    return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()  # its parent is gone: someone else waits for it
+        return
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(descriptor, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
