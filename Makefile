@@ -72,6 +72,10 @@ bench: $(READY) ## the numbers beside the bars: make bench [PEER='program and fl
 build/yardstick: $(wildcard bench/yardstick/*)
 	@cd bench/yardstick && CGO_ENABLED=0 go build -trimpath -o ../../$@ .
 
+# The real kubelet's device manager, for `make bench`: minutes to build the first time.
+build/devicemanager: $(wildcard bench/devicemanager/*)
+	@cd bench/devicemanager && CGO_ENABLED=0 GOWORK=off GOFLAGS=-mod=mod go build -trimpath -o ../../$@ .
+
 image: ## both images, without a Docker engine or a registry (needs root, buildah and mmdebstrap)
 	@deploy/build-image.sh --base debian
 

@@ -1,7 +1,8 @@
 """`python -m bench.manager`: the emulated device manager until its devices are all given out, every record durable.
 
 Pods of one device each are admitted one after the other through a plugin in a process of its own: the Go yardstick
-where it was built, else `plugwright run` with mock devices. It reports and never judges.
+where it was built, else `plugwright run` with mock devices. The real kubelet's device manager takes turns with it where
+it was built. It reports and never judges.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import median
 
-from bench import table
+from bench import real_manager, table
 from bench.table import Row, Samples
 
 from plugwright.kubelet import ContainerSpec, Kubelet, KubeletSettings, PodSpec
@@ -41,10 +42,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for _ in range(options.repeat or (1 if options.quick else 3)):
         for size in sizes:
             samples.setdefault(f"fill_{size}", []).append(asyncio.run(_fill(size)))
+            if not real_manager.obstacle():
+                samples.setdefault(f"real_{size}", []).append(real_manager.allocations_per_second(size))
         for key, value in asyncio.run(_churn()).items():
             samples.setdefault(key, []).append(value)
         samples.setdefault("many_ms", []).append(asyncio.run(_list_many()))
-    print(f"- plugin: {'yardstick, in Go' if _YARDSTICK.exists() else 'plugwright run, mock devices'}\n")
+    print(f"- plugin: {'yardstick, in Go' if _YARDSTICK.exists() else 'plugwright run, mock devices'}")
+    obstacle = real_manager.obstacle()
+    print(f"- the real kubelet's code: {f'as measured elsewhere ({obstacle})' if obstacle else 'in the same run'}\n")
     print(_table(sizes, samples))
     return 0
 
@@ -52,15 +57,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _table(sizes: Sequence[int], samples: Samples) -> str:
     lines = ["| devices | allocations/s | the real kubelet's code | ratio | bar |", "| --- | --- | --- | --- | --- |"]
     for size in sizes:
-        values = samples[f"fill_{size}"]
-        spread = f"{median(values):,.0f} ({min(values):,.0f}-{max(values):,.0f})"
-        lines.append(f"| {size:,} | {spread} | {REAL[size]} | {median(values) / REAL[size]:.1f} | ≥ {TIMES[size]} |")
+        ours, real = samples[f"fill_{size}"], samples.get(f"real_{size}") or [REAL[size]]
+        cells = [f"{size:,}", _spread(ours), _spread(real), f"{median(ours) / median(real):.1f}", f"≥ {TIMES[size]}"]
+        lines.append(f"| {' | '.join(cells)} |")
     rows = [
         Row(f"{_MANY:,} devices registered in one list", "many_ms", "ms", digits=0),
         Row("1,000 pods admitted and removed, five times: RSS after the first", "first_mib", "MiB"),
         Row("RSS after the last, with a restart in between each", "last_mib", "MiB"),
     ]
     return "\n".join([*lines, "", table.render(rows, samples, None)])
+
+
+def _spread(values: Sequence[float]) -> str:
+    if len(values) == 1:
+        return f"{values[0]:,.0f}"
+    return f"{median(values):,.0f} ({min(values):,.0f}-{max(values):,.0f})"
 
 
 async def _fill(count: int) -> float:
