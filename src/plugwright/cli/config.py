@@ -18,7 +18,7 @@ from plugwright.model import Resource
 from plugwright.plugins.mock import Links, Mock, MockOptions
 from plugwright.sdk.plugin import Plugin
 
-__all__ = ["Config", "ConfigFile", "MockEntry", "ResourceEntry", "effective", "load", "quantity"]
+__all__ = ["Config", "ConfigFile", "MockEntry", "ResourceEntry", "effective", "load", "quantity", "read"]
 
 _QUANTITY = re.compile(r"([0-9]{1,31})([kMGTP]|[KMGTP]i)?")
 _UNITS = {unit: 1000**power for power, unit in enumerate("kMGTP", 1)}
@@ -73,7 +73,11 @@ def load(path: Path) -> Config:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from error
-    document = documents.parse(path.name, text)
+    return read(path.name, text)
+
+
+def read(name: str, text: str) -> Config:
+    document = documents.parse(name, text)
     file = document.convert(ConfigFile)
     _check(document, file)
     return Config(document, file)

@@ -3,6 +3,7 @@
 import os
 import sys
 from importlib import import_module
+from keyword import iskeyword
 
 import click
 
@@ -14,6 +15,7 @@ __all__ = ["cli", "main"]
 _COMMANDS = {
     "completion": "completion",
     "cordon": "cordon",
+    "import": "import_",
     "manifest": "manifest",
     "mock": "mock",
     "node": "node",
@@ -32,7 +34,8 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command = getattr(import_module(f"plugwright.cli.{_COMMANDS[cmd_name]}"), cmd_name)
+        name = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
+        command = getattr(import_module(f"plugwright.cli.{_COMMANDS[cmd_name]}"), name)
         assert isinstance(command, click.Command)
         return command
 
