@@ -5,10 +5,11 @@ Reading each format is the work of its module in `imports`; this one finds the f
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import click
 import yaml
@@ -17,7 +18,8 @@ from plugwright.cli import config
 from plugwright.cli.imports import values, wrapping
 from plugwright.cli.imports.source import Imported, Source
 from plugwright.cli.imports.values import Note
-from plugwright.errors import ConfigError
+from plugwright.errors import ConfigError, InvalidValue
+from plugwright.model import Resource
 
 __all__ = ["import_"]
 
@@ -27,6 +29,7 @@ _FORMATS = {
     "smarter": "smarter",
     "sriov": "sriov",
 }
+_STYLE: dict[str, Any] = {"sort_keys": False, "width": 116, "allow_unicode": True, "default_flow_style": None}
 
 
 class _Dumper(yaml.SafeDumper):
@@ -39,6 +42,21 @@ class _Dumper(yaml.SafeDumper):
         super().increase_indent(flow, False)
 
 
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """What begins with a digit is quoted: other readers of YAML take 5e71 for a number."""
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="'" if text[:1].isdigit() else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def _domain(_: click.Context, __: click.Parameter, value: str) -> str:
+    try:
+        return value and Resource(f"{value}/x").name.removesuffix("/x")
+    except InvalidValue as error:
+        raise click.BadParameter(str(error)) from error
+
+
 @click.command(
     "import",
     epilog="Example:  plugwright import --from gdp config.yaml >new.yaml && plugwright run --check -c new.yaml",
@@ -47,7 +65,7 @@ class _Dumper(yaml.SafeDumper):
 @click.option(
     "--from", "whose", type=click.Choice(sorted(_FORMATS)), help="The plugin whose it is.  [default: guessed]"
 )
-@click.option("--domain", default="", help="What stands before the '/' in the names of resources.")
+@click.option("--domain", default="", callback=_domain, help="What stands before the '/' in the names of resources.")
 @click.option("--key", default="", help="Which file, of a ConfigMap that holds several.")
 @click.option("--dev", type=click.Path(path_type=Path, exists=True, file_okay=False),
               help="Look up smarter's patterns in this directory, such as /dev.")  # fmt: skip
@@ -56,8 +74,8 @@ def import_(words: tuple[str, ...], output: str, whose: str | None, **options: o
     """Print what another plugin's configuration says as ours, ready for `plugwright run -c`.
 
     FILE is the plugin's own file, a ConfigMap that holds it, or the manifest that starts the plugin with its flags;
-    - is standard input. The plugin's flags may stand behind --, with a file or without. What is worth knowing stands above
-    each resource, and on standard error.
+    - is standard input. The plugin's flags may stand behind --, with a file or without. What is worth knowing stands
+    above each resource, and on standard error.
     """
     source = _source(words, options)
     whose = whose or _guess(source)
@@ -78,7 +96,7 @@ def _source(words: tuple[str, ...], options: dict[str, object]) -> Source:
         domain=str(options["domain"]),
         flags=(*found.flags, *flags),
         environment=found.environment,
-        names=_names(Path(str(options["dev"]))) if options["dev"] else (),
+        names=_names(Path(str(options["dev"]))) if options["dev"] else None,
     )
 
 
@@ -113,18 +131,22 @@ def _module(name: str) -> ModuleType:
 
 
 def _notes(imported: Imported) -> Iterator[Note]:
-    yield from imported.notes
+    yield from _sorted(imported.notes)
     for entry in imported.entries:
-        yield from entry.notes
+        yield from _sorted(entry.notes)
+
+
+def _sorted(notes: Iterable[Note]) -> list[Note]:
+    return sorted(notes, key=lambda note: note.line)
 
 
 def _lines(imported: Imported, whose: str) -> Iterator[str]:
     yield f"# Made by `plugwright import --from {whose}`.\n"
-    yield from (_comment(note) for note in imported.notes)
+    yield from (_comment(note) for note in _sorted(imported.notes))
     yield "resources:\n" if imported.entries else "resources: []\n"
     for entry in imported.entries:
-        yield from (f"  {_comment(note)}" for note in entry.notes)
-        dumped = yaml.dump([entry.content], Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+        yield from (f"  {_comment(note)}" for note in _sorted(entry.notes))
+        dumped = yaml.dump([entry.content], Dumper=_Dumper, **_STYLE)
         yield from (f"  {line}" for line in dumped.splitlines(keepends=True))
 
 

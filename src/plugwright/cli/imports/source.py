@@ -16,7 +16,7 @@ class Source:
     domain: str = ""
     flags: tuple[Value, ...] = ()
     environment: Mapping[str, Value] = field(default_factory=dict)
-    names: tuple[str, ...] = ()  # what is in /dev, where --dev was given
+    names: tuple[str, ...] | None = None  # what is in /dev, where --dev was given
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class Value:
 
     @property
     def quoted(self) -> bool:
-        return isinstance(self.node, yaml.ScalarNode) and self.node.style is not None
+        return isinstance(self.node, yaml.ScalarNode) and bool(self.node.style)
 
     @property
     def is_null(self) -> bool:
@@ -136,12 +136,7 @@ class Value:
 
 def parse(file: str, text: str) -> Value:
     """One document; an empty one is an empty mapping."""
-    if text.lstrip().startswith(("{", "[")):
-        text = text.replace("\t", " ")  # JSON is indented with tabs by many; YAML without libyaml takes none
-    root = documents.parse(file, text).root
-    if root is None:
-        root = yaml.MappingNode(f"{_TAG}map", [], _mark(1), _mark(1))
-    return Value(file, "", _flat(root, set()))
+    return _parse(file, text) or Value(file, "", yaml.MappingNode(f"{_TAG}map", [], _mark(1), _mark(1)))
 
 
 def parse_all(file: str, text: str) -> list[Value]:
@@ -149,11 +144,17 @@ def parse_all(file: str, text: str) -> list[Value]:
     starts = [0, *(found.start() for found in _MARK.finditer(text))]
     ends = [*starts[1:], len(text)]
     found = [
-        parse(file, "\n" * text.count("\n", 0, start) + text[start:end])
+        _parse(file, "\n" * text.count("\n", 0, start) + text[start:end])
         for start, end in zip(starts, ends, strict=True)
-        if text[start:end].strip("-\n\r \t")
     ]
-    return found or [parse(file, "")]
+    return [each for each in found if each and not each.is_null] or [parse(file, "")]
+
+
+def _parse(file: str, text: str) -> Value | None:
+    if text.lstrip().startswith(("{", "[")):
+        text = text.replace("\t", " ")  # JSON is indented with tabs by many; YAML without libyaml takes none
+    root = documents.parse(file, text).root
+    return Value(file, "", _flat(root, set())) if root is not None else None
 
 
 def word(number: int, text: str) -> Value:
