@@ -38,8 +38,8 @@ __all__ = [
 KINDS = ("drm", "fpga", "groups", "net", "nvme", "paths", "pci", "rdma", "usb")
 
 Texts = str | list[str]
-Id = Annotated[str, msgspec.Meta(pattern="^(0x)?[0-9a-fA-F]{4}$")]
-Ids = Id | list[Id]
+# Checked in `generic`: a pattern on both sides of a union makes msgspec 0.22 crash when the process ends.
+Ids = Texts
 Count = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 Permissions = Annotated[str, msgspec.Meta(pattern="^[rwm]{1,3}$")]
 AbsolutePath = Annotated[str, msgspec.Meta(pattern="^/")]
@@ -53,7 +53,7 @@ class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     pass
 
 
-class PathEntry(_Strict):
+class PathEntry(_Strict, frozen=True):
     """Files of the host. `/dev/ttyUSB*` alone is the same as `{path: /dev/ttyUSB*}`.
 
     `to` is the path in the container: a `/` at its end has the name appended, templates are filled in. `type` is found
@@ -71,7 +71,7 @@ class PathEntry(_Strict):
     limit: Count = 1
 
 
-class UsbEntry(_Strict):
+class UsbEntry(_Strict, frozen=True):
     """USB devices. `class` is two hexadecimal digits, of the device or one of its interfaces; `port` is as in `1-4.2`.
 
     `nodes`: which of its nodes a container gets, and must have: `usb` (/dev/bus/usb/…), `tty`, `video`, `hidraw`,
@@ -88,7 +88,7 @@ class UsbEntry(_Strict):
     nodes: list[Literal["usb", "tty", "video", "hidraw", "input", "sound", "storage"]] | None = None
 
 
-class PciEntry(_Strict):
+class PciEntry(_Strict, frozen=True):
     """PCI functions. `class` is one to six hexadecimal digits, the first of `lspci -n`'s: `02` is any network device.
 
     `pf`: only virtual functions of these physical ones, by interface name or address, and of those perhaps only some:
@@ -114,7 +114,7 @@ class PciEntry(_Strict):
     nodes: list[Literal["vfio", "iommufd", "uio", "all"]] | None = None
 
 
-class RdmaEntry(_Strict):
+class RdmaEntry(_Strict, frozen=True):
     """RDMA adapters (HCAs), by the names in /sys/class/infiniband, those of their interfaces, or their PCI ids.
 
     `nodes`: what a container gets of it; `required`: an adapter that lacks one of these is not offered.
@@ -131,7 +131,7 @@ class RdmaEntry(_Strict):
     required: tuple[RdmaNode, ...] = ("uverbs",)
 
 
-class NetEntry(_Strict):
+class NetEntry(_Strict, frozen=True):
     """Network interfaces of hardware; with `virtual`, also bridges, bonds and the like."""
 
     name: Texts | None = None
@@ -143,7 +143,7 @@ class NetEntry(_Strict):
     virtual: bool = False
 
 
-class FpgaEntry(_Strict):
+class FpgaEntry(_Strict, frozen=True):
     """FPGAs. `layout`: `dfl` (in-tree), `opae`, `xrt` (xclmgmt and user functions) or `xdma`; any where not given.
 
     `afu` and `region` are interface ids as the kernel writes them. `nodes`: `port`, `fme`, `user`, `mgmt`, `qdma`; what
@@ -159,7 +159,7 @@ class FpgaEntry(_Strict):
     nodes: tuple[Literal["port", "fme", "user", "mgmt", "qdma"], ...] = ("port", "user", "qdma")
 
 
-class DrmEntry(_Strict):
+class DrmEntry(_Strict, frozen=True):
     """GPUs and accelerators with nodes under /dev/dri or /dev/accel; AMD's get /dev/kfd too.
 
     `nodes`: `render`, `card`, `accel`, `kfd`.
@@ -172,7 +172,7 @@ class DrmEntry(_Strict):
     nodes: tuple[Literal["render", "card", "accel", "kfd"], ...] = ("render", "card", "accel", "kfd")
 
 
-class NvmeEntry(_Strict):
+class NvmeEntry(_Strict, frozen=True):
     """NVMe namespaces, each one a device; those in use (mounted, swap, a part of something) only if `dangerous`.
 
     `nodes`: `block` (/dev/nvme0n1), `generic` (/dev/ng0n1), `control` (/dev/nvme0, the whole controller).
@@ -185,7 +185,7 @@ class NvmeEntry(_Strict):
     nodes: tuple[Literal["block", "generic", "control"], ...] = ("block",)
 
 
-class GroupEntry(_Strict):
+class GroupEntry(_Strict, frozen=True):
     """Several nodes that are one device.
 
     `by` says which belong together: `order` (the first of every path, the second of every path, …), `parent` (those of
@@ -199,7 +199,7 @@ class GroupEntry(_Strict):
     count: Count | None = None
 
 
-class HealthEntry(_Strict):
+class HealthEntry(_Strict, frozen=True):
     """One check of every device, in both directions: `failures` in a row make it Unhealthy, `successes` Healthy again.
 
     Exactly one of: `link: up` (network, RDMA) · `driver` (bound to this one, or to any: `"*"`) · `file` with one of
@@ -222,7 +222,7 @@ class HealthEntry(_Strict):
     successes: Times = 2
 
 
-class HostEntry(_Strict):
+class HostEntry(_Strict, frozen=True):
     """Where the host's files are seen by the daemon; paths that are handed out are the host's own."""
 
     root: AbsolutePath = "/"

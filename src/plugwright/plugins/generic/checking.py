@@ -1,0 +1,89 @@
+"""Runs the checks of a resource's devices, each at its own pace, and keeps what they have led to.
+
+Nothing runs where nothing is to be checked. A check that hangs is not begun again until it has ended.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from plugwright.plugins.generic.checks import Check
+from plugwright.plugins.generic.health import Standing
+from plugwright.plugins.generic.units import Unit
+from plugwright.sdk.sysfs import Host
+
+__all__ = ["Checking"]
+
+_FIRST_RESULTS = 1.0  # seconds that a list waits for them
+_AT_ONCE = 8
+_UNKNOWN = "not checked yet"
+
+Key = tuple[str, int]
+
+
+class Checking:
+    def __init__(self, host: Host, checks: Sequence[Check], news: Callable[[], object]) -> None:
+        self._host, self._checks, self._news = host, checks, news
+        self._units: dict[str, Unit] = {}
+        self._standings: dict[Key, Standing] = {}
+        self._running: dict[Key, asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+
+    def reason(self, unit: Unit) -> str:
+        """Why a unit is broken; empty while it is not."""
+        standings = [self._standings.get((unit.id, place), Standing()) for place in range(len(self._checks))]
+        return next((_UNKNOWN if each.reason is None else each.reason for each in standings if each.reason != ""), "")
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        paces = [asyncio.create_task(self._repeat(place)) for place in range(len(self._checks))]
+        try:
+            yield
+        finally:
+            ending = [*paces, *self._running.values()]
+            for task in ending:
+                task.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
+
+    async def take(self, units: Sequence[Unit]) -> None:
+        """These are the units now; returns when the new ones have been checked, or after a short while."""
+        self._units = {unit.id: unit for unit in units}
+        self._standings = {key: each for key, each in self._standings.items() if key[0] in self._units}
+        missing = [
+            (name, n) for name in self._units for n in range(len(self._checks)) if (name, n) not in self._standings
+        ]
+        tasks = [self._begin(key) for key in missing]
+        if tasks:
+            await asyncio.wait(tasks, timeout=_FIRST_RESULTS)
+
+    async def _repeat(self, place: int) -> None:
+        while True:
+            await asyncio.sleep(self._checks[place].every)
+            for name in list(self._units):
+                self._begin((name, place))
+
+    def _begin(self, key: Key) -> "asyncio.Task[None]":
+        if key not in self._running:
+            task = asyncio.create_task(self._check(key))
+            self._running[key] = task
+            task.add_done_callback(lambda _: self._running.pop(key, None))
+        return self._running[key]
+
+    async def _check(self, key: Key) -> None:
+        name, place = key
+        check = self._checks[place]
+        async with self._slots:
+            fault = await self._ask(check, self._units[name]) if name in self._units else None
+        if fault is None or name not in self._units:
+            return
+        before = self._standings.get(key, Standing())
+        self._standings[key] = check.hysteresis.after(before, fault)
+        if self._standings[key].reason != before.reason:
+            self._news()
+
+    async def _ask(self, check: Check, unit: Unit) -> str | None:
+        try:
+            async with asyncio.timeout(check.timeout):
+                return await check.question.fault(self._host, unit)
+        except TimeoutError:
+            return f"a check did not end within {check.timeout:g} s"

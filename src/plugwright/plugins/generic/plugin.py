@@ -1,0 +1,179 @@
+"""One resource of ordinary devices: looks for them, watches them, and hands them out.
+
+What to look for is a selector's business, what a container gets `answers`', what is broken `checking`'s.
+"""
+
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from plugwright.errors import PluginError
+from plugwright.model import Allocation, Device
+from plugwright.plugins.generic import answers, catalog, danger, device_info, ids
+from plugwright.plugins.generic.answers import Handing
+from plugwright.plugins.generic.checking import Checking
+from plugwright.plugins.generic.checks import Check
+from plugwright.plugins.generic.ids import Naming
+from plugwright.plugins.generic.units import Selector, Unit
+from plugwright.sdk import cdi, preference, threads, uevents
+from plugwright.sdk.hotplug import Hotplug, Pace
+from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.sysfs import Host
+
+__all__ = ["Generic", "Options", "Surroundings"]
+
+logger = logging.getLogger(__name__)
+
+# Nodes that many devices have in common: having one of them does not make two devices the same.
+_SHARED = frozenset(
+    ("/dev/vfio/vfio", "/dev/iommu", "/dev/infiniband/rdma_cm", "/dev/kfd", "/dev/vhost-net", "/dev/net/tun")
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """`count`: how many containers may have a device at a time. `taken`: what belongs to other resources."""
+
+    selector: Selector
+    count: int = 1
+    naming: Naming = Naming.STABLE
+    handing: Handing = field(default_factory=Handing)
+    checks: Sequence[Check] = ()
+    taken: Sequence[Selector] = ()
+    topology: bool = True
+    dangerous: bool = False
+    specs: cdi.SpecDirectory | None = None
+    info_directory: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """The machine, and how news of it come."""
+
+    host: Host = field(default_factory=Host)
+    listen: Callable[[], socket.socket] = uevents.listen
+    pace: Pace = field(default_factory=Pace)
+
+
+class Generic(Plugin):
+    def __init__(self, resource: str, options: Options, around: Surroundings | None = None) -> None:
+        self.resource = resource
+        self._options, self._around = options, around or Surroundings()
+        self._units: dict[str, Unit] = {}  # as they were last seen
+        self._offered: dict[str, Unit] = {}  # by the ids that the kubelet knows
+        self._named: set[str] = set()  # those that CDI has a name for
+        self._warned: set[str] = set()
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        host, selector = self._around.host, self._options.selector
+        hotplug = Hotplug(selector.concerns, self._around.listen, self._around.pace)
+        checking = Checking(host, self._options.checks, hotplug.touch)
+        async with hotplug.watching(), checking.running():
+            while True:
+                # In a thread: a driver that hangs may keep whoever reads its files waiting.
+                units, directories = await threads.in_thread(f"{self.resource} look", self._look)
+                await checking.take(units)
+                yield self._devices(units, checking)
+                await hotplug.change(directories)
+
+    async def allocate(self, devices: Sequence[Device]) -> Allocation:
+        offered = {device.id: self._offered[device.id] for device in devices}
+        units = list({unit.id: unit for unit in offered.values()}.values())
+        for unit in units:
+            self._check_again(unit)
+        if self._options.info_directory is not None:
+            for device_id, unit in offered.items():
+                device_info.write(self._options.info_directory, self.resource, device_id, unit)
+        given = answers.answer(self.resource, self._options.handing, units)
+        named = [unit.id for unit in units if unit.id in self._named]
+        if not named:
+            return given
+        return Allocation(
+            given.env, (), (), given.annotations, [cdi.qualified_name(self.resource, each) for each in named]
+        )
+
+    async def prefer(self, available: Sequence[Device], required: Sequence[Device], size: int) -> Sequence[Device]:
+        """Copies of different units before several of one, the least used unit first; then the fewest NUMA nodes."""
+        chosen = list(required)
+        while len(chosen) < size:
+            fresh = _one_of_each(available, chosen)
+            if not fresh:
+                break
+            wanted = min(size, len(chosen) + len(fresh))
+            chosen = list(preference.fewest_numa_nodes([*chosen, *fresh], chosen, wanted))
+        return chosen
+
+    def _look(self) -> tuple[list[Unit], list[Path]]:
+        host, selector = self._around.host, self._options.selector
+        found = {unit.id: unit for unit in _without(selector.find(host), self._taken())}
+        away = {name: unit for name, unit in self._units.items() if name not in found and _is_in_a_pod(unit)}
+        self._units = {name: self._vetted(unit) for name, unit in {**found, **away}.items()}
+        return list(self._units.values()), list(selector.directories(host))
+
+    def _taken(self) -> Iterable[Unit]:
+        return [unit for selector in self._options.taken for unit in selector.find(self._around.host)]
+
+    def _vetted(self, unit: Unit) -> Unit:
+        """A unit that is gone, broken or dangerous says so."""
+        missing = [each.path for each in unit.members if not self._around.host.has(each.host_path)]
+        fault = unit.fault or (f"{missing[0]} is not there" if missing else "") or self._danger(unit)
+        return replace(unit, fault=fault)
+
+    def _danger(self, unit: Unit) -> str:
+        if self._options.dangerous:
+            return ""
+        why = unit.danger or next((why for each in unit.members if (why := danger.reason(self._around.host, each))), "")
+        if why and why not in self._warned:
+            logger.warning("not handed out", extra={"resource": self.resource, "device": unit.id, "error": why})
+            self._warned.add(why)
+        return f"{why}: needs 'dangerous: true'" if why else ""
+
+    def _check_again(self, unit: Unit) -> None:
+        """Between the last look and now a node may have gone, or a disk been mounted."""
+        fault = self._vetted(replace(unit, fault="")).fault
+        if fault and not _is_in_a_pod(unit):
+            raise PluginError(f"{unit.id} of {self.resource}: {fault}")
+
+    def _devices(self, units: Sequence[Unit], checking: Checking) -> list[Device]:
+        options = self._options
+        if options.specs is not None:
+            self._named = catalog.write(options.specs, self.resource, options.handing, units, self._around.host)
+        self._offered = dict(ids.copies(options.naming, units, options.count))
+        return [self._device(name, unit, checking) for name, unit in self._offered.items()]
+
+    def _device(self, name: str, unit: Unit, checking: Checking) -> Device:
+        facts = {key: value for key, value in unit.facts.items() if value}
+        attributes = {**facts, "unit": unit.id, "nodes": [member.path for member in unit.members]}
+        device = Device(name, numa=unit.numa if self._options.topology else (), attributes=attributes)
+        reason = unit.fault or checking.reason(unit)
+        return device.unhealthy(reason) if reason else device
+
+
+def _is_in_a_pod(unit: Unit) -> bool:
+    """Not seen, but its hardware is there with a driver: a pod has it in a namespace of its own."""
+    return unit.anchor is not None and unit.anchor.joinpath("driver").exists()
+
+
+def _without(units: Sequence[Unit], taken: Iterable[Unit]) -> list[Unit]:
+    held = {key for unit in taken for key in _identity(unit)}
+    return [unit for unit in units if held.isdisjoint(_identity(unit))]
+
+
+def _identity(unit: Unit) -> set[str]:
+    paths = {member.host_path for member in unit.members} - _SHARED
+    return paths | {each for each in unit.facts.get("pci", "").split(",") if each and not paths}
+
+
+def _one_of_each(available: Sequence[Device], chosen: Sequence[Device]) -> list[Device]:
+    """A copy of each unit that is used least among those chosen; of a unit with many free copies first."""
+    taken = {device.id for device in chosen}
+    free: dict[object, list[Device]] = {}
+    for device in available:
+        if device.id not in taken:
+            free.setdefault(device.attributes.get("unit"), []).append(device)
+    used = [device.attributes.get("unit") for device in chosen]
+    least = min((used.count(unit) for unit in free), default=0)
+    fresh = [copies for unit, copies in free.items() if used.count(unit) == least]
+    return [copies[0] for copies in sorted(fresh, key=len, reverse=True)]
