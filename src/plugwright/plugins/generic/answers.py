@@ -92,7 +92,7 @@ def _filled(texts: Mapping[str, str], facts: Sequence[Mapping[str, str]]) -> dic
     for each in facts:
         for name, text in texts.items():
             found.setdefault(templates.fill(name, each), []).append(templates.fill(text, each))
-    return {name: ",".join(dict.fromkeys(values)) for name, values in found.items()}
+    return {name: ",".join(dict.fromkeys(filter(None, values))) for name, values in found.items()}
 
 
 def _pci_env(resource: str, handing: Handing, units: Sequence[Unit]) -> dict[str, str]:

@@ -1,0 +1,99 @@
+"""What would hand out the node itself is refused."""
+
+import os
+
+import pytest
+from tests.plugins.generic.machines import Machine
+
+from plugwright.plugins.generic import danger
+from plugwright.plugins.generic.units import Member
+
+TAKES_OVER = [
+    "/dev/mem", "/dev/kmem", "/dev/port", "/dev/mapper/control", "/run/containerd/containerd.sock", "/run/docker.sock",
+    "/var/run/crio/crio.sock", "/var/lib/kubelet/device-plugins/kubelet.sock", "/run", "/var/run", "/var/lib", "/",
+    "/etc", "/dev", "/var/lib/kubelet", "/run/containerd", "/var/run/containerd",
+]  # fmt: skip
+ORDINARY = [
+    "/dev/fuse",
+    "/dev/snd",
+    "/run/chrony",
+    "/opt/licence",
+    "/var/run/dcgm.sock",
+    "/dev/mapper",
+    "/run/mydaemon",
+]
+
+
+@pytest.mark.parametrize("path", TAKES_OVER)
+def test_what_rules_the_node_is_known_by_name(path: str) -> None:
+    assert path in danger.by_name(path)
+
+
+@pytest.mark.parametrize("path", ORDINARY)
+def test_what_is_ordinary_is_let_through(path: str) -> None:
+    assert danger.by_name(path) == ""
+
+
+def why(machine: Machine, path: str) -> str:
+    return danger.reason(machine.host, Member(path))
+
+
+def test_a_link_does_not_hide_it(machine: Machine) -> None:
+    machine.node("mem")
+    machine.link("/dev/innocent", "/dev/mem")
+    machine.link("/opt/socket", "/run/containerd/containerd.sock")
+    assert why(machine, "/dev/innocent") == "/dev/mem is the memory of the node"
+    assert "container runtime" in why(machine, "/opt/socket")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="making device nodes needs root")
+def test_another_name_does_not_hide_it(machine: Machine) -> None:
+    (machine.root / "dev").mkdir()
+    os.mknod(machine.root / "dev/harmless", 0o20600, os.makedev(1, 1))
+    assert why(machine, "/dev/harmless") == "/dev/mem is the memory of the node"
+
+
+@pytest.fixture
+def disks(machine: Machine) -> Machine:
+    """A disk with two partitions, and an NVMe drive."""
+    for name, number in (("sda", "8:0"), ("sda/sda1", "8:1"), ("sda/sda2", "8:2")):
+        machine.device(f"pci0000:00/ata1/block/{name}", "block", name.rpartition("/")[2])
+        machine.write(f"/sys/devices/pci0000:00/ata1/block/{name}/dev", number)
+        (machine.root / f"sys/devices/pci0000:00/ata1/block/{name}/holders").mkdir()
+    machine.write("/sys/devices/pci0000:00/ata1/block/sda/sda1/partition", "1")
+    machine.write("/sys/devices/pci0000:00/ata1/block/sda/sda2/partition", "2")
+    machine.nvme(machine.pci("0000:81:00.0", "144d:a80a", "010802", "nvme"), 0, "S4X")
+    return machine
+
+
+def test_a_disk_that_nobody_uses_may_be_handed_out(disks: Machine) -> None:
+    assert [why(disks, path) for path in ("/dev/sda", "/dev/nvme0n1", "/dev/nvme0", "/dev/ng0n1")] == [""] * 4
+
+
+def test_a_disk_is_in_use_with_any_of_its_partitions(disks: Machine) -> None:
+    disks.mounted("8:2", "/data", "/dev/disk/by-uuid/1234")
+    assert why(disks, "/dev/sda") == "/dev/sda2 holds a file system, mounted at /data"
+    assert why(disks, "/dev/sda2") == "/dev/sda2 holds a file system, mounted at /data"
+    assert why(disks, "/dev/sda1") == ""
+
+
+def test_a_file_system_without_a_number_is_known_by_its_source(disks: Machine) -> None:
+    disks.mounted("0:42", "/btrfs", "/dev/sda1")
+    assert "mounted at /btrfs" in why(disks, "/dev/sda")
+
+
+def test_swap_and_parts_of_something_are_in_use(disks: Machine) -> None:
+    disks.write("/proc/swaps", "Filename Type Size\n/dev/sda1 partition 1")
+    assert why(disks, "/dev/sda1") == "/dev/sda1 is swap"
+    disks.write("/sys/devices/pci0000:00/ata1/block/sda/sda2/holders/dm-0")
+    assert why(disks, "/dev/sda2") == "/dev/sda2 is a part of dm-0"
+
+
+def test_generic_nodes_are_ways_to_the_same_disk(disks: Machine) -> None:
+    disks.mounted("259:0", "/fast", "/dev/nvme0n1")
+    disks.mounted("8:1", "/", "/dev/sda1")
+    disks.device("pci0000:00/ata1/scsi_generic/sg0", "scsi_generic", "sg0")
+    disks.link("/sys/devices/pci0000:00/ata1/scsi_generic/sg0/device", "/sys/devices/pci0000:00/ata1")
+    for path in ("/dev/nvme0n1", "/dev/ng0n1", "/dev/nvme0"):
+        assert "mounted at /fast" in why(disks, path), path
+    assert "mounted at /" in why(disks, "/dev/sg0")
