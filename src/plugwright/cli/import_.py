@@ -66,6 +66,7 @@ def _domain(_: click.Context, __: click.Parameter, value: str) -> str:
     "--from", "whose", type=click.Choice(sorted(_FORMATS)), help="The plugin whose it is.  [default: guessed]"
 )
 @click.option("--domain", default="", callback=_domain, help="What stands before the '/' in the names of resources.")
+@click.option("--dangerous", is_flag=True, help="Also take over what would hand out the node itself, such as /dev/mem.")
 @click.option("--key", default="", help="Which file, of a ConfigMap that holds several.")
 @click.option("--dev", type=click.Path(path_type=Path, exists=True, file_okay=False),
               help="Look up smarter's patterns in this directory, such as /dev.")  # fmt: skip
@@ -96,6 +97,7 @@ def _source(words: tuple[str, ...], options: dict[str, object]) -> Source:
         domain=str(options["domain"]),
         flags=(*found.flags, *flags),
         environment=found.environment,
+        dangerous=bool(options["dangerous"]),
         names=_names(Path(str(options["dev"]))) if options["dev"] else None,
     )
 

@@ -1,6 +1,7 @@
 """What an importer makes of a text: its resources, and what it says."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -8,10 +9,14 @@ from plugwright.cli.imports import values, wrapping
 from plugwright.cli.imports.source import Imported, Source
 from plugwright.errors import ConfigError
 
-__all__ = ["notes", "refused", "resources", "source"]
+__all__ = ["dangerous", "notes", "refused", "resources", "source"]
 
 Translate = Callable[[Source], Imported]
 Resource = dict[str, object]
+
+
+def dangerous(given: Source) -> Source:
+    return replace(given, dangerous=True)
 
 
 def source(
@@ -19,7 +24,7 @@ def source(
 ) -> Source:
     found = wrapping.unwrap(values.parse_all("file", text)) if text else wrapping.Found()
     words = [values.word(number, word) for number, word in enumerate(flags, 1)]
-    return Source(found.file(""), domain, (*found.flags, *words), found.environment, names)
+    return Source(found.file(""), domain, (*found.flags, *words), found.environment, names=names)
 
 
 def resources(translate: Translate, given: Source) -> dict[str, Resource]:

@@ -1,7 +1,7 @@
 """generic-device-plugin's file and flags become ours."""
 
 import pytest
-from tests.cli.imports.peers import notes, refused, resources, source
+from tests.cli.imports.peers import dangerous, notes, refused, resources, source
 
 from plugwright.cli.imports.gdp import recognises, translate
 
@@ -100,10 +100,14 @@ def test_a_type_in_the_wrong_case_is_what_it_looks_like() -> None:
     assert "hands out nothing for 'mount'" in notes(translate, given)[0]
 
 
-def test_what_rules_the_node_is_said_and_not_opened() -> None:
+def test_what_rules_the_node_is_taken_over_only_if_that_is_wanted() -> None:
     given = source(device("  - paths: [{path: /dev/mem}]\n"))
-    assert "dangerous" not in resources(translate, given)["lab.io/thing"]
-    assert "/dev/mem is the memory of the node: it stays Unhealthy until" in notes(translate, given)[0]
+    assert resources(translate, given) == {}
+    assert notes(translate, given) == [
+        "3: devices[0]: lab.io/thing is left out; --dangerous takes it over",
+        "5: devices[0].groups[0].paths[0].path: /dev/mem is the memory of the node",
+    ]
+    assert resources(translate, dangerous(given))["lab.io/thing"]["dangerous"] is True
 
 
 def test_usb_ids_that_match_nothing_are_left_out() -> None:

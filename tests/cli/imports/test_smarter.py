@@ -1,7 +1,7 @@
 """smarter-device-manager's patterns become a resource for each node."""
 
 import pytest
-from tests.cli.imports.peers import notes, refused, resources, source
+from tests.cli.imports.peers import dangerous, notes, refused, resources, source
 
 from plugwright.cli.imports.smarter import recognises, translate
 
@@ -37,7 +37,9 @@ def test_in_a_directory_the_names_are_those_that_are_there() -> None:
         "smarter-devices/vcsm-cma",
         "smarter-devices/video0",
     ]
-    assert notes(translate, given) == ["5: [2].devicematch: 'odd_' cannot be the name of a resource, left out"]
+    [note] = notes(translate, given)
+    assert note.startswith("5: [2].devicematch: 'smarter-devices/odd_' is not a resource name: ")
+    assert note.endswith("; left out")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +50,7 @@ def test_in_a_directory_the_names_are_those_that_are_there() -> None:
         (match("nvidia-gpu"), "the GPUs of a Jetson are not among our devices"),
         (match("^snd$", 0), "nummaxdevices is 0, so no pod ever gets one"),
         (match("^snd$") + match("^snd$"), "smarter-devices/snd is there already"),
-        (match("^mem$"), "/dev/mem is the memory of the node: it stays Unhealthy until"),
+        (match("^mem$"), "/dev/mem is the memory of the node, --dangerous takes it over; left out"),
         ("- {devicematch: ^snd$, nummaxdevices: 1, extra: 2}\n", "unknown key 'extra'"),
     ],
 )
@@ -70,6 +72,17 @@ def test_what_is_wrong_is_refused_with_its_line(text: str, what: str) -> None:
 
 def test_a_pattern_that_is_none_is_refused_where_it_is_looked_up() -> None:
     assert "[0].devicematch: not a regular expression: " in refused(translate, source(match("a("), names=NAMES))
+
+
+def test_what_rules_the_node_is_taken_over_if_that_is_wanted() -> None:
+    made = resources(translate, dangerous(source(match("^mem$"))))
+    assert made["smarter-devices/mem"]["dangerous"] is True
+
+
+def test_no_name_leads_out_of_dev() -> None:
+    given = source(match(r"^a/\.\./b$"))
+    assert resources(translate, given) == {}
+    assert "'a/../b' is no path of a device" in notes(translate, given)[0]
 
 
 def test_another_domain_may_be_given() -> None:

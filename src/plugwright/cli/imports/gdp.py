@@ -47,7 +47,7 @@ def translate(source: Source) -> Imported:
     _take_flags(source, settings)
     settings.notes += [value.note(_ELSEWHERE[name]) for name, value in settings.found.items() if name in _ELSEWHERE]
     domain = source.domain or _domain(settings)
-    return _imported(settings.devices, domain, settings.notes)
+    return _imported(source, settings, domain)
 
 
 def _take_file(source: Source, settings: _Settings) -> None:
@@ -93,13 +93,12 @@ def _domain(settings: _Settings) -> str:
     return _DOMAIN
 
 
-def _imported(values: list[Value], domain: str, spare: list[Note]) -> Imported:
-    """`spare` are notes that belong to no resource."""
-    if not values:
+def _imported(source: Source, settings: _Settings, domain: str) -> Imported:
+    if not settings.devices:
         raise ConfigError("generic-device-plugin needs at least one device, there is none")
     seen: dict[str, Value] = {}
     entries: list[Entry] = []
-    for value in values:
+    for value in settings.devices:
         notes: list[Note] = []
         device = gdp_file.read_device(value, notes)
         if device.name in seen:
@@ -108,9 +107,13 @@ def _imported(values: list[Value], domain: str, spare: list[Note]) -> Imported:
             )
         seen[device.name] = value
         name = texts.resource(value, domain, device.name)
-        entries += [Entry(_content(name, device), tuple(notes))] if device.groups else []
-        spare += [] if device.groups else notes
-    return Imported(tuple(entries), tuple(spare))
+        if device.dangerous and not source.dangerous:
+            settings.notes += [*notes, value.note(f"{name} is left out; --dangerous takes it over")]
+        elif device.groups:
+            entries.append(Entry(_content(name, device), tuple(notes)))
+        else:
+            settings.notes += notes
+    return Imported(tuple(entries), tuple(settings.notes))
 
 
 def _content(name: str, device: Device) -> dict[str, object]:
@@ -126,6 +129,8 @@ def _content(name: str, device: Device) -> dict[str, object]:
         content["count"] = counts.pop()
     if permissions != "rw":
         content["permissions"] = permissions
+    if device.dangerous:
+        content["dangerous"] = True
     return content | {"ids": "gdp"}
 
 

@@ -27,6 +27,7 @@ class Path:
     read_only: bool = False
     limit: int = 1
     optional: bool = False
+    dangerous: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,14 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Device:
+    """One resource; its groups are alternatives."""
+
     name: str
     groups: tuple[Group, ...]
+
+    @property
+    def dangerous(self) -> bool:
+        return any(path.dangerous for group in self.groups for path in group.paths)
 
 
 def read_device(value: Value, notes: list[Note]) -> Device:
@@ -90,13 +97,16 @@ def _path(value: Value, notes: list[Note]) -> Path:
     found = value.fields(_PATH, notes)
     if "path" not in found:
         raise value.error("path is missing")
-    texts.check_danger(found["path"], found["path"].text(), notes)
     mount = _is_mount(found.get("type"), notes)
     useless = found.get("permissions" if mount else "readOnly")
     if useless:
         notes.append(useless.note(f"means nothing for a {'mount' if mount else 'device'}, left out"))
+    path = texts.from_go_glob(found["path"])
+    danger = texts.danger_of(path)
+    notes += [found["path"].note(danger)] if danger else []
     return Path(
-        path=texts.from_go_glob(found["path"]),
+        path=path,
+        dangerous=bool(danger),
         container=_container(found, notes),
         mount=mount,
         permissions=_permissions(found.get("permissions")),

@@ -5,13 +5,13 @@ out in the file, so the names are found here: in /dev where --dev was given, els
 """
 
 import re
-from collections.abc import Iterator
+from dataclasses import dataclass
 
 from plugwright.cli.imports import patterns, texts
 from plugwright.cli.imports.source import Entry, Imported, Source
 from plugwright.cli.imports.values import Note, Value
-from plugwright.errors import ConfigError
-from plugwright.model import natural_order
+from plugwright.errors import ConfigError, InvalidValue
+from plugwright.model import Resource, natural_order
 
 __all__ = ["recognises", "translate"]
 
@@ -19,7 +19,19 @@ _KEYS = ("devicematch", "nummaxdevices")
 _DOMAIN = "smarter-devices"
 _JETSON = "nvidia-gpu"
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
-_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_]{0,61}[A-Za-z0-9])?")  # no dot is left by then
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A node below /dev that a pattern stands for, and how many units there are of it."""
+
+    pattern: Value
+    name: str
+    count: int
+
+    @property
+    def danger(self) -> str:
+        return texts.danger_of(f"/dev/{self.name}")
 
 
 def recognises(source: Source) -> bool:
@@ -30,32 +42,44 @@ def recognises(source: Source) -> bool:
 def translate(source: Source) -> Imported:
     if source.root is None:
         raise ConfigError("smarter-device-manager has a file, there is none")
-    domain = source.domain or _DOMAIN
     notes: list[Note] = []
     entries: dict[str, Entry] = {}
     for value in source.root.items():
-        for entry in _entries(value, source.names, notes):
-            name = f"{domain}/{entry.content['name']}"
-            if name in entries:
-                notes.append(value.note(f"{name} is there already, by an earlier pattern; left out here"))
+        for node in _nodes(value, source.names, notes):
+            name = f"{source.domain or _DOMAIN}/{_NOT_IN_NAMES.sub('_', node.name)}"
+            reason = f"{name} is there already, by an earlier pattern" if name in entries else _why_not(node, name)
+            if not reason and node.danger and not source.dangerous:
+                reason = f"{node.danger}, --dangerous takes it over"
+            if reason:
+                notes.append(node.pattern.note(f"{reason}; left out"))
             else:
-                entries[name] = Entry({**entry.content, "name": name}, entry.notes)
+                entries[name] = _entry(name, node)
     return Imported(tuple(entries.values()), tuple(notes))
 
 
-def _entries(value: Value, known: tuple[str, ...] | None, notes: list[Note]) -> Iterator[Entry]:
+def _nodes(value: Value, known: tuple[str, ...] | None, notes: list[Note]) -> list[_Node]:
     found = value.fields(_KEYS, notes)
     if "devicematch" not in found:
         raise value.error("devicematch is missing")
     pattern, count = found["devicematch"], texts.count(found["nummaxdevices"]) if "nummaxdevices" in found else 0
     if pattern.text() == _JETSON:
         notes.append(pattern.note("the GPUs of a Jetson are not among our devices, left out"))
-    elif not count:
+        return []
+    if not count:
         notes.append(pattern.note("nummaxdevices is 0, so no pod ever gets one; left out"))
-    else:
-        names = _in_directory(pattern, known) if known is not None else _written_out(pattern, notes)
-        for name in sorted(names, key=natural_order):
-            yield from _entry(pattern, name, count, notes)
+        return []
+    names = _in_directory(pattern, known) if known is not None else _written_out(pattern, notes)
+    return [_Node(pattern, name, count) for name in sorted(names, key=natural_order)]
+
+
+def _why_not(node: _Node, name: str) -> str:
+    if ".." in node.name.split("/") or not node.name.isprintable():
+        return f"{node.name!r} is no path of a device"
+    try:
+        Resource(name)
+    except InvalidValue as error:
+        return str(error)
+    return ""
 
 
 def _in_directory(pattern: Value, known: tuple[str, ...]) -> list[str]:
@@ -83,16 +107,9 @@ def _written_out(pattern: Value, notes: list[Note]) -> list[str]:
     return names
 
 
-def _entry(pattern: Value, name: str, count: int, notes: list[Note]) -> Iterator[Entry]:
-    resource = _NOT_IN_NAMES.sub("_", name)
-    if _NAME.fullmatch(resource):
-        dangers: list[Note] = []
-        texts.check_danger(pattern, f"/dev/{name}", dangers)
-        yield Entry(_content(resource, name, count), tuple(dangers))
-    else:
-        notes.append(pattern.note(f"{resource!r} cannot be the name of a resource, left out"))
-
-
-def _content(resource: str, name: str, count: int) -> dict[str, object]:
-    path = {"path": texts.literal(f"/dev/{name}"), "type": "device"}
-    return {"name": resource, "paths": [path], "count": count, "ids": "index"}
+def _entry(name: str, node: _Node) -> Entry:
+    path = {"path": texts.literal(f"/dev/{node.name}"), "type": "device"}
+    content: dict[str, object] = {"name": name, "paths": [path], "count": node.count, "ids": "index"}
+    if node.danger:
+        return Entry(content | {"dangerous": True}, (node.pattern.note(node.danger),))
+    return Entry(content)

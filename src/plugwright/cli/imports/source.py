@@ -16,6 +16,7 @@ class Source:
     domain: str = ""
     flags: tuple[Value, ...] = ()
     environment: Mapping[str, Value] = field(default_factory=dict)
+    dangerous: bool = False  # --dangerous: what would take over the node is wanted
     names: tuple[str, ...] | None = None  # what is in /dev, where --dev was given
 
 

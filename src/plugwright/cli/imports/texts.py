@@ -6,11 +6,12 @@ from plugwright.cli.imports.values import Note, Value
 from plugwright.errors import InvalidValue
 from plugwright.model import Resource
 from plugwright.plugins.generic import danger
+from plugwright.plugins.generic.globbing import has_wildcard
 
 __all__ = [
     "alone",
-    "check_danger",
     "count",
+    "danger_of",
     "from_go_glob",
     "hexadecimal",
     "link_type",
@@ -42,11 +43,9 @@ def count(value: Value) -> int:
     return value.whole()
 
 
-def check_danger(value: Value, path: str, notes: list[Note]) -> None:
-    """No peer asks whether it hands out the node itself; we do."""
-    reason = danger.by_name(path)
-    if reason:
-        notes.append(value.note(f"{reason}: it stays Unhealthy until you write 'dangerous: true'"))
+def danger_of(path: str) -> str:
+    """Why a path would hand out the node itself, which no peer asks; empty if it would not."""
+    return "" if has_wildcard(path) else danger.by_name(path.rstrip("/"))
 
 
 def resource(value: Value, domain: str, name: str) -> str:
@@ -83,7 +82,7 @@ def link_type(value: Value) -> str:
 def from_go_glob(value: Value) -> str:
     """The same as a pattern of ours; Go negates with `^`, and takes the character after a `\\` as it is."""
     text, made, at = value.text(), "", 0
-    if not text.startswith("/") or ".." in text.split("/") or not text.isprintable():
+    if not text.startswith("/") or not text.strip("/") or ".." in text.split("/") or not text.isprintable():
         raise value.error(f"an absolute path without '..' is needed here, not {text!r}")
     while at < len(text):
         part, at = _go_part(value, text, at)
