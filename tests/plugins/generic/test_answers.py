@@ -51,6 +51,11 @@ def test_shared_nodes_are_given_once() -> None:
     assert nodes == ["/dev/kfd", "/dev/ttyUSB0", "/dev/ttyUSB7"]
 
 
+def test_braces_in_the_name_of_a_node_are_no_template() -> None:
+    odd = Unit("odd", (Member("/dev/{x}"), Member("/dev/{y", container_path="/dev/odd/")))
+    assert [node.container_path for node in answer(NAME, Handing(), [odd]).nodes] == ["/dev/{x}", "/dev/odd/{y"]
+
+
 def test_two_nodes_at_one_place_are_refused() -> None:
     with pytest.raises(PluginError, match=r"/dev/ttyUSB0 and /dev/ttyUSB7 would both be /dev/modem"):
         answer(NAME, Handing(remap={"/dev/ttyUSB*": "/dev/modem"}), [FIRST, SECOND])

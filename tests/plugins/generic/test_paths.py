@@ -9,6 +9,7 @@ from tests.plugins.generic.machines import Machine, found
 
 from plugwright.errors import InvalidValue
 from plugwright.plugins.generic import globbing
+from plugwright.plugins.generic.answers import Handing, answer
 from plugwright.plugins.generic.grouping import By, Group, GroupSelector, Together
 from plugwright.plugins.generic.paths import PathPattern, PathSelector, PathType
 from plugwright.plugins.generic.units import Member, Unit
@@ -93,7 +94,8 @@ def test_files_sockets_and_directories_are_mounted(machine: Machine) -> None:
 )
 def test_a_path_in_the_container_may_be_another(machine: Machine, to: str, inside: str) -> None:
     machine.node("ttyACM0")
-    assert only(machine, "/dev/ttyACM*", to=to).members[0].container_path == inside
+    [node] = answer("example.com/modem", Handing(), [only(machine, "/dev/ttyACM*", to=to)]).nodes
+    assert node.container_path == inside
 
 
 def test_a_link_is_handed_out_as_it_is_while_only_root_can_change_it(machine: Machine) -> None:

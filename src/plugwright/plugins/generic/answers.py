@@ -75,7 +75,9 @@ def members_of(handing: Handing, unit: Unit, place: int) -> list[Member]:
 
 def _inside(handing: Handing, member: Member, facts: Mapping[str, str]) -> str:
     remapped = next((to for host, to in handing.remap.items() if pattern(host)(member.path)), "")
-    path = templates.fill(remapped or member.container_path or member.path, facts)
+    wanted = remapped or member.container_path
+    # The name of a node is no template, even if it has braces.
+    path = templates.fill(wanted, facts) if wanted else member.path
     return f"{path}{PurePosixPath(member.path).name}" if path.endswith("/") else path
 
 

@@ -7,6 +7,7 @@ again when a container gets the device: a disk may have been mounted in between.
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from plugwright.plugins.generic.units import Member
@@ -21,13 +22,14 @@ _NODES = {
     "/dev/port": "the ports of the node",
     "/dev/mapper/control": "the node's disks",
 }
+_MSR = 202  # the major number of /dev/cpu/N/msr
 _NUMBERS = {(1, 1): "/dev/mem", (1, 2): "/dev/kmem", (1, 4): "/dev/port", (10, 236): "/dev/mapper/control"}
 _SOCKETS = (
     "containerd.sock", "crio.sock", "cri-dockerd.sock", "docker.sock", "dockershim.sock", "kubelet.sock", "podman.sock",
 )  # fmt: skip
 _DIRECTORIES = (
     "/run/containerd", "/run/crio", "/run/k3s", "/run/podman", "/var/lib/kubelet", "/var/lib/containerd",
-    "/var/lib/containers", "/var/lib/docker", "/run/docker", "/run/systemd", "/run/dbus",
+    "/var/lib/containers", "/var/lib/docker", "/run/docker", "/run/systemd", "/run/dbus", "/etc/kubernetes",
 )  # fmt: skip
 _SYSTEM = ("/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/root", "/sbin", "/sys", "/usr")
 
@@ -41,9 +43,10 @@ def by_name(path: str) -> str:
         return f"{path} is the container runtime's"
     # /var/run is a link to /run everywhere, and a file may name either.
     real = PurePosixPath("/run", *place.parts[3:]) if place.parts[:3] == ("/", "var", "run") else place
-    inside = [each for each in _DIRECTORIES if real == PurePosixPath(each) or PurePosixPath(each).is_relative_to(real)]
-    if str(real) in _SYSTEM or inside:
-        return f"{path} is, or has in it, what rules the node ({inside[0] if inside else path})"
+    ruling = [PurePosixPath(each) for each in _DIRECTORIES]
+    near = [each for each in ruling if real.is_relative_to(each) or each.is_relative_to(real)]
+    if str(real) in _SYSTEM or near:
+        return f"{path} is, has in it or is a part of what rules the node ({near[0] if near else path})"
     return ""
 
 
@@ -57,9 +60,13 @@ def reason(host: Host, member: Member) -> str:
         status = host.seen(real).stat()
     except OSError:
         return ""  # that it is gone is said elsewhere
+    if stat.S_ISDIR(status.st_mode) and not member.mount:
+        return _inside(host, member, real)
     number = (os.major(status.st_rdev), os.minor(status.st_rdev))
     if stat.S_ISCHR(status.st_mode) and number in _NUMBERS:
         return by_name(_NUMBERS[number])
+    if stat.S_ISCHR(status.st_mode) and number[0] == _MSR:
+        return f"{real} sets the node's processors"
     return next((why for each in _blocks(host, real) if (why := in_use(host, each))), "")
 
 
@@ -81,6 +88,12 @@ def in_use(host: Host, block: Path) -> str:
     return ""
 
 
+def _inside(host: Host, member: Member, directory: str) -> str:
+    """Runtimes hand out every node below a directory; they follow no link there."""
+    inside = [host.path(each) for each in sysfs.entries(host.seen(directory)) if not each.is_symlink()]
+    return next((why for each in inside if (why := reason(host, replace(member, path=each, host_path=each)))), "")
+
+
 def _mounts(host: Host) -> Iterator[tuple[str, str, str]]:
     """Number, source and place of everything mounted: on the node, where we see its processes, and where we are."""
     for process in ("1", "self"):
@@ -93,12 +106,14 @@ def _mounts(host: Host) -> Iterator[tuple[str, str, str]]:
 
 def _blocks(host: Host, path: str) -> list[Path]:
     """The block devices that a node gives access to: its own, or the disk of a SCSI or NVMe generic node."""
-    name = PurePosixPath(path).name
-    if not path.startswith("/dev/"):
-        directory = host.directory_of(path)
-        return [directory] if directory and directory.joinpath("holders").exists() else []
-    if name.startswith("sg") and name[2:].isdecimal():
-        return sysfs.entries(host.sys / "class" / "scsi_generic" / name / "device" / "block")
+    # Its number says what a node is, whatever its name.
+    directory = host.directory_of(path)
+    if directory is None and not path.startswith("/dev/"):
+        return []
+    name = directory.name if directory else PurePosixPath(path).name
+    for kind in ("bsg", "scsi_generic"):
+        if host.sys.joinpath("class", kind, name).exists():
+            return sysfs.entries(host.sys / "class" / kind / name / "device" / "block")
     if name.startswith("ng") and name[2:3].isdecimal():
         name = f"nvme{name[2:]}"
     if name.startswith("nvme") and name[4:].isdecimal():  # the controller: all of its namespaces

@@ -82,13 +82,12 @@ def unit(host: Host, wanted: PathPattern, path: str) -> Unit:
 
 
 def member(host: Host, wanted: PathPattern, path: str) -> Member:
-    to = f"{wanted.to}{PurePosixPath(path).name}" if wanted.to.endswith("/") else wanted.to
     return Member(
         path=path,
         # A link that only root can change is handed out as it is: what it leads to may be another node tomorrow, and
         # runtimes follow it each time that a container starts.
         host_path=path if _is_trusted(host, path) else host.resolve(path),
-        container_path=to or path,
+        container_path=wanted.to,
         permissions=wanted.permissions,
         mount=_is_mount(host, wanted.type, path),
         read_only=wanted.read_only,
