@@ -27,6 +27,7 @@ class Checking:
         self._units: dict[str, Unit] = {}
         self._standings: dict[Key, Standing] = {}
         self._running: dict[Key, asyncio.Task[None]] = {}
+        self._asking: dict[Key, asyncio.Task[str | None]] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     def reason(self, unit: Unit) -> str:
@@ -40,7 +41,7 @@ class Checking:
         try:
             yield
         finally:
-            ending = [*paces, *self._running.values()]
+            ending = [*paces, *self._running.values(), *self._asking.values()]
             for task in ending:
                 task.cancel()
             await asyncio.gather(*ending, return_exceptions=True)
@@ -73,7 +74,7 @@ class Checking:
         name, place = key
         check = self._checks[place]
         async with self._slots:
-            fault = await self._ask(check, self._units[name]) if name in self._units else None
+            fault = await self._ask(key, self._units[name]) if name in self._units else None
         if fault is None or name not in self._units:
             return
         before = self._standings.get(key, Standing())
@@ -81,9 +82,20 @@ class Checking:
         if self._standings[key].reason != before.reason:
             self._news()
 
-    async def _ask(self, check: Check, unit: Unit) -> str | None:
-        try:
-            async with asyncio.timeout(check.timeout):
-                return await check.question.fault(self._host, unit)
-        except TimeoutError:
-            return f"a check did not end within {check.timeout:g} s"
+    async def _ask(self, key: Key, unit: Unit) -> str | None:
+        check = self._checks[key[1]]
+        asking = self._asking.get(key) or asyncio.create_task(_fault(check, self._host, unit))
+        self._asking[key] = asking
+        done, _ = await asyncio.wait([asking], timeout=check.timeout)
+        if not done and not check.question.stoppable:
+            return f"a check has not ended within {check.timeout:g} s"  # left to end; nobody asks again before
+        del self._asking[key]
+        if done:
+            return asking.result()
+        asking.cancel()
+        await asyncio.wait([asking])
+        return f"a check did not end within {check.timeout:g} s"
+
+
+async def _fault(check: Check, host: Host, unit: Unit) -> str | None:
+    return await check.question.fault(host, unit)

@@ -5,7 +5,6 @@ Each check says what is wrong, nothing if all is well, or None when it cannot be
 """
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,12 +19,15 @@ from plugwright.sdk.sysfs import Host
 
 __all__ = ["Check", "Command", "Driver", "File", "Http", "Link", "Question", "facts_of"]
 
-logger = logging.getLogger(__name__)
-
 _LONGEST = 200  # of what a command says
 
 
 class Question(Protocol):
+    """`stoppable`: cancelling it ends it; a thread that waits for a driver goes on."""
+
+    @property
+    def stoppable(self) -> bool: ...
+
     async def fault(self, host: Host, unit: Unit) -> str | None: ...
 
 
@@ -41,6 +43,10 @@ class Check:
 class Link:
     """One port up is enough: an adapter with two ports is often wired with one."""
 
+    @property
+    def stoppable(self) -> bool:
+        return True
+
     async def fault(self, host: Host, unit: Unit) -> str | None:
         if unit.directory is None or (unit.anchor is not None and not unit.directory.exists()):
             return None  # a pod has it in a network namespace of its own
@@ -53,6 +59,10 @@ class Link:
 @dataclass(frozen=True, slots=True)
 class Driver:
     name: str = "*"
+
+    @property
+    def stoppable(self) -> bool:
+        return True
 
     async def fault(self, host: Host, unit: Unit) -> str | None:
         places = [unit.directory, unit.anchor] if unit.directory else []
@@ -71,6 +81,10 @@ class File:
     differs: Sequence[str] = ()
     below: float | None = None
     above: float | None = None
+
+    @property
+    def stoppable(self) -> bool:
+        return False
 
     async def fault(self, host: Host, unit: Unit) -> str | None:
         path = self._place(host, unit)
@@ -117,6 +131,10 @@ class Http:
     address: str
     timeout: float = 5.0
 
+    @property
+    def stoppable(self) -> bool:
+        return False
+
     async def fault(self, host: Host, unit: Unit) -> str | None:
         address = templates.fill(self.address, facts_of(unit))
         return await threads.in_thread(f"ask {address}", lambda: self._ask(address))
@@ -140,6 +158,10 @@ class Command:
     """Exit status 0 is good; else the last line that it wrote is the reason."""
 
     words: Sequence[str]
+
+    @property
+    def stoppable(self) -> bool:
+        return True
 
     async def fault(self, host: Host, unit: Unit) -> str | None:
         words = [templates.fill(each, facts_of(unit)) for each in self.words]

@@ -167,7 +167,7 @@ def _identity(unit: Unit) -> set[str]:
 
 
 def _one_of_each(available: Sequence[Device], chosen: Sequence[Device]) -> list[Device]:
-    """A copy of each unit that is used least among those chosen; of a unit with many free copies first."""
+    """A copy of each unit of which the fewest are chosen, and of those of each that has the most left."""
     taken = {device.id for device in chosen}
     free: dict[object, list[Device]] = {}
     for device in available:
@@ -176,4 +176,5 @@ def _one_of_each(available: Sequence[Device], chosen: Sequence[Device]) -> list[
     used = [device.attributes.get("unit") for device in chosen]
     least = min((used.count(unit) for unit in free), default=0)
     fresh = [copies for unit, copies in free.items() if used.count(unit) == least]
-    return [copies[0] for copies in sorted(fresh, key=len, reverse=True)]
+    most = max(map(len, fresh), default=0)
+    return [copies[0] for copies in fresh if len(copies) == most]
