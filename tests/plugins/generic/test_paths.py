@@ -254,3 +254,17 @@ def test_all_together_works_while_one_part_does(machine: Machine) -> None:
     assert unit.facts == {"rdma": "a,b"}
     assert Together(Found(bad)).find(machine.host)[0].fault == "broken"
     assert Together(Found()).find(machine.host) == []
+
+
+def test_names_that_differ_in_what_no_id_holds_are_two_devices(machine: Machine) -> None:
+    for name in ("t!", "t*", "a b", "a-b", "a/b"):
+        machine.node(name)
+    found = machine.find(PathSelector([PathPattern(path="/dev/*"), PathPattern(path="/dev/a/b")]))
+    assert sorted(unit.members[0].path for unit in found.values()) == [
+        "/dev/a",
+        "/dev/a b",
+        "/dev/a-b",
+        "/dev/a/b",
+        "/dev/t!",
+        "/dev/t*",
+    ]

@@ -64,4 +64,6 @@ def _gdp(unit: Unit, copy: int) -> str:
 
 def _with_place(unit: Unit) -> str:
     place = unit.facts.get("port") or unit.facts.get("pci") or "".join(member.path for member in unit.members)
-    return stable(unit.id, place if len(place) < 20 else f"{zlib.crc32(place.encode()):08x}")
+    # What loses a character on the way into an id may be the same as another: /dev/t! and /dev/t*.
+    plain = len(place) < 20 and not _UNPRINTED.search(place)
+    return stable(unit.id, place if plain else f"{zlib.crc32(place.encode()):08x}")
