@@ -14,6 +14,7 @@ from plugwright.plugins.generic import ids, templates
 from plugwright.plugins.generic.answers import Handing, answer
 from plugwright.plugins.generic.ids import Naming
 from plugwright.plugins.generic.units import Member, Unit, matches, pattern
+from plugwright.sdk import cdi
 
 NAME = "example.com/serial"
 FIRST = Unit("usb-1", (Member("/dev/ttyUSB0"),), {"serial": "A", "pci": "0000:00:14.0"}, numa=(1,))
@@ -105,9 +106,10 @@ def test_names_can_be_those_of_other_plugins() -> None:
 
 
 @given(st.lists(st.text(), min_size=1, max_size=4), st.integers(0, 99_999))
-def test_every_name_is_one_that_the_kubelet_takes(parts: list[str], copy: int) -> None:
+def test_every_name_is_one_that_the_kubelet_and_cdi_take(parts: list[str], copy: int) -> None:
     [*_, (name, _)] = ids.copies(Naming.STABLE, [Unit(ids.stable(*parts))], copy % 3 + 1)
     assert Device(name).id == name
+    assert cdi.split_name(f"example.com/thing={ids.stable(*parts)}") == ("example.com/thing", ids.stable(*parts))
     assert Device(f"{ids.stable(*parts)}::{copy}").healthy
     assert ids.stable(*parts) == ids.stable(*parts)
 
