@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.sdk.actors import listening
 
+from plugwright.sdk.ears import Ears
 from plugwright.sdk.hotplug import Hotplug, Pace
 from plugwright.sdk.uevents import Uevent
 
@@ -35,10 +36,14 @@ class Kernel:
         return event.subsystem == "usb"
 
 
+def forbidden() -> socket.socket:
+    raise PermissionError(1, "Operation not permitted")
+
+
 @asynccontextmanager
 async def watching(pace: Pace = PATIENT) -> AsyncIterator[tuple[Hotplug, Kernel]]:
     kernel = Kernel()
-    hotplug = Hotplug(kernel.accept, kernel.listen, pace)
+    hotplug = Hotplug(kernel.accept, Ears(kernel.listen), pace)
     try:
         async with asyncio.timeout(20), hotplug.watching():
             yield hotplug, kernel
@@ -112,11 +117,8 @@ async def test_a_directory_that_is_made_anew_is_followed(tmp_path: Path) -> None
 
 
 async def test_without_leave_to_listen_there_is_a_look_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
-    def forbidden() -> socket.socket:
-        raise PermissionError(1, "Operation not permitted")
-
-    with listening("plugwright.sdk.hotplug", caplog) as ear:
-        hotplug = Hotplug(listen=forbidden, pace=Pace(rescan=3600, blind=0.01))
+    with listening("plugwright.sdk.ears", caplog) as ear:
+        hotplug = Hotplug(ears=Ears(forbidden), pace=Pace(rescan=3600, blind=0.01))
         async with asyncio.timeout(20), hotplug.watching():
             await hotplug.change([])
         await ear.hears("no uevents, looking now and then: [Errno 1] Operation not permitted")
@@ -131,3 +133,29 @@ async def test_someone_else_may_ask_for_a_look() -> None:
     async with watching() as (hotplug, _):
         hotplug.touch()
         await hotplug.change([])
+
+
+async def test_all_who_wait_share_one_ear_and_each_hears_of_its_own(tmp_path: Path) -> None:
+    ears = Ears(forbidden)
+    first, second = Hotplug(ears=ears, pace=PATIENT), Hotplug(ears=ears, pace=PATIENT)
+    mine, yours = tmp_path / "mine", tmp_path / "yours"
+    mine.mkdir()
+    yours.mkdir()
+    before = inotify_instances()
+    async with asyncio.timeout(20), second.watching():
+        async with first.watching():
+            assert inotify_instances() == before + 1
+            await first.change([mine])
+            await second.change([yours])
+            changes = [asyncio.create_task(first.change([mine])), asyncio.create_task(second.change([yours]))]
+            await asyncio.sleep(0)
+            mine.joinpath("node").touch()
+            await changes[0]
+            assert not changes[1].done()
+        yours.joinpath("node").touch()  # the other goes on when one has left
+        await changes[1]
+    assert inotify_instances() == before
+
+
+def inotify_instances() -> int:
+    return sum("inotify" in str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink())

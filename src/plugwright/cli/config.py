@@ -18,6 +18,7 @@ from plugwright.errors import ConfigError, InvalidValue
 from plugwright.model import Resource
 from plugwright.plugins.generic.units import Selector
 from plugwright.plugins.mock import Links, Mock, MockOptions
+from plugwright.sdk.ears import Ears
 from plugwright.sdk.plugin import Plugin
 
 __all__ = ["Config", "ConfigFile", "MockEntry", "ResourceEntry", "effective", "load", "quantity", "read"]
@@ -63,10 +64,10 @@ class Config:
         """The plugins it asks for; those that `before` asked for in the same way are those of `serving`."""
         alike = before is not None and _context(before.file) == _context(self.file)
         unchanged = {entry.name: entry for entry in before.file.resources} if before is not None and alike else {}
-        made = []
+        made, ears = [], Ears()
         for entry in self.file.resources:
             kept = (serving or {}).get(entry.name) if unchanged.get(entry.name) == entry else None
-            made.append(kept or _plugin(entry, self.file))
+            made.append(kept or _plugin(entry, self.file, ears))
         return made
 
 
@@ -136,7 +137,7 @@ def _check_entry(document: Document, index: int, file: ConfigFile) -> None:
     except InvalidValue as error:
         raise document.error(f"{place}.name", str(error)) from error
     try:
-        _plugin(entry, file)
+        _plugin(entry, file, Ears())
     except (ConfigError, InvalidValue) as error:
         raise document.error(f"{place}.{kinds[0]}", str(error)) from error
 
@@ -154,10 +155,10 @@ def _values(entry: ResourceEntry) -> Iterator[tuple[str, object]]:
             yield f"{kind}.{name}", value
 
 
-def _plugin(entry: ResourceEntry, file: ConfigFile) -> Plugin:
+def _plugin(entry: ResourceEntry, file: ConfigFile, ears: Ears) -> Plugin:
     [kind] = _kinds(entry)
     if kind in config_generic.KINDS:
-        return generic.plugin(entry.name, entry, file.host, _taken(entry, file))
+        return generic.plugin(entry.name, entry, generic.Shared(file.host, ears, _taken(entry, file)))
     return _KINDS[kind](entry.name, getattr(entry, kind))
 
 

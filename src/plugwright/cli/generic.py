@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +39,25 @@ from plugwright.plugins.generic.rdma import RdmaFilter, RdmaSelector
 from plugwright.plugins.generic.units import PciFilter, Selector
 from plugwright.plugins.generic.usb import UsbFilter, UsbSelector
 from plugwright.sdk import cdi
+from plugwright.sdk.ears import Ears
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.sysfs import Host
 
-__all__ = ["plugin", "selector"]
+__all__ = ["Shared", "plugin", "selector"]
 
 _ID = re.compile("(0x)?[0-9a-fA-F]{4}")
 
 
-def plugin(resource: str, entry: GenericKeys, host: HostEntry, taken: Sequence[Selector] = ()) -> Plugin:
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all resources of a file have in common; `taken` is what others keep to themselves."""
+
+    host: HostEntry
+    ears: Ears
+    taken: Sequence[Selector] = ()
+
+
+def plugin(resource: str, entry: GenericKeys, shared: Shared) -> Plugin:
     kind = _kind(entry)
     naming = Naming(entry.ids)
     options = Options(
@@ -55,15 +66,15 @@ def plugin(resource: str, entry: GenericKeys, host: HostEntry, taken: Sequence[S
         naming=naming,
         handing=_handing(entry, kind),
         checks=[_check(each) for each in _list(entry.health)],
-        taken=taken,
+        taken=shared.taken,
         topology=entry.topology,
         dangerous=entry.dangerous,
-        specs=_spec_directory(resource, host) if entry.cdi else None,
-        info_directory=Path(host.device_info) if kind == "pci" else None,
+        specs=_spec_directory(resource, shared.host) if entry.cdi else None,
+        info_directory=Path(shared.host.device_info) if kind == "pci" else None,
     )
     if not entry.dangerous:
         _refuse_danger(entry)
-    return Generic(resource, options, Surroundings(host=Host(Path(host.root))))
+    return Generic(resource, options, Surroundings(host=Host(Path(shared.host.root)), ears=shared.ears))
 
 
 def selector(entry: GenericKeys) -> Selector:

@@ -10,4 +10,6 @@ from tests.plugins.generic.machines import Machine
 def machine(tmp_path: Path) -> Machine:
     root = tmp_path / "machine"
     root.mkdir()
-    return Machine(root)
+    machine = Machine(root)
+    machine.write("/proc/2/comm", "kthreadd")
+    return machine

@@ -95,6 +95,13 @@ def test_a_disk_that_nobody_uses_may_be_handed_out(disks: Machine) -> None:
     assert [why(disks, path) for path in ("/dev/sda", "/dev/nvme0n1", "/dev/nvme0", "/dev/ng0n1")] == [""] * 4
 
 
+def test_a_disk_is_not_handed_out_where_its_users_cannot_be_seen(disks: Machine) -> None:
+    disks.write("/proc/2/comm", "plugwright")  # a pod sees only its own processes, and mounts
+    assert why(disks, "/dev/sda") == "/dev/sda is a disk, and who uses it cannot be seen from here (hostPID)"
+    disks.node("ttyUSB0")
+    assert why(disks, "/dev/ttyUSB0") == ""
+
+
 def test_a_disk_is_in_use_with_any_of_its_partitions(disks: Machine) -> None:
     disks.mounted("8:2", "/data", "/dev/disk/by-uuid/1234")
     assert why(disks, "/dev/sda") == "/dev/sda2 holds a file system, mounted at /data"

@@ -1,5 +1,6 @@
 """A resource of ordinary devices, served: hot-plug, health, sharing, CDI."""
 
+import fcntl
 import json
 import os
 import socket
@@ -23,10 +24,12 @@ from plugwright.plugins.generic.plugin import Generic, Options, Surroundings
 from plugwright.plugins.generic.units import Selector
 from plugwright.plugins.generic.usb import UsbFilter, UsbSelector
 from plugwright.sdk import cdi
+from plugwright.sdk.ears import Ears
 from plugwright.sdk.hotplug import Pace
 from tiny_kubelet import TinyKubelet
 
 NAME = "example.com/thing"
+LOOP_ADD, LOOP_REMOVE = 0x4C80, 0x4C81
 PATIENT = Pace(rescan=3600, blind=3600, burst=0.001, gap=0)
 FTDI = UsbSelector([UsbFilter(vendor=["0403"])])
 
@@ -55,7 +58,7 @@ def generic(machine: Machine, selector: Selector, kernel: Kernel | None = None, 
     def deaf() -> socket.socket:
         raise PermissionError(1, "Operation not permitted")
 
-    around = Surroundings(host=machine.host, listen=kernel.listen if kernel else deaf, pace=PATIENT)
+    around = Surroundings(host=machine.host, ears=Ears(kernel.listen if kernel else deaf), pace=PATIENT)
     return Generic(NAME, Options(selector=selector, **more), around)  # type: ignore[arg-type]
 
 
@@ -267,6 +270,25 @@ async def test_the_nodes_of_this_machine_are_served(kubelet: TinyKubelet, settin
         assert {"fuse", "fuse::1", "null", "null::1"} <= set(thing.devices)
         [answer] = await thing.client.allocate(["fuse", "null"])
     assert answer.nodes == (DeviceNode("/dev/fuse"), DeviceNode("/dev/null"))
+
+
+def may_make_loop_devices() -> bool:
+    return os.geteuid() == 0 and Path("/dev/loop-control").exists()
+
+
+@pytest.mark.skipif(not may_make_loop_devices(), reason="making a loop device needs root and the loop driver")
+async def test_a_device_that_the_kernel_makes_is_served_at_once(kubelet: TinyKubelet, settings: Settings) -> None:
+    number = 7000 + os.getpid() % 1000
+    plugin = Generic(NAME, Options(selector=paths(f"/dev/loop{number}")))
+    with Path("/dev/loop-control").open("rb+", buffering=0) as control:
+        async with serving(plugin, settings=settings):
+            await kubelet.until(lambda each: NAME in each.endpoints and each.endpoints[NAME].lists)
+            fcntl.ioctl(control, LOOP_ADD, number)
+            try:
+                await kubelet.health(NAME, f"loop{number}", "Healthy")
+            finally:
+                fcntl.ioctl(control, LOOP_REMOVE, number)
+            await kubelet.health(NAME, f"loop{number}", "Unhealthy")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="making a device node needs root")

@@ -72,6 +72,8 @@ def reason(host: Host, member: Member) -> str:
 
 def in_use(host: Host, block: Path) -> str:
     """Who uses a block device, or a part of it; empty if nobody does. `block` is its directory in /sys."""
+    if sysfs.attribute(host.proc / "2", "comm") != "kthreadd":  # only the node's own /proc has the kernel's threads
+        return f"/dev/{block.name} is a disk, and who uses it cannot be seen from here (hostPID)"
     mounts = {number: place for number, _, place in _mounts(host)}
     sources = {host.resolve(source): place for _, source, place in _mounts(host) if source.startswith("/dev/")}
     swaps = {line.split()[0] for line in sysfs.attribute(host.proc, "swaps").splitlines()[1:]}

@@ -4,8 +4,7 @@ What to look for is a selector's business, what a container gets `answers`', wha
 """
 
 import logging
-import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,7 +16,8 @@ from plugwright.plugins.generic.checking import Checking
 from plugwright.plugins.generic.checks import Check
 from plugwright.plugins.generic.ids import Naming
 from plugwright.plugins.generic.units import Selector, Unit
-from plugwright.sdk import cdi, preference, threads, uevents
+from plugwright.sdk import cdi, preference, threads
+from plugwright.sdk.ears import Ears
 from plugwright.sdk.hotplug import Hotplug, Pace
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.sysfs import Host
@@ -50,10 +50,10 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """The machine, and how news of it come."""
+    """The machine, and how news of it come. Resources of one process share their `ears`."""
 
     host: Host = field(default_factory=Host)
-    listen: Callable[[], socket.socket] = uevents.listen
+    ears: Ears = field(default_factory=Ears)
     pace: Pace = field(default_factory=Pace)
 
 
@@ -68,7 +68,7 @@ class Generic(Plugin):
 
     async def discover(self) -> AsyncIterator[list[Device]]:
         host, selector = self._around.host, self._options.selector
-        hotplug = Hotplug(selector.concerns, self._around.listen, self._around.pace)
+        hotplug = Hotplug(selector.concerns, self._around.ears, self._around.pace)
         checking = Checking(host, self._options.checks, hotplug.touch)
         async with hotplug.watching(), checking.running():
             while True:
