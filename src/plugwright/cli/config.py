@@ -11,12 +11,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from plugwright.cli import config_generic, documents, generic
+from plugwright.cli import config_generic, documents
 from plugwright.cli.config_generic import GenericKeys, HostEntry
 from plugwright.cli.documents import Document
 from plugwright.errors import ConfigError, InvalidValue
 from plugwright.model import Resource
-from plugwright.plugins.generic.units import Selector
 from plugwright.plugins.mock import Links, Mock, MockOptions
 from plugwright.sdk.ears import Ears
 from plugwright.sdk.plugin import Plugin
@@ -158,14 +157,13 @@ def _values(entry: ResourceEntry) -> Iterator[tuple[str, object]]:
 def _plugin(entry: ResourceEntry, file: ConfigFile, ears: Ears) -> Plugin:
     [kind] = _kinds(entry)
     if kind in config_generic.KINDS:
-        return generic.plugin(entry.name, entry, generic.Shared(file.host, ears, _taken(entry, file)))
+        from plugwright.cli import generic  # 2 MiB, for those who use it
+
+        above = file.resources[: file.resources.index(entry)]
+        return generic.plugin(
+            entry.name, entry, generic.Shared(file.host, ears, [each for each in above if each.exclusive])
+        )
     return _KINDS[kind](entry.name, getattr(entry, kind))
-
-
-def _taken(entry: ResourceEntry, file: ConfigFile) -> list[Selector]:
-    """What resources further up in the file keep to themselves."""
-    above = file.resources[: file.resources.index(entry)]
-    return [generic.selector(each) for each in above if each.exclusive]
 
 
 def _context(file: ConfigFile) -> object:

@@ -50,11 +50,11 @@ _ID = re.compile("(0x)?[0-9a-fA-F]{4}")
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all resources of a file have in common; `taken` is what others keep to themselves."""
+    """What all resources of a file have in common; `above` are those further up that keep their devices."""
 
     host: HostEntry
     ears: Ears
-    taken: Sequence[Selector] = ()
+    above: Sequence[GenericKeys] = ()
 
 
 def plugin(resource: str, entry: GenericKeys, shared: Shared) -> Plugin:
@@ -66,7 +66,7 @@ def plugin(resource: str, entry: GenericKeys, shared: Shared) -> Plugin:
         naming=naming,
         handing=_handing(entry, kind),
         checks=[_check(each) for each in _list(entry.health)],
-        taken=shared.taken,
+        taken=[selector(each) for each in shared.above],
         topology=entry.topology,
         dangerous=entry.dangerous,
         specs=_spec_directory(resource, shared.host) if entry.cdi else None,
