@@ -213,3 +213,30 @@ def test_either_it_is_refused_in_one_line_or_run_takes_it(whose: str, data: st.D
         assert isinstance(result.exception, ConfigError)
         assert result.stdout == ""
         assert "what was made of it" not in str(result.exception)
+
+
+KEYS = st.sampled_from(
+    [
+        "apiVersion", "kind", "data", "items", "spec", "template", "containers", "args", "command", "env", "name",
+        "value", "devices", "groups", "paths", "path", "usb", "vendor", "product", "count", "resourceList",
+        "resourceName", "selectors", "vendors", "pfNames", "configList", "rdmaHcaMax", "devicematch", "nummaxdevices",
+    ]
+)  # fmt: skip
+SCALARS = st.sampled_from(
+    ["", "v1", "ConfigMap", "DaemonSet", "List", "--device", "-x", "a1", "/dev/a", "{", "- a", "^a$", "8086", "é\0"]
+) | (st.none() | st.booleans() | st.integers(-2, 10**20) | st.floats(allow_nan=False))
+ANYTHING = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5))
+
+
+@pytest.mark.parametrize("whose", FILES)
+@UNHURRIED
+@given(content=ANYTHING)
+def test_nothing_is_too_strange(whose: str, content: object) -> None:
+    result = run("--from", whose, "-", text=yaml.safe_dump(content))
+    assert result.exit_code == 0 or isinstance(result.exception, ConfigError), result.exception
+
+
+@given(text=st.text())
+def test_no_text_is_too_strange(text: str) -> None:
+    result = run("-", text=text.replace("\r", ""))
+    assert result.exit_code in (0, 2) or isinstance(result.exception, ConfigError), result.exception

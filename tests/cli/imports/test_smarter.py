@@ -29,6 +29,12 @@ def test_endless_numbers_are_written_out_in_their_order() -> None:
     assert notes(translate, given) == ["1: [0].devicematch: '^ttyUSB[0-9]*$' is written out for the numbers 0 to 15"]
 
 
+def test_very_many_names_are_said() -> None:
+    text = "".join(match(f"^{name}[0-9]*$") for name in ("ttyS", "ttyUSB", "video"))
+    assert any(note.startswith("1: 48 resources, most of which") for note in notes(translate, source(text)))
+    assert len(notes(translate, source(text, names=("video0",)))) == 0
+
+
 def test_in_a_directory_the_names_are_those_that_are_there() -> None:
     given = source(match("vcsm.*") + match("video0$") + match("^odd"), names=NAMES)
     assert sorted(resources(translate, given)) == [

@@ -18,6 +18,7 @@ __all__ = ["recognises", "translate"]
 _KEYS = ("devicematch", "nummaxdevices")
 _DOMAIN = "smarter-devices"
 _JETSON = "nvidia-gpu"
+_MANY = 32
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -54,6 +55,9 @@ def translate(source: Source) -> Imported:
                 notes.append(node.pattern.note(f"{reason}; left out"))
             else:
                 entries[name] = _entry(name, node)
+    if len(entries) > _MANY and source.names is None:
+        what = f"{len(entries)} resources, most of which will have no device: on a node, --dev /dev takes what is there"
+        notes.append(source.root.note(what))
     return Imported(tuple(entries.values()), tuple(notes))
 
 
