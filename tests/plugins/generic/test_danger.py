@@ -51,6 +51,16 @@ def test_a_link_does_not_hide_it(machine: Machine) -> None:
     assert "container runtime" in why(machine, "/opt/socket")
 
 
+def test_a_directory_that_is_mounted_with_it_inside_is_the_same(machine: Machine) -> None:
+    machine.write("/opt/runtime/docker.sock")
+    machine.write("/opt/other/file")
+    assert (
+        danger.reason(machine.host, Member("/opt/runtime", mount=True))
+        == "/opt/runtime has docker.sock in it, the container runtime's"
+    )
+    assert danger.reason(machine.host, Member("/opt/other", mount=True)) == ""
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="making device nodes needs root")
 def test_another_name_does_not_hide_it(machine: Machine) -> None:
     (machine.root / "dev").mkdir()

@@ -194,6 +194,20 @@ async def test_a_new_device_is_not_called_good_before_it_was_checked(machine: Ma
         await turns(made, news, asked, "a check did not end within 1.2 s")
 
 
+async def test_a_whole_is_as_good_as_its_parts(machine: Machine) -> None:
+    states = [machine.write(f"/state/{name}", "live") for name in "ab"]
+    parts = tuple(Unit(name, facts={"name": name}) for name in "ab")
+    strict, lenient = Unit("strict", parts=parts), Unit("lenient", parts=parts, one_is_enough=True)
+    question = File(path="/state/{name}", equals=["live"])
+    broken = "/state/{name} is 'dead', not 'live'"
+    for dead, reasons in ((0, ("", "")), (1, (broken, "")), (2, (broken, broken))):
+        for path in states[:dead]:
+            path.write_text("dead")
+        async with checking(machine, Check(question=question, every=3600)) as (made, _):
+            await made.take([strict, lenient])
+            assert (made.reason(strict), made.reason(lenient)) == reasons
+
+
 class Hanging:
     """A driver that never answers, until it is let go."""
 

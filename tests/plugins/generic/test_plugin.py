@@ -95,6 +95,23 @@ async def test_a_device_that_is_replugged_comes_back_as_itself(
     assert (before.env["PORT"], after.env["PORT"]) == ("/dev/ttyUSB0", "/dev/ttyUSB4")
 
 
+async def test_a_device_keeps_its_name_when_its_clone_comes(
+    machine: Machine, kernel: Kernel, kubelet: TinyKubelet, settings: Settings
+) -> None:
+    machine.usb("1-2", "0403:6001", "0123456789")
+    async with serving(generic(machine, FTDI, kernel), settings=settings):
+        await kubelet.endpoint(NAME)
+        machine.usb("1-1", "0403:6001", "0123456789", number=5)
+        kernel.say("add", "usb")
+        thing = await kubelet.endpoint(NAME, 2)
+        assert {name: device.healthy for name, device in thing.devices.items()} == {
+            "usb-0403-6001-0123456789": True,
+            "usb-0403-6001-0123456789-1-1": True,
+        }
+        [answer] = await thing.client.allocate(["usb-0403-6001-0123456789"])
+    assert answer.nodes == (DeviceNode("/dev/bus/usb/001/004"),)
+
+
 async def test_without_uevents_a_new_node_is_seen_by_inotify(
     machine: Machine, kubelet: TinyKubelet, settings: Settings
 ) -> None:

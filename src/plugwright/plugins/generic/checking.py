@@ -98,4 +98,10 @@ class Checking:
 
 
 async def _fault(check: Check, host: Host, unit: Unit) -> str | None:
-    return await check.question.fault(host, unit)
+    """Of a unit, or of its parts: one that is broken breaks the whole, unless one is enough."""
+    results = [await check.question.fault(host, each) for each in unit.parts or (unit,)]
+    known = [each for each in results if each is not None]
+    broken = [each for each in known if each]
+    if not known:
+        return None
+    return broken[0] if broken and not (unit.one_is_enough and len(broken) < len(known)) else ""

@@ -62,6 +62,9 @@ def reason(host: Host, member: Member) -> str:
         return ""  # that it is gone is said elsewhere
     if stat.S_ISDIR(status.st_mode) and not member.mount:
         return _inside(host, member, real)
+    inside = _sockets_in(host.seen(real)) if stat.S_ISDIR(status.st_mode) else []
+    if inside:
+        return f"{real} has {inside[0]} in it, the container runtime's"
     number = (os.major(status.st_rdev), os.minor(status.st_rdev))
     if stat.S_ISCHR(status.st_mode) and number in _NUMBERS:
         return by_name(_NUMBERS[number])
@@ -94,6 +97,10 @@ def _inside(host: Host, member: Member, directory: str) -> str:
     """Runtimes hand out every node below a directory; they follow no link there."""
     inside = [host.path(each) for each in sysfs.entries(host.seen(directory)) if not each.is_symlink()]
     return next((why for each in inside if (why := reason(host, replace(member, path=each, host_path=each)))), "")
+
+
+def _sockets_in(directory: Path) -> list[str]:
+    return [name for name in _SOCKETS if directory.joinpath(name).exists()]
 
 
 def _mounts(host: Host) -> Iterator[tuple[str, str, str]]:

@@ -82,7 +82,7 @@ class Together:
     def find(self, host: Host) -> list[Unit]:
         found = self.parts.find(host)
         working = [unit for unit in found if not unit.fault and not unit.danger]
-        return [replace(joined(working or found), id="all")] if found else []
+        return [replace(joined(working or found), id="all", one_is_enough=True)] if found else []
 
     def directories(self, host: Host) -> Iterable[Path]:
         return self.parts.directories(host)
@@ -108,6 +108,7 @@ def joined(units: Sequence[Unit]) -> Unit:
         directory=units[0].directory,
         anchor=units[0].anchor,
         details={name: detail for unit in units for name, detail in unit.details.items()},
+        parts=tuple(units),
     )
 
 

@@ -4,13 +4,13 @@ import hashlib
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
 from plugwright.plugins.generic.units import Unit
 
-__all__ = ["Naming", "copies", "distinct", "stable"]
+__all__ = ["Naming", "copies", "distinct", "kept", "stable"]
 
 _LONGEST = 50  # of 63; the rest is for the number of a copy
 _UNPRINTED = re.compile(r"[^A-Za-z0-9_.:-]+")
@@ -39,6 +39,17 @@ def distinct(units: Sequence[Unit]) -> list[Unit]:
     counts = Counter(unit.id for unit in units)
     named = [unit if counts[unit.id] == 1 else replace(unit, id=_with_place(unit)) for unit in units]
     return list({unit.id: unit for unit in named}.values())
+
+
+def kept(before: Iterable[Unit], found: Sequence[Unit]) -> list[Unit]:
+    """The same units; one that was here before its clone came keeps the name that a pod may hold it by."""
+    names = {(unit.facts.get("serial"), unit.facts["port"]): unit.id for unit in before if unit.facts.get("port")}
+    taken = {unit.id for unit in found}
+    renamed = []
+    for unit in found:
+        name = names.get((unit.facts.get("serial"), unit.facts.get("port", "")), unit.id)
+        renamed.append(unit if name in taken else replace(unit, id=name))
+    return renamed
 
 
 def copies(naming: Naming, units: Sequence[Unit], count: int) -> Iterator[tuple[str, Unit]]:

@@ -107,9 +107,10 @@ class Generic(Plugin):
 
     def _look(self) -> tuple[list[Unit], list[Path]]:
         host, selector = self._around.host, self._options.selector
-        found = {unit.id: unit for unit in _without(selector.find(host), self._taken())}
+        units = ids.kept(self._units.values(), _without(selector.find(host), self._taken()))
+        found = {unit.id: self._vetted(unit) for unit in units}
         away = {name: unit for name, unit in self._units.items() if name not in found and _is_in_a_pod(unit)}
-        self._units = {name: self._vetted(unit) for name, unit in {**found, **away}.items()}
+        self._units = {**found, **away}
         return list(self._units.values()), list(selector.directories(host))
 
     def _taken(self) -> Iterable[Unit]:

@@ -41,7 +41,7 @@ class Unit:
     `facts` fill in templates. `fault` is why it cannot be used, as the hardware itself says; `danger` why it must not
     be, unless the operator says that it may. `directory` is its own in /sys. `anchor` stays in /sys while a pod has the
     unit in a network namespace of its own, where it is not seen. `count` is how many containers may have it at a time,
-    where that is not the resource's to say.
+    where that is not the resource's to say. A unit that others were joined to has them as `parts`.
     """
 
     id: str
@@ -53,6 +53,8 @@ class Unit:
     directory: Path | None = None
     anchor: Path | None = None
     count: int | None = None
+    parts: tuple["Unit", ...] = ()
+    one_is_enough: bool = False  # it works while one of its parts does
     details: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # for PCIDEVICE_…_INFO
 
 
