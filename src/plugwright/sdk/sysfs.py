@@ -60,13 +60,24 @@ class Host:
     def has(self, path: str) -> bool:
         """By stat: an unprivileged daemon may look at device nodes, never open them."""
         try:
-            self.seen(self.resolve(path)).stat()
+            self.stat(path)
         except OSError:
             return False
         return True
 
+    def stat(self, path: str) -> os.stat_result:
+        """Of what is at a path of the host, links followed; OSError where nothing is."""
+        return os.stat(path if self.is_whole else self.seen(self.resolve(path)))  # noqa: PTH116
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its `/` is ours."""
+        return str(self.root) == "/"
+
     def resolve(self, path: str) -> str:
         """The host's own path with every link followed, none of them out of `root`."""
+        if self.is_whole:
+            return os.path.realpath(path)
         done, left, links = PurePosixPath("/"), list(PurePosixPath(path).parts[:0:-1]), 0
         while left:
             part = left.pop()
@@ -86,7 +97,7 @@ class Host:
     def directory_of(self, path: str) -> Path | None:
         """The directory in /sys of a device node."""
         try:
-            status = self.seen(self.resolve(path)).stat()
+            status = self.stat(path)
         except OSError:
             return None
         kind = "block" if stat.S_ISBLK(status.st_mode) else "char" if stat.S_ISCHR(status.st_mode) else ""

@@ -14,7 +14,7 @@ from plugwright.plugins.generic.units import Member
 from plugwright.sdk import sysfs
 from plugwright.sdk.sysfs import Host
 
-__all__ = ["by_name", "in_use", "reason"]
+__all__ = ["by_name", "has_disk", "in_use", "reason"]
 
 _NODES = {
     "/dev/mem": "the memory of the node",
@@ -36,18 +36,21 @@ _SYSTEM = ("/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/ro
 
 def by_name(path: str) -> str:
     """Why a path may not be handed out, whatever is there; empty if it may."""
-    place = PurePosixPath(path)
     if path in _NODES:
         return f"{path} is {_NODES[path]}"
-    if place.name in _SOCKETS:
+    if path.rpartition("/")[2] in _SOCKETS:
         return f"{path} is the container runtime's"
     # /var/run is a link to /run everywhere, and a file may name either.
-    real = PurePosixPath("/run", *place.parts[3:]) if place.parts[:3] == ("/", "var", "run") else place
-    ruling = [PurePosixPath(each) for each in _DIRECTORIES]
-    near = [each for each in ruling if real.is_relative_to(each) or each.is_relative_to(real)]
-    if str(real) in _SYSTEM or near:
+    real = path.removeprefix("/var") if f"{path}/".startswith("/var/run/") else path
+    near = [each for each in _DIRECTORIES if _is_in(real, each) or _is_in(each, real)]
+    if real in _SYSTEM or near:
         return f"{path} is, has in it or is a part of what rules the node ({near[0] if near else path})"
     return ""
+
+
+def has_disk(host: Host, member: Member) -> bool:
+    """Whether it may be in use tomorrow though it is not today."""
+    return bool(_blocks(host, host.resolve(member.host_path)))
 
 
 def reason(host: Host, member: Member) -> str:
@@ -91,6 +94,10 @@ def in_use(host: Host, block: Path) -> str:
         if holders:
             return f"{path} is a part of {holders[0].name}"
     return ""
+
+
+def _is_in(path: str, directory: str) -> bool:
+    return f"{path}/".startswith(f"{directory.rstrip('/')}/")
 
 
 def _inside(host: Host, member: Member, directory: str) -> str:

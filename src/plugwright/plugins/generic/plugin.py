@@ -4,7 +4,9 @@ What to look for is a selector's business, what a container gets `answers`', wha
 """
 
 import logging
+import stat
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -63,6 +65,7 @@ class Generic(Plugin):
         self._options, self._around = options, around or Surroundings()
         self._units: dict[str, Unit] = {}  # as they were last seen
         self._offered: dict[str, Unit] = {}  # by the ids that the kubelet knows
+        self._seals: dict[str, object] = {}
         self._named: set[str] = set()  # those that CDI has a name for
         self._warned: set[str] = set()
 
@@ -111,6 +114,7 @@ class Generic(Plugin):
         found = {unit.id: self._vetted(unit) for unit in units}
         away = {name: unit for name, unit in self._units.items() if name not in found and _is_in_a_pod(unit)}
         self._units = {**found, **away}
+        self._seals = {name: self._seal(unit) for name, unit in found.items() if not unit.fault}
         return list(self._units.values()), list(selector.directories(host))
 
     def _taken(self) -> Iterable[Unit]:
@@ -131,8 +135,27 @@ class Generic(Plugin):
             self._warned.add(why)
         return f"{why}: needs 'dangerous: true'" if why else ""
 
+    def _seal(self, unit: Unit) -> object:
+        """What tells whether a unit is still what was looked at; nothing does where a disk may be in use by now."""
+        host = self._around.host
+        try:
+            stamp = self._stamp(unit)
+        except OSError:  # gone since it was found
+            return None
+        changing = any(stat.S_ISDIR(mode) for mode, *_ in stamp) or any(
+            danger.has_disk(host, each) for each in unit.members
+        )
+        return None if changing else stamp
+
+    def _stamp(self, unit: Unit) -> list[tuple[int, int, int, int]]:
+        found = [self._around.host.stat(each.host_path) for each in unit.members]
+        return [(each.st_mode, each.st_rdev, each.st_dev, each.st_ino) for each in found]
+
     def _check_again(self, unit: Unit) -> None:
         """Between the last look and now a node may have gone, or a disk been mounted."""
+        with suppress(OSError):
+            if self._stamp(unit) == self._seals.get(unit.id):
+                return
         fault = self._vetted(replace(unit, fault="")).fault
         if fault and not _is_in_a_pod(unit):
             raise PluginError(f"{unit.id} of {self.resource}: {fault}")
