@@ -36,7 +36,7 @@ class Ears:
     def __init__(self, listen: Callable[[], socket.socket] = uevents.listen) -> None:
         self.hears = False
         self._listen = listen
-        self._listeners: dict[Listener, set[Path]] = {}
+        self._listeners: dict[Listener, dict[Path, Watch]] = {}
         self._socket: socket.socket | None = None
         self._inotify: Inotify | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -46,7 +46,7 @@ class Ears:
     async def lent_to(self, listener: Listener) -> AsyncIterator[None]:
         if not self._listeners:
             self._open()
-        self._listeners[listener] = set()
+        self._listeners[listener] = {}
         try:
             yield
         finally:
@@ -59,13 +59,16 @@ class Ears:
         if self._inotify is None:
             return False
         self._drop_dead()
-        before, self._listeners[listener] = self._listeners[listener] & self._watches.keys(), directories
-        for path in self._watches.keys() - set().union(*self._listeners.values()):
-            self._forget(path)
         for path in directories - self._watches.keys():
             with suppress(OSError):  # gone since somebody looked
                 self._watches[path] = self._inotify.add_watch(path, _MASK)
-        return bool(directories - before)
+        before = self._listeners[listener]
+        now = {path: self._watches[path] for path in directories & self._watches.keys()}
+        self._listeners[listener] = now
+        for path in self._watches.keys() - set().union(*self._listeners.values()):
+            self._forget(path)
+        # By the watch, not the path: of a directory made anew, another listener may have had it watched since.
+        return any(before.get(path) is not now.get(path) for path in directories)
 
     def _open(self) -> None:
         try:
@@ -82,16 +85,18 @@ class Ears:
             logger.warning("no inotify, links and sockets are seen late", extra={"error": str(error)})
 
     async def _close(self) -> None:
-        if self._socket is not None:
-            asyncio.get_running_loop().remove_reader(self._socket)
-            self._socket.close()
-        if self._reader is not None:
-            self._reader.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._reader
-        if self._inotify is not None:
-            self._inotify.close()
+        # Forgotten before anything is waited for: whoever comes meanwhile opens everything anew.
+        hearing, inotify, reader = self._socket, self._inotify, self._reader
         self._socket, self._inotify, self._reader, self._watches, self.hears = None, None, None, {}, False
+        if hearing is not None:
+            asyncio.get_running_loop().remove_reader(hearing)
+            hearing.close()
+        if reader is not None:
+            reader.cancel()
+            with suppress(asyncio.CancelledError):
+                await reader
+        if inotify is not None:
+            inotify.close()
 
     def _drain(self, hearing: socket.socket) -> None:
         try:
