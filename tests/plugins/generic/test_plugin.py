@@ -15,6 +15,7 @@ from plugwright import DeviceNode, PluginError, Settings, serving
 from plugwright.errors import PeerRefused
 from plugwright.model import Device, PreferenceRequest
 from plugwright.plugins.generic.answers import Handing
+from plugwright.plugins.generic.catalog import CdiCatalog
 from plugwright.plugins.generic.checks import Check, File, Link
 from plugwright.plugins.generic.net import NetFilter, NetSelector
 from plugwright.plugins.generic.nvme import NvmeFilter, NvmeSelector
@@ -256,13 +257,15 @@ async def test_devices_can_be_handed_out_by_cdi_names_that_stay(machine: Machine
     machine.write("/opt/licence")
     specs = cdi.SpecDirectory(tmp_path / "cdi")
     handing = Handing(env={"PORT": "{node}"}, permissions="r")
-    plugin = generic(machine, paths("/dev/serial/*", "/opt/licence"), specs=specs, handing=handing)
+    plugin = generic(machine, paths("/dev/serial/*", "/opt/licence"), catalog=CdiCatalog(specs, NAME), handing=handing)
     devices = await first(plugin)
     answer = await plugin.allocate(list(devices.values()))
     assert answer.cdi == (f"{NAME}=serial-port", f"{NAME}=opt-licence")
     assert (answer.nodes, answer.mounts, answer.env) == ((), (), {"PORT": "/dev/serial/port,/opt/licence"})
     machine.remove("/dev/serial/port")
-    await first(generic(machine, paths("/dev/serial/*", "/opt/licence"), specs=specs, handing=handing))
+    await first(
+        generic(machine, paths("/dev/serial/*", "/opt/licence"), catalog=CdiCatalog(specs, NAME), handing=handing)
+    )
     found = cdi.resolve([tmp_path / "cdi"])
     assert found[f"{NAME}=serial-port"].edits == cdi.ContainerEdits(
         device_nodes=(cdi.DeviceNode("/dev/serial/port", "/dev/ttyUSB0", permissions="r"),)
@@ -273,7 +276,7 @@ async def test_devices_can_be_handed_out_by_cdi_names_that_stay(machine: Machine
 async def test_an_interface_is_moved_by_its_cdi_name(machine: Machine, tmp_path: Path) -> None:
     path = machine.pci("0000:3b:00.0", "8086:1572", "020000", "i40e")
     machine.link(f"/sys/devices/{machine.interface(path, 'ens1')}/device", f"/sys/devices/{path}")
-    plugin = generic(machine, NetSelector([NetFilter()]), specs=cdi.SpecDirectory(tmp_path))
+    plugin = generic(machine, NetSelector([NetFilter()]), catalog=CdiCatalog(cdi.SpecDirectory(tmp_path), NAME))
     [device] = (await first(plugin)).values()
     assert (await plugin.allocate([device])).cdi == (f"{NAME}=net-0000:3b:00.0",)
     assert cdi.resolve([tmp_path])[f"{NAME}=net-0000:3b:00.0"].edits.net_devices == (cdi.NetDevice("ens1", "ens1"),)

@@ -1,7 +1,7 @@
 """The CDI spec of a resource: each unit's nodes, mounts and interfaces under a name that a runtime resolves."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from plugwright.errors import InvalidValue
 from plugwright.model import Allocation, DeviceNode, Mount
@@ -10,19 +10,30 @@ from plugwright.plugins.generic.units import Unit
 from plugwright.sdk import cdi
 from plugwright.sdk.sysfs import Host
 
-__all__ = ["write"]
+__all__ = ["CdiCatalog"]
 
 
-def write(directory: cdi.SpecDirectory, resource: str, handing: Handing, units: Sequence[Unit], host: Host) -> set[str]:
-    """Writes what can be named, and returns the ids of those; what has been named stays.
+@dataclass(frozen=True, slots=True)
+class CdiCatalog:
+    """The names of a resource's units, in a directory that runtimes read."""
 
-    The kubelet uses stored answers again when a container restarts: a name that is gone would make that fail.
-    """
-    made = {unit.id: edits for unit in units if (edits := _edits(handing, unit, host))}
-    devices = {name: cdi.Device(name, edits) for name, edits in made.items()}
-    if devices:
-        directory.write(cdi.Spec(resource, list({**_before(directory, resource), **devices}.values())))
-    return set(devices)
+    directory: cdi.SpecDirectory
+    resource: str
+
+    def __post_init__(self) -> None:
+        cdi.qualified_name(self.resource, "x")  # refuses a resource that CDI has no kind for
+
+    def write(self, host: Host, handing: Handing, units: Sequence[Unit]) -> dict[str, str]:
+        """Writes what can be named, and returns the names by ids; what has been named stays.
+
+        The kubelet uses stored answers again when a container restarts: a name that is gone would make that fail.
+        """
+        made = {unit.id: edits for unit in units if (edits := _edits(handing, unit, host))}
+        devices = {name: cdi.Device(name, edits) for name, edits in made.items()}
+        if devices:
+            every = {**_before(self.directory, self.resource), **devices}
+            self.directory.write(cdi.Spec(self.resource, list(every.values())))
+        return {name: cdi.qualified_name(self.resource, name) for name in devices}
 
 
 def _edits(handing: Handing, unit: Unit, host: Host) -> cdi.ContainerEdits:

@@ -75,10 +75,13 @@ class Checking:
         check = self._checks[place]
         async with self._slots:
             fault = await self._ask(key, self._units[name]) if name in self._units else None
-        if fault is None or name not in self._units:
+        if name not in self._units:
             return
         before = self._standings.get(key, Standing())
-        self._standings[key] = check.hysteresis.after(before, fault)
+        if fault is None and before.reason is not None:
+            return
+        # What cannot be told from the first is no fault: a pod may have had the device since before we came.
+        self._standings[key] = check.hysteresis.after(before, fault or "")
         if self._standings[key].reason != before.reason:
             self._news()
 

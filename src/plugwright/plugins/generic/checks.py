@@ -52,7 +52,8 @@ class Link:
             return None  # a pod has it in a network namespace of its own
         states = _links(unit.directory)
         if not states:
-            return "has no link"
+            # An interface that went to a pod leaves its place behind, empty.
+            return None if unit.directory.joinpath("net").is_dir() else "has no link"
         return "" if any(states.values()) else f"link down: {', '.join(sorted(states))}"
 
 

@@ -9,22 +9,23 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 from plugwright.errors import PluginError
 from plugwright.model import Allocation, Device
-from plugwright.plugins.generic import answers, catalog, danger, device_info, ids
+from plugwright.plugins.generic import answers, danger, device_info, ids
 from plugwright.plugins.generic.answers import Handing
 from plugwright.plugins.generic.checking import Checking
 from plugwright.plugins.generic.checks import Check
 from plugwright.plugins.generic.ids import Naming
 from plugwright.plugins.generic.units import Selector, Unit
-from plugwright.sdk import cdi, preference, threads
+from plugwright.sdk import preference, threads
 from plugwright.sdk.ears import Ears
 from plugwright.sdk.hotplug import Hotplug, Pace
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.sysfs import Host
 
-__all__ = ["Generic", "Options", "Surroundings"]
+__all__ = ["Catalog", "Generic", "Options", "Surroundings"]
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,12 @@ logger = logging.getLogger(__name__)
 _SHARED = frozenset(
     ("/dev/vfio/vfio", "/dev/iommu", "/dev/infiniband/rdma_cm", "/dev/kfd", "/dev/vhost-net", "/dev/net/tun")
 )
+
+
+class Catalog(Protocol):
+    """Gives units names that runtimes resolve; returns them by the units' ids."""
+
+    def write(self, host: Host, handing: Handing, units: Sequence[Unit]) -> dict[str, str]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +53,7 @@ class Options:
     taken: Sequence[Selector] = ()
     topology: bool = True
     dangerous: bool = False
-    specs: cdi.SpecDirectory | None = None
+    catalog: Catalog | None = None
     info_directory: Path | None = None
 
 
@@ -66,7 +73,7 @@ class Generic(Plugin):
         self._units: dict[str, Unit] = {}  # as they were last seen
         self._offered: dict[str, Unit] = {}  # by the ids that the kubelet knows
         self._seals: dict[str, object] = {}
-        self._named: set[str] = set()  # those that CDI has a name for
+        self._named: dict[str, str] = {}  # the CDI names of those that have one
         self._warned: set[str] = set()
 
     async def discover(self) -> AsyncIterator[list[Device]]:
@@ -90,12 +97,8 @@ class Generic(Plugin):
             for device_id, unit in offered.items():
                 device_info.write(self._options.info_directory, self.resource, device_id, unit)
         given = answers.answer(self.resource, self._options.handing, units)
-        named = [unit.id for unit in units if unit.id in self._named]
-        if not named:
-            return given
-        return Allocation(
-            given.env, (), (), given.annotations, [cdi.qualified_name(self.resource, each) for each in named]
-        )
+        named = [self._named[unit.id] for unit in units if unit.id in self._named]
+        return Allocation(given.env, annotations=given.annotations, cdi=named) if named else given
 
     async def prefer(self, available: Sequence[Device], required: Sequence[Device], size: int) -> Sequence[Device]:
         """Copies of different units before several of one, the least used unit first; then the fewest NUMA nodes."""
@@ -162,8 +165,8 @@ class Generic(Plugin):
 
     def _devices(self, units: Sequence[Unit], checking: Checking) -> list[Device]:
         options = self._options
-        if options.specs is not None:
-            self._named = catalog.write(options.specs, self.resource, options.handing, units, self._around.host)
+        if options.catalog is not None:
+            self._named = options.catalog.write(self._around.host, options.handing, units)
         self._offered = dict(ids.copies(options.naming, units, options.count))
         return [self._device(name, unit, checking) for name, unit in self._offered.items()]
 
