@@ -80,6 +80,13 @@ async def test_what_a_pod_has_taken_away_is_not_judged(machine: Machine) -> None
     assert await fault(machine, Link(), away) is None
 
 
+async def test_a_function_whose_interface_a_pod_has_is_not_judged(machine: Machine) -> None:
+    path = machine.pci("0000:3b:02.0", "8086:154c", "020000", "iavf")
+    assert await fault(machine, Link(), unit(machine, path)) == "has no link"
+    (machine.root / "sys/devices" / path / "net").mkdir()
+    assert await fault(machine, Link(), unit(machine, path)) is None
+
+
 async def test_a_driver_must_be_bound(machine: Machine) -> None:
     path = machine.pci("0000:3b:00.0", "8086:1572", "020000")
     assert await fault(machine, Driver(), unit(machine, path)) == "no driver is bound"
@@ -192,6 +199,17 @@ async def test_a_new_device_is_not_called_good_before_it_was_checked(machine: Ma
         await made.take([asked])
         assert made.reason(asked) == "not checked yet"
         await turns(made, news, asked, "a check did not end within 1.2 s")
+
+
+async def test_what_a_pod_has_since_before_we_came_is_good_until_it_is_seen(machine: Machine) -> None:
+    path = machine.pci("0000:3b:02.0", "8086:154c", "020000", "iavf")
+    (machine.root / "sys/devices" / path / "net").mkdir()
+    function = unit(machine, path)
+    async with checking(machine, Check(question=Link(), every=0.01)) as (made, news):
+        await made.take([function])
+        assert made.reason(function) == ""
+        machine.interface(path, "ens1", state="down")
+        await turns(made, news, function, "link down: ens1")
 
 
 async def test_a_whole_is_as_good_as_its_parts(machine: Machine) -> None:
