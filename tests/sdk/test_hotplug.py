@@ -157,5 +157,14 @@ async def test_all_who_wait_share_one_ear_and_each_hears_of_its_own(tmp_path: Pa
     assert inotify_instances() == before
 
 
+async def test_what_cannot_be_watched_is_waited_for_without_a_busy_loop(tmp_path: Path) -> None:
+    ears, place = Ears(forbidden), tmp_path / "later"
+    listener = Hotplug(ears=ears)
+    async with ears.lent_to(listener):
+        assert [ears.follow(listener, {place}) for _ in range(2)] == [False, False]
+        place.mkdir()
+        assert [ears.follow(listener, {place}) for _ in range(2)] == [True, False]
+
+
 def inotify_instances() -> int:
     return sum("inotify" in str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink())
