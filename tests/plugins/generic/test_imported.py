@@ -72,6 +72,16 @@ class TestSriov:
         assert made["intel.com/dpdk"].devices["0000:3b:02.2"].numa == ()
         assert all(device.healthy for each in made.values() for device in each.devices.values())
 
+    async def test_a_device_is_in_the_first_pool_alone(self, machine: Machine) -> None:
+        machine.adapter("pci0000:00/0000:3b:02.1", "mlx5_1", 1, "Ethernet")
+        pools = [
+            {"resourceName": "rdma", "selectors": {"isRdma": True}},
+            {"resourceName": "rest", "selectors": {"devices": ["154c"]}},
+        ]
+        made = await served(self.machine(machine), "sriov", {"resourceList": pools})
+        assert list(made["intel.com/rdma"].devices) == ["0000:3b:02.1"]
+        assert list(made["intel.com/rest"].devices) == ["0000:3b:02.0", "0000:3b:02.2"]
+
     async def test_a_container_is_told_as_it_was(self, machine: Machine) -> None:
         pool = {
             "resourceName": "dpdk",
