@@ -82,6 +82,18 @@ class TestSriov:
         assert list(made["intel.com/rdma"].devices) == ["0000:3b:02.1"]
         assert list(made["intel.com/rest"].devices) == ["0000:3b:02.0", "0000:3b:02.2"]
 
+    async def test_an_adapter_that_a_pod_has_to_itself_is_not_lost(self, machine: Machine) -> None:
+        path = "pci0000:00/0000:3b:02.1"
+        machine.adapter(path, "mlx5_1", 1, "Ethernet")
+        pool = {"resourceName": "rdma", "selectors": {"isRdma": True, "drivers": ["iavf"]}}
+        plugin = (await served(self.machine(machine), "sriov", {"resourceList": [pool]}))["intel.com/rdma"].plugin
+        machine.remove(f"/sys/devices/{path}/infiniband")  # as it looks in exclusive mode
+        [device] = (await listed(plugin)).values()
+        assert (device.id, device.healthy) == ("0000:3b:02.1", True)
+        machine.remove(f"/sys/devices/{path}/driver")
+        machine.bind(path, "vfio-pci")
+        assert await listed(plugin) == {}
+
     async def test_a_container_is_told_as_it_was(self, machine: Machine) -> None:
         pool = {
             "resourceName": "dpdk",

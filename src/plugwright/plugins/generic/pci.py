@@ -108,6 +108,8 @@ def _unit(host: Host, function: PciFunction, wanted: FunctionFilter, routes: set
         fault=nodes.fault if function.driver else "no driver is bound",
         danger=f"{carried[0]} carries the node's default route" if carried else "",
         directory=function.directory,
+        # In exclusive mode the adapter, and with it what is asked for here, is not seen while a pod has it.
+        anchor=function.directory if wanted.rdma else None,
         details={"generic": {"deviceID": function.address}, **nodes.details},
     )
 

@@ -19,7 +19,7 @@ from plugwright.plugins.generic.checking import Checking
 from plugwright.plugins.generic.checks import Check
 from plugwright.plugins.generic.ids import Naming
 from plugwright.plugins.generic.units import Selector, Unit
-from plugwright.sdk import preference, threads
+from plugwright.sdk import preference, sysfs, threads
 from plugwright.sdk.ears import Ears
 from plugwright.sdk.hotplug import Hotplug, Pace
 from plugwright.sdk.plugin import Plugin
@@ -179,8 +179,9 @@ class Generic(Plugin):
 
 
 def _is_in_a_pod(unit: Unit) -> bool:
-    """Not seen, but its hardware is there with a driver: a pod has it in a namespace of its own."""
-    return unit.anchor is not None and unit.anchor.joinpath("driver").exists()
+    """Not seen, but its hardware is there with its driver: a pod has it in a namespace of its own."""
+    bound = sysfs.link_name(unit.anchor, "driver") if unit.anchor is not None else ""
+    return bool(bound) and bound in unit.facts.get("driver", "").split(",")
 
 
 def _without(units: Sequence[Unit], taken: Iterable[Unit]) -> list[Unit]:
@@ -189,8 +190,11 @@ def _without(units: Sequence[Unit], taken: Iterable[Unit]) -> list[Unit]:
 
 
 def _identity(unit: Unit) -> set[str]:
+    """Its nodes; and its PCI address if that is what it is, not only what it is behind."""
     paths = {member.host_path for member in unit.members} - _SHARED
-    return paths | {each for each in unit.facts.get("pci", "").split(",") if each and not paths}
+    addresses = {each for each in unit.facts.get("pci", "").split(",") if each}
+    is_function = unit.details.get("generic", {}).get("deviceID") in addresses
+    return paths | addresses if is_function or not paths else paths
 
 
 def _one_of_each(available: Sequence[Device], chosen: Sequence[Device]) -> list[Device]:
