@@ -1,6 +1,7 @@
 """`plugwright import`: prints what `plugwright run` takes, and says what is worth knowing."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from plugwright.cli import config
 from plugwright.cli.main import cli
 from plugwright.errors import ConfigError
 
+DOCS = Path(__file__).parent.parent.parent / "docs" / "import.md"
 GOLDEN = Path(__file__).parent / "imports" / "golden"
 INPUTS = sorted(path for path in GOLDEN.iterdir() if ".out." not in path.name)
 FUSE = "domain: lab.io\ndevices: [{name: fuse, groups: [{paths: [{path: /dev/fuse}]}]}]\n"
@@ -69,6 +71,13 @@ def test_standard_input_is_read(tmp_path: Path) -> None:
 def test_flags_are_enough() -> None:
     device = '{"name": "fuse", "groups": [{"paths": [{"path": "/dev/fuse"}]}]}'
     assert printed("--from", "gdp", "--", "--domain=lab.io", "--device", device) == printed("-", text=FUSE)
+
+
+def test_the_example_of_the_docs_prints_what_it_says() -> None:
+    text = DOCS.read_text()
+    [command] = [line.strip() for line in text.splitlines() if line.startswith("    plugwright import --from gdp -- ")]
+    shown = text.partition("prints\n\n```yaml\n")[2].partition("```")[0]
+    assert printed(*shlex.split(command)[2:]) == shown
 
 
 def test_flags_go_with_a_file() -> None:
