@@ -78,12 +78,22 @@ class Host:
         """The host's own path with every link followed, none of them out of `root`."""
         if self.is_whole:
             return os.path.realpath(path)
+        return str(self._trace(path)[-1])
+
+    def passed(self, path: str) -> list[str]:
+        """The directories in which a name is looked up on the way to `path`: whoever can change one decides where."""
+        return [str(each) for each in dict.fromkeys(self._trace(path)[:-1])]
+
+    def _trace(self, path: str) -> list[PurePosixPath]:
+        """Every directory passed, and where it ends."""
+        passed: list[PurePosixPath] = []
         done, left, links = PurePosixPath("/"), list(PurePosixPath(path).parts[:0:-1]), 0
         while left:
             part = left.pop()
             if part == "..":
                 done = done.parent
                 continue
+            passed.append(done)
             place = self.seen(str(done / part))
             if not place.is_symlink() or links == _LINKS:
                 done /= part
@@ -92,7 +102,7 @@ class Host:
             target = PurePosixPath(os.readlink(place))  # noqa: PTH115
             done = PurePosixPath("/") if target.is_absolute() else done
             left += reversed([each for each in target.parts if each != "/"])
-        return str(done)
+        return [*passed, done]
 
     def directory_of(self, path: str) -> Path | None:
         """The directory in /sys of a device node."""

@@ -124,6 +124,28 @@ def test_a_link_that_leads_out_of_what_was_named_is_dangerous(machine: Machine) 
     }
 
 
+@pytest.mark.parametrize("pattern", ["/home/user/run/config", "/home/user/run/*"])
+def test_a_link_that_others_can_make_leads_nowhere_new(machine: Machine, pattern: str) -> None:
+    machine.write("/root/.kube/config")
+    machine.write("/home/user/own/config")
+    machine.link("/home/user/run", "/root/.kube")
+    (machine.root / "home/user").chmod(0o777)
+    assert only(machine, pattern).danger.startswith("/home/user/run/config is a link to /root/.kube/config, out of ")
+    machine.link("/home/user/run", "/home/user/own")
+    assert only(machine, pattern).danger != ""
+    machine.remove("/home/user/run")
+    machine.write("/home/user/run/config")
+    assert only(machine, pattern).danger == ""
+    assert only(machine, pattern).members[0].host_path == "/home/user/run/config"
+
+
+def test_a_link_that_root_made_on_the_way_is_followed(machine: Machine) -> None:
+    machine.write("/run/daemon/socket")
+    machine.link("/var/run", "/run")
+    unit = only(machine, "/var/run/daemon/*")
+    assert (unit.danger, unit.members[0].host_path) == ("", "/var/run/daemon/socket")
+
+
 def test_an_absolute_link_stays_inside_the_root(machine: Machine, tmp_path: Path) -> None:
     tmp_path.joinpath("secret").touch()
     (machine.root / "dev").mkdir()

@@ -96,8 +96,10 @@ def member(host: Host, wanted: PathPattern, path: str) -> Member:
 
 def escape(host: Host, wanted: PathPattern, path: str) -> str:
     """Where a link leads that leaves what the operator named; empty if it does not."""
-    real, home = PurePosixPath(host.resolve(path)), PurePosixPath(host.resolve(globbing.home(wanted.path)))
+    real, home = PurePosixPath(host.resolve(path)), globbing.home(wanted.path)
     explicit = not globbing.has_wildcard(wanted.path) and _is_trusted(host, path)
+    # A link on the way to it counts as its place only if nobody else can lead it elsewhere.
+    home = host.resolve(home) if _is_trusted(host, home) else home
     if not explicit and not real.is_relative_to(home):
         return f"{path} is a link to {real}, out of {home}"
     return ""
@@ -116,9 +118,13 @@ def _is_mount(host: Host, kind: PathType, path: str) -> bool:
 
 
 def _is_trusted(host: Host, path: str) -> bool:
-    """Whether only root, or whoever runs us, can change what is at `path`."""
+    """Whether only root, or whoever runs us, can change what is at `path`, or a link on the way there."""
+    return all(_is_closed(host.seen(each)) for each in host.passed(path))
+
+
+def _is_closed(directory: Path) -> bool:
     try:
-        status = host.seen(host.resolve(str(PurePosixPath(path).parent))).stat()
+        status = directory.stat()
     except OSError:
         return False
     return status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022
