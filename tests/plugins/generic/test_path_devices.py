@@ -146,6 +146,13 @@ def test_a_link_that_root_made_on_the_way_is_followed(machine: Machine) -> None:
     assert (unit.danger, unit.members[0].host_path) == ("", "/var/run/daemon/socket")
 
 
+@pytest.mark.parametrize("name", [b"bad\xff", b"bad\xff" + b"x" * 60, b"new\nline"])
+def test_a_name_that_cannot_be_told_keeps_no_other_from_being_found(machine: Machine, name: bytes) -> None:
+    machine.node("ttyUSB0")
+    (machine.root / "dev" / os.fsdecode(name)).touch()
+    assert list(machine.find(paths("/dev/*"))) == ["ttyUSB0"]
+
+
 def test_an_absolute_link_stays_inside_the_root(machine: Machine, tmp_path: Path) -> None:
     tmp_path.joinpath("secret").touch()
     (machine.root / "dev").mkdir()

@@ -59,6 +59,7 @@ def _names(directory: Path, part: str) -> list[str]:
         return [name] if os.path.lexists(directory / name) else []
     matching = pattern(part)
     try:
-        return sorted(name for name in os.listdir(directory) if matching(name))  # noqa: PTH208
+        # What cannot be printed, or is no UTF-8, cannot be told to a kubelet either.
+        return sorted(name for name in os.listdir(directory) if name.isprintable() and matching(name))  # noqa: PTH208
     except OSError:
         return []
