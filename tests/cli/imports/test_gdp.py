@@ -192,5 +192,7 @@ def test_what_the_peer_refuses_is_refused_with_its_line(text: str, what: str) ->
 def test_its_files_and_flags_are_known() -> None:
     assert recognises(source(FUSE))
     assert recognises(source(flags=("--device={}",)))
+    assert recognises(source(flags=("--device", "{}")))
+    assert not recognises(source(flags=("--device-list-strategy=envvar",)))
     assert not recognises(source("resourceList: []\n"))
     assert not recognises(source("- devicematch: x\n"))

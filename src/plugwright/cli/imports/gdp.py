@@ -37,7 +37,7 @@ def recognises(source: Source) -> bool:
     if source.root is not None:
         keys = {key.lower() for key, _ in source.root.members()} if source.root.is_mapping else set()
         return bool(keys & {"device", "devices"})
-    return any(word.raw.startswith("--device") for word in source.flags)
+    return any(word.raw.partition("=")[0] == "--device" for word in source.flags)
 
 
 def translate(source: Source) -> Imported:
