@@ -154,6 +154,11 @@ class TestFlags:
     def test_an_unknown_flag_is_noted(self) -> None:
         assert notes(translate, source(LAB + FUSE, flags=("--devise", "x"))) == ["2: unknown flag 'devise', left out"]
 
+    def test_a_file_that_the_flags_name_is_asked_for(self) -> None:
+        said = refused(translate, source(flags=("--config", "/etc/gdp/config.yaml")))
+        assert said == "flags:2: its devices are in /etc/gdp/config.yaml: give that file, or the ConfigMap with it"
+        assert list(resources(translate, source(LAB + FUSE, flags=("--config=/etc/x",)))) == ["lab.io/fuse"]
+
     def test_a_flag_without_its_value_is_refused(self) -> None:
         assert refused(translate, source(LAB + FUSE, flags=("--device",))) == "flags:1: nothing follows --device"
 

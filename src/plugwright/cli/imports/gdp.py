@@ -72,9 +72,9 @@ def _take_flags(source: Source, settings: _Settings) -> None:
     for name, value in flags.read(source.flags, switches=("version",)):
         if name == "device":
             devices.append(value.inner())
-        elif name == "domain" or name in _ELSEWHERE:
+        elif name in ("domain", *_ELSEWHERE, *_CONFIG):
             settings.found[name] = value
-        elif name not in _CONFIG:
+        else:
             settings.notes.append(value.note(f"unknown flag '{name}', left out"))
     if devices and settings.devices:
         settings.notes.append(
@@ -95,6 +95,9 @@ def _domain(settings: _Settings) -> str:
 
 def _imported(source: Source, settings: _Settings, domain: str) -> Imported:
     if not settings.devices:
+        elsewhere = [value for name, value in settings.found.items() if name in _CONFIG]
+        if elsewhere and source.root is None:
+            raise elsewhere[0].error(f"its devices are in {elsewhere[0].raw}: give that file, or the ConfigMap with it")
         raise ConfigError("generic-device-plugin needs at least one device, there is none")
     seen: dict[str, Value] = {}
     entries: list[Entry] = []
