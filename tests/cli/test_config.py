@@ -39,8 +39,8 @@ MISSHAPEN = {
 WRONG_RESOURCE = {
     "an unknown key": ("{name: a/b, mock: {}, cuont: 1}", ": unknown key 'cuont'"),
     "an unknown kind": ("{name: a/b, nvidya: {}}", ": unknown key 'nvidya'"),
-    "no kind": ("{name: a/b}", ": a resource has one kind of device, one of: mock"),
-    "nothing for a kind": ("{name: a/b, mock: }", ": a resource has one kind of device, one of: mock"),
+    "no kind": ("{name: a/b}", ": a resource has one kind of device, one of: "),
+    "nothing for a kind": ("{name: a/b, mock: }", ": a resource has one kind of device, one of: "),
     "a list for a kind": ("{name: a/b, mock: []}", ".mock: expected"),
     "no name": ("{mock: {}}", ": object missing required field `name`"),
     "a number for a name": ("{name: 7, mock: {}}", ".name: expected a text, got a whole number"),

@@ -11,14 +11,16 @@ from typing import Annotated, Any
 
 import msgspec
 
-from plugwright.cli import documents
+from plugwright.cli import config_generic, documents
+from plugwright.cli.config_generic import GenericKeys, HostEntry
 from plugwright.cli.documents import Document
 from plugwright.errors import ConfigError, InvalidValue
 from plugwright.model import Resource
 from plugwright.plugins.mock import Links, Mock, MockOptions
+from plugwright.sdk.ears import Ears
 from plugwright.sdk.plugin import Plugin
 
-__all__ = ["Config", "ConfigFile", "MockEntry", "ResourceEntry", "effective", "load", "quantity"]
+__all__ = ["Config", "ConfigFile", "MockEntry", "ResourceEntry", "effective", "load", "quantity", "read"]
 
 _QUANTITY = re.compile(r"([0-9]{1,31})([kMGTP]|[KMGTP]i)?")
 _UNITS = {unit: 1000**power for power, unit in enumerate("kMGTP", 1)}
@@ -38,7 +40,7 @@ class MockEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     facts: str = ""
 
 
-class ResourceEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ResourceEntry(GenericKeys, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One resource: its name, and one key that says what kind of device it is."""
 
     name: str
@@ -47,6 +49,7 @@ class ResourceEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 class ConfigFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     resources: list[ResourceEntry]
+    host: HostEntry = HostEntry()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +61,12 @@ class Config:
 
     def plugins(self, before: "Config | None" = None, serving: dict[str, Plugin] | None = None) -> list[Plugin]:
         """The plugins it asks for; those that `before` asked for in the same way are those of `serving`."""
-        unchanged = {entry.name: entry for entry in before.file.resources} if before else {}
-        made = []
+        alike = before is not None and _context(before.file) == _context(self.file)
+        unchanged = {entry.name: entry for entry in before.file.resources} if before is not None and alike else {}
+        made, ears = [], Ears()
         for entry in self.file.resources:
             kept = (serving or {}).get(entry.name) if unchanged.get(entry.name) == entry else None
-            made.append(kept or _plugin(entry))
+            made.append(kept or _plugin(entry, self.file, ears))
         return made
 
 
@@ -73,7 +77,11 @@ def load(path: Path) -> Config:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from error
-    document = documents.parse(path.name, text)
+    return read(path.name, text)
+
+
+def read(name: str, text: str) -> Config:
+    document = documents.parse(name, text)
     file = document.convert(ConfigFile)
     _check(document, file)
     return Config(document, file)
@@ -84,9 +92,8 @@ def effective(config: Config) -> Iterator[tuple[str, object, str]]:
     for index, entry in enumerate(config.file.resources):
         place = f"$.resources[{index}]"
         yield f"resources[{index}].name", entry.name, _source(config.document, f"{place}.name")
-        kind = _kind(entry)
-        for name, value in msgspec.structs.asdict(getattr(entry, kind)).items():
-            yield f"resources[{index}].{kind}.{name}", value, _source(config.document, f"{place}.{kind}.{name}")
+        for name, value in _values(entry):
+            yield f"resources[{index}].{name}", value, _source(config.document, f"{place}.{name}")
 
 
 def quantity(text: int | str) -> int:
@@ -113,30 +120,55 @@ def _check(document: Document, file: ConfigFile) -> None:
             first = document.line(f"$.resources[{seen[entry.name]}].name")
             raise document.error(f"{place}.name", f"{entry.name} is a resource already in line {first}")
         seen[entry.name] = index
-        _check_entry(document, place, entry)
+        _check_entry(document, index, file)
 
 
-def _check_entry(document: Document, place: str, entry: ResourceEntry) -> None:
-    kinds = [kind for kind in _KINDS if getattr(entry, kind) is not None]
+def _check_entry(document: Document, index: int, file: ConfigFile) -> None:
+    place, entry = f"$.resources[{index}]", file.resources[index]
+    kinds = _kinds(entry)
     if len(kinds) != 1:
-        raise document.error(place, f"a resource has one kind of device, one of: {', '.join(sorted(_KINDS))}")
+        raise document.error(place, f"a resource has one kind of device, one of: {', '.join(_ALL_KINDS)}")
+    if kinds[0] in _KINDS and config_generic.hands_out(entry):
+        key = config_generic.hands_out(entry)[0]
+        raise document.error(place, f"{kinds[0]} takes no key '{key}' beside it", key)
     try:
         Resource(entry.name)
     except InvalidValue as error:
         raise document.error(f"{place}.name", str(error)) from error
     try:
-        _plugin(entry)
+        _plugin(entry, file, Ears())
     except (ConfigError, InvalidValue) as error:
         raise document.error(f"{place}.{kinds[0]}", str(error)) from error
 
 
-def _kind(entry: ResourceEntry) -> str:
-    return next(kind for kind in _KINDS if getattr(entry, kind) is not None)
+def _kinds(entry: ResourceEntry) -> list[str]:
+    return [kind for kind in _ALL_KINDS if getattr(entry, kind) is not None]
 
 
-def _plugin(entry: ResourceEntry) -> Plugin:
-    kind = _kind(entry)
+def _values(entry: ResourceEntry) -> Iterator[tuple[str, object]]:
+    [kind] = _kinds(entry)
+    if kind in config_generic.KINDS:
+        yield from config_generic.values(entry, kind)
+    else:
+        for name, value in msgspec.structs.asdict(getattr(entry, kind)).items():
+            yield f"{kind}.{name}", value
+
+
+def _plugin(entry: ResourceEntry, file: ConfigFile, ears: Ears) -> Plugin:
+    [kind] = _kinds(entry)
+    if kind in config_generic.KINDS:
+        from plugwright.cli import generic  # 2 MiB, for those who use it
+
+        above = file.resources[: file.resources.index(entry)]
+        return generic.plugin(
+            entry.name, entry, generic.Shared(file.host, ears, [each for each in above if each.exclusive])
+        )
     return _KINDS[kind](entry.name, getattr(entry, kind))
+
+
+def _context(file: ConfigFile) -> object:
+    """What a plugin is made of besides its own entry."""
+    return file.host, [entry for entry in file.resources if entry.exclusive]
 
 
 def _mock(resource: str, entry: MockEntry) -> Plugin:
@@ -156,3 +188,4 @@ def _mock(resource: str, entry: MockEntry) -> Plugin:
 
 
 _KINDS: dict[str, Callable[[str, Any], Plugin]] = {"mock": _mock}
+_ALL_KINDS = sorted((*_KINDS, *config_generic.KINDS))

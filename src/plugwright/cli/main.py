@@ -3,6 +3,7 @@
 import os
 import sys
 from importlib import import_module
+from keyword import iskeyword
 
 import click
 
@@ -15,6 +16,7 @@ _COMMANDS = {
     "checkpoint": "checkpoint",
     "completion": "completion",
     "cordon": "cordon",
+    "import": "import_",
     "kubelet": "kubelet",
     "manifest": "manifest",
     "mock": "mock",
@@ -34,7 +36,8 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command = getattr(import_module(f"plugwright.cli.{_COMMANDS[cmd_name]}"), cmd_name)
+        name = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
+        command = getattr(import_module(f"plugwright.cli.{_COMMANDS[cmd_name]}"), name)
         assert isinstance(command, click.Command)
         return command
 

@@ -1,0 +1,77 @@
+"""Plugins for ordinary devices, made of what the operator's file says.
+
+What to look for is read by `generic_selectors`, what to check by `generic_checks`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from plugwright.cli import generic_checks, generic_selectors
+from plugwright.cli.config_generic import GenericKeys, HostEntry
+from plugwright.errors import ConfigError
+from plugwright.plugins.generic import danger
+from plugwright.plugins.generic.answers import Handing
+from plugwright.plugins.generic.globbing import has_wildcard
+from plugwright.plugins.generic.ids import Naming
+from plugwright.plugins.generic.plugin import Catalog, Generic, Options, Surroundings
+from plugwright.sdk.ears import Ears
+from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.sysfs import Host
+
+__all__ = ["Shared", "plugin"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all resources of a file have in common; `above` are those further up that keep their devices."""
+
+    host: HostEntry
+    ears: Ears
+    above: Sequence[GenericKeys] = ()
+
+
+def plugin(resource: str, entry: GenericKeys, shared: Shared) -> Plugin:
+    if not entry.dangerous:
+        _refuse_danger(entry)
+    options = Options(
+        selector=generic_selectors.selector(entry),
+        count=entry.count or 1,
+        naming=Naming(entry.ids),
+        handing=_handing(entry),
+        checks=generic_checks.checks(entry.health),
+        taken=[generic_selectors.selector(each) for each in shared.above],
+        topology=entry.topology,
+        dangerous=entry.dangerous,
+        catalog=_catalog(resource, shared.host) if entry.cdi else None,
+        info_directory=Path(shared.host.device_info) if entry.pci is not None else None,
+    )
+    return Generic(resource, options, Surroundings(host=Host(Path(shared.host.root)), ears=shared.ears))
+
+
+def _handing(entry: GenericKeys) -> Handing:
+    return Handing(
+        permissions=entry.permissions,
+        env=entry.env,
+        annotations=entry.annotations,
+        remap=entry.remap,
+        pci=entry.pci is not None,
+        info=entry.info,
+    )
+
+
+def _catalog(resource: str, host: HostEntry) -> Catalog:
+    from plugwright.plugins.generic.catalog import CdiCatalog  # for those who use it, as every kind is
+    from plugwright.sdk import cdi
+
+    return CdiCatalog(cdi.SpecDirectory(Path(host.cdi)), resource)
+
+
+def _refuse_danger(entry: GenericKeys) -> None:
+    """What a file names outright is refused when it is read; what a pattern finds, when it is found."""
+    patterns = [*(entry.paths or []), *(each for group in entry.groups or [] for each in group.paths)]
+    for each in patterns:
+        path = each if isinstance(each, str) else each.path
+        why = "" if has_wildcard(path) else danger.by_name(path.rstrip("/") or "/")
+        if why:
+            raise ConfigError(f"{why}: needs 'dangerous: true'")

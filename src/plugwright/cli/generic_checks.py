@@ -1,0 +1,65 @@
+"""The health checks of ordinary devices, made of what the operator's file says."""
+
+from collections.abc import Callable, Mapping
+
+from plugwright.cli.config_generic import HealthEntry
+from plugwright.errors import ConfigError
+from plugwright.plugins.generic import templates
+from plugwright.plugins.generic.checks import Check, Command, Driver, File, Http, Link, Question
+from plugwright.plugins.generic.health import Hysteresis
+
+__all__ = ["checks"]
+
+
+def checks(given: HealthEntry | list[HealthEntry]) -> list[Check]:
+    return [_check(each) for each in (given if isinstance(given, list) else [given])]
+
+
+def _check(entry: HealthEntry) -> Check:
+    given = [name for name in _QUESTIONS if getattr(entry, name) is not None]
+    if len(given) != 1:
+        raise ConfigError(f"a health check asks one thing, one of: {', '.join(_QUESTIONS)}")
+    return Check(
+        question=_QUESTIONS[given[0]](entry),
+        every=entry.every,
+        timeout=entry.timeout,
+        hysteresis=Hysteresis(entry.failures, entry.successes),
+    )
+
+
+def _file(entry: HealthEntry) -> Question:
+    path = entry.file or ""
+    templates.check(path)
+    if entry.equals is None and entry.not_ is None and entry.below is None and entry.above is None:
+        raise ConfigError(f"a health check of {path} says what it must be: equals, not, below or above")
+    return File(path=path, equals=_list(entry.equals), differs=_list(entry.not_), below=entry.below, above=entry.above)
+
+
+def _http(entry: HealthEntry) -> Question:
+    address = entry.http or ""
+    templates.check(address)
+    if not address.startswith(("http://", "https://")):
+        raise ConfigError(f"an address to ask looks like http://127.0.0.1:8080/health, not {address!r}")
+    return Http(address, entry.timeout)
+
+
+def _command(entry: HealthEntry) -> Question:
+    words = entry.command or []
+    for each in words:
+        templates.check(each)
+    if not words or not words[0].startswith("/"):
+        raise ConfigError("a command to check with is a list of words, an absolute path first")
+    return Command(tuple(words))
+
+
+def _list(given: str | list[str] | None) -> list[str]:
+    return [] if given is None else [given] if isinstance(given, str) else given
+
+
+_QUESTIONS: Mapping[str, Callable[[HealthEntry], Question]] = {
+    "link": lambda entry: Link(),
+    "driver": lambda entry: Driver(entry.driver or "*"),
+    "file": _file,
+    "http": _http,
+    "command": _command,
+}

@@ -1,0 +1,220 @@
+"""What an operator may ask of a device again and again: link, driver, a file, an HTTP address, a command.
+
+Each check says what is wrong, nothing if all is well, or None when it cannot be told. When a device counts as broken is
+`health`'s business, running the checks `checking`'s.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from plugwright.plugins.generic import templates
+from plugwright.plugins.generic.health import Hysteresis
+from plugwright.plugins.generic.units import Unit, pattern
+from plugwright.sdk import sysfs, threads
+from plugwright.sdk.sysfs import Host
+
+__all__ = ["Check", "Command", "Driver", "File", "Http", "Link", "Question", "facts_of"]
+
+_LONGEST = 200  # of what a command says
+
+
+class Question(Protocol):
+    """`stoppable`: cancelling it ends it; a thread that waits for a driver goes on."""
+
+    @property
+    def stoppable(self) -> bool: ...
+
+    async def fault(self, host: Host, unit: Unit) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    question: Question
+    every: float = 10.0
+    timeout: float = 5.0
+    hysteresis: Hysteresis = field(default_factory=Hysteresis)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One port up is enough: an adapter with two ports is often wired with one."""
+
+    @property
+    def stoppable(self) -> bool:
+        return True
+
+    async def fault(self, host: Host, unit: Unit) -> str | None:
+        if unit.directory is None or (unit.anchor is not None and not unit.directory.exists()):
+            return None  # a pod has it in a network namespace of its own
+        states = _links(unit.directory)
+        if not states:
+            # An interface that went to a pod leaves its place behind, empty.
+            return None if unit.directory.joinpath("net").is_dir() else "has no link"
+        return "" if any(states.values()) else f"link down: {', '.join(sorted(states))}"
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    name: str = "*"
+
+    @property
+    def stoppable(self) -> bool:
+        return True
+
+    async def fault(self, host: Host, unit: Unit) -> str | None:
+        places = [unit.directory, unit.anchor] if unit.directory else []
+        bound = next((name for each in places if each and (name := _driver(each))), "")
+        if not bound:
+            return "no driver is bound"
+        return "" if pattern(self.name)(bound) else f"driver {bound} is bound, not {self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """A path, or one below the device's directory in /sys, where patterns are taken: `hwmon/hwmon*/temp1_input`."""
+
+    path: str
+    equals: Sequence[str] = ()
+    differs: Sequence[str] = ()
+    below: float | None = None
+    above: float | None = None
+
+    @property
+    def stoppable(self) -> bool:
+        return False
+
+    async def fault(self, host: Host, unit: Unit) -> str | None:
+        path = self._place(host, unit)
+        if path is None:
+            return f"{self.path}: no such file"
+        try:
+            # A driver that hangs may keep whoever reads its files waiting.
+            text = await threads.in_thread(f"read {path}", lambda: path.read_text(errors="replace").strip())
+        except OSError as error:
+            return f"{self.path}: {error.strerror}"
+        return self._judge(text)
+
+    def _place(self, host: Host, unit: Unit) -> Path | None:
+        text = templates.fill(self.path, facts_of(unit))
+        if text.startswith("/"):
+            return host.seen(host.resolve(text))
+        found = sorted(unit.directory.glob(text)) if unit.directory else []
+        return found[0] if found else None
+
+    def _judge(self, text: str) -> str:
+        if self.equals and text not in self.equals:
+            return f"{self.path} is {text[:_LONGEST]!r}, not {' or '.join(map(repr, self.equals))}"
+        if text in self.differs:
+            return f"{self.path} is {text[:_LONGEST]!r}"
+        if self.below is None and self.above is None:
+            return ""
+        try:
+            number = float(text)
+        except ValueError:
+            return f"{self.path} is {text[:_LONGEST]!r}, no number"
+        if self.below is not None and not number < self.below:
+            return f"{self.path} is {text}, not below {self.below:g}"
+        return (
+            f"{self.path} is {text}, not above {self.above:g}"
+            if self.above is not None and not number > self.above
+            else ""
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Http:
+    """Any answer below 400 is good."""
+
+    address: str
+    timeout: float = 5.0
+
+    @property
+    def stoppable(self) -> bool:
+        return False
+
+    async def fault(self, host: Host, unit: Unit) -> str | None:
+        address = templates.fill(self.address, facts_of(unit))
+        return await threads.in_thread(f"ask {address}", lambda: self._ask(address))
+
+    def _ask(self, address: str) -> str:
+        from urllib.error import HTTPError, URLError  # needs much that nobody else here needs
+        from urllib.request import ProxyHandler, build_opener
+
+        try:
+            with build_opener(ProxyHandler({})).open(address, timeout=self.timeout):
+                return ""
+        except HTTPError as error:
+            with error:
+                return f"{address}: {error.code} {error.reason}"
+        except (URLError, OSError, ValueError) as error:
+            return f"{address}: {getattr(error, 'reason', error)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Exit status 0 is good; else the last line that it wrote is the reason."""
+
+    words: Sequence[str]
+
+    @property
+    def stoppable(self) -> bool:
+        return True
+
+    async def fault(self, host: Host, unit: Unit) -> str | None:
+        words = [templates.fill(each, facts_of(unit)) for each in self.words]
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *words,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+        except OSError as error:
+            return f"{words[0]}: {error.strerror}"
+        try:
+            written, _ = await process.communicate()
+        finally:
+            await _end(process)
+        lines = written.decode(errors="replace").strip().splitlines() or [f"exit status {process.returncode}"]
+        return f"{words[0]}: {lines[-1][:_LONGEST]}" if process.returncode else ""
+
+
+def facts_of(unit: Unit) -> dict[str, str]:
+    paths = [member.path for member in unit.members]
+    return {
+        **unit.facts,
+        "id": unit.id,
+        "node": paths[0] if paths else "",
+        "nodes": ",".join(paths),
+        "numa": ",".join(map(str, unit.numa)),
+    }
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+def _links(directory: Path) -> dict[str, bool]:
+    """The ports of an adapter, an interface, or the interfaces of a function, and whether each is up."""
+    ports = sysfs.entries(directory / "ports")
+    if ports:
+        return {f"port {each.name}": sysfs.attribute(each, "state").endswith("ACTIVE") for each in ports}
+    interfaces = [directory] if directory.joinpath("operstate").exists() else sysfs.entries(directory / "net")
+    return {each.name: _is_up(each) for each in interfaces}
+
+
+def _is_up(interface: Path) -> bool:
+    """`unknown` is what drivers say that cannot tell: then a carrier that is not missing is there."""
+    state = sysfs.attribute(interface, "operstate")
+    return state == "up" or (state == "unknown" and sysfs.attribute(interface, "carrier") != "0")
+
+
+def _driver(directory: Path) -> str:
+    return sysfs.link_name(directory, "driver") or sysfs.link_name(directory / "device", "driver")

@@ -1,0 +1,112 @@
+"""What selectors find: units of hardware, and what a container gets with each."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import translate
+from pathlib import Path
+from typing import Protocol
+
+from plugwright.sdk import sysfs
+from plugwright.sdk.sysfs import Host, PciFunction
+from plugwright.sdk.uevents import Uevent
+
+__all__ = ["Member", "PciFilter", "Selector", "Unit", "function_behind", "matches", "matches_id", "pattern"]
+
+_ESCAPED = re.compile(r"\\(.)")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node or a mount. `path` is as it was found; `host_path` what is handed out: the same, or what a link leads to.
+
+    `container_path` may have templates in it; empty for the same path. `permissions` are the resource's where empty.
+    """
+
+    path: str
+    host_path: str = ""
+    container_path: str = ""
+    permissions: str = ""
+    mount: bool = False
+    read_only: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "host_path", self.host_path or self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One piece of hardware. Its id is the same after a reboot and after it was plugged in again.
+
+    `facts` fill in templates. `fault` is why it cannot be used, as the hardware itself says; `danger` why it must not
+    be, unless the operator says that it may. `directory` is its own in /sys. `anchor` stays in /sys while a pod has the
+    unit in a network namespace of its own, where it is not seen. `count` is how many containers may have it at a time,
+    where that is not the resource's to say. A unit that others were joined to has them as `parts`.
+    """
+
+    id: str
+    members: tuple[Member, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+    numa: tuple[int, ...] = ()
+    fault: str = ""
+    danger: str = ""
+    directory: Path | None = None
+    anchor: Path | None = None
+    count: int | None = None
+    parts: tuple["Unit", ...] = ()
+    one_is_enough: bool = False  # it works while one of its parts does
+    details: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # for PCIDEVICE_…_INFO
+
+
+class Selector(Protocol):
+    """Finds units on a host; knows which directories and which uevents may tell of others."""
+
+    def find(self, host: Host) -> Sequence[Unit]: ...
+
+    def directories(self, host: Host) -> Iterable[Path]: ...
+
+    def concerns(self, event: Uevent) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PciFilter:
+    """What several kinds ask of the PCI function that they are behind; empty means any."""
+
+    vendor: Sequence[str] = ()
+    device: Sequence[str] = ()
+    driver: Sequence[str] = ()
+    address: Sequence[str] = ()
+
+    def accepts(self, function: PciFunction | None) -> bool:
+        if function is None:
+            return not (self.vendor or self.device or self.driver or self.address)
+        return (
+            matches_id(self.vendor, function.vendor)
+            and matches_id(self.device, function.device)
+            and matches(self.driver, function.driver)
+            and matches(self.address, function.address)
+        )
+
+
+def function_behind(directory: Path) -> PciFunction | None:
+    """The PCI function that a device is behind."""
+    address = sysfs.pci_address_of(directory)
+    place = directory.resolve()
+    return next(
+        (sysfs.pci_function(each) for each in (place, *place.parents) if address and each.name == address), None
+    )
+
+
+def pattern(text: str) -> Callable[[str], object]:
+    r"""`*`, `?` and `[…]`, where `[!…]` and `[^…]` are the others; `\` takes its meaning from what follows."""
+    text = _ESCAPED.sub(lambda found: f"[{found[1]}]" if found[1] not in "^!" else found[1], text)
+    return re.compile(translate(text.replace("[^", "[!"))).match
+
+
+def matches(patterns: Sequence[str], text: str) -> bool:
+    """Whether there is nothing to match, or one of them does."""
+    return not patterns or any(pattern(each)(text) for each in patterns)
+
+
+def matches_id(ids: Sequence[str], text: str) -> bool:
+    return not ids or text.lower() in {each.lower().removeprefix("0x") for each in ids}

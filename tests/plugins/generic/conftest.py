@@ -1,0 +1,15 @@
+"""What the tests of ordinary devices share."""
+
+from pathlib import Path
+
+import pytest
+from tests.plugins.generic.machines import Machine
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    root = tmp_path / "machine"
+    root.mkdir()
+    machine = Machine(root)
+    machine.write("/proc/2/comm", "kthreadd")
+    return machine

@@ -1,0 +1,160 @@
+"""What would hand out the node itself is refused."""
+
+import os
+
+import pytest
+from tests.plugins.generic.machines import Machine
+
+from plugwright.plugins.generic import danger
+from plugwright.plugins.generic.units import Member
+
+TAKES_OVER = [
+    "/dev/mem", "/dev/kmem", "/dev/port", "/dev/mapper/control", "/run/containerd/containerd.sock", "/run/docker.sock",
+    "/var/run/crio/crio.sock", "/var/lib/kubelet/device-plugins/kubelet.sock", "/run", "/var/run", "/var/lib", "/",
+    "/etc", "/dev", "/var/lib/kubelet", "/run/containerd", "/var/run/containerd", "/run/containerd/s/shim",
+    "/var/lib/kubelet/pki/kubelet-client-current.pem", "/etc/kubernetes/admin.conf", "/run/dbus/system_bus_socket",
+]  # fmt: skip
+ORDINARY = [
+    "/dev/fuse",
+    "/dev/snd",
+    "/run/chrony",
+    "/opt/licence",
+    "/var/run/dcgm.sock",
+    "/dev/mapper",
+    "/run/mydaemon",
+]
+
+
+@pytest.mark.parametrize("path", TAKES_OVER)
+def test_what_rules_the_node_is_known_by_name(path: str) -> None:
+    assert path in danger.by_name(path)
+
+
+@pytest.mark.parametrize("path", ORDINARY)
+def test_what_is_ordinary_is_let_through(path: str) -> None:
+    assert danger.by_name(path) == ""
+
+
+def test_a_name_that_only_begins_alike_is_ordinary() -> None:
+    assert danger.by_name("/run/containerd-stargz") == ""
+
+
+def why(machine: Machine, path: str) -> str:
+    return danger.reason(machine.host, Member(path))
+
+
+def test_a_link_does_not_hide_it(machine: Machine) -> None:
+    machine.node("mem")
+    machine.link("/dev/innocent", "/dev/mem")
+    machine.link("/opt/socket", "/run/containerd/containerd.sock")
+    assert why(machine, "/dev/innocent") == "/dev/mem is the memory of the node"
+    assert "container runtime" in why(machine, "/opt/socket")
+
+
+def test_a_directory_that_is_mounted_with_it_inside_is_the_same(machine: Machine) -> None:
+    machine.write("/opt/runtime/docker.sock")
+    machine.write("/opt/other/file")
+    assert (
+        danger.reason(machine.host, Member("/opt/runtime", mount=True))
+        == "/opt/runtime has docker.sock in it, the container runtime's"
+    )
+    assert danger.reason(machine.host, Member("/opt/other", mount=True)) == ""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="making device nodes needs root")
+def test_another_name_does_not_hide_it(machine: Machine) -> None:
+    (machine.root / "dev").mkdir()
+    os.mknod(machine.root / "dev/harmless", 0o20600, os.makedev(1, 1))
+    assert why(machine, "/dev/harmless") == "/dev/mem is the memory of the node"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="making device nodes needs root")
+def test_a_disk_is_known_by_its_number(disks: Machine) -> None:
+    disks.link("/sys/dev/block/8:2", "/sys/devices/pci0000:00/ata1/block/sda/sda2")
+    disks.mounted("8:2", "/data", "/dev/sda2")
+    (disks.root / "dev/mapper").mkdir()
+    os.mknod(disks.root / "dev/mapper/vault", 0o60600, os.makedev(8, 2))
+    (disks.root / "srv").mkdir()
+    os.mknod(disks.root / "srv/disk", 0o60600, os.makedev(8, 2))
+    for path in ("/dev/mapper/vault", "/srv/disk", "/dev/mapper"):
+        assert why(disks, path) == "/dev/sda2 holds a file system, mounted at /data", path
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="making device nodes needs root")
+def test_processor_registers_are_the_node_itself(machine: Machine) -> None:
+    (machine.root / "dev/cpu/0").mkdir(parents=True)
+    os.mknod(machine.root / "dev/cpu/0/msr", 0o20600, os.makedev(202, 0))
+    assert why(machine, "/dev/cpu/0/msr") == "/dev/cpu/0/msr sets the node's processors"
+    assert why(machine, "/dev/cpu") == "/dev/cpu/0/msr sets the node's processors"
+
+
+@pytest.fixture
+def disks(machine: Machine) -> Machine:
+    """A disk with two partitions, and an NVMe drive."""
+    for name, number in (("sda", "8:0"), ("sda/sda1", "8:1"), ("sda/sda2", "8:2")):
+        machine.device(f"pci0000:00/ata1/block/{name}", "block", name.rpartition("/")[2])
+        machine.write(f"/sys/devices/pci0000:00/ata1/block/{name}/dev", number)
+        (machine.root / f"sys/devices/pci0000:00/ata1/block/{name}/holders").mkdir()
+    machine.write("/sys/devices/pci0000:00/ata1/block/sda/sda1/partition", "1")
+    machine.write("/sys/devices/pci0000:00/ata1/block/sda/sda2/partition", "2")
+    machine.nvme(machine.pci("0000:81:00.0", "144d:a80a", "010802", "nvme"), 0, "S4X")
+    return machine
+
+
+def test_a_disk_that_nobody_uses_may_be_handed_out(disks: Machine) -> None:
+    assert [why(disks, path) for path in ("/dev/sda", "/dev/nvme0n1", "/dev/nvme0", "/dev/ng0n1")] == [""] * 4
+
+
+def test_a_disk_is_not_handed_out_where_its_users_cannot_be_seen(disks: Machine) -> None:
+    disks.write("/proc/2/comm", "plugwright")  # a pod sees only its own processes, and mounts
+    assert why(disks, "/dev/sda") == "/dev/sda is a disk, and who uses it cannot be seen from here (hostPID)"
+    disks.node("ttyUSB0")
+    assert why(disks, "/dev/ttyUSB0") == ""
+
+
+def test_a_disk_is_in_use_with_any_of_its_partitions(disks: Machine) -> None:
+    disks.mounted("8:2", "/data", "/dev/disk/by-uuid/1234")
+    assert why(disks, "/dev/sda") == "/dev/sda2 holds a file system, mounted at /data"
+    assert why(disks, "/dev/sda2") == "/dev/sda2 holds a file system, mounted at /data"
+    assert why(disks, "/dev/sda1") == ""
+
+
+def test_a_file_system_without_a_number_is_known_by_its_source(disks: Machine) -> None:
+    disks.mounted("0:42", "/btrfs", "/dev/sda1")
+    assert "mounted at /btrfs" in why(disks, "/dev/sda")
+
+
+def test_swap_and_parts_of_something_are_in_use(disks: Machine) -> None:
+    disks.write("/proc/swaps", "Filename Type Size\n/dev/sda1 partition 1")
+    assert why(disks, "/dev/sda1") == "/dev/sda1 is swap"
+    disks.write("/sys/devices/pci0000:00/ata1/block/sda/sda2/holders/dm-0")
+    assert why(disks, "/dev/sda2") == "/dev/sda2 is a part of dm-0"
+
+
+def test_a_directory_is_as_dangerous_as_what_is_in_it(disks: Machine) -> None:
+    disks.mounted("8:2", "/data", "/dev/sda2")
+    disks.link("/dev/disk/by-id/x", "/dev/sda2")
+    disks.node("snd/timer")
+    disks.node("box/deep/docker.sock")
+    assert why(disks, "/dev/snd") == ""
+    assert why(disks, "/dev/disk") == ""  # nothing but links, which runtimes do not follow there
+    assert "container runtime" in why(disks, "/dev/box")
+
+
+def test_a_file_that_is_called_like_a_disk_is_none(disks: Machine) -> None:
+    disks.mounted("8:2", "/data", "/dev/sda2")
+    disks.write("/opt/sda2")
+    assert why(disks, "/opt/sda2") == ""
+
+
+def test_generic_nodes_are_ways_to_the_same_disk(disks: Machine) -> None:
+    disks.mounted("259:0", "/fast", "/dev/nvme0n1")
+    disks.mounted("8:1", "/", "/dev/sda1")
+    disks.device("pci0000:00/ata1/scsi_generic/sg0", "scsi_generic", "sg0")
+    disks.link("/sys/devices/pci0000:00/ata1/scsi_generic/sg0/device", "/sys/devices/pci0000:00/ata1")
+    for path in ("/dev/nvme0n1", "/dev/ng0n1", "/dev/nvme0"):
+        assert "mounted at /fast" in why(disks, path), path
+    assert "mounted at /" in why(disks, "/dev/sg0")
+    disks.device("pci0000:00/ata1/bsg/0:0:0:0", "bsg", "bsg/0:0:0:0")
+    disks.link("/sys/devices/pci0000:00/ata1/bsg/0:0:0:0/device", "/sys/devices/pci0000:00/ata1")
+    assert "mounted at /" in why(disks, "/dev/bsg/0:0:0:0")

@@ -1,0 +1,331 @@
+"""A resource of ordinary devices, served: hot-plug, health, sharing, CDI."""
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from tests.plugins.generic.machines import Machine
+
+from plugwright import DeviceNode, PluginError, Settings, serving
+from plugwright.errors import PeerRefused
+from plugwright.model import Device, PreferenceRequest
+from plugwright.plugins.generic.answers import Handing
+from plugwright.plugins.generic.catalog import CdiCatalog
+from plugwright.plugins.generic.checks import Check, File, Link
+from plugwright.plugins.generic.net import NetFilter, NetSelector
+from plugwright.plugins.generic.nvme import NvmeFilter, NvmeSelector
+from plugwright.plugins.generic.paths import PathPattern, PathSelector
+from plugwright.plugins.generic.pci import FunctionFilter, PciSelector
+from plugwright.plugins.generic.plugin import Generic, Options, Surroundings
+from plugwright.plugins.generic.units import Selector
+from plugwright.plugins.generic.usb import UsbFilter, UsbSelector
+from plugwright.sdk import cdi
+from plugwright.sdk.ears import Ears
+from plugwright.sdk.hotplug import Pace
+from tiny_kubelet import TinyKubelet
+
+NAME = "example.com/thing"
+LOOP_ADD, LOOP_REMOVE = 0x4C80, 0x4C81
+PATIENT = Pace(rescan=3600, blind=3600, burst=0.001, gap=0)
+FTDI = UsbSelector([UsbFilter(vendor=["0403"])])
+
+
+class Kernel:
+    """Speaks to the plugin as the kernel would."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._ear, mouth = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._mouth = stack.enter_context(mouth)
+
+    def listen(self) -> socket.socket:
+        return self._ear
+
+    def say(self, action: str, subsystem: str) -> None:
+        self._mouth.send(f"{action}@/devices/x/usb1\0ACTION={action}\0SUBSYSTEM={subsystem}\0".encode())
+
+
+@pytest.fixture
+def kernel() -> Iterator[Kernel]:
+    with ExitStack() as stack:
+        yield Kernel(stack)
+
+
+def generic(machine: Machine, selector: Selector, kernel: Kernel | None = None, **more: object) -> Generic:
+    def deaf() -> socket.socket:
+        raise PermissionError(1, "Operation not permitted")
+
+    around = Surroundings(host=machine.host, ears=Ears(kernel.listen if kernel else deaf), pace=PATIENT)
+    return Generic(NAME, Options(selector=selector, **more), around)  # type: ignore[arg-type]
+
+
+def paths(*given: str) -> PathSelector:
+    return PathSelector([PathPattern(path=each) for each in given])
+
+
+async def first(plugin: Generic) -> dict[str, Device]:
+    """What the plugin finds at first."""
+    lists = plugin.discover()
+    async for devices in lists:
+        await lists.aclose()  # type: ignore[attr-defined]
+        return {device.id: device for device in devices}
+    raise AssertionError
+
+
+async def test_a_device_that_is_replugged_comes_back_as_itself(
+    machine: Machine, kernel: Kernel, kubelet: TinyKubelet, settings: Settings
+) -> None:
+    usb = machine.usb("1-4", "0403:6001", "A50285BI")
+    machine.usb_child(usb, "ttyUSB0", "tty")
+    name = "usb-0403-6001-A50285BI"
+    plugin = generic(machine, FTDI, kernel, handing=Handing(env={"PORT": "{node}"}))
+    async with serving(plugin, settings=settings):
+        thing = await kubelet.endpoint(NAME)
+        [before] = await thing.client.allocate([name])
+        machine.unplug(usb)
+        kernel.say("remove", "usb")
+        await kubelet.health(NAME, name, "Unhealthy")
+        machine.usb_child(machine.usb("1-7", "0403:6001", "A50285BI", number=9), "ttyUSB4", "tty")
+        kernel.say("add", "usb")
+        await kubelet.health(NAME, name, "Healthy")
+        [after] = await thing.client.allocate([name])
+    assert (before.env["PORT"], after.env["PORT"]) == ("/dev/ttyUSB0", "/dev/ttyUSB4")
+
+
+async def test_a_device_keeps_its_name_when_its_clone_comes(
+    machine: Machine, kernel: Kernel, kubelet: TinyKubelet, settings: Settings
+) -> None:
+    machine.usb("1-2", "0403:6001", "0123456789")
+    async with serving(generic(machine, FTDI, kernel), settings=settings):
+        await kubelet.endpoint(NAME)
+        machine.usb("1-1", "0403:6001", "0123456789", number=5)
+        kernel.say("add", "usb")
+        thing = await kubelet.endpoint(NAME, 2)
+        assert {name: device.healthy for name, device in thing.devices.items()} == {
+            "usb-0403-6001-0123456789": True,
+            "usb-0403-6001-0123456789-1-1": True,
+        }
+        [answer] = await thing.client.allocate(["usb-0403-6001-0123456789"])
+    assert answer.nodes == (DeviceNode("/dev/bus/usb/001/004"),)
+
+
+async def test_without_uevents_a_new_node_is_seen_by_inotify(
+    machine: Machine, kubelet: TinyKubelet, settings: Settings
+) -> None:
+    (machine.root / "dev").mkdir()
+    async with serving(generic(machine, paths("/dev/ttyUSB*")), settings=settings):
+        await kubelet.until(lambda each: NAME in each.endpoints and each.endpoints[NAME].lists)
+        assert kubelet.endpoints[NAME].devices == {}
+        machine.node("ttyUSB3")
+        await kubelet.health(NAME, "ttyUSB3", "Healthy")
+        machine.remove("/dev/ttyUSB3")
+        await kubelet.health(NAME, "ttyUSB3", "Unhealthy")
+
+
+async def test_a_device_may_be_shared_and_different_ones_come_first(
+    machine: Machine, kubelet: TinyKubelet, settings: Settings
+) -> None:
+    machine.node("video0")
+    machine.node("video1")
+    async with serving(generic(machine, paths("/dev/video*"), count=3), settings=settings):
+        thing = await kubelet.endpoint(NAME, 6)
+        names = ("video0", "video0::1", "video0::2", "video1", "video1::1", "video1::2")
+        assert tuple(thing.devices) == names
+        [two] = await thing.client.prefer(PreferenceRequest(names, (), 2))
+        [four] = await thing.client.prefer(PreferenceRequest(names, ("video0",), 4))
+        [least] = await thing.client.prefer(PreferenceRequest(names[2:], (), 1))
+        [answer] = await thing.client.allocate(["video0", "video0::1", "video1"])
+    assert set(two) == {"video0", "video1"}
+    assert sorted(name.partition("::")[0] for name in four) == ["video0", "video0", "video1", "video1"]
+    assert [name.partition("::")[0] for name in least] == ["video1"]
+    assert answer.nodes == (DeviceNode("/dev/video0"), DeviceNode("/dev/video1"))
+
+
+async def test_numa_nodes_are_told_unless_they_are_not_wanted(machine: Machine) -> None:
+    machine.pci("0000:3b:00.0", "8086:1572", "120000", "x", numa=1)
+    machine.pci("0000:3c:00.0", "8086:1572", "120000", "x", numa=-1)
+    selector = PciSelector([FunctionFilter()])
+    assert [device.numa for device in (await first(generic(machine, selector))).values()] == [(1,), ()]
+    assert {device.numa for device in (await first(generic(machine, selector, topology=False))).values()} == {()}
+
+
+async def test_health_goes_both_ways_with_its_reason(
+    machine: Machine, kubelet: TinyKubelet, settings: Settings
+) -> None:
+    machine.node("thing")
+    state = machine.write("/state", "live")
+    check = Check(question=File(path="/state", equals=["live"]), every=0.01)
+    async with serving(generic(machine, paths("/dev/thing"), checks=[check]), settings=settings) as daemon:
+        await kubelet.health(NAME, "thing", "Healthy")
+        state.write_text("dead")
+        await kubelet.health(NAME, "thing", "Unhealthy")
+        snapshot = daemon.resource(NAME).inventory.newest.value
+        assert snapshot is not None
+        assert snapshot.devices["thing"].reason == "/state is 'dead', not 'live'"
+        state.write_text("live")
+        await kubelet.health(NAME, "thing", "Healthy")
+
+
+async def test_an_interface_that_a_pod_has_taken_is_not_broken(
+    machine: Machine, kernel: Kernel, kubelet: TinyKubelet, settings: Settings
+) -> None:
+    path = machine.pci("0000:3b:00.0", "8086:1572", "020000", "i40e")
+    interface = machine.interface(path, "ens1")
+    machine.link(f"/sys/devices/{interface}/device", f"/sys/devices/{path}")
+    other = machine.pci("0000:3c:00.0", "8086:1572", "020000", "i40e")
+    plugin = generic(machine, NetSelector([NetFilter()]), kernel, checks=[Check(question=Link(), every=0.01)])
+    async with serving(plugin, settings=settings):
+        thing = await kubelet.endpoint(NAME)
+        machine.remove("/sys/class/net/ens1")
+        machine.remove(f"/sys/devices/{interface}")
+        second = machine.interface(other, "ens2")
+        machine.link(f"/sys/devices/{second}/device", f"/sys/devices/{other}")
+        kernel.say("add", "net")
+        await kubelet.health(NAME, "net-0000:3c:00.0", "Healthy")
+        assert thing.devices["net-0000:3b:00.0"].healthy
+        machine.remove(f"/sys/devices/{path}/driver")
+        kernel.say("unbind", "pci")
+        await kubelet.health(NAME, "net-0000:3b:00.0", "Unhealthy")
+
+
+async def test_a_disk_in_use_is_listed_with_the_reason_and_never_handed_out(
+    machine: Machine, kubelet: TinyKubelet, settings: Settings
+) -> None:
+    machine.nvme(machine.pci("0000:81:00.0", "144d:a80a", "010802", "nvme"), 0, "BUSY")
+    machine.nvme(machine.pci("0000:82:00.0", "144d:a80a", "010802", "nvme"), 1, "FREE")
+    machine.mounted("259:0", "/", "/dev/nvme0n1")
+    selector = NvmeSelector([NvmeFilter()])
+    listed = await first(generic(machine, selector))
+    reason = "/dev/nvme0n1 holds a file system, mounted at /: needs 'dangerous: true'"
+    assert {name: device.reason for name, device in listed.items()} == {"nvme-BUSY-n1": reason, "nvme-FREE-n1": ""}
+    assert all(device.healthy for device in (await first(generic(machine, selector, dangerous=True))).values())
+    async with serving(generic(machine, selector), settings=settings):
+        thing = await kubelet.endpoint(NAME, 2)
+        machine.mounted("259:1", "/data", "/dev/nvme1n1")  # after the last look
+        with pytest.raises(PeerRefused, match="mounted at /data"):
+            await thing.client.allocate(["nvme-FREE-n1"])
+
+
+async def test_a_node_that_is_gone_since_the_last_look_is_not_handed_out(machine: Machine) -> None:
+    machine.node("thing")
+    plugin = generic(machine, paths("/dev/thing"))
+    devices = await first(plugin)
+    machine.remove("/dev/thing")
+    with pytest.raises(PluginError, match="/dev/thing is not there"):
+        await plugin.allocate(list(devices.values()))
+
+
+async def test_what_belongs_to_another_resource_is_left_alone(machine: Machine) -> None:
+    for name in ("ttyUSB0", "ttyUSB1", "ttyUSB2"):
+        machine.node(name)
+    assert list(await first(generic(machine, paths("/dev/ttyUSB*"), taken=[paths("/dev/ttyUSB1")]))) == [
+        "ttyUSB0",
+        "ttyUSB2",
+    ]
+
+
+async def test_sriov_devices_leave_a_file_for_multus(machine: Machine, tmp_path: Path) -> None:
+    physical = machine.pci("0000:3b:00.0", "8086:1572", "020000", "i40e")
+    machine.adapter(machine.virtual(physical, 0, "0000:3b:02.0"), "irdma0", 0)
+    selector = PciSelector([FunctionFilter(virtual=True)])
+    plugin = generic(machine, selector, handing=Handing(pci=True), info_directory=tmp_path / "dp")
+    answer = await plugin.allocate(list((await first(plugin)).values()))
+    [path] = (tmp_path / "dp").iterdir()
+    assert path.name == "example.com-thing-0000:3b:02.0-device.json"
+    assert json.loads(path.read_text()) == {
+        "type": "pci",
+        "version": "1.1.0",
+        "pci": {"pci-address": "0000:3b:02.0", "rdma-device": "irdma0", "pf-pci-address": "0000:3b:00.0"},
+    }
+    assert answer.env["PCIDEVICE_EXAMPLE_COM_THING"] == "0000:3b:02.0"
+
+
+async def test_a_pod_does_not_wait_for_the_file(machine: Machine, tmp_path: Path) -> None:
+    machine.pci("0000:3b:00.0", "8086:1572", "020000", "i40e")
+    tmp_path.joinpath("file").touch()
+    plugin = generic(machine, PciSelector([FunctionFilter()]), info_directory=tmp_path / "file")
+    assert (await plugin.allocate(list((await first(plugin)).values()))).nodes == ()
+
+
+async def test_devices_can_be_handed_out_by_cdi_names_that_stay(machine: Machine, tmp_path: Path) -> None:
+    machine.node("ttyUSB0")
+    machine.link("/dev/serial/port", "/dev/ttyUSB0")
+    machine.write("/opt/licence")
+    specs = cdi.SpecDirectory(tmp_path / "cdi")
+    handing = Handing(env={"PORT": "{node}"}, permissions="r")
+    plugin = generic(machine, paths("/dev/serial/*", "/opt/licence"), catalog=CdiCatalog(specs, NAME), handing=handing)
+    devices = await first(plugin)
+    answer = await plugin.allocate(list(devices.values()))
+    assert answer.cdi == (f"{NAME}=serial-port", f"{NAME}=opt-licence")
+    assert (answer.nodes, answer.mounts, answer.env) == ((), (), {"PORT": "/dev/serial/port,/opt/licence"})
+    machine.remove("/dev/serial/port")
+    await first(
+        generic(machine, paths("/dev/serial/*", "/opt/licence"), catalog=CdiCatalog(specs, NAME), handing=handing)
+    )
+    found = cdi.resolve([tmp_path / "cdi"])
+    assert found[f"{NAME}=serial-port"].edits == cdi.ContainerEdits(
+        device_nodes=(cdi.DeviceNode("/dev/serial/port", "/dev/ttyUSB0", permissions="r"),)
+    )
+    assert found[f"{NAME}=opt-licence"].edits.mounts == (cdi.Mount("/opt/licence", options=("rw", "nosuid", "bind")),)
+
+
+async def test_an_interface_is_moved_by_its_cdi_name(machine: Machine, tmp_path: Path) -> None:
+    path = machine.pci("0000:3b:00.0", "8086:1572", "020000", "i40e")
+    machine.link(f"/sys/devices/{machine.interface(path, 'ens1')}/device", f"/sys/devices/{path}")
+    plugin = generic(machine, NetSelector([NetFilter()]), catalog=CdiCatalog(cdi.SpecDirectory(tmp_path), NAME))
+    [device] = (await first(plugin)).values()
+    assert (await plugin.allocate([device])).cdi == (f"{NAME}=net-0000:3b:00.0",)
+    assert cdi.resolve([tmp_path])[f"{NAME}=net-0000:3b:00.0"].edits.net_devices == (cdi.NetDevice("ens1", "ens1"),)
+
+
+@pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="this machine has no /dev/fuse")
+async def test_the_nodes_of_this_machine_are_served(kubelet: TinyKubelet, settings: Settings) -> None:
+    plugin = Generic(NAME, Options(selector=paths("/dev/fuse", "/dev/null", "/dev/net/tun"), count=2))
+    async with serving(plugin, settings=settings):
+        thing = await kubelet.endpoint(NAME, 4)
+        assert {"fuse", "fuse::1", "null", "null::1"} <= set(thing.devices)
+        [answer] = await thing.client.allocate(["fuse", "null"])
+    assert answer.nodes == (DeviceNode("/dev/fuse"), DeviceNode("/dev/null"))
+
+
+def may_make_loop_devices() -> bool:
+    return os.geteuid() == 0 and Path("/dev/loop-control").exists()
+
+
+@pytest.mark.skipif(not may_make_loop_devices(), reason="making a loop device needs root and the loop driver")
+async def test_a_device_that_the_kernel_makes_is_served_at_once(kubelet: TinyKubelet, settings: Settings) -> None:
+    number = 7000 + os.getpid() % 1000
+    plugin = Generic(NAME, Options(selector=paths(f"/dev/loop{number}")))
+    with Path("/dev/loop-control").open("rb+", buffering=0) as control:
+        async with serving(plugin, settings=settings):
+            await kubelet.until(lambda each: NAME in each.endpoints and each.endpoints[NAME].lists)
+            fcntl.ioctl(control, LOOP_ADD, number)
+            try:
+                await kubelet.health(NAME, f"loop{number}", "Healthy")
+            finally:
+                fcntl.ioctl(control, LOOP_REMOVE, number)
+            await kubelet.health(NAME, f"loop{number}", "Unhealthy")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="making a device node needs root")
+async def test_a_node_that_is_made_is_served_and_one_that_is_removed_is_not(
+    tmp_path: Path, kubelet: TinyKubelet, settings: Settings
+) -> None:
+    place = tmp_path / "nodes"
+    place.mkdir()
+    plugin = Generic(NAME, Options(selector=paths(f"{place}/*")))
+    async with serving(plugin, settings=settings):
+        await kubelet.until(lambda each: NAME in each.endpoints and each.endpoints[NAME].lists)
+        os.mknod(place / "zero", 0o20600, os.makedev(1, 5))
+        await kubelet.until(lambda each: each.endpoints[NAME].devices)
+        [name] = kubelet.endpoints[NAME].devices
+        [answer] = await kubelet.endpoints[NAME].client.allocate([name])
+        assert answer.nodes == (DeviceNode(f"{place}/zero"),)
+        place.joinpath("zero").unlink()
+        await kubelet.health(NAME, name, "Unhealthy")
+        os.mknod(place / "zero", 0o20600, os.makedev(1, 5))
+        await kubelet.health(NAME, name, "Healthy")

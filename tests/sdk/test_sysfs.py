@@ -1,0 +1,101 @@
+"""What the kernel says of hardware is read from any root."""
+
+from pathlib import Path
+
+import pytest
+
+from plugwright.sdk import sysfs
+from plugwright.sdk.sysfs import Host
+
+
+def made(root: Path, **files: str) -> Path:
+    root.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        root.joinpath(name).write_text(f"{text}\n")
+    return root
+
+
+def test_what_is_absent_is_empty(tmp_path: Path) -> None:
+    assert sysfs.attribute(tmp_path, "none") == ""
+    assert sysfs.link_name(tmp_path, "driver") == ""
+    assert sysfs.entries(tmp_path / "none") == []
+    assert sysfs.uevent(tmp_path) == {}
+    assert sysfs.nodes_below(tmp_path) == []
+    assert sysfs.pci_functions(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("own", "parent", "nodes"), [("1", "0", (1,)), ("-1", "0", (0,)), ("-1", "-1", ()), ("", "1", (1,)), ("", "", ())]
+)
+def test_the_nearest_parent_with_a_numa_node_decides(
+    tmp_path: Path, own: str, parent: str, nodes: tuple[int, ...]
+) -> None:
+    above = made(tmp_path / "sys/devices/pci0000:3a/0000:3b:00.0", **({"numa_node": parent} if parent else {}))
+    below = made(above / "net" / "ens1", **({"numa_node": own} if own else {}))
+    assert sysfs.numa_nodes(below) == nodes
+
+
+def test_a_numa_node_outside_of_sysfs_is_none_of_ours(tmp_path: Path) -> None:
+    made(tmp_path, numa_node="5")
+    assert sysfs.numa_nodes(made(tmp_path / "sys/devices/platform/x")) == ()
+
+
+def test_a_pci_function_is_read_whole(tmp_path: Path) -> None:
+    place = made(tmp_path / "sys/devices/pci0000:3a/0000:3b:00.0", vendor="0x15b3", device="0x1017")
+    place.joinpath("class").write_text("0x020700\n")
+    place.joinpath("driver").symlink_to("../../../bus/pci/drivers/mlx5_core")
+    place.joinpath("iommu_group").symlink_to("../../../kernel/iommu_groups/42")
+    made(tmp_path / "sys/bus/pci/devices").joinpath(place.name).symlink_to(place)
+    [function] = sysfs.pci_functions(tmp_path / "sys")
+    assert (function.address, function.vendor, function.device) == ("0000:3b:00.0", "15b3", "1017")
+    assert (function.class_code, function.driver, function.iommu_group) == ("020700", "mlx5_core", "42")
+    assert not function.is_virtual
+    assert sysfs.pci_address_of(made(place / "net/ens1")) == "0000:3b:00.0"
+
+
+def test_the_address_is_that_of_the_nearest_function(tmp_path: Path) -> None:
+    place = made(tmp_path / "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/usb1/1-4")
+    assert sysfs.pci_address_of(place) == "0000:01:00.0"
+    assert sysfs.pci_address_of(made(tmp_path / "sys/devices/virtual/x")) == ""
+
+
+@pytest.mark.parametrize(
+    ("links", "path", "real"),
+    [
+        ({}, "/dev/a", "/dev/a"),
+        ({"dev/a": "b"}, "/dev/a", "/dev/b"),
+        ({"dev/a": "/dev/b", "dev/b": "../x"}, "/dev/a", "/x"),
+        ({"var/run": "/run"}, "/var/run/s.sock", "/run/s.sock"),
+        ({"dev/a": "../../../../etc/passwd"}, "/dev/a", "/etc/passwd"),
+        ({"dev/a": "/../../etc/passwd"}, "/dev/a", "/etc/passwd"),
+    ],
+)
+def test_links_are_followed_and_never_out_of_the_root(
+    tmp_path: Path, links: dict[str, str], path: str, real: str
+) -> None:
+    for name, target in links.items():
+        made(tmp_path.joinpath(name).parent)
+        tmp_path.joinpath(name).symlink_to(target)
+    assert Host(tmp_path).resolve(path) == real
+
+
+def test_links_in_a_circle_come_to_an_end(tmp_path: Path) -> None:
+    tmp_path.joinpath("a").symlink_to("b")
+    tmp_path.joinpath("b").symlink_to("a")
+    assert not Host(tmp_path).has("/a")
+
+
+def test_the_host_has_its_own_paths(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    assert host.path(host.seen("/dev/fuse")) == "/dev/fuse"
+    assert not host.has("/dev/fuse")
+    made(tmp_path / "dev", fuse="")
+    assert host.has("/dev/fuse")
+
+
+@pytest.mark.skipif(not Path("/sys/dev/char/1:3").exists(), reason="needs a Linux machine's /sys")
+def test_a_node_of_this_machine_leads_to_its_directory() -> None:
+    directory = Host().directory_of("/dev/null")
+    assert directory == Path("/sys/devices/virtual/mem/null")
+    assert [node.path for node in sysfs.nodes_below(directory)] == ["/dev/null"]
+    assert Host().directory_of("/etc/passwd") is None
