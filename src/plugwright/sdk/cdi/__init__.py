@@ -1,0 +1,52 @@
+"""The Container Device Interface: specs that a container runtime turns device names into edits with.
+
+`spec` has the values and their rules, `encoding` how they look in a file, `files` where the files lie. The names
+below are all that a plugin author needs:
+
+    directory = cdi.SpecDirectory(Path("/var/run/cdi"), owner="my-plugin")
+    edits = cdi.ContainerEdits(device_nodes=[cdi.DeviceNode("/dev/st0")])
+    directory.write(cdi.Spec("example.com/tape", [cdi.Device("st0", edits)]))
+    ...
+    return Allocation(cdi=["example.com/tape=st0"])
+"""
+
+from plugwright.sdk.cdi.encoding import from_plain, minimum_version, to_json, to_plain
+from plugwright.sdk.cdi.files import DYNAMIC, STATIC, SpecDirectory, read, resolve
+from plugwright.sdk.cdi.spec import (
+    ContainerEdits,
+    Device,
+    DeviceNode,
+    Hook,
+    IntelRdt,
+    Mount,
+    NetDevice,
+    Spec,
+    annotation,
+    edits_of,
+    qualified_name,
+    split_name,
+)
+
+__all__ = [
+    "DYNAMIC",
+    "STATIC",
+    "ContainerEdits",
+    "Device",
+    "DeviceNode",
+    "Hook",
+    "IntelRdt",
+    "Mount",
+    "NetDevice",
+    "Spec",
+    "SpecDirectory",
+    "annotation",
+    "edits_of",
+    "from_plain",
+    "minimum_version",
+    "qualified_name",
+    "read",
+    "resolve",
+    "split_name",
+    "to_json",
+    "to_plain",
+]
