@@ -10,13 +10,12 @@ from typing import Protocol
 
 from plugwright.errors import PluginError
 from plugwright.model import Mount
-from plugwright.plugins.nvidia import sharing
+from plugwright.plugins.nvidia import listing, sharing
 from plugwright.plugins.nvidia.sharing import Share, Unit
 
 __all__ = ["NOT_CONFINED", "Extras", "Isolation", "Unconfined", "by_device", "check_most", "memory_env", "share_facts"]
 
 NOT_CONFINED = "not confined"
-_MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +54,7 @@ class Unconfined:
         self._resource, self._share = resource, share
 
     def units(self, whole: Sequence[Unit]) -> list[Unit]:
+        listing.check(self._resource, whole, self._share)
         return sharing.shared(whole, self._share)
 
     def fault(self, unit: Unit) -> str:
@@ -88,9 +88,9 @@ def memory_env(units: Sequence[Unit]) -> dict[str, str]:
 
 
 def by_device(units: Sequence[Unit]) -> dict[str, list[Unit]]:
-    """The units of each device, under its UUID, in the order in which the devices come up."""
+    """The units of each device, under its UUID, in the order in which a program in the container counts them."""
     found: dict[str, list[Unit]] = {}
-    for unit in units:
+    for unit in sorted(units, key=lambda unit: (unit.gpu.index, unit.mig.index if unit.mig else 0)):
         found.setdefault(unit.uuid, []).append(unit)
     return found
 

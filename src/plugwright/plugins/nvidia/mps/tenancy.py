@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from plugwright.errors import PluginError
 from plugwright.model import Mount
-from plugwright.plugins.nvidia import sharing
+from plugwright.plugins.nvidia import listing, sharing
 from plugwright.plugins.nvidia.gpus import ComputeMode
 from plugwright.plugins.nvidia.isolation import NOT_CONFINED, Extras, by_device, check_most, memory_env, share_facts
 from plugwright.plugins.nvidia.mps import plan, state
@@ -41,6 +41,7 @@ class Mps:
         self._load()
 
     def units(self, whole: Sequence[Unit]) -> list[Unit]:
+        listing.check(self._resource, whole, self._share)
         units = sharing.shared(whole, self._share)
         self._plans = plan.daemons(self._share, self._options, units)
         return units
