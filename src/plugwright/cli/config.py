@@ -3,7 +3,6 @@
 Each kind of device is one key of a resource. A new kind is a struct here and a line in `_KINDS`.
 """
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +10,16 @@ from typing import Annotated, Any
 
 import msgspec
 
-from plugwright.cli import documents
+from plugwright.cli import config_nvidia, documents
+from plugwright.cli.config_nvidia import NvidiaEntry
 from plugwright.cli.documents import Document
+from plugwright.cli.quantities import quantity
 from plugwright.errors import ConfigError, InvalidValue
 from plugwright.model import Resource
 from plugwright.plugins.mock import Links, Mock, MockOptions
 from plugwright.sdk.plugin import Plugin
 
 __all__ = ["Config", "ConfigFile", "MockEntry", "ResourceEntry", "effective", "load", "quantity"]
-
-_QUANTITY = re.compile(r"([0-9]{1,31})([kMGTP]|[KMGTP]i)?")
-_UNITS = {unit: 1000**power for power, unit in enumerate("kMGTP", 1)}
-_UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("KMGTP", 1)}
 
 
 class MockEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -43,6 +40,7 @@ class ResourceEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     name: str
     mock: MockEntry | None = None
+    nvidia: NvidiaEntry | None = None
 
 
 class ConfigFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -63,7 +61,7 @@ class Config:
         for entry in self.file.resources:
             kept = (serving or {}).get(entry.name) if unchanged.get(entry.name) == entry else None
             made.append(kept or _plugin(entry))
-        return made
+        return config_nvidia.joined(made)
 
 
 def load(path: Path) -> Config:
@@ -89,17 +87,6 @@ def effective(config: Config) -> Iterator[tuple[str, object, str]]:
             yield f"resources[{index}].{kind}.{name}", value, _source(config.document, f"{place}.{kind}.{name}")
 
 
-def quantity(text: int | str) -> int:
-    """`40Gi`, `16G` or plain bytes."""
-    if isinstance(text, int) and 0 <= text < 10**30:
-        return text
-    found = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
-    if not found:
-        shown = repr(text) if isinstance(text, str) or abs(text) < 10**30 else "a number that large"
-        raise ConfigError(f"a size looks like 40Gi, not {shown}")
-    return int(found[1]) * (_UNITS[found[2]] if found[2] else 1)
-
-
 def _source(document: Document, place: str) -> str:
     return f"{document.name}:{document.line(place)}" if document.has(place) else "default"
 
@@ -114,6 +101,7 @@ def _check(document: Document, file: ConfigFile) -> None:
             raise document.error(f"{place}.name", f"{entry.name} is a resource already in line {first}")
         seen[entry.name] = index
         _check_entry(document, place, entry)
+    config_nvidia.check(document, [(entry.name, entry.nvidia) for entry in file.resources])
 
 
 def _check_entry(document: Document, place: str, entry: ResourceEntry) -> None:
@@ -155,4 +143,4 @@ def _mock(resource: str, entry: MockEntry) -> Plugin:
     return Mock(resource, options)
 
 
-_KINDS: dict[str, Callable[[str, Any], Plugin]] = {"mock": _mock}
+_KINDS: dict[str, Callable[[str, Any], Plugin]] = {"mock": _mock, "nvidia": config_nvidia.plugin}

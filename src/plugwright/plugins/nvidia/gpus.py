@@ -4,7 +4,7 @@ Values only, all frozen: a `Reading` is one look at the machine. `nvml` reads a 
 whoever uses a `Driver` cannot tell which. What a container is offered of it is `sharing`'s work, health `health`'s.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Protocol
@@ -158,7 +158,13 @@ class Event:
 
 
 class Events(Protocol):
-    """Being told of what happens to GPUs. Used by one thread, which closes it."""
+    """Being told of what happens to GPUs. Used by one thread, which closes it.
+
+    A GPU that is in neither of the two says itself that it has no events.
+    """
+
+    @property
+    def watched(self) -> Collection[str]: ...
 
     @property
     def unwatched(self) -> Mapping[str, str]:
@@ -177,6 +183,11 @@ class Driver(Protocol):
 
     A GPU that errs is no reason to raise: it is listed with its fault.
     """
+
+    @property
+    def name(self) -> str:
+        """The same for the same machine."""
+        ...
 
     def read(self) -> Reading: ...
 

@@ -7,22 +7,14 @@ their own.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from plugwright.errors import ConfigError
 from plugwright.plugins.nvidia.gpus import Gpu, MigDevice
+from plugwright.plugins.nvidia.words import By
 
 __all__ = ["By", "Share", "Unit", "replicas_of", "share", "shared", "whole"]
 
 _REPLICA = "::"  # as NVIDIA's plugin writes it
-
-
-class By(StrEnum):
-    """How the tenants of one GPU are kept apart."""
-
-    TIME_SLICING = "time-slicing"  # not at all
-    MPS = "mps"
-    VGPU = "vgpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

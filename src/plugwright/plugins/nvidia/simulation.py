@@ -60,8 +60,7 @@ class Simulation:
     def events(self, uuids: tuple[str, ...]) -> "SimulatedEvents":
         with self._lock:
             self._check()
-            unwatched = {each: "events cannot be registered (simulated)" for each in uuids if each in self._deaf}
-            return SimulatedEvents(self._lock, self._listeners, unwatched)
+            return SimulatedEvents(self._lock, self._listeners, frozenset(uuids), self._deaf & set(uuids))
 
     def close(self) -> None:
         """Nothing is held."""
@@ -137,7 +136,7 @@ class Simulation:
 
     def _ecc(self, uuid: str, arguments: Mapping[str, str]) -> str:
         count = _number("count", arguments) if "count" in arguments else 1
-        self._facts[uuid] = replace(self._facts[uuid], ecc_uncorrected=count)
+        self._facts[uuid] = replace(self._facts[uuid], ecc_uncorrected=count, recovery=Recovery.RESET)
         self._happen(Event(EventKind.ECC, uuid))
         return f"{count} uncorrected ECC errors on {uuid}"
 
@@ -175,16 +174,21 @@ class SimulatedEvents:
     """What one listener has not heard yet."""
 
     def __init__(
-        self, lock: threading.Condition, listeners: "list[SimulatedEvents]", unwatched: Mapping[str, str]
+        self,
+        lock: threading.Condition,
+        listeners: "list[SimulatedEvents]",
+        asked: frozenset[str],
+        deaf: set[str],
     ) -> None:
-        self.unwatched = unwatched
+        self.watched = asked - deaf
+        self.unwatched = dict.fromkeys(sorted(deaf), "events cannot be registered (simulated)")
         self.broken = ""
         self._lock, self._listeners = lock, listeners
         self._waiting: deque[Event] = deque()
         self._listeners.append(self)
 
     def add(self, event: Event) -> None:
-        if event.gpu not in self.unwatched:
+        if event.gpu in self.watched:
             self._waiting.append(event)
 
     def wait(self, seconds: float) -> Event | None:

@@ -1,0 +1,119 @@
+"""NVIDIA GPUs in the operator's file: its types. What they ask for is made by `nvidia`, where a file has any."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import msgspec
+
+from plugwright.cli.documents import Document
+from plugwright.plugins.nvidia.words import Action, By, Ids, Mig, Strategy
+from plugwright.sdk.plugin import Plugin
+
+__all__ = ["NvidiaEntry", "check", "joined", "plugin"]
+
+Texts = str | list[str]
+Number = Annotated[int, msgspec.Meta(ge=0)]
+Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
+
+
+class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An unknown key is an error."""
+
+
+class NvidiaPattern(_Strict, frozen=True):
+    """What devices look like."""
+
+    index: int | str | list[int | str] = []
+    uuid: Texts = []
+    pci: Texts = []
+    model: Texts = []
+    profile: Texts = []
+    least: int | str = 0
+    most: int | str = 0
+
+
+class NvidiaShare(_Strict, frozen=True):
+    """How each device is cut."""
+
+    by: By = By.TIME_SLICING
+    replicas: Number = 0
+    memory: int | str = 0
+    percent: Percent = 0
+    most: Number = 0
+
+
+class NvidiaHealth(_Strict, frozen=True):
+    """What makes a GPU unfit, and when it is fit again."""
+
+    xids: dict[str, Action] = {}
+    other: Action = Action.QUIET
+    quiet: Annotated[float, msgspec.Meta(ge=0)] = 300.0
+    ecc: bool = True
+    pending: bool = False
+    unwatched: bool = True
+    off: bool = False
+
+
+class NvidiaDriver(_Strict, frozen=True):
+    """Where the driver is. `root` is its place in our own container, `host` the same place on the host."""
+
+    root: str = "/"
+    host: str = ""
+    dev: str = ""
+    libraries: list[str] = []
+
+
+class NvidiaCdi(_Strict, frozen=True):
+    dir: str = "/var/run/cdi"
+    vendor: str = "k8s.device-plugin.nvidia.com"
+    annotations: str = "cdi.k8s.io/"
+
+
+class NvidiaImex(_Strict, frozen=True):
+    channels: list[Number] = []
+    required: bool = False
+
+
+class NvidiaEntry(_Strict, frozen=True):
+    """NVIDIA GPUs, MIG devices, or shares of them."""
+
+    select: NvidiaPattern = NvidiaPattern()
+    exclude: NvidiaPattern = NvidiaPattern()
+    mig: Mig = Mig.NONE
+    share: NvidiaShare | None = None
+    strategy: Strategy | list[Strategy] = Strategy.DEVICE_NODES
+    ids: Ids = Ids.UUID
+    confine: Literal["env", "cdi"] = "env"
+    prefer: Literal["packed", "spread"] = "spread"
+    simulate: str = ""
+    rescan: Annotated[float, msgspec.Meta(ge=1)] = 60.0
+    health: NvidiaHealth = NvidiaHealth()
+    driver: NvidiaDriver = NvidiaDriver()
+    cdi: NvidiaCdi = NvidiaCdi()
+    gdrcopy: bool = False
+    gds: bool = False
+    mofed: bool = False
+    imex: NvidiaImex = NvidiaImex()
+
+
+def plugin(resource: str, entry: NvidiaEntry) -> Plugin:
+    from plugwright.cli import nvidia  # a node without GPUs does not pay for it
+
+    return nvidia.plugin(resource, entry)
+
+
+def joined(plugins: list[Plugin]) -> list[Plugin]:
+    """The same plugins, those of one machine with one watch."""
+    if not any(type(each).__module__.startswith("plugwright.plugins.nvidia.") for each in plugins):
+        return plugins
+    from plugwright.cli import nvidia
+
+    return nvidia.joined(plugins)
+
+
+def check(document: Document, entries: Sequence[tuple[str, NvidiaEntry | None]]) -> None:
+    """Finds devices that two resources ask for, as far as that can be known without the machine."""
+    if any(entry for _, entry in entries):
+        from plugwright.cli import nvidia
+
+        nvidia.check(document, entries)

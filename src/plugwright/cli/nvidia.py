@@ -1,0 +1,177 @@
+"""The plugins that the operator's file asks for, for NVIDIA GPUs.
+
+Those of one file share what watches the machine, so that it is watched once and each device is offered once. Loaded
+only where there are such resources: a node without GPUs does not pay for it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from plugwright.cli.config_nvidia import NvidiaEntry, NvidiaHealth, NvidiaPattern, NvidiaShare
+from plugwright.cli.documents import Document
+from plugwright.cli.quantities import quantity
+from plugwright.errors import ConfigError
+from plugwright.plugins.nvidia.gpus import Driver
+from plugwright.plugins.nvidia.health import Action, Rules
+from plugwright.plugins.nvidia.isolation import Isolation, Unconfined
+from plugwright.plugins.nvidia.machines import load
+from plugwright.plugins.nvidia.nvml import Nvml
+from plugwright.plugins.nvidia.options import Features, Options, Places
+from plugwright.plugins.nvidia.plugin import Nvidia
+from plugwright.plugins.nvidia.selection import Mig, Pattern, Selection, overlaps
+from plugwright.plugins.nvidia.sharing import By, Share
+from plugwright.plugins.nvidia.simulation import Simulation
+from plugwright.plugins.nvidia.watch import Pace, Watch
+from plugwright.sdk.plugin import Plugin
+
+__all__ = ["check", "isolation_of", "joined", "options_of", "plugin"]
+
+
+def options_of(entry: NvidiaEntry) -> Options:
+    """What the plugin is told; ConfigError where the keys do not go together."""
+    strategies = entry.strategy if isinstance(entry.strategy, list) else [entry.strategy]
+    if not strategies:
+        raise ConfigError("strategy: a container needs at least one way to get its GPUs")
+    return Options(
+        selection=_selection(entry),
+        share=_share(entry.share) if entry.share else None,
+        strategies=tuple(dict.fromkeys(strategies)),
+        ids=entry.ids,
+        confine=entry.confine == "cdi",
+        packed=entry.prefer == "packed",
+        annotation_prefix=entry.cdi.annotations,
+        features=_features(entry),
+        places=_places(entry),
+        rules=_rules(entry.health),
+    )
+
+
+def _selection(entry: NvidiaEntry) -> Selection:
+    include, exclude = _pattern(entry.select), _pattern(entry.exclude)
+    if (include.profile or exclude.profile) and entry.mig is Mig.NONE:
+        raise ConfigError("a MIG profile is selected with `mig: mixed` or `mig: single`")
+    return Selection(include=include, exclude=exclude, mig=entry.mig)
+
+
+def _pattern(entry: NvidiaPattern) -> Pattern:
+    return Pattern(
+        index=_texts(entry.index),
+        uuid=_texts(entry.uuid),
+        pci=_texts(entry.pci),
+        model=_texts(entry.model),
+        profile=_texts(entry.profile),
+        least=quantity(entry.least),
+        most=quantity(entry.most),
+    )
+
+
+def _texts(values: int | str | Iterable[int | str]) -> tuple[str, ...]:
+    return tuple(map(str, [values] if isinstance(values, int | str) else values))
+
+
+def _share(entry: NvidiaShare) -> Share:
+    return Share(
+        by=entry.by,
+        replicas=entry.replicas,
+        memory=quantity(entry.memory),
+        percent=entry.percent,
+        most=entry.most,
+    )
+
+
+def _features(entry: NvidiaEntry) -> Features:
+    return Features(
+        gdrcopy=entry.gdrcopy,
+        gds=entry.gds,
+        mofed=entry.mofed,
+        imex=tuple(sorted(set(entry.imex.channels))),
+        imex_required=entry.imex.required,
+    )
+
+
+def _places(entry: NvidiaEntry) -> Places:
+    driver = entry.driver
+    for path in (driver.root, driver.host or "/", driver.dev or "/", entry.cdi.dir, *driver.libraries):
+        if not path.startswith("/"):
+            raise ConfigError(f"a directory is an absolute path, not {path!r}")
+    return Places(
+        root=Path(driver.root),
+        host_root=Path(driver.host or driver.root),
+        dev_root=Path(driver.dev or "/"),
+        cdi=Path(entry.cdi.dir),
+        libraries=tuple(driver.libraries),
+        vendor=entry.cdi.vendor,
+    )
+
+
+def _rules(entry: NvidiaHealth) -> Rules:
+    return Rules(
+        xids=_xids(entry.xids),
+        other=entry.other,
+        quiet=entry.quiet,
+        ecc=entry.ecc,
+        pending=entry.pending,
+        unwatched=entry.unwatched,
+        off=entry.off,
+    )
+
+
+def _xids(entries: Mapping[str, Action]) -> dict[int, Action]:
+    for code in entries:
+        if not code.isdecimal():
+            raise ConfigError(f"xids names its codes in quotes, as in '94': reset, not {code!r}")
+    return {int(code): action for code, action in entries.items()}
+
+
+def plugin(resource: str, entry: NvidiaEntry) -> Nvidia:
+    options = options_of(entry)
+    return Nvidia(resource, options, _watch(entry), isolation_of(resource, entry, options))
+
+
+def isolation_of(resource: str, entry: NvidiaEntry, options: Options) -> Isolation:
+    """How the tenants of one device are kept apart."""
+    if options.share is None or options.share.by is By.TIME_SLICING:
+        return Unconfined(resource, options.share)
+    raise ConfigError(f"share by {options.share.by} is not known here")
+
+
+def joined(plugins: Sequence[Plugin]) -> list[Plugin]:
+    """The same plugins, those of one machine with one watch: it is read once, and each device is offered once."""
+    watches: list[Watch] = []
+    for each in plugins:
+        if isinstance(each, Nvidia):
+            known = next((watch for watch in watches if _same(watch, each.watch)), None)
+            if known is None:
+                watches.append(each.watch)
+            else:
+                each.watch = known
+    return list(plugins)
+
+
+def check(document: Document, entries: Sequence[tuple[str, NvidiaEntry | None]]) -> None:
+    """Finds devices that two resources ask for, as far as that can be known without the machine."""
+    machines: dict[object, dict[str, Selection]] = {}
+    for index, (name, entry) in enumerate(entries):
+        if entry is None:
+            continue
+        known = machines.setdefault((entry.simulate, entry.driver.root), {})
+        for other in [name for name, selection in known.items() if selection == options_of(entry).selection]:
+            raise document.error(f"$.resources[{index}].nvidia", f"asks for the same devices as {other}")
+        known[name] = options_of(entry).selection
+        _check_simulated(document, f"$.resources[{index}].nvidia", entry.simulate, known)
+
+
+def _check_simulated(document: Document, place: str, simulate: str, known: Mapping[str, Selection]) -> None:
+    if simulate:
+        for uuid, askers in overlaps(load(simulate).gpus, known).items():
+            raise document.error(place, f"{uuid} is asked for by {' and '.join(askers)}")
+
+
+def _watch(entry: NvidiaEntry) -> Watch:
+    root = Path(entry.driver.root)
+    driver: Driver = Simulation(entry.simulate) if entry.simulate else Nvml(root)
+    return Watch(driver, Pace(rescan=entry.rescan))
+
+
+def _same(one: Watch, other: Watch) -> bool:
+    return one.pace == other.pace and one.driver.name == other.driver.name

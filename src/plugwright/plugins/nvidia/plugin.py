@@ -1,0 +1,149 @@
+"""NVIDIA GPUs under one resource name: lists them, judges them, and says what a container gets.
+
+What the machine has is `watch`'s, which devices are ours `selection`'s, whether each is fit `health`'s, how one is
+shared `isolation`'s, and what a container gets `answers`' work. This puts them together.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+
+from plugwright.errors import PluginError
+from plugwright.model import Allocation, Device, some
+from plugwright.plugins.nvidia import health, selection
+from plugwright.plugins.nvidia.answers import Answers
+from plugwright.plugins.nvidia.files import Files
+from plugwright.plugins.nvidia.gpus import Facts
+from plugwright.plugins.nvidia.health import Verdict
+from plugwright.plugins.nvidia.isolation import Isolation, Unconfined
+from plugwright.plugins.nvidia.options import Options
+from plugwright.plugins.nvidia.sharing import Unit
+from plugwright.plugins.nvidia.simulation import Simulation
+from plugwright.plugins.nvidia.specs import Specs
+from plugwright.plugins.nvidia.watch import View, Watch
+from plugwright.sdk.plugin import Plugin
+
+__all__ = ["Nvidia"]
+
+
+class Nvidia(Plugin):
+    """`watch` may be shared: the resources of one machine have one."""
+
+    def __init__(self, resource: str, options: Options, watch: Watch, isolation: Isolation | None = None) -> None:
+        self.resource = resource
+        self.watch = watch
+        self.options = options
+        self._isolation = isolation or Unconfined(resource, options.share)
+        files = Files(options.places, isinstance(watch.driver, Simulation))
+        self._specs = Specs(files)
+        self._answers = Answers(options, files, self._specs)
+        self._units: dict[str, Unit] = {}
+        self._news = asyncio.Event()
+        self._again: float | None = None
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        async with self.watch.watching(self._news.set):
+            with self._claiming():
+                following = asyncio.create_task(self._isolation.follow(self._news.set))
+                try:
+                    while True:
+                        self._news.clear()
+                        if self.watch.view is not None:
+                            yield self._list(self.watch.view)
+                        await self._until_news()
+                finally:
+                    following.cancel()
+                    await asyncio.wait((following,))
+
+    async def allocate(self, devices: Sequence[Device]) -> Allocation:
+        units = [self._units[device.id] for device in devices]
+        return self._answers.answer(units, self._isolation.extras(units))
+
+    async def command(self, name: str, arguments: Mapping[str, str]) -> str:
+        """`recover` forgives a GPU what has happened to it; a simulated machine does what it is told."""
+        if name == "recover":
+            unit = self._named(arguments.get("id", ""))
+            self.watch.forgive(unit.gpu.uuid)
+            return f"{unit.gpu.uuid}: what has happened to it is forgotten"
+        if not isinstance(self.watch.driver, Simulation):
+            raise PluginError(f"{self.resource} takes the command recover, and others only when it is simulated")
+        done = self.watch.driver.act(name, arguments)
+        self.watch.look()
+        return done
+
+    @contextmanager
+    def _claiming(self) -> Iterator[None]:
+        """Says what is ours for as long as we list it."""
+        claims, mine = self.watch.claims, self.options.selection
+        claims[self.resource] = mine
+        self.watch.look()
+        try:
+            yield
+        finally:
+            if claims.get(self.resource) is mine:
+                del claims[self.resource]
+
+    async def _until_news(self) -> None:
+        """Until something has changed, or may have by itself; what is wrong is looked at again and again."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._again):
+                await self._news.wait()
+            return
+        self.watch.look()
+
+    def _list(self, view: View) -> list[Device]:
+        if view.problem and not view.reading.driver:
+            raise PluginError(view.problem)  # nothing was ever read: there is nothing to list
+        units = self._isolation.units(selection.chosen(view.reading.gpus, self.options.selection))
+        if not view.problem:
+            self._write_specs(view)
+        verdicts = {unit.gpu.uuid: self._verdict(view, unit) for unit in units}
+        waits = [verdict.again or self.watch.pace.retry for verdict in verdicts.values() if verdict.reason]
+        self._again = min(waits, default=None)
+        self._units = {unit.id: unit for unit in units}
+        contested = selection.overlaps(view.reading.gpus, self.watch.claims)
+        return [self._device(unit, verdicts[unit.gpu.uuid].reason, contested) for unit in units]
+
+    def _verdict(self, view: View, unit: Unit) -> Verdict:
+        """A GPU's; its MIG devices and shares inherit it."""
+        uuid, rules = unit.gpu.uuid, self.options.rules
+        if view.problem:
+            return Verdict(view.problem)
+        if rules.unwatched and not rules.off and uuid in view.unwatched:
+            return Verdict(f"its events cannot be heard: {view.unwatched[uuid]}")
+        facts = view.facts.get(uuid, Facts(fault="not found"))
+        return health.judge(rules, facts, view.incidents.get(uuid, ()), self.watch.clock())
+
+    def _device(self, unit: Unit, fault: str, contested: Mapping[str, Sequence[str]]) -> Device:
+        askers = contested.get(unit.uuid, ())
+        reason = f"asked for by {' and '.join(askers)}: a device is in one resource" if askers else fault
+        reason = reason or self._isolation.fault(unit)
+        numa = [unit.gpu.numa] if unit.gpu.numa is not None else []
+        device = Device(unit.id, numa=numa, attributes={**_facts(unit), **self._isolation.attributes(unit)})
+        return device.unhealthy(reason) if reason else device
+
+    def _write_specs(self, view: View) -> None:
+        if self.options.confine or any(strategy.is_cdi for strategy in self.options.strategies):
+            try:
+                self._specs.write(view.reading.gpus, self.options.features)
+            except OSError as error:
+                raise PluginError(f"CDI specs cannot be written: {error}") from error
+
+    def _named(self, name: str) -> Unit:
+        for unit in self._units.values():
+            if name in (unit.id, unit.uuid, unit.gpu.uuid, unit.index):
+                return unit
+        raise PluginError(f"{self.resource} has no device {name!r} (there is: {some(self._units)})")
+
+
+def _facts(unit: Unit) -> dict[str, object]:
+    """For people; `memory` is in bytes."""
+    known: dict[str, object] = {
+        "index": unit.index,
+        "model": unit.gpu.model,
+        "memory": unit.memory,
+        "pci": unit.gpu.pci,
+        "gpu": unit.gpu.uuid,
+        "compute_mode": str(unit.gpu.compute_mode),
+    }
+    return {**known, "profile": unit.mig.profile} if unit.mig else known
