@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 # isort: off
 from plugwright.cli.imports.nvidia_settings import OWN_VARIABLES, Settings, gather
-from plugwright.cli.imports.source import Entry, Imported, Source  # type: ignore[import-not-found, unused-ignore]
-from plugwright.cli.imports.values import Value  # type: ignore[import-not-found, unused-ignore]
+from plugwright.cli.imports.source import Entry, Imported, Source  # type: ignore[import-not-found, import-untyped, unused-ignore]
+from plugwright.cli.imports.values import Value  # type: ignore[import-not-found, import-untyped, unused-ignore]
 from plugwright.plugins.nvidia import health
 from plugwright.plugins.nvidia.health import Action
 

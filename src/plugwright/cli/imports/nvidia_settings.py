@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 # isort: off
 from plugwright.cli.imports import values  # type: ignore[attr-defined, unused-ignore]
-from plugwright.cli.imports.source import Source  # type: ignore[import-not-found, unused-ignore]
-from plugwright.cli.imports.values import Note, Value  # type: ignore[import-not-found, unused-ignore]
+from plugwright.cli.imports.source import Source  # type: ignore[import-not-found, import-untyped, unused-ignore]
+from plugwright.cli.imports.values import Note, Value  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
 # isort: on
 
