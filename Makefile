@@ -64,6 +64,7 @@ bench: $(READY) ## the numbers beside the bars: make bench [PEER='program and fl
 	@$(UV) UV_PROJECT_ENVIRONMENT=build/lean $(BIN)/uv sync --quiet --frozen --no-dev --no-editable --compile-bytecode --reinstall-package plugwright
 	@$(BIN)/python -m bench.run $(ARGS) $(if $(PEER),--peer '$(PEER)') \
 	  --ours '$(CURDIR)/build/lean/bin/python -m plugwright run -c {config} --kubelet-dir {kubelet-dir}'
+	@$(BIN)/python -m bench.preference $(filter --quick,$(ARGS))
 
 build/yardstick: $(wildcard bench/yardstick/*)
 	@cd bench/yardstick && CGO_ENABLED=0 go build -trimpath -o ../../$@ .
