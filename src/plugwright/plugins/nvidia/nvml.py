@@ -4,7 +4,7 @@
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,9 +49,11 @@ _WANTED = _XID | _DOUBLE_BIT_ECC | _MIG | _LOOK_AGAIN
 class Nvml:
     """A `Driver`. `root` is where the driver is installed, `sys` where the kernel says what is near to what."""
 
-    def __init__(self, root: Path = Path("/"), sys: Path = Path("/sys")) -> None:
+    def __init__(
+        self, root: Path = Path("/"), sys: Path = Path("/sys"), binding: Callable[[], Any] | None = None
+    ) -> None:
         self.name = f"driver in {root}"
-        self._library = Library(root)
+        self._library = Library(root, binding)
         self._sys = sys
         self._known: dict[int, Gpu] = {}
         self._links: tuple[object, Links] = (None, Links())

@@ -5,18 +5,19 @@ shared `isolation`'s, and what a container gets `answers`' work. This puts them 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 
 from plugwright.errors import PluginError
 from plugwright.model import Allocation, Device, some
 from plugwright.plugins.nvidia import health, selection
 from plugwright.plugins.nvidia.answers import Answers
 from plugwright.plugins.nvidia.files import Files
-from plugwright.plugins.nvidia.gpus import Facts
+from plugwright.plugins.nvidia.gpus import Facts, Links
 from plugwright.plugins.nvidia.health import Verdict
 from plugwright.plugins.nvidia.isolation import Isolation, Unconfined
 from plugwright.plugins.nvidia.options import Options
+from plugwright.plugins.nvidia.preference import Policy, Preference
 from plugwright.plugins.nvidia.sharing import Unit
 from plugwright.plugins.nvidia.simulation import Simulation
 from plugwright.plugins.nvidia.specs import Specs
@@ -38,12 +39,13 @@ class Nvidia(Plugin):
         self._specs = Specs(files)
         self._answers = Answers(options, files, self._specs)
         self._units: dict[str, Unit] = {}
+        self._preference = _Preferred()
         self._news = asyncio.Event()
         self._again: float | None = None
 
     async def discover(self) -> AsyncIterator[list[Device]]:
         async with self.watch.watching(self._news.set):
-            with self._claiming():
+            with self.watch.claiming(self.resource, self.options.selection):
                 following = asyncio.create_task(self._isolation.follow(self._news.set))
                 try:
                     while True:
@@ -59,6 +61,14 @@ class Nvidia(Plugin):
         units = [self._units[device.id] for device in devices]
         return self._answers.answer(units, self._isolation.extras(units))
 
+    async def prefer(self, available: Sequence[Device], required: Sequence[Device], size: int) -> Sequence[Device]:
+        """Never asks the driver: the links are known."""
+        links = self.watch.view.reading.links if self.watch.view else Links()
+        preference = self._preference.of(self._units, links, self.options.packed)
+        devices = {device.id: device for device in (*available, *required)}
+        chosen = preference.prefer([each.id for each in available], [each.id for each in required], size)
+        return [devices[each] for each in chosen]
+
     async def command(self, name: str, arguments: Mapping[str, str]) -> str:
         """`recover` forgives a GPU what has happened to it; a simulated machine does what it is told."""
         if name == "recover":
@@ -70,18 +80,6 @@ class Nvidia(Plugin):
         done = self.watch.driver.act(name, arguments)
         self.watch.look()
         return done
-
-    @contextmanager
-    def _claiming(self) -> Iterator[None]:
-        """Says what is ours for as long as we list it."""
-        claims, mine = self.watch.claims, self.options.selection
-        claims[self.resource] = mine
-        self.watch.look()
-        try:
-            yield
-        finally:
-            if claims.get(self.resource) is mine:
-                del claims[self.resource]
 
     async def _until_news(self) -> None:
         """Until something has changed, or may have by itself; what is wrong is looked at again and again."""
@@ -134,6 +132,20 @@ class Nvidia(Plugin):
             if name in (unit.id, unit.uuid, unit.gpu.uuid, unit.index):
                 return unit
         raise PluginError(f"{self.resource} has no device {name!r} (there is: {some(self._units)})")
+
+
+class _Preferred:
+    """The preference for the units there are, worked out once for as long as these and their links stay the same."""
+
+    def __init__(self) -> None:
+        self._made: tuple[dict[str, Unit], Links, Preference] | None = None
+
+    def of(self, units: dict[str, Unit], links: Links, packed: bool) -> Preference:
+        made = self._made
+        if made is None or (made[0] is not units and made[0] != units) or made[1] != links:
+            policy = Policy.PACKED if packed else Policy.SPREAD
+            made = self._made = (units, links, Preference(units.values(), links, policy))
+        return made[2]
 
 
 def _facts(unit: Unit) -> dict[str, object]:

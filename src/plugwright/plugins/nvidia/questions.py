@@ -7,6 +7,7 @@ import _ctypes
 import ctypes
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,11 @@ _TIMEOUT = 10
 
 
 class Library:
-    """Opened by the one who reads, and held by those who wait for events."""
+    """Opened by the one who reads, and held by those who wait for events. `binding`: what stands for pynvml."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, binding: Callable[[], Any] | None = None) -> None:
         self._root = root
+        self._binding = binding or _pynvml
         self._lock = threading.Lock()
         self._holders = 0
         self._reading = False
@@ -44,7 +46,7 @@ class Library:
             if not self._reading:
                 self._begin()
                 self._reading = True
-            return Questions(_pynvml())
+            return Questions(self._binding())
 
     def close(self) -> None:
         with self._lock:
@@ -55,14 +57,14 @@ class Library:
     def hold(self) -> "Questions":
         with self._lock:
             self._begin()
-            return Questions(_pynvml())
+            return Questions(self._binding())
 
     def release(self) -> None:
         with self._lock:
             self._end()
 
     def _begin(self) -> None:
-        nvml = _pynvml()
+        nvml = self._binding()
         try:
             if self._holders == 0:
                 self._load(nvml)
@@ -73,7 +75,7 @@ class Library:
         self._holders += 1
 
     def _end(self) -> None:
-        nvml = _pynvml()
+        nvml = self._binding()
         with suppress(nvml.NVMLError):
             nvml.nvmlShutdown()
         self._holders -= 1

@@ -87,7 +87,7 @@ def _parts(gpu: Gpu, mig: Mig) -> list[Unit]:
 
 
 def _check_alike(units: list[Unit]) -> None:
-    kinds = {unit.mig.profile if unit.mig else "whole": unit for unit in units}
+    kinds = {unit.mig.profile if unit.mig else "whole": unit for unit in reversed(units)}
     if len(kinds) > 1:
         named = ", ".join(f"{unit.index} is {kind}" for kind, unit in sorted(kinds.items()))
         raise PluginError(f"with `mig: single` all devices are alike, and these are not: {named}")

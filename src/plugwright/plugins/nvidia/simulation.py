@@ -43,7 +43,7 @@ class Simulation:
         self._gone = ""
         self._deaf: set[str] = set()
         self._listeners: list[SimulatedEvents] = []
-        self.reads = 0  # how often its links have been read
+        self.reads = 0  # how often it was read
 
     def read(self) -> Reading:
         with self._lock:

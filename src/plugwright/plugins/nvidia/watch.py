@@ -6,14 +6,13 @@ findings mean is decided elsewhere: `selection` what is offered, `health` what i
 
 import asyncio
 import logging
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from plugwright.plugins.nvidia import health
+from plugwright.plugins.nvidia.ears import Ear
 from plugwright.plugins.nvidia.gpus import Driver, DriverGone, Event, EventKind, Facts, Reading
 from plugwright.plugins.nvidia.health import Incident
 from plugwright.plugins.nvidia.selection import Selection
@@ -36,11 +35,15 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The newest that is known. `problem`: why nothing newer is known of any GPU."""
+    """The newest that is known. `problem`: why nothing newer is known of any GPU.
+
+    `watched` are the GPUs whose events are heard, `unwatched` those whose events are not, though they should be.
+    """
 
     reading: Reading = field(default_factory=Reading)
     facts: Mapping[str, Facts] = field(default_factory=dict, hash=False)
     incidents: Mapping[str, tuple[Incident, ...]] = field(default_factory=dict, hash=False)
+    watched: frozenset[str] = frozenset()
     unwatched: Mapping[str, str] = field(default_factory=dict, hash=False)
     problem: str = ""
 
@@ -58,7 +61,8 @@ class Watch:
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[tuple[Reading, dict[str, Facts]]] | None = None
-        self._ears: dict[_Ear, frozenset[str]] = {}
+        self._ears: dict[Ear, frozenset[str]] = {}
+        self._rest: asyncio.TimerHandle | None = None
         self._deaf: set[str] = set()  # GPUs that have no events, as they say themselves
 
     @asynccontextmanager
@@ -73,6 +77,18 @@ class Watch:
             self._bells.remove(bell)
             if not self._bells:
                 await self._stop()
+
+    @contextmanager
+    def claiming(self, resource: str, devices: Selection) -> Iterator[None]:
+        """Says which devices a resource asks for, so that the others know."""
+        self.claims[resource] = devices
+        self._ring()
+        try:
+            yield
+        finally:
+            if self.claims.get(resource) is devices:  # a newer one may have taken over
+                del self.claims[resource]
+                self._ring()
 
     def look(self) -> None:
         """Asks the driver now rather than later."""
@@ -126,7 +142,7 @@ class Watch:
         incidents = _after(view.incidents, {**facts, **absent})
         unwatched = {uuid: why for uuid, why in view.unwatched.items() if uuid in facts}
         self._say(reading)
-        self._show(View(reading, facts, incidents, unwatched))
+        self._show(View(reading, facts, incidents, view.watched, unwatched))
         self._listen(reading)
 
     def _say(self, reading: Reading) -> None:
@@ -144,19 +160,22 @@ class Watch:
                 logger.info("GPUs can be read again")
         if view != self.view:
             self.view = view
-            for bell in list(self._bells):
-                bell()
+            self._ring()
+
+    def _ring(self) -> None:
+        for bell in list(self._bells):
+            bell()
 
     def _listen(self, reading: Reading) -> None:
         """One thread hears of all GPUs that are there now; one more for those that come later."""
         heard = {uuid for ear, uuids in self._ears.items() if not ear.left for uuid in uuids}
         unheard = [gpu.uuid for gpu in reading.gpus if gpu.uuid not in heard and gpu.uuid not in self._deaf]
-        if unheard:
-            ear = _Ear(self, tuple(unheard))
+        if unheard and self._rest is None:
+            ear = Ear(self.driver, tuple(unheard), self, self.pace.ear)
             self._ears[ear] = frozenset(unheard)
             ear.start()
 
-    def listening(self, ear: "_Ear", watched: frozenset[str], unwatched: Mapping[str, str]) -> None:
+    def listening(self, ear: Ear, watched: frozenset[str], unwatched: Mapping[str, str]) -> None:
         if ear.left or self.view is None:
             return
         self._deaf |= self._ears[ear] - watched - set(unwatched)
@@ -167,9 +186,10 @@ class Watch:
             if uuid not in self.view.unwatched:
                 logger.error("events of a GPU cannot be heard", extra={"gpu": uuid, "error": why})
         known = {uuid: why for uuid, why in self.view.unwatched.items() if uuid not in watched}
-        self._show(replace(self.view, unwatched={**known, **unwatched}))
+        heard = (self.view.watched | watched) - set(unwatched)
+        self._show(replace(self.view, watched=heard, unwatched={**known, **unwatched}))
 
-    def heard(self, ear: "_Ear", event: Event) -> None:
+    def heard(self, ear: Ear, event: Event) -> None:
         if ear.left or self.view is None:
             return
         if event.kind is EventKind.XID and event.gpu:
@@ -178,58 +198,39 @@ class Watch:
             self._show(replace(self.view, incidents={**self.view.incidents, event.gpu: incidents}))
         self.look()
 
-    def deafened(self, ear: "_Ear", why: str) -> None:
+    def deafened(self, ear: Ear, why: str) -> None:
         """The ear hears nothing any more: a look will tell whether the driver is gone, and listen anew if not."""
-        if self._ears.pop(ear, None) is not None and not ear.left:
+        lost = self._ears.pop(ear, None)
+        if lost is not None and not ear.left and self.view is not None:
+            self._show(replace(self.view, watched=self.view.watched - lost))
             logger.info("listening to GPUs ended", extra={"reason": why})
             self._deaf.clear()
+            if self._rest is None:  # what fails at once would fail again at once
+                self._rest = asyncio.get_running_loop().call_later(self.pace.retry, self._rested)
             self.look()
+
+    def _rested(self) -> None:
+        self._rest = None
+        self.look()
 
     async def _stop(self) -> None:
         for ear in self._ears:
             ear.left = True
         self._ears.clear()
+        if self.view is not None:
+            self.view = replace(self.view, watched=frozenset())
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.wait((task,))
+        if self._rest is not None:
+            self._rest.cancel()
+            self._rest = None
         if self._asking is not None:
             self._asking.cancel()
             self._asking = None
-
-
-class _Ear:
-    """A thread that waits for events. It cannot be woken, so one that is not needed any more is left behind."""
-
-    def __init__(self, watch: Watch, uuids: tuple[str, ...]) -> None:
-        self.left = False
-        self._watch, self._uuids = watch, uuids
-        self._loop = asyncio.get_running_loop()
-
-    def start(self) -> None:
-        threading.Thread(target=self._work, name="nvidia events", daemon=True).start()
-
-    def _work(self) -> None:
-        try:
-            events = self._watch.driver.events(self._uuids)
-        except DriverGone as error:
-            self._tell(partial(self._watch.deafened, self, str(error)))
-            return
-        watched = frozenset(events.watched)
-        self._tell(partial(self._watch.listening, self, watched, dict(events.unwatched)))
-        try:
-            while watched and not self.left:
-                event = events.wait(self._watch.pace.ear)
-                if event is not None:
-                    self._tell(partial(self._watch.heard, self, event))
-        except DriverGone as error:
-            self._tell(partial(self._watch.deafened, self, str(error)))
-        finally:
-            events.close()
-
-    def _tell(self, news: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the loop ended while the thread waited
-            self._loop.call_soon_threadsafe(news)
+        if self.view is not None and not self.view.reading.driver:
+            self.view = None  # nothing was ever read: whoever comes next waits for a new attempt
 
 
 def _after(
