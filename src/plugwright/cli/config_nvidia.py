@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from plugwright.cli.documents import Document
-from plugwright.plugins.nvidia.words import Action, By, Ids, Mig, Strategy
+from plugwright.plugins.nvidia.words import Action, By, Clients, Cores, Ids, Mig, Mode, Strategy
 from plugwright.sdk.plugin import Plugin
 
 __all__ = ["NvidiaEntry", "check", "joined", "plugin"]
@@ -32,6 +32,25 @@ class NvidiaPattern(_Strict, frozen=True):
     most: int | str = 0
 
 
+class NvidiaMps(_Strict, frozen=True):
+    """Where the daemons of `plugwright mps run` live, and what they do with the GPUs."""
+
+    root: str = "/run/plugwright/mps"
+    shm: str = "/dev/shm/plugwright-mps"
+    mode: Mode = Mode.LEAVE
+    clients: Clients = Clients.ONE_USER
+
+
+class NvidiaVgpu(_Strict, frozen=True):
+    """The operator's limiter library, and where the files of its tenants are."""
+
+    library: str = "/usr/local/vgpu/libvgpu.so"
+    root: str = "/var/lib/plugwright/vgpu"
+    locks: str = "/tmp/vgpulock"
+    cores: Cores = Cores.DEFAULT
+    log: Number | None = None
+
+
 class NvidiaShare(_Strict, frozen=True):
     """How each device is cut."""
 
@@ -40,6 +59,8 @@ class NvidiaShare(_Strict, frozen=True):
     memory: int | str = 0
     percent: Percent = 0
     most: Number = 0
+    mps: NvidiaMps | None = None
+    vgpu: NvidiaVgpu | None = None
 
 
 class NvidiaHealth(_Strict, frozen=True):

@@ -16,6 +16,7 @@ _COMMANDS = {
     "cordon": "cordon",
     "manifest": "manifest",
     "mock": "mock",
+    "mps": "mps",
     "node": "node",
     "run": "run",
     "status": "status",

@@ -7,6 +7,7 @@ only where there are such resources: a node without GPUs does not pay for it.
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from plugwright.cli import config_sharing
 from plugwright.cli.config_nvidia import NvidiaEntry, NvidiaHealth, NvidiaPattern, NvidiaShare
 from plugwright.cli.documents import Document
 from plugwright.cli.quantities import quantity
@@ -15,16 +16,18 @@ from plugwright.plugins.nvidia.gpus import Driver
 from plugwright.plugins.nvidia.health import Action, Rules
 from plugwright.plugins.nvidia.isolation import Isolation, Unconfined
 from plugwright.plugins.nvidia.machines import load
+from plugwright.plugins.nvidia.mps.tenancy import Mps
 from plugwright.plugins.nvidia.nvml import Nvml
 from plugwright.plugins.nvidia.options import Features, Options, Places
 from plugwright.plugins.nvidia.plugin import Nvidia
 from plugwright.plugins.nvidia.selection import Mig, Pattern, Selection, overlaps
 from plugwright.plugins.nvidia.sharing import By, Share
 from plugwright.plugins.nvidia.simulation import Simulation
+from plugwright.plugins.nvidia.vgpu import Vgpu
 from plugwright.plugins.nvidia.watch import Pace, Watch
 from plugwright.sdk.plugin import Plugin
 
-__all__ = ["check", "isolation_of", "joined", "options_of", "plugin"]
+__all__ = ["check", "driver_of", "isolation_of", "joined", "options_of", "plugin"]
 
 
 def options_of(entry: NvidiaEntry) -> Options:
@@ -38,7 +41,7 @@ def options_of(entry: NvidiaEntry) -> Options:
         strategies=tuple(dict.fromkeys(strategies)),
         ids=entry.ids,
         confine=entry.confine == "cdi",
-        packed=entry.prefer == "packed",
+        packed=entry.prefer == "packed" or config_sharing.goes_together(entry.share),
         annotation_prefix=entry.cdi.annotations,
         features=_features(entry),
         places=_places(entry),
@@ -130,9 +133,16 @@ def plugin(resource: str, entry: NvidiaEntry) -> Nvidia:
 
 def isolation_of(resource: str, entry: NvidiaEntry, options: Options) -> Isolation:
     """How the tenants of one device are kept apart."""
-    if options.share is None or options.share.by is By.TIME_SLICING:
-        return Unconfined(resource, options.share)
-    raise ConfigError(f"share by {options.share.by} is not known here")
+    if entry.share is None or options.share is None:
+        return Unconfined(resource, None)
+    config_sharing.check(entry)
+    match options.share.by:
+        case By.MPS:
+            return Mps(resource, options.share, config_sharing.mps_options(entry.share))
+        case By.VGPU:
+            return Vgpu(resource, options.share, config_sharing.vgpu_options(entry.share))
+        case By.TIME_SLICING:
+            return Unconfined(resource, options.share)
 
 
 def joined(plugins: Sequence[Plugin]) -> list[Plugin]:
@@ -167,10 +177,12 @@ def _check_simulated(document: Document, place: str, simulate: str, known: Mappi
             raise document.error(place, f"{uuid} is asked for by {' and '.join(askers)}")
 
 
+def driver_of(entry: NvidiaEntry) -> Driver:
+    return Simulation(entry.simulate) if entry.simulate else Nvml(Path(entry.driver.root))
+
+
 def _watch(entry: NvidiaEntry) -> Watch:
-    root = Path(entry.driver.root)
-    driver: Driver = Simulation(entry.simulate) if entry.simulate else Nvml(root)
-    return Watch(driver, Pace(rescan=entry.rescan))
+    return Watch(driver_of(entry), Pace(rescan=entry.rescan))
 
 
 def _same(one: Watch, other: Watch) -> bool:

@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 
 from plugwright.errors import ConfigError, PluginError
@@ -20,6 +19,7 @@ from plugwright.model import Mount
 from plugwright.plugins.nvidia import listing, sharing
 from plugwright.plugins.nvidia.isolation import NOT_CONFINED, Extras, by_device, check_most, memory_env, share_facts
 from plugwright.plugins.nvidia.sharing import Share, Unit
+from plugwright.plugins.nvidia.words import Cores
 
 __all__ = ["Cores", "Size", "Vgpu", "VgpuOptions", "decode", "encode"]
 
@@ -38,14 +38,6 @@ class Size:
     mebibytes: int
     percent: int
     number: int
-
-
-class Cores(StrEnum):
-    """When kernels are slowed down; the words are HAMi's."""
-
-    DEFAULT = "default"  # while others use the GPU too
-    FORCE = "force"
-    DISABLE = "disable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

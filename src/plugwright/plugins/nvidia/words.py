@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-__all__ = ["Action", "By", "Ids", "Mig", "Strategy"]
+__all__ = ["Action", "By", "Clients", "Cores", "Ids", "Mig", "Mode", "Strategy"]
 
 
 class Action(StrEnum):
@@ -23,6 +23,21 @@ class By(StrEnum):
     VGPU = "vgpu"
 
 
+class Clients(StrEnum):
+    """Whose processes may be clients of one MPS daemon at the same time."""
+
+    ONE_USER = "one-user"  # those of another user id wait until the others are gone
+    ALL_USERS = "all-users"  # drivers that know `-M`
+
+
+class Cores(StrEnum):
+    """When a vgpu's kernels are slowed down; the words are HAMi's."""
+
+    DEFAULT = "default"  # while others use the GPU too
+    FORCE = "force"
+    DISABLE = "disable"
+
+
 class Ids(StrEnum):
     """What containers are told their GPUs by; the kubelet always knows them by UUID."""
 
@@ -36,6 +51,13 @@ class Mig(StrEnum):
     NONE = "none"  # they are whole GPUs like the others
     SINGLE = "single"  # all MIG devices are alike, and are this resource
     MIXED = "mixed"  # MIG devices are resources by their profile, GPUs without MIG are whole
+
+
+class Mode(StrEnum):
+    """What MPS does with the compute mode of its GPUs."""
+
+    LEAVE = "leave"
+    EXCLUSIVE = "exclusive"  # and puts it back at its end
 
 
 class Strategy(StrEnum):

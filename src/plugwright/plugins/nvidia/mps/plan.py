@@ -7,31 +7,17 @@ mode takes one server, so there it is a single daemon with the limit of the larg
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from plugwright.errors import ConfigError, PathTooLong
 from plugwright.plugins.nvidia.sharing import Share, Unit
+from plugwright.plugins.nvidia.words import Clients, Mode
 
 __all__ = ["Clients", "DaemonPlan", "Mode", "MpsOptions", "Place", "daemons", "largest", "most_clients", "why_not"]
 
 _MIB = 2**20
 _SOCKET_PATH_LIMIT = 107
 _LONGEST_SOCKET = "control_privileged"
-
-
-class Mode(StrEnum):
-    """What happens to the compute mode of the GPUs."""
-
-    LEAVE = "leave"
-    EXCLUSIVE = "exclusive"
-
-
-class Clients(StrEnum):
-    """Whose processes may be clients of one daemon at the same time."""
-
-    ONE_USER = "one-user"  # those of another user id wait until the others are gone
-    ALL_USERS = "all-users"  # drivers that know `-M`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

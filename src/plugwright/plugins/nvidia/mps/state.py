@@ -40,9 +40,13 @@ class DaemonState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceState:
-    """`beat`: when it was last known to be so; nobody looks any more `lasting` seconds later."""
+    """`beat`: when it was last known to be so; nobody looks any more `lasting` seconds later.
+
+    `problem`: why there are no daemons at all.
+    """
 
     resource: str
+    problem: str = ""
     daemons: tuple[DaemonState, ...] = ()
     beat: float = 0.0
     lasting: float = 60.0
@@ -77,6 +81,8 @@ def why_unusable(state: ResourceState | None, wanted: Sequence[DaemonPlan], gpu:
         return "no MPS daemon: `plugwright mps run` has not started one here"
     if now > state.beat + state.lasting:
         return f"nobody has looked after the MPS daemon for {now - state.beat:.0f} s: is `plugwright mps run` running?"
+    if state.problem:
+        return f"no MPS daemon: {state.problem}"
     found = {each.plan.size: each for each in state.daemons}
     for plan in wanted:
         reason = _why_not_this_one(found.get(plan.size), plan, gpu)

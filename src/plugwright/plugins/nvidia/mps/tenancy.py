@@ -95,7 +95,8 @@ class Mps:
 
     def _known(self) -> object:
         """What matters to the plugin: not when it was last seen to be so, unless that is too long ago."""
-        daemons = self._state and [(each.plan, each.condition, each.reason) for each in self._state.daemons]
+        found = self._state
+        daemons = found and (found.problem, [(each.plan, each.condition, each.reason) for each in found.daemons])
         return self._unreadable, daemons, self._fresh_for() is None
 
     def _fresh_for(self) -> float | None:
