@@ -152,3 +152,12 @@ async def test_what_does_not_go_together_is_said(node: MpsNode, share: dict[str,
     refused = await ended(python("-m", "plugwright", "run", "--check", "-c", plain.config))
     assert refused.code == 1
     assert said in refused.err
+
+
+async def test_every_value_in_force_is_shown_one_by_one(node: MpsNode) -> None:
+    plain = configured(node)
+    shown = await ended(python("-m", "plugwright", "run", "--print-config", "json", "-c", plain.config))
+    values = {each["key"]: (each["value"], each["source"]) for each in json.loads(shown.out)}
+    assert values["resources[0].nvidia.share.mps.root"] == (str(node.place.root), "plugwright.yaml:1")
+    assert values["resources[0].nvidia.share.mps.mode"] == ("leave", "default")
+    assert values["resources[0].nvidia.select.index"] == ([0, 1], "plugwright.yaml:1")

@@ -83,8 +83,17 @@ def effective(config: Config) -> Iterator[tuple[str, object, str]]:
         place = f"$.resources[{index}]"
         yield f"resources[{index}].name", entry.name, _source(config.document, f"{place}.name")
         kind = _kind(entry)
-        for name, value in msgspec.structs.asdict(getattr(entry, kind)).items():
-            yield f"resources[{index}].{kind}.{name}", value, _source(config.document, f"{place}.{kind}.{name}")
+        for name, value in _flat(kind, getattr(entry, kind)):
+            yield f"resources[{index}].{name}", value, _source(config.document, f"{place}.{name}")
+
+
+def _flat(name: str, value: object) -> Iterator[tuple[str, object]]:
+    """Every value by its full name, those of mappings inside one by one."""
+    if not isinstance(value, msgspec.Struct):
+        yield name, value
+        return
+    for inner, each in msgspec.structs.asdict(value).items():
+        yield from _flat(f"{name}.{inner}", each)
 
 
 def _source(document: Document, place: str) -> str:
