@@ -18,6 +18,7 @@ _COMMANDS = {
     "mock": "mock",
     "mps": "mps",
     "node": "node",
+    "nvidia": "nvidia_command",
     "run": "run",
     "status": "status",
     "uncordon": "cordon",
