@@ -158,6 +158,14 @@ async def test_tenants_of_any_user_may_reach_their_daemon(node: MpsNode) -> None
         assert node.place.pipe(1).stat().st_mode & 0o7777 == 0o1777
 
 
+async def test_tenants_of_any_user_may_share_memory_with_mps(node: MpsNode) -> None:
+    shm = node.root / "shm"
+    shm.mkdir(mode=0o755)
+    async with node.supervised([QUARTER], replace(node.habits, shm=shm)) as supervisor:
+        await becomes(supervisor, Condition.READY)
+    assert shm.stat().st_mode & 0o7777 == 0o1777
+
+
 async def test_two_do_not_look_after_one_resource(node: MpsNode) -> None:
     async with node.supervised([QUARTER]) as supervisor:
         await becomes(supervisor, Condition.READY)

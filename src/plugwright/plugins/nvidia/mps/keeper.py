@@ -41,6 +41,7 @@ class Habits:
     program: str = "nvidia-cuda-mps-control"
     smi: str = "nvidia-smi"
     clients: Clients = Clients.ONE_USER
+    shm: Path = Path("/dev/shm")  # ours, which tenants see as theirs
 
 
 class Keeper:

@@ -42,6 +42,7 @@ class Supervisor:
         """
         reason = ""
         with self._alone():
+            self._open_shm()
             self._modes = self._left_over()
             try:
                 await (self._take(modes or {}) if mode is Mode.EXCLUSIVE else self._give_back())
@@ -64,6 +65,15 @@ class Supervisor:
                     f"another process looks after the MPS daemons of {self._place.resource} in {self._place.root}"
                 ) from None
             yield
+
+    def _open_shm(self) -> None:
+        """A directory that Kubernetes made for us is root's alone; clients of other users leave their memory there."""
+        shm = self._habits.shm
+        try:
+            if shm.stat().st_mode & 0o1777 != 0o1777:
+                shm.chmod(0o1777)
+        except OSError as error:
+            logger.warning("only root's programs can share memory with MPS", extra={"error": str(error)})
 
     async def _take(self, modes: Mapping[str, ComputeMode]) -> None:
         """What is to be put back is written down first: we may be killed at any time."""
