@@ -9,7 +9,7 @@ PROTOC  = $(BIN)/python -m grpc_tools.protoc -I src --plugin=protoc-gen-mypy=$(B
 UV      = VIRTUAL_ENV= UV_PYTHON_DOWNLOADS=never
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-kubernetes check proto bench image chart clean
+.PHONY: help setup demo test test-kubernetes test-gpu check proto bench image chart clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -38,6 +38,9 @@ ifeq ($(VERSION),)
 	@echo "the chart once more, with the helm that was built for this"
 	@HELM=$$(ls -d $${PLUGWRIGHT_CACHE:-$(CURDIR)/.cache/kubernetes}/helm-*/helm | tail -n 1) $(BIN)/python -m pytest tests/deploy
 endif
+
+test-gpu: $(READY) ## ring 3, on a machine with an NVIDIA GPU; skipped with the reason where there is none
+	@$(BIN)/python -m pytest tests/gpu $(ARGS)
 
 check: $(READY) ## format, lint, types, layers, generated code
 	@$(BIN)/ruff format --check .
