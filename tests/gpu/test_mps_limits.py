@@ -72,8 +72,10 @@ class Shared:
         places = {mount.container_path: mount.host_path for mount in extras.mounts}
         return {name: places.get(text, text) for name, text in {**extras.env, **extras.limits}.items()}
 
-    async def gets(self, count: int, changes: Mapping[str, str] | None = None) -> dict[str, Any]:
-        return await tenant({**self.environment(count), **(changes or {})})
+    async def gets(self, count: int, changes: Mapping[str, str | None] | None = None) -> dict[str, Any]:
+        """What a tenant gets that changes its environment; None takes a variable away."""
+        changed = {**self.environment(count), **(changes or {})}
+        return await tenant({name: text for name, text in changed.items() if text is not None})
 
 
 async def tenant(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -129,8 +131,8 @@ async def test_a_tenant_gets_its_share_and_no_more(
     "attempt",
     [
         LOOSER,
-        dict.fromkeys(LOOSER, ""),
-        {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100"},
+        dict.fromkeys(LOOSER),
+        {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": None, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100"},
         {
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=64G",
             "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING": "1",
@@ -138,7 +140,7 @@ async def test_a_tenant_gets_its_share_and_no_more(
     ],
 )
 async def test_no_environment_loosens_it(
-    shared: Shared, processors: int, attempt: dict[str, str], seen: Callable[[str], None]
+    shared: Shared, processors: int, attempt: dict[str, str | None], seen: Callable[[str], None]
 ) -> None:
     found = await shared.gets(1, attempt)
     seen(f"MPS, a tenant that says {attempt} gets {found}")
