@@ -3,11 +3,11 @@
 Everything here is decided from values; what lies on the machine is asked of `files`. CDI specs are written by `specs`.
 """
 
-import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from plugwright.model import Allocation, Mount
+from plugwright.plugins.nvidia.digests import digest
 from plugwright.plugins.nvidia.files import Files
 from plugwright.plugins.nvidia.isolation import Extras, by_device
 from plugwright.plugins.nvidia.options import Ids, Options, Strategy
@@ -88,19 +88,14 @@ class Answers:
         if not extras.limits:
             return []
         edits = cdi.edits_of(Allocation(env=extras.limits))
-        return [self.specs.write_limits(_digest(f"{name}={text}" for name, text in extras.limits.items()), edits)]
+        return [self.specs.write_limits(digest(f"{name}={text}" for name, text in extras.limits.items()), edits)]
 
     def _annotation(self, units: Sequence[Unit], names: Sequence[str]) -> dict[str, str]:
-        made = cdi.annotation("plugwright-nvidia", _digest(unit.id for unit in units), names)
+        made = cdi.annotation("plugwright-nvidia", digest(unit.id for unit in units), names)
         return {self.options.annotation_prefix + key.partition("/")[2]: text for key, text in made.items()}
 
     def _feature_env(self) -> dict[str, str]:
         return {name: "enabled" for key, name in _FEATURES.items() if getattr(self.options.features, key)}
-
-
-def _digest(texts: Iterable[str]) -> str:
-    """The same for the same content: a repeated request writes no second file."""
-    return hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest()[:16]
 
 
 def _joined(one: Allocation, other: Allocation) -> Allocation:

@@ -4,13 +4,13 @@ Data and its reading only; what happens to such a machine is `simulation`'s work
 """
 
 import re
-import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 
 from plugwright.errors import ConfigError
+from plugwright.plugins.nvidia.digests import digest
 from plugwright.plugins.nvidia.gpus import ComputeMode, Gpu, Link, Links, MigDevice, PcieLevel, Reading
 
 __all__ = ["MACHINES", "Machine", "load", "partitioned"]
@@ -21,7 +21,6 @@ _PROFILE = re.compile(r"(?:\d+c\.)?\d+g\.(?P<gigabytes>\d+)gb(?:[+.-][a-z]+)*")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _LISTED = re.compile(r"GPU (?P<index>\d+): (?P<model>.+?) \(UUID: (?P<uuid>GPU-[0-9a-f-]{36})\)")
 _NVLINK = re.compile(r"NV(\d+)")
-_NAMESPACE = uuid.UUID("6f1c3c2e-5a53-5b0e-9d0f-0d7d4f1a2b3c")  # any: the same machine has the same UUIDs everywhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +70,9 @@ def _part(gpu: Gpu, index: int, profile: str) -> MigDevice:
 
 
 def _made_up(kind: str, name: str) -> str:
-    return f"{kind}-{uuid.uuid5(_NAMESPACE, name)}"
+    """Like a UUID, and the same for the same name everywhere."""
+    made = digest([kind, name], 32)
+    return f"{kind}-{made[:8]}-{made[8:12]}-{made[12:16]}-{made[16:20]}-{made[20:]}"
 
 
 def _built(name: str, machine: Machine) -> Reading:

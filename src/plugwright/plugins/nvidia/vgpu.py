@@ -5,7 +5,6 @@ those who do not try to get past it. Sizes are part of a unit's id: `GPU-…::20
 3. The limits go to the container as env and as a read-only file that the library puts above the env.
 """
 
-import hashlib
 import os
 import re
 import shutil
@@ -17,6 +16,7 @@ from pathlib import Path
 from plugwright.errors import ConfigError, PluginError
 from plugwright.model import Mount
 from plugwright.plugins.nvidia import listing, sharing
+from plugwright.plugins.nvidia.digests import digest
 from plugwright.plugins.nvidia.isolation import NOT_CONFINED, Extras, by_device, check_most, memory_env, share_facts
 from plugwright.plugins.nvidia.sharing import Share, Unit
 from plugwright.plugins.nvidia.words import Cores
@@ -157,7 +157,7 @@ def _id(part: Unit) -> str:
 
 def _name(units: Sequence[Unit]) -> str:
     """The same for the same units, since the kubelet may ask for them again."""
-    return hashlib.sha256(",".join(sorted(unit.id for unit in units)).encode()).hexdigest()[:24]
+    return digest((unit.id for unit in units), 24)
 
 
 def _shared_directory(path: Path, mode: int) -> None:
