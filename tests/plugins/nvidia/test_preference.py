@@ -67,6 +67,13 @@ def test_shares_are_spread_over_the_gpus_with_the_best_links() -> None:
     assert chosen == [f"{gpus()[place].id}::0" for place in (0, 3)]
 
 
+def test_shares_are_spread_away_from_the_one_that_is_required() -> None:
+    units = shared(gpus(), SHARE)
+    required = [f"{gpus()[0].id}::3"]
+    chosen = preference(units).prefer([unit.id for unit in units], required, 2)
+    assert chosen == [*required, f"{gpus()[3].id}::0"]
+
+
 def test_shares_are_packed_on_the_gpu_that_is_used_most() -> None:
     units = shared(gpus(), SHARE)
     available = [unit.id for unit in units if unit.id != f"{gpus()[5].id}::1"]

@@ -1,15 +1,14 @@
 """GPUs chosen by their links."""
 
 import json
-from collections.abc import Callable
-from itertools import combinations, count
+from itertools import combinations
 from pathlib import Path
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.plugins.nvidia.topology.made import graphs, machine, orders, tree, trees
+from tests.plugins.nvidia.topology.made import Question, graphs, machine, orders, questions, tree, trees
 from tests.plugins.nvidia.topology.rules import Scores, best_rating, cuts, peers_choice, rating, together, total
 
 from plugwright.plugins.nvidia.topology.choice import Chooser
@@ -34,31 +33,26 @@ SIXTEEN = {
 }
 
 
+class Clock:
+    """Time passes with every look at it."""
+
+    def __init__(self, step: float = 1.0) -> None:
+        self.now, self.step = 0.0, step
+
+    def look(self) -> float:
+        self.now += self.step
+        return self.now
+
+
 def ever(scores: Scores) -> Chooser:
     """Has all the time in the world."""
     return Chooser(scores, clock=lambda: 0.0, limit=1.0)
 
 
-def requests(scores: Scores) -> st.SearchStrategy[tuple[list[int], list[int], int]]:
-    """Free GPUs, some of them required, and a size that there is."""
-
-    def of(free: list[int]) -> st.SearchStrategy[tuple[list[int], list[int], int]]:
-        return st.integers(1, len(free)).flatmap(
-            lambda size: st.tuples(
-                st.just(free), st.lists(st.sampled_from(free), max_size=size, unique=True), st.just(size)
-            )
-        )
-
-    return st.lists(st.sampled_from(range(len(scores))), min_size=1, unique=True).flatmap(of)
-
-
-def asked(of: st.SearchStrategy[Scores]) -> st.SearchStrategy[tuple[Scores, tuple[list[int], list[int], int]]]:
-    return of.flatmap(lambda scores: st.tuples(st.just(scores), requests(scores)))
-
-
-@given(asked(graphs(most=8) | trees(most=9)))
-def test_no_choice_has_a_better_rating(question: tuple[Scores, tuple[list[int], list[int], int]]) -> None:
-    scores, (free, required, size) = question
+@settings(max_examples=400)
+@given(questions(graphs(most=9) | trees(most=10)))
+def test_no_choice_has_a_better_rating(question: Question) -> None:
+    scores, free, required, size = question
     chosen = ever(scores).choose(free, required, size)
     assert rating(scores, free, chosen) == best_rating(scores, free, required, size)
     assert len(chosen) == size
@@ -72,9 +66,9 @@ def test_nor_has_any_among_twelve(scores: Scores, size: int) -> None:
     assert rating(scores, range(12), chosen) == best_rating(scores, range(12), [], size)
 
 
-@given(asked(graphs(most=8) | trees(most=8)))
-def test_never_worse_than_the_peers_rule(question: tuple[Scores, tuple[list[int], list[int], int]]) -> None:
-    scores, (free, required, size) = question
+@given(questions(graphs(most=8) | trees(most=8)))
+def test_never_worse_than_the_peers_rule(question: Question) -> None:
+    scores, free, required, size = question
     chosen, theirs = ever(scores).choose(free, required, size), peers_choice(scores, free, required, size)
     assert together(scores, chosen) >= together(scores, theirs)
     assert rating(scores, free, chosen)[0] >= rating(scores, free, theirs)[0]
@@ -101,11 +95,9 @@ def test_never_worse_than_the_peers_rule_on_any_machine(name: str) -> None:
         assert rating(scores, free, chosen) == best_rating(scores, free, [], size)
 
 
-@given(asked(graphs(most=8) | trees(most=8)), st.data())
-def test_other_numbers_for_the_same_gpus_change_no_rating(
-    question: tuple[Scores, tuple[list[int], list[int], int]], data: st.DataObject
-) -> None:
-    scores, (free, required, size) = question
+@given(questions(graphs(most=8) | trees(most=8)), st.data())
+def test_other_numbers_for_the_same_gpus_change_no_rating(question: Question, data: st.DataObject) -> None:
+    scores, free, required, size = question
     order = data.draw(orders(scores))
     renamed = tuple(tuple(scores[one][other] for other in order) for one in order)
     there = [order.index(gpu) for gpu in free]
@@ -113,11 +105,9 @@ def test_other_numbers_for_the_same_gpus_change_no_rating(
     assert rating(renamed, there, chosen) == rating(scores, free, ever(scores).choose(free, required, size))
 
 
-@given(asked(graphs(most=8) | trees(most=12)), st.data())
-def test_the_same_question_has_the_same_answer(
-    question: tuple[Scores, tuple[list[int], list[int], int]], data: st.DataObject
-) -> None:
-    scores, (free, required, size) = question
+@given(questions(graphs(most=8) | trees(most=12)), st.data())
+def test_the_same_question_has_the_same_answer(question: Question, data: st.DataObject) -> None:
+    scores, free, required, size = question
     asked_before = ever(scores)
     for other in range(1, len(free)):
         asked_before.choose(free, [], other)
@@ -199,31 +189,28 @@ def test_a_machine_without_gpus_has_an_answer() -> None:
     assert ever(()).choose([], [], 1) == ()
 
 
-@given(asked(graphs(most=9) | trees(most=10)), st.integers(0, 30))
-def test_when_the_time_is_over_there_is_still_a_whole_answer(
-    question: tuple[Scores, tuple[list[int], list[int], int]], ticks: int
-) -> None:
-    scores, (free, required, size) = question
-    chosen = Chooser(scores, clock=_ticking(), limit=ticks).choose(free, required, size)
+@given(questions(graphs(most=9) | trees(most=10)), st.integers(0, 30))
+def test_when_the_time_is_over_there_is_still_a_whole_answer(question: Question, ticks: int) -> None:
+    scores, free, required, size = question
+    chosen = Chooser(scores, clock=Clock().look, limit=ticks).choose(free, required, size)
     assert len(chosen) == size
     assert set(required) <= set(chosen) <= set(free)
 
 
 def test_more_time_never_makes_the_answer_worse() -> None:
     scores = _disorder(12)
-    found = [Chooser(scores, _ticking(), limit).choose(range(12), [], 4) for limit in range(0, 2000, 50)]
+    found = [Chooser(scores, Clock().look, limit).choose(range(12), [], 4) for limit in range(0, 2000, 50)]
     cut = [rating(scores, range(12), chosen)[:2] for chosen in found]
     assert cut[0] < cut[-1] == best_rating(scores, range(12), [], 4)[:2]
     assert cut[1:] == sorted(cut[1:])
 
 
 def test_an_answer_given_in_haste_is_not_kept() -> None:
-    scores, now = _disorder(12), [0.0]
-    hurried = Chooser(scores, clock=lambda: now[0], limit=0.0)
-    first = hurried.choose(range(12), [], 4)
-    patient = Chooser(scores, clock=_slower_and_slower(), limit=100.0)
-    patient.choose(range(12), [], 4)
-    assert first != ever(scores).choose(range(12), [], 4) == patient.choose(range(12), [], 4)
+    scores, clock = _disorder(12), Clock(step=1.0)
+    chooser, exact = Chooser(scores, clock.look, limit=1.0), ever(scores).choose(range(12), [], 4)
+    assert chooser.choose(range(12), [], 4) != exact
+    clock.step = 0.0
+    assert chooser.choose(range(12), [], 4) == exact
 
 
 def test_too_many_gpus_without_order_are_chosen_in_haste() -> None:
@@ -250,13 +237,3 @@ def _disorder(size: int) -> Scores:
         tuple(0 if one == other else found[min(one, other), max(one, other)] for other in range(size))
         for one in range(size)
     )
-
-
-def _ticking() -> Callable[[], float]:
-    """A clock on which a second passes with every look."""
-    return map(float, count()).__next__
-
-
-def _slower_and_slower() -> Callable[[], float]:
-    """A clock that runs while it is looked at for the first thousand times, and then stands still."""
-    return (float(min(each, 1000)) for each in count()).__next__
