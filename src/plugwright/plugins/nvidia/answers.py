@@ -3,10 +3,10 @@
 Everything here is decided from values; what lies on the machine is asked of `files`. CDI specs are written by `specs`.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
-from plugwright.model import Allocation, Mount
+from plugwright.model import Allocation, DeviceNode, Mount
 from plugwright.plugins.nvidia.digests import digest
 from plugwright.plugins.nvidia.files import Files
 from plugwright.plugins.nvidia.isolation import Extras, by_device
@@ -30,50 +30,43 @@ class Answers:
 
     def answer(self, units: Sequence[Unit], extras: Extras) -> Allocation:
         """For the container that is given `units`, with what its share of them brings along."""
-        given = Allocation(env={**self._feature_env(), **extras.env}, mounts=extras.mounts)
-        names: list[str] = []
-        if self._through_cdi:
-            names += self._confined(extras)
-        elif extras.limits:
-            given = _joined(given, Allocation(env=extras.limits))
+        parts = _Parts(env={**self._feature_env(), **extras.env})
+        parts.mount(extras.mounts)
+        limits = self._confined(extras) if self._through_cdi else []
+        if not limits:
+            parts.env |= extras.limits
         for strategy in self.options.strategies:
-            given = _joined(given, self._by(strategy, units, names))
-        if names and not any(strategy.is_cdi for strategy in self.options.strategies):
-            given = _joined(given, Allocation(cdi=names))
-        return given
+            self._add(strategy, units, limits, parts)
+        if not any(strategy.is_cdi for strategy in self.options.strategies):
+            parts.cdi += limits
+        return parts.joined()
 
     @property
     def _through_cdi(self) -> bool:
         return self.options.confine or all(strategy.is_cdi for strategy in self.options.strategies)
 
-    def _by(self, strategy: Strategy, units: Sequence[Unit], names: list[str]) -> Allocation:
+    def _add(self, strategy: Strategy, units: Sequence[Unit], limits: Sequence[str], parts: "_Parts") -> None:
         match strategy:
             case Strategy.ENVVAR:
-                return self._by_env(units)
+                self._add_env(units, parts)
             case Strategy.VOLUME_MOUNTS:
-                return self._by_mounts(units)
+                names = [*self._ids(units), *(f"imex/{channel}" for channel in self.options.features.imex)]
+                parts.env[_VISIBLE] = _MOUNTED
+                parts.mount(Mount("/dev/null", f"{_MOUNTED}/{name}") for name in names)
             case Strategy.DEVICE_NODES:
-                return self._by_nodes(units)
+                # Where NVIDIA's runtime is there too, it must not add what was not asked for.
+                parts.env[_VISIBLE] = "void"
+                parts.node([*self.files.nodes(units), *self.files.feature_nodes(self.options.features)])
+                parts.mount(self.files.mounts())
             case Strategy.CDI_ANNOTATIONS:
-                return Allocation(annotations=self._annotation(units, [*self._cdi_names(units), *names]))
+                parts.annotations |= self._annotation(units, [*self._cdi_names(units), *limits])
             case Strategy.CDI_CRI:
-                return Allocation(cdi=[*self._cdi_names(units), *names])
+                parts.cdi += [*self._cdi_names(units), *limits]
 
-    def _by_env(self, units: Sequence[Unit]) -> Allocation:
-        channels = ",".join(map(str, self.options.features.imex))
-        return Allocation(
-            env={_VISIBLE: ",".join(self._ids(units)), **({"NVIDIA_IMEX_CHANNELS": channels} if channels else {})}
-        )
-
-    def _by_mounts(self, units: Sequence[Unit]) -> Allocation:
-        names = [*self._ids(units), *(f"imex/{channel}" for channel in self.options.features.imex)]
-        mounts = [Mount("/dev/null", f"{_MOUNTED}/{name}") for name in names]
-        return Allocation(env={_VISIBLE: _MOUNTED}, mounts=mounts)
-
-    def _by_nodes(self, units: Sequence[Unit]) -> Allocation:
-        nodes = [*self.files.nodes(units), *self.files.feature_nodes(self.options.features)]
-        # Where NVIDIA's runtime is there too, it must not add what was not asked for.
-        return Allocation(env={_VISIBLE: "void"}, nodes=nodes, mounts=self.files.mounts())
+    def _add_env(self, units: Sequence[Unit], parts: "_Parts") -> None:
+        parts.env[_VISIBLE] = ",".join(self._ids(units))
+        if self.options.features.imex:
+            parts.env["NVIDIA_IMEX_CHANNELS"] = ",".join(map(str, self.options.features.imex))
 
     def _ids(self, units: Sequence[Unit]) -> list[str]:
         """Each device once, however many shares of it there are."""
@@ -98,14 +91,21 @@ class Answers:
         return {name: "enabled" for key, name in _FEATURES.items() if getattr(self.options.features, key)}
 
 
-def _joined(one: Allocation, other: Allocation) -> Allocation:
-    """Both; what stands in both at the same place inside the container is the other's."""
-    places = {mount.container_path for mount in other.mounts}
-    nodes = {node.container_path for node in other.nodes}
-    return Allocation(
-        env={**one.env, **other.env},
-        mounts=[*(each for each in one.mounts if each.container_path not in places), *other.mounts],
-        nodes=[*(each for each in one.nodes if each.container_path not in nodes), *other.nodes],
-        annotations={**one.annotations, **other.annotations},
-        cdi=[*one.cdi, *other.cdi],
-    )
+@dataclass(slots=True)
+class _Parts:
+    """What is gathered for one container; what comes later at the same place inside takes the earlier one's."""
+
+    env: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+    cdi: list[str] = field(default_factory=list)
+    _mounts: dict[str, Mount] = field(default_factory=dict)
+    _nodes: dict[str, DeviceNode] = field(default_factory=dict)
+
+    def mount(self, mounts: Iterable[Mount]) -> None:
+        self._mounts |= {each.container_path: each for each in mounts}
+
+    def node(self, nodes: Iterable[DeviceNode]) -> None:
+        self._nodes |= {each.container_path: each for each in nodes}
+
+    def joined(self) -> Allocation:
+        return Allocation(self.env, self._mounts.values(), self._nodes.values(), self.annotations, self.cdi)

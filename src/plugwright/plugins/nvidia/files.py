@@ -1,16 +1,14 @@
-"""What lies on a machine for a GPU: device nodes, the driver's libraries and programs. Found anew whenever it is asked.
+"""What lies on a machine for a GPU: its device nodes, those that go with it, and by `libraries` the driver's files.
 
 A simulated machine has none of it; its containers get a harmless node in each one's place.
 """
 
-import platform
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from plugwright.errors import PluginError
 from plugwright.model import DeviceNode, Mount
+from plugwright.plugins.nvidia.libraries import Libraries
 from plugwright.plugins.nvidia.options import Features, Places
 from plugwright.plugins.nvidia.sharing import Unit
 
@@ -19,22 +17,13 @@ __all__ = ["Files"]
 _CONTROL = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _NEEDED = ("nvidiactl", "nvidia-uvm")  # without these no CUDA program starts
 _HARMLESS = "/dev/null"
-_LIBRARIES = re.compile(
-    r"lib(?:cuda|cudadebugger|nvcuvid|nvidia-(?:allocator|api|cfg|encode|fbc|gpucomp|ml|ngx|nscq|nvvm|opencl|opticalflow"
-    r"|pkcs11(?:-openssl3)?|ptxjitcompiler|sandboxutils|tileiras))\.so\.[0-9.]+"
-)
-_PROGRAMS = ("nvidia-smi", "nvidia-debugdump", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
-_MULTIARCH = f"{platform.machine()}-linux-gnu"
-_LIBRARY_PLACES = (f"usr/lib/{_MULTIARCH}", "usr/lib64", f"lib/{_MULTIARCH}", "lib64", "usr/lib")
-# Where loaders look without being told: Debian's and Red Hat's. An image has at most one of them in use.
-_WHERE_LOADERS_LOOK = (f"/usr/lib/{_MULTIARCH}", "/usr/lib64")
 _NODES_FOR = {"mofed": "/dev/infiniband", "gds": "/dev/nvidia-fs", "gdrcopy": "/dev/gdrdrv"}
 
 
-@dataclass(frozen=True, slots=True)
 class Files:
-    places: Places
-    simulated: bool = False
+    def __init__(self, places: Places, simulated: bool = False) -> None:
+        self.places, self.simulated = places, simulated
+        self._libraries = Libraries(places)
 
     def nodes(self, units: Sequence[Unit]) -> list[DeviceNode]:
         """The nodes of these devices, and those that every CUDA program opens."""
@@ -67,21 +56,9 @@ class Files:
             raise PluginError(f"IMEX is required and {missing[0]} does not exist")
         return [self._node(path) for path in paths if path not in missing]
 
-    def mounts(self) -> list[Mount]:
+    def mounts(self) -> Sequence[Mount]:
         """The driver's libraries, where a container's loader finds them, and its programs."""
-        if self.simulated:
-            return []
-        found = [
-            Mount(str(self._on_host(library)), f"{directory}/{library.name}", read_only=True)
-            for library in self._libraries()
-            for directory in self.places.libraries or _WHERE_LOADERS_LOOK
-        ]
-        programs = [self.places.root / "usr/bin" / name for name in _PROGRAMS]
-        return found + [
-            Mount(str(self._on_host(path)), f"/usr/bin/{path.name}", read_only=True)
-            for path in programs
-            if path.exists()
-        ]
+        return () if self.simulated else self._libraries.mounts()
 
     def _paths(self, unit: Unit) -> Iterator[str]:
         if unit.gpu.minor is None:
@@ -108,15 +85,6 @@ class Files:
                 return int(minor)
         raise PluginError(f"{path} does not know {name}")
 
-    def _libraries(self) -> list[Path]:
-        """Those of the first directory that has the driver's main library."""
-        for place in _LIBRARY_PLACES:
-            directory = self.places.root / place
-            if (directory / "libcuda.so.1").exists():
-                names = sorted(each.name for each in directory.iterdir() if _LIBRARIES.fullmatch(each.name))
-                return [directory / name for name in names]
-        raise PluginError(f"no libcuda.so.1 under {self.places.root}: where is the driver's root?")
-
     def _existing(self, path: str) -> list[str]:
         """The path itself, the nodes in it if it is a directory, or those that begin like it."""
         seen = self._seen(path)
@@ -131,11 +99,3 @@ class Files:
 
     def _seen(self, path: str) -> Path:
         return self.places.dev_root / path.lstrip("/")
-
-    def _on_host(self, path: Path) -> Path:
-        """The host's own name for it, with links followed as far as they stay in the driver's root."""
-        resolved = path.resolve()
-        inside = resolved if resolved.is_relative_to(self.places.root.resolve()) else path
-        return self.places.host_root / inside.relative_to(
-            self.places.root.resolve() if inside is resolved else self.places.root
-        )
