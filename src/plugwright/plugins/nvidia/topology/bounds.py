@@ -20,7 +20,12 @@ class Bounds:
             one: [0, *accumulate(sorted([scores[one][other] for other in members if other != one], reverse=True))]
             for one in members
         }
-        self._even: dict[tuple[int, int], tuple[int, int]] = {}
+        self._groups: dict[int, int] = {}
+        self._known: dict[tuple[int, int], tuple[int, int, int, int]] = {}
+
+    def learn(self, size: int, score: int) -> None:
+        """That no group of this size has a higher score."""
+        self._groups[size] = 2 * score
 
     def each(self, size: int) -> dict[int, int]:
         """By GPU: what it can have in a group of this size."""
@@ -34,9 +39,15 @@ class Bounds:
         return sum(sorted(full[one] - less[one] for one in full)[:rest])
 
     def most(self, count: int, size: int) -> int:
-        """For any set of so many GPUs."""
+        """For any set of so many GPUs: each at its best, or each group at its best, whichever is less."""
         key = (size, count % size)
-        if key not in self._even:
-            self._even[key] = max(self.each(size).values(), default=0), self.lost(*key)
-        each, lost = self._even[key]
-        return count * each - lost
+        if key not in self._known:
+            self._known[key] = self._worked_out(*key)
+        each, lost, group, rest = self._known[key]
+        return min(count * each - lost, count // size * group + rest)
+
+    def _worked_out(self, size: int, rest: int) -> tuple[int, int, int, int]:
+        """The most for a GPU, what is lost by the last group, and the most for a group and for the last one."""
+        each = max(self.each(size).values(), default=0)
+        last = rest * max(self.each(rest).values(), default=0) if rest else 0
+        return each, self.lost(size, rest), self._groups.get(size, size * each), last

@@ -19,7 +19,7 @@ __all__ = ["LIMIT", "Chooser"]
 
 LIMIT = 0.1  # seconds; the kubelet admits no other pod meanwhile
 _MOST_SHAPES = 20_000  # some MiB; a machine with its links in good order has hundreds
-_MOST_ANSWERS = 1_000
+_MOST_ANSWERS = 256
 
 
 class Chooser:
@@ -29,7 +29,6 @@ class Chooser:
         self._scores, self._clock, self._limit = scores, clock, limit
         self._end = 0.0
         self._tree = Tree(scores)
-        self._bounds = Bounds(scores, range(len(scores)))
         self._answers: dict[Wanted, tuple[int, ...]] = {}
         self._shapes, self._cuts = self._nothing_known()
 
@@ -45,7 +44,7 @@ class Chooser:
 
     def _nothing_known(self) -> tuple[Shapes, Cuts]:
         shapes = self._tree.shapes()
-        return shapes, Cuts(shapes, self._bounds, self._is_late)
+        return shapes, Cuts(shapes, self._is_late)
 
     def _is_late(self) -> bool:
         return self._clock() >= self._end
@@ -101,9 +100,15 @@ class Chooser:
 
     def _ranked(self, wanted: Wanted) -> list[tuple[int, Candidate]]:
         """Each candidate with what the cut can reach with it at most; the highest first."""
-        bounds = Bounds(self._scores, sorted(wanted.free))
-        each = {self._tree.bit(gpu): most for gpu, most in bounds.each(wanted.size).items()}
-        all_of_it = sum(each.values()) - bounds.lost(wanted.size, len(wanted.free) % wanted.size)
+        size, left = wanted.size, len(wanted.free) - wanted.size
         found = self._tree.candidates(wanted, self._shapes)
-        ranked = [(all_of_it - sum([each[bit] for bit in bits(one.gpus)]) + 2 * one.score, one) for one in found]
+        bounds = self._cuts.bounds = Bounds(self._scores, sorted(wanted.free))
+        if not wanted.required:
+            bounds.learn(size, max(each.score for each in found))
+        each = {self._tree.bit(gpu): most for gpu, most in bounds.each(size).items()}
+        together = sum(each.values()) - bounds.lost(size, left % size)
+        most = bounds.most(left, size)
+        ranked = [
+            (2 * one.score + min(most, together - sum([each[bit] for bit in bits(one.gpus)])), one) for one in found
+        ]
         return sorted(ranked, key=lambda pair: (pair[0], pair[1].score, pair[1].gpus), reverse=True)

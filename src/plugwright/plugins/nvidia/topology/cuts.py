@@ -27,12 +27,13 @@ class Late(Exception):
 
 
 class Cuts:
-    """Answers about shapes, remembered."""
+    """Answers about shapes, remembered. `bounds` are for the GPUs that the shapes asked for are made of."""
 
-    def __init__(self, shapes: Shapes, bounds: Bounds, is_late: Callable[[], bool]) -> None:
-        self._shapes, self._bounds, self._is_late = shapes, bounds, is_late
+    def __init__(self, shapes: Shapes, is_late: Callable[[], bool]) -> None:
+        self._shapes, self._is_late = shapes, is_late
+        self.bounds = Bounds((), ())
         self._best: dict[tuple[Shape, int], int] = {}
-        self._ways: dict[tuple[Shape, int, bool], Ways] = {}
+        self._branches: dict[tuple[Shape, int, bool], Branch] = {}
 
     def best(self, shape: Shape, size: int) -> int:
         """The highest score of a cut into groups of this size."""
@@ -59,7 +60,7 @@ class Cuts:
 
     def _best_with(self, groups: Ways, left: int, size: int) -> int:
         groups.sort(key=itemgetter(1), reverse=True)
-        most = self._bounds.most(left, size)
+        most = self.bounds.most(left, size)
         best = groups[0][1] + self.best(groups[0][0], size)
         for shape, worth in groups:
             if 2 * (worth - best) + most <= 0:
@@ -90,15 +91,13 @@ class Cuts:
         return named(self._shapes, score, combined(starts, branches, count, score))
 
     def _branch(self, shape: Shape, count: int, first: bool = False) -> Branch:
-        most = min(count, self._shapes.sizes[shape])
-        nothing: Ways = [] if first else [(shape, 0)]
-        return [nothing, *(self._remembered(shape, take, first) for take in range(1, most + 1))]
-
-    def _remembered(self, shape: Shape, count: int, first: bool) -> Ways:
-        key = (shape, count, first)
-        if key not in self._ways:
-            self._ways[key] = self._take(shape, count, first)
-        return self._ways[key]
+        """Every way to take up to so many."""
+        key = (shape, min(count, self._shapes.sizes[shape]), first)
+        found = self._branches.get(key)
+        if found is None:
+            nothing: Ways = [] if first else [(shape, 0)]
+            found = self._branches[key] = [nothing, *(self._take(shape, take, first) for take in range(1, key[1] + 1))]
+        return found
 
 
 def sets(free: int, count: int) -> list[int]:
