@@ -119,8 +119,14 @@ def _wanted(loaded: Config, only: Sequence[str]) -> list[Wanted]:
 async def _run(wanted: Sequence[Wanted], habits: Habits) -> None:
     task = asyncio.current_task()
     assert task is not None
+
+    def stop() -> None:
+        """Once: a second signal must not keep us from putting compute modes back."""
+        if not task.cancelling():
+            task.cancel()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        asyncio.get_running_loop().add_signal_handler(number, stop)
     try:
         async with asyncio.TaskGroup() as group:
             for each in wanted:

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,32 +29,36 @@ class Daemon:
         self.percent = 100.0
         self.memory: dict[str, str] = {}
         self.servers: list[int] = []
+        self.set_by_server: list[str] = []
 
-    def answer(self, command: str) -> str:
-        match command.split():
-            case ["set_default_active_thread_percentage", percent]:
-                self.percent = float(percent)
-                return ""
-            case ["get_default_active_thread_percentage"]:
-                return str(self.percent)
-            case ["set_default_device_pinned_mem_limit", place, size]:
-                self.memory[self.known(place)] = size
-                return ""
-            case ["get_default_device_pinned_mem_limit", place]:
-                return in_gibibytes(self.memory.get(place, "0M"))
-            case ["get_server_list"]:
-                return "\n".join(map(str, self.servers))
-            case ["get_server_status", _]:
-                return "FAULT" if asked_for("fault") else "ACTIVE"
-            case ["start_server", "-uid", _]:
-                self.servers.append(subprocess.Popen(["sleep", "600"]).pid)
-                return ""
-            case ["quit"]:
-                for server in self.servers:
-                    os.kill(server, 9)
-                SOCKET.unlink()
-                return ""
-        return f"Unrecognized command {command}"
+    def answer(self, line: str) -> str:
+        command, *words = line.split()
+        answers: dict[str, Callable[..., object]] = {
+            "set_default_active_thread_percentage": self.set_percent,
+            "get_default_active_thread_percentage": lambda: self.percent,
+            "set_default_device_pinned_mem_limit": self.set_memory,
+            "get_default_device_pinned_mem_limit": lambda place: in_gibibytes(self.memory.get(place, "0M")),
+            "get_server_list": lambda: "\n".join(map(str, self.servers)),
+            "get_server_status": lambda _: "FAULT" if asked_for("fault") else "ACTIVE",
+            "set_active_thread_percentage": lambda *what: self.set_by_server.append(" ".join(what)),
+            "set_device_pinned_mem_limit": lambda *what: self.set_by_server.append(" ".join(what)),
+            "set_by_server": lambda: "\n".join(self.set_by_server),  # ours, to see what was set
+            "start_server": lambda *_: self.servers.append(subprocess.Popen(["sleep", "600"]).pid),
+            "quit": self.quit,
+        }
+        said = answers[command](*words) if command in answers else f"Unrecognized command {line}"
+        return "" if said is None else str(said)
+
+    def set_percent(self, percent: str) -> None:
+        self.percent = float(percent)
+
+    def set_memory(self, place: str, size: str) -> None:
+        self.memory[self.known(place)] = size
+
+    def quit(self) -> None:
+        for server in self.servers:
+            os.kill(server, 9)
+        SOCKET.unlink()
 
     @staticmethod
     def known(place: str) -> str:

@@ -9,7 +9,7 @@ from tests.plugins.nvidia.mps_node import gpu
 
 from plugwright.errors import ConfigError, PathTooLong, PluginError
 from plugwright.plugins.nvidia import sharing
-from plugwright.plugins.nvidia.gpus import Gpu, MigDevice
+from plugwright.plugins.nvidia.gpus import ComputeMode, Gpu, MigDevice
 from plugwright.plugins.nvidia.mps import state
 from plugwright.plugins.nvidia.mps.control import same_memory, same_percent
 from plugwright.plugins.nvidia.mps.plan import DaemonPlan, Mode, MpsOptions, Place, daemons, most_clients, why_not
@@ -88,6 +88,8 @@ def test_containers_of_different_sizes_have_daemons_of_their_own() -> None:
 def test_a_gpu_in_exclusive_mode_has_one_daemon_for_all_sizes() -> None:
     share = Share(by=By.MPS, replicas=4, most=3)
     assert [each.size for each in planned(share, gpu(0), options=EXCLUSIVE)] == [3]
+    by_the_operator = gpu(0, mode=ComputeMode.EXCLUSIVE_PROCESS)
+    assert [each.size for each in planned(share, by_the_operator)] == [3]
 
 
 @given(share=shares, sizes=st.lists(st.integers(1, 200), min_size=1, max_size=4))
@@ -107,11 +109,11 @@ def test_what_mps_cannot_share_is_left_out_and_said() -> None:
     mig = MigDevice(uuid="MIG-1", index=0, profile="1g.10gb", memory=10 * GIB, gpu_instance=1, compute_instance=0)
     share = Share(by=By.MPS, replicas=2)
     partitioned = sharing.whole(gpu(0), mig)
-    assert "MIG is enabled" in why_not(partitioned, share)
+    assert "MIG is enabled" in why_not(partitioned)
     assert daemons(share, LEAVE, sharing.shared([partitioned], share)) == []
     many = Share(by=By.MPS, replicas=50)
-    assert [why_not(unit, many) for unit in cut(many, gpu(0))].count("") == 48
-    assert "too small" in why_not(cut(Share(by=By.MPS, replicas=40), gpu(0, GIB // 1024))[0], share)
+    assert [why_not(unit) for unit in cut(many, gpu(0))].count("") == 48
+    assert "too small" in why_not(cut(Share(by=By.MPS, replicas=40), gpu(0, GIB // 1024))[0])
 
 
 @pytest.mark.parametrize(("capability", "clients"), [((6, 1), 16), ((7, 0), 48), ((9, 0), 48), ((0, 0), 48)])

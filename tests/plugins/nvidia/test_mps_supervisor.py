@@ -144,10 +144,12 @@ async def test_a_server_in_fault_takes_no_new_clients_and_is_not_restarted(node:
 async def test_a_limit_that_somebody_loosens_is_set_again(node: MpsNode, command: str) -> None:
     async with node.supervised([QUARTER]) as supervisor:
         await becomes(supervisor, Condition.READY)
+        await node.control(QUARTER).ask("start_server -uid 0")
         await node.control(QUARTER).ask(command)
         async with asyncio.timeout(30):
             await supervisor.state.until(lambda each: each.daemons[0].corrections == 1)
         assert await node.control(QUARTER).loosened(QUARTER) == ""
+        assert len((await node.control(QUARTER).ask("set_by_server")).splitlines()) == 3
 
 
 async def test_tenants_of_any_user_may_reach_their_daemon(node: MpsNode) -> None:
@@ -174,16 +176,45 @@ async def test_two_do_not_look_after_one_resource(node: MpsNode) -> None:
         await becomes(supervisor, Condition.READY)
 
 
-async def test_a_daemon_left_over_is_ended_first(node: MpsNode) -> None:
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_a_daemon_left_over_is_ended_first(node: MpsNode, hangs: bool) -> None:
     control = node.control(QUARTER)
     control.pipe.mkdir(parents=True)
     control.log.mkdir(parents=True)
-    left = await asyncio.create_subprocess_exec(control.program, "-f", env=control.environment)
+    left = await asyncio.create_subprocess_exec(control.program, "-f", env=control.environment, start_new_session=True)
     await _until_it_answers(node)
+    if hangs:
+        node.fault(1, "hang").touch()
+    async with node.supervised([QUARTER], replace(node.habits, timeout=1.0)) as supervisor:
+        async with asyncio.timeout(30):
+            assert await left.wait() == (-9 if hangs else 0)
+        node.fault(1, "hang").unlink(missing_ok=True)
+        await becomes(supervisor, Condition.READY)
+
+
+async def test_a_process_that_only_has_the_number_of_a_daemon_is_left_alone(node: MpsNode) -> None:
+    node.place.pipe(1).mkdir(parents=True)
+    other = await asyncio.create_subprocess_exec("sleep", "600", start_new_session=True)
+    (node.place.pipe(1) / "nvidia-cuda-mps-control.pid").write_text(str(other.pid))
     async with node.supervised([QUARTER]) as supervisor:
         await becomes(supervisor, Condition.READY)
-        async with asyncio.timeout(30):
-            assert await left.wait() == 0
+    assert other.returncode is None
+    other.kill()
+    await other.wait()
+
+
+async def test_a_server_that_was_started_without_limits_gets_them(node: MpsNode) -> None:
+    async with node.supervised([QUARTER], replace(node.habits, interval=3600.0)) as supervisor:
+        await becomes(supervisor, Condition.READY)
+        control = node.control(QUARTER)
+        await control.ask("start_server -uid 0")
+        (server,) = await control.servers()
+        await control.limit_server(QUARTER, server)
+        assert (await control.ask("set_by_server")).splitlines() == [
+            f"{server} 25",
+            f"{server} 0 20480M",
+            f"{server} 1 20481M",
+        ]
 
 
 async def test_compute_modes_are_left_alone_unless_asked(node: MpsNode) -> None:

@@ -45,6 +45,12 @@ class Control:
         for place, (_, mebibytes) in enumerate(plan.memory):
             await self.ask(f"set_default_device_pinned_mem_limit {place} {mebibytes}M")
 
+    async def limit_server(self, plan: DaemonPlan, server: int) -> None:
+        """Sets the limits of a server that has started meanwhile, for clients that come from now on."""
+        await self.ask(f"set_active_thread_percentage {server} {plan.percent}")
+        for place, (_, mebibytes) in enumerate(plan.memory):
+            await self.ask(f"set_device_pinned_mem_limit {server} {place} {mebibytes}M")
+
     async def loosened(self, plan: DaemonPlan) -> str:
         """Which limit is not the one that was set; empty if all are, which also shows that the daemon answers."""
         said = await self.ask("get_default_active_thread_percentage")

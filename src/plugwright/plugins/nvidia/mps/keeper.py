@@ -128,10 +128,12 @@ class Keeper:
 
     async def _probe(self) -> None:
         loosened = await self._control.loosened(self._state.plan)
-        if loosened:
-            await self._control.limit(self._state.plan)
-            logger.warning("limits were changed from outside and are set again", extra={"found": loosened})
         servers = await self._control.servers()
+        if loosened:
+            logger.warning("limits were changed from outside and are set again", extra={"found": loosened})
+            await self._control.limit(self._state.plan)
+            for server in servers:
+                await self._control.limit_server(self._state.plan, server)
         faults = [f"server {each} is in {fault}" for each in servers if (fault := await self._control.faulty(each))]
         self._trim_logs()
         self._backoff.reset()
@@ -168,9 +170,26 @@ class Keeper:
 
     async def _end_a_leftover(self) -> None:
         """Of a supervisor that was killed: nobody knows its limits, and two cannot share a directory."""
+        left = self._left_over()
+        if left is None:
+            return
+        logger.warning("ending a daemon that was left over", extra={"pipe": str(self._control.pipe), "pid": left})
+        give_up = time.monotonic() + self._habits.grace
         with suppress(PeerGone):
             await self._control.quit()
-            logger.warning("ended a daemon that was left over", extra={"pipe": str(self._control.pipe)})
+            while self._left_over() and time.monotonic() < give_up:  # noqa: ASYNC110  it is no child of ours
+                await asyncio.sleep(_LOOK_AGAIN)
+        with suppress(ProcessLookupError):
+            os.killpg(left, signal.SIGKILL)
+
+    def _left_over(self) -> int | None:
+        """The daemon whose number is in the pipe directory, if a process of that number speaks there."""
+        try:
+            number = int((self._control.pipe / "nvidia-cuda-mps-control.pid").read_text())
+            environment = Path(f"/proc/{number}/environ").read_bytes().split(b"\0")
+        except (OSError, ValueError):
+            return None
+        return number if f"CUDA_MPS_PIPE_DIRECTORY={self._control.pipe}".encode() in environment else None
 
     @property
     def _console(self) -> Path:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plugwright.errors import ConfigError, PathTooLong
+from plugwright.plugins.nvidia.gpus import ComputeMode
 from plugwright.plugins.nvidia.sharing import Share, Unit
 from plugwright.plugins.nvidia.words import Clients, Mode
 
@@ -82,15 +83,20 @@ def largest(share: Share) -> int:
 
 def daemons(share: Share, options: MpsOptions, units: Sequence[Unit]) -> list[DaemonPlan]:
     """`units` are all those of the resource; what MPS cannot share is left out."""
-    first = {unit.gpu.uuid: unit for unit in reversed(units) if not why_not(unit, share)}
+    first = {unit.gpu.uuid: unit for unit in reversed(units) if not why_not(unit)}
     cards = sorted(first.values(), key=lambda unit: unit.gpu.index)
     if not cards:
         return []
-    sizes = [largest(share)] if options.mode is Mode.EXCLUSIVE else range(1, largest(share) + 1)
+    exclusive = options.mode is Mode.EXCLUSIVE or any(_is_exclusive(unit) for unit in cards)
+    sizes = [largest(share)] if exclusive else range(1, largest(share) + 1)
     return [_plan(size, cards) for size in sizes]
 
 
-def why_not(unit: Unit, share: Share) -> str:
+def _is_exclusive(unit: Unit) -> bool:
+    return unit.gpu.compute_mode is ComputeMode.EXCLUSIVE_PROCESS
+
+
+def why_not(unit: Unit) -> str:
     """Why MPS cannot share this unit's device; empty if it can."""
     if unit.mig or unit.gpu.mig_enabled:
         return "MPS shares whole GPUs, and MIG is enabled on this one"

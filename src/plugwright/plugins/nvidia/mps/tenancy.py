@@ -48,7 +48,7 @@ class Mps:
 
     def fault(self, unit: Unit) -> str:
         return (
-            plan.why_not(unit, self._share)
+            plan.why_not(unit)
             or self._unreadable
             or state.why_unusable(self._state, self._plans, unit.gpu.uuid, self._clock())
         )
