@@ -39,13 +39,15 @@ def test_nothing_of_our_own_environment_loosens_a_limit() -> None:
     assert without_cuda(ours) == {"PATH": "/bin"}
 
 
-async def test_a_daemon_sees_its_gpus(node: MpsNode) -> None:
+async def test_a_daemon_sees_its_gpus_and_its_limits_from_the_start(node: MpsNode) -> None:
     async with node.supervised([QUARTER]) as supervisor:
         await becomes(supervisor, Condition.READY)
         seen = (node.place.log(1) / "environment").read_text().splitlines()
     cuda = [line for line in seen if line.startswith("CUDA_")]
     assert cuda == [
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25",
         f"CUDA_MPS_LOG_DIRECTORY={node.place.log(1)}",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=20480M,1=20481M",
         f"CUDA_MPS_PIPE_DIRECTORY={node.place.pipe(1)}",
         f"CUDA_VISIBLE_DEVICES={FIRST},{SECOND}",
     ]
@@ -209,7 +211,7 @@ async def test_a_server_that_was_started_without_limits_gets_them(node: MpsNode)
         control = node.control(QUARTER)
         await control.ask("start_server -uid 0")
         (server,) = await control.servers()
-        await control.limit_server(QUARTER, server)
+        await control.limit(QUARTER)
         assert (await control.ask("set_by_server")).splitlines() == [
             f"{server} 25",
             f"{server} 0 20480M",

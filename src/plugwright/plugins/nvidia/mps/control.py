@@ -35,18 +35,27 @@ class Control:
             "CUDA_VISIBLE_DEVICES": ",".join(self.gpus),
         }
 
+    def environment_with(self, plan: DaemonPlan) -> dict[str, str]:
+        """To start a daemon in: a client may be waiting for it, and be faster than we are to set a limit."""
+        memory = ",".join(f"{place}={mebibytes}M" for place, (_, mebibytes) in enumerate(plan.memory))
+        return self.environment | {
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(plan.percent),
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": memory,
+        }
+
     async def ask(self, command: str) -> str:
         """The daemon's answer; PeerGone when there is none."""
         return await answer([self.program], self.timeout, command + "\n", self.environment)
 
     async def limit(self, plan: DaemonPlan) -> None:
-        """Sets the limits; they hold for servers that start afterwards."""
+        """Sets the limits: for servers that start afterwards, and in those that there are for clients to come."""
         await self.ask(f"set_default_active_thread_percentage {plan.percent}")
         for place, (_, mebibytes) in enumerate(plan.memory):
             await self.ask(f"set_default_device_pinned_mem_limit {place} {mebibytes}M")
+        for server in await self.servers():
+            await self._limit_server(plan, server)
 
-    async def limit_server(self, plan: DaemonPlan, server: int) -> None:
-        """Sets the limits of a server that has started meanwhile, for clients that come from now on."""
+    async def _limit_server(self, plan: DaemonPlan, server: int) -> None:
         await self.ask(f"set_active_thread_percentage {server} {plan.percent}")
         for place, (_, mebibytes) in enumerate(plan.memory):
             await self.ask(f"set_device_pinned_mem_limit {server} {place} {mebibytes}M")
@@ -92,9 +101,9 @@ def same_percent(said: str, percent: int) -> bool:
 
 
 def same_memory(said: str, mebibytes: int) -> bool:
-    """Drivers show whole GiB from 1 GiB on and leave the rest out; what is no size says nothing."""
+    """Drivers show whole GiB from 1 GiB on, and how they round is their affair; what is no size says nothing."""
     found = _SIZE.search(said)
     if not found:
         return True
     number, unit = int(found[1]), found[2]
-    return number == (mebibytes if unit == "M" else mebibytes // 1024)
+    return number == mebibytes if unit == "M" else abs(number * 1024 - mebibytes) < 1024

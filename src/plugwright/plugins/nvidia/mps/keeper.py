@@ -90,7 +90,7 @@ class Keeper:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=console,
                 stderr=console,
-                env=self._control.environment,
+                env=self._control.environment_with(self._state.plan),
                 start_new_session=True,  # so that its servers can be found and ended after it
             )
 
@@ -132,8 +132,6 @@ class Keeper:
         if loosened:
             logger.warning("limits were changed from outside and are set again", extra={"found": loosened})
             await self._control.limit(self._state.plan)
-            for server in servers:
-                await self._control.limit_server(self._state.plan, server)
         faults = [f"server {each} is in {fault}" for each in servers if (fault := await self._control.faulty(each))]
         self._trim_logs()
         self._backoff.reset()
