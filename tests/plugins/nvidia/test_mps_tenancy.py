@@ -102,13 +102,14 @@ def test_in_exclusive_mode_the_environment_tightens_what_one_daemon_allows(node:
         (ComputeMode.DEFAULT, 1, "mps, not confined: the compute mode is Default"),
         (ComputeMode.UNKNOWN, 1, "mps, not confined: the compute mode is not known"),
         (ComputeMode.EXCLUSIVE_PROCESS, 2, "mps, not confined: every process may take as much as 2 shares"),
-        (ComputeMode.EXCLUSIVE_PROCESS, 1, "mps, confined"),
+        (ComputeMode.EXCLUSIVE_PROCESS, 1, "mps, confined; "),
     ],
 )
 def test_confinement_is_claimed_only_where_it_holds(node: MpsNode, mode: ComputeMode, most: int, said: str) -> None:
     offer = offered(node, replace(QUARTERS, most=most), Mode.EXCLUSIVE, (gpu(0, mode=mode),))
     facts = offer.mps.attributes(offer.units[0])
     assert str(facts["sharing"]).startswith(said)
+    assert "limits are for each process, and a tenant's GPU fault ends all" in str(facts["sharing"])
     assert (facts["memory"], facts["percent"]) == (20 * 2**30, 25)
 
 

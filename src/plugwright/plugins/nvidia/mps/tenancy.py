@@ -25,6 +25,7 @@ __all__ = ["Mps"]
 _MIB = 2**20
 _PIPE = "/tmp/nvidia-mps"  # where CUDA looks by itself: a program with a clean environment finds it too
 _SHM = "/dev/shm"
+_ANYHOW = "limits are for each process, and a tenant's GPU fault ends all of them"
 
 
 class Mps:
@@ -55,7 +56,7 @@ class Mps:
 
     def attributes(self, unit: Unit) -> Mapping[str, object]:
         loose = self._why_loose(unit)
-        return share_facts(unit, f"mps, {NOT_CONFINED}: {loose}" if loose else "mps, confined")
+        return share_facts(unit, f"mps, {NOT_CONFINED}: {loose}; {_ANYHOW}" if loose else f"mps, confined; {_ANYHOW}")
 
     def extras(self, units: Sequence[Unit]) -> Extras:
         check_most(self._resource, plan.largest(self._share), units)
