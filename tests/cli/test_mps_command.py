@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,18 @@ async def test_status_shows_what_a_share_stands_for(node: MpsNode, kubelet: Tiny
         assert "MEMORY" in shown[2]
         assert all("19.9Gi" in line for line in shown[3:])
         assert len(shown) == 11
+
+
+async def test_compute_modes_are_exclusive_while_it_runs_if_asked(node: MpsNode) -> None:
+    configured(node, mps={"root": str(node.place.root), "mode": "exclusive"})
+    async with running(command(node)) as supervisor:
+        await supervisor.err.until("condition=ready")
+        first, second = node.modes_set
+        assert first.endswith(" -c EXCLUSIVE_PROCESS")
+        supervisor.signal(signal.SIGTERM)
+        supervisor.signal(signal.SIGTERM)
+        assert await supervisor.ends() == 0
+    assert node.modes_set[2:] == [each.replace("EXCLUSIVE_PROCESS", "DEFAULT") for each in (first, second)]
 
 
 async def test_a_second_supervisor_is_refused_in_one_line(node: MpsNode) -> None:
