@@ -142,3 +142,26 @@ def test_a_device_in_two_resources_is_an_error(tmp_path: Path, first: str, secon
     entries = f"resources: [{{name: nvidia.com/gpu, nvidia: {first}}}, {{name: nvidia.com/more, nvidia: {second}}}]"
     with pytest.raises(ConfigError, match=text):
         plugins(tmp_path, entries)
+
+
+@pytest.mark.parametrize("name", ["nvidia.com/{colour}", "nvidia.com/{model", "nvidia.com/{}"])
+def test_a_family_is_named_by_model_or_profile(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"plugwright.yaml:1: resources\[0\].name: .* is not a resource name"):
+        plugins(tmp_path, f"resources: [{{name: '{name}', nvidia: {{}}}}]")
+
+
+def test_a_family_by_profile_is_of_parts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="`mig: mixed`"):
+        plugins(tmp_path, "resources: [{name: 'nvidia.com/mig-{profile}', nvidia: {}}]")
+
+
+def test_a_family_does_not_ask_for_what_others_have(tmp_path: Path) -> None:
+    text = """
+resources:
+  - {name: nvidia.com/gpu, nvidia: {simulate: dgx-a100-mig, mig: mixed}}
+  - {name: "nvidia.com/mig-{profile}", nvidia: {simulate: dgx-a100-mig, mig: mixed}}
+"""
+    [whole] = plugins(tmp_path, text)  # the family's are made when the machine is seen
+    assert whole.resource == "nvidia.com/gpu"
+    with pytest.raises(ConfigError, match="is asked for by"):
+        plugins(tmp_path, text.replace("}}\n  -", ", select: {profile: 1g.5gb}}}\n  -"))

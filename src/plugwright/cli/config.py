@@ -59,9 +59,11 @@ class Config:
         unchanged = {entry.name: entry for entry in before.file.resources} if before else {}
         made = []
         for entry in self.file.resources:
+            if config_nvidia.is_family(entry.name):
+                continue  # see `families`
             kept = (serving or {}).get(entry.name) if unchanged.get(entry.name) == entry else None
             made.append(kept or _plugin(entry))
-        return config_nvidia.joined(made)
+        return config_nvidia.joined(made, (serving or {}).values())
 
 
 def load(path: Path) -> Config:
@@ -118,7 +120,7 @@ def _check_entry(document: Document, place: str, entry: ResourceEntry) -> None:
     if len(kinds) != 1:
         raise document.error(place, f"a resource has one kind of device, one of: {', '.join(sorted(_KINDS))}")
     try:
-        Resource(entry.name)
+        Resource(config_nvidia.name_of(entry.name, "model", "1g.10gb") if entry.nvidia else entry.name)
     except InvalidValue as error:
         raise document.error(f"{place}.name", str(error)) from error
     try:

@@ -1,6 +1,7 @@
 """NVIDIA GPUs in the operator's file: its types. What they ask for is made by `nvidia`, where a file has any."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -9,7 +10,7 @@ from plugwright.cli.documents import Document
 from plugwright.plugins.nvidia.words import Action, By, Clients, Cores, Ids, Mig, Mode, Strategy
 from plugwright.sdk.plugin import Plugin
 
-__all__ = ["NvidiaEntry", "check", "joined", "plugin"]
+__all__ = ["NvidiaEntry", "check", "is_family", "joined", "name_of", "plugin", "whole_family"]
 
 Texts = str | list[str]
 Number = Annotated[int, msgspec.Meta(ge=0)]
@@ -123,13 +124,31 @@ def plugin(resource: str, entry: NvidiaEntry) -> Plugin:
     return nvidia.plugin(resource, entry)
 
 
-def joined(plugins: list[Plugin]) -> list[Plugin]:
-    """The same plugins, those of one machine with one watch."""
+def joined(plugins: list[Plugin], serving: Iterable[Plugin]) -> list[Plugin]:
+    """The same plugins, those of one machine with one watch: that of a plugin which serves already, if there is one."""
     if not any(type(each).__module__.startswith("plugwright.plugins.nvidia.") for each in plugins):
         return plugins
     from plugwright.cli import nvidia
 
-    return nvidia.joined(plugins)
+    return nvidia.joined(plugins, nvidia.watches_of(serving))
+
+
+def is_family(name: str) -> bool:
+    """Whether the name is yet to be found out, by the models or MIG profiles that a machine has."""
+    return "{" in name
+
+
+def name_of(family: str, model: str, profile: str) -> str:
+    """`1g.10gb+me` is `1g.10gb.me`, as NVIDIA's plugin has it, and `NVIDIA A100-SXM4-40GB` is `a100-sxm4-40gb`."""
+    plain = re.sub(r"[^a-z0-9._-]+", "-", model.lower().removeprefix("nvidia ")).strip("-._")
+    return family.replace("{model}", plain).replace("{profile}", profile.replace("+", "."))
+
+
+def whole_family(name: str, entry: NvidiaEntry) -> NvidiaEntry:
+    """What all members of a family are of: MIG devices of any profile, if that is what they are named by."""
+    if "{profile}" not in name or entry.select.profile:
+        return entry
+    return msgspec.structs.replace(entry, select=msgspec.structs.replace(entry.select, profile="*"))
 
 
 def check(document: Document, entries: Sequence[tuple[str, NvidiaEntry | None]]) -> None:

@@ -5,9 +5,12 @@ only where there are such resources: a node without GPUs does not pay for it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from plugwright.cli import config_sharing
+import msgspec
+
+from plugwright.cli import config_nvidia, config_sharing
 from plugwright.cli.config_nvidia import NvidiaEntry, NvidiaHealth, NvidiaPattern, NvidiaShare
 from plugwright.cli.documents import Document
 from plugwright.cli.quantities import quantity
@@ -20,14 +23,14 @@ from plugwright.plugins.nvidia.mps.tenancy import Mps
 from plugwright.plugins.nvidia.nvml import Nvml
 from plugwright.plugins.nvidia.options import Features, Options, Places
 from plugwright.plugins.nvidia.plugin import Nvidia
-from plugwright.plugins.nvidia.selection import Mig, Pattern, Selection, overlaps
+from plugwright.plugins.nvidia.selection import Mig, Pattern, Selection, chosen, overlaps
 from plugwright.plugins.nvidia.sharing import By, Share
 from plugwright.plugins.nvidia.simulation import Simulation
 from plugwright.plugins.nvidia.vgpu import Vgpu
 from plugwright.plugins.nvidia.watch import Pace, Watch
 from plugwright.sdk.plugin import Plugin
 
-__all__ = ["check", "driver_of", "isolation_of", "joined", "options_of", "plugin"]
+__all__ = ["check", "driver_of", "isolation_of", "joined", "members", "options_of", "plugin", "watch", "watches_of"]
 
 
 def options_of(entry: NvidiaEntry) -> Options:
@@ -128,7 +131,7 @@ def _xids(entries: Mapping[str, Action]) -> dict[int, Action]:
 
 def plugin(resource: str, entry: NvidiaEntry) -> Nvidia:
     options = options_of(entry)
-    return Nvidia(resource, options, _watch(entry), isolation_of(resource, entry, options))
+    return Nvidia(resource, options, watch(entry), isolation_of(resource, entry, options))
 
 
 def isolation_of(resource: str, entry: NvidiaEntry, options: Options) -> Isolation:
@@ -145,17 +148,40 @@ def isolation_of(resource: str, entry: NvidiaEntry, options: Options) -> Isolati
             return Unconfined(resource, options.share)
 
 
-def joined(plugins: Sequence[Plugin]) -> list[Plugin]:
-    """The same plugins, those of one machine with one watch: it is read once, and each device is offered once."""
-    watches: list[Watch] = []
+def joined(plugins: Sequence[Plugin], watches: Sequence[Watch]) -> list[Plugin]:
+    """The same plugins, those of one machine with one watch: one of `watches`, which may be in use, or the first's."""
+    known = {watch.driver.name: watch for watch in watches}
     for each in plugins:
         if isinstance(each, Nvidia):
-            known = next((watch for watch in watches if _same(watch, each.watch)), None)
-            if known is None:
-                watches.append(each.watch)
-            else:
-                each.watch = known
+            shared = known.setdefault(each.watch.driver.name, each.watch)
+            if shared is not each.watch:
+                shared.pace = replace(shared.pace, rescan=min(shared.pace.rescan, each.watch.pace.rescan))
+                each.watch = shared
     return list(plugins)
+
+
+def watches_of(plugins: Iterable[Plugin]) -> list[Watch]:
+    return [each.watch for each in plugins if isinstance(each, Nvidia)]
+
+
+def members(name: str, family: NvidiaEntry, watch: Watch) -> dict[str, NvidiaEntry]:
+    """The resources that a family stands for on this machine, by their names."""
+    gpus = watch.view.reading.gpus if watch.view else ()
+    found = {}
+    for unit in chosen(gpus, options_of(family).selection):
+        model, profile = unit.gpu.model, unit.mig.profile if unit.mig else ""
+        select = msgspec.structs.replace(
+            family.select,
+            model=_literal(model) if "{model}" in name else family.select.model,
+            profile=_literal(profile) if "{profile}" in name else family.select.profile,
+        )
+        found[config_nvidia.name_of(name, model, profile)] = msgspec.structs.replace(family, select=select)
+    return found
+
+
+def _literal(text: str) -> str:
+    """A pattern for this very text."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text)
 
 
 def check(document: Document, entries: Sequence[tuple[str, NvidiaEntry | None]]) -> None:
@@ -165,9 +191,10 @@ def check(document: Document, entries: Sequence[tuple[str, NvidiaEntry | None]])
         if entry is None:
             continue
         known = machines.setdefault((entry.simulate, entry.driver.root), {})
-        for other in [name for name, selection in known.items() if selection == options_of(entry).selection]:
+        asked = options_of(config_nvidia.whole_family(name, entry)).selection
+        for other in [name for name, selection in known.items() if selection == asked]:
             raise document.error(f"$.resources[{index}].nvidia", f"asks for the same devices as {other}")
-        known[name] = options_of(entry).selection
+        known[name] = asked
         _check_simulated(document, f"$.resources[{index}].nvidia", entry.simulate, known)
 
 
@@ -181,9 +208,5 @@ def driver_of(entry: NvidiaEntry) -> Driver:
     return Simulation(entry.simulate) if entry.simulate else Nvml(Path(entry.driver.root))
 
 
-def _watch(entry: NvidiaEntry) -> Watch:
+def watch(entry: NvidiaEntry) -> Watch:
     return Watch(driver_of(entry), Pace(rescan=entry.rescan))
-
-
-def _same(one: Watch, other: Watch) -> bool:
-    return one.pace == other.pace and one.driver.name == other.driver.name
