@@ -6,8 +6,7 @@ weighed in `topology`, shares are counted in `packing`.
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import StrEnum
 
 from plugwright.model import natural_order
@@ -27,15 +26,6 @@ class Policy(StrEnum):
     PACKED = "packed"  # on as few GPUs as can be, the most used ones first
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Of a unit: its GPU and its device by number, and its own place among all units."""
-
-    gpu: int
-    device: int
-    order: int
-
-
 class Preference:
     """For the units of one resource and the links of their GPUs; to be made anew when either changes."""
 
@@ -47,67 +37,70 @@ class Preference:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         ordered = sorted(units, key=_order)
-        gpus = list(dict.fromkeys(unit.gpu.uuid for unit in ordered))
-        devices = {uuid: number for number, uuid in enumerate(dict.fromkeys(unit.uuid for unit in ordered))}
-        numbers = {uuid: number for number, uuid in enumerate(gpus)}
-        self._places = {
-            unit.id: _Place(numbers[unit.gpu.uuid], devices[unit.uuid], order) for order, unit in enumerate(ordered)
-        }
-        self._per_gpu = Counter(place.gpu for place in self._places.values())
-        self._per_device = Counter(place.device for place in self._places.values())
+        gpus, devices = _numbered(unit.gpu.uuid for unit in ordered), _numbered(unit.uuid for unit in ordered)
+        self._ids = [unit.id for unit in ordered]
+        self._places = {each: place for place, each in enumerate(self._ids)}
+        # By place: there may be thousands of units.
+        self._gpus, self._devices = [gpus[unit.gpu.uuid] for unit in ordered], [devices[unit.uuid] for unit in ordered]
+        self._per_gpu, self._per_device = Counter(self._gpus), Counter(self._devices)
         self._count = packed if policy is Policy.PACKED else spread
-        self._chooser = Chooser(scores(gpus, links), clock)
+        self._chooser = Chooser(scores(list(gpus), links), clock)
 
-    def prefer(self, available: Iterable[str], required: Iterable[str], size: int) -> list[str]:
+    def prefer(self, available: Collection[str], required: Collection[str], size: int) -> list[str]:
         """`size` ids, those required first; fewer where there are not so many. Unknown ids come last."""
-        must = sorted(set(required), key=self._rank)
-        free = sorted({*available, *must}, key=self._rank)
-        if size <= len(must):
-            return must[: max(0, size)]
-        known = [unit for unit in free if unit in self._places]
-        unknown = [unit for unit in free if unit not in self._places]
-        strangers = sum(1 for unit in must if unit not in self._places)
-        chosen = self._of_gpus(known, frozenset(must), size - strangers)
-        return list(dict.fromkeys([*must, *sorted(chosen, key=self._rank), *unknown]))[:size]
+        must, must_unknown = self._told_apart(required)
+        free, unknown = self._told_apart({*available, *required})
+        first = [*self._named(must), *must_unknown]
+        chosen = self._of_gpus(free, frozenset(must), size - len(must_unknown)) if size > len(first) else []
+        return list(dict.fromkeys([*first, *self._named(chosen), *unknown]))[: max(0, size)]
 
-    def _rank(self, unit: str) -> tuple[object, ...]:
-        place = self._places.get(unit)
-        return (0, place.order) if place else (1, natural_order(unit))
+    def _told_apart(self, ids: Iterable[str]) -> tuple[list[int], list[str]]:
+        """The places of those there are, in order; and the unknown ones."""
+        distinct = set(ids)
+        known = sorted(self._places[each] for each in distinct if each in self._places)
+        return known, sorted((each for each in distinct if each not in self._places), key=natural_order)
 
-    def _of_gpus(self, free: Sequence[str], must: frozenset[str], size: int) -> list[str]:
-        by_gpu = _grouped(free, lambda unit: self._places[unit].gpu)
+    def _named(self, places: Iterable[int]) -> list[str]:
+        return [self._ids[place] for place in sorted(places)]
+
+    def _of_gpus(self, free: Sequence[int], must: frozenset[int], size: int) -> list[int]:
+        by_gpu = _grouped(free, self._gpus)
         counts = self._count(_stock(self._per_gpu, by_gpu, must), size, self._chooser.choose)
         return [unit for gpu, count in counts.items() for unit in self._of_devices(by_gpu[gpu], must, count)]
 
-    def _of_devices(self, free: Sequence[str], must: frozenset[str], size: int) -> list[str]:
+    def _of_devices(self, free: Sequence[int], must: frozenset[int], size: int) -> list[int]:
         """Within one GPU: its MIG devices may be shared too."""
-        by_device = _grouped(free, lambda unit: self._places[unit].device)
+        by_device = _grouped(free, self._devices)
         counts = self._count(_stock(self._per_device, by_device, must), size, _lowest)
         return [unit for device, count in counts.items() for unit in _first(by_device[device], must, count)]
 
 
-def _order(unit: Unit) -> tuple[object, ...]:
-    # NVIDIA's own order is by index; ids decide between units that have none.
+def _order(unit: Unit) -> tuple[int, str, int, int, str]:
+    """As NVIDIA's tools count them."""
     mig = -1 if unit.mig is None else unit.mig.index
-    return (unit.gpu.index, unit.gpu.uuid, mig, -1 if unit.replica is None else unit.replica, natural_order(unit.id))
+    return unit.gpu.index, unit.gpu.uuid, mig, -1 if unit.replica is None else unit.replica, unit.id
 
 
-def _grouped(units: Iterable[str], holder_of: Callable[[str], int]) -> dict[int, list[str]]:
-    found: defaultdict[int, list[str]] = defaultdict(list)
-    for unit in units:
-        found[holder_of(unit)].append(unit)
+def _numbered(uuids: Iterable[str]) -> dict[str, int]:
+    return {uuid: number for number, uuid in enumerate(dict.fromkeys(uuids))}
+
+
+def _grouped(places: Iterable[int], holders: Sequence[int]) -> dict[int, list[int]]:
+    found: defaultdict[int, list[int]] = defaultdict(list)
+    for place in places:
+        found[holders[place]].append(place)
     return found
 
 
-def _stock(total: Counter[int], free: dict[int, list[str]], must: frozenset[str]) -> Stock:
-    required = {holder: sum(1 for unit in units if unit in must) for holder, units in free.items()}
-    return Stock(total, {holder: len(units) for holder, units in free.items()}, required)
+def _stock(total: Counter[int], free: dict[int, list[int]], must: frozenset[int]) -> Stock:
+    required = {holder: len(must.intersection(places)) for holder, places in free.items()} if must else {}
+    return Stock(total, {holder: len(places) for holder, places in free.items()}, required)
 
 
 def _lowest(holders: Iterable[int], required: Iterable[int], size: int) -> list[int]:
     first = sorted(set(required))
-    return sorted([*first, *sorted(set(holders) - set(first))][:size])
+    return [*first, *sorted(set(holders) - set(first))][:size]
 
 
-def _first(units: Sequence[str], must: frozenset[str], count: int) -> list[str]:
-    return sorted(units, key=lambda unit: unit not in must)[:count]
+def _first(places: Sequence[int], must: frozenset[int], count: int) -> list[int]:
+    return sorted(places, key=lambda place: place not in must)[:count]

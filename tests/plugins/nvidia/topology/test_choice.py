@@ -221,6 +221,13 @@ def test_too_many_gpus_without_order_are_chosen_in_haste() -> None:
     assert together(scores, chosen) > together(scores, range(20))
 
 
+def test_a_tree_with_no_two_branches_alike_is_given_up_in_time() -> None:
+    """Forty GPUs one behind the other: every set is of a shape of its own, and there are a billion of twenty."""
+    scores = tuple(tuple(0 if one == other else max(one, other) for other in range(40)) for one in range(40))
+    chosen = Chooser(scores, Clock().look, limit=300.0).choose(range(40), [], 20)
+    assert len(chosen) == 20
+
+
 def _drained(chooser: Chooser, count: int, size: int) -> list[tuple[int, ...]]:
     """What the GPUs are given as, one request after the other until none is free."""
     free, groups = set(range(count)), []

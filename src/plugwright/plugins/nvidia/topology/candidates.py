@@ -7,7 +7,7 @@ candidate is the best is `choice`'s work.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from plugwright.plugins.nvidia.topology.cuts import Branch, Ways, combined, named, sets
+from plugwright.plugins.nvidia.topology.cuts import Branch, Cuts, Ways, named
 from plugwright.plugins.nvidia.topology.kinship import Alike, Kin, Mesh, grown, meshes
 from plugwright.plugins.nvidia.topology.pairs import Scores
 from plugwright.plugins.nvidia.topology.shapes import Shape, Shapes, bits
@@ -47,9 +47,9 @@ class Tree:
         """Of this machine, none of them seen yet."""
         return Shapes(self._meshes)
 
-    def candidates(self, wanted: Wanted, shapes: Shapes) -> list[Candidate]:
+    def candidates(self, wanted: Wanted, cuts: Cuts) -> list[Candidate]:
         numbers = {mesh: self._meshes.index(inner) for mesh, inner in self._inner.items()}
-        walk = _Walk(wanted, shapes, numbers, self.count)
+        walk = _Walk(wanted, cuts, numbers, self.count)
         low = (1 << self.count) - 1
         return [
             Candidate(worth & low, worth >> self.count, left)
@@ -69,7 +69,7 @@ class _Walk:
     """Through the tree. A worth is a score, with the GPUs that have it in the low bits."""
 
     wanted: Wanted
-    shapes: Shapes
+    cuts: Cuts
     numbers: dict[Mesh, int]
     count: int
 
@@ -81,18 +81,20 @@ class _Walk:
         return list(self.ways(kin, range(min(free, self.wanted.size) + 1)))
 
     def _of_mesh(self, mesh: Mesh, takes: Iterable[int]) -> Iterator[Ways]:
-        shapes, sums = self.shapes.parts[self.numbers[mesh]], self.shapes.sums[self.numbers[mesh]]
+        known, number = self.cuts.shapes, self.numbers[mesh]
+        shapes, sums = known.parts[number], known.sums[number]
         names = {1 << place: self._bit(gpu) for place, gpu in enumerate(mesh.members) if gpu in self.wanted.free}
         required = sum(1 << place for place, gpu in enumerate(mesh.members) if gpu in self.wanted.required)
         others = sum(names) - required
         for take in takes:
-            found = sets(others, take - required.bit_count()) if take >= required.bit_count() else []
+            found = self.cuts.sets(others, take - required.bit_count()) if take >= required.bit_count() else ()
             yield [
                 (
                     shapes[others ^ each],
                     sums[each | required] << self.count | sum([names[bit] for bit in bits(each | required)]),
                 )
-                for each in found
+                for some in found
+                for each in some
             ]
 
     def _of_alike(self, alike: Alike, takes: Iterable[int]) -> Iterator[Ways]:
@@ -106,7 +108,7 @@ class _Walk:
         ]
         branches = [branch for branch in map(self._branch, alike.branches) if len(branch) > 1]
         for take in takes:
-            yield named(self.shapes, alike.score, combined(starts, branches, take, worth))
+            yield named(self.cuts.shapes, alike.score, self.cuts.combined(starts, branches, take, worth))
 
     def _bit(self, gpu: int) -> int:
         return 1 << (self.count - 1 - gpu)

@@ -13,7 +13,7 @@ from plugwright.plugins.nvidia.topology.candidates import Candidate, Tree, Wante
 from plugwright.plugins.nvidia.topology.cuts import Cuts, Late
 from plugwright.plugins.nvidia.topology.greed import grabbed
 from plugwright.plugins.nvidia.topology.pairs import Scores
-from plugwright.plugins.nvidia.topology.shapes import Shapes, bits
+from plugwright.plugins.nvidia.topology.shapes import bits
 
 __all__ = ["LIMIT", "Chooser"]
 
@@ -30,7 +30,7 @@ class Chooser:
         self._end = 0.0
         self._tree = Tree(scores)
         self._answers: dict[Wanted, tuple[int, ...]] = {}
-        self._shapes, self._cuts = self._nothing_known()
+        self._cuts = self._nothing_known()
 
     def choose(self, free: Iterable[int], required: Iterable[int], size: int) -> tuple[int, ...]:
         """`size` of `free`, all of `required` among them, in order; fewer where there are not so many."""
@@ -42,9 +42,8 @@ class Chooser:
             return tuple(sorted(wanted.free))
         return self._answers.get(wanted) or self._worked_out(wanted)
 
-    def _nothing_known(self) -> tuple[Shapes, Cuts]:
-        shapes = self._tree.shapes()
-        return shapes, Cuts(shapes, self._is_late)
+    def _nothing_known(self) -> Cuts:
+        return Cuts(self._tree.shapes(), self._is_late)
 
     def _is_late(self) -> bool:
         return self._clock() >= self._end
@@ -59,8 +58,8 @@ class Chooser:
             answer = self._named(best) if best else grabbed(self._scores, wanted)
         else:
             answer = self._remembered(wanted, self._named(best))
-        if len(self._shapes.made) > _MOST_SHAPES:
-            self._shapes, self._cuts = self._nothing_known()
+        if len(self._cuts.shapes.made) > _MOST_SHAPES:
+            self._cuts = self._nothing_known()
         return answer
 
     def _named(self, best: list[Candidate]) -> tuple[int, ...]:
@@ -101,7 +100,7 @@ class Chooser:
     def _ranked(self, wanted: Wanted) -> list[tuple[int, Candidate]]:
         """Each candidate with what the cut can reach with it at most; the highest first."""
         size, left = wanted.size, len(wanted.free) - wanted.size
-        found = self._tree.candidates(wanted, self._shapes)
+        found = self._tree.candidates(wanted, self._cuts)
         bounds = self._cuts.bounds = Bounds(self._scores, sorted(wanted.free))
         if not wanted.required:
             bounds.learn(size, max(each.score for each in found))

@@ -5,14 +5,15 @@ from plugwright.plugins.nvidia.topology.pairs import Scores
 
 __all__ = ["grabbed"]
 
-_MOST_STARTS = 64
+_MOST_STEPS = 100_000  # some hundredths of a second
 
 
 def grabbed(scores: Scores, wanted: Wanted) -> tuple[int, ...]:
     """From what is required, or from each GPU in turn, always the one that goes best with those already taken."""
-    starts = [sorted(wanted.required)] if wanted.required else [[gpu] for gpu in sorted(wanted.free)[:_MOST_STARTS]]
-    found = [_from(start, scores, wanted) for start in starts]
-    return max(found)[1]
+    starts = [sorted(wanted.required)] if wanted.required else [[gpu] for gpu in sorted(wanted.free)]
+    most = max(1, _MOST_STEPS // (wanted.size * len(wanted.free)))
+    found = [_from(start, scores, wanted) for start in starts[:most]]
+    return max(found, key=lambda each: each[0])[1]
 
 
 def _from(start: list[int], scores: Scores, wanted: Wanted) -> tuple[int, tuple[int, ...]]:
