@@ -129,14 +129,15 @@ sharing:
 """
 
 
-def test_mig_profiles_that_are_named_become_resources() -> None:
+def test_mig_profiles_become_resources_those_named_and_those_found() -> None:
     made = translated(MIXED)
     assert {name: (entry["mig"], entry.get("select")) for name, entry in made.items()} == {
         "nvidia.com/gpu": ("mixed", None),
         "nvidia.com/mig-1g.10gb.me": ("mixed", {"profile": "1g.10gb+me"}),
         "nvidia.com/mig-2g.20gb": ("mixed", {"profile": "2g.20gb"}),
+        "nvidia.com/mig-{profile}": ("mixed", None),
     }
-    assert any("each MIG profile is a resource of its own" in note for note in noted(MIXED))
+    assert made["nvidia.com/mig-{profile}"]["exclude"] == {"profile": ["1g.10gb+me", "2g.20gb"]}
 
 
 def test_a_name_that_no_device_has_is_left_out_and_said() -> None:

@@ -27,10 +27,6 @@ _MPS = (
     "the MPS daemon is `plugwright mps run` (mps.enabled in the chart); it leaves the compute mode alone unless "
     "share.mps.mode is exclusive"
 )
-_MIXED = (
-    "each MIG profile is a resource of its own: add one such as "
-    "{name: nvidia.com/mig-1g.10gb, nvidia: {mig: mixed, select: {profile: 1g.10gb}}}"
-)
 
 Content = dict[str, object]
 
@@ -61,7 +57,7 @@ def translate(source: Source) -> Imported:
     entries = [*_whole(settings, base, mig, shared.pop(_GPU, None)), *_profiles(settings, base, mig, shared)]
     for name, each in shared.items():
         settings.notes.append(each.value.note(f"no device is called {name} here: left out, as NVIDIA's plugin does"))
-    _say_what_differs(settings, mig, [entry.content for entry in entries])
+    _say_what_differs(settings, [entry.content for entry in entries])
     return Imported(tuple(entries), tuple(settings.notes))
 
 
@@ -102,7 +98,7 @@ def _cut(nvidia: Content, name: str, shared: _Shared) -> Iterator[Entry]:
 
 
 def _profiles(settings: Settings, base: Content, mig: str, shared: dict[str, _Shared]) -> Iterator[Entry]:
-    """With `mixed` each profile is a resource. Which ones a node has nobody knows here, but those named are."""
+    """With `mixed` each profile is a resource: those that are named, and whichever else a node turns out to have."""
     if mig != "mixed":
         return
     named = dict(_patterns(settings, "mig"))
@@ -111,6 +107,8 @@ def _profiles(settings: Settings, base: Content, mig: str, shared: dict[str, _Sh
         nvidia: Content = {"select": {"profile": profile}, "mig": "mixed", **base}
         each = shared.pop(name, None)
         yield from _cut(nvidia, name, each) if each else [Entry({"name": name, "nvidia": nvidia})]
+    exclude: Content = {"exclude": {"profile": list(named.values())}} if named else {}
+    yield Entry({"name": f"{_MIG}{{profile}}", "nvidia": {"mig": "mixed", **exclude, **base}})
 
 
 def _profile(name: str) -> str:
@@ -273,7 +271,7 @@ def _codes(settings: Settings, name: str, words: list[str]) -> list[str]:
 # What its user should know.
 
 
-def _say_what_differs(settings: Settings, mig: str, contents: list[Content]) -> None:
+def _say_what_differs(settings: Settings, contents: list[Content]) -> None:
     if settings.text("deviceDiscoveryStrategy", "auto", "auto", "nvml", "tegra") == "tegra":
         settings.note("deviceDiscoveryStrategy", "GPUs without NVML, as on Jetson, are not found by plugwright")
     if settings.switch("failOnInitError"):
@@ -284,5 +282,3 @@ def _say_what_differs(settings: Settings, mig: str, contents: list[Content]) -> 
     if any("'by': 'mps'" in str(content) for content in contents):
         settings.notes.append(settings.top["sharing"].note(_MPS))
         settings.note("mpsRoot", "not used: the directory is share.mps.root, /run/plugwright/mps unless said otherwise")
-    if mig == "mixed":
-        settings.note("migStrategy", _MIXED)
