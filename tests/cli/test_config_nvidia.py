@@ -1,5 +1,7 @@
 """NVIDIA GPUs in the operator's file: what it may say, and what it may not."""
 
+import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -165,3 +167,17 @@ resources:
     assert whole.resource == "nvidia.com/gpu"
     with pytest.raises(ConfigError, match="is asked for by"):
         plugins(tmp_path, text.replace("}}\n  -", ", select: {profile: 1g.5gb}}}\n  -"))
+
+
+@pytest.mark.parametrize("page", ["nvidia.md", "nvidia-sharing.md", "mock.md"])
+def test_the_examples_of_the_docs_are_good(tmp_path: Path, page: str) -> None:
+    text = (Path(__file__).parents[2] / "docs" / page).read_text()
+    blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    files = [each for each in blocks if each.startswith("resources:")]
+    entry = "resources:\n  - name: nvidia.com/gpu\n"
+    files += [entry + textwrap.indent(each, "    ") for each in blocks if each.startswith("nvidia:")]
+    assert files
+    for number, each in enumerate(files):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(each)
+        config.load(path)

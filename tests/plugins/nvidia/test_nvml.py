@@ -8,7 +8,7 @@ from tests.plugins.nvidia.looking import PACE, listing, resource
 from tests.sdk.actors import listening
 
 from plugwright.plugins.nvidia.gpus import ComputeMode, DriverGone, Event, EventKind, Link, PcieLevel, Recovery
-from plugwright.plugins.nvidia.nvml import Nvml
+from plugwright.plugins.nvidia.nvml import Nvml, Roots
 from plugwright.plugins.nvidia.watch import Pace, Watch
 
 
@@ -16,8 +16,14 @@ def cards(count: int) -> list[Card]:
     return [Card(f"GPU-{index}", bus=index + 1) for index in range(count)]
 
 
-def driver(binding: Binding, sys: Path = Path("/nowhere")) -> Nvml:
-    return Nvml(sys=sys, binding=lambda: binding)
+NOWHERE = Path("/nowhere")
+INFORMATION = (
+    "Model: \t\t NVIDIA H200\nIRQ:   \t\t 36\nGPU UUID: \t {}\nBus Location: \t 0000:5d:00.0\nDevice Minor: \t 4\n"
+)
+
+
+def driver(binding: Binding, sys: Path = NOWHERE, proc: Path = NOWHERE) -> Nvml:
+    return Nvml(roots=Roots(proc, sys), binding=lambda: binding)
 
 
 def test_everything_is_read(tmp_path: Path) -> None:
@@ -92,7 +98,23 @@ def test_a_gpu_that_was_never_read_is_told_of() -> None:
     binding = Binding(*cards(2))
     binding.cards[1].broken = {"*": LOST}
     reading = driver(binding).read()
-    assert ([gpu.uuid for gpu in reading.gpus], reading.unread) == (["GPU-0"], ("GPU 1: GPU is lost",))
+    assert ([gpu.uuid for gpu in reading.gpus], reading.unread) == (["GPU-0"], 1)
+
+
+@pytest.mark.parametrize(("uuid", "known"), [("GPU-9", True), ("GPU-????????-????-????-????-????????????", False)])
+def test_a_gpu_that_was_never_read_may_be_known_to_the_kernel(tmp_path: Path, uuid: str, known: bool) -> None:
+    for address, each in (("0000:01:00.0", "GPU-0"), ("0000:5D:00.0", uuid)):
+        path = tmp_path / "driver/nvidia/gpus" / address / "information"
+        path.parent.mkdir(parents=True)
+        path.write_text(INFORMATION.format(each))
+    binding = Binding(*cards(2))
+    binding.cards[1].broken = {"*": LOST}
+    reading = driver(binding, proc=tmp_path).read()
+    assert reading.unread == (0 if known else 1)
+    if known:
+        gpu = reading.gpus[1]
+        assert (gpu.uuid, gpu.index, gpu.minor, gpu.pci) == ("GPU-9", 1, 4, "0000:5d:00.0")
+        assert gpu.fault == "NVIDIA's library cannot read it"
 
 
 def test_a_question_that_a_gpu_does_not_know_is_no_fault() -> None:

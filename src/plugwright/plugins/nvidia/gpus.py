@@ -125,7 +125,7 @@ class Reading:
     cuda: str = ""
     gpus: tuple[Gpu, ...] = ()
     links: Links = Links()
-    unread: tuple[str, ...] = ()  # GPUs that are there and of which not even the UUID could be read
+    unread: int = 0  # GPUs that are there and of which not even the UUID could be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,12 +4,12 @@
 """
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from plugwright.plugins.nvidia import nvlinks
+from plugwright.plugins.nvidia import kernel, nvlinks
 from plugwright.plugins.nvidia.gpus import (
     ComputeMode,
     DriverGone,
@@ -24,7 +24,7 @@ from plugwright.plugins.nvidia.gpus import (
 )
 from plugwright.plugins.nvidia.questions import Library, Questions
 
-__all__ = ["Nvml", "NvmlEvents"]
+__all__ = ["Nvml", "NvmlEvents", "Roots"]
 
 logger = logging.getLogger(__name__)
 
@@ -46,35 +46,40 @@ _LOOK_AGAIN = 0x400 | 0x800 | 0x1000 | 0x2000 | 0x4000 | 0x8000  # rows retired,
 _WANTED = _XID | _DOUBLE_BIT_ECC | _MIG | _LOOK_AGAIN
 
 
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """Where the kernel says what it knows."""
+
+    proc: Path = Path("/proc")
+    sys: Path = Path("/sys")
+
+
 class Nvml:
-    """A `Driver`. `root` is where the driver is installed, `sys` where the kernel says what is near to what."""
+    """A `Driver`. `root` is where it is installed."""
 
     def __init__(
-        self, root: Path = Path("/"), sys: Path = Path("/sys"), binding: Callable[[], Any] | None = None
+        self, root: Path = Path("/"), roots: Roots | None = None, binding: Callable[[], Any] | None = None
     ) -> None:
         self.name = f"driver in {root}"
         self._library = Library(root, binding)
-        self._sys = sys
+        self._roots = roots or Roots()
         self._known: dict[int, Gpu] = {}
         self._links: tuple[object, Links] = (None, Links())
 
     def read(self) -> Reading:
         ask = self._library.open()
         count = ask.need("nvmlDeviceGetCount")
-        gpus, unread = [], []
-        for index in range(count):
-            gpu = self._gpu(ask, index)
-            if gpu is None:
-                unread.append(f"GPU {index}: {ask.faults[-1]}")
-            else:
-                gpus.append(gpu)
+        read = {index: self._gpu(ask, index) for index in range(count)}
+        gpus = [gpu for gpu in read.values() if gpu is not None]
+        gpus += self._unread(gpus, [index for index, gpu in read.items() if gpu is None])
+        gpus.sort(key=lambda gpu: gpu.index)
         cuda = ask.want("nvmlSystemGetCudaDriverVersion") or 0
         return Reading(
             driver=ask.want("nvmlSystemGetDriverVersion") or "",
             cuda=f"{cuda // 1000}.{cuda % 1000 // 10}",
             gpus=tuple(gpus),
             links=self._links_of(ask, gpus),
-            unread=tuple(unread),
+            unread=count - len(gpus),
         )
 
     def facts(self, uuid: str) -> Facts:
@@ -128,9 +133,17 @@ class Nvml:
             self._known[index] = gpu
         return gpu
 
+    def _unread(self, known: Sequence[Gpu], indexes: Sequence[int]) -> list[Gpu]:
+        """GPUs that the library counts and cannot read, by what the kernel says of them."""
+        others = [] if not indexes else [gpu for gpu in kernel.gpus(self._roots.proc) if gpu.uuid not in _uuids(known)]
+        return [
+            replace(gpu, index=index, numa=self._numa(gpu.pci), fault="NVIDIA's library cannot read it")
+            for gpu, index in zip(others, indexes, strict=False)
+        ]
+
     def _numa(self, pci: str) -> int | None:
         try:
-            node = int((self._sys / "bus/pci/devices" / pci / "numa_node").read_text(encoding="ascii"))
+            node = int((self._roots.sys / "bus/pci/devices" / pci / "numa_node").read_text(encoding="ascii"))
         except (OSError, ValueError):
             return None
         return node if node >= 0 else None
@@ -195,6 +208,10 @@ _KINDS: Mapping[int, EventKind] = {
 
 def _instances(found: Any) -> tuple[int, int]:
     return found.gpuInstanceId, found.computeInstanceId
+
+
+def _uuids(gpus: Sequence[Gpu]) -> set[str]:
+    return {gpu.uuid for gpu in gpus}
 
 
 def _recovery(ask: Questions, handle: object) -> Recovery:

@@ -22,6 +22,8 @@ __all__ = ["Pace", "View", "Watch"]
 
 logger = logging.getLogger(__name__)
 
+Answer = tuple[Reading, dict[str, Facts]] | str  # what the driver says, or why it says nothing
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
@@ -60,7 +62,7 @@ class Watch:
         self._bells: list[Callable[[], object]] = []
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._asking: asyncio.Task[tuple[Reading, dict[str, Facts]]] | None = None
+        self._asking: asyncio.Future[Answer] | None = None
         self._ears: dict[Ear, frozenset[str]] = {}
         self._rest: asyncio.TimerHandle | None = None
         self._deaf: set[str] = set()  # GPUs that have no events, as they say themselves
@@ -109,28 +111,22 @@ class Watch:
                 async with asyncio.timeout(pause):
                     await self._wanted.wait()
 
-    async def _ask(self) -> tuple[Reading, dict[str, Facts]] | str:
-        """What the driver says, or why it says nothing. One that hangs is not asked again before it has answered."""
-        if self._asking is None:
-            self._asking = asyncio.create_task(threads.in_thread("nvidia read", self._read))
+    async def _ask(self) -> Answer:
+        """A driver that hangs is not asked again before it has answered: each question would be a thread that hangs."""
+        if self._asking is None or self._asking.done():
+            self._asking = threads.begin_in_thread("nvidia read", self._read)
         done, _ = await asyncio.wait((self._asking,), timeout=self.pace.patience)
-        if not done:
-            return f"the driver has not answered for {self.pace.patience:g} s"
-        asked, self._asking = self._asking, None
-        try:
-            return asked.result()
-        except DriverGone as error:
-            return str(error)
+        return self._asking.result() if done else f"the driver has not answered for {self.pace.patience:g} s"
 
-    def _read(self) -> tuple[Reading, dict[str, Facts]]:
+    def _read(self) -> Answer:
         try:
             reading = self.driver.read()
             return reading, {gpu.uuid: self.driver.facts(gpu.uuid) for gpu in reading.gpus}
-        except DriverGone:
+        except DriverGone as error:
             self.driver.close()  # the next attempt takes hold of it anew, as it is by then
-            raise
+            return str(error)
 
-    def _take(self, found: tuple[Reading, dict[str, Facts]] | str) -> None:
+    def _take(self, found: Answer) -> None:
         view = self.view or View()
         if isinstance(found, str):
             gone = {uuid: Facts(fault=found) for uuid in view.facts}
@@ -148,7 +144,7 @@ class Watch:
     def _say(self, reading: Reading) -> None:
         before = self.view.reading if self.view else Reading()
         if reading.unread and reading.unread != before.unread:
-            logger.error("GPUs that do not even tell their UUID", extra={"gpus": list(reading.unread)})
+            logger.error("GPUs that do not even tell their UUID", extra={"count": reading.unread})
         if reading.driver != before.driver:
             logger.info("NVIDIA driver", extra={"version": reading.driver, "gpus": len(reading.gpus)})
 
@@ -226,9 +222,6 @@ class Watch:
         if self._rest is not None:
             self._rest.cancel()
             self._rest = None
-        if self._asking is not None:
-            self._asking.cancel()
-            self._asking = None
         if self.view is not None and not self.view.reading.driver:
             self.view = None  # nothing was ever read: whoever comes next waits for a new attempt
 
