@@ -1,9 +1,11 @@
 """A configuration of NVIDIA's plugin means the same to us; what does not is said, with its line."""
 
+import json
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from plugwright.cli import config
@@ -33,12 +35,11 @@ def translated(text: str = "", *flags: str, env: Mapping[str, str] | None = None
     """What stands under `nvidia:` by resource; our own checks find nothing wrong with it."""
     imported = nvidia.translate(given(text, *flags, env=env))
     contents = [entry.content for entry in imported.entries]
-    config.ConfigFile(resources=values_of(contents))
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory, "plugwright.yaml")
+        file.write_text(json.dumps({"resources": contents}))
+        config.load(file)
     return {content["name"]: content["nvidia"] for content in contents}
-
-
-def values_of(contents: list[dict[str, Any]]) -> Any:
-    return msgspec.convert(contents, list[config.ResourceEntry], strict=True)
 
 
 def noted(text: str = "", *flags: str, env: Mapping[str, str] | None = None) -> list[str]:

@@ -167,6 +167,13 @@ async def test_what_does_not_go_together_is_said(node: MpsNode, share: dict[str,
     assert said in refused.err
 
 
+async def test_a_name_that_is_found_out_has_no_daemon(node: MpsNode) -> None:
+    plain = configured(node)
+    plain.config.write_text(plain.config.read_text().replace(RESOURCE, "nvidia.com/{model}"))
+    refused = await ended(python("-m", "plugwright", "run", "--check", "-c", plain.config))
+    assert "a resource that is shared by MPS has its name written out" in refused.err
+
+
 async def test_every_value_in_force_is_shown_one_by_one(node: MpsNode) -> None:
     plain = configured(node)
     shown = await ended(python("-m", "plugwright", "run", "--print-config", "json", "-c", plain.config))

@@ -12,6 +12,7 @@ from tests.cli.processes import Node
 
 from plugwright.cli import config
 from plugwright.cli.config_nvidia import NvidiaShare
+from plugwright.model import PreferenceRequest
 from tiny_kubelet import TinyKubelet
 
 PAGE = Path(__file__).parents[2] / "docs" / "nvidia-sharing.md"
@@ -24,8 +25,8 @@ def node(root: Path) -> Node:
     return Node(root)
 
 
-def configure(node: Node, share: dict[str, object]) -> None:
-    nvidia = {"simulate": "hgx-h100", "share": share}
+def configure(node: Node, share: dict[str, object], **more: object) -> None:
+    nvidia = {"simulate": "hgx-h100", "share": share, **more}
     node.config.parent.mkdir(exist_ok=True)
     node.config.write_text(json.dumps({"resources": [{"name": RESOURCE, "nvidia": nvidia}]}))
 
@@ -62,6 +63,26 @@ async def test_a_vgpu_share_brings_its_limits_along(node: Node, kubelet: TinyKub
     facts = shown["devices"][0]["attributes"]
     assert (facts["memory"], facts["percent"]) == (10 * 2**30, 14)
     assert facts["sharing"].startswith("vgpu, not confined")
+
+
+@pytest.mark.parametrize(
+    ("share", "prefer", "gpus"),
+    [
+        ({"by": "mps", "replicas": 4, "most": 3}, None, 1),
+        ({"by": "mps", "replicas": 4, "most": 3}, "spread", 3),
+        ({"by": "vgpu", "replicas": 4}, None, 1),
+        ({"by": "time-slicing", "replicas": 4}, None, 3),
+        ({"by": "time-slicing", "replicas": 4}, "packed", 1),
+    ],
+)
+async def test_units_that_make_a_larger_share_are_of_one_gpu(
+    node: Node, kubelet: TinyKubelet, share: dict[str, object], prefer: str | None, gpus: int
+) -> None:
+    configure(node, share, **({"prefer": prefer} if prefer else {}))
+    async with node.daemon():
+        gpu = await kubelet.endpoint(RESOURCE, 32)
+        [chosen] = await gpu.client.prefer(PreferenceRequest(tuple(gpu.devices), (), 3))
+    assert len({each.partition("::")[0] for each in chosen}) == gpus
 
 
 async def test_time_sliced_memory_is_told_to_the_container_too(node: Node, kubelet: TinyKubelet) -> None:

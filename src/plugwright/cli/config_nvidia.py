@@ -106,7 +106,7 @@ class NvidiaEntry(_Strict, frozen=True):
     strategy: Strategy | list[Strategy] = Strategy.DEVICE_NODES
     ids: Ids = Ids.UUID
     confine: Literal["env", "cdi"] = "env"
-    prefer: Literal["packed", "spread"] = "spread"
+    prefer: Literal["packed", "spread"] | None = None
     simulate: str = ""
     rescan: Annotated[float, msgspec.Meta(ge=1)] = 60.0
     health: NvidiaHealth = NvidiaHealth()

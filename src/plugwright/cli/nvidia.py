@@ -44,7 +44,7 @@ def options_of(entry: NvidiaEntry) -> Options:
         strategies=tuple(dict.fromkeys(strategies)),
         ids=entry.ids,
         confine=entry.confine == "cdi",
-        packed=entry.prefer == "packed" or config_sharing.goes_together(entry.share),
+        packed=config_sharing.packed(entry),
         annotation_prefix=entry.cdi.annotations,
         features=_features(entry),
         places=_places(entry),
@@ -138,7 +138,7 @@ def isolation_of(resource: str, entry: NvidiaEntry, options: Options) -> Isolati
     """How the tenants of one device are kept apart."""
     if entry.share is None or options.share is None:
         return Unconfined(resource, None)
-    config_sharing.check(entry)
+    config_sharing.check(resource, entry)
     match options.share.by:
         case By.MPS:
             return Mps(resource, options.share, config_sharing.mps_options(entry.share))
