@@ -200,8 +200,8 @@ def test_a_flag_stands_above_a_variable_and_a_variable_above_the_file() -> None:
 @pytest.mark.parametrize(
     ("variables", "health"),
     [
-        ({"DP_DISABLE_HEALTHCHECKS": "all"}, {"off": True}),
-        ({"DP_DISABLE_HEALTHCHECKS": "xids", "DP_ENABLE_HEALTHCHECKS": "48"}, {"off": True}),
+        ({"DP_DISABLE_HEALTHCHECKS": "all"}, {"checks": False}),
+        ({"DP_DISABLE_HEALTHCHECKS": "xids", "DP_ENABLE_HEALTHCHECKS": "48"}, {"checks": False}),
         ({"DP_DISABLE_HEALTHCHECKS": "94, 48"}, {"xids": {"48": "ignore", "94": "ignore"}}),
         ({"DP_ENABLE_HEALTHCHECKS": "13,48"}, {"xids": {"13": "quiet"}}),
         ({"DP_ENABLE_HEALTHCHECKS": "all"}, None),

@@ -73,7 +73,7 @@ class NvidiaHealth(_Strict, frozen=True):
     ecc: bool = True
     pending: bool = False
     unwatched: bool = True
-    off: bool = False
+    checks: bool = True
 
 
 class NvidiaDriver(_Strict, frozen=True):

@@ -118,7 +118,7 @@ def _rules(entry: NvidiaHealth) -> Rules:
         ecc=entry.ecc,
         pending=entry.pending,
         unwatched=entry.unwatched,
-        off=entry.off,
+        off=not entry.checks,
     )
 
 

@@ -251,7 +251,7 @@ def _health(settings: Settings) -> Content:
     if {"all", "xids"} & set(disabled):
         if enabled:
             settings.note("enableHealthChecks", "has no effect beside a list with 'all' in it, as with NVIDIA's plugin")
-        return {"off": True}
+        return {"checks": False}
     xids = dict.fromkeys(_codes(settings, "disableHealthChecks", disabled), Action.IGNORE.value)
     # Those that count for us anyway keep the action that NVIDIA's catalogue asks for.
     asked = _codes(settings, "enableHealthChecks", enabled)
