@@ -65,6 +65,20 @@ async def test_daemons_are_those_that_the_file_asks_for(node: MpsNode) -> None:
     assert (code, found[RESOURCE]["daemons"][0]["condition"]) == (1, "stopped")
 
 
+async def test_status_says_it_in_words(node: MpsNode) -> None:
+    configured(node)
+    status = python("-m", "plugwright", "mps", "status", "-c", Node(node.root).config)
+    before = await ended(status)
+    assert before == Ended(1, f"{RESOURCE}  no daemon: there is no {node.place.state}\n", "")
+    async with running(command(node)) as supervisor:
+        await supervisor.err.until("condition=ready")
+        shown = await ended(status)
+    first, limits, place = shown.out.splitlines()
+    assert (shown.code, first) == (0, f"{RESOURCE}  ready")
+    assert limits.startswith("  1 of a GPU: 25 % and 20389 MiB of GPU-")
+    assert place == f"  {node.place.pipe(1)}, restarted 0 times, 0 servers"
+
+
 async def test_the_plugins_health_follows_the_daemon_both_ways(node: MpsNode, kubelet: TinyKubelet) -> None:
     plain = configured(node)
     async with plain.daemon():
