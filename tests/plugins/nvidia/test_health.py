@@ -10,7 +10,7 @@ from plugwright.plugins.nvidia.gpus import Facts, Recovery
 from plugwright.plugins.nvidia.health import Action, Incident, Rules, judge
 
 WELL = Facts(ecc_uncorrected=0, remap_pending=False, remap_failed=False, recovery=Recovery.NONE)
-LOST = Facts(fault="GPU is lost")
+LOST = Facts(fault="GPU is lost", away=True)
 XIDS = st.integers(0, 200)
 
 
@@ -39,6 +39,14 @@ def test_a_gpu_that_was_away_and_is_back_was_reset() -> None:
     incidents = health.after_facts(seen(79), LOST)
     assert judge(Rules(), LOST, incidents, 0).reason == "GPU is lost"
     assert not judge(Rules(), WELL, health.after_facts(incidents, WELL), 0).reason
+
+
+def test_a_gpu_that_did_not_answer_for_a_while_was_not_reset() -> None:
+    silent = Facts(fault="Timeout")
+    incidents = health.after_facts(health.after_facts(seen(119), silent), WELL)
+    assert "waiting for a reset" in judge(Rules(), WELL, incidents, 0).reason
+    back = health.after_facts(health.after_facts(seen(79), LOST), WELL)
+    assert not judge(Rules(), WELL, health.after_facts(health.after_facts(back, silent), WELL), 0).reason
 
 
 def test_a_driver_that_asked_for_a_reset_and_no_longer_does_has_had_it() -> None:

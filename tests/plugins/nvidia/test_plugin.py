@@ -220,10 +220,10 @@ async def test_a_driver_that_hangs_is_said() -> None:
     plugin = resource(watch)
     async with listing(plugin) as lists:
         first, *_ = await lists.first()
-        watch.look()
+        await happens(plugin, lists, first, 48)
         await lists.reason(first, "has not answered")
         stuck.set()
-        await lists.reason(first, "")
+        await lists.reason(first, "waiting for a reset")  # which a driver that hung was none
 
 
 async def test_a_command_that_cannot_be_done_is_refused() -> None:

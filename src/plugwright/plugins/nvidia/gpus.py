@@ -31,7 +31,14 @@ __all__ = [
 
 
 class DriverGone(PlugwrightError):
-    """The driver, or its library, is not there or does not answer; it may be back later."""
+    """The driver, or its library, is not there or does not answer; it may be back later.
+
+    `unloaded`: it is known not to be there, so that whatever comes back has begun anew.
+    """
+
+    def __init__(self, reason: str, unloaded: bool = False) -> None:
+        super().__init__(reason)
+        self.unloaded = unloaded
 
 
 class PcieLevel(IntEnum):
@@ -133,6 +140,7 @@ class Facts:
     """What a GPU says of its own health. None: it does not say."""
 
     fault: str = ""  # why it does not answer
+    away: bool = False  # it is lost or not there: it comes back by a reset, or not at all
     ecc_uncorrected: int | None = None  # since the driver was loaded
     remap_pending: bool | None = None  # a row, or a page, to be replaced at the next reset
     remap_failed: bool | None = None

@@ -110,11 +110,15 @@ def after_xid(incidents: Iterable[Incident], xid: int, now: float) -> tuple[Inci
 
 def after_facts(incidents: Iterable[Incident], facts: Facts) -> tuple[Incident, ...]:
     """Remembers whether the GPU was away since, and whether it is back."""
-    impaired = bool(facts.fault) or facts.recovery not in (Recovery.NONE, Recovery.UNKNOWN)
+    impaired = facts.away or facts.recovery not in (Recovery.NONE, Recovery.UNKNOWN)
     return tuple(
-        replace(each, impaired=each.impaired or impaired, reset=not impaired and (each.reset or each.impaired))
-        for each in incidents
+        replace(each, impaired=each.impaired or impaired, reset=_is_back(each, facts, impaired)) for each in incidents
     )
+
+
+def _is_back(incident: Incident, facts: Facts, impaired: bool) -> bool:
+    """A GPU that merely does not answer is not back yet, and was not away for that."""
+    return incident.reset if facts.fault and not impaired else incident.impaired and not impaired
 
 
 def judge(rules: Rules, facts: Facts, incidents: Iterable[Incident], now: float) -> Verdict:

@@ -86,7 +86,7 @@ class Nvml:
         ask = self._library.open()
         handle = ask.want("nvmlDeviceGetHandleByUUID", uuid)
         if handle is None:
-            return Facts(fault=ask.fault or "not found")
+            return Facts(fault=ask.fault or "not found", away=ask.lost)
         remapped = ask.want("nvmlDeviceGetRemappedRows", handle)
         pending = remapped[2] if remapped else ask.want("nvmlDeviceGetRetiredPagesPendingStatus", handle)
         return Facts(
@@ -95,6 +95,7 @@ class Nvml:
             remap_failed=bool(remapped[3]) if remapped else None,
             recovery=_recovery(ask, handle),
             fault=ask.fault,
+            away=ask.lost,
         )
 
     def events(self, uuids: tuple[str, ...]) -> "NvmlEvents":

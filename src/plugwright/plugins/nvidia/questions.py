@@ -28,6 +28,7 @@ _PLACES = (
 _UNSUPPORTED = (3, 13, 25)  # NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH
 _NOT_THERE = (2, 6)  # INVALID_ARGUMENT, NOT_FOUND
 _GONE = (1, 9, 12, 18)  # UNINITIALIZED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, LIB_RM_VERSION_MISMATCH
+_LOST = (6, 15, 16, 28)  # NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND
 _TIMEOUT = 10
 
 
@@ -71,7 +72,7 @@ class Library:
             nvml.nvmlInit()
         except (nvml.NVMLError, OSError) as error:
             self._unload(nvml)
-            raise DriverGone(f"no NVIDIA driver: {error}") from error
+            raise DriverGone(f"no NVIDIA driver: {error}", unloaded=True) from error
         self._holders += 1
 
     def _end(self) -> None:
@@ -106,6 +107,7 @@ class Questions:
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
         self.faults: list[str] = []
+        self.lost = False  # whether one of them says that the GPU is not there any more
         self.unsupported = False  # whether the last question was one that the GPU does not know
 
     @property
@@ -145,6 +147,7 @@ class Questions:
                 self.unsupported = True
             else:
                 self.faults.append(str(error))
+                self.lost = self.lost or error.value in _LOST
             return None
         except AttributeError:  # a pynvml that is older than the question
             self.unsupported = True

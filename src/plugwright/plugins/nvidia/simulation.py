@@ -55,7 +55,7 @@ class Simulation:
     def facts(self, uuid: str) -> Facts:
         with self._lock:
             self._check()
-            return self._facts[uuid] if uuid in self._present else Facts(fault="not found")
+            return self._facts[uuid] if uuid in self._present else Facts(fault="not found", away=True)
 
     def events(self, uuids: tuple[str, ...]) -> "SimulatedEvents":
         with self._lock:
@@ -87,7 +87,7 @@ class Simulation:
 
     def _check(self) -> None:
         if self._gone:
-            raise DriverGone(self._gone)
+            raise DriverGone(self._gone, unloaded=True)
 
     def _seen(self, gpu: Gpu) -> Gpu:
         return replace(gpu, fault=self._facts[gpu.uuid].fault)
@@ -115,7 +115,7 @@ class Simulation:
         return f"Xid {code} on {uuid}"
 
     def _lose(self, uuid: str, _: Mapping[str, str]) -> str:
-        self._facts[uuid] = replace(self._facts[uuid], fault=_LOST, recovery=Recovery.RESET)
+        self._facts[uuid] = replace(self._facts[uuid], fault=_LOST, away=True, recovery=Recovery.RESET)
         return f"{uuid} is lost"
 
     def _reset(self, uuid: str, _: Mapping[str, str]) -> str:

@@ -22,7 +22,7 @@ __all__ = ["Pace", "View", "Watch"]
 
 logger = logging.getLogger(__name__)
 
-Answer = tuple[Reading, dict[str, Facts]] | str  # what the driver says, or why it says nothing
+Answer = tuple[Reading, dict[str, Facts]] | DriverGone  # what the driver says, or why it says nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +116,9 @@ class Watch:
         if self._asking is None or self._asking.done():
             self._asking = threads.begin_in_thread("nvidia read", self._read)
         done, _ = await asyncio.wait((self._asking,), timeout=self.pace.patience)
-        return self._asking.result() if done else f"the driver has not answered for {self.pace.patience:g} s"
+        if not done:
+            return DriverGone(f"the driver has not answered for {self.pace.patience:g} s")
+        return self._asking.result()
 
     def _read(self) -> Answer:
         try:
@@ -124,17 +126,17 @@ class Watch:
             return reading, {gpu.uuid: self.driver.facts(gpu.uuid) for gpu in reading.gpus}
         except DriverGone as error:
             self.driver.close()  # the next attempt takes hold of it anew, as it is by then
-            return str(error)
+            return error
 
     def _take(self, found: Answer) -> None:
         view = self.view or View()
-        if isinstance(found, str):
-            gone = {uuid: Facts(fault=found) for uuid in view.facts}
-            self._show(replace(view, problem=found, incidents=_after(view.incidents, gone)))
+        if isinstance(found, DriverGone):
+            gone = {uuid: Facts(fault=str(found), away=found.unloaded) for uuid in view.facts}
+            self._show(replace(view, problem=str(found), incidents=_after(view.incidents, gone)))
             return
         reading, facts = found
         facts = {gpu.uuid: _with_fault(facts[gpu.uuid], gpu.fault) for gpu in reading.gpus}
-        absent = {uuid: Facts(fault="absent") for uuid in view.incidents if uuid not in facts}
+        absent = {uuid: Facts(fault="absent", away=True) for uuid in view.incidents if uuid not in facts}
         incidents = _after(view.incidents, {**facts, **absent})
         unwatched = {uuid: why for uuid, why in view.unwatched.items() if uuid in facts}
         self._say(reading)
