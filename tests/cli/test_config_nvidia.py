@@ -28,7 +28,7 @@ resources:
       rescan: 30
       health: {xids: {"94": reset, "13": quiet}, other: ignore, quiet: 60, ecc: false, pending: true, unwatched: false}
       driver: {root: /driver-root, host: /, dev: /run/dev, libraries: [/usr/local/nvidia/lib64]}
-      cdi: {dir: /etc/cdi, vendor: nvidia.com, annotations: example.com/}
+      cdi: {write: false, dir: /etc/cdi, vendor: nvidia.com, annotations: example.com/}
       gdrcopy: true
       gds: true
       mofed: true
@@ -75,7 +75,7 @@ def test_everything_that_can_be_said(tmp_path: Path) -> None:
         "nvidia.com",
         ("/usr/local/nvidia/lib64",),
     )
-    assert plugin.watch.pace.rescan == 30
+    assert (plugin.watch.pace.rescan, options.write_specs) == (30, False)
 
 
 def test_nothing_has_to_be_said(tmp_path: Path) -> None:

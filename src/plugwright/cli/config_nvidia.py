@@ -86,6 +86,7 @@ class NvidiaDriver(_Strict, frozen=True):
 
 
 class NvidiaCdi(_Strict, frozen=True):
+    write: bool = True
     dir: str = "/var/run/cdi"
     vendor: str = "k8s.device-plugin.nvidia.com"
     annotations: str = "cdi.k8s.io/"

@@ -45,6 +45,7 @@ def options_of(entry: NvidiaEntry) -> Options:
         ids=entry.ids,
         confine=entry.confine == "cdi",
         packed=config_sharing.packed(entry),
+        write_specs=entry.cdi.write,
         annotation_prefix=entry.cdi.annotations,
         features=_features(entry),
         places=_places(entry),

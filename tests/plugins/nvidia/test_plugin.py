@@ -1,6 +1,7 @@
 """A resource of NVIDIA GPUs: what it lists while things happen to the machine, on a machine that does not exist."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from tests.plugins.nvidia.looking import Clock, Lists, listing, machine, resource
@@ -10,12 +11,13 @@ from plugwright.model import PreferenceRequest
 from plugwright.plugins.nvidia import machines
 from plugwright.plugins.nvidia.gpus import Reading
 from plugwright.plugins.nvidia.health import Action, Rules
-from plugwright.plugins.nvidia.options import Options
+from plugwright.plugins.nvidia.options import Options, Places, Strategy
 from plugwright.plugins.nvidia.plugin import Nvidia
 from plugwright.plugins.nvidia.selection import Mig, Pattern, Selection
 from plugwright.plugins.nvidia.sharing import Share
 from plugwright.plugins.nvidia.simulation import Simulation
 from plugwright.plugins.nvidia.watch import Pace, Watch
+from plugwright.sdk import cdi
 from tiny_kubelet import TinyKubelet
 
 H100 = machines.load("hgx-h100").gpus
@@ -239,6 +241,26 @@ async def test_a_command_that_cannot_be_done_is_refused() -> None:
         ]:
             with pytest.raises(PluginError):
                 await plugin.command(name, arguments)
+
+
+@pytest.mark.parametrize("ours", [True, False])
+async def test_cdi_specs_are_there_before_the_first_list_unless_they_are_anothers(tmp_path: Path, ours: bool) -> None:
+    options = Options(strategies=(Strategy.CDI_CRI,), places=Places(cdi=tmp_path), write_specs=ours)
+    plugin = resource(machine("t4"), options)
+    async with listing(plugin) as lists:
+        first, *_ = await lists.first()
+        [name] = (await plugin.allocate([lists.devices[first]])).cdi
+        assert name == f"k8s.device-plugin.nvidia.com/gpu={first}"
+        assert (name in cdi.resolve([tmp_path])) is ours
+    assert bool(list(tmp_path.iterdir())) is ours  # they stay: the kubelet uses its stored answers again
+
+
+async def test_cdi_specs_that_cannot_be_written_are_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    options = Options(strategies=(Strategy.CDI_CRI,), places=Places(cdi=tmp_path / "file"))
+    async with listing(resource(machine("t4"), options)) as lists:
+        with pytest.raises(PluginError, match="CDI specs cannot be written"):
+            await lists.first()
 
 
 async def test_linked_gpus_are_preferred(kubelet: TinyKubelet, settings: Settings) -> None:

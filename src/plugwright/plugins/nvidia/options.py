@@ -44,6 +44,7 @@ class Options:
     ids: Ids = Ids.UUID
     confine: bool = False  # what confines a tenant goes through CDI, whatever the strategy
     packed: bool = False  # shares of one GPU are handed out one after the other, not GPU by GPU
+    write_specs: bool = True  # CDI specs of GPUs; those of nvidia-ctk may be used instead
     annotation_prefix: str = "cdi.k8s.io/"
     features: Features = field(default_factory=Features)
     places: Places = field(default_factory=Places)

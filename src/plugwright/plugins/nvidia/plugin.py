@@ -121,7 +121,7 @@ class Nvidia(Plugin):
         return device.unhealthy(reason) if reason else device
 
     def _write_specs(self, view: View) -> None:
-        if self.options.confine or any(strategy.is_cdi for strategy in self.options.strategies):
+        if self.options.write_specs and any(strategy.is_cdi for strategy in self.options.strategies):
             try:
                 self._specs.write(view.reading.gpus, self.options.features)
             except OSError as error:
