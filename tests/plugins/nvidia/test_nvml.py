@@ -186,6 +186,9 @@ def test_waiting_that_fails_ends_the_waiting() -> None:
     binding.happening.put(LOST)
     with pytest.raises(DriverGone, match="GPU is lost"):
         events.wait(1)
+    binding.gone = 1
+    events.close()
+    assert binding.nvmlLib is None
 
 
 async def test_an_xid_goes_all_the_way_and_a_lost_gpu_is_only_one() -> None:

@@ -1,10 +1,9 @@
-"""The driver of a real machine, through NVIDIA's management library. The only home of pynvml.
+"""The driver of a real machine, through NVIDIA's management library. pynvml itself is in `questions`.
 
-`read` never fails for one GPU's sake. What an event or a fact means is `health`'s work.
+`read` never fails for one GPU's sake. Events are `nvml_events`', and what all of it means is `health`'s work.
 """
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,6 @@ from typing import Any
 from plugwright.plugins.nvidia import kernel, nvlinks
 from plugwright.plugins.nvidia.gpus import (
     ComputeMode,
-    DriverGone,
-    Event,
-    EventKind,
     Facts,
     Gpu,
     Links,
@@ -22,11 +18,10 @@ from plugwright.plugins.nvidia.gpus import (
     Reading,
     Recovery,
 )
+from plugwright.plugins.nvidia.nvml_events import NvmlEvents
 from plugwright.plugins.nvidia.questions import Library, Questions
 
-__all__ = ["Nvml", "NvmlEvents", "Roots"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["Nvml", "Roots"]
 
 _MODES = {0: ComputeMode.DEFAULT, 2: ComputeMode.PROHIBITED, 3: ComputeMode.EXCLUSIVE_PROCESS}
 _RECOVERIES = {
@@ -40,10 +35,6 @@ _RECOVERIES = {
     7: Recovery.REBOOT,
 }
 _RECOVERY_FIELD = 230
-_NO_INSTANCE = 0xFFFFFFFF
-_XID, _DOUBLE_BIT_ECC, _MIG = 0x8, 0x2, 0x100
-_LOOK_AGAIN = 0x400 | 0x800 | 0x1000 | 0x2000 | 0x4000 | 0x8000  # rows retired, poison, unavailable, advice changed
-_WANTED = _XID | _DOUBLE_BIT_ECC | _MIG | _LOOK_AGAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,60 +146,6 @@ class Nvml:
         if self._links[0] != state:
             self._links = (state, nvlinks.read(ask, gpus))
         return self._links[1]
-
-
-class NvmlEvents:
-    """Holds the library for itself, so that nobody closes it under a thread that waits in it."""
-
-    def __init__(self, library: Library, uuids: tuple[str, ...]) -> None:
-        self.watched: set[str] = set()
-        self.unwatched: dict[str, str] = {}
-        self._library = library
-        self._ask = library.hold()
-        try:
-            self._set = self._ask.need("nvmlEventSetCreate")
-            for uuid in uuids:
-                self._register(uuid)
-        except DriverGone:
-            library.release()
-            raise
-
-    def wait(self, seconds: float) -> Event | None:
-        found = self._ask.wait(self._set, int(seconds * 1000))
-        return None if found is None else self._told(found)
-
-    def close(self) -> None:
-        self._ask.want("nvmlEventSetFree", self._set)
-        self._library.release()
-
-    def _register(self, uuid: str) -> None:
-        self._ask.faults.clear()
-        handle = self._ask.want("nvmlDeviceGetHandleByUUID", uuid)
-        types = (self._ask.want("nvmlDeviceGetSupportedEventTypes", handle) or 0) & _WANTED if handle else 0
-        if types:
-            self._ask.want("nvmlDeviceRegisterEvents", handle, types, self._set)
-        if self._ask.fault or not handle:
-            self.unwatched[uuid] = self._ask.fault or "not found"
-        elif types and not self._ask.unsupported:
-            self.watched.add(uuid)
-
-    def _told(self, found: Any) -> Event:
-        self._ask.faults.clear()
-        uuid = self._ask.want("nvmlDeviceGetUUID", found.device) or ""
-        kind = _KINDS.get(int(found.eventType), EventKind.RECOVERY)
-        instances = [None if each == _NO_INSTANCE else int(each) for each in _instances(found)]
-        return Event(kind, uuid, int(found.eventData) if kind is EventKind.XID else 0, *instances)
-
-
-_KINDS: Mapping[int, EventKind] = {
-    _XID: EventKind.XID,
-    _DOUBLE_BIT_ECC: EventKind.ECC,
-    _MIG: EventKind.MIG_CHANGED,
-}
-
-
-def _instances(found: Any) -> tuple[int, int]:
-    return found.gpuInstanceId, found.computeInstanceId
 
 
 def _uuids(gpus: Sequence[Gpu]) -> set[str]:
