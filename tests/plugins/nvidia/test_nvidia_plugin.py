@@ -11,6 +11,7 @@ from plugwright.model import PreferenceRequest
 from plugwright.plugins.nvidia import machines
 from plugwright.plugins.nvidia.gpus import Reading
 from plugwright.plugins.nvidia.health import Action, Rules
+from plugwright.plugins.nvidia.isolation import Unconfined
 from plugwright.plugins.nvidia.options import Options, Places, Strategy
 from plugwright.plugins.nvidia.plugin import Nvidia
 from plugwright.plugins.nvidia.selection import Mig, Pattern, Selection
@@ -226,6 +227,17 @@ async def test_a_driver_that_hangs_is_said() -> None:
         await lists.reason(first, "has not answered")
         stuck.set()
         await lists.reason(first, "waiting for a reset")  # which a driver that hung was none
+
+
+async def test_an_isolation_that_breaks_is_said() -> None:
+    class Broken(Unconfined):
+        async def follow(self, changed: object) -> None:
+            raise PluginError("the limiter has gone")
+
+    plugin = Nvidia("nvidia.com/gpu", Options(), machine("t4"), Broken("nvidia.com/gpu", None))
+    async with listing(plugin) as lists:
+        with pytest.raises(PluginError, match="the limiter has gone"):
+            await lists.until(lambda _: False)
 
 
 async def test_a_command_that_cannot_be_done_is_refused() -> None:

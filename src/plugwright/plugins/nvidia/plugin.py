@@ -47,9 +47,12 @@ class Nvidia(Plugin):
         async with self.watch.watching(self._news.set):
             with self.watch.claiming(self.resource, self.options.selection):
                 following = asyncio.create_task(self._isolation.follow(self._news.set))
+                following.add_done_callback(lambda _: self._news.set())
                 try:
                     while True:
                         self._news.clear()
+                        if following.done():
+                            following.result()  # raises what went wrong
                         if self.watch.view is not None:
                             yield self._list(self.watch.view)
                         await self._until_news()
