@@ -96,23 +96,23 @@ async def test_servers_do_not_outlive_their_daemon(node: MpsNode) -> None:
 async def test_a_daemon_that_hangs_is_down_at_once_and_restarted_later(node: MpsNode) -> None:
     habits = replace(node.habits, timeout=0.5, patience=2, grace=0.5)
     async with node.supervised([QUARTER], habits) as supervisor:
-        await becomes(supervisor, Condition.READY)
+        ready = await becomes(supervisor, Condition.READY)
         node.fault(1, "hang").touch()
-        hanging = await becomes(supervisor, Condition.DOWN, "no answer to 'get_default_active_thread_percentage'")
-        assert hanging.daemons[0].restarts == 0
+        hanging = await becomes(supervisor, Condition.DOWN, "no answer to")
+        assert _restarts(hanging) == _restarts(ready)
         await becomes(supervisor, Condition.DOWN, ", 2 times")
         node.fault(1, "hang").unlink()
-        assert (await becomes(supervisor, Condition.READY)).daemons[0].restarts > 0
+        assert _restarts(await becomes(supervisor, Condition.READY)) > _restarts(ready)
 
 
 async def test_a_daemon_that_answers_again_is_not_restarted(node: MpsNode) -> None:
     habits = replace(node.habits, timeout=0.5, patience=1000)
     async with node.supervised([QUARTER], habits) as supervisor:
-        await becomes(supervisor, Condition.READY)
+        ready = await becomes(supervisor, Condition.READY)
         node.fault(1, "hang").touch()
         await becomes(supervisor, Condition.DOWN)
         node.fault(1, "hang").unlink()
-        assert (await becomes(supervisor, Condition.READY)).daemons[0].restarts == 0
+        assert _restarts(await becomes(supervisor, Condition.READY)) == _restarts(ready)
 
 
 async def test_why_a_daemon_does_not_start_is_said(node: MpsNode) -> None:
@@ -260,6 +260,10 @@ async def _until_it_answers(node: MpsNode) -> None:
     async with asyncio.timeout(30):
         while not (node.place.pipe(1) / "control").exists():
             await asyncio.sleep(0.01)
+
+
+def _restarts(known: ResourceState) -> int:
+    return sum(each.restarts for each in known.daemons)
 
 
 def _runs(process: int) -> bool:
