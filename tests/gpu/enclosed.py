@@ -13,7 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-_BIND, _PRIVATE, _RECURSIVE = 4096, 1 << 18, 16384
+_BIND, _PRIVATE, _RECURSIVE, _NO_DEVICES = 4096, 1 << 18, 16384, 4
+_DROP_CAPABILITY, _MKNOD = 24, 27
 _ALWAYS = ("null", "zero", "full", "random", "urandom", "tty")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -22,7 +23,9 @@ def main() -> None:
     given = json.loads(sys.argv[1])
     _mount("none", "/", "", _RECURSIVE | _PRIVATE)
     work = Path(tempfile.mkdtemp())
-    _mount("tmpfs", str(work), "tmpfs", 0)
+    # NVIDIA's library makes missing nodes itself where it can; a container's device cgroup would not let it use them.
+    _mount("tmpfs", str(work), "tmpfs", _NO_DEVICES)
+    _LIBC.prctl(_DROP_CAPABILITY, _MKNOD, 0, 0, 0)
     kept = [
         (_keep(outside, work / f"mount{number}"), inside) for number, (outside, inside) in enumerate(given["mounts"])
     ]

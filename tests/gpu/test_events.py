@@ -1,8 +1,6 @@
-"""Being told of Xids can be asked for on a real GPU, and waiting costs nothing."""
+"""Being told of Xids can be asked for on a real GPU."""
 
 import asyncio
-import os
-from collections.abc import Callable
 
 from plugwright.plugins.nvidia.gpus import Reading
 from plugwright.plugins.nvidia.nvml import Nvml
@@ -19,7 +17,7 @@ def test_events_can_be_heard(reading: Reading, driver: Nvml) -> None:
         events.close()
 
 
-async def test_a_machine_is_watched_without_waking_up(reading: Reading, seen: Callable[[str], None]) -> None:
+async def test_a_machine_is_watched(reading: Reading) -> None:
     watch = Watch(Nvml(), Pace(ear=5))
     news = asyncio.Event()
     async with watch.watching(news.set), asyncio.timeout(60):
@@ -28,7 +26,4 @@ async def test_a_machine_is_watched_without_waking_up(reading: Reading, seen: Ca
             await news.wait()
         assert not watch.view.problem
         assert not watch.view.unwatched
-        before = os.times()
-        await asyncio.sleep(3)
-        after = os.times()
-    seen(f"watching for 3 s took {(after.user + after.system - before.user - before.system) * 1000:.0f} ms of CPU")
+        assert set(watch.view.facts) == {gpu.uuid for gpu in reading.gpus}
