@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.plugins.nvidia.looking import Clock, Lists, listing, machine, resource
 
-from plugwright import PluginError, Settings, serving
+from plugwright import Device, PluginError, Settings, serving
 from plugwright.model import PreferenceRequest
 from plugwright.plugins.nvidia import machines
 from plugwright.plugins.nvidia.gpus import Reading
@@ -207,6 +207,25 @@ async def test_a_device_that_two_resources_ask_for_is_given_to_none() -> None:
         assert (await everything.reason(second, "asked for by")).reason == reason
         assert (await two.reason(first, "asked for by")).reason == reason
         assert all(everything.devices[each].healthy for each in rest)
+
+
+async def test_a_whole_gpu_and_its_parts_are_given_to_none() -> None:
+    watch = machine("hgx-h100-mig")
+    async with listing(resource(watch)) as whole, listing(resource(watch, CUT, "nvidia.com/parts")) as parts:
+        first, part = next(iter(await whole.first())), next(iter(await parts.first()))
+        for lists, device in ((whole, first), (parts, part)):
+            reason = (await lists.reason(device, "asked for by")).reason
+            assert reason == "asked for by nvidia.com/gpu and nvidia.com/parts: a device is in one resource"
+
+
+async def test_a_plugin_that_takes_over_answers_before_its_first_list() -> None:
+    watch = machine("t4")
+    async with listing(resource(watch)) as lists:
+        first, *_ = await lists.first()
+        answer = await resource(watch).allocate([lists.devices[first]])
+        assert answer.nodes
+        with pytest.raises(PluginError, match="no longer has GPU-9"):
+            await resource(watch).allocate([Device("GPU-9")])
 
 
 async def test_a_driver_that_hangs_is_said() -> None:

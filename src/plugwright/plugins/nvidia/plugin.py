@@ -61,7 +61,7 @@ class Nvidia(Plugin):
                     await asyncio.wait((following,))
 
     async def allocate(self, devices: Sequence[Device]) -> Allocation:
-        units = [self._units[device.id] for device in devices]
+        units = [self._unit(device.id) for device in devices]
         return self._answers.answer(units, self._isolation.extras(units))
 
     async def prefer(self, available: Sequence[Device], required: Sequence[Device], size: int) -> Sequence[Device]:
@@ -95,7 +95,7 @@ class Nvidia(Plugin):
     def _list(self, view: View) -> list[Device]:
         if view.problem and not view.reading.driver:
             raise PluginError(view.problem)  # nothing was ever read: there is nothing to list
-        units = self._isolation.units(selection.chosen(view.reading.gpus, self.options.selection))
+        units = self._offered(view)
         if not view.problem:
             self._write_specs(view)
         verdicts = {unit.gpu.uuid: self._verdict(view, unit) for unit in units}
@@ -104,6 +104,17 @@ class Nvidia(Plugin):
         self._units = {unit.id: unit for unit in units}
         contested = selection.overlaps(view.reading.gpus, self.watch.claims)
         return [self._device(unit, verdicts[unit.gpu.uuid].reason, contested) for unit in units]
+
+    def _offered(self, view: View) -> list[Unit]:
+        return self._isolation.units(selection.chosen(view.reading.gpus, self.options.selection))
+
+    def _unit(self, device_id: str) -> Unit:
+        """Also for a plugin that has just taken over the resource from another and not listed anything yet."""
+        if device_id not in self._units and self.watch.view is not None:
+            self._units = {unit.id: unit for unit in self._offered(self.watch.view)}
+        if device_id not in self._units:
+            raise PluginError(f"{self.resource} no longer has {device_id}")
+        return self._units[device_id]
 
     def _verdict(self, view: View, unit: Unit) -> Verdict:
         """A GPU's; its MIG devices and shares inherit it."""
@@ -116,7 +127,7 @@ class Nvidia(Plugin):
         return health.judge(rules, facts, view.incidents.get(uuid, ()), self.watch.clock())
 
     def _device(self, unit: Unit, fault: str, contested: Mapping[str, Sequence[str]]) -> Device:
-        askers = contested.get(unit.uuid, ())
+        askers = sorted({asker for uuid in selection.occupied(unit) for asker in contested.get(uuid, ())})
         reason = f"asked for by {' and '.join(askers)}: a device is in one resource" if askers else fault
         reason = reason or self._isolation.fault(unit)
         numa = [unit.gpu.numa] if unit.gpu.numa is not None else []

@@ -13,7 +13,7 @@ from plugwright.plugins.nvidia.gpus import Gpu
 from plugwright.plugins.nvidia.sharing import Unit
 from plugwright.plugins.nvidia.words import Mig
 
-__all__ = ["Mig", "Pattern", "Selection", "chosen", "overlaps"]
+__all__ = ["Mig", "Pattern", "Selection", "chosen", "occupied", "overlaps"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +70,12 @@ def overlaps(gpus: Sequence[Gpu], selections: Mapping[str, Selection]) -> dict[s
     askers: dict[str, list[str]] = {}
     for resource, selection in selections.items():
         taken = [unit for gpu in gpus for unit in _parts(gpu, selection.mig) if selection.takes(unit)]
-        for uuid in sorted({each for unit in taken for each in _occupied(unit)}):
+        for uuid in sorted({each for unit in taken for each in occupied(unit)}):
             askers.setdefault(uuid, []).append(resource)
     return {uuid: resources for uuid, resources in askers.items() if len(resources) > 1}
 
 
-def _occupied(unit: Unit) -> list[str]:
+def occupied(unit: Unit) -> list[str]:
     """A whole GPU in MIG mode is all of its parts."""
     return [unit.uuid] if unit.mig or not unit.gpu.mig else [mig.uuid for mig in unit.gpu.mig]
 
