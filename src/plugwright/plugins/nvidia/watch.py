@@ -32,7 +32,7 @@ class Pace:
     rescan: float = 60.0
     retry: float = 5.0  # while something is wrong
     patience: float = 30.0  # for an answer of the driver
-    ear: float = 600.0
+    ear: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
