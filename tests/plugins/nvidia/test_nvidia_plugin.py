@@ -228,6 +228,12 @@ async def test_a_plugin_that_takes_over_answers_before_its_first_list() -> None:
             await resource(watch).allocate([Device("GPU-9")])
 
 
+async def test_shares_that_fit_into_no_gpu_are_said() -> None:
+    async with listing(resource(machine("t4"), Options(share=Share(memory=40 * 2**30)))) as lists:
+        with pytest.raises(PluginError, match="no device is large enough"):
+            await lists.first()
+
+
 async def test_a_driver_that_hangs_is_said() -> None:
     stuck = asyncio.Event()
 

@@ -106,7 +106,11 @@ class Nvidia(Plugin):
         return [self._device(unit, verdicts[unit.gpu.uuid].reason, contested) for unit in units]
 
     def _offered(self, view: View) -> list[Unit]:
-        return self._isolation.units(selection.chosen(view.reading.gpus, self.options.selection))
+        whole = selection.chosen(view.reading.gpus, self.options.selection)
+        units = self._isolation.units(whole)
+        if whole and not units:
+            raise PluginError(f"{self.resource}: no device is large enough for a single share of it")
+        return units
 
     def _unit(self, device_id: str) -> Unit:
         """Also for a plugin that has just taken over the resource from another and not listed anything yet."""
