@@ -9,7 +9,7 @@ PROTOC  = $(BIN)/python -m grpc_tools.protoc -I src --plugin=protoc-gen-mypy=$(B
 UV      = VIRTUAL_ENV= UV_PYTHON_DOWNLOADS=never
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak test-kubernetes check proto bench image chart clean
+.PHONY: help setup demo test soak test-kubernetes test-gpu check proto bench image chart clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -42,6 +42,9 @@ ifeq ($(VERSION),)
 	@HELM=$$(ls -d $${PLUGWRIGHT_CACHE:-$(CURDIR)/.cache/kubernetes}/helm-*/helm | tail -n 1) $(BIN)/python -m pytest tests/deploy
 endif
 
+test-gpu: $(READY) ## ring 3, on a machine with an NVIDIA GPU; skipped with the reason where there is none
+	@$(BIN)/python -m pytest tests/gpu $(ARGS)
+
 check: $(READY) ## format, lint, types, layers, generated code
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -68,6 +71,7 @@ bench: $(READY) ## the numbers beside the bars: make bench [PEER='program and fl
 	@$(BIN)/python -m bench.run $(ARGS) $(if $(PEER),--peer '$(PEER)') \
 	  --ours '$(CURDIR)/build/lean/bin/python -m plugwright run -c {config} --kubelet-dir {kubelet-dir}'
 	@$(BIN)/python -m bench.manager $(filter --quick,$(ARGS))
+	@$(BIN)/python -m bench.preference $(filter --quick,$(ARGS))
 
 build/yardstick: $(wildcard bench/yardstick/*)
 	@cd bench/yardstick && CGO_ENABLED=0 go build -trimpath -o ../../$@ .

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.processes import ProcessFailed, tail
 
-__all__ = ["Client", "Event", "Events", "choose", "number"]
+__all__ = ["Client", "Event", "Events", "build", "choose", "find_go", "number"]
 
 ROOT = Path(__file__).resolve().parent.parent
 GO_SOURCE = ROOT / "bench" / "client"
@@ -34,7 +34,7 @@ class Client:
 
 def choose(wanted: str) -> Client:
     """`go`, `python`, or `auto`: Go where there is a Go tool chain."""
-    go = os.environ.get("GO") or shutil.which("go") or shutil.which(GO_INSTALLER_DEFAULT)
+    go = find_go()
     if wanted == "python" or (wanted == "auto" and go is None):
         return _python_client()
     if go is None:
@@ -42,14 +42,22 @@ def choose(wanted: str) -> Client:
     return _go_client(go)
 
 
-def _go_client(go: str) -> Client:
-    GO_PROGRAM.parent.mkdir(exist_ok=True)
-    command = [go, "build", "-trimpath", "-o", str(GO_PROGRAM), "."]
+def find_go() -> str | None:
+    return os.environ.get("GO") or shutil.which("go") or shutil.which(GO_INSTALLER_DEFAULT)
+
+
+def build(go: str, source: Path, program: Path) -> None:
+    program.parent.mkdir(exist_ok=True)
+    command = [go, "build", "-trimpath", "-o", str(program), "."]
     built = subprocess.run(
-        command, cwd=GO_SOURCE, env={**os.environ, "CGO_ENABLED": "0"}, capture_output=True, text=True, check=False
+        command, cwd=source, env={**os.environ, "CGO_ENABLED": "0"}, capture_output=True, text=True, check=False
     )
     if built.returncode:
-        raise ProcessFailed(f"building the Go client failed:\n{built.stderr.rstrip()}")
+        raise ProcessFailed(f"building {source.name} failed:\n{built.stderr.rstrip()}")
+
+
+def _go_client(go: str) -> Client:
+    build(go, GO_SOURCE, GO_PROGRAM)
     return Client("Go", (str(GO_PROGRAM),))
 
 

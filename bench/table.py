@@ -10,6 +10,7 @@ from statistics import median
 __all__ = ["Bar", "Row", "Samples", "records", "render", "rows_for"]
 
 Samples = Mapping[str, Sequence[float]]
+_SMALL = 0.1  # a ratio with one figure that counts, rather than 0.00
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,10 @@ def _spread(row: Row, samples: Samples) -> str:
 
 def _ratio(row: Row, ours: Samples, peer: Samples) -> str:
     mine, theirs = _median(row, ours), _median(row, peer)
-    return f"{mine / theirs:.2f}" if mine is not None and theirs else "-"
+    if mine is None or not theirs:
+        return "-"
+    ratio = mine / theirs
+    return f"{ratio:.2f}" if ratio >= _SMALL else f"{ratio:.1g}"
 
 
 def _verdict(row: Row, ours: Samples, peer: Samples | None) -> str:

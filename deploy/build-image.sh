@@ -72,7 +72,7 @@ strip() { # removes what only a person or a package needs; dpkg's records of the
 }
 
 build() { # build IMAGE
-  local extras=''; [ "$1" = plugwright ] || extras='cluster metrics'
+  local extras=''; [ "$1" = plugwright ] || extras='cluster metrics nvidia'
   local arguments=(--build-arg EXTRAS="$extras" --build-arg VERSION="$version" --build-arg REVISION="$revision")
   [ -z "$base" ] || arguments+=(--build-arg BASE="$base" --build-arg BUILDER="${builder:-$base}")
   [ -z "${builder:-}" ] || arguments+=(--pull-never)

@@ -67,3 +67,16 @@ async def test_the_daemon_does_without_ssl(kubelet: TinyKubelet) -> None:
         await gpu.client.allocate(list(gpu.devices))
         mapped = {Path(line.split()[-1]).name for line in Path(f"/proc/{daemon.pid}/maps").read_text().splitlines()}
     assert not {name for name in mapped if name.startswith(("libssl", "_ssl", "libcrypto"))}
+
+
+async def test_a_node_without_gpus_does_not_pay_for_them() -> None:
+    modules = await loaded_by("import plugwright.cli.run")
+    ours = {module for module in modules if module.startswith("plugwright.plugins.nvidia.")}
+    assert ours == {"plugwright.plugins.nvidia.words"}
+    assert not modules & {"pynvml", "_hashlib"}
+
+
+async def test_gpus_are_watched_without_openssl() -> None:
+    modules = await loaded_by("import plugwright.cli.nvidia, plugwright.cli.families")
+    assert "plugwright.plugins.nvidia.plugin" in modules
+    assert not modules & {"pynvml", "_hashlib"}

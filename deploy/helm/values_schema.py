@@ -85,7 +85,20 @@ class Security(_Strict):
 
 class HostPath(_Strict):
     path: Directory
+    mount_path: OptionalDirectory = ""
     read_only: bool = False
+
+
+class Mps(_Strict):
+    enabled: bool
+    root: Directory
+    shm: OptionalDirectory
+    runtime_class_name: str
+    interval: Annotated[float, msgspec.Meta(gt=0)]
+    patience: Annotated[int, msgspec.Meta(ge=1)]
+    host_pid: bool = msgspec.field(name="hostPID")
+    privileged: bool
+    resources: Free
 
 
 class Account(_Strict):
@@ -121,6 +134,7 @@ class Values(_Strict):
     metrics: Metrics
     security: Security
     host_paths: list[HostPath]
+    mps: Mps
     service_account: Account
     resources: Free
     priority_class_name: str

@@ -3,8 +3,10 @@
 import os
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 from tests.deploy.rendered import CASES, CHART, GOLDEN, ROOT, Object, helm, objects, one
@@ -23,8 +25,25 @@ def check(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def pods(case: str) -> list[Object]:
-    return [each["spec"]["template"]["spec"] for each in objects(case) if each["kind"] == "DaemonSet"]
+def pods(case: str, component: str = "daemon") -> list[Object]:
+    return [each["spec"]["template"]["spec"] for each in daemon_sets(case, component)]
+
+
+def daemon_sets(case: str, component: str = "daemon") -> list[Object]:
+    label = "app.kubernetes.io/component"
+    sets = [each for each in objects(case) if each["kind"] == "DaemonSet"]
+    return [each for each in sets if each["metadata"]["labels"][label].startswith(component)]
+
+
+def flags_of(*command: str) -> set[str]:
+    found: click.Command = cli
+    context = cli.make_context("plugwright", [*command, "--help"], resilient_parsing=True)
+    for name in command:
+        assert isinstance(found, click.Group)
+        inner = found.get_command(context, name)
+        assert inner is not None
+        found = inner
+    return {flag for parameter in found.params for flag in parameter.opts}
 
 
 def test_the_schema_is_made_from_the_types_of_today_and_fits_the_default_values() -> None:
@@ -119,9 +138,8 @@ def test_it_sees_only_the_directories_it_works_in() -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_there_are_never_two_daemons_on_a_node(case: str) -> None:
-    for each in objects(case):
-        if each["kind"] == "DaemonSet":
-            assert each["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 0
+    for each in daemon_sets(case):
+        assert each["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 0
 
 
 def test_two_configurations_share_no_directory_but_the_kubelets() -> None:
@@ -135,13 +153,10 @@ def test_two_configurations_share_no_directory_but_the_kubelets() -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_flag_of_the_daemon_exists(case: str) -> None:
-    command = cli.get_command(cli.make_context("plugwright", ["run", "--help"], resilient_parsing=True), "run")
-    assert command is not None
-    known = {flag for parameter in command.params for flag in parameter.opts}
     for pod in pods(case):
         first, *flags = pod["containers"][0]["args"]
         assert first == "run"
-        assert {flag.partition("=")[0] for flag in flags} <= known
+        assert {flag.partition("=")[0] for flag in flags} <= flags_of("run")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -177,6 +192,54 @@ def test_the_clean_up_may_do_what_its_commands_take_and_no_more() -> None:
     assert isinstance(asked, list)
     assert rules[: len(asked)] == asked
     assert all(set(rule["resourceNames"]) <= own for rule in rules[len(asked) :])
+
+
+def test_mps_daemons_are_apart_from_the_plugin_and_changed_by_nobody_but_the_operator() -> None:
+    (daemons,) = daemon_sets("mps", "mps")
+    assert daemons["metadata"]["name"] == "plugwright-shared-mps"
+    assert daemons["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    (container,) = daemons["spec"]["template"]["spec"]["containers"]
+    first, second, *flags = container["args"]
+    assert (first, second) == ("mps", "run")
+    assert {flag.partition("=")[0] for flag in flags} <= flags_of("mps", "run")
+
+
+def test_mps_daemons_plugin_and_tenants_meet_in_directories_of_the_node() -> None:
+    (daemons,) = pods("mps", "mps")
+    places = {volume["name"]: volume["hostPath"]["path"] for volume in daemons["volumes"] if "hostPath" in volume}
+    assert places == {"mps": "/run/plugwright/mps", "shm": "/dev/shm/tenants"}
+    mounts = {mount["name"]: mount["mountPath"] for mount in daemons["containers"][0]["volumeMounts"]}
+    assert (mounts["mps"], mounts["shm"]) == ("/run/plugwright/mps", "/dev/shm")
+    shared, whole = pods("mps")
+    (seen,) = [mount for mount in shared["containers"][0]["volumeMounts"] if mount["name"] == "mps"]
+    assert seen == {"name": "mps", "mountPath": "/run/plugwright/mps", "readOnly": True}
+    assert "mps" not in {volume["name"] for volume in whole["volumes"]}
+
+
+def test_only_nodes_of_the_configuration_with_mps_have_daemons() -> None:
+    shared, _ = pods("mps")
+    (daemons,) = pods("mps", "mps")
+    for key in ("nodeSelector", "tolerations"):
+        assert daemons[key] == shared[key]
+    assert {each["containers"][0]["image"] for each in (*pods("mps"), daemons)} == {f"plugwright-tools:{__version__}"}
+
+
+MPS_WITHOUT_SENSE = {
+    "mps: {enabled: true}\nmock: {enabled: true}": "mps.enabled, but no resource is shared by MPS",
+    """
+        mps: {enabled: true, root: /srv/mps}
+        config: {resources: [{name: nvidia.com/gpu, nvidia: {share: {by: mps, replicas: 2}}}]}
+    """: 'mps.root and mps.shm are "/srv/mps" and "/dev/shm/plugwright-mps", but nvidia.com/gpu has share.mps.root',
+}
+
+
+@pytest.mark.parametrize("values", MPS_WITHOUT_SENSE)
+def test_mps_that_could_not_work_is_refused_in_plain_words(values: str, tmp_path: Path) -> None:
+    path = tmp_path / "values.yaml"
+    path.write_text(textwrap.dedent(values))
+    result = helm("template", "-f", path)
+    assert result.returncode == 1
+    assert MPS_WITHOUT_SENSE[values] in result.stderr
 
 
 def test_without_clean_up_there_is_nothing_of_it() -> None:

@@ -3,7 +3,6 @@
 Each kind of device is one key of a resource. A new kind is a struct here and a line in `_KINDS`.
 """
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +10,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from plugwright.cli import config_generic, documents
+from plugwright.cli import config_generic, config_nvidia, documents
 from plugwright.cli.config_generic import GenericKeys, HostEntry
+from plugwright.cli.config_nvidia import NvidiaEntry
 from plugwright.cli.documents import Document
+from plugwright.cli.quantities import quantity
 from plugwright.errors import ConfigError, InvalidValue
 from plugwright.model import Resource
 from plugwright.plugins.mock import Links, Mock, MockOptions
@@ -21,10 +22,6 @@ from plugwright.sdk.ears import Ears
 from plugwright.sdk.plugin import Plugin
 
 __all__ = ["Config", "ConfigFile", "MockEntry", "ResourceEntry", "effective", "load", "quantity", "read"]
-
-_QUANTITY = re.compile(r"([0-9]{1,31})([kMGTP]|[KMGTP]i)?")
-_UNITS = {unit: 1000**power for power, unit in enumerate("kMGTP", 1)}
-_UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("KMGTP", 1)}
 
 
 class MockEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -45,6 +42,7 @@ class ResourceEntry(GenericKeys, frozen=True, forbid_unknown_fields=True, kw_onl
 
     name: str
     mock: MockEntry | None = None
+    nvidia: NvidiaEntry | None = None
 
 
 class ConfigFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -65,9 +63,11 @@ class Config:
         unchanged = {entry.name: entry for entry in before.file.resources} if before is not None and alike else {}
         made, ears = [], Ears()
         for entry in self.file.resources:
+            if config_nvidia.is_family(entry.name):
+                continue  # see `families`
             kept = (serving or {}).get(entry.name) if unchanged.get(entry.name) == entry else None
             made.append(kept or _plugin(entry, self.file, ears))
-        return made
+        return config_nvidia.joined(made, (serving or {}).values())
 
 
 def load(path: Path) -> Config:
@@ -96,15 +96,13 @@ def effective(config: Config) -> Iterator[tuple[str, object, str]]:
             yield f"resources[{index}].{name}", value, _source(config.document, f"{place}.{name}")
 
 
-def quantity(text: int | str) -> int:
-    """`40Gi`, `16G` or plain bytes."""
-    if isinstance(text, int) and 0 <= text < 10**30:
-        return text
-    found = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
-    if not found:
-        shown = repr(text) if isinstance(text, str) or abs(text) < 10**30 else "a number that large"
-        raise ConfigError(f"a size looks like 40Gi, not {shown}")
-    return int(found[1]) * (_UNITS[found[2]] if found[2] else 1)
+def _flat(name: str, value: object) -> Iterator[tuple[str, object]]:
+    """Every value by its full name, those of mappings inside one by one."""
+    if not isinstance(value, msgspec.Struct):
+        yield name, value
+        return
+    for inner, each in msgspec.structs.asdict(value).items():
+        yield from _flat(f"{name}.{inner}", each)
 
 
 def _source(document: Document, place: str) -> str:
@@ -121,6 +119,7 @@ def _check(document: Document, file: ConfigFile) -> None:
             raise document.error(f"{place}.name", f"{entry.name} is a resource already in line {first}")
         seen[entry.name] = index
         _check_entry(document, index, file)
+    config_nvidia.check(document, [(entry.name, entry.nvidia) for entry in file.resources])
 
 
 def _check_entry(document: Document, index: int, file: ConfigFile) -> None:
@@ -132,7 +131,7 @@ def _check_entry(document: Document, index: int, file: ConfigFile) -> None:
         key = config_generic.hands_out(entry)[0]
         raise document.error(place, f"{kinds[0]} takes no key '{key}' beside it", key)
     try:
-        Resource(entry.name)
+        Resource(config_nvidia.name_of(entry.name, "model", "1g.10gb") if entry.nvidia else entry.name)
     except InvalidValue as error:
         raise document.error(f"{place}.name", str(error)) from error
     try:
@@ -150,8 +149,7 @@ def _values(entry: ResourceEntry) -> Iterator[tuple[str, object]]:
     if kind in config_generic.KINDS:
         yield from config_generic.values(entry, kind)
     else:
-        for name, value in msgspec.structs.asdict(getattr(entry, kind)).items():
-            yield f"{kind}.{name}", value
+        yield from _flat(kind, getattr(entry, kind))
 
 
 def _plugin(entry: ResourceEntry, file: ConfigFile, ears: Ears) -> Plugin:
@@ -187,5 +185,5 @@ def _mock(resource: str, entry: MockEntry) -> Plugin:
     return Mock(resource, options)
 
 
-_KINDS: dict[str, Callable[[str, Any], Plugin]] = {"mock": _mock}
+_KINDS: dict[str, Callable[[str, Any], Plugin]] = {"mock": _mock, "nvidia": config_nvidia.plugin}
 _ALL_KINDS = sorted((*_KINDS, *config_generic.KINDS))

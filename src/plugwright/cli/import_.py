@@ -25,6 +25,7 @@ __all__ = ["import_"]
 
 _FORMATS = {
     "gdp": "gdp",
+    "nvidia": "nvidia",
     "rdma": "rdma",
     "smarter": "smarter",
     "sriov": "sriov",

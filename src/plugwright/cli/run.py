@@ -2,15 +2,19 @@
 
 import json
 import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import click
 
 from plugwright.cli import config, logs
 from plugwright.cli.config import Config
+from plugwright.cli.names import Names, Written, names_for
 from plugwright.errors import ConfigError
 from plugwright.protocol.paths import KubeletPaths
-from plugwright.sdk.running import run_until_stopped
+from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.running import run_until_stopped, watching_file
 from plugwright.sdk.runtime import Daemon
 from plugwright.sdk.settings import Registration, Settings
 
@@ -72,19 +76,34 @@ run.params.extend(_SETTINGS)
 def _serve(path: Path, loaded: Config, values: dict[str, object]) -> None:
     logs.configure(str(values.pop("log_format")), str(values.pop("log_level")))
     settings = Settings(**{**values, "registration": Registration(values["registration"])})  # type: ignore[arg-type]
-    run_until_stopped(loaded.plugins(), settings, _Reload(path, loaded), watched=path)
+    reload = _Reload(path, loaded)
+    run_until_stopped(reload.plugins(), settings, reload, reload.watching)
 
 
 class _Reload:
     """Reads the file anew and makes the daemon serve what it says, if it is good."""
 
     def __init__(self, path: Path, loaded: Config) -> None:
-        self._path, self._loaded = path, loaded
-        self._refused = ""
+        self._path, self._refused = path, ""
+        self._names: Names = Written()
+        self._loaded = self._expanded(loaded)
+        self._stack = AsyncExitStack()
+        self._wish: Callable[[], None] = lambda: None
+
+    def plugins(self) -> list[Plugin]:
+        return self._names.adopt(self._loaded.plugins())
+
+    @asynccontextmanager
+    async def watching(self, wish: Callable[[], None]) -> AsyncIterator[None]:
+        """Wishes to be called when the file changes, or what it stands for."""
+        self._wish = wish
+        async with self._stack, watching_file(self._path, wish):
+            await self._names.follow(self._stack, self._wish)
+            yield
 
     async def __call__(self, daemon: Daemon) -> None:
         try:
-            new = config.load(self._path)
+            new = self._expanded(config.load(self._path))
         except ConfigError as error:
             if str(error) != self._refused:
                 logger.error("new configuration refused, the old one stays", extra={"error": str(error)})
@@ -93,9 +112,14 @@ class _Reload:
         self._refused = ""
         if new.file != self._loaded.file:
             serving = {name: runtime.service.plugin for name, runtime in daemon.resources.items()}
-            await daemon.apply(new.plugins(self._loaded, serving))
+            await daemon.apply(self._names.adopt(new.plugins(self._loaded, serving)))
             logger.info("configuration reloaded", extra={"resources": sorted(daemon.resources)})
         self._loaded = new
+        await self._names.follow(self._stack, self._wish)
+
+    def _expanded(self, loaded: Config) -> Config:
+        self._names = names_for(loaded, self._names)
+        return self._names.expanded(loaded)
 
 
 def _print_effective(context: click.Context, loaded: Config, style: str) -> None:

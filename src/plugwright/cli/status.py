@@ -60,23 +60,30 @@ def _resource(resource: ResourceReport, now: float) -> Iterator[str]:
     for what in ("reason", "discovery", "refused"):
         if resource[what]:
             yield f"  {what}: {resource[what]}"
+    for sharing in sorted({str(each["attributes"].get("sharing", "")) for each in resource["devices"]} - {""}):
+        yield f"  shared: {sharing}"
     yield from _table(resource["devices"], now)
 
 
 def _table(devices: Sequence[DeviceReport], now: float) -> Iterator[str]:
     if not devices:
         return
-    head = ("ID", "HEALTH", "NUMA", "SINCE", "REASON")
-    rows = [
-        (each["id"], each["health"], ",".join(map(str, each["numa"])) or "-", _age(now - each["since"]), each["reason"])
-        for each in devices
-    ]
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(4)]
+    shares = any("sharing" in each["attributes"] for each in devices)
+    head = ["ID", "HEALTH", "NUMA", *(["MEMORY"] if shares else []), "SINCE", "REASON"]
+    rows = [[*_cells(each, shares), _age(now - each["since"]), each["reason"]] for each in devices]
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head) - 1)]
     for row in (head, *rows):
         padded = [f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)]
         if row[1] in _COLOURS:
             padded[1] = click.style(padded[1], fg=_COLOURS[row[1]])
-        yield f"  {'  '.join([*padded, row[4]])}".rstrip()
+        yield f"  {'  '.join([*padded, row[-1]])}".rstrip()
+
+
+def _cells(device: DeviceReport, shares: bool) -> list[str]:
+    memory = device["attributes"].get("memory")
+    shown = f"{memory / 2**30:.3g}Gi" if isinstance(memory, int) and memory else "-"
+    numa = ",".join(map(str, device["numa"])) or "-"
+    return [device["id"], device["health"], numa, *([shown] if shares else [])]
 
 
 def _age(seconds: float) -> str:

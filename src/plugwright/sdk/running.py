@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.runtime import Daemon, checked
 from plugwright.sdk.settings import Settings
 
-__all__ = ["run", "run_until_stopped", "serving"]
+__all__ = ["run", "run_until_stopped", "serving", "watching_file"]
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +26,7 @@ _STOP_LIMIT = 0.9  # seconds from the signal to the end, whatever plugin code do
 _SETTLE = 0.1  # an editor needs more than one step to write a file
 
 Reload = Callable[[Daemon], Awaitable[None]]
+Watching = Callable[[Callable[[], None]], AbstractAsyncContextManager[None]]
 
 
 def run(*plugins: Plugin, settings: Settings | None = None) -> None:
@@ -42,17 +43,17 @@ def run(*plugins: Plugin, settings: Settings | None = None) -> None:
 
 
 def run_until_stopped(
-    plugins: Iterable[Plugin], settings: Settings, reload: Reload, watched: Path | None = None
+    plugins: Iterable[Plugin], settings: Settings, reload: Reload, watching: Watching | None = None
 ) -> None:
-    """`reload` is called, in the daemon's event loop, on SIGHUP and when the file `watched` may have changed."""
+    """`reload` is called, in the daemon's event loop, on SIGHUP and when `watching` wishes for it."""
 
     async def main() -> None:
         wishes = _Wishes()
         async with AsyncExitStack() as stack:
             stack.enter_context(_signals(wishes, last_resort))
             daemon = await stack.enter_async_context(serving(*plugins, settings=settings))
-            if watched is not None:
-                await stack.enter_async_context(_watching(watched, wishes))
+            if watching is not None:
+                await stack.enter_async_context(watching(wishes.wish))
             await _grant(wishes, reload, daemon)
 
     with _LastResort() as last_resort:
@@ -111,6 +112,10 @@ class _Wishes:
     reload: bool = False
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
+    def wish(self) -> None:
+        self.reload = True
+        self.news.set()
+
 
 async def _grant(wishes: _Wishes, reload: Reload, daemon: Daemon) -> None:
     while not wishes.stop:
@@ -122,13 +127,9 @@ async def _grant(wishes: _Wishes, reload: Reload, daemon: Daemon) -> None:
 
 
 @asynccontextmanager
-async def _watching(path: Path, wishes: _Wishes) -> AsyncIterator[None]:
+async def watching_file(path: Path, wish: Callable[[], None]) -> AsyncIterator[None]:
     """Wishes for a reload when something happens to the file, or beside it: ConfigMaps change by a link there."""
     loop = asyncio.get_running_loop()
-
-    def wish() -> None:
-        wishes.reload = True
-        wishes.news.set()
 
     async with AsyncExitStack() as stack:
         for place in sorted({path.absolute().parent, path.resolve().parent}):

@@ -11,13 +11,18 @@ from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar
 
-__all__ = ["in_thread", "iterate_in_thread"]
+__all__ = ["begin_in_thread", "in_thread", "iterate_in_thread"]
 
 T = TypeVar("T")
 
 
 async def in_thread(name: str, function: Callable[[], T]) -> T:
     """The result of `function`, called in a thread of its own."""
+    return await begin_in_thread(name, function)
+
+
+def begin_in_thread(name: str, function: Callable[[], T]) -> "asyncio.Future[T]":
+    """The same for whoever does not wait for it at once, or at all."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
 
@@ -29,7 +34,7 @@ async def in_thread(name: str, function: Callable[[], T]) -> T:
         _tell(loop, settle)
 
     threading.Thread(target=work, name=name, daemon=True).start()
-    return await outcome
+    return outcome
 
 
 async def iterate_in_thread(name: str, iterate: Callable[[], Iterable[T]]) -> AsyncGenerator[T, None]:

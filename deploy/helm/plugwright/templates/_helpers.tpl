@@ -69,3 +69,40 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end -}}
 {{- toJson $instances -}}
 {{- end -}}
+
+{{/* Whether a configuration shares GPUs by MPS: empty if not, or else "yes". */}}
+{{- define "plugwright.mps" -}}
+{{- $found := "" -}}
+{{- range .resources -}}
+{{- if eq (dig "nvidia" "share" "by" "" .) "mps" -}}
+{{- $found = "yes" -}}
+{{- end -}}
+{{- end -}}
+{{- $found -}}
+{{- end -}}
+
+{{/* Daemons, plugin and tenants meet in directories of the node: the file and the chart must mean the same ones. */}}
+{{- define "plugwright.mpsPlaces" -}}
+{{- $mps := .root.Values.mps -}}
+{{- range .config.resources -}}
+{{- $own := dig "nvidia" "share" "mps" dict . -}}
+{{- if eq (dig "nvidia" "share" "by" "" .) "mps" -}}
+{{- $root := dig "root" "/run/plugwright/mps" $own -}}
+{{- $shm := dig "shm" "/dev/shm/plugwright-mps" $own -}}
+{{- if or (ne $root $mps.root) (ne $shm $mps.shm) -}}
+{{- fail (printf "mps.root and mps.shm are %q and %q, but %s has share.mps.root %q and shm %q" $mps.root $mps.shm .name $root $shm) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Whether a configuration serves NVIDIA GPUs: empty if not, or else "yes". */}}
+{{- define "plugwright.nvidia" -}}
+{{- $found := "" -}}
+{{- range .resources -}}
+{{- if hasKey . "nvidia" -}}
+{{- $found = "yes" -}}
+{{- end -}}
+{{- end -}}
+{{- $found -}}
+{{- end -}}

@@ -1,0 +1,3 @@
+module plugwright/bench/rule
+
+go 1.26.0

@@ -1,0 +1,213 @@
+"""The plugins that the operator's file asks for, for NVIDIA GPUs.
+
+Those of one file share what watches the machine, so that it is watched once and each device is offered once. Loaded
+only where there are such resources: a node without GPUs does not pay for it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from plugwright.cli import config_nvidia, config_sharing
+from plugwright.cli.config_nvidia import NvidiaEntry, NvidiaHealth, NvidiaPattern, NvidiaShare
+from plugwright.cli.documents import Document
+from plugwright.cli.quantities import quantity
+from plugwright.errors import ConfigError
+from plugwright.plugins.nvidia.gpus import Driver
+from plugwright.plugins.nvidia.health import Action, Rules
+from plugwright.plugins.nvidia.isolation import Isolation, Unconfined
+from plugwright.plugins.nvidia.machines import load
+from plugwright.plugins.nvidia.mps.tenancy import Mps
+from plugwright.plugins.nvidia.nvml import Nvml
+from plugwright.plugins.nvidia.options import Features, Options, Places
+from plugwright.plugins.nvidia.plugin import Nvidia
+from plugwright.plugins.nvidia.selection import Mig, Pattern, Selection, chosen, overlaps
+from plugwright.plugins.nvidia.sharing import By, Share
+from plugwright.plugins.nvidia.simulation import Simulation
+from plugwright.plugins.nvidia.vgpu import Vgpu
+from plugwright.plugins.nvidia.watch import Pace, Watch
+from plugwright.sdk.plugin import Plugin
+
+__all__ = ["check", "driver_of", "isolation_of", "joined", "members", "options_of", "plugin", "watch", "watches_of"]
+
+
+def options_of(entry: NvidiaEntry) -> Options:
+    """What the plugin is told; ConfigError where the keys do not go together."""
+    strategies = entry.strategy if isinstance(entry.strategy, list) else [entry.strategy]
+    if not strategies:
+        raise ConfigError("strategy: a container needs at least one way to get its GPUs")
+    return Options(
+        selection=_selection(entry),
+        share=_share(entry.share) if entry.share else None,
+        strategies=tuple(dict.fromkeys(strategies)),
+        ids=entry.ids,
+        confine=entry.confine == "cdi",
+        packed=config_sharing.packed(entry),
+        write_specs=entry.cdi.write,
+        annotation_prefix=entry.cdi.annotations,
+        features=_features(entry),
+        places=_places(entry),
+        rules=_rules(entry.health),
+    )
+
+
+def _selection(entry: NvidiaEntry) -> Selection:
+    include, exclude = _pattern(entry.select), _pattern(entry.exclude)
+    if (include.profile or exclude.profile) and entry.mig is Mig.NONE:
+        raise ConfigError("a MIG profile is selected with `mig: mixed` or `mig: single`")
+    return Selection(include=include, exclude=exclude, mig=entry.mig)
+
+
+def _pattern(entry: NvidiaPattern) -> Pattern:
+    return Pattern(
+        index=_texts(entry.index),
+        uuid=_texts(entry.uuid),
+        pci=_texts(entry.pci),
+        model=_texts(entry.model),
+        profile=_texts(entry.profile),
+        least=quantity(entry.least),
+        most=quantity(entry.most),
+    )
+
+
+def _texts(values: int | str | Iterable[int | str]) -> tuple[str, ...]:
+    return tuple(map(str, [values] if isinstance(values, int | str) else values))
+
+
+def _share(entry: NvidiaShare) -> Share:
+    return Share(
+        by=entry.by,
+        replicas=entry.replicas,
+        memory=quantity(entry.memory),
+        percent=entry.percent,
+        most=entry.most,
+    )
+
+
+def _features(entry: NvidiaEntry) -> Features:
+    return Features(
+        gdrcopy=entry.gdrcopy,
+        gds=entry.gds,
+        mofed=entry.mofed,
+        imex=tuple(sorted(set(entry.imex.channels))),
+        imex_required=entry.imex.required,
+    )
+
+
+def _places(entry: NvidiaEntry) -> Places:
+    driver = entry.driver
+    for path in (driver.root, driver.host or "/", driver.dev or "/", entry.cdi.dir, *driver.libraries):
+        if not path.startswith("/"):
+            raise ConfigError(f"a directory is an absolute path, not {path!r}")
+    return Places(
+        root=Path(driver.root),
+        host_root=Path(driver.host or driver.root),
+        dev_root=Path(driver.dev or "/"),
+        cdi=Path(entry.cdi.dir),
+        libraries=tuple(driver.libraries),
+        vendor=entry.cdi.vendor,
+    )
+
+
+def _rules(entry: NvidiaHealth) -> Rules:
+    return Rules(
+        xids=_xids(entry.xids),
+        other=entry.other,
+        quiet=entry.quiet,
+        ecc=entry.ecc,
+        pending=entry.pending,
+        unwatched=entry.unwatched,
+        off=not entry.checks,
+    )
+
+
+def _xids(entries: Mapping[str, Action]) -> dict[int, Action]:
+    for code in entries:
+        if not code.isdecimal():
+            raise ConfigError(f"xids names its codes in quotes, as in '94': reset, not {code!r}")
+    return {int(code): action for code, action in entries.items()}
+
+
+def plugin(resource: str, entry: NvidiaEntry) -> Nvidia:
+    options = options_of(entry)
+    return Nvidia(resource, options, watch(entry), isolation_of(resource, entry, options))
+
+
+def isolation_of(resource: str, entry: NvidiaEntry, options: Options) -> Isolation:
+    """How the tenants of one device are kept apart."""
+    if entry.share is None or options.share is None:
+        return Unconfined(resource, None)
+    config_sharing.check(resource, entry)
+    match options.share.by:
+        case By.MPS:
+            return Mps(resource, options.share, config_sharing.mps_options(entry.share))
+        case By.VGPU:
+            return Vgpu(resource, options.share, config_sharing.vgpu_options(entry.share))
+        case By.TIME_SLICING:
+            return Unconfined(resource, options.share)
+
+
+def joined(plugins: Sequence[Plugin], watches: Sequence[Watch]) -> list[Plugin]:
+    """The same plugins, those of one machine with one watch: one of `watches`, which may be in use, or the first's."""
+    known = {watch.driver.name: watch for watch in watches}
+    for each in plugins:
+        if isinstance(each, Nvidia):
+            shared = known.setdefault(each.watch.driver.name, each.watch)
+            if shared is not each.watch:
+                shared.pace = replace(shared.pace, rescan=min(shared.pace.rescan, each.watch.pace.rescan))
+                each.watch = shared
+    return list(plugins)
+
+
+def watches_of(plugins: Iterable[Plugin]) -> list[Watch]:
+    return [each.watch for each in plugins if isinstance(each, Nvidia)]
+
+
+def members(name: str, family: NvidiaEntry, watch: Watch) -> dict[str, NvidiaEntry]:
+    """The resources that a family stands for on this machine, by their names."""
+    gpus = watch.view.reading.gpus if watch.view else ()
+    found = {}
+    for unit in chosen(gpus, options_of(family).selection):
+        model, profile = unit.gpu.model, unit.mig.profile if unit.mig else ""
+        select = msgspec.structs.replace(
+            family.select,
+            model=_literal(model) if "{model}" in name else family.select.model,
+            profile=_literal(profile) if "{profile}" in name else family.select.profile,
+        )
+        found[config_nvidia.name_of(name, model, profile)] = msgspec.structs.replace(family, select=select)
+    return found
+
+
+def _literal(text: str) -> str:
+    """A pattern for this very text."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text)
+
+
+def check(document: Document, entries: Sequence[tuple[str, NvidiaEntry | None]]) -> None:
+    """Finds devices that two resources ask for, as far as that can be known without the machine."""
+    machines: dict[object, dict[str, Selection]] = {}
+    for index, (name, entry) in enumerate(entries):
+        if entry is None:
+            continue
+        known = machines.setdefault((entry.simulate, entry.driver.root), {})
+        asked = options_of(config_nvidia.whole_family(name, entry)).selection
+        for other in [name for name, selection in known.items() if selection == asked]:
+            raise document.error(f"$.resources[{index}].nvidia", f"asks for the same devices as {other}")
+        known[name] = asked
+        _check_simulated(document, f"$.resources[{index}].nvidia", entry.simulate, known)
+
+
+def _check_simulated(document: Document, place: str, simulate: str, known: Mapping[str, Selection]) -> None:
+    if simulate:
+        for uuid, askers in overlaps(load(simulate).gpus, known).items():
+            raise document.error(place, f"{uuid} is asked for by {' and '.join(askers)}")
+
+
+def driver_of(entry: NvidiaEntry) -> Driver:
+    return Simulation(entry.simulate) if entry.simulate else Nvml(Path(entry.driver.root))
+
+
+def watch(entry: NvidiaEntry) -> Watch:
+    return Watch(driver_of(entry), Pace(rescan=entry.rescan))

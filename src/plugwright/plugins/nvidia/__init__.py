@@ -1,0 +1,1 @@
+"""NVIDIA GPUs: found, kept honest, shared, chosen by their links. Its modules are the interface."""

@@ -1,0 +1,62 @@
+"""Names that are found out: `plugwright run` serves a resource for each model or MIG profile that the machine has."""
+
+from pathlib import Path
+
+import pytest
+from tests.cli.processes import Node
+
+from plugwright.plugins.nvidia import machines
+from tiny_kubelet import TinyKubelet
+
+CUT = machines.load("dgx-a100-mig").gpus
+FILE = """
+resources:
+  - name: nvidia.com/gpu
+    nvidia: {simulate: dgx-a100-mig, mig: mixed}
+  - name: "nvidia.com/mig-{profile}"
+    nvidia: {simulate: dgx-a100-mig, mig: mixed}
+"""
+
+
+@pytest.fixture
+def node(root: Path) -> Node:
+    node = Node(root)
+    node.config.parent.mkdir()
+    return node
+
+
+async def test_each_profile_is_a_resource(kubelet: TinyKubelet, node: Node) -> None:
+    node.config.write_text(FILE)
+    async with node.daemon():
+        await kubelet.endpoint("nvidia.com/gpu", 3)
+        await kubelet.endpoint("nvidia.com/mig-1g.5gb", 14)
+        await kubelet.endpoint("nvidia.com/mig-2g.10gb", 3)
+        await kubelet.endpoint("nvidia.com/mig-3g.20gb", 2)
+
+
+async def test_a_new_profile_is_a_new_resource_and_an_old_one_stays(kubelet: TinyKubelet, node: Node) -> None:
+    node.config.write_text(FILE)
+    async with node.daemon():
+        gone = await kubelet.endpoint("nvidia.com/mig-3g.20gb", 2)
+        ask = ("nvidia", "simulate", "mig", CUT[2].mig[0].uuid, "profiles=4g.20gb,1g.5gb+me")
+        assert (await node.ask(*ask)).code == 0
+        await kubelet.endpoint("nvidia.com/mig-4g.20gb", 1)
+        await kubelet.endpoint("nvidia.com/mig-1g.5gb.me", 1)
+        for device in gone.devices:
+            await kubelet.health("nvidia.com/mig-3g.20gb", device, "Unhealthy")
+
+
+async def test_each_model_is_a_resource(kubelet: TinyKubelet, node: Node) -> None:
+    node.config.write_text('resources: [{name: "nvidia.com/{model}", nvidia: {simulate: t4}}]')
+    async with node.daemon():
+        await kubelet.endpoint("nvidia.com/tesla-t4", 4)
+
+
+async def test_a_family_can_be_added_to_a_file(kubelet: TinyKubelet, node: Node) -> None:
+    node.config.write_text("resources: [{name: nvidia.com/gpu, nvidia: {simulate: t4, select: {index: 0}}}]")
+    async with node.daemon():
+        await kubelet.endpoint("nvidia.com/gpu", 1)
+        others = '{name: "nvidia.com/{model}", nvidia: {simulate: t4, exclude: {index: 0}}}'
+        first = "{name: nvidia.com/gpu, nvidia: {simulate: t4, select: {index: 0}}}"
+        node.config.write_text(f"resources: [{first}, {others}]")
+        await kubelet.endpoint("nvidia.com/tesla-t4", 3)

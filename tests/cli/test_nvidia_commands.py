@@ -1,0 +1,93 @@
+"""`plugwright nvidia`: what happens to a simulated machine is seen by the kubelet, and an operator can overrule."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.cli.processes import Ended, Node, ended, python
+
+from plugwright import Settings, serving
+from plugwright.cli import config
+from plugwright.plugins.nvidia import machines
+from plugwright.sdk import cdi
+from tiny_kubelet import Endpoint, TinyKubelet
+
+T4 = [gpu.uuid for gpu in machines.load("t4").gpus]
+FILE = """
+resources:
+  - name: nvidia.com/gpu
+    nvidia: {simulate: t4, exclude: {index: 3}, rescan: 3600}
+  - name: nvidia.com/gpu-shared
+    nvidia: {simulate: t4, select: {index: 3}, share: {replicas: 2}, rescan: 3600}
+"""
+
+
+@pytest.fixture
+def node(root: Path) -> Node:
+    return Node(root)
+
+
+@asynccontextmanager
+async def a_machine(kubelet: TinyKubelet, settings: Settings, node: Node) -> AsyncIterator[Endpoint]:
+    path = node.root / "plugwright.yaml"
+    path.write_text(FILE)
+    plugins = config.load(path).plugins()
+    async with serving(*plugins, settings=replace(settings, control_socket=node.control)):
+        await kubelet.endpoint("nvidia.com/gpu-shared", 2)
+        yield await kubelet.endpoint("nvidia.com/gpu", 3)
+
+
+async def test_a_gpu_is_lost_and_comes_back(kubelet: TinyKubelet, settings: Settings, node: Node) -> None:
+    async with a_machine(kubelet, settings, node):
+        assert await node.ask("nvidia", "simulate", "lose", "1") == Ended(0, f"{T4[1]} is lost\n", "")
+        await kubelet.health("nvidia.com/gpu", T4[1], "Unhealthy")
+        assert (await node.ask("nvidia", "simulate", "reset", T4[1])).code == 0
+        await kubelet.health("nvidia.com/gpu", T4[1], "Healthy")
+
+
+async def test_an_operator_overrules(kubelet: TinyKubelet, settings: Settings, node: Node) -> None:
+    async with a_machine(kubelet, settings, node):
+        share = f"{T4[3]}::0"
+        assert (await node.ask("nvidia", "simulate", "ecc", share, "count=2")).code == 0
+        await kubelet.health("nvidia.com/gpu-shared", share, "Unhealthy")
+        assert (await node.ask("nvidia", "simulate", "reset", "3")).code == 0
+        await kubelet.health("nvidia.com/gpu-shared", share, "Healthy")
+        forgiven = await node.ask("nvidia", "recover", share)
+        assert forgiven == Ended(0, f"{T4[3]}: what has happened to it is forgotten\n", "")
+
+
+async def test_the_driver_goes_for_all_resources_of_the_machine(
+    kubelet: TinyKubelet, settings: Settings, node: Node
+) -> None:
+    async with a_machine(kubelet, settings, node):
+        assert (await node.ask("nvidia", "simulate", "driver", "state=gone")).code == 0
+        await kubelet.health("nvidia.com/gpu", T4[0], "Unhealthy")
+        await kubelet.health("nvidia.com/gpu-shared", f"{T4[3]}::1", "Unhealthy")
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("recover", "9"), "no resource has a GPU '9'"),
+        (("simulate", "dance", "1"), "a simulated machine takes"),
+        (("simulate", "xid", "1", "xid=many"), "xid is a number"),
+    ],
+)
+async def test_what_cannot_be_done_is_said(
+    kubelet: TinyKubelet, settings: Settings, node: Node, words: tuple[str, ...], text: str
+) -> None:
+    async with a_machine(kubelet, settings, node):
+        done = await node.ask("nvidia", *words)
+    assert done.code == 1
+    assert text in done.err
+
+
+async def test_specs_that_were_left_are_removed_and_no_others(tmp_path: Path) -> None:
+    edits = cdi.ContainerEdits(env={"A": "b"})
+    ours = cdi.SpecDirectory(tmp_path, "plugwright-nvidia").write(cdi.Spec("a.com/gpu", [cdi.Device("0", edits)]))
+    other = cdi.SpecDirectory(tmp_path, "other").write(cdi.Spec("a.com/gpu", [cdi.Device("1", edits)]))
+    done = await ended(python("-m", "plugwright", "nvidia", "clean", "--cdi-dir", tmp_path))
+    assert done == Ended(0, f"removed {ours}\n", "")
+    assert list(tmp_path.iterdir()) == [other]

@@ -1,0 +1,109 @@
+"""Shares of GPUs as an operator's file asks for them, through the daemon to a kubelet."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from tests.cli.processes import Node
+
+from plugwright.cli import config
+from plugwright.cli.config_nvidia import NvidiaShare
+from plugwright.model import PreferenceRequest
+from tiny_kubelet import TinyKubelet
+
+PAGE = Path(__file__).parents[2] / "docs" / "nvidia-sharing.md"
+BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+RESOURCE = "nvidia.com/gpu-small"
+
+
+@pytest.fixture
+def node(root: Path) -> Node:
+    return Node(root)
+
+
+def configure(node: Node, share: dict[str, object], **more: object) -> None:
+    nvidia = {"simulate": "hgx-h100", "share": share, **more}
+    node.config.parent.mkdir(exist_ok=True)
+    node.config.write_text(json.dumps({"resources": [{"name": RESOURCE, "nvidia": nvidia}]}))
+
+
+async def report(node: Node) -> dict[str, Any]:
+    (resource,) = json.loads((await node.ask("status", "-o", "json")).out)["resources"]
+    assert isinstance(resource, dict)
+    return resource
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_what_the_page_shows_is_a_file_that_we_take(block: str) -> None:
+    content = yaml.safe_load(block)
+    if "resources" in content:
+        msgspec.convert(content, config.ConfigFile, strict=True)
+    else:
+        msgspec.convert(content["share"], NvidiaShare, strict=True)
+
+
+async def test_a_vgpu_share_brings_its_limits_along(node: Node, kubelet: TinyKubelet) -> None:
+    library = node.root / "libvgpu.so"
+    library.touch()
+    places = {"library": str(library), "root": str(node.root / "vgpu"), "locks": str(node.root / "locks")}
+    configure(node, {"by": "vgpu", "memory": "10Gi", "vgpu": places})
+    async with node.daemon():
+        gpu = await kubelet.endpoint(RESOURCE, 7 * 8)
+        first, second = [each for each in gpu.devices if "::10240m-14c-" in each][:2]
+        [answer] = await gpu.client.allocate([first, second])
+        shown = await report(node)
+    assert answer.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "20480m"
+    limits = {mount.container_path: mount for mount in answer.mounts}["/overrideEnv"]
+    assert limits.read_only
+    assert "CUDA_DEVICE_MEMORY_LIMIT_0=20480m\n" in Path(limits.host_path).read_text()
+    facts = shown["devices"][0]["attributes"]
+    assert (facts["memory"], facts["percent"]) == (10 * 2**30, 14)
+    assert facts["sharing"].startswith("vgpu, not confined")
+
+
+@pytest.mark.parametrize(
+    ("share", "prefer", "gpus"),
+    [
+        ({"by": "mps", "replicas": 4, "most": 3}, None, 1),
+        ({"by": "mps", "replicas": 4, "most": 3}, "spread", 3),
+        ({"by": "vgpu", "replicas": 4}, None, 1),
+        ({"by": "time-slicing", "replicas": 4}, None, 3),
+        ({"by": "time-slicing", "replicas": 4}, "packed", 1),
+    ],
+)
+async def test_units_that_make_a_larger_share_are_of_one_gpu(
+    node: Node, kubelet: TinyKubelet, share: dict[str, object], prefer: str | None, gpus: int
+) -> None:
+    configure(node, share, **({"prefer": prefer} if prefer else {}))
+    async with node.daemon():
+        gpu = await kubelet.endpoint(RESOURCE, 32)
+        [chosen] = await gpu.client.prefer(PreferenceRequest(tuple(gpu.devices), (), 3))
+    assert len({each.partition("::")[0] for each in chosen}) == gpus
+
+
+async def test_time_sliced_memory_is_told_to_the_container_too(node: Node, kubelet: TinyKubelet) -> None:
+    configure(node, {"replicas": 2, "most": 1})
+    async with node.daemon():
+        gpu = await kubelet.endpoint(RESOURCE, 16)
+        first, *_ = gpu.devices
+        [answer] = await gpu.client.allocate([first])
+        shown = await report(node)
+    told = {device["attributes"]["memory"] for device in shown["devices"]}
+    assert {int(answer.env["PLUGWRIGHT_GPU_MEMORY"])} == told
+
+
+async def test_units_beyond_what_the_kubelet_takes_are_refused_with_a_proposal(
+    node: Node, kubelet: TinyKubelet
+) -> None:
+    configure(node, {"memory": "1Mi"})
+    async with node.daemon() as daemon:
+        line = await daemon.err.until("the kubelet takes 4,194,304")
+    proposed = re.search(r"try memory: (\d+Mi)", line)
+    assert proposed
+    configure(node, {"memory": proposed[1]})
+    async with node.daemon():
+        await kubelet.endpoint(RESOURCE)

@@ -1,0 +1,274 @@
+"""Control daemons are started with their limits, looked after, restarted, and what they are is said in a file."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.plugins.nvidia.mps_node import MpsNode, becomes, gpu
+
+from plugwright.errors import ConfigError, PluginError
+from plugwright.plugins.nvidia.gpus import ComputeMode
+from plugwright.plugins.nvidia.mps import state
+from plugwright.plugins.nvidia.mps.control import without_cuda
+from plugwright.plugins.nvidia.mps.plan import Clients, DaemonPlan, Mode
+from plugwright.plugins.nvidia.mps.state import Condition, ResourceState
+from plugwright.plugins.nvidia.mps.supervisor import Supervisor
+
+FIRST, SECOND = gpu(0).uuid, gpu(1).uuid
+QUARTER = DaemonPlan(size=1, percent=25, memory=((FIRST, 20480), (SECOND, 20481)))
+HALF = DaemonPlan(size=2, percent=50, memory=((FIRST, 40960), (SECOND, 40962)))
+
+
+@pytest.fixture
+def node(root: Path) -> MpsNode:
+    return MpsNode(root)
+
+
+async def test_each_size_has_a_daemon_with_its_limits(node: MpsNode) -> None:
+    async with node.supervised([QUARTER, HALF]) as supervisor:
+        await becomes(supervisor, Condition.READY)
+        for plan, percent, memory in ((QUARTER, "25.0", "20G"), (HALF, "50.0", "40G")):
+            control = node.control(plan)
+            assert await control.ask("get_default_active_thread_percentage") == percent
+            assert await control.ask("get_default_device_pinned_mem_limit 1") == memory
+
+
+def test_nothing_of_our_own_environment_loosens_a_limit() -> None:
+    ours = {"PATH": "/bin", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100", "NVIDIA_VISIBLE_DEVICES": "all"}
+    assert without_cuda(ours) == {"PATH": "/bin"}
+
+
+async def test_a_daemon_sees_its_gpus_and_its_limits_from_the_start(node: MpsNode) -> None:
+    async with node.supervised([QUARTER]) as supervisor:
+        await becomes(supervisor, Condition.READY)
+        seen = (node.place.log(1) / "environment").read_text().splitlines()
+    cuda = [line for line in seen if line.startswith("CUDA_")]
+    assert cuda == [
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25",
+        f"CUDA_MPS_LOG_DIRECTORY={node.place.log(1)}",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=20480M,1=20481M",
+        f"CUDA_MPS_PIPE_DIRECTORY={node.place.pipe(1)}",
+        f"CUDA_VISIBLE_DEVICES={FIRST},{SECOND}",
+    ]
+
+
+async def test_the_file_says_what_the_supervisor_knows(node: MpsNode) -> None:
+    async with node.supervised([QUARTER]) as supervisor:
+        await becomes(supervisor, Condition.READY)
+        assert state.read(node.place.state) == supervisor.state.value
+    written = state.read(node.place.state)
+    assert written is not None
+    assert [each.condition for each in written.daemons] == [Condition.STOPPED]
+
+
+async def test_every_probe_is_seen_in_the_file(node: MpsNode) -> None:
+    async with node.supervised([QUARTER]) as supervisor:
+        first = await becomes(supervisor, Condition.READY)
+        async with asyncio.timeout(30):
+            later = await supervisor.state.until(lambda each: each.beat > first.beat)
+        assert later.daemons == first.daemons
+
+
+async def test_a_daemon_that_is_killed_is_started_again_with_its_limits(node: MpsNode) -> None:
+    async with node.supervised([QUARTER]) as supervisor:
+        await becomes(supervisor, Condition.READY)
+        node.kill(1)
+        down = await becomes(supervisor, Condition.DOWN, "ended with signal 9")
+        assert down.daemons[0].restarts == 1
+        await becomes(supervisor, Condition.READY)
+        assert await node.control(QUARTER).ask("get_default_active_thread_percentage") == "25.0"
+
+
+async def test_servers_do_not_outlive_their_daemon(node: MpsNode) -> None:
+    async with node.supervised([QUARTER]) as supervisor:
+        await becomes(supervisor, Condition.READY)
+        await node.control(QUARTER).ask("start_server -uid 0")
+        async with asyncio.timeout(30):
+            known = await supervisor.state.until(lambda each: bool(each.daemons[0].servers))
+        (server,) = known.daemons[0].servers
+        node.kill(1)
+        await becomes(supervisor, Condition.DOWN)
+        await becomes(supervisor, Condition.READY)
+    assert not _runs(server)
+
+
+async def test_a_daemon_that_hangs_is_down_at_once_and_restarted_later(node: MpsNode) -> None:
+    habits = replace(node.habits, timeout=0.5, patience=2, grace=0.5)
+    async with node.supervised([QUARTER], habits) as supervisor:
+        ready = await becomes(supervisor, Condition.READY)
+        node.fault(1, "hang").touch()
+        hanging = await becomes(supervisor, Condition.DOWN, "no answer to")
+        assert _restarts(hanging) == _restarts(ready)
+        await becomes(supervisor, Condition.DOWN, ", 2 times")
+        node.fault(1, "hang").unlink()
+        assert _restarts(await becomes(supervisor, Condition.READY)) > _restarts(ready)
+
+
+async def test_a_daemon_that_answers_again_is_not_restarted(node: MpsNode) -> None:
+    habits = replace(node.habits, timeout=0.5, patience=1000)
+    async with node.supervised([QUARTER], habits) as supervisor:
+        ready = await becomes(supervisor, Condition.READY)
+        node.fault(1, "hang").touch()
+        await becomes(supervisor, Condition.DOWN)
+        node.fault(1, "hang").unlink()
+        assert _restarts(await becomes(supervisor, Condition.READY)) == _restarts(ready)
+
+
+async def test_why_a_daemon_does_not_start_is_said(node: MpsNode) -> None:
+    node.fault(1, "refuse").parent.mkdir(parents=True)
+    node.fault(1, "refuse").touch()
+    async with node.supervised([QUARTER]) as supervisor:
+        await becomes(supervisor, Condition.DOWN, "status 1: An instance of this daemon is already running")
+        node.fault(1, "refuse").unlink()
+        await becomes(supervisor, Condition.READY)
+
+
+async def test_a_program_that_is_not_there_is_said(node: MpsNode) -> None:
+    habits = replace(node.habits, program=str(node.root / "missing"))
+    async with node.supervised([QUARTER], habits) as supervisor:
+        await becomes(supervisor, Condition.DOWN, "missing: No such file or directory")
+
+
+async def test_a_server_in_fault_takes_no_new_clients_and_is_not_restarted(node: MpsNode) -> None:
+    async with node.supervised([QUARTER]) as supervisor:
+        await becomes(supervisor, Condition.READY)
+        await node.control(QUARTER).ask("start_server -uid 0")
+        node.fault(1, "fault").touch()
+        await becomes(supervisor, Condition.FAULT, "is in FAULT: a client's fault")
+        node.fault(1, "fault").unlink()
+        assert (await becomes(supervisor, Condition.READY)).daemons[0].restarts == 0
+
+
+@pytest.mark.parametrize(
+    "command", ["set_default_active_thread_percentage 100", "set_default_device_pinned_mem_limit 0 79000M"]
+)
+async def test_a_limit_that_somebody_loosens_is_set_again(node: MpsNode, command: str) -> None:
+    async with node.supervised([QUARTER]) as supervisor:
+        await becomes(supervisor, Condition.READY)
+        await node.control(QUARTER).ask("start_server -uid 0")
+        await node.control(QUARTER).ask(command)
+        async with asyncio.timeout(30):
+            await supervisor.state.until(lambda each: each.daemons[0].corrections == 1)
+        assert await node.control(QUARTER).loosened(QUARTER) == ""
+        assert len((await node.control(QUARTER).ask("set_by_server")).splitlines()) == 3
+
+
+async def test_tenants_of_any_user_may_reach_their_daemon(node: MpsNode) -> None:
+    habits = replace(node.habits, clients=Clients.ALL_USERS)
+    async with node.supervised([QUARTER], habits) as supervisor:
+        await becomes(supervisor, Condition.READY)
+        assert (node.place.pipe(1) / "arguments").read_text() == "-f -M"
+        assert node.place.pipe(1).stat().st_mode & 0o7777 == 0o1777
+
+
+async def test_tenants_of_any_user_may_share_memory_with_mps(node: MpsNode) -> None:
+    shm = node.root / "shm"
+    shm.mkdir(mode=0o755)
+    async with node.supervised([QUARTER], replace(node.habits, shm=shm)) as supervisor:
+        await becomes(supervisor, Condition.READY)
+    assert shm.stat().st_mode & 0o7777 == 0o1777
+
+
+async def test_two_do_not_look_after_one_resource(node: MpsNode) -> None:
+    async with node.supervised([QUARTER]) as supervisor:
+        await becomes(supervisor, Condition.READY)
+        with pytest.raises(ConfigError, match="another process looks after the MPS daemons of"):
+            await Supervisor(node.place, [QUARTER], node.habits).run()
+        await becomes(supervisor, Condition.READY)
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_a_daemon_left_over_is_ended_first(node: MpsNode, hangs: bool) -> None:
+    control = node.control(QUARTER)
+    control.pipe.mkdir(parents=True)
+    control.log.mkdir(parents=True)
+    left = await asyncio.create_subprocess_exec(control.program, "-f", env=control.environment, start_new_session=True)
+    await _until_it_answers(node)
+    if hangs:
+        node.fault(1, "hang").touch()
+    async with node.supervised([QUARTER], replace(node.habits, timeout=1.0)) as supervisor:
+        async with asyncio.timeout(30):
+            assert await left.wait() == (-9 if hangs else 0)
+        node.fault(1, "hang").unlink(missing_ok=True)
+        await becomes(supervisor, Condition.READY)
+
+
+async def test_a_process_that_only_has_the_number_of_a_daemon_is_left_alone(node: MpsNode) -> None:
+    node.place.pipe(1).mkdir(parents=True)
+    other = await asyncio.create_subprocess_exec("sleep", "600", start_new_session=True)
+    (node.place.pipe(1) / "nvidia-cuda-mps-control.pid").write_text(str(other.pid))
+    async with node.supervised([QUARTER]) as supervisor:
+        await becomes(supervisor, Condition.READY)
+    assert other.returncode is None
+    other.kill()
+    await other.wait()
+
+
+async def test_a_server_that_was_started_without_limits_gets_them(node: MpsNode) -> None:
+    async with node.supervised([QUARTER], replace(node.habits, interval=3600.0)) as supervisor:
+        await becomes(supervisor, Condition.READY)
+        control = node.control(QUARTER)
+        await control.ask("start_server -uid 0")
+        (server,) = await control.servers()
+        await control.limit(QUARTER)
+        assert (await control.ask("set_by_server")).splitlines() == [
+            f"{server} 25",
+            f"{server} 0 20480M",
+            f"{server} 1 20481M",
+        ]
+
+
+async def test_compute_modes_are_left_alone_unless_asked(node: MpsNode) -> None:
+    async with node.supervised([QUARTER]) as supervisor:
+        await becomes(supervisor, Condition.READY)
+    assert node.modes_set == []
+
+
+async def test_compute_modes_are_put_back_as_they_were(node: MpsNode) -> None:
+    modes = {FIRST: ComputeMode.DEFAULT, SECOND: ComputeMode.EXCLUSIVE_PROCESS}
+    async with node.supervised([QUARTER], exclusive=modes) as supervisor:
+        await becomes(supervisor, Condition.READY)
+        assert node.modes_set == [f"-i {FIRST} -c EXCLUSIVE_PROCESS"]
+    assert node.modes_set[1:] == [f"-i {FIRST} -c DEFAULT"]
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+async def test_what_was_changed_before_a_crash_is_put_back_too(node: MpsNode, mode: Mode) -> None:
+    crashed = ResourceState(resource=node.place.resource, modes={FIRST: ComputeMode.DEFAULT.value})
+    state.write(node.place.state, crashed)
+    exclusive = {FIRST: ComputeMode.EXCLUSIVE_PROCESS} if mode is Mode.EXCLUSIVE else None
+    async with node.supervised([QUARTER], exclusive=exclusive) as supervisor:
+        await becomes(supervisor, Condition.READY)
+    assert node.modes_set == [f"-i {FIRST} -c DEFAULT"]
+    written = state.read(node.place.state)
+    assert written is not None
+    assert written.modes == {}
+
+
+async def test_without_the_mode_that_was_asked_for_nothing_is_started(node: MpsNode) -> None:
+    (node.root / "no-smi").touch()
+    supervisor = Supervisor(node.place, [QUARTER], node.habits)
+    with pytest.raises(PluginError, match=f"cannot set the compute mode of {FIRST}"):
+        await supervisor.run(Mode.EXCLUSIVE, {FIRST: ComputeMode.DEFAULT})
+    (daemon,) = supervisor.state.value.daemons
+    assert (daemon.condition, daemon.restarts) == (Condition.STOPPED, 0)
+    assert "cannot set the compute mode" in daemon.reason
+
+
+async def _until_it_answers(node: MpsNode) -> None:
+    async with asyncio.timeout(30):
+        while not (node.place.pipe(1) / "control").exists():
+            await asyncio.sleep(0.01)
+
+
+def _restarts(known: ResourceState) -> int:
+    return sum(each.restarts for each in known.daemons)
+
+
+def _runs(process: int) -> bool:
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+    except FileNotFoundError:
+        return False
+    return "State:\tZ" not in status

@@ -1,0 +1,223 @@
+"""A real machine is read GPU by GPU, and no GPU's error is another's."""
+
+from pathlib import Path
+
+import pytest
+from tests.plugins.nvidia.binding import LOST, NOT_SUPPORTED, Binding, Card
+from tests.plugins.nvidia.looking import PACE, listing, resource
+from tests.sdk.actors import listening
+
+from plugwright.plugins.nvidia.gpus import ComputeMode, DriverGone, Event, EventKind, Link, PcieLevel, Recovery
+from plugwright.plugins.nvidia.nvml import Nvml, Roots
+from plugwright.plugins.nvidia.watch import Pace, Watch
+
+
+def cards(count: int) -> list[Card]:
+    return [Card(f"GPU-{index}", bus=index + 1) for index in range(count)]
+
+
+NOWHERE = Path("/nowhere")
+INFORMATION = (
+    "Model: \t\t NVIDIA H200\nIRQ:   \t\t 36\nGPU UUID: \t {}\nBus Location: \t 0000:5d:00.0\nDevice Minor: \t 4\n"
+)
+
+
+def driver(binding: Binding, sys: Path = NOWHERE, proc: Path = NOWHERE) -> Nvml:
+    return Nvml(roots=Roots(proc, sys), binding=lambda: binding)
+
+
+def test_everything_is_read(tmp_path: Path) -> None:
+    node = tmp_path / "bus/pci/devices/0000:01:00.0/numa_node"
+    node.parent.mkdir(parents=True)
+    node.write_text("1\n")
+    reading = driver(Binding(*cards(1)), tmp_path).read()
+    [gpu] = reading.gpus
+    assert (reading.driver, reading.cuda) == ("580.1", "13.0")
+    assert (gpu.uuid, gpu.minor, gpu.model, gpu.memory) == ("GPU-0", 0, "NVIDIA H200", 80 * 2**30)
+    assert (gpu.pci, gpu.numa, gpu.capability) == ("0000:01:00.0", 1, (9, 0))
+    assert (gpu.compute_mode, gpu.mig_enabled, gpu.fault) == (ComputeMode.EXCLUSIVE_PROCESS, False, "")
+
+
+@pytest.mark.parametrize("text", ["-1\n", "what?", None])
+def test_a_machine_without_numa_nodes_has_none(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        node = tmp_path / "bus/pci/devices/0000:01:00.0/numa_node"
+        node.parent.mkdir(parents=True)
+        node.write_text(text)
+    assert driver(Binding(*cards(1)), tmp_path).read().gpus[0].numa is None
+
+
+def test_parts_of_a_gpu_are_read() -> None:
+    card = Card("GPU-0", mig=[("MIG-a", "NVIDIA H200 MIG 1g.18gb"), ("MIG-b", "NVIDIA H200 MIG 1g.18gb+me")])
+    [gpu] = driver(Binding(card)).read().gpus
+    assert [(part.uuid, part.index, part.profile, part.gpu_instance) for part in gpu.mig] == [
+        ("MIG-a", 0, "1g.18gb", 7),
+        ("MIG-b", 1, "1g.18gb+me", 8),
+    ]
+    assert gpu.mig[0].memory == 9984 * 2**20
+
+
+def test_links_are_counted_direct_and_through_switches() -> None:
+    one, two, three = cards(3)
+    one.links = [("gpu", 2), ("gpu", 2), ("off", 0), ("switch", 9)]
+    two.links = [("gpu", 1), ("gpu", 1), ("switch", 9), ("switch", 9)]
+    links = driver(Binding(one, two, three)).read().links
+    assert links.between("GPU-1", "GPU-0") == Link(PcieLevel.PXB, 3)
+    assert links.between("GPU-0", "GPU-2") == Link(PcieLevel.PXB, 0)
+
+
+def test_links_are_read_once_and_again_when_gpus_change() -> None:
+    binding = Binding(*cards(3))
+    nvml = driver(binding)
+    nvml.read()
+    nvml.read()
+    assert binding.links_read == 3
+    binding.cards.pop()
+    nvml.read()
+    assert binding.links_read == 4
+
+
+def test_a_gpu_that_errs_is_one_gpu_with_a_fault() -> None:
+    binding = Binding(*cards(3))
+    binding.cards[1].broken = {"nvmlDeviceGetName": LOST}
+    reading = driver(binding).read()
+    assert [gpu.fault for gpu in reading.gpus] == ["", "GPU is lost", ""]
+
+
+def test_a_lost_gpu_is_known_by_what_it_was() -> None:
+    binding = Binding(*cards(2))
+    nvml = driver(binding)
+    nvml.read()
+    binding.cards[1].broken = {"*": LOST}
+    lost = nvml.read().gpus[1]
+    assert (lost.uuid, lost.model, lost.fault) == ("GPU-1", "NVIDIA H200", "GPU is lost")
+    assert nvml.facts("GPU-1").fault == "GPU is lost"
+
+
+def test_a_gpu_that_was_never_read_is_told_of() -> None:
+    binding = Binding(*cards(2))
+    binding.cards[1].broken = {"*": LOST}
+    reading = driver(binding).read()
+    assert ([gpu.uuid for gpu in reading.gpus], reading.unread) == (["GPU-0"], 1)
+
+
+@pytest.mark.parametrize(("uuid", "known"), [("GPU-9", True), ("GPU-????????-????-????-????-????????????", False)])
+def test_a_gpu_that_was_never_read_may_be_known_to_the_kernel(tmp_path: Path, uuid: str, known: bool) -> None:
+    for address, each in (("0000:01:00.0", "GPU-0"), ("0000:5D:00.0", uuid)):
+        path = tmp_path / "driver/nvidia/gpus" / address / "information"
+        path.parent.mkdir(parents=True)
+        path.write_text(INFORMATION.format(each))
+    binding = Binding(*cards(2))
+    binding.cards[1].broken = {"*": LOST}
+    reading = driver(binding, proc=tmp_path).read()
+    assert reading.unread == (0 if known else 1)
+    if known:
+        gpu = reading.gpus[1]
+        assert (gpu.uuid, gpu.index, gpu.minor, gpu.pci) == ("GPU-9", 1, 4, "0000:5d:00.0")
+        assert gpu.fault == "NVIDIA's library cannot read it"
+
+
+def test_a_question_that_a_gpu_does_not_know_is_no_fault() -> None:
+    [card] = cards(1)
+    card.ecc = None
+    card.broken = {"nvmlDeviceGetMigMode": NOT_SUPPORTED, "nvmlDeviceGetFieldValues": NOT_SUPPORTED}
+    nvml = driver(Binding(card))
+    assert nvml.read().gpus[0].fault == ""
+    facts = nvml.facts("GPU-0")
+    assert (facts.ecc_uncorrected, facts.recovery, facts.remap_pending, facts.fault) == (
+        None,
+        Recovery.UNKNOWN,
+        True,
+        "",
+    )
+
+
+def test_what_the_driver_advises_is_read() -> None:
+    [card] = cards(1)
+    card.recovery = 1
+    assert driver(Binding(card)).facts("GPU-0").recovery is Recovery.RESET
+    assert driver(Binding(card)).facts("GPU-9").fault == "Not Found"
+
+
+def test_a_driver_that_is_not_there_is_said_and_taken_anew() -> None:
+    binding = Binding(*cards(1))
+    binding.gone = 9
+    nvml = driver(binding)
+    with pytest.raises(DriverGone, match="Driver Not Loaded"):
+        nvml.read()
+    binding.gone = 0
+    assert len(nvml.read().gpus) == 1
+    binding.gone = 18
+    with pytest.raises(DriverGone, match="Mismatch"):
+        nvml.read()
+    binding.gone = 0
+    nvml.close()
+    assert (binding.opened, len(nvml.read().gpus)) == (0, 1)
+
+
+def test_events_are_heard_and_the_library_is_held_meanwhile() -> None:
+    binding = Binding(*cards(2))
+    nvml = driver(binding)
+    events = nvml.events(("GPU-0", "GPU-1"))
+    assert (set(events.watched), events.unwatched) == ({"GPU-0", "GPU-1"}, {})
+    binding.happening.put((binding.cards[1], 0x8, 79))
+    binding.happening.put((binding.cards[0], 0x100, 0))
+    assert events.wait(1) == Event(EventKind.XID, "GPU-1", 79)
+    assert events.wait(1) == Event(EventKind.MIG_CHANGED, "GPU-0")
+    assert events.wait(0.001) is None
+    nvml.close()
+    assert binding.opened == 1
+    events.close()
+    assert binding.opened == 0
+
+
+def test_a_gpu_without_events_is_not_a_gpu_whose_events_are_missed() -> None:
+    one, two, three = cards(3)
+    one.events = 0
+    two.broken = {"nvmlDeviceGetSupportedEventTypes": NOT_SUPPORTED}
+    three.broken = {"nvmlDeviceRegisterEvents": 999}
+    events = driver(Binding(one, two, three)).events(("GPU-0", "GPU-1", "GPU-2"))
+    assert (set(events.watched), events.unwatched) == (set(), {"GPU-2": "error 999"})
+
+
+def test_waiting_that_fails_ends_the_waiting() -> None:
+    binding = Binding(*cards(1))
+    events = driver(binding).events(("GPU-0",))
+    binding.happening.put(LOST)
+    with pytest.raises(DriverGone, match="GPU is lost"):
+        events.wait(1)
+    binding.gone = 1
+    events.close()
+    assert binding.nvmlLib is None
+
+
+async def test_an_xid_goes_all_the_way_and_a_lost_gpu_is_only_one() -> None:
+    binding = Binding(*cards(4))
+    watch = Watch(driver(binding), PACE)
+    async with listing(resource(watch)) as lists:
+        await lists.first()
+        binding.happening.put((binding.cards[2], 0x8, 48))
+        await lists.reason("GPU-2", "Xid 48")
+        binding.cards[3].broken = {"*": LOST}
+        binding.happening.put(LOST)
+        await lists.reason("GPU-3", "GPU is lost")
+        assert [device.healthy for device in lists.devices.values()] == [True, True, False, False]
+        binding.cards[3].broken = {}
+        await lists.reason("GPU-3", "")
+        binding.happening.put((binding.cards[0], 0x8, 79))
+        await lists.reason("GPU-0", "Xid 79")
+
+
+async def test_waiting_that_always_fails_is_tried_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    binding = Binding(*cards(1))
+    for _ in range(100):
+        binding.happening.put(999)
+    watch = Watch(driver(binding), Pace(retry=3600, rescan=3600))
+    with listening("plugwright.plugins.nvidia.watch", caplog) as ear:
+        async with listing(resource(watch)) as lists:
+            await lists.first()
+            await ear.hears("listening to GPUs ended")
+            binding.cards.append(Card("GPU-9", bus=9))  # seen by a look that came after it
+            watch.look()
+            await lists.until(lambda found: len(found) == 2)
+    assert binding.happening.qsize() == 99
