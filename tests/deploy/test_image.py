@@ -28,12 +28,13 @@ def script(name: str) -> ModuleType:
 
 
 def needed() -> Iterator[str]:
-    """Every package that an image has, with all extras."""
+    """Every package that an image has, with all extras but that for tests."""
     waiting = ["plugwright"]
     seen = set(waiting)
     while waiting:
         package = PACKAGES[waiting.pop()]
-        extras = [each for group in package.get("optional-dependencies", {}).values() for each in group]
+        optional = package.get("optional-dependencies", {})
+        extras = [each for extra, group in optional.items() if extra != "testing" for each in group]
         for dependency in package.get("dependencies", []) + (extras if package["name"] == "plugwright" else []):
             if dependency["name"] not in seen and "emscripten" not in dependency.get("marker", "").partition("!=")[0]:
                 seen.add(dependency["name"])
