@@ -1,5 +1,8 @@
 """Each kind of hardware is found with what a container needs of it, under a name that stays."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from tests.plugins.generic.machines import Machine, found
 
@@ -402,3 +405,35 @@ def test_namespaces_of_several_paths_are_those_of_the_subsystem(machine: Machine
     machine.link("/sys/devices/virtual/nvme-subsystem/nvme-subsys0/nvme0", f"/sys/devices/{path}/nvme/nvme0")
     machine.device("virtual/nvme-subsystem/nvme-subsys0/nvme0n1", "block", "nvme0n1")
     assert list(machine.find(NvmeSelector([NvmeFilter()]))) == ["nvme-S4X-n1"]
+
+
+# Whatever it is
+
+
+def test_hardware_may_go_away_while_it_is_looked_at(machine: Machine) -> None:
+    """Removed and made again as fast as can be, while every kind looks."""
+    others = (RdmaSelector([RdmaFilter()]), DrmSelector([DrmFilter()]), FpgaSelector([FpgaFilter()]))
+    selectors = (FTDI, functions(), NetSelector([NetFilter()]), *others)
+    ended = threading.Event()
+
+    def come_and_go() -> None:
+        for number in range(25):
+            path = machine.pci("0000:3b:00.0", "8086:1572", "020000", "i40e")
+            machine.adapter(path, "mlx5_0", 0)
+            machine.interface(path, "ens1")
+            machine.gpu(path, 0)
+            usb = machine.usb("1-4", "0403:6001", "A", number=number)
+            machine.usb_child(usb, "ttyUSB0", "tty")
+            machine.unplug(usb)
+            for link in ("net/ens1", "infiniband/mlx5_0", "drm/card0", "drm/renderD128"):
+                machine.remove(f"/sys/class/{link}")
+            machine.remove("/sys/bus/pci/devices/0000:3b:00.0")
+            machine.remove(f"/sys/devices/{path}")
+        ended.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(come_and_go)
+        while not (ended.is_set() or coming.done()):
+            for selector in selectors:
+                selector.find(machine.host)
+        coming.result()
