@@ -136,7 +136,7 @@ def refused(data: bytes) -> bool:
 
 
 def test_no_vector_is_left_out() -> None:
-    found = {path.name for path in VECTORS.glob("*.json")} - {"index.json"}
+    found = {path.name for path in VECTORS.glob("*.json")} - {"index.json", "generic-device-plugin.json"}
     assert found == {
         *(f"checkpoint-{name}.json" for name in WRITTEN),
         *(f"lenient-{name}.json" for name in LENIENT),

@@ -72,10 +72,10 @@ class Ears:
 
     def _open(self) -> None:
         try:
-            self._socket = self._listen()
-            self._socket.setblocking(False)
-            asyncio.get_running_loop().add_reader(self._socket, self._drain, self._socket)
-            self.hears = True
+            hearing = self._listen()
+            hearing.setblocking(False)
+            asyncio.get_running_loop().add_reader(hearing, self._drain, hearing)
+            self._socket, self.hears = hearing, True
         except OSError as error:
             logger.warning("no uevents, looking now and then", extra={"error": str(error)})
         try:

@@ -18,11 +18,13 @@ __all__ = [
     "attribute",
     "entries",
     "link_name",
+    "matching",
     "nodes_below",
     "numa_nodes",
     "pci_address_of",
     "pci_function",
     "pci_functions",
+    "real",
     "uevent",
 ]
 
@@ -77,7 +79,7 @@ class Host:
     def resolve(self, path: str) -> str:
         """The host's own path with every link followed, none of them out of `root`."""
         if self.is_whole:
-            return os.path.realpath(path)
+            return str(real(Path(path)))
         return str(self._trace(path)[-1])
 
     def passed(self, path: str) -> list[str]:
@@ -99,7 +101,7 @@ class Host:
                 done /= part
                 continue
             links += 1
-            target = PurePosixPath(os.readlink(place))  # noqa: PTH115
+            target = _target(place)
             done = PurePosixPath("/") if target.is_absolute() else done
             left += reversed([each for each in target.parts if each != "/"])
         return [*passed, done]
@@ -113,7 +115,7 @@ class Host:
         kind = "block" if stat.S_ISBLK(status.st_mode) else "char" if stat.S_ISCHR(status.st_mode) else ""
         number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
         place = self.sys / "dev" / kind / number
-        return place.resolve() if kind and place.exists() else None
+        return real(place) if kind and place.exists() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,22 @@ class PciFunction:
     @property
     def iommu_group(self) -> str:
         return link_name(self.directory, "iommu_group")
+
+
+def real(path: Path) -> Path:
+    """With every link followed; as it is where one went away meanwhile, which pathlib takes for an error."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):
+        return path
+
+
+def matching(directory: Path, pattern: str) -> list[Path]:
+    """What is below a directory by a pattern, sorted; nothing if it went away meanwhile."""
+    try:
+        return sorted(directory.glob(pattern))
+    except OSError:
+        return []
 
 
 def attribute(directory: Path, name: str) -> str:
@@ -175,7 +193,7 @@ def uevent(directory: Path) -> dict[str, str]:
 
 def numa_nodes(directory: Path) -> tuple[int, ...]:
     """The NUMA node of a device or of the nearest of its parents that has one; -1 means none."""
-    place = directory.resolve()
+    place = real(directory)
     for each in (place, *place.parents):
         if each.name in ("devices", "sys"):
             break
@@ -187,18 +205,18 @@ def numa_nodes(directory: Path) -> tuple[int, ...]:
 
 def nodes_below(directory: Path) -> list[Node]:
     """The device nodes of a device and of what is below it, but for those of another device behind it."""
-    found = list(_nodes(directory.resolve(), _DEPTH))
+    found = list(_nodes(real(directory), _DEPTH))
     return sorted(found, key=lambda node: node.path)
 
 
 def pci_address_of(directory: Path) -> str:
     """The PCI function that a device is, or is behind."""
-    place = directory.resolve()
+    place = real(directory)
     return next((each.name for each in (place, *place.parents) if _PCI_ADDRESS.fullmatch(each.name)), "")
 
 
 def pci_function(directory: Path) -> PciFunction:
-    place = directory.resolve()
+    place = real(directory)
     return PciFunction(
         address=place.name,
         directory=place,
@@ -211,6 +229,13 @@ def pci_function(directory: Path) -> PciFunction:
 
 def pci_functions(sys: Path) -> list[PciFunction]:
     return [pci_function(each) for each in entries(sys / "bus" / "pci" / "devices")]
+
+
+def _target(link: Path) -> PurePosixPath:
+    try:
+        return PurePosixPath(os.readlink(link))  # noqa: PTH115
+    except OSError:  # gone since it was seen
+        return PurePosixPath(link.name)
 
 
 def _nodes(directory: Path, depth: int) -> Iterator[Node]:

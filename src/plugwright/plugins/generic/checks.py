@@ -102,7 +102,7 @@ class File:
         text = templates.fill(self.path, facts_of(unit))
         if text.startswith("/"):
             return host.seen(host.resolve(text))
-        found = sorted(unit.directory.glob(text)) if unit.directory else []
+        found = sysfs.matching(unit.directory, text) if unit.directory else []
         return found[0] if found else None
 
     def _judge(self, text: str) -> str:

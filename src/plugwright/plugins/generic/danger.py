@@ -135,4 +135,4 @@ def _blocks(host: Host, path: str) -> list[Path]:
     if name.startswith("nvme") and name[4:].isdecimal():  # the controller: all of its namespaces
         return [each for each in sysfs.entries(host.sys / "class" / "block") if each.name.startswith(f"{name}n")]
     block = host.sys / "class" / "block" / name
-    return [block.resolve()] if block.exists() else []
+    return [sysfs.real(block)] if block.exists() else []

@@ -52,7 +52,7 @@ def _devices(host: Host) -> Iterator[Path]:
     for kind in ("drm", "accel"):
         for node in sysfs.entries(host.sys / "class" / kind):
             if node.joinpath("dev").exists() and node.joinpath("device").exists():
-                seen.setdefault(node.joinpath("device").resolve())
+                seen.setdefault(sysfs.real(node.joinpath("device")))
     yield from seen
 
 

@@ -89,7 +89,7 @@ def _intel(region: Path, managers: list[Path], ports: list[Path], nodes: Sequenc
 def _intel_unit(name: str, managers: list[Path], handed: list[Path], ports: list[Path]) -> Unit:
     afus = [sysfs.attribute(port, "afu_id") for port in ports]
     region = next((each for manager in managers if (each := _region_id(manager))), "")
-    directory = (ports or managers)[0].resolve()
+    directory = sysfs.real((ports or managers)[0])
     crashed = any(each and not each.strip("f") for each in (*afus, region))
     return Unit(
         id=name,
@@ -103,7 +103,7 @@ def _intel_unit(name: str, managers: list[Path], handed: list[Path], ports: list
 
 def _region_id(manager: Path) -> str:
     """Where the in-tree driver has it, and where OPAE's has it."""
-    places = sorted(manager.glob("dfl-fme-region.*/fpga_region/region*/compat_id"))
+    places = sysfs.matching(manager, "dfl-fme-region.*/fpga_region/region*/compat_id")
     return next((sysfs.attribute(each.parent, each.name) for each in places), "") or sysfs.attribute(
         manager, "pr/interface_id"
     )
@@ -137,8 +137,8 @@ def _xrt(host: Host, user: PciFunction, functions: list[PciFunction], nodes: Seq
         "mgmt": [f"/dev/xclmgmt{sysfs.attribute(each.directory, 'instance')}" for each in managing],
         "qdma": [path for path in [_qdma(user.address)] if host.has(path)],
     }
-    serials = [sysfs.attribute(each, "serial_num") for each in sorted(user.directory.glob("xmc.u.*"))]
-    shells = [sysfs.attribute(each, "VBNV") for each in sorted(user.directory.glob("rom*"))]
+    serials = [sysfs.attribute(each, "serial_num") for each in sysfs.matching(user.directory, "xmc.u.*")]
+    shells = [sysfs.attribute(each, "VBNV") for each in sysfs.matching(user.directory, "rom*")]
     members = tuple(Member(path) for kind in ("user", "qdma", "mgmt") if kind in nodes for path in paths[kind])
     return Unit(
         id=ids.stable("fpga", user.address),

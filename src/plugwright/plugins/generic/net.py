@@ -58,7 +58,7 @@ class NetSelector:
 def _unit(host: Host, interface: Path) -> Unit:
     function = function_behind(interface)
     port = sysfs.attribute(interface, "dev_port")
-    several = function is not None and len(sysfs.entries(interface.resolve().parent)) > 1
+    several = function is not None and len(sysfs.entries(sysfs.real(interface).parent)) > 1
     return Unit(
         id=ids.stable("net", function.address if function else interface.name, f"port{port}" if several else ""),
         facts={
@@ -71,6 +71,6 @@ def _unit(host: Host, interface: Path) -> Unit:
         },
         numa=sysfs.numa_nodes(interface),
         danger=f"{interface.name} carries the node's default route" if interface.name in carriers(host) else "",
-        directory=interface.resolve(),
+        directory=sysfs.real(interface),
         anchor=function.directory if function else None,
     )

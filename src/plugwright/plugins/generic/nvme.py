@@ -67,7 +67,7 @@ def _namespaces(host: Host, controller: Path) -> Iterator[str]:
 
 
 def _unit(host: Host, controller: Path, name: str, wanted: NvmeFilter) -> Unit:
-    block = host.sys.joinpath("class", "block", name).resolve()
+    block = sysfs.real(host.sys.joinpath("class", "block", name))
     state, serial = sysfs.attribute(controller, "state"), sysfs.attribute(controller, "serial")
     nodes = {
         "block": f"/dev/{name}",

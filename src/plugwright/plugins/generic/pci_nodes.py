@@ -78,7 +78,7 @@ def group_partners(host: Host, function: PciFunction) -> list[str]:
 
 def mediated(host: Host, function: PciFunction) -> list[Unit]:
     """The mediated devices that the function carries, known by their UUIDs."""
-    every = [each.resolve() for each in sysfs.entries(host.sys / "bus" / "mdev" / "devices")]
+    every = [sysfs.real(each) for each in sysfs.entries(host.sys / "bus" / "mdev" / "devices")]
     return [_mediated(host, function, each) for each in every if each.parent == function.directory]
 
 

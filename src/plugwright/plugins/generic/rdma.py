@@ -71,7 +71,7 @@ def _interfaces(adapter: Path) -> list[str]:
         for port in _ports(adapter)
         for each in sysfs.entries(port / "gid_attrs" / "ndevs")
     }
-    own = {each.name for each in sysfs.entries(adapter.resolve().parents[1] / "net")}
+    own = {each.name for each in sysfs.entries(sysfs.real(adapter).parents[1] / "net")}
     return sorted((named | own) - {""})
 
 
@@ -94,14 +94,14 @@ def _unit(host: Host, adapter: Path, wanted: RdmaFilter) -> Unit:
         },
         numa=sysfs.numa_nodes(adapter),
         fault=f"no {missing[0]} node" if missing else "",
-        directory=adapter.resolve(),
+        directory=sysfs.real(adapter),
         anchor=function.directory if function else None,
     )
 
 
 def _port_name(adapter: Path) -> list[str]:
     """Several adapters behind one function are told apart by what the hardware calls them."""
-    siblings = sysfs.entries(adapter.resolve().parent)
+    siblings = sysfs.entries(sysfs.real(adapter).parent)
     return [sysfs.attribute(adapter, "node_guid") or adapter.name] if len(siblings) > 1 else []
 
 

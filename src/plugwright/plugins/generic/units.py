@@ -91,7 +91,7 @@ class PciFilter:
 def function_behind(directory: Path) -> PciFunction | None:
     """The PCI function that a device is behind."""
     address = sysfs.pci_address_of(directory)
-    place = directory.resolve()
+    place = sysfs.real(directory)
     return next(
         (sysfs.pci_function(each) for each in (place, *place.parents) if address and each.name == address), None
     )

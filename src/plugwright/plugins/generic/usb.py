@@ -107,7 +107,7 @@ def _unit(device: Path, wanted: UsbFilter) -> Unit:
         },
         numa=sysfs.numa_nodes(device),
         fault=f"no {missing[0]} node: is its driver there?" if missing else "" if nodes else "no node in /dev",
-        directory=device.resolve(),
+        directory=sysfs.real(device),
     )
 
 

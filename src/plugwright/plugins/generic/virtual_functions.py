@@ -34,7 +34,7 @@ def parse(text: str) -> Parent:
 def takes(parents: Sequence[Parent], function: PciFunction) -> bool:
     """Whether the function is one of those meant; the first that names its parent decides."""
     physical = function.directory.joinpath("physfn")
-    above = physical.resolve() if function.is_virtual else function.directory
+    above = sysfs.real(physical) if function.is_virtual else function.directory
     names = [above.name, *interfaces(above)]
     for parent in parents:
         if any(pattern(parent.name.lower())(name.lower()) for name in names):
@@ -49,12 +49,14 @@ def is_divided(function: PciFunction) -> bool:
 
 def interfaces(directory: Path) -> list[str]:
     """Of the function itself, or of the virtio device that it carries."""
-    return sorted(each.name for each in (*directory.glob("net/*"), *directory.glob("virtio*/net/*")))
+    return sorted(
+        each.name for each in (*sysfs.matching(directory, "net/*"), *sysfs.matching(directory, "virtio*/net/*"))
+    )
 
 
 def _index(above: Path, function: PciFunction) -> int:
     for link in sysfs.entries(above):
-        if link.name.startswith("virtfn") and link.resolve() == function.directory:
+        if link.name.startswith("virtfn") and sysfs.real(link) == function.directory:
             return int(link.name.removeprefix("virtfn"))
     return -1
 
