@@ -10,7 +10,8 @@ import pytest
 
 from plugwright.errors import PeerRefused, PodRefused
 from plugwright.kubelet import Kubelet, KubeletSettings, Pod, PodSpec, Timing
-from plugwright.kubelet.trace import State
+from plugwright.kubelet.findings import Finding
+from plugwright.kubelet.trace import Call, State
 from plugwright.model import Allocation, Options, PreferenceRequest, natural_order
 from plugwright.protocol import checkpoint, device_plugin, registration
 from plugwright.protocol.checkpoint import Checkpoint
@@ -20,6 +21,7 @@ from plugwright.protocol.wire import DeviceList, Listed
 from plugwright.sdk.newest import Newest
 
 __all__ = [
+    "LIMIT",
     "OTHER",
     "TAPE",
     "Announcing",
@@ -27,6 +29,7 @@ __all__ = [
     "Hold",
     "Scripted",
     "Seen",
+    "called",
     "device",
     "found",
     "given",
@@ -36,10 +39,12 @@ __all__ = [
     "records",
     "refused",
     "register",
+    "said",
     "states",
     "written",
 ]
 
+LIMIT = 30.0  # seconds for what must come about, on a busy machine
 TAPE, OTHER = "example.com/tape", "example.com/other"
 
 
@@ -75,7 +80,7 @@ class Clock:
 def quick(**settings: object) -> KubeletSettings:
     """The settings given, little time for what fails, and much for what must come about on a busy machine."""
     timing = Timing(dial=0.2, look=0.02, retry=0.02, most_retry=0.1)
-    return KubeletSettings(**{"timing": timing, "patience": 60.0, **settings})  # type: ignore[arg-type]
+    return KubeletSettings(**{"timing": timing, "patience": LIMIT, **settings})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +113,15 @@ class Scripted:
         self.answer: Callable[[Sequence[str]], list[Allocation]] = self._names
         self.streams = Newest(0)
         self._holds: dict[str, Hold] = {}
-        self._lists: Newest[DeviceList | None] = Newest(None)
+        self._lists: Newest[DeviceList | PeerRefused | None] = Newest(None)
         self.send(*devices)
 
     def send(self, *devices: str | Listed) -> None:
         self._lists.publish(encoded([device(each) if isinstance(each, str) else each for each in devices]))
 
-    def end(self) -> None:
-        """ListAndWatch returns, without an error."""
-        self._lists.publish(None)
+    def end(self, error: str = "") -> None:
+        """ListAndWatch returns, without an error if there is none."""
+        self._lists.publish(PeerRefused("INTERNAL", error) if error else None)
 
     def hold(self, method: str) -> Hold:
         """From now on calls of this method wait."""
@@ -141,6 +146,8 @@ class Scripted:
             async for message in self._lists.changes():
                 if message is None:
                     return
+                if isinstance(message, PeerRefused):
+                    raise message
                 yield message
         finally:
             self.streams.publish(self.streams.value - 1)
@@ -257,13 +264,31 @@ async def refused(kubelet: Kubelet, pod: PodSpec) -> PodRefused:
 async def heard(kubelet: Kubelet, kind: str, about: str | None = None) -> list[State]:
     """Waits for a state of this kind; returns everything that was told up to it."""
     found: list[State] = []
-    async with aclosing(kubelet.events()) as events:
+    async with asyncio.timeout(LIMIT), aclosing(kubelet.events()) as events:
         async for event in events:
             if isinstance(event, State):
                 found.append(event)
                 if event.kind == kind and about in (None, event.about):
                     return found
     raise AssertionError(f"no {kind} of {about}, only {found}")
+
+
+async def called(kubelet: Kubelet, method: str) -> Call:
+    """Waits until the first call of this method has ended."""
+    async with asyncio.timeout(LIMIT), aclosing(kubelet.events()) as events:
+        async for event in events:
+            if isinstance(event, Call) and event.method == method:
+                return event
+    raise AssertionError(f"no {method}")
+
+
+async def said(kubelet: Kubelet, fact: str) -> Finding:
+    """Waits for a finding."""
+    async with asyncio.timeout(LIMIT), aclosing(kubelet.events()) as events:
+        async for event in events:
+            if isinstance(event, Finding) and event.fact == fact:
+                return event
+    raise AssertionError(f"{fact} was not found")
 
 
 async def states(kubelet: Kubelet, kind: str) -> list[State]:

@@ -123,6 +123,14 @@ async def test_a_peer_that_left_its_socket_behind_is_gone(root: Path) -> None:
             await client.register(REQUEST)
 
 
+async def test_a_peer_that_says_itself_that_the_time_is_over_is_silent(root: Path) -> None:
+    service = Raising()
+    service.error = PeerRefused("DEADLINE_EXCEEDED", "")
+    async with called(service, root) as client:
+        with pytest.raises(PeerSilent, match="s did not answer in time"):
+            await client.register(REQUEST)
+
+
 async def test_a_peer_that_does_not_answer_in_time_is_gone(root: Path) -> None:
     class Deaf:
         async def register(self, request: RegisterRequest) -> None:

@@ -33,7 +33,8 @@ class Timing:
 class KubeletSettings:
     """Every default is that of a real node, but for `numa`: a machine with one NUMA node.
 
-    `clock` gives seconds; the grace period is read from it, so that a test can let five minutes pass.
+    `clock` gives seconds; the grace period and the retries in plugins_registry are read from it, so that a test can let
+    minutes pass.
     """
 
     version: str = DEFAULT_VERSION

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from plugwright.errors import PlugwrightError
 from plugwright.kubelet.manager import DeviceManager
+from plugwright.kubelet.metrics import Name
 from plugwright.kubelet.registrar import is_resource_name
 from plugwright.protocol import registration
 from plugwright.protocol.registration import API_VERSION, DEVICE_PLUGIN, Announcement, AnnouncementClient
@@ -26,6 +27,7 @@ class _Found:
 
     identity: _Identity
     resource: str = ""
+    endpoint: Path | None = None  # where its plugin was connected to
     registered: bool = False
     busy: bool = False
     not_before: float = 0.0
@@ -38,6 +40,7 @@ class Watcher:
         self._tasks = tasks
         self._directory = manager.context.paths.plugins_registry
         self._timing = manager.context.settings.timing
+        self._clock = manager.context.settings.clock
         self._found: dict[Path, _Found] = {}
 
     async def run(self) -> None:
@@ -51,15 +54,28 @@ class Watcher:
         sockets = _sockets(self._directory)
         for path, found in sorted(self._found.items()):
             if sockets.get(path) != found.identity and not found.busy:
-                del self._found[path]
-                if found.registered:
-                    self._manager.connections.disconnect(found.resource, path)
-        now = asyncio.get_running_loop().time()
+                self._forget(path, found)
+        now = self._clock()
         for path, identity in sorted(sockets.items()):
             found = self._found.setdefault(path, _Found(identity))
+            self._count(path, desired=True, actual=found.registered)
             if not found.registered and not found.busy and found.not_before <= now:
                 found.busy = True
                 self._tasks.create_task(self._register(path, found))
+
+    def _forget(self, path: Path, found: _Found) -> None:
+        del self._found[path]
+        self._count(path, desired=False, actual=False)
+        if found.registered:
+            self._disconnect(path, found)
+
+    def _disconnect(self, path: Path, found: _Found) -> None:
+        self._manager.connections.disconnect(found.resource, found.endpoint or path)
+
+    def _count(self, path: Path, *, desired: bool, actual: bool) -> None:
+        for state, value in (("desired", desired), ("actual", actual)):
+            labels = {"socket_path": str(path), "state": f"{state}_state_of_world"}
+            self._manager.metrics.set(Name.WATCHED_PLUGINS, value, **labels)
 
     async def _register(self, path: Path, found: _Found) -> None:
         try:
@@ -75,26 +91,28 @@ class Watcher:
     async def _introduce(self, path: Path, found: _Found, client: AnnouncementClient) -> None:
         with self._manager.context.trace.timing("GetInfo", path.name):
             told = await client.announce(self._timing.get_info)
-        error = _why_not(told, path) or await self._connect(told, path)
+        found.endpoint = Path(told.endpoint) if told.endpoint else path  # as it is, nothing is joined (1.44)
+        error = _why_not(told, path) or await self._connect(told.name, found.endpoint)
         found.resource, found.registered = told.name, not error
         with self._manager.context.trace.timing("NotifyRegistrationStatus", told.name, (error,) if error else ()):
             await self._notify(path, found, client, error)
         if error:
             self._retry_later(found)
-        else:
-            self._manager.context.tell("registered", told.name, f"found at {path.name}")
+            return
+        self._count(path, desired=True, actual=True)
+        self._manager.context.tell("registered", told.name, f"found at {path.name}")
 
     async def _notify(self, path: Path, found: _Found, client: AnnouncementClient, error: str) -> None:
         try:
             await client.notify(not error, error, self._timing.notify)
         except PlugwrightError:
             if found.registered:  # 1.47
-                self._manager.connections.disconnect(found.resource, path)
+                self._disconnect(path, found)
             raise
 
-    async def _connect(self, told: Announcement, path: Path) -> str:
+    async def _connect(self, resource: str, endpoint: Path) -> str:
         try:
-            await self._manager.connections.connect(told.name, Path(told.endpoint) if told.endpoint else path)
+            await self._manager.connections.connect(resource, endpoint)
         except PlugwrightError as error:
             return f"{_FAILED}plugin registration failed with err: {getattr(error, 'message', '') or error}"
         return ""
@@ -102,7 +120,7 @@ class Watcher:
     def _retry_later(self, found: _Found) -> None:
         """No sooner than half a second, a second, two (1.43)."""
         found.wait = min(found.wait * 2 or self._timing.retry, self._timing.most_retry)
-        found.not_before = asyncio.get_running_loop().time() + found.wait
+        found.not_before = self._clock() + found.wait
 
 
 def _why_not(told: Announcement, path: Path) -> str:

@@ -73,4 +73,6 @@ def from_peer(peer: str) -> Iterator[None]:
 def _refusal(peer: str, error: GRPCError) -> PlugwrightError:
     if error.status is Status.UNAVAILABLE:
         return PeerGone(f"{peer}: {error.message or 'unavailable'}", error.message or "")
+    if error.status is Status.DEADLINE_EXCEEDED and not error.message:  # it kept our time itself, and was first to tell
+        return PeerSilent(f"{peer} did not answer in time")
     return PeerRefused(error.status.name, error.message or "")
