@@ -176,7 +176,8 @@ class Allocator:
         try:
             self._manager.save()
         except OSError as error:  # 3.45
-            raise AllocationFailed(f"could not write the checkpoint: {error.strerror}") from error
+            name = self._context.paths.checkpoint.name
+            raise AllocationFailed(f'failed to write checkpoint file "{name}": {error.strerror}') from error
 
     def _report_leak(self, resource: str, device_ids: object, happened: str) -> None:
         self._context.findings.report(

@@ -1,0 +1,158 @@
+"""Whether a pod is admitted, and what is said of one that is not; the numbers are those of the facts."""
+
+from pathlib import Path
+
+import pytest
+from tests.kubelet.actors import OTHER, TAPE, Scripted, device, given, plugged, quick, records, refused
+
+from plugwright.errors import ContainerWaiting
+from plugwright.kubelet import ContainerKind, ContainerSpec, Kubelet, Phase, PodSpec
+from plugwright.kubelet.metrics import Name
+from plugwright.testing import pod_requesting
+
+NUMA = (device("a", 0), device("b", 1), device("c", 1))
+NOT_ALIGNED = "Pod was rejected: Resources cannot be allocated with Topology locality"
+
+
+def two_tapes(name: str) -> PodSpec:
+    return pod_requesting({TAPE: 2}, name=name)
+
+
+async def test_devices_are_allocated_before_it_is_looked_whether_the_pod_fits(root: Path) -> None:  # 3.1, 3.46, 3.66
+    """A pod that runs without a record, as after a lost checkpoint, uses what nobody holds."""
+    async with (
+        Kubelet(root, quick(), pods=[two_tapes("older")]) as kubelet,
+        plugged(kubelet, Scripted("a", "b")) as plugin,
+    ):
+        await kubelet.allocatable(TAPE, 2)
+        told = await refused(kubelet, pod_requesting({TAPE: 1}))
+        assert plugin.asked("Allocate") == [("a",)]
+        assert told.reason == f"OutOf{TAPE}"
+        assert told.message == (
+            f"Pod was rejected: Node didn't have enough resource: {TAPE}, requested: 1, used: 2, capacity: 2"
+        )
+
+
+async def test_a_pod_keeps_what_its_first_containers_got_while_it_is_admitted(node: Kubelet) -> None:  # 3.2
+    async with plugged(node, Scripted("a", "b")):
+        await node.allocatable(TAPE, 2)
+        await node.admit(pod_requesting({"one": {TAPE: 1}, "two": {TAPE: 1}}))
+        assert records(node) == {("one", TAPE): {-1: ("a",)}, ("two", TAPE): {-1: ("b",)}}
+
+
+async def test_init_containers_are_first_then_the_others_as_they_are_written(node: Kubelet) -> None:  # 3.4
+    async with plugged(node, Scripted(*"abcdef")) as plugin:
+        await node.allocatable(TAPE, 6)
+        document = {
+            "metadata": {"name": "pod"},
+            "spec": {
+                "containers": [_container("z", 1), _container("y", 2)],
+                "initContainers": [_container("b", 3), {**_container("c", 1), "restartPolicy": "Always"}],
+                "ephemeralContainers": [_container("debugger", 5)],
+            },
+        }
+        await node.admit(document)
+        assert [len(ids) for ids in plugin.asked("Allocate")] == [3, 1, 1, 2]
+
+
+def _container(name: str, count: int) -> dict[str, object]:
+    return {"name": name, "resources": {"limits": {TAPE: count}}}
+
+
+@pytest.mark.parametrize(
+    ("policy", "got"),
+    [
+        ("none", ["a", "b"]),  # 5.18: without a mask NUMA does not matter
+        ("best-effort", ["b", "c"]),
+        ("restricted", ["b", "c"]),
+        ("single-numa-node", ["b", "c"]),
+    ],
+)
+async def test_hints_decide_which_devices_a_container_gets(
+    root: Path, policy: str, got: list[str]
+) -> None:  # 3.5, 3.23
+    async with Kubelet(root, quick(policy=policy, numa=2)) as kubelet, plugged(kubelet, Scripted(*NUMA)):
+        await kubelet.allocatable(TAPE, 3)
+        assert given(await kubelet.admit(two_tapes("pod"))) == got
+
+
+@pytest.mark.parametrize(("scope", "got"), [("container", [["a"], ["b"]]), ("pod", [["b"], ["c"]])])
+async def test_in_pod_scope_all_containers_have_one_mask(root: Path, scope: str, got: list[list[str]]) -> None:  # 3.5
+    settings = quick(policy="single-numa-node", scope=scope, numa=2)
+    async with Kubelet(root, settings) as kubelet, plugged(kubelet, Scripted(*NUMA)):
+        await kubelet.allocatable(TAPE, 3)
+        pod = await kubelet.admit(pod_requesting({"one": {TAPE: 1}, "two": {TAPE: 1}}))
+        assert [given(pod, "one"), given(pod, "two")] == got
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_admitted"),
+    [("none", True), ("best-effort", True), ("restricted", True), ("single-numa-node", False)],
+)
+async def test_a_pod_that_needs_two_nodes(root: Path, policy: str, is_admitted: bool) -> None:  # 3.65
+    async with Kubelet(root, quick(policy=policy, numa=2)) as kubelet, plugged(kubelet, Scripted(*NUMA)) as plugin:
+        await kubelet.allocatable(TAPE, 3)
+        pod = pod_requesting({TAPE: 3})
+        if is_admitted:
+            assert given(await kubelet.admit(pod)) == ["a", "b", "c"]
+            return
+        told = await refused(kubelet, pod)
+        assert (told.reason, told.message) == ("TopologyAffinityError", NOT_ALIGNED)
+        assert plugin.asked("Allocate") == []
+        assert kubelet.metrics.value(Name.ADMISSION_ERRORS) == 1
+        assert kubelet.metrics.value(Name.REJECTIONS, reason="TopologyAffinityError") == 1
+
+
+async def test_what_an_init_container_leaves_counts_for_the_hints(root: Path) -> None:  # 3.5, 5.5, T7
+    four = (device("a", 0), device("b", 0), device("c", 1), device("d", 1))
+    pod = PodSpec(
+        "pod", (ContainerSpec("init", {TAPE: "1"}, kind=ContainerKind.INIT), ContainerSpec("main", {TAPE: "2"}))
+    )
+    async with Kubelet(root, quick(policy="restricted", numa=2)) as kubelet, plugged(kubelet, Scripted(*four)):
+        await kubelet.allocatable(TAPE, 4)
+        admitted = await kubelet.admit(pod)
+        assert (given(admitted, "init"), given(admitted)) == (["a"], ["a", "b"])
+
+
+async def test_a_resource_that_nobody_has_is_admitted_and_said(node: Kubelet) -> None:  # 3.10, 3.63
+    pod = await node.admit(pod_requesting({OTHER: 1}, name="pod"))
+    assert pod.phase is Phase.RUNNING
+    assert pod.container("main").env == {}
+    [finding] = node.findings
+    assert (finding.fact, finding.about) == ("3.63", "default/pod")
+    assert OTHER in finding.happened
+
+
+@pytest.mark.parametrize("asks", [{OTHER: 0}, {"cpu": 2}], ids=["none of it", "no extended resource"])
+async def test_what_is_no_such_request_is_not_said(node: Kubelet, asks: dict[str, int]) -> None:  # 3.63
+    await node.admit(pod_requesting(asks))
+    assert node.findings == ()
+
+
+async def test_a_refused_pod_has_failed_for_good(node: Kubelet) -> None:  # 3.64, 3.67
+    async with plugged(node, Scripted("a")):
+        await node.allocatable(TAPE, 1)
+        told = await refused(node, two_tapes("greedy"))
+        [pod] = node.pods
+        assert (pod.phase, pod.reason, pod.message) == (Phase.FAILED, "UnexpectedAdmissionError", told.message)
+        with pytest.raises(ContainerWaiting):
+            pod.container("main")
+        await node.restart()
+        assert pod.phase is Phase.FAILED
+        assert node.metrics.value(Name.ADMISSIONS) == 0  # nor was it tried again
+
+
+async def test_a_refused_pod_uses_nothing(node: Kubelet) -> None:  # 3.59, 3.67
+    async with plugged(node, Scripted("a", "b")):
+        await node.allocatable(TAPE, 2)
+        await refused(node, pod_requesting({TAPE: 3}))
+        assert given(await node.admit(two_tapes("modest"))) == ["a", "b"]
+
+
+async def test_refusals_are_counted_by_their_reason(node: Kubelet) -> None:
+    async with plugged(node, Scripted("a")):
+        await node.allocatable(TAPE, 1)
+        await refused(node, two_tapes("greedy"))
+        assert node.metrics.value(Name.REJECTIONS, reason="UnexpectedAdmissionError") == 1
+        assert node.metrics.value(Name.ADMISSIONS) == 1
+        assert node.metrics.value(Name.ADMISSION_ERRORS) == 0  # of a topology policy there is none
