@@ -1,10 +1,11 @@
 """What every part of one kubelet shares: its settings, its directories, and where things are told."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from plugwright.kubelet.findings import Findings
 from plugwright.kubelet.profile import Profile
 from plugwright.kubelet.settings import KubeletSettings
+from plugwright.kubelet.stock import Count
 from plugwright.kubelet.trace import State, Trace
 from plugwright.protocol.paths import KubeletPaths
 
@@ -13,10 +14,13 @@ __all__ = ["Context"]
 
 @dataclass(frozen=True, slots=True)
 class Context:
+    """`node` is what the node's status says: it is kept by the API server, so it outlives the kubelet (2.19)."""
+
     settings: KubeletSettings
     paths: KubeletPaths
     trace: Trace
     findings: Findings
+    node: dict[str, Count] = field(default_factory=dict)
 
     @property
     def profile(self) -> Profile:

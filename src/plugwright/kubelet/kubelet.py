@@ -1,8 +1,8 @@
 """An emulated kubelet: started, asked, restarted and stopped, over real sockets and a real checkpoint.
 
 It admits pods and hands out devices as the real one does, and starts no container: what a container would have
-got is what `Pod.container` shows. Its parts are made anew at every start, as in a new process; only pods, the trace
-and the findings stay.
+got is what `Pod.container` shows. Its parts are made anew at every start, as in a new process; only pods, the node's
+status, the trace and the findings stay.
 """
 
 import asyncio
@@ -148,9 +148,9 @@ class Kubelet:
         self._findings.check()
 
     def device_health(self, pod: Pod) -> Mapping[str, tuple[DeviceHealth, ...]]:
-        """What the pod's status says of its devices, by container (7.2)."""
+        """What the pod's status says of its devices, by container; before 1.36 nothing (7.1, 7.2)."""
         manager = self._running.manager
-        return health.of_pod(pod, manager.stock, manager.ledger)
+        return health.of_pod(pod, manager.stock, manager.ledger) if self._context.profile.reports_device_health else {}
 
     def endpoint(self, resource: str) -> Endpoint:
         """The plugin itself, to be called as it is: nothing is recorded."""

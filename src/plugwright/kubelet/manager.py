@@ -28,7 +28,7 @@ class DeviceManager:
         self.stock = Stock()
         self.ledger = Ledger()
         self.metrics = Metrics()
-        self.node: dict[str, Count] = {}  # what the node's status says; keys are never removed (2.19)
+        self.node = context.node
         self.asked: dict[str, frozenset[str]] = {}  # devices that Allocate is being asked for, by resource
         self._journal = Journal(context.paths.checkpoint, plain_lists=context.profile.reads_plain_lists)
 
@@ -41,7 +41,9 @@ class DeviceManager:
         self.ledger = Ledger(loaded.checkpoint.entries or ())
         self.stock.restore(registered)
         self.connections.restore(registered)
-        self.node = {resource: Count(0, 0) for resource in registered}  # 1.21
+        # Of what it does not know itself a kubelet leaves the capacity, and allocatable follows that (10.11).
+        self.node.update({resource: Count(count.capacity, count.capacity) for resource, count in self.node.items()})
+        self.node.update({resource: Count(0, 0) for resource in registered})  # 1.21
 
     def save(self) -> None:
         """The state now, on disk before this returns; the newest is never overtaken by an older one."""

@@ -1,0 +1,226 @@
+"""The kubelet or the machine goes down and comes back; the numbers are those of the facts."""
+
+from pathlib import Path
+
+import pytest
+from tests.kubelet.actors import OTHER, TAPE, Clock, Scripted, given, heard, plugged, quick, records, refused, written
+
+from plugwright.kubelet import Kubelet, Phase, Pod, PodSpec
+from plugwright.kubelet.stock import Count
+from plugwright.protocol import pod_resources
+from plugwright.testing import pod_requesting
+
+NONE_HEALTHY = f"no healthy devices present; cannot allocate unhealthy devices {TAPE}"
+
+
+async def holding(kubelet: Kubelet, *devices: str, count: int = 1) -> Pod:
+    """A pod that runs with devices of a plugin that has gone again."""
+    async with plugged(kubelet, Scripted(*devices)):
+        await kubelet.allocatable(TAPE, len(devices))
+        pod = await kubelet.admit(pod_requesting({TAPE: count}))
+    await kubelet.allocatable(TAPE, 0)
+    return pod
+
+
+async def test_until_its_plugin_is_back_a_resource_has_no_devices(node: Kubelet) -> None:  # 1.20, 1.21
+    await holding(node, "a", "b")
+    await node.restart()
+    assert node.node() == {TAPE: Count(0, 0)}
+    told = await refused(node, pod_requesting({TAPE: 1}))
+    assert NONE_HEALTHY in told.message
+    async with plugged(node, Scripted("a", "b")):
+        assert await node.allocatable(TAPE, 2) == 2
+
+
+async def test_what_is_held_stays_held(node: Kubelet) -> None:  # 1.22
+    pod = await holding(node, "a", "b")
+    await node.restart()
+    async with plugged(node, Scripted("a", "b")):
+        await node.allocatable(TAPE, 2)
+        assert given(await node.admit(pod_requesting({TAPE: 1}))) == ["b"]
+        assert given(pod) == ["a"]
+
+
+async def test_a_plugin_that_does_not_come_back_has_five_minutes_again(
+    node: Kubelet, clock: Clock
+) -> None:  # 1.20, 1.23
+    await holding(node, "a")
+    clock.advance(299)
+    await node.restart()
+    clock.advance(299)
+    assert node.node() == {TAPE: Count(0, 0)}
+    assert TAPE in (written(node).registered or {})
+    clock.advance(2)
+    node.node()
+    await heard(node, "removed", TAPE)
+    assert written(node).registered == {}
+    assert node.node() == {TAPE: Count(0, 0)}
+
+
+async def test_without_a_checkpoint_it_starts_empty(node: Kubelet) -> None:  # 1.24
+    assert not node.paths.checkpoint.exists()
+    assert node.node() == {}
+
+
+@pytest.mark.parametrize("text", ["", "{}", "not json", '{"Data":{},"Checksum":1}'])
+async def test_a_checkpoint_that_cannot_be_used_is_said_and_it_starts_empty(root: Path, text: str) -> None:  # 1.6, 1.24
+    async with Kubelet(root, quick()) as kubelet:
+        kubelet.paths.checkpoint.write_text(text)
+        await kubelet.restart()
+        assert kubelet.node() == {}
+        told = await heard(kubelet, "checkpoint")
+        assert "starting empty" in told[-1].text
+        async with plugged(kubelet, Scripted("a")):
+            await kubelet.allocatable(TAPE, 1)
+            assert written(kubelet).registered == {TAPE: ("a",)}  # the next write replaces it
+
+
+async def test_a_running_container_is_admitted_without_its_plugin(node: Kubelet) -> None:  # 3.14, 3.62, 3.68
+    pod = await holding(node, "a")
+    await node.restart()
+    assert pod.phase is Phase.RUNNING
+    assert given(pod) == ["a"]
+    assert list(records(node)) == [("main", TAPE)]
+
+
+async def test_a_running_container_asks_nobody(node: Kubelet) -> None:  # 3.14, 3.49
+    plugin = Scripted("a")
+    async with plugged(node, plugin):
+        await node.allocatable(TAPE, 1)
+        pod = await node.admit(pod_requesting({TAPE: 1}))
+        await node.restart()
+        assert plugin.methods == ["GetDevicePluginOptions", "ListAndWatch", "Allocate"]
+        assert pod.state("main").starts == 1
+
+
+@pytest.mark.parametrize(
+    ("version", "phase"),
+    [("1.27.5", Phase.FAILED), ("1.27.6", Phase.RUNNING), ("1.28", Phase.RUNNING)],
+)
+async def test_older_kubelets_refused_running_containers(root: Path, version: str, phase: Phase) -> None:  # 3.14, 3.68
+    async with Kubelet(root, quick(version=version)) as kubelet:
+        pod = await holding(kubelet, "a")
+        await kubelet.restart()
+        assert pod.phase is phase
+
+
+async def test_many_pods_keep_what_they_hold_though_the_node_says_zero(node: Kubelet) -> None:  # 3.62
+    async with plugged(node, Scripted("a", "b", "c")):
+        await node.allocatable(TAPE, 3)
+        pods = [await node.admit(pod_requesting({TAPE: 1})) for _ in range(3)]
+    await node.allocatable(TAPE, 0)
+    await node.restart()
+    assert [pod.phase for pod in pods] == [Phase.RUNNING] * 3
+    assert node.node() == {TAPE: Count(0, 0)}
+
+
+async def test_a_container_that_does_not_run_is_refused_without_its_plugin(node: Kubelet) -> None:  # 3.16, 3.69
+    pod = await holding(node, "a")
+    node.stop_container(pod, "main")
+    await node.restart()
+    assert (pod.phase, pod.reason) == (Phase.FAILED, "UnexpectedAdmissionError")
+    assert NONE_HEALTHY in pod.message
+
+
+async def test_after_a_reboot_nothing_runs_and_all_are_refused(node: Kubelet) -> None:  # 3.69
+    pods = [await holding(node, "a"), await node.admit(pod_requesting({"cpu": 1}))]
+    await node.restart(reboot=True)
+    assert [pod.phase for pod in pods] == [Phase.FAILED, Phase.RUNNING]  # the other has no devices
+
+
+async def test_a_resource_that_was_dropped_is_refused_as_unregistered(
+    node: Kubelet, clock: Clock
+) -> None:  # 3.15, 3.69
+    pod = await holding(node, "a")
+    clock.advance(301)
+    node.node()
+    await node.restart(reboot=True)
+    assert f"cannot allocate unregistered device {TAPE}" in pod.message
+
+
+async def test_a_changed_request_is_refused(root: Path) -> None:  # 3.13
+    async with Kubelet(root, quick()) as kubelet:
+        pod = await holding(kubelet, "a", "b")
+        changed = PodSpec(pod.name, pod_requesting({TAPE: 2}).containers)
+    async with Kubelet(root, quick(), pods=[changed]) as kubelet:
+        [pod] = kubelet.pods
+        words = f'pod "{pod.uid}" container "main" changed request for resource "{TAPE}" from 1 to 2'
+        assert pod.message == f"Pod was rejected: Allocate failed due to {words}, which is unexpected"
+
+
+async def test_pods_that_are_over_are_not_admitted_again(node: Kubelet) -> None:  # 3.71
+    done, failed = await holding(node, "a", "b"), pod_requesting({TAPE: 3}, name="failed")
+    node.finish(done)
+    told = await refused(node, failed)
+    await node.restart()
+    assert [(pod.phase, pod.message) for pod in node.pods] == [
+        (Phase.SUCCEEDED, ""),
+        (Phase.FAILED, told.message),
+    ]
+
+
+async def test_a_pod_deleted_meanwhile_is_forgotten_when_it_is_looked_for(node: Kubelet) -> None:  # 3.57, 3.72
+    pod = await holding(node, "a")
+    await node.stop()
+    await node.remove(pod)
+    await node.start()
+    assert list(records(node)) == [("main", TAPE)]
+    async with plugged(node, Scripted("a")):
+        await node.allocatable(TAPE, 1)
+        assert given(await node.admit(pod_requesting({TAPE: 1}))) == ["a"]
+
+
+async def test_nothing_is_forgotten_before_all_pods_are_known(node: Kubelet) -> None:  # 3.14, 3.57
+    first, second = await holding(node, "a", "b"), await node.admit(pod_requesting({"cpu": 1}))
+    assert second.phase is Phase.RUNNING
+    await node.restart()
+    async with pod_resources.connect(node.paths.pod_resources_socket) as client:
+        held = {holding.device_id for holding in await client.holdings()}
+    assert held == {"a"}
+    assert given(first) == ["a"]
+
+
+async def test_with_a_lost_checkpoint_a_pod_is_admitted_without_devices(node: Kubelet) -> None:  # 3.73
+    pod = await holding(node, "a", "b")
+    await node.stop()
+    node.paths.checkpoint.unlink()
+    await node.start()
+    assert pod.phase is Phase.RUNNING
+    await node.restart(reboot=True)
+    assert pod.phase is Phase.RUNNING
+    assert pod.container("main").env == {}
+
+
+async def test_with_a_lost_checkpoint_what_the_node_lists_decides(node: Kubelet, clock: Clock) -> None:  # 3.73
+    pod = await holding(node, "a")
+    clock.advance(301)
+    assert node.node() == {TAPE: Count(0, 0)}
+    await node.stop()
+    node.paths.checkpoint.unlink()
+    await node.start()
+    assert (pod.phase, pod.reason) == (Phase.FAILED, f"OutOf{TAPE}")
+
+
+async def test_a_removed_resource_stays_in_the_nodes_status(node: Kubelet, clock: Clock) -> None:  # 2.19, 10.18
+    async with plugged(node, Scripted("a")):
+        await node.allocatable(TAPE, 1)
+    await node.allocatable(TAPE, 0)
+    clock.advance(301)
+    node.node()
+    await node.restart()
+    assert node.node() == {TAPE: Count(0, 0)}
+    assert (await refused(node, pod_requesting({TAPE: 1}))).reason == f"OutOf{TAPE}"
+
+
+async def test_a_plugins_restart_disturbs_nobody(node: Kubelet) -> None:  # 3.74
+    pod = await holding(node, "a", "b")
+    async with plugged(node, Scripted("a", "b")) as plugin:
+        await node.allocatable(TAPE, 2)
+        assert (pod.phase, pod.state("main").running, pod.state("main").starts) == (Phase.RUNNING, True, 1)
+        assert plugin.methods == ["GetDevicePluginOptions", "ListAndWatch"]
+
+
+async def test_pods_without_devices_are_none_of_its_business(node: Kubelet) -> None:
+    pod = await node.admit(pod_requesting({"cpu": 1, OTHER: 0}))
+    await node.restart(reboot=True)
+    assert (pod.phase, pod.state("main").starts) == (Phase.RUNNING, 1)
