@@ -149,6 +149,15 @@ async def test_a_refused_pod_uses_nothing(node: Kubelet) -> None:  # 3.59, 3.67
         assert given(await node.admit(two_tapes("modest"))) == ["a", "b"]
 
 
+async def test_who_asks_for_none_fits_whatever_the_others_use(node: Kubelet) -> None:  # 3.62, 10.19
+    modest = await node.admit(pod_requesting({TAPE: 0}))
+    async with plugged(node, Scripted("a")):
+        await node.allocatable(TAPE, 1)
+        await node.admit(pod_requesting({TAPE: 1}))
+    await node.restart()
+    assert modest.phase is Phase.RUNNING  # though the node says 0, and another pod uses 1
+
+
 async def test_refusals_are_counted_by_their_reason(node: Kubelet) -> None:
     async with plugged(node, Scripted("a")):
         await node.allocatable(TAPE, 1)

@@ -212,9 +212,6 @@ class AnyOrder(RuleBasedStateMachine):
         before = {pod.uid: self.holdings(pod) for pod in self.active}
         satisfied = all(map(self.has_all_it_asked_for, self.active))  # or the fit check counts what nobody has
         await self.kubelet.restart(reboot=reboot)
-        self.served = {
-            resource: served for resource, served in self.served.items() if served.remembered or served.rogue
-        }
         for served in self.served.values():
             served.stop()
             served.unhealthy = frozenset()

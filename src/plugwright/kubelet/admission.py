@@ -111,6 +111,8 @@ class Admission:
         holds = self._manager.ledger.holds(pod.uid)
         for resource in pod.spec.resources:
             requested, count = pod.spec.total(resource), self._manager.node.get(resource)
+            if not requested:  # who asks for none fits, whatever the others use (10.19)
+                continue
             if count is None:
                 self._report_unknown(pod.spec, resource)
                 continue
@@ -139,7 +141,7 @@ class Admission:
             )
 
     def _report_unknown(self, pod: PodSpec, resource: str) -> None:
-        if "/" in resource and pod.total(resource):
+        if "/" in resource:
             self._manager.context.findings.report(
                 "3.63", pod.key, f"nobody here has {resource}", "starts the pod without any such device, as here"
             )
