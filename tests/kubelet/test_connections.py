@@ -276,6 +276,20 @@ async def test_the_end_of_the_older_stream_leaves_the_newer_and_is_said(
         assert [finding.fact for finding in kubelet.findings] == facts
 
 
+async def test_the_end_of_the_older_stream_after_the_newer_is_nothing(node: Kubelet) -> None:  # 2.22
+    old = Scripted("a")
+    async with plugged(node, old, "old.sock"):
+        await node.allocatable(TAPE, 1)
+        async with plugged(node, Scripted("b", "c"), "new.sock"):
+            await node.allocatable(TAPE, 2)
+        await node.allocatable(TAPE, 0)
+        old.end()
+        await old.streams.until(lambda opened: opened == 0)
+        async with plugged(node, Scripted("d"), "last.sock"):
+            assert await node.allocatable(TAPE, 1) == 1
+    assert node.findings == ()
+
+
 async def test_the_usual_restart_of_a_plugin_works(node: Kubelet) -> None:  # 2.23, 3.74
     await gone(node, "a", "b")
     async with plugged(node, Scripted("a", "b"), "again.sock"):

@@ -111,9 +111,10 @@ class Connections:
 
     def _stop(self, endpoint: Endpoint, reason: str) -> None:
         endpoint.stopped_at = self._context.settings.clock()
-        if self._newest.get(endpoint.resource) is endpoint:
+        newest = self._newest.get(endpoint.resource)
+        if newest is endpoint:
             self._listener.ended(endpoint, reason)
-        elif not self._context.profile.endpoint_by_socket:
+        elif newest and newest.stopped_at is None and not self._context.profile.endpoint_by_socket:
             self._context.findings.report(
                 "2.22",
                 endpoint.resource,

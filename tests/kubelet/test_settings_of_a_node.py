@@ -1,0 +1,60 @@
+"""How a kubelet is set up, and how long it waits; the numbers are those of the facts."""
+
+from pathlib import Path
+
+import pytest
+from tests.kubelet.actors import TAPE, Clock, Scripted, heard, plugged, quick
+
+from plugwright.errors import ConfigError
+from plugwright.kubelet import Kubelet, KubeletSettings, Timing
+from plugwright.kubelet.policies import Policy, Scope
+
+
+def test_times_are_those_of_a_real_kubelet() -> None:  # 0.8
+    assert Timing() == Timing(
+        dial=10,
+        get_info=1,
+        notify=5,
+        pre_start=30,
+        grace=300,
+        look=1,
+        retry=0.5,
+        most_retry=122,
+        node_status=10,
+    )
+
+
+def test_the_defaults_are_those_of_a_node() -> None:  # 5.17
+    settings = KubeletSettings()
+    assert (settings.version, settings.policy, settings.scope) == ("1.36", Policy.NONE, Scope.CONTAINER)
+    assert settings.machine == (0,)
+
+
+def test_a_machines_nodes_are_counted_from_zero_and_stay() -> None:  # 1.4
+    assert KubeletSettings(numa=4).machine == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"numa": 0}, "1 to 64 NUMA nodes"),
+        ({"numa": 65}, "1 to 64 NUMA nodes"),
+        ({"policy": "strict"}, "policy is one of none, best-effort, restricted, single-numa-node, not 'strict'"),
+        ({"scope": "node"}, "scope is one of container, pod, not 'node'"),
+        ({"policy": "restricted", "numa": 9}, "more than 8 NUMA nodes"),  # 5.17
+        ({"version": "1.25"}, "kubelets from 1.26 to 1.37"),
+    ],
+)
+def test_what_no_kubelet_starts_with_is_refused(wrong: dict[str, object], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        KubeletSettings(**wrong)  # type: ignore[arg-type]
+
+
+async def test_the_nodes_status_is_computed_by_itself_again_and_again(root: Path, clock: Clock) -> None:  # 7.12, 2.18
+    timing = Timing(node_status=0.01)
+    async with Kubelet(root, quick(clock=clock, timing=timing)) as kubelet:
+        async with plugged(kubelet, Scripted("a")):
+            await kubelet.allocatable(TAPE, 1)
+        await kubelet.allocatable(TAPE, 0)
+        clock.advance(301)
+        await heard(kubelet, "removed", TAPE)  # nobody had to ask
