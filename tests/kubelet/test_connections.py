@@ -24,7 +24,7 @@ from tests.kubelet.actors import (
     written,
 )
 
-from plugwright.errors import AllocationFailed, PeerRefused, PeerSilent
+from plugwright.errors import AllocationFailed, PeerRefused
 from plugwright.kubelet import Kubelet
 from plugwright.kubelet.stock import Count
 from plugwright.model import Options
@@ -65,10 +65,11 @@ async def test_the_kubelet_calls_itself_localhost(node: Kubelet) -> None:  # 2.1
 
 async def test_the_call_for_options_ends_with_the_plugins_own_call(node: Kubelet) -> None:  # 2.2
     plugin = Scripted("a")
-    plugin.hold("GetDevicePluginOptions")
+    hold = plugin.hold("GetDevicePluginOptions")
     async with device_plugin.serve(plugin, node.paths.device_plugins / "p.sock"):
-        with pytest.raises(PeerSilent):
-            await register(node, RegisterRequest(TAPE, "p.sock"), timeout=0.1)
+        registering = asyncio.create_task(register(node, RegisterRequest(TAPE, "p.sock")))
+        await hold.asked.wait()
+        registering.cancel()
         assert (await called(node, "GetDevicePluginOptions")).outcome == "CancelledError"
         assert plugin.methods == ["GetDevicePluginOptions"]
 
