@@ -268,6 +268,15 @@ async def test_the_record_is_on_disk_before_the_pod_is_admitted(node: Kubelet) -
         await admitting
 
 
+async def test_nothing_is_written_where_nobody_was_asked(node: Kubelet) -> None:  # 3.45
+    async with plugged(node, Scripted("a")):
+        await node.allocatable(TAPE, 1)
+        await node.admit(pod_requesting({TAPE: 1}))
+        node.paths.checkpoint.unlink()
+        await node.admit(pod_requesting({TAPE: 0}))
+        assert not node.paths.checkpoint.exists()
+
+
 async def test_a_checkpoint_that_cannot_be_written_refuses_the_pod(node: Kubelet) -> None:  # 3.45, 4.34
     async with plugged(node, Scripted("a")) as plugin:
         await node.allocatable(TAPE, 1)
