@@ -37,6 +37,8 @@ def choose(wanted: str) -> Client:
     go = find_go()
     if wanted == "python" or (wanted == "auto" and go is None):
         return _python_client()
+    if go is None and GO_PROGRAM.exists():  # built elsewhere and brought along
+        return Client("Go", (str(GO_PROGRAM),))
     if go is None:
         raise ProcessFailed("no Go tool chain: put `go` on the PATH or name it in $GO")
     return _go_client(go)

@@ -26,18 +26,24 @@ def main() -> None:
     # NVIDIA's library makes missing nodes itself where it can; a container's device cgroup would not let it use them.
     _mount("tmpfs", str(work), "tmpfs", _NO_DEVICES)
     _LIBC.prctl(_DROP_CAPABILITY, _MKNOD, 0, 0, 0)
-    kept = [
-        (_keep(outside, work / f"mount{number}"), inside) for number, (outside, inside) in enumerate(given["mounts"])
-    ]
+    libraries = _give_files(given["mounts"], work / "given")
     _enclose_devices(given["nodes"], work)
     empty = work / "empty"
     empty.touch()
     for path in sorted({os.path.realpath(each) for each in given["hide"]}):
         _bind(str(empty), path)
-    for outside, inside in kept:
-        if Path(inside).exists():  # one in a directory that this machine does not use is not made up
-            _bind(str(outside), os.path.realpath(inside))
+    if libraries:  # as the loader of a container would find them, whose own directories these are
+        os.environ["LD_LIBRARY_PATH"] = ":".join(libraries)
     os.execv(sys.argv[2], sys.argv[2:])
+
+
+def _give_files(mounts: list[list[str]], root: Path) -> list[str]:
+    """The files that were given, at their paths below `root`; the directories they are in."""
+    for outside, inside in mounts:
+        place = root / inside.removeprefix("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        _keep(outside, place)
+    return sorted({str((root / inside.removeprefix("/")).parent) for _, inside in mounts})
 
 
 def _enclose_devices(nodes: list[list[str]], work: Path) -> None:

@@ -15,7 +15,7 @@ from plugwright.plugins.nvidia.gpus import Reading
 from plugwright.plugins.nvidia.nvml import Nvml
 from plugwright.plugins.nvidia.options import Options, Places, Strategy
 from plugwright.plugins.nvidia.plugin import Nvidia
-from plugwright.plugins.nvidia.watch import Watch
+from plugwright.plugins.nvidia.watch import Pace, Watch
 from plugwright.sdk import cdi
 
 HERE = Path(__file__).parent
@@ -39,7 +39,7 @@ def apart() -> list[str]:
 
 async def allocation(options: Options) -> Allocation:
     """What a container gets that asks for the first GPU."""
-    plugin = Nvidia("nvidia.com/gpu", options, Watch(Nvml()))
+    plugin = Nvidia("nvidia.com/gpu", options, Watch(Nvml(), Pace(ear=1)))
     async with listing(plugin) as lists:
         devices = await lists.first()
         first = min(devices.values(), key=lambda device: str(device.attributes["index"]))

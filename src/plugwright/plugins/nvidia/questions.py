@@ -92,8 +92,8 @@ class Library:
             nvml.nvmlLib = ctypes.CDLL(str(found))
 
     def _unload(self, nvml: Any) -> None:
-        """So that the next one to begin gets the library as it is by then."""
-        if self._holders or nvml.nvmlLib is None:
+        """So that the next one to begin gets the library as it is by then; pynvml counts who else holds it."""
+        if self._holders or nvml.nvmlLib is None or getattr(nvml, "_nvmlLib_refcount", 0) > 0:
             return
         handle, nvml.nvmlLib = nvml.nvmlLib._handle, None
         nvml._nvmlGetFunctionPointer_cache.clear()
