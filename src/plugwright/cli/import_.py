@@ -18,6 +18,7 @@ from plugwright.cli import config
 from plugwright.cli.imports import values, wrapping
 from plugwright.cli.imports.source import Imported, Source
 from plugwright.cli.imports.values import Note
+from plugwright.cli.yaml_text import Dumper
 from plugwright.errors import ConfigError, InvalidValue
 from plugwright.model import Resource
 
@@ -31,24 +32,6 @@ _FORMATS = {
     "sriov": "sriov",
 }
 _STYLE: dict[str, Any] = {"sort_keys": False, "width": 116, "allow_unicode": True, "default_flow_style": None}
-
-
-class _Dumper(yaml.SafeDumper):
-    """Everything written out, and lists indented."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True
-
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        super().increase_indent(flow, False)
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """What begins with a digit is quoted: other readers of YAML take 5e71 for a number."""
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="'" if text[:1].isdigit() else None)
-
-
-_Dumper.add_representer(str, _text)
 
 
 def _domain(_: click.Context, __: click.Parameter, value: str) -> str:
@@ -149,7 +132,7 @@ def _lines(imported: Imported, whose: str) -> Iterator[str]:
     yield "resources:\n" if imported.entries else "resources: []\n"
     for entry in imported.entries:
         yield from (f"  {_comment(note)}" for note in _sorted(entry.notes))
-        dumped = yaml.dump([entry.content], Dumper=_Dumper, **_STYLE)
+        dumped = yaml.dump([entry.content], Dumper=Dumper, **_STYLE)
         yield from (f"  {line}" for line in dumped.splitlines(keepends=True))
 
 

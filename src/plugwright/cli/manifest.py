@@ -12,6 +12,7 @@ import click
 import yaml
 
 from plugwright.cli import config
+from plugwright.cli.yaml_text import Dumper
 from plugwright.version import __version__
 
 __all__ = ["manifest", "objects"]
@@ -38,23 +39,6 @@ resources:
 """
 
 
-class _Dumper(yaml.SafeDumper):
-    """Texts of several lines as they are, and everything written out."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True
-
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        super().increase_indent(flow, False)
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _text)
-
-
 def _namespace(_: click.Context, __: click.Parameter, value: str) -> str:
     if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", value):
         raise click.BadParameter(f"a namespace has lower-case letters, digits and '-', not {value!r}")
@@ -75,7 +59,7 @@ def manifest(path: Path | None, namespace: str, image: str) -> None:
     if path is not None:
         config.load(path)
     file = path.read_text(encoding="utf-8") if path else _MOCK
-    printed = [yaml.dump(each, Dumper=_Dumper, sort_keys=False, width=120) for each in objects(file, namespace, image)]
+    printed = [yaml.dump(each, Dumper=Dumper, sort_keys=False, width=120) for each in objects(file, namespace, image)]
     click.echo("---\n".join(printed), nl=False)
 
 
