@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.kubernetes import building, machine
 from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.comparing import Both
 from tests.kubernetes.findings import Findings
 from tests.kubernetes.node import Node
 from tests.kubernetes.pods import Pods
@@ -80,6 +81,11 @@ def pods(cluster: Cluster) -> Iterator[Pods]:
     yield pods
     cluster.revive()
     pods.end()
+
+
+@pytest.fixture
+def both(cluster: Cluster, pods: Pods, root: Path) -> Both:
+    return Both(cluster, root)
 
 
 @pytest.fixture

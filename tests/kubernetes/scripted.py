@@ -9,6 +9,7 @@ from pathlib import Path
 from plugwright.errors import PeerRefused
 from plugwright.model import Allocation, Device, Options, PreferenceRequest, natural_order
 from plugwright.protocol import device_plugin, registration, wire
+from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.registration import RegisterRequest
 from plugwright.protocol.wire import DeviceList
@@ -36,6 +37,7 @@ class Scripted:
     errors: dict[str, str] = field(default_factory=dict)  # by method: the refusal's text
     answers_nothing: bool = False
     env: dict[str, str] = field(default_factory=dict)
+    emptied: set[str] = field(default_factory=set)  # ids listed with a topology that has no nodes
     calls: list[Seen] = field(default_factory=list)
     streams: int = 0
 
@@ -56,10 +58,20 @@ class Scripted:
         try:
             while True:
                 self._changed.clear()
-                yield wire.encode_devices(self.resource, self.devices)
+                yield self._listed()
                 await self._changed.wait()
         finally:
             self.streams -= 1
+
+    def _listed(self) -> DeviceList:
+        sound = wire.encode_devices(self.resource, self.devices)
+        if not self.emptied:
+            return sound
+        message = pb.ListAndWatchResponse.FromString(sound.message)
+        for device in message.devices:
+            if device.ID in self.emptied:
+                device.topology.ClearField("nodes")
+        return DeviceList(sound.count, message.SerializeToString())
 
     async def prefer(self, requests: Sequence[PreferenceRequest]) -> list[list[str]]:
         request = requests[0]

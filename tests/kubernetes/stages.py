@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from tests.kubernetes import pods as real_pods
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.images import BUSYBOX
 from tests.kubernetes.kubectl import Object
@@ -61,6 +62,10 @@ class Stage(Protocol):
     async def admit(self, pod: Object) -> Outcome: ...
 
     async def outcome(self, name: str) -> Outcome: ...
+
+    async def becomes(self, name: str, phase: str) -> Outcome: ...
+
+    async def environment(self, name: str) -> Mapping[str, str]: ...
 
     async def health(self, name: str) -> dict[str, str]: ...
 
@@ -154,6 +159,12 @@ class EmulatedStage:
         pod = self._pod(name)
         return Outcome(str(pod.phase), pod.reason, plain(pod.message), _waiting(pod))
 
+    async def becomes(self, name: str, phase: str) -> Outcome:
+        return await self.outcome(name)
+
+    async def environment(self, name: str) -> Mapping[str, str]:
+        return self._pod(name).container("main").env
+
     async def health(self, name: str) -> dict[str, str]:
         found = self._kubelet.device_health(self._pod(name))
         return {each.device_id: str(each.health) for devices in found.values() for each in devices}
@@ -196,6 +207,19 @@ class RealStage:
         return await asyncio.to_thread(
             until, f"pod {name} is settled", lambda: _settled(self._read(name)), 60, lambda: self._read(name)["status"]
         )
+
+    async def becomes(self, name: str, phase: str) -> Outcome:
+        """Once it is in this phase: after a restart it seems unchanged at first."""
+
+        def outcome() -> Outcome | None:
+            found = _settled(self._read(name))
+            return found if found and found.phase == phase else None
+
+        return await asyncio.to_thread(until, f"pod {name} is {phase}", outcome, 60, lambda: self._read(name)["status"])
+
+    async def environment(self, name: str) -> Mapping[str, str]:
+        """What the runtime gave the pod's first container."""
+        return await asyncio.to_thread(real_pods.Pod(name, self._cluster.kubectl).environment)
 
     async def health(self, name: str) -> dict[str, str]:
         statuses = (await asyncio.to_thread(self._read, name))["status"].get("containerStatuses", [])

@@ -1,6 +1,7 @@
 """The emulated kubelet beside the original: the same scenario is played to both, and they must tell the same.
 
-Scenarios use resources of their own names. Whatever differs is either mended or listed in docs/kubelet.md.
+What happens when a plugin or the kubelet comes back is in `test_emulator_again`. Scenarios use resources of their own
+names. Whatever differs is either mended or listed in docs/kubelet.md.
 """
 
 import asyncio
@@ -11,45 +12,17 @@ from pathlib import Path
 import pytest
 from tests.kubernetes import scripted, stages
 from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.comparing import Both, devices
 from tests.kubernetes.pods import Pods
 from tests.kubernetes.scripted import Scripted
-from tests.kubernetes.stages import EmulatedStage, Outcome, RealStage, Stage, manifest
+from tests.kubernetes.stages import Outcome, RealStage, Stage, manifest
 
 from plugwright.errors import PeerRefused
-from plugwright.kubelet import Kubelet, KubeletSettings, PodSpec
+from plugwright.kubelet import Kubelet, PodSpec
 from plugwright.kubelet import pods as emulated_pods
 from plugwright.model import Device, Options
 from plugwright.protocol import pod_resources, registration
 from plugwright.protocol.registration import Announcement, RegisterRequest
-
-Scenario = Callable[[Stage], Awaitable[list[object]]]
-
-
-class Both:
-    """Plays a scenario to the emulated kubelet, then to the real one."""
-
-    def __init__(self, cluster: Cluster, root: Path) -> None:
-        self._cluster, self._root = cluster, root
-
-    async def agree_on(self, scenario: Scenario, **topology: str) -> list[object]:
-        settings = KubeletSettings(version=self._cluster.version, **topology)  # type: ignore[arg-type]
-        async with Kubelet(self._root / "emulated", settings) as kubelet:
-            ours = await scenario(EmulatedStage(kubelet))
-        real = RealStage(self._cluster)
-        await real.listens()
-        theirs = await scenario(real)
-        for mine, real_one in zip(ours, theirs, strict=True):
-            assert mine == real_one, f"emulated: {mine}\nreal: {real_one}"
-        return ours
-
-
-@pytest.fixture
-def both(cluster: Cluster, pods: Pods, root: Path) -> Both:
-    return Both(cluster, root)
-
-
-def devices(count: int, **facts: object) -> list[Device]:
-    return [Device(f"d{number}", **facts) for number in range(count)]  # type: ignore[arg-type]
 
 
 @pytest.mark.essential
@@ -146,32 +119,6 @@ async def test_an_answer_without_containers(both: Both) -> None:
             await stage.remove("nothing")
         words = "Pod was rejected: Allocate failed due to no containers return in allocation response"
         return [seen.phase, seen.reason, seen.message.startswith(words), len(plugin.calls)]
-
-    await both.agree_on(scenario)
-
-
-@pytest.mark.essential
-async def test_a_restart_with_and_without_the_plugin(both: Both) -> None:
-    async def scenario(stage: Stage) -> list[object]:
-        plugin = Scripted("compare/again", devices(3), Options(preference=True))
-        told: list[object] = []
-        async with scripted.serving(plugin, stage.paths, "first.sock"):
-            await stage.shows("compare/again", 3, 3)
-            told.append(await stage.admit(manifest("stays", {"main": {"compare/again": 1}})))
-        await stage.shows("compare/again", 3, 0)
-        await stage.restart()
-        await stage.shows("compare/again", 0, 0)
-        told.append(await stage.outcome("stays"))
-        told.append(await stage.admit(manifest("early", {"main": {"compare/again": 1}})))
-        told.append(await stages.listed(stage.paths, "stays"))
-        async with scripted.serving(plugin, stage.paths, "second.sock"):
-            await stage.shows("compare/again", 3, 3)
-            told.append(await stage.admit(manifest("late", {"main": {"compare/again": 2}})))
-            told.append(await stage.admit(manifest("surplus", {"main": {"compare/again": 1}})))
-            told.append(stages.held(stages.read(stage.paths), "compare/again"))
-            for name in ("stays", "early", "late", "surplus"):
-                await stage.remove(name)
-        return [*told, plugin.calls]
 
     await both.agree_on(scenario)
 
