@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -131,6 +132,32 @@ async def test_a_command_says_what_is_wrong(machine: Machine) -> None:
     )
     assert await fault(machine, Command(("/bin/sh", "-c", "exit 3"))) == "/bin/sh: exit status 3"
     assert await fault(machine, Command(("/none",))) == "/none: No such file or directory"
+
+
+async def test_a_command_ends_with_its_process_whoever_it_leaves_behind(machine: Machine) -> None:
+    leaves = "sleep 600 & echo $! >&2; exit 3"
+    said = await fault(machine, Command(("/bin/sh", "-c", leaves)))
+    assert said is not None
+    os.kill(int(said.removeprefix("/bin/sh: ")), signal.SIGKILL)
+
+
+async def test_a_command_given_up_ends_with_all_that_it_started(machine: Machine) -> None:
+    pipe = machine.root / "alive"
+    os.mkfifo(pipe)
+    writes = f"(echo begun; exec sleep 600) >{pipe}; true"
+    asking = asyncio.create_task(fault(machine, Command(("/bin/sh", "-c", writes))))
+    with await asyncio.to_thread(pipe.open, "rb") as alive:
+        assert await asyncio.to_thread(alive.readline) == b"begun\n"
+        asking.cancel()
+        # A pipe ends when the last process that could write to it has.
+        assert await asyncio.to_thread(alive.readline) == b""
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+
+
+async def test_of_a_command_that_writes_much_the_end_is_kept(machine: Machine) -> None:
+    writes = "head --bytes 10000000 /dev/zero; echo; echo too hot; exit 1"
+    assert await fault(machine, Command(("/bin/sh", "-c", writes))) == "/bin/sh: too hot"
 
 
 @pytest.fixture

@@ -4,14 +4,12 @@ Each check says what is wrong, nothing if all is well, or None when it cannot be
 `health`'s business, running the checks `checking`'s.
 """
 
-import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from plugwright.plugins.generic import templates
+from plugwright.plugins.generic import commands, templates
 from plugwright.plugins.generic.health import Hysteresis
 from plugwright.plugins.generic.units import Unit, pattern
 from plugwright.sdk import sysfs, threads
@@ -167,20 +165,11 @@ class Command:
     async def fault(self, host: Host, unit: Unit) -> str | None:
         words = [templates.fill(each, facts_of(unit)) for each in self.words]
         try:
-            process = await asyncio.create_subprocess_exec(
-                *words,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-            )
+            status, written = await commands.run(words)
         except OSError as error:
             return f"{words[0]}: {error.strerror}"
-        try:
-            written, _ = await process.communicate()
-        finally:
-            await _end(process)
-        lines = written.decode(errors="replace").strip().splitlines() or [f"exit status {process.returncode}"]
-        return f"{words[0]}: {lines[-1][:_LONGEST]}" if process.returncode else ""
+        lines = written.strip().splitlines() or [f"exit status {status}"]
+        return f"{words[0]}: {lines[-1][:_LONGEST]}" if status else ""
 
 
 def facts_of(unit: Unit) -> dict[str, str]:
@@ -192,13 +181,6 @@ def facts_of(unit: Unit) -> dict[str, str]:
         "nodes": ",".join(paths),
         "numa": ",".join(map(str, unit.numa)),
     }
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
 
 
 def _links(directory: Path) -> dict[str, bool]:
