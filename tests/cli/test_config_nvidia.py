@@ -124,6 +124,14 @@ def test_a_reload_keeps_the_watch(tmp_path: Path) -> None:
         ("{health: {xids: {bad: reset}}}", "names its codes in quotes"),
         ("{driver: {root: here}}", "absolute path"),
         ("{select: {least: much}}", "a size looks like 40Gi"),
+        ("{select: {index: first}}", "an index looks like 0"),
+        ("{exclude: {uuid: [GPU-1, 7f3c]}}", "a UUID begins with GPU- or MIG-, not '7f3c'"),
+        ("{exclude: {pci: 3b}}", "a PCI address looks like 0000:3b:00.0"),
+        ("{cdi: {vendor: ../../etc}}", "a CDI kind looks like vendor.com/class"),
+        ("{cdi: {annotations: a b/}}", "a prefix of annotations looks like cdi.k8s.io/"),
+        ("{simulate: /dev/zero}", "cannot read /dev/zero: it is no file"),
+        ("{simulate: hgx-h100, share: {replicas: 100000}}", "try replicas: "),
+        ("{simulate: hgx-h100, share: {by: vgpu, memory: 1Mi}}", "try memory: "),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_line(tmp_path: Path, nvidia: str, text: str) -> None:
@@ -153,7 +161,7 @@ def test_a_family_is_named_by_model_or_profile(tmp_path: Path, name: str) -> Non
 
 
 def test_a_family_by_profile_is_of_parts(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="`mig: mixed`"):
+    with pytest.raises(ConfigError, match=r"plugwright.yaml:1: resources\[0\].nvidia: .*`mig: mixed`"):
         plugins(tmp_path, "resources: [{name: 'nvidia.com/mig-{profile}', nvidia: {}}]")
 
 

@@ -4,6 +4,7 @@ Those of one file share what watches the machine, so that it is watched once and
 only where there are such resources: a node without GPUs does not pay for it.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from plugwright.cli import config_nvidia, config_sharing
 from plugwright.cli.config_nvidia import NvidiaEntry, NvidiaHealth, NvidiaPattern, NvidiaShare
 from plugwright.cli.documents import Document
 from plugwright.cli.quantities import quantity
-from plugwright.errors import ConfigError
+from plugwright.errors import ConfigError, PluginError
 from plugwright.plugins.nvidia.gpus import Driver
 from plugwright.plugins.nvidia.health import Action, Rules
 from plugwright.plugins.nvidia.isolation import Isolation, Unconfined
@@ -28,9 +29,16 @@ from plugwright.plugins.nvidia.sharing import By, Share
 from plugwright.plugins.nvidia.simulation import Simulation
 from plugwright.plugins.nvidia.vgpu import Vgpu
 from plugwright.plugins.nvidia.watch import Pace, Watch
+from plugwright.sdk import cdi
 from plugwright.sdk.plugin import Plugin
 
 __all__ = ["check", "driver_of", "isolation_of", "joined", "members", "options_of", "plugin", "watch", "watches_of"]
+
+# How devices are called: whoever is called otherwise would be looked for in vain, without a word.
+_INDEX = re.compile(r"[0-9]+(?::[0-9]+)?")
+_UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]+")
+_PCI = re.compile(r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
+_ANNOTATIONS = re.compile(r"[0-9A-Za-z][0-9A-Za-z._/-]*")
 
 
 def options_of(entry: NvidiaEntry) -> Options:
@@ -62,9 +70,9 @@ def _selection(entry: NvidiaEntry) -> Selection:
 
 def _pattern(entry: NvidiaPattern) -> Pattern:
     return Pattern(
-        index=_texts(entry.index),
-        uuid=_texts(entry.uuid),
-        pci=_texts(entry.pci),
+        index=_called("an index looks like 0, or 0:1 for a MIG device", _INDEX, _texts(entry.index)),
+        uuid=_called("a UUID begins with GPU- or MIG-", _UUID, _texts(entry.uuid)),
+        pci=_called("a PCI address looks like 0000:3b:00.0", _PCI, _texts(entry.pci)),
         model=_texts(entry.model),
         profile=_texts(entry.profile),
         least=quantity(entry.least),
@@ -74,6 +82,13 @@ def _pattern(entry: NvidiaPattern) -> Pattern:
 
 def _texts(values: int | str | Iterable[int | str]) -> tuple[str, ...]:
     return tuple(map(str, [values] if isinstance(values, int | str) else values))
+
+
+def _called(rule: str, pattern: re.Pattern[str], names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if not pattern.fullmatch(name):
+            raise ConfigError(f"{rule}, not {name!r}")
+    return names
 
 
 def _share(entry: NvidiaShare) -> Share:
@@ -101,6 +116,8 @@ def _places(entry: NvidiaEntry) -> Places:
     for path in (driver.root, driver.host or "/", driver.dev or "/", entry.cdi.dir, *driver.libraries):
         if not path.startswith("/"):
             raise ConfigError(f"a directory is an absolute path, not {path!r}")
+    cdi.qualified_name(f"{entry.cdi.vendor}/gpu", "0")  # raises where CDI does not allow such a vendor
+    _called("a prefix of annotations looks like cdi.k8s.io/", _ANNOTATIONS, (entry.cdi.annotations,))
     return Places(
         root=Path(driver.root),
         host_root=Path(driver.host or driver.root),
@@ -189,20 +206,27 @@ def check(document: Document, entries: Sequence[tuple[str, NvidiaEntry | None]])
     """Finds devices that two resources ask for, as far as that can be known without the machine."""
     machines: dict[object, dict[str, Selection]] = {}
     for index, (name, entry) in enumerate(entries):
-        if entry is None:
-            continue
-        known = machines.setdefault((entry.simulate, entry.driver.root), {})
-        asked = options_of(config_nvidia.whole_family(name, entry)).selection
-        for other in [name for name, selection in known.items() if selection == asked]:
-            raise document.error(f"$.resources[{index}].nvidia", f"asks for the same devices as {other}")
-        known[name] = asked
-        _check_simulated(document, f"$.resources[{index}].nvidia", entry.simulate, known)
+        if entry is not None:
+            known = machines.setdefault((entry.simulate, entry.driver.root), {})
+            try:
+                _check_one(name, entry, known)
+            except (ConfigError, PluginError) as error:
+                raise document.error(f"$.resources[{index}].nvidia", str(error)) from error
 
 
-def _check_simulated(document: Document, place: str, simulate: str, known: Mapping[str, Selection]) -> None:
-    if simulate:
-        for uuid, askers in overlaps(load(simulate).gpus, known).items():
-            raise document.error(place, f"{uuid} is asked for by {' and '.join(askers)}")
+def _check_one(name: str, entry: NvidiaEntry, known: dict[str, Selection]) -> None:
+    """`known`: what other resources of the same machine ask for; this one's is added."""
+    options = options_of(config_nvidia.whole_family(name, entry))
+    for other in [other for other, asked in known.items() if asked == options.selection]:
+        raise ConfigError(f"asks for the same devices as {other}")
+    known[name] = options.selection
+    if not entry.simulate:
+        return
+    gpus = load(entry.simulate).gpus
+    for uuid, askers in overlaps(gpus, known).items():
+        raise ConfigError(f"{uuid} is asked for by {' and '.join(askers)}")
+    if entry.share:
+        isolation_of(name, entry, options).units(chosen(gpus, options.selection))  # raises where there are too many
 
 
 def driver_of(entry: NvidiaEntry) -> Driver:

@@ -44,10 +44,17 @@ def load(name: str) -> Reading:
     if "/" not in name:
         raise ConfigError(f"no machine is called {name!r}: there is {', '.join(sorted(MACHINES))}, or a file's path")
     try:
-        text = Path(name).read_text(encoding="utf-8")
+        text = _text(Path(name))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {name}: {getattr(error, 'strerror', '') or error}") from error
     return _drawn(name, text)
+
+
+def _text(path: Path) -> str:
+    """A device or a pipe might never end."""
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"cannot read {path}: it is no file")
+    return path.read_text(encoding="utf-8")
 
 
 def partitioned(gpu: Gpu, profiles: Iterable[str]) -> Gpu:
