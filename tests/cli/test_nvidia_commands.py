@@ -67,6 +67,27 @@ async def test_the_driver_goes_for_all_resources_of_the_machine(
         await kubelet.health("nvidia.com/gpu-shared", f"{T4[3]}::1", "Unhealthy")
 
 
+PARTS = """
+resources:
+  - {name: nvidia.com/one, nvidia: {simulate: dgx-a100-mig, mig: mixed, select: {index: "2:0", profile: "*"}}}
+  - {name: nvidia.com/two, nvidia: {simulate: dgx-a100-mig, mig: mixed, select: {index: "2:1", profile: "*"}}}
+"""
+
+
+async def test_a_gpu_whose_parts_are_in_several_resources_is_one(
+    kubelet: TinyKubelet, settings: Settings, node: Node
+) -> None:
+    path = node.root / "plugwright.yaml"
+    path.write_text(PARTS)
+    async with serving(*config.load(path).plugins(), settings=replace(settings, control_socket=node.control)):
+        names = ("nvidia.com/one", "nvidia.com/two")
+        parts = {name: next(iter((await kubelet.endpoint(name, 1)).devices)) for name in names}
+        for command, health in (("simulate xid 2 xid=79", "Unhealthy"), ("recover 2", "Healthy")):
+            assert (await node.ask("nvidia", *command.split())).code == 0
+            for name, part in parts.items():
+                await kubelet.health(name, part, health)
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [

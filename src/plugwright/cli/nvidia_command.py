@@ -80,13 +80,19 @@ def _command(path: Path, name: str, resource: str, arguments: Mapping[str, str])
 
 
 def _resource_of(path: Path, gpu: str) -> str:
-    resources = [each for each in ask(path, {"do": "status"})["resources"] if any(map(_is_gpu, each["devices"]))]
-    owners = [each["name"] for each in resources if not gpu or any(_is(device, gpu) for device in each["devices"])]
+    """Any that has the GPU: what happens to it happens to all of its parts."""
+    resources = ask(path, {"do": "status"})["resources"]
+    owners = {
+        device["attributes"]["gpu"]: each["name"]
+        for each in reversed(resources)
+        for device in each["devices"]
+        if _is_gpu(device) and (not gpu or _is(device, gpu))
+    }
     if not owners:
         raise ConfigError(f"no resource has a GPU {gpu!r}")
     if len(owners) > 1 and gpu:
-        raise ConfigError(f"say which with --resource: {', '.join(owners)}")
-    return str(owners[0])
+        raise ConfigError(f"say which with --resource: {', '.join(sorted(set(owners.values())))}")
+    return str(min(owners.values()))
 
 
 def _is_gpu(device: Mapping[str, Any]) -> bool:

@@ -147,7 +147,7 @@ class Nvidia(Plugin):
 
     def _named(self, name: str) -> Unit:
         for unit in self._units.values():
-            if name in (unit.id, unit.uuid, unit.gpu.uuid, unit.index):
+            if name in (unit.id, unit.uuid, unit.gpu.uuid, unit.index, str(unit.gpu.index)):
                 return unit
         raise PluginError(f"{self.resource} has no device {name!r} (there is: {some(self._units)})")
 
