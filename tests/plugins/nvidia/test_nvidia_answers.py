@@ -185,6 +185,13 @@ def test_a_device_that_is_gone_is_taken_out_of_the_file(make: Make, places: Plac
     assert set(cdi.resolve([places.cdi])) == {f"{GPU}=0", f"{GPU}={H100[0].uuid}"}
 
 
+def test_the_last_device_that_is_gone_takes_its_file_along(make: Make, places: Places) -> None:
+    answers = make(Strategy.CDI_CRI)
+    answers.specs.write(H100[:1], Features())
+    answers.specs.write((), Features())
+    assert cdi.resolve([places.cdi]) == {}
+
+
 def test_by_annotation_the_same_names(make: Make) -> None:
     answer = given(make(Strategy.CDI_ANNOTATIONS, annotation_prefix="example.com/"), whole(*H100[:2]))
     [(key, names)] = answer.annotations.items()

@@ -36,6 +36,8 @@ class Specs:
         devices = [device for gpu in gpus for unit in _units(gpu) for device in self._devices(unit)]
         if devices:
             self._directory.write(cdi.Spec(self._kind("gpu"), devices, self._for_all()))
+        else:  # the last one is gone, and a spec without any cannot be
+            self._directory.file(self._kind("gpu")).unlink(missing_ok=True)
         for name in _CLASSES:
             if getattr(features, name):
                 self._write_feature(name)
