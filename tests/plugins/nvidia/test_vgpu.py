@@ -165,3 +165,13 @@ def test_more_than_the_operator_allows_is_refused(options: VgpuOptions) -> None:
 def test_paths_are_absolute() -> None:
     with pytest.raises(ConfigError, match="absolute"):
         VgpuOptions(root=Path("vgpu"))
+
+
+def test_a_link_is_not_followed_to_what_it_would_open_to_everybody(options: VgpuOptions, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir(mode=0o755)
+    options.locks.symlink_to(other)
+    vgpu, units = offered(options)
+    with pytest.raises(PluginError, match="cannot prepare a vgpu share"):
+        vgpu.extras(units[:1])
+    assert other.stat().st_mode & 0o777 == 0o755

@@ -161,8 +161,13 @@ def _name(units: Sequence[Unit]) -> str:
 
 
 def _shared_directory(path: Path, mode: int) -> None:
+    """One in /tmp may have been made by anybody: a link is not followed to what it would open to everybody."""
     path.mkdir(parents=True, exist_ok=True)
-    path.chmod(mode)
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        os.fchmod(directory, mode)
+    finally:
+        os.close(directory)
 
 
 def _write(path: Path, text: str) -> None:
