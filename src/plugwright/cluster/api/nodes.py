@@ -1,0 +1,26 @@
+"""What a server refuses in a node's status: quantities of extended resources that are no whole numbers (10.6)."""
+
+from collections.abc import Iterator
+
+from plugwright.cluster import quantities
+from plugwright.cluster.api.errors import Cause
+from plugwright.cluster.store import Object
+
+__all__ = ["violations"]
+
+
+def violations(node: Object) -> Iterator[Cause]:
+    status = node.get("status") or {}
+    for part in ("capacity", "allocatable"):
+        for name, value in sorted((status.get(part) or {}).items()):
+            yield from _amount(f"status.{part}[{name}]", name, value)
+
+
+def _amount(place: str, name: str, value: object) -> Iterator[Cause]:
+    text = str(value)
+    if not quantities.is_quantity(text):
+        yield Cause(place, f'Invalid value: "{text}": quantities must match the regular expression')
+    elif quantities.parse(text) < 0:
+        yield Cause(place, f'Invalid value: "{text}": must be greater than or equal to 0')
+    elif "/" in name and quantities.parse(text) % 1:
+        yield Cause(place, f'Invalid value: "{text}": must be an integer')
