@@ -6,7 +6,13 @@ from decimal import ROUND_CEILING, Decimal
 from plugwright.errors import InvalidPod
 from plugwright.kubelet import pods
 
-__all__ = ["add", "as_text", "is_quantity", "parse"]
+__all__ = ["add", "as_text", "canonical", "is_quantity", "parse"]
+
+_BINARY = [(f"{unit}i", Decimal(1024) ** power) for power, unit in reversed([*enumerate("KMGTPE", 1)])]
+_DECIMAL = [
+    (unit, Decimal(10) ** (18 - 3 * step))
+    for step, unit in enumerate(["E", "P", "T", "G", "M", "k", "", "m", "u", "n"])
+]
 
 
 def is_quantity(text: object) -> bool:
@@ -27,6 +33,21 @@ def as_text(value: Decimal) -> str:
     if value == value.to_integral_value():
         return str(int(value))
     return f"{int((value * 1000).to_integral_value(ROUND_CEILING))}m"
+
+
+def canonical(given: object) -> str:
+    """The one way in which a server writes a quantity: with the largest unit that leaves a whole number."""
+    text = str(given)
+    if not is_quantity(text):
+        return text
+    value = parse(text)
+    if text.endswith("i") and value == value.to_integral_value() and abs(value) >= _BINARY[-1][1]:
+        units = _BINARY
+    else:
+        units = _DECIMAL
+        value = value.quantize(_DECIMAL[-1][1], ROUND_CEILING)
+    unit, size = next((each for each in units if value % each[1] == 0), units[-1])
+    return f"{int(value / size)}{unit}" if value else "0"
 
 
 def add(amounts: Iterable[Mapping[str, Decimal]]) -> dict[str, Decimal]:

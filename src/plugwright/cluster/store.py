@@ -16,7 +16,7 @@ from plugwright.errors import ClusterError
 __all__ = ["Change", "Conflict", "Disk", "Exists", "Expired", "Key", "Missing", "Object", "Store"]
 
 Object = dict[str, Any]  # type: ignore[explicit-any,unused-ignore]  # JSON, as clients send it
-_KEPT = 20_000  # changes a watcher may be behind
+_KEPT = 8_000  # changes a watcher may be behind
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -78,10 +78,10 @@ class Disk(Protocol):
 
 
 class Store:
-    def __init__(self, disk: Disk | None = None) -> None:
+    def __init__(self, disk: Disk | None = None, kept: int = _KEPT) -> None:
         self._disk = disk
         self._objects: dict[str, dict[Key, Object]] = {}
-        self._history: deque[Change] = deque(maxlen=_KEPT)
+        self._history: deque[Change] = deque(maxlen=kept)
         self._bell = asyncio.Event()
         self._revision, found = disk.load() if disk else (1, [])
         for key, stored in found:
@@ -106,6 +106,18 @@ class Store:
         found = self._objects.get(kind, {})
         keys = sorted(found) if not namespace else sorted(key for key in found if key.namespace == namespace)
         return [found[key] for key in keys]
+
+    def at(self, revision: int, kind: str, namespace: str = "") -> list[Object]:
+        """As `every`, at an earlier revision: what happened since is taken back."""
+        found = dict(self._objects.get(kind, {}))
+        for change in reversed(self._after(revision)):
+            if change.key.kind != kind:
+                continue
+            if change.before is None:
+                del found[change.key]
+            else:
+                found[change.key] = change.before
+        return [found[key] for key in sorted(found) if not namespace or key.namespace == namespace]
 
     def create(self, key: Key, content: Object) -> Object:
         if self.get(key) is not None:
@@ -136,8 +148,10 @@ class Store:
         return found
 
     def _after(self, since: int) -> list[Change]:
-        if since >= self._revision:
+        if since == self._revision:
             return []
+        if since > self._revision:  # from before the server was started anew, with nothing kept
+            raise Expired(since, self._revision)
         if since < self._first:
             raise Expired(since, self._first)
         behind = self._revision - since  # every revision is one change

@@ -1,5 +1,6 @@
 """What is served, as clients find it out. Pure."""
 
+from plugwright.cluster.api import reviews
 from plugwright.cluster.api.kinds import KINDS, Kind
 from plugwright.cluster.store import Object
 
@@ -12,7 +13,7 @@ _SUBRESOURCE_KINDS = {"binding": "Binding", "eviction": "Eviction"}
 
 def documents(release: str) -> dict[str, Object]:
     """By path: every document of discovery."""
-    groups = sorted({kind.group for kind in KINDS} - {""})
+    groups = sorted({*(kind.group for kind in KINDS), *reviews.GROUPS} - {""})
     found: dict[str, Object] = {
         "/api": {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []},
         "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(group) for group in groups]},
@@ -21,9 +22,8 @@ def documents(release: str) -> dict[str, Object]:
     }
     for group in groups:
         found[f"/apis/{group}"] = {"kind": "APIGroup", "apiVersion": "v1", **_group(group)}
-        for number in sorted({kind.version for kind in KINDS if kind.group == group}):
-            kinds = [kind for kind in KINDS if (kind.group, kind.version) == (group, number)]
-            found[f"/apis/{group}/{number}"] = _resources(f"{group}/{number}", kinds)
+        kinds = [kind for kind in KINDS if kind.group == group]
+        found[f"/apis/{group}/v1"] = _resources(f"{group}/v1", kinds) if kinds else _review(group)
     return found
 
 
@@ -43,9 +43,14 @@ def version(release: str) -> Object:
 
 
 def _group(group: str) -> Object:
-    versions = sorted({kind.version for kind in KINDS if kind.group == group})
-    named = [{"groupVersion": f"{group}/{each}", "version": each} for each in versions]
-    return {"name": group, "versions": named, "preferredVersion": named[-1]}
+    named = {"groupVersion": f"{group}/v1", "version": "v1"}
+    return {"name": group, "versions": [named], "preferredVersion": named}
+
+
+def _review(group: str) -> Object:
+    plural, kind = reviews.GROUPS[group]
+    found = {"name": plural, "singularName": kind.lower(), "namespaced": False, "kind": kind, "verbs": ["create"]}
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": f"{group}/v1", "resources": [found]}
 
 
 def _resources(group_version: str, kinds: list[Kind]) -> Object:

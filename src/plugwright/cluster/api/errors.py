@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from plugwright.cluster.api.kinds import Kind
+from plugwright.cluster.patching import PatchFailed
 from plugwright.cluster.store import Conflict, Exists, Expired, Missing, Object
 from plugwright.errors import ClusterError
 
@@ -43,25 +45,35 @@ def not_found(message: str = "the server could not find the requested resource")
     return Refused(404, "NotFound", message)
 
 
-def unsupported_media(given: str, taken: Sequence[str]) -> Refused:
+def unsupported_media(taken: Sequence[str], why: str = "") -> Refused:
     text = f"the body of the request was in an unknown format - accepted media types include: {', '.join(taken)}"
-    return Refused(415, "UnsupportedMediaType", f"{text}; not {given}" if given else text)
+    return Refused(415, "UnsupportedMediaType", f"{text}; {why}" if why else text)
 
 
-def invalid(kind: str, name: str, causes: Sequence[Cause]) -> Refused:
+def invalid(kind: Kind, name: str, causes: Sequence[Cause]) -> Refused:
     texts = [f"{cause.field}: {cause.message}" for cause in causes]
     listed = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     details = {
-        "name": name,
-        "kind": kind,
+        **({"name": name} if name else {}),
+        **({"group": kind.group} if kind.group else {}),
+        "kind": kind.name,
         "causes": [{"reason": cause.reason, "message": cause.message, "field": cause.field} for cause in causes],
     }
-    return Refused(422, "Invalid", f'{kind} "{name}" is invalid: {listed}', details)
+    return Refused(422, "Invalid", f'{_qualified(kind)} "{name}" is invalid: {listed}', details)
+
+
+def _qualified(kind: Kind) -> str:
+    return f"{kind.name}.{kind.group}" if kind.group else kind.name
 
 
 def from_store(error: ClusterError) -> Refused:
     if isinstance(error, Expired):
         return Refused(410, "Expired", str(error))
+    if isinstance(error, PatchFailed):
+        cause = {"reason": "UnexpectedServerResponse", "message": str(error)}
+        return Refused(
+            422, "Invalid", "the server rejected our request due to an error in our request", {"causes": [cause]}
+        )
     if isinstance(error, Missing | Exists | Conflict):
         code, reason = {Missing: (404, "NotFound"), Exists: (409, "AlreadyExists"), Conflict: (409, "Conflict")}[
             type(error)

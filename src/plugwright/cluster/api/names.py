@@ -5,9 +5,10 @@ import secrets
 from collections.abc import Iterator, Mapping
 
 from plugwright.cluster.api.errors import Cause
+from plugwright.cluster.api.kinds import NAMESPACES, Kind
 from plugwright.cluster.store import Object
 
-__all__ = ["generated", "is_dns_label", "violations"]
+__all__ = ["LABEL_RULE", "generated", "is_dns_label", "violations"]
 
 _LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
@@ -21,6 +22,12 @@ _RULE = (
     "'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
 )
 
+LABEL_RULE = (
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end "
+    "with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
+    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
+)
+
 
 def is_dns_label(name: str) -> bool:
     return bool(_LABEL.fullmatch(name))
@@ -30,10 +37,12 @@ def generated(prefix: str) -> str:
     return prefix[:58] + "".join(secrets.choice(_ALPHABET) for _ in range(5))
 
 
-def violations(metadata: Object) -> Iterator[Cause]:
+def violations(kind: Kind, metadata: Object) -> Iterator[Cause]:
     name = metadata.get("name") or ""
     if not name:
         yield Cause("metadata.name", "Required value: name or generateName is required", "FieldValueRequired")
+    elif kind is NAMESPACES and not is_dns_label(name):
+        yield Cause("metadata.name", f'Invalid value: "{name}": {LABEL_RULE}')
     elif len(name) > _LONGEST or not _SUBDOMAIN.fullmatch(name):
         yield Cause("metadata.name", f'Invalid value: "{name}": {_RULE}')
     yield from _texts("metadata.labels", metadata.get("labels"), valued=True)

@@ -6,14 +6,31 @@ from plugwright.cluster import quantities
 from plugwright.cluster.api.errors import Cause
 from plugwright.cluster.store import Object
 
-__all__ = ["violations"]
+__all__ = ["defaulted", "violations"]
+
+_INFO = (
+    "architecture", "bootID", "containerRuntimeVersion", "kernelVersion", "kubeProxyVersion", "kubeletVersion",
+    "machineID", "operatingSystem", "osImage", "systemUUID",
+)  # fmt: skip
+_STATUS = {"daemonEndpoints": {"kubeletEndpoint": {"Port": 0}}, "nodeInfo": dict.fromkeys(_INFO, "")}
+
+
+def defaulted(node: Object) -> Object:
+    """What a node says of its capacity alone is taken to be allocatable; a quantity is written in one way."""
+    status = {**_STATUS, **(node.get("status") or {})}
+    if status.get("capacity") and not status.get("allocatable"):
+        status["allocatable"] = status["capacity"]
+    for part in ("capacity", "allocatable"):
+        if part in status:
+            status[part] = {name: quantities.canonical(value) for name, value in status[part].items()}
+    return {**node, "status": status}
 
 
 def violations(node: Object) -> Iterator[Cause]:
     status = node.get("status") or {}
     for part in ("capacity", "allocatable"):
         for name, value in sorted((status.get(part) or {}).items()):
-            yield from _amount(f"status.{part}[{name}]", name, value)
+            yield from _amount(f"status.{part}.{name}", name, value)
 
 
 def _amount(place: str, name: str, value: object) -> Iterator[Cause]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from plugwright.cluster import quantities
 from plugwright.cluster.api.errors import Cause
-from plugwright.cluster.api.names import is_dns_label
+from plugwright.cluster.api.names import LABEL_RULE, is_dns_label
 from plugwright.cluster.store import Object
 from plugwright.errors import InvalidValue
 from plugwright.model import Resource
@@ -61,13 +61,10 @@ def _defaulted(container: Object) -> Object:
 
 
 def _plain(amounts: Any) -> Any:  # type: ignore[explicit-any,unused-ignore]
-    """Extended resources as whole numbers: `2000m` is stored as `2`."""
+    """Quantities written in one way: `2000m` is stored as `2`."""
     if not isinstance(amounts, Mapping):
         return amounts
-    return {
-        name: quantities.as_text(quantities.parse(value)) if "/" in name else str(value)
-        for name, value in amounts.items()
-    }
+    return {name: quantities.canonical(value) for name, value in amounts.items()}
 
 
 def _tolerations(given: list[Object]) -> list[Object]:
@@ -116,7 +113,7 @@ def _container(place: str, container: Object, seen: set[str]) -> Iterator[Cause]
     if not name:
         yield Cause(f"{place}.name", "Required value", "FieldValueRequired")
     elif not is_dns_label(name):
-        yield Cause(f"{place}.name", f'Invalid value: "{name}": {_LABEL_RULE}')
+        yield Cause(f"{place}.name", f'Invalid value: "{name}": {LABEL_RULE}')
     elif name in seen:
         yield Cause(f"{place}.name", f'Duplicate value: "{name}"', "FieldValueDuplicate")
     seen.add(name)
@@ -127,13 +124,6 @@ def _container(place: str, container: Object, seen: set[str]) -> Iterator[Cause]
         for resource, value in sorted((resources.get(part) or {}).items()):
             yield from _amount(f"{place}.resources.{part}", resource, value)
     yield from _overcommitted(f"{place}.resources", resources)
-
-
-_LABEL_RULE = (
-    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end "
-    "with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
-    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
-)
 
 
 def _amount(place: str, resource: str, value: object) -> Iterator[Cause]:

@@ -1,22 +1,34 @@
-"""A request read: which object it is about, what it carries, and how the answer is to look."""
+"""A request read: which object it is about, what it carries, and what it wants done with it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-import yaml
+from starlette.requests import Request
 
-from plugwright.cluster.api import kinds, schema
-from plugwright.cluster.api.errors import Refused, bad_request, not_found, unsupported_media
+from plugwright.cluster.api import bodies, kinds, schema
+from plugwright.cluster.api.errors import Refused, bad_request, not_found
 from plugwright.cluster.api.kinds import Kind
 from plugwright.cluster.api.writing import Deletion
 from plugwright.cluster.store import Object
 
-__all__ = ["BODY_LIMIT", "Target", "body", "checked", "deletion", "number", "resolve"]
+__all__ = [
+    "Target",
+    "checked",
+    "deletion",
+    "is_dry",
+    "manager",
+    "media",
+    "not_allowed",
+    "number",
+    "received",
+    "resolve",
+    "validation",
+]
 
-BODY_LIMIT = 3 * 1024 * 1024
-_READABLE = ("application/json", "application/yaml", "application/vnd.kubernetes.protobuf")
+_LONGEST_NUMBER = 18  # digits
+_VALIDATIONS = ("Ignore", "Warn", "Strict")
+_LONGEST_MANAGER = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,40 +56,47 @@ def resolve(path: str) -> Target:
     kind = kinds.find(group, version, rest[0])
     if kind is None or len(rest) > 3 or (namespace and not kind.namespaced):
         raise not_found()
-    if len(rest) > 1 and kind.namespaced and not namespace:
+    return _target(kind, namespace, rest[1:])
+
+
+def _target(kind: Kind, namespace: str, rest: list[str]) -> Target:
+    if rest and kind.namespaced and not namespace:
         raise not_found()
-    subresource = rest[2] if len(rest) > 2 else ""
+    subresource = rest[1] if len(rest) > 1 else ""
     if subresource and subresource not in (*kind.subresources, *(("status",) if kind.status else ())):
         raise not_found()
-    return Target(kind, namespace, rest[1] if len(rest) > 1 else "", subresource)
+    return Target(kind, namespace, rest[0] if rest else "", subresource)
 
 
-def body(content: bytes, media: str) -> Any:  # type: ignore[explicit-any,unused-ignore]
-    """What was sent, as JSON or YAML."""
-    media = media.partition(";")[0].strip() or "application/json"
-    try:
-        if media.endswith("json"):
-            return msgspec.json.decode(content) if content else {}
-        if media.endswith("yaml"):
-            return yaml.safe_load(content)
-    except (msgspec.DecodeError, yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        problem = " ".join(str(error).split())
-        raise bad_request(f"the object provided is unrecognized (must be of type JSON or YAML): {problem}") from None
-    raise unsupported_media(media, _READABLE[:2])
+def not_allowed() -> Refused:
+    return Refused(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
 
-def checked(kind: Kind, content: object, validation: str) -> tuple[Object, list[str]]:
+async def received(request: Request) -> Any:  # type: ignore[explicit-any,unused-ignore]
+    content = bytearray()
+    async for piece in request.stream():
+        content += piece
+        if len(content) > bodies.LIMIT:
+            raise Refused(413, "RequestEntityTooLarge", f"Request entity too large: limit is {bodies.LIMIT}")
+    return bodies.read(bytes(content), media(request))
+
+
+def media(request: Request) -> str:
+    return str(request.headers.get("content-type", "").partition(";")[0].strip().lower())
+
+
+def checked(kind: Kind, content: object, strictness: str) -> tuple[Object, list[str]]:
     """An object of the right shape, and what to warn of; raises for unknown members where the client asks for it."""
     if not isinstance(content, dict):
         raise bad_request(f"the body is no {kind.name}")
-    wrong = schema.mistyped(kind, content)
+    said = f'{kind.name} in version "{kind.version}" cannot be handled as a {kind.name}: '
+    wrong = next(schema.mistyped(kind, content), None)
     if wrong:
-        raise bad_request(f'{kind.name} in version "{kind.version}" cannot be handled as a {kind.name}: {wrong[0]}')
+        raise bad_request(said + wrong)
     unknown = [f'unknown field "{path}"' for path in schema.unknown_fields(kind, content)]
-    if unknown and validation == "Strict":
-        text = f'{kind.name} in version "{kind.version}" cannot be handled as a {kind.name}: strict decoding error: '
-        raise bad_request(text + ", ".join(unknown))
-    return content, unknown if validation == "Warn" else []
+    if unknown and strictness == "Strict":
+        raise bad_request(f"{said}strict decoding error: {', '.join(unknown)}")
+    return schema.known(kind, content), unknown if strictness == "Warn" else []
 
 
 def deletion(content: object, query: Mapping[str, str]) -> Deletion:
@@ -85,19 +104,49 @@ def deletion(content: object, query: Mapping[str, str]) -> Deletion:
     options = content if isinstance(content, dict) else {}
     conditions = options.get("preconditions") or {}
     grace = options.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
-    if grace is not None and not str(grace).isdecimal():
-        raise bad_request(f"gracePeriodSeconds is a whole number, not {grace!r}")
+    if grace is not None and (isinstance(grace, bool) or not _is_number(str(grace))):
+        raise bad_request(f"gracePeriodSeconds is a whole number, not {grace!r:.40}")
     if not isinstance(conditions, dict):
         raise bad_request("preconditions is an object")
-    return Deletion(
-        None if grace is None else int(grace), conditions.get("uid", ""), conditions.get("resourceVersion", "")
-    )
+    seconds = None if grace is None else int(grace)
+    return Deletion(seconds, str(conditions.get("uid") or ""), str(conditions.get("resourceVersion") or ""))
+
+
+def is_dry(query: Mapping[str, str], content: object = None) -> bool:
+    """Whether nothing is to be stored; for deletions the body says so too."""
+    within = content.get("dryRun") if isinstance(content, dict) else None
+    given = [*([query["dryRun"]] if query.get("dryRun") else []), *(within if isinstance(within, list) else [])]
+    unknown = [each for each in given if each != "All"]
+    if unknown:
+        text = f'dryRun: Unsupported value: "{unknown[0]!s:.40}": supported values: "All"'
+        raise Refused(422, "Invalid", f"is invalid: {text}")
+    return bool(given)
+
+
+def validation(request: Request) -> str:
+    given = str(request.query_params.get("fieldValidation") or "Warn")
+    if given not in _VALIDATIONS:
+        supported = ", ".join(f'"{each}"' for each in _VALIDATIONS)
+        raise Refused(
+            422, "Invalid", f'fieldValidation: Unsupported value: "{given:.40}": supported values: {supported}'
+        )
+    return given
+
+
+def manager(request: Request) -> str:
+    given = request.query_params.get("fieldManager") or request.headers.get("user-agent", "").partition("/")[0]
+    shown = "".join(each for each in str(given) if each.isprintable())
+    return shown[:_LONGEST_MANAGER] or "unknown"
 
 
 def number(query: Mapping[str, str], name: str) -> int | None:
     text = query.get(name)
     if not text:
         return None
-    if not text.isdecimal() or len(text) > 18:
-        raise Refused(400, "BadRequest", f"{name} is a whole number, not {text!r:.40}")
+    if not _is_number(text):
+        raise bad_request(f"{name} is a whole number, not {text!r:.40}")
     return int(text)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER

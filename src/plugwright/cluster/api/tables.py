@@ -92,9 +92,14 @@ def _node(item: Object, now: datetime) -> list[object]:
         addresses.get("InternalIP", "<none>"),
         addresses.get("ExternalIP", "<none>"),
         info.get("osImage") or "<unknown>",
-        info.get("kernelVersion") or "<unknown>",
+        _kernel(info),
         info.get("containerRuntimeVersion") or "<unknown>",
     ]
+
+
+def _kernel(info: Object) -> str:
+    kernel, architecture = info.get("kernelVersion") or "<unknown>", info.get("architecture")
+    return f"{kernel} ({architecture})" if architecture else str(kernel)
 
 
 def _node_status(item: Object) -> str:
