@@ -128,11 +128,11 @@ class Kubelet:
         self._context.tell("deleted", pod.spec.key)
         self._findings.check()
 
-    def finish(self, pod: Pod) -> None:
-        """All its containers ended well."""
+    def finish(self, pod: Pod, *, failed: bool = False) -> None:
+        """All its containers ended: well, or with `failed` not."""
         self._known(pod)
-        self._table.end(pod, Phase.SUCCEEDED)
-        self._context.tell("succeeded", pod.spec.key)
+        self._table.end(pod, Phase.FAILED if failed else Phase.SUCCEEDED)
+        self._context.tell("failed" if failed else "succeeded", pod.spec.key)
 
     def stop_container(self, pod: Pod, name: str) -> None:
         """It ended, as in a crash loop, and was not started again yet."""
@@ -145,6 +145,13 @@ class Kubelet:
         self.stop_container(pod, name)
         async with self._turn:
             await self._running.starter.start(pod, pod.containers[name])
+        self._findings.check()
+
+    async def start_waiting(self, pod: Pod) -> None:
+        """Tries once more to start the containers that could not be started."""
+        self._known(pod)
+        async with self._turn:
+            await self._running.starter.start_pod(pod)
         self._findings.check()
 
     def device_health(self, pod: Pod) -> Mapping[str, tuple[DeviceHealth, ...]]:
