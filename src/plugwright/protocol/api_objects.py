@@ -23,6 +23,8 @@ _MESSAGES: dict[str, type[Message]] = {
     "Eviction": pb.Eviction,
     "Namespace": pb.Namespace,
     "SelfSubjectAccessReview": pb.SelfSubjectAccessReview,
+    "SelfSubjectReview": pb.SelfSubjectReview,
+    "SelfSubjectRulesReview": pb.SelfSubjectRulesReview,
     "ServiceAccount": pb.ServiceAccount,
 }
 

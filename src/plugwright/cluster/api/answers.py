@@ -13,7 +13,7 @@ from plugwright.cluster.api.kinds import Kind
 from plugwright.cluster.clock import Clock
 from plugwright.cluster.store import Object
 
-__all__ = ["Form", "form", "json", "refusal", "shown", "success", "whole", "with_warnings"]
+__all__ = ["Form", "form", "json", "refusal", "shown", "success", "text", "whole", "with_warnings"]
 
 _PARTIAL = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
 _JSON = frozenset({"", "*/*", "application/*", "application/json"})
@@ -44,6 +44,11 @@ def form(request: Request) -> Form:
 
 def json(content: Object, code: int = 200) -> Response:
     return Response(msgspec.json.encode(content), code, media_type="application/json")
+
+
+def text(content: object) -> str:
+    """A document within a message: as JSON, quoted."""
+    return msgspec.json.encode(msgspec.json.encode(content).decode()).decode()
 
 
 def refusal(refused: Refused) -> Response:

@@ -85,7 +85,7 @@ class _Handler:
         path = request.scope["path"].rstrip("/") or "/"
         if path in _HEALTH or path.startswith(tuple(f"{each}/" for each in _HEALTH)):
             return PlainTextResponse("ok")
-        if path in self._documents or path.startswith("/openapi/v3"):
+        if path in self._documents or path.startswith("/openapi/"):
             return self._document(request, path)
         if path in reviews.PATHS:
             return await reviews.review(request, path)
@@ -105,10 +105,21 @@ class _Handler:
     def _document(self, request: Request, path: str) -> Response:
         if request.method not in ("GET", "HEAD"):
             raise requests.not_allowed()
-        return answers.json(self._documents[path]) if path in self._documents else _openapi(path)
+        if path in self._documents:
+            return answers.json(self._documents[path])
+        return _openapi_2(request) if path == "/openapi/v2" else _openapi_3(path)
 
 
-def _openapi(path: str) -> Response:
+def _openapi_2(request: Request) -> Response:
+    """Empty, as no bytes are in protobuf: kubectl looks here for kinds that version 3 does not have."""
+    if "protobuf" in request.headers.get("accept", ""):
+        return Response(media_type="application/com.github.proto-openapi.spec.v2@v1.0+protobuf")
+    return answers.json({"swagger": "2.0", "info": {"title": "plugwright", "version": "1"}, "paths": {}})
+
+
+def _openapi_3(path: str) -> Response:
+    if not path.startswith("/openapi/v3"):
+        raise not_found()
     groups = {kind.root.removeprefix("/"): kind for kind in KINDS}
     name = path.removeprefix("/openapi/v3").strip("/")
     if not name:

@@ -64,7 +64,11 @@ class Changer:
         _check_patch(media, patch)
 
         def changed(before: Object) -> Object:
-            after, told = requests.checked(target.kind, _PATCHES[media](before, patch), requests.validation(request))
+            patched = _PATCHES[media](before, patch)
+            try:
+                after, told = requests.checked(target.kind, patched, requests.validation(request))
+            except Refused as refused:
+                raise _misfit(patched, refused) from None
             warnings.extend(told)
             return after
 
@@ -116,6 +120,13 @@ class Changer:
     ) -> Response:
         shown = answers.shown(request, target.kind, self._now)(found)
         return answers.with_warnings(answers.json(shown, code), warnings)
+
+
+def _misfit(patched: object, refused: Refused) -> Refused:
+    """A patch that leaves no object of the kind, as a server says it: with all that it leaves."""
+    shown, why = answers.text(patched), refused.message.rpartition("cannot be handled as a ")[2].partition(": ")
+    cause = {"reason": "FieldValueInvalid", "message": f"Invalid value: {shown}: {why[2] or why[0]}", "field": "patch"}
+    return Refused(422, "Invalid", f' "" is invalid: patch: {cause["message"]}', {"causes": [cause]})
 
 
 def _check_patch(media: str, patch: object) -> None:

@@ -48,9 +48,11 @@ def _group(group: str) -> Object:
 
 
 def _review(group: str) -> Object:
-    plural, kind = reviews.GROUPS[group]
-    found = {"name": plural, "singularName": kind.lower(), "namespaced": False, "kind": kind, "verbs": ["create"]}
-    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": f"{group}/v1", "resources": [found]}
+    found = [
+        {"name": plural, "singularName": kind.lower(), "namespaced": False, "kind": kind, "verbs": ["create"]}
+        for plural, kind in reviews.GROUPS[group]
+    ]
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": f"{group}/v1", "resources": found}
 
 
 def _resources(group_version: str, kinds: list[Kind]) -> Object:

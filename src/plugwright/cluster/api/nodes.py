@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from plugwright.cluster import quantities
+from plugwright.cluster.api.amounts import is_extended
 from plugwright.cluster.api.errors import Cause
 from plugwright.cluster.store import Object
 
@@ -35,9 +36,7 @@ def violations(node: Object) -> Iterator[Cause]:
 
 def _amount(place: str, name: str, value: object) -> Iterator[Cause]:
     text = str(value)
-    if not quantities.is_quantity(text):
-        yield Cause(place, f'Invalid value: "{text}": quantities must match the regular expression')
-    elif quantities.parse(text) < 0:
+    if quantities.parse(text) < 0:
         yield Cause(place, f'Invalid value: "{text}": must be greater than or equal to 0')
-    elif "/" in name and quantities.parse(text) % 1:
+    elif is_extended(name) and quantities.parse(text) % 1:
         yield Cause(place, f'Invalid value: "{text}": must be an integer')

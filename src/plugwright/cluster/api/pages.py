@@ -31,7 +31,9 @@ def read(text: str) -> Token:
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=Token)
     except (msgspec.MsgspecError, binascii.Error, ValueError):
-        raise bad_request("continue key is not valid: it is not one that this server has given out") from None
+        raise bad_request(
+            "invalid continue token: continue key is not valid: it is not one that this server has given out"
+        ) from None
 
 
 def write(revision: int, last: Object) -> str:

@@ -4,15 +4,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from plugwright.cluster import quantities
+from plugwright.cluster.api import amounts
 from plugwright.cluster.api.errors import Cause
 from plugwright.cluster.api.names import LABEL_RULE, is_dns_label
 from plugwright.cluster.store import Object
-from plugwright.errors import InvalidValue
-from plugwright.model import Resource
 
 __all__ = ["defaulted", "qos_class", "violations", "violations_of_change"]
 
-_NATIVE = ("cpu", "memory", "ephemeral-storage", "hugepages-")
 _RESTARTS = ("Always", "OnFailure", "Never")
 _MUTABLE = ("activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds")
 _UNREACHABLE = [
@@ -56,15 +54,15 @@ def _defaulted(container: Object) -> Object:
         "terminationMessagePolicy": "File",
         "imagePullPolicy": "Always" if always else "IfNotPresent",
         **container,
-        "resources": {part: _plain(amounts) for part, amounts in resources.items()},
+        "resources": {part: _plain(given) for part, given in resources.items()},
     }
 
 
-def _plain(amounts: Any) -> Any:  # type: ignore[explicit-any,unused-ignore]
+def _plain(given: Any) -> Any:  # type: ignore[explicit-any,unused-ignore]
     """Quantities written in one way: `2000m` is stored as `2`."""
-    if not isinstance(amounts, Mapping):
-        return amounts
-    return {name: quantities.canonical(value) for name, value in amounts.items()}
+    if not isinstance(given, Mapping):
+        return given
+    return {name: quantities.canonical(value) for name, value in given.items()}
 
 
 def _tolerations(given: list[Object]) -> list[Object]:
@@ -74,13 +72,13 @@ def _tolerations(given: list[Object]) -> list[Object]:
 
 def qos_class(pod: Object) -> str:
     containers = [*(pod["spec"].get("initContainers") or []), *(pod["spec"].get("containers") or [])]
-    amounts = [(each.get("resources") or {}) for each in containers]
+    asked = [(each.get("resources") or {}) for each in containers]
     named = [
-        {*(part or {})} & {"cpu", "memory"} for each in amounts for part in (each.get("limits"), each.get("requests"))
+        {*(part or {})} & {"cpu", "memory"} for each in asked for part in (each.get("limits"), each.get("requests"))
     ]
     if not any(named):
         return "BestEffort"
-    if all(_is_guaranteed(each) for each in amounts):
+    if all(_is_guaranteed(each) for each in asked):
         return "Guaranteed"
     return "Burstable"
 
@@ -119,56 +117,7 @@ def _container(place: str, container: Object, seen: set[str]) -> Iterator[Cause]
     seen.add(name)
     if not container.get("image"):
         yield Cause(f"{place}.image", "Required value", "FieldValueRequired")
-    resources = container.get("resources") or {}
-    for part in ("limits", "requests"):
-        for resource, value in sorted((resources.get(part) or {}).items()):
-            yield from _amount(f"{place}.resources.{part}", resource, value)
-    yield from _overcommitted(f"{place}.resources", resources)
-
-
-def _amount(place: str, resource: str, value: object) -> Iterator[Cause]:
-    text = str(value)
-    if not quantities.is_quantity(text):
-        yield Cause(f"{place}[{resource}]", f'Invalid value: "{text}": quantities must match the regular expression')
-        return
-    if quantities.parse(text) < 0:
-        yield Cause(f"{place}[{resource}]", f'Invalid value: "{text}": must be greater than or equal to 0')
-    if "/" not in resource:
-        if not resource.startswith(_NATIVE):
-            text = f'Invalid value: "{resource}": must be a standard resource type or fully qualified'
-            yield Cause(f"{place}[{resource}]", text)
-            yield Cause(
-                f"{place}[{resource}]", f'Invalid value: "{resource}": must be a standard resource for containers'
-            )
-    elif not _is_extended(resource):
-        yield Cause(f"{place}[{resource}]", f'Invalid value: "{resource}": must be a valid extended resource name')
-    elif quantities.parse(text) % 1:
-        yield Cause(f"{place}[{resource}]", f'Invalid value: "{text}": must be an integer')
-
-
-def _is_extended(resource: str) -> bool:
-    try:
-        Resource(resource)
-    except InvalidValue:
-        return False
-    return True
-
-
-def _overcommitted(place: str, resources: Object) -> Iterator[Cause]:
-    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
-    for resource, value in sorted(requests.items()):
-        if resource not in limits:
-            if "/" in resource:
-                text = "Required value: Limit must be set for non overcommitable resources"
-                yield Cause(f"{place}.limits", text, "FieldValueRequired")
-            continue
-        request, limit = quantities.parse(value), quantities.parse(limits[resource])
-        if "/" in resource and request != limit:
-            text = f'Invalid value: "{value}": must be equal to {resource} limit of {limits[resource]}'
-            yield Cause(f"{place}.requests", text)
-        elif request > limit:
-            text = f'Invalid value: "{value}": must be less than or equal to {resource} limit of {limits[resource]}'
-            yield Cause(f"{place}.requests", text)
+    yield from amounts.violations(f"{place}.resources", container.get("resources") or {})
 
 
 def violations_of_change(before: Object, after: Object) -> Iterator[Cause]:

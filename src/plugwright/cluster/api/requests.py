@@ -144,7 +144,7 @@ def number(query: Mapping[str, str], name: str) -> int | None:
     if not text:
         return None
     if not _is_number(text):
-        raise bad_request(f"{name} is a whole number, not {text!r:.40}")
+        raise bad_request(f'strconv.ParseInt: parsing "{text:.40}": invalid syntax')
     return int(text)
 
 

@@ -15,8 +15,16 @@ __all__ = ["GROUPS", "PATHS", "review"]
 _USER = {"username": "plugwright", "groups": ["system:masters", "system:authenticated"]}
 _ACCESS = ("authorization.k8s.io", "selfsubjectaccessreviews", "SelfSubjectAccessReview")
 _SELF = ("authentication.k8s.io", "selfsubjectreviews", "SelfSubjectReview")
-GROUPS = {group: (plural, kind) for group, plural, kind in (_ACCESS, _SELF)}
-PATHS = {f"/apis/{group}/v1/{plural}": kind for group, plural, kind in (_ACCESS, _SELF)}
+_RULES = ("authorization.k8s.io", "selfsubjectrulesreviews", "SelfSubjectRulesReview")
+_ALL = (_SELF, _ACCESS, _RULES)
+GROUPS = {group: [(plural, kind) for of, plural, kind in _ALL if of == group] for group, _, _ in _ALL}
+PATHS = {f"/apis/{group}/v1/{plural}": kind for group, plural, kind in _ALL}
+_EVERYTHING = {
+    "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
+    "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
+    "incomplete": False,
+}
+_ANSWERS: dict[str, Object] = {_SELF[2]: {"userInfo": _USER}, _ACCESS[2]: {"allowed": True}, _RULES[2]: _EVERYTHING}
 
 
 async def review(request: Request, path: str) -> Response:
@@ -26,10 +34,9 @@ async def review(request: Request, path: str) -> Response:
     if not isinstance(asked, dict) or asked.get("kind", kind) != kind:
         raise bad_request(f"the body is no {kind}")
     group = path.split("/")[2]
-    answer: Object = {"kind": kind, "apiVersion": f"{group}/v1", "metadata": {}}
-    if kind == _SELF[2]:
-        return answers.json({**answer, "status": {"userInfo": _USER}}, 201)
-    spec = asked.get("spec")
+    spec = asked.get("spec", {})
     if not isinstance(spec, dict):
         raise bad_request(f"{kind} has a spec")
-    return answers.json({**answer, "spec": spec, "status": {"allowed": True}}, 201)
+    return answers.json(
+        {"kind": kind, "apiVersion": f"{group}/v1", "metadata": {}, "spec": spec, "status": _ANSWERS[kind]}, 201
+    )

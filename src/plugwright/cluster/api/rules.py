@@ -83,10 +83,8 @@ def defaulted(kind: Kind, content: Object) -> Object:
     if kind is PODS:
         return pods.defaulted({**content, "spec": content.get("spec") or {}})
     if kind is NAMESPACES:
-        labels = {
-            **(content["metadata"].get("labels") or {}),
-            "kubernetes.io/metadata.name": content["metadata"]["name"],
-        }
+        named = {"kubernetes.io/metadata.name": content["metadata"].get("name", "")}
+        labels = {**(content["metadata"].get("labels") or {}), **named}
         content["metadata"]["labels"] = dict(sorted(labels.items()))
         return {**content, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
     if kind is NODES:

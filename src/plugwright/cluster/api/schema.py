@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from plugwright.cluster import quantities
 from plugwright.cluster.api.kinds import KINDS, Kind
 from plugwright.cluster.store import Object
 
@@ -17,6 +18,10 @@ __all__ = ["inner", "is_model", "item", "known", "members", "mistyped", "model_o
 # Maps of quantities: a number is one too, though the models call them texts.
 _QUANTITIES = frozenset({"allocatable", "allocatedResources", "capacity", "limits", "overhead", "requests"})
 _JSON_NAMES = {dict: "object", list: "array", str: "string", bool: "bool", int: "number", float: "number"}
+
+_NO_QUANTITY = (
+    "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"  # as the server says
+)
 
 
 @functools.cache
@@ -102,8 +107,8 @@ def _mistyped_members(annotation: object, value: Object, place: tuple[str, str])
             yield from _mistyped(_member(annotation, name) or object, within, inside)
     elif path.rpartition(".")[2] in _QUANTITIES:
         for within in value.values():
-            if isinstance(within, bool | dict | list):
-                yield _complaint(str, within, place)
+            if isinstance(within, bool | dict | list) or not quantities.is_quantity(within):
+                yield _NO_QUANTITY
     else:
         for name, within in value.items():
             yield from _mistyped(_member(annotation, name) or object, within, (model, path))

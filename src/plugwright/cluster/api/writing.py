@@ -40,9 +40,7 @@ class Writer:
             metadata["namespace"] = place.namespace
             self._check_namespace(place)
         metadata |= {"generation": 1} if place.kind is PODS else {}
-        given = {**content, **_type(place.kind), "metadata": metadata}
-        rules.check(place, None, given)
-        made = rules.defaulted(place.kind, given)
+        made = rules.defaulted(place.kind, {**content, **_type(place.kind), "metadata": metadata})
         rules.check(place, None, made)
         self._record(None, made, manager, "")
         return self._store.create(place.key, made)
