@@ -17,6 +17,7 @@ from plugwright.kubelet.context import Context
 from plugwright.kubelet.endpoint import Endpoint
 from plugwright.kubelet.findings import Finding, Findings
 from plugwright.kubelet.health import DeviceHealth
+from plugwright.kubelet.merging import Granted
 from plugwright.kubelet.metrics import Metrics
 from plugwright.kubelet.parts import Parts
 from plugwright.kubelet.pods import PodSpec
@@ -153,6 +154,10 @@ class Kubelet:
         async with self._turn:
             await self._running.starter.start_pod(pod)
         self._findings.check()
+
+    def granted(self, pod: Pod, name: str) -> Granted:
+        """What a container has got, also one that was running when this kubelet started."""
+        return pod.state(name).granted or self._running.starter.granted(pod, pod.state(name))
 
     def device_health(self, pod: Pod) -> Mapping[str, tuple[DeviceHealth, ...]]:
         """What the pod's status says of its devices, by container (7.2)."""

@@ -18,6 +18,7 @@ __all__ = ["ContainerKind", "ContainerSpec", "PodSpec", "quantity", "read", "vio
 _POWERS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _UNITS = {unit: Decimal(10) ** power for unit, power in _POWERS.items()}
 _UNITS |= {f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)}
+_SUFFIXES = sorted(filter(None, _UNITS), key=len, reverse=True)
 _DIGITS = 40  # a quantity of more is no quantity
 
 
@@ -90,8 +91,10 @@ def quantity(text: str) -> Decimal:
 
 
 def _split(text: str) -> tuple[str, str]:
-    for unit in sorted(_UNITS, key=len, reverse=True):
-        if unit and text.endswith(unit):
+    if text.isdecimal():
+        return text, ""
+    for unit in _SUFFIXES:
+        if text.endswith(unit):
             return text.removesuffix(unit), unit
     return text, ""
 
