@@ -68,6 +68,7 @@ bench: $(READY) ## the numbers beside the bars: make bench [PEER='program and fl
 	@$(BIN)/python -m bench.run $(ARGS) $(if $(PEER),--peer '$(PEER)') \
 	  --ours '$(CURDIR)/build/lean/bin/python -m plugwright run -c {config} --kubelet-dir {kubelet-dir}'
 	@$(BIN)/python -m bench.manager $(filter --quick,$(ARGS))
+	@$(BIN)/python -m bench.cluster $(filter --quick,$(ARGS))
 
 build/yardstick: $(wildcard bench/yardstick/*)
 	@cd bench/yardstick && CGO_ENABLED=0 go build -trimpath -o ../../$@ .

@@ -10,7 +10,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plugwright.cluster import clock, nodestatus
+from plugwright.cluster import clock, containerlogs, nodestatus
 from plugwright.cluster.access import Access
 from plugwright.cluster.api.errors import Refused
 from plugwright.cluster.api.kinds import LEASES, NODES, PODS
@@ -104,7 +104,14 @@ class NodeAgent:
             self._pods.sync(self._bound())
 
     def log(self, stored: Object, container: str) -> str:
-        return self.logs.read(stored["metadata"]["uid"], container)
+        """What a process has written; of a container that only shows what it got, that."""
+        uid = stored["metadata"]["uid"]
+        if self.settings.runtime.processes:
+            return self.logs.read(uid, container)
+        pod = next((each for each in self.kubelet.pods if each.uid == uid), None)
+        if pod is None or not pod.state(container).starts:
+            return ""
+        return containerlogs.granted_text(self.kubelet.granted(pod, container))
 
     def _begin(self) -> None:
         self._life = asyncio.create_task(self._live(), name=f"node {self.name}")

@@ -1,6 +1,6 @@
-"""What containers have written: a file for each, under their node's directory, so that it outlives a restart.
+"""What containers that run as processes have written: a file for each, under their node's directory.
 
-An emulated container writes nothing by itself: its log says what it would have got from its devices.
+A container that does not run writes nothing: its log says what it would have got from its devices.
 """
 
 import shutil

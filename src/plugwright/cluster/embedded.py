@@ -21,7 +21,7 @@ from plugwright.cluster import clock
 from plugwright.cluster.access import Access
 from plugwright.cluster.agent import NodeAgent, NodeSettings
 from plugwright.cluster.api import app
-from plugwright.cluster.api.errors import bad_request
+from plugwright.cluster.api.errors import Refused, bad_request
 from plugwright.cluster.api.kinds import NAMESPACES, PODS
 from plugwright.cluster.api.writing import Place, Writer
 from plugwright.cluster.clock import Clock
@@ -43,6 +43,7 @@ from plugwright.sdk.settings import Settings
 __all__ = ["ClusterOptions", "EmbeddedCluster", "mock_gpus"]
 
 _NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+_SHARED_MEMORY = "/dev/shm"
 _LONGEST_SOCKET = 72  # from a node's directory on: device-plugins/ and the name of a plugin's socket
 
 
@@ -150,6 +151,11 @@ class EmbeddedCluster:
         agent = self.nodes.get(stored["spec"].get("nodeName", ""))
         if agent is None:
             raise bad_request(f"pod {pod} does not have a host assigned")
+        if not agent.is_running:
+            host = f"{agent.identity.address}:10250"
+            url = f"https://{host}/containerLogs/{namespace}/{pod}/{container}"
+            text = f'Get "{url}": dial tcp {host}: connect: connection refused'
+            raise Refused(500, "InternalError", text)
         if waiting := _waiting(stored, container):
             raise bad_request(f'container "{container}" in pod "{pod}" is waiting to start: {waiting}')
         return agent.log(stored, container)
@@ -157,7 +163,7 @@ class EmbeddedCluster:
     def _open(self, stack: AsyncExitStack) -> Path:
         """The store, and where the nodes have their directories."""
         state = self.options.state
-        short = Path(stack.enter_context(TemporaryDirectory(prefix="pw-")))
+        short = Path(stack.enter_context(TemporaryDirectory(prefix="pw-", dir=_memory())))
         database = Database(state / "objects.db") if state else None
         if database:
             stack.callback(database.close)
@@ -218,6 +224,11 @@ class EmbeddedCluster:
 def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
+
+
+def _memory() -> str | None:
+    """What does not outlive the cluster need not reach a disk: there every allocation would wait for it."""
+    return _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK | os.X_OK) else None
 
 
 def _reached(directory: Path, short: Path) -> Path:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from plugwright.cluster import admitted, containerlogs
+from plugwright.cluster import admitted
 from plugwright.cluster.access import Access
 from plugwright.cluster.admitted import Facts
 from plugwright.cluster.api.errors import Refused
@@ -181,8 +181,6 @@ class PodLife:
                 ("Started", "Container started"),
             ):
                 self._tell(Happening(reason, message), container)
-            if container.granted is not None and not self._quarters.runtime.processes:
-                self._quarters.logs.write(self.uid, name, containerlogs.granted_text(container.granted))
 
     def _tell_waiting(self, pod: Pod) -> None:
         for container in pod.containers.values():

@@ -59,12 +59,14 @@ class Room:
     used: Amounts = field(default_factory=dict)
     pods: int = 0
     weight: tuple[int, int] = (0, 0)
+    order: tuple[tuple[int, int, str], ...] = ()  # of names, where nodes are equally good
 
     @classmethod
     def of(cls, node: Object) -> "Room":
         spec, status = node.get("spec") or {}, node.get("status") or {}
-        labels = node["metadata"].get("labels") or {}
-        return cls(node["metadata"]["name"], labels, _taints(spec, status), _amounts(status.get("allocatable") or {}))
+        name, labels = node["metadata"]["name"], node["metadata"].get("labels") or {}
+        allocatable = _amounts(status.get("allocatable") or {})
+        return cls(name, labels, _taints(spec, status), allocatable, order=natural_order(name))
 
     def resembles(self, other: "Room") -> bool:
         """Whether both take the same pods, as far as the node itself says."""
@@ -148,7 +150,7 @@ def _highest(asked: Wish, rooms: list[Room]) -> Room:
             top, chosen = score, [room]
         elif score == top:
             chosen.append(room)
-    return min(chosen, key=lambda room: natural_order(room.name))
+    return min(chosen, key=lambda room: room.order)
 
 
 def _is_avoided(asked: Wish, taint: Object) -> bool:
