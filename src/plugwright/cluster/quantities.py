@@ -1,5 +1,6 @@
 """Kubernetes' quantities: `500m`, `1Ki`, `3`. Pure; how one is read is `kubelet.pods`'."""
 
+import re
 from collections.abc import Iterable, Mapping
 from decimal import ROUND_CEILING, Decimal
 
@@ -13,6 +14,9 @@ _DECIMAL = [
     (unit, Decimal(10) ** (18 - 3 * step))
     for step, unit in enumerate(["E", "P", "T", "G", "M", "k", "", "m", "u", "n"])
 ]
+
+_EXPONENTS = {unit: f"e{18 - 3 * step}" if unit else "" for step, (unit, _) in enumerate(_DECIMAL)}
+_EXPONENT = re.compile(r"[eE][-+]?\d")
 
 
 def is_quantity(text: object) -> bool:
@@ -42,11 +46,11 @@ def canonical(given: object) -> str:
         return text
     value = parse(text)
     if text.endswith("i") and value == value.to_integral_value() and abs(value) >= _BINARY[-1][1]:
-        units = _BINARY
+        unit, size = next((each for each in _BINARY if value % each[1] == 0), ("", Decimal(1)))
     else:
-        units = _DECIMAL
         value = value.quantize(_DECIMAL[-1][1], ROUND_CEILING)
-    unit, size = next((each for each in units if value % each[1] == 0), units[-1])
+        unit, size = next((each for each in _DECIMAL if value % each[1] == 0), _DECIMAL[-1])
+        unit = _EXPONENTS[unit] if _EXPONENT.search(text) else unit
     return f"{int(value / size)}{unit}" if value else "0"
 
 

@@ -113,7 +113,7 @@ class _Handler:
 def _openapi_2(request: Request) -> Response:
     """Empty, as no bytes are in protobuf: kubectl looks here for kinds that version 3 does not have."""
     if "protobuf" in request.headers.get("accept", ""):
-        return Response(media_type="application/com.github.proto-openapi.spec.v2@v1.0+protobuf")
+        return Response(media_type="application/octet-stream")
     return answers.json({"swagger": "2.0", "info": {"title": "plugwright", "version": "1"}, "paths": {}})
 
 

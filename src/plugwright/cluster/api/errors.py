@@ -83,15 +83,14 @@ def from_store(error: ClusterError) -> Refused:
 
 
 def status_object(refused: Refused) -> Object:
-    found: Object = {
+    """Always with details: kubectl looks into them without asking whether there are any."""
+    return {
         "kind": "Status",
         "apiVersion": "v1",
         "metadata": {},
         "status": "Failure",
         "message": refused.message,
         "reason": refused.reason,
+        "details": refused.details,
         "code": refused.code,
     }
-    if refused.details:
-        found["details"] = refused.details
-    return found

@@ -2,6 +2,7 @@
 
 import functools
 import typing
+from datetime import datetime
 
 from plugwright.cluster.api import schema
 from plugwright.cluster.api.kinds import KINDS, Kind
@@ -14,6 +15,7 @@ _PRIMITIVES: dict[object, Object] = {
     int: {"type": "integer"},
     float: {"type": "number"},
     bool: {"type": "boolean"},
+    datetime: {"type": "string", "format": "date-time"},
 }
 _FREE: Object = {"x-kubernetes-preserve-unknown-fields": True}
 
@@ -78,6 +80,6 @@ def _schema(annotation: object, schemas: dict[str, Object]) -> Object:
     if typing.get_origin(annotation) is list:
         return {"type": "array", "items": _schema(schema.item(annotation), schemas)}
     if schema.shape(annotation) is dict:
-        values = typing.get_args(annotation)[1:]
+        values = typing.get_args(annotation)[1:] or ((str,) if annotation is dict else ())
         return {"type": "object", "additionalProperties": _schema(values[0], schemas) if values else _FREE}
     return _PRIMITIVES.get(annotation, _FREE)

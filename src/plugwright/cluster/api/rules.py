@@ -24,6 +24,7 @@ __all__ = [
 ]
 
 _ETERNAL = frozenset({"default", "kube-system", "kube-public"})
+_LONGEST_GRACE = 10 * 365 * 86_400  # beyond it the end has no date
 _FIXED = ("uid", "creationTimestamp", "generation", "namespace", "deletionTimestamp", "deletionGracePeriodSeconds")
 
 
@@ -54,7 +55,7 @@ def metadata(content: Object) -> Object:
     found = content.get("metadata") or {}
     if not isinstance(found, dict):
         raise bad_request("metadata is an object")
-    return dict(found)
+    return {name: value for name, value in found.items() if value not in ({}, [])}  # empty is as good as absent
 
 
 def check_place(place: Place, content: Object, given: Object) -> None:
@@ -139,7 +140,7 @@ def grace(place: Place, before: Object, deletion: Deletion) -> int:
     if (before.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return 0
     given = before["spec"].get("terminationGracePeriodSeconds", 30) if deletion.grace is None else deletion.grace
-    return max(0, int(given))
+    return min(max(0, int(given)), _LONGEST_GRACE)
 
 
 def check_preconditions_of_update(place: Place, before: Object, given: Object) -> None:

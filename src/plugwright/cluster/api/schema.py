@@ -4,8 +4,10 @@ The one home of those models on the server's side; they are loaded when the firs
 """
 
 import functools
+import re
 import typing
 from collections.abc import Iterator
+from datetime import datetime
 
 import msgspec
 
@@ -17,6 +19,7 @@ __all__ = ["inner", "is_model", "item", "known", "members", "mistyped", "model_o
 
 # Maps of quantities: a number is one too, though the models call them texts.
 _QUANTITIES = frozenset({"allocatable", "allocatedResources", "capacity", "limits", "overhead", "requests"})
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _JSON_NAMES = {dict: "object", list: "array", str: "string", bool: "bool", int: "number", float: "number"}
 
 _NO_QUANTITY = (
@@ -88,7 +91,9 @@ def _mistyped(annotation: object, value: object, place: tuple[str, str]) -> Iter
     wanted = shape(annotation)
     if value is None or wanted is object:
         return
-    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+    if annotation is datetime:
+        yield from _mistimed(value)
+    elif not isinstance(value, wanted) or (wanted is int and not _is_int64(value)):
         yield _complaint(annotation, value, place)
     elif isinstance(value, list):
         for each in value:
@@ -97,6 +102,19 @@ def _mistyped(annotation: object, value: object, place: tuple[str, str]) -> Iter
             yield from _mistyped(item(annotation), each, place)
     elif isinstance(value, dict):
         yield from _mistyped_members(annotation, value, place)
+
+
+def _is_int64(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
+
+
+def _mistimed(value: object) -> Iterator[str]:
+    try:
+        if not isinstance(value, str) or not _TIME.fullmatch(value):
+            raise ValueError
+        datetime.fromisoformat(value)
+    except ValueError:
+        yield f'parsing time {msgspec.json.encode(value).decode():.80} as "2006-01-02T15:04:05Z07:00": cannot parse it'
 
 
 def _mistyped_members(annotation: object, value: Object, place: tuple[str, str]) -> Iterator[str]:
@@ -127,7 +145,7 @@ def _go_type(annotation: object) -> str:
     if wanted is list:
         return f"[]{_go_type(item(annotation))}"
     if wanted is dict:
-        return f"map[string]{_go_type((*typing.get_args(annotation), object)[1])}"
+        return f"map[string]{_go_type(_member(annotation, ''))}"
     return {str: "string", int: "int64", bool: "bool"}.get(wanted, "interface {}")
 
 
@@ -137,6 +155,8 @@ def shape(annotation: object) -> type:
         return typing.cast("type", origin)
     if is_model(annotation):
         return dict
+    if annotation is datetime:
+        return str
     return annotation if annotation in (bool, dict, int, list, str) else object
 
 
@@ -145,7 +165,7 @@ def _member(annotation: object, name: str) -> object:
     if is_model(annotation):
         return members(typing.cast("type", annotation)).get(name)
     arguments = typing.get_args(annotation)
-    return arguments[1] if len(arguments) == 2 else object
+    return arguments[1] if len(arguments) == 2 else str if annotation is dict else object
 
 
 def is_model(annotation: object) -> bool:
