@@ -15,6 +15,7 @@ _COMMANDS = {
     "checkpoint": "checkpoint",
     "completion": "completion",
     "cordon": "cordon",
+    "down": "down",
     "kubelet": "kubelet",
     "manifest": "manifest",
     "mock": "mock",
@@ -22,6 +23,7 @@ _COMMANDS = {
     "run": "run",
     "status": "status",
     "uncordon": "cordon",
+    "up": "up",
 }
 
 
@@ -47,6 +49,7 @@ def cli() -> None:
     \b
     plugwright run -c plugwright.yaml     serve the configured resources on this node
     plugwright status                     what is served, and how each device is
+    plugwright up                         a cluster on this machine, for kubectl, with ten mock GPUs
     plugwright COMMAND --help             more about a command, with an example
     """
 

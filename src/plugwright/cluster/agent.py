@@ -114,6 +114,7 @@ class NodeAgent:
         return containerlogs.granted_text(self.kubelet.granted(pod, container))
 
     def _begin(self) -> None:
+        self._register()
         self._life = asyncio.create_task(self._live(), name=f"node {self.name}")
 
     async def _silence(self) -> None:
@@ -124,7 +125,6 @@ class NodeAgent:
                 await life
 
     async def _live(self) -> None:
-        self._register()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow())
             tasks.create_task(self._beat())

@@ -1,6 +1,7 @@
-"""A certificate authority for one run of the embedded cluster, and the server's certificate.
+"""A certificate authority for one embedded cluster, and the server's certificate.
 
-The one home of `cryptography`. Private keys are written with mode 0600 and die with their directory.
+The one home of `cryptography`. The server's key is written with mode 0600 and dies with its directory; the authority's
+is never written.
 """
 
 import ipaddress
@@ -8,10 +9,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-__all__ = ["Certificates", "make"]
+__all__ = ["Certificates", "make", "obtain"]
 
 _LIFE = timedelta(days=365)
 _ALREADY = timedelta(minutes=5)  # clocks differ
+_SHORTEST = timedelta(days=7)  # what is to be used should last for a while
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,12 @@ class Certificates:
     authority: Path
     certificate: Path
     key: Path
+
+
+def obtain(directory: Path) -> Certificates:
+    """Those that are in the directory, if they are still good; else new ones."""
+    found = _in(directory)
+    return found if _are_good(found) else make(directory)
 
 
 def make(
@@ -60,7 +68,7 @@ def make(
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .sign(authority_key, hashes.SHA256())
     )
-    made = Certificates(directory / "ca.crt", directory / "server.crt", directory / "server.key")
+    made = _in(directory)
     made.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
     made.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     made.key.touch(mode=0o600)
@@ -70,3 +78,25 @@ def make(
         )
     )
     return made
+
+
+def _in(directory: Path) -> Certificates:
+    return Certificates(directory / "ca.crt", directory / "server.crt", directory / "server.key")
+
+
+def _are_good(found: Certificates) -> bool:
+    """They belong together, and last; a process that was killed may have left half of them."""
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        authority, server = (
+            x509.load_pem_x509_certificate(each.read_bytes()) for each in (found.authority, found.certificate)
+        )
+        server.verify_directly_issued_by(authority)
+        key = load_pem_private_key(found.key.read_bytes(), None)
+    except (OSError, ValueError, TypeError, InvalidSignature):
+        return False
+    lasts = server.not_valid_after_utc > datetime.now(UTC) + _SHORTEST
+    return lasts and key.public_key() == server.public_key()
