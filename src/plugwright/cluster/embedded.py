@@ -171,7 +171,10 @@ class EmbeddedCluster:
         self.writer = Writer(self.store, self.options.now)
         if state is None:
             return short
-        (state / "nodes").mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            (state / "nodes").mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"cannot use {state}: {error.strerror}") from error
         return _reached(state.absolute() / "nodes", short)
 
     def _make_namespaces(self) -> None:
