@@ -7,7 +7,11 @@ from plugwright.cluster.api.writing import Writer
 from plugwright.cluster.clock import Clock
 from plugwright.cluster.store import Store
 
-__all__ = ["Access"]
+__all__ = ["MALFORMED", "Access"]
+
+# What reading an object raises that is not built as its kind is: clients can store such ones, and nobody may fall over
+# them but the object itself.
+MALFORMED = (ArithmeticError, AttributeError, KeyError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from plugwright.cluster.access import Access
 from plugwright.cluster.agent import NodeAgent, NodeSettings
 from plugwright.cluster.api import app
 from plugwright.cluster.api.errors import Refused, bad_request
-from plugwright.cluster.api.kinds import NAMESPACES, PODS
+from plugwright.cluster.api.kinds import NAMESPACES, NODES, PODS
 from plugwright.cluster.api.writing import Place, Writer
 from plugwright.cluster.clock import Clock
 from plugwright.cluster.database import Database
@@ -67,7 +67,7 @@ class ClusterOptions:
     state: Path | None = None
     shape: Shape = field(default_factory=Shape)
     kubelet: KubeletSettings = field(default_factory=lambda: KubeletSettings(numa=2))
-    processes: bool = False  # containers run as processes of this machine; else they only show what they got
+    processes: bool = False  # containers run, once each, as processes of this machine; else they show what they got
     heartbeat: float = 10.0  # seconds between a node's rounds: also when capacity set by hand becomes allocatable
     silence: float = 50.0  # seconds until a node that is not heard of is NotReady
     retry: float = 10.0  # seconds until a container that could not start is tried again
@@ -104,8 +104,8 @@ class EmbeddedCluster:
                 await self._add_node(index, access, home, stack)
             self._seen = self.store.revision
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            monitor = Monitor(access, MonitorSettings(self.options.silence))
-            works = (Scheduler(self.store, self.writer, self.options.now).run(), monitor.run(), self._dispatch())
+            self._monitor = Monitor(access, MonitorSettings(self.options.silence))
+            works = (Scheduler(self.store, self.writer, self.options.now).run(), self._monitor.run(), self._dispatch())
             stack.callback(_cancel, [tasks.create_task(work) for work in works])
             self._stack = stack.pop_all()
         return self
@@ -148,7 +148,7 @@ class EmbeddedCluster:
     def log(self, namespace: str, pod: str, container: str) -> str:
         """What a container has written: for the API server."""
         stored = self.store.take(Key(PODS.qualified, namespace, pod))
-        agent = self.nodes.get(stored["spec"].get("nodeName", ""))
+        agent = self.nodes.get(str(stored["spec"].get("nodeName")))
         if agent is None:
             raise bad_request(f"pod {pod} does not have a host assigned")
         if not agent.is_running:
@@ -210,7 +210,11 @@ class EmbeddedCluster:
                 self._seen = change.revision
 
     def _tell(self, change: Change) -> None:
-        agent = self.nodes.get(change.object["spec"].get("nodeName", "")) if change.key.kind == PODS.qualified else None
+        if change.key.kind == NODES.qualified and change.type != "DELETED":
+            self._monitor.see(change.object)
+        if change.key.kind != PODS.qualified:
+            return
+        agent = self.nodes.get(str(change.object["spec"].get("nodeName")))
         if agent is None:
             return
         if change.type == "DELETED":

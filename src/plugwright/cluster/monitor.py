@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from plugwright.cluster import clock, tolerance
-from plugwright.cluster.access import Access
+from plugwright.cluster.access import MALFORMED, Access
 from plugwright.cluster.api.errors import Refused
-from plugwright.cluster.api.kinds import EVENTS, LEASES, NODES, PODS
+from plugwright.cluster.api.kinds import EVENTS, LEASES, NODES, PODS, Kind
 from plugwright.cluster.api.writing import Deletion, Place
 from plugwright.cluster.events import Happening, Recorder, Teller
 from plugwright.cluster.store import Key, Object
@@ -23,6 +23,7 @@ __all__ = ["Monitor", "MonitorSettings"]
 
 _MANAGER = "kube-controller-manager"
 _UNREACHABLE = "node.kubernetes.io/unreachable"
+_CORDONED = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 _LEASES_NAMESPACE = "kube-node-lease"
 
@@ -62,8 +63,20 @@ class Monitor:
         """Once over all nodes."""
         now = self._access.now()
         for node in self._access.store.every(NODES.qualified):
-            with suppress(ClusterError, Refused):
+            with suppress(ClusterError, Refused, *MALFORMED):
                 self._look_at(node, now)
+
+    def see(self, node: Object) -> None:
+        """A node was added or changed: taints that follow from what it says come and go at once."""
+        with suppress(ClusterError, Refused, *MALFORMED):
+            self._welcome(node)
+            taints = list(node["spec"].get("taints") or ())
+            kept = [each for each in taints if not (each["key"] == _UNREACHABLE and _ready(node) == "True")]
+            kept = [each for each in kept if each["key"] != _CORDONED["key"] or node["spec"].get("unschedulable")]
+            if node["spec"].get("unschedulable") and not any(each["key"] == _CORDONED["key"] for each in kept):
+                kept.append({**_CORDONED, "timeAdded": self._access.stamp()})
+            if kept != taints:
+                self._set_taints(node, kept)
 
     def _look_at(self, node: Object, now: datetime) -> None:
         self._welcome(node)
@@ -71,8 +84,6 @@ class Monitor:
         ready = _ready(node)
         if silent and ready != "Unknown":
             node = self._give_up(node, now)
-        elif not silent and ready == "True" and _tainted(node):
-            self._set_taints(node, [each for each in node["spec"]["taints"] if each["key"] != _UNREACHABLE])
         if silent:
             self._evict(node, now)
 
@@ -179,10 +190,6 @@ def _ready(node: Object) -> str:
     return next((str(each["status"]) for each in conditions if each["type"] == "Ready"), "")
 
 
-def _tainted(node: Object) -> bool:
-    return any(each["key"] == _UNREACHABLE for each in node["spec"].get("taints") or ())
-
-
 def _is_eviction(taint: Object) -> bool:
     return bool(taint["key"] == _UNREACHABLE and taint["effect"] == "NoExecute")
 
@@ -192,6 +199,5 @@ def _by_name(node: Object) -> Object:
     return {**node, "metadata": {**node["metadata"], "uid": node["metadata"]["name"]}}
 
 
-def _place(found: Object, subresource: str = "", kind: object = PODS) -> Place:
-    chosen = EVENTS if kind is EVENTS else PODS
-    return Place(chosen, found["metadata"]["namespace"], found["metadata"]["name"], subresource)
+def _place(found: Object, subresource: str = "", kind: Kind = PODS) -> Place:
+    return Place(kind, found["metadata"]["namespace"], found["metadata"]["name"], subresource)

@@ -67,11 +67,16 @@ class NodePods:
         await life.live()
 
     def _add(self, stored: Object) -> PodLife:
-        known = (stored.get("status") or {}).get("podIP")
-        taken = {life.address for life in self._lives.values()}
-        life = PodLife(self._quarters, stored, known or self._quarters.identity.pod_address(taken))
+        life = PodLife(self._quarters, stored, self._address(stored))
         self._lives[life.uid] = life
         return life
+
+    def _address(self, stored: Object) -> str:
+        identity, known = self._quarters.identity, (stored.get("status") or {}).get("podIP")
+        if stored["spec"].get("hostNetwork"):
+            return identity.address
+        taken = {life.address for life in self._lives.values()}
+        return str(known) if known else identity.pod_address(taken)
 
     def _end(self, life: PodLife) -> None:
         if not life.is_ending:

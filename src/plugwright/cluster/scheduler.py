@@ -5,10 +5,12 @@ account is kept up change by change, never worked out anew.
 """
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from plugwright.cluster import clock, scheduling
+from plugwright.cluster.access import MALFORMED
 from plugwright.cluster.api.errors import Refused
 from plugwright.cluster.api.kinds import NODES, PODS
 from plugwright.cluster.api.writing import Place, Writer
@@ -19,6 +21,8 @@ from plugwright.cluster.store import Change, Expired, Key, Object, Store
 from plugwright.errors import ClusterError
 
 __all__ = ["Scheduler"]
+
+logger = logging.getLogger(__name__)
 
 _NAME = "default-scheduler"
 _MANAGER = "kube-scheduler"
@@ -60,7 +64,7 @@ class Scheduler:
         for known in (self._rooms, self._bound, self._pending, self._waiting):
             known.clear()
         for node in self._store.every(NODES.qualified):
-            self._rooms[node["metadata"]["name"]] = Room.of(node)
+            self._note_node(node["metadata"]["name"], node)
         for pod in sorted(self._store.every(PODS.qualified), key=_age):
             self._note_pod(_key(pod), pod)
 
@@ -89,7 +93,11 @@ class Scheduler:
         if node is None:
             self._again(list(self._waiting))  # the count of nodes is part of why they wait
             return
-        room = Room.of(node)
+        try:
+            room = Room.of(node)
+        except MALFORMED:
+            logger.warning("a node that cannot be read gets no pods", extra={"node": name})
+            return
         if before is not None:
             room.used, room.pods, room.weight = before.used, before.pods, before.weight
         else:
@@ -103,6 +111,12 @@ class Scheduler:
             self._again(self._fitting(room))
 
     def _note_pod(self, key: Key, pod: Object) -> None:
+        try:
+            self._account(key, pod)
+        except MALFORMED:
+            logger.warning("a pod that cannot be read is not scheduled", extra={"pod": f"{key.namespace}/{key.name}"})
+
+    def _account(self, key: Key, pod: Object) -> None:
         if pod.get("status", {}).get("phase") in _OVER:
             self._drop(key)
         elif node := pod["spec"].get("nodeName"):
@@ -139,8 +153,8 @@ class Scheduler:
         pod = self._store.get(key)
         if pod is None or pod["spec"].get("nodeName"):
             return
-        room, refused = scheduling.best(asked, self._rooms.values())
         try:
+            room, refused = scheduling.best(asked, self._rooms.values())
             if room is None:
                 self._waiting[key] = asked
                 self._refuse(key, pod, scheduling.unschedulable(refused))
@@ -151,6 +165,8 @@ class Scheduler:
                 self._recorder.tell(pod, Happening("Scheduled", text, action="Binding"))
         except (ClusterError, Refused):  # somebody else was faster: the store tells what became of it
             self._waiting.pop(key, None)
+        except MALFORMED:
+            logger.warning("a pod that cannot be read is not scheduled", extra={"pod": f"{key.namespace}/{key.name}"})
 
     def _refuse(self, key: Key, pod: Object, message: str) -> None:
         self._recorder.tell(pod, Happening("FailedScheduling", message, "Warning", action="Scheduling"))
