@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.cluster.embedding import embedded
+from tests.cluster.embedding import Lab, embedded
 
 from plugwright.cluster.api.errors import Refused
 from plugwright.cluster.api.kinds import NODES
@@ -70,6 +70,39 @@ async def test_a_pod_gets_its_devices_and_says_so() -> None:
         assert lab.events("p") == [("Scheduled", "Successfully assigned default/p to node-1"), *STARTED]
         visible = ",".join(each["resourceID"] for each in devices["resources"])
         assert f"env MOCK_VISIBLE_DEVICES={visible}\n" in lab.cluster.log("default", "p", "main")
+
+
+async def test_what_a_node_has_to_tell_is_told_in_the_real_words() -> None:
+    async with embedded() as lab:
+        await lab.cluster.until(lambda: any(reason == "RegisteredNode" for reason, _ in lab.events("node-1")))
+        now = "Node node-1 status is now:"
+        assert sorted(lab.events("node-1")) == [
+            ("NodeAllocatableEnforced", "Updated Node Allocatable limit across pods"),
+            ("NodeHasNoDiskPressure", f"{now} NodeHasNoDiskPressure"),
+            ("NodeHasSufficientMemory", f"{now} NodeHasSufficientMemory"),
+            ("NodeHasSufficientPID", f"{now} NodeHasSufficientPID"),
+            ("NodeReady", f"{now} NodeReady"),
+            ("RegisteredNode", "Node node-1 event: Registered Node node-1 in Controller"),
+            ("Starting", "Starting kubelet."),
+        ]
+
+
+async def test_a_cordoned_node_is_tainted_and_takes_no_pod_until_it_is_not() -> None:
+    def cordoned(lab: Lab, wanted: bool) -> None:
+        place = Place(NODES, "", "node-1")
+        lab.writer.change(place, lambda node: {**node, "spec": {**node["spec"], "unschedulable": wanted}}, "kubectl")
+
+    async with embedded() as lab:
+        cordoned(lab, True)
+        await lab.cluster.until(lambda: bool(lab.node()["spec"].get("taints")))
+        (taint,) = lab.node()["spec"]["taints"]
+        assert (taint["key"], taint["effect"]) == ("node.kubernetes.io/unschedulable", "NoSchedule")
+        lab.create("p")
+        await lab.cluster.until(lambda: any("1 node(s) were unschedulable" in text for _, text in lab.events("p")))
+        cordoned(lab, False)
+        await lab.phase("p")
+        assert "taints" not in lab.node()["spec"]
+        await lab.cluster.until(lambda: any(reason == "NodeSchedulable" for reason, _ in lab.events("node-1")))
 
 
 async def test_pods_are_spread_over_the_nodes() -> None:

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from plugwright.cluster import quantities
 from plugwright.cluster.store import Object
 from plugwright.kubelet.health import DeviceHealth
 from plugwright.kubelet.pods import ContainerKind
@@ -59,11 +60,29 @@ def status(stored: Object, pod: Pod, facts: Facts) -> Object:
     }
     if inits:
         made["initContainerStatuses"] = [shown.container(each) for each in inits]
+    made |= _resources(stored["spec"])
     for key, value in (("reason", pod.reason), ("message", pod.message)):
         if value:
             made[key] = value
     made["conditions"] = list(_conditions(stored, pod, made, facts.now))
     return made
+
+
+def _resources(spec: Object) -> Object:
+    """Of all containers together; where init containers ask for something, nobody is told."""
+    if any(each.get("resources") for each in spec.get("initContainers") or ()):
+        return {}
+    asked = [each.get("resources") or {} for each in spec.get("containers") or ()]
+    totals = {part: _total([each.get(part) or {} for each in asked]) for part in ("limits", "requests")}
+    found = {part: total for part, total in totals.items() if total}
+    return {"resources": found, "allocatedResources": totals["requests"]} if totals["requests"] else {}
+
+
+def _total(amounts: list[Mapping[str, str]]) -> dict[str, str]:
+    if len(amounts) == 1:
+        return dict(amounts[0])
+    total = quantities.add({name: quantities.parse(text) for name, text in each.items()} for each in amounts)
+    return {name: quantities.as_text(value) for name, value in sorted(total.items())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +111,8 @@ class _Shown:
             made["containerID"] = self._id(container)
         if before and before.get("containerID") != made.get("containerID") and "running" in before["state"]:
             made["lastState"] = self._ended(before, 0)
+        if requests := (written.get("resources") or {}).get("requests"):
+            made["allocatedResources"] = requests
         if health := self.facts.health.get(name):
             made["allocatedResourcesStatus"] = list(_devices(health))
         return made
@@ -107,7 +128,7 @@ class _Shown:
             return {"running": {"startedAt": started}}
         if same and "terminated" in was:
             return dict(was)
-        return self._ended(before, self.facts.exits.get(name, 0)) | {}
+        return self._ended(before, self.facts.exits.get(name, 0))
 
     def _ended(self, before: Object, code: int) -> Object:
         started = ((before.get("state") or {}).get("running") or {}).get("startedAt") or self.facts.now

@@ -57,6 +57,7 @@ class NodeAgent:
         self._recorder = Recorder(access.writer, Teller(_MANAGER, identity.name), access.now)
         self._life: asyncio.Task[None] | None = None
         self._served: set[str] = set()
+        self._cordoned = False
         self._reported = float("-inf")
         self._pods: NodePods | None = None
 
@@ -154,28 +155,31 @@ class NodeAgent:
 
     def _register(self) -> None:
         now = self._access.stamp()
-        node = self._access.store.get(self._place.key)
-        if node is None:
-            node = self._access.writer.create(
-                self._place, nodestatus.created(self.identity, self._supply(), now), _MANAGER
-            )
-            self._reported = asyncio.get_running_loop().time()
+        if self._access.store.get(self._place.key) is None:
+            self._access.writer.create(self._place, nodestatus.created(self.identity, self._supply(), now), _MANAGER)
         self._renew()
         self._reported = float("-inf")
         self._round()
-        self._tell(node)
+        self._tell()
 
-    def _tell(self, node: Object) -> None:
-        about = {**node, "metadata": {**node["metadata"], "uid": self.name}}  # as real kubelets do
-        self._recorder.tell(about, Happening("Starting", "Starting kubelet."))
-        for word in ("NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID", "NodeReady"):
-            self._recorder.tell(about, Happening(word, f"Node {self.name} status is now: {word}"))
+    def _tell(self) -> None:
+        self._tell_of_node("Starting", "Starting kubelet.")
+        for word in ("NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"):
+            self._tell_of_node(word)
+        self._tell_of_node("NodeAllocatableEnforced", "Updated Node Allocatable limit across pods")
+        self._tell_of_node("NodeReady")
+
+    def _tell_of_node(self, reason: str, message: str = "") -> None:
+        """Without the node's uid, which real kubelets do not know either."""
+        about = {"kind": NODES.name, "metadata": {"name": self.name}}
+        self._recorder.tell(about, Happening(reason, message or f"Node {self.name} status is now: {reason}"))
 
     def _round(self) -> None:
         """One status round; the node is left alone if nobody registered it, or somebody removed it."""
         node = self._access.store.get(self._place.key)
         if node is None:
             return
+        self._note_cordon(bool(node["spec"].get("unschedulable")))
         supply = self._supply()
         status = nodestatus.round_of(node.get("status") or {}, self.identity, supply, self._access.stamp())
         self._served = set(supply.served)
@@ -186,6 +190,11 @@ class NodeAgent:
         place = Place(NODES, "", self.name, "status")
         with suppress(ClusterError, Refused):
             self._access.writer.change(place, lambda stored: {**stored, "status": status}, _MANAGER)
+
+    def _note_cordon(self, cordoned: bool) -> None:
+        if cordoned != self._cordoned:
+            self._cordoned = cordoned
+            self._tell_of_node("NodeNotSchedulable" if cordoned else "NodeSchedulable")
 
     def _supply(self) -> Supply:
         try:
@@ -209,7 +218,10 @@ class NodeAgent:
         spec = {"holderIdentity": self.name, "leaseDurationSeconds": self.settings.lease, "renewTime": now}
         with suppress(ClusterError, Refused):
             if self._access.store.get(place.key) is None:
-                self._access.writer.create(place, {"metadata": {"name": self.name}, "spec": spec}, _MANAGER)
+                uid = self._access.store.take(self._place.key)["metadata"]["uid"]
+                owner = {"apiVersion": "v1", "kind": NODES.name, "name": self.name, "uid": uid}
+                metadata = {"name": self.name, "ownerReferences": [owner]}
+                self._access.writer.create(place, {"metadata": metadata, "spec": spec}, _MANAGER)
             else:
                 self._access.writer.change(place, lambda lease: {**lease, "spec": spec}, _MANAGER)
 

@@ -51,7 +51,7 @@ class Recorder:
     def tell(self, about: Object, happening: Happening) -> None:
         """Never in the way of what it tells of: in a namespace that is gone nothing can be told."""
         metadata = about["metadata"]
-        key = (str(metadata["uid"]), happening)
+        key = (str(metadata.get("uid") or metadata["name"]), happening)
         try:
             if key in self._told:
                 self._count(key)
@@ -79,8 +79,8 @@ class Recorder:
             "kind": about["kind"],
             "namespace": metadata.get("namespace"),
             "name": metadata["name"],
-            "uid": metadata["uid"],
-            "apiVersion": about["apiVersion"],
+            "uid": metadata.get("uid"),
+            "apiVersion": about.get("apiVersion"),
             "resourceVersion": metadata.get("resourceVersion"),
             "fieldPath": happening.container,
         }

@@ -92,7 +92,7 @@ class Monitor:
         if uid not in self._registered:
             self._registered.add(uid)
             text = f"Node {name} event: Registered Node {name} in Controller"
-            self._nodes.tell(_by_name(node), Happening("RegisteredNode", text))
+            self._nodes.tell(node, Happening("RegisteredNode", text))
 
     def _heard(self, node: Object) -> datetime:
         lease = self._access.store.get(Key(LEASES.qualified, _LEASES_NAMESPACE, node["metadata"]["name"]))
@@ -107,7 +107,7 @@ class Monitor:
         effects = ("NoSchedule", "NoExecute")
         taints = [*kept, *({"key": _UNREACHABLE, "effect": each, "timeAdded": stamp} for each in effects)]
         changed = self._set_taints(node, taints)
-        self._nodes.tell(_by_name(node), Happening("NodeNotReady", f"Node {name} status is now: NodeNotReady"))
+        self._nodes.tell(node, Happening("NodeNotReady", f"Node {name} status is now: NodeNotReady"))
         for pod in self._pods_on(name):
             self._mark(pod, stamp)
         return changed
@@ -192,11 +192,6 @@ def _ready(node: Object) -> str:
 
 def _is_eviction(taint: Object) -> bool:
     return bool(taint["key"] == _UNREACHABLE and taint["effect"] == "NoExecute")
-
-
-def _by_name(node: Object) -> Object:
-    """Real components tell of nodes with the name as the uid."""
-    return {**node, "metadata": {**node["metadata"], "uid": node["metadata"]["name"]}}
 
 
 def _place(found: Object, subresource: str = "", kind: Kind = PODS) -> Place:
