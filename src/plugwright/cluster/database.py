@@ -5,7 +5,7 @@ In WAL mode a change that was committed survives a killed process; it is committ
 
 import sqlite3
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import msgspec
@@ -16,6 +16,7 @@ from plugwright.errors import ClusterError
 __all__ = ["Database"]
 
 _LAYOUT = 1
+_PATIENCE = 0.5  # seconds, for another process to let go of it
 _TABLES = """
 CREATE TABLE IF NOT EXISTS objects (
   kind TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL, body BLOB NOT NULL,
@@ -33,7 +34,8 @@ class Database:
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.touch(mode=0o600, exist_ok=True)
-            self._connection = sqlite3.connect(path, isolation_level=None)
+            self._connection = sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None)
+            self._connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # one cluster, one process
             self._connection.execute("PRAGMA journal_mode=WAL")
             self._connection.execute("PRAGMA synchronous=NORMAL")
             self._connection.executescript(_TABLES)
@@ -60,7 +62,7 @@ class Database:
             self._connection.execute(_FACT, ("revision", change.revision))
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
-            if self._connection.in_transaction:
+            with suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK")
             raise ClusterError(f"cannot write {self._path}: {error}") from error
 

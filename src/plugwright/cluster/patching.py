@@ -1,42 +1,21 @@
-"""Patches applied: JSON patch (RFC 6902), merge patch (RFC 7396) and Kubernetes' strategic merge patch.
+"""Patches applied: JSON patch (RFC 6902) and merge patch (RFC 7396).
 
-Pure: the document given is never changed. How a patch of ours is made is `patch`'s.
+Pure: the document given is never changed. Kubernetes' own kind of patch is `strategic`'s; how a patch of ours is made
+is `patch`'s.
 """
 
 import copy
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from plugwright.errors import ClusterError
 
-__all__ = ["PatchFailed", "json_patch", "merge_patch", "strategic_merge"]
+__all__ = ["Json", "PatchFailed", "json_patch", "merge_patch"]
 
 Json = Any  # type: ignore[explicit-any,unused-ignore]
-_MOST_OPERATIONS = 10_000  # the API server's own limit
-
-# Lists that are merged by a member of their items; every other list is replaced whole.
-_MERGE_KEYS = {
-    "containers": "name",
-    "initContainers": "name",
-    "ephemeralContainers": "name",
-    "env": "name",
-    "volumeMounts": "mountPath",
-    "volumeDevices": "devicePath",
-    "volumes": "name",
-    "imagePullSecrets": "name",
-    "hostAliases": "ip",
-    "topologySpreadConstraints": "topologyKey",
-    "conditions": "type",
-    "addresses": "type",
-    "taints": "key",
-    "ownerReferences": "uid",
-    "secrets": "name",
-    "podIPs": "ip",
-    "hostIPs": "ip",
-    "ports": "containerPort",
-}
-_SETS = frozenset({"finalizers"})  # lists of plain values that are united
-_DIRECTIVE = "$patch"
+_MOST_OPERATIONS = 10_000  # the API server's own limits
+_MOST_COPIED = 3 * 1024 * 1024
 
 
 class PatchFailed(ClusterError):
@@ -51,9 +30,24 @@ def json_patch(document: Json, operations: object) -> Json:
             f"The allowed maximum operations in a JSON patch is {_MOST_OPERATIONS}, got {len(operations)}"
         )
     result = {"": copy.deepcopy(document)}
-    for operation in operations:
-        _operate(result, operation)
+    copied = 0
+    try:
+        for operation in operations:
+            _operate(result, operation)
+            copied += _copied(result, operation)
+            if copied > _MOST_COPIED:
+                raise PatchFailed(f"the accumulated size increase of copy is beyond the limit of {_MOST_COPIED}")
+    except RecursionError:
+        raise PatchFailed("the patch nests values too deeply") from None
     return result[""]
+
+
+def _copied(holder: Json, operation: Mapping[str, Json]) -> int:
+    """How much a copy has added: a few of them could fill any memory."""
+    if operation["op"] != "copy":
+        return 0
+    parent, step = _parent(holder, _path(operation, "from"))
+    return len(json.dumps(_get(parent, step)))
 
 
 def _operate(holder: Json, operation: Mapping[str, Json]) -> None:
@@ -75,7 +69,10 @@ def _add(holder: Json, operation: Mapping[str, Json]) -> None:
 
 
 def _remove(holder: Json, operation: Mapping[str, Json]) -> None:
-    _take(holder, _path(operation, "path"))
+    path = _path(operation, "path")
+    if len(path) == 1:
+        raise PatchFailed("the whole document cannot be removed")
+    _take(holder, path)
 
 
 def _replace(holder: Json, operation: Mapping[str, Json]) -> None:
@@ -183,67 +180,3 @@ def merge_patch(document: Json, patch: Json) -> Json:
         else:
             merged[key] = merge_patch(merged.get(key), value)
     return merged
-
-
-def strategic_merge(document: Json, patch: Json) -> Json:
-    if not isinstance(patch, dict):
-        raise PatchFailed("a strategic merge patch is an object")
-    return _merge_maps(document if isinstance(document, dict) else {}, patch)
-
-
-def _merge_maps(document: dict[str, Json], patch: dict[str, Json]) -> dict[str, Json]:
-    directive = patch.get(_DIRECTIVE)
-    if directive == "replace":
-        return {key: copy.deepcopy(value) for key, value in patch.items() if key != _DIRECTIVE}
-    if directive == "delete":
-        return {}
-    merged = dict(document)
-    for key, value in patch.items():
-        if key.startswith("$"):
-            _follow(merged, key, value)
-        elif value is None:
-            merged.pop(key, None)
-        else:
-            merged[key] = _merge(key, merged.get(key), value)
-    return merged
-
-
-def _merge(key: str, before: Json, value: Json) -> Json:
-    if isinstance(value, dict):
-        return _merge_maps(before if isinstance(before, dict) else {}, value)
-    if isinstance(value, list) and key in _MERGE_KEYS and all(isinstance(item, dict) for item in value):
-        return _merge_lists(before if isinstance(before, list) else [], value, _MERGE_KEYS[key])
-    if isinstance(value, list) and key in _SETS:
-        return list(dict.fromkeys([*(before or []), *value]))
-    return copy.deepcopy(value)
-
-
-def _merge_lists(before: list[Json], patch: list[Json], key: str) -> list[Json]:
-    if any(item.get(_DIRECTIVE) == "replace" for item in patch):
-        return [copy.deepcopy(item) for item in patch if _DIRECTIVE not in item]
-    merged = {_identity(item, key): item for item in before}
-    for item in patch:
-        identity = _identity(item, key)
-        if item.get(_DIRECTIVE) == "delete":
-            merged.pop(identity, None)
-        else:
-            merged[identity] = _merge_maps(merged.get(identity, {}), item)
-    return list(merged.values())
-
-
-def _identity(item: Json, key: str) -> str:
-    if not isinstance(item, dict) or key not in item:
-        raise PatchFailed(f"map does not contain declared merge key: {key}")
-    if key == "containerPort":  # another one for each protocol
-        return f"{item[key]}/{item.get('protocol', 'TCP')}"
-    return str(item[key])
-
-
-def _follow(merged: dict[str, Json], key: str, value: Json) -> None:
-    """`$setElementOrder/x`, `$deleteFromPrimitiveList/x` and `$retainKeys`, as kubectl sends them."""
-    directive, _, member = key.partition("/")
-    if directive == "$retainKeys" and isinstance(value, list):
-        for other in set(merged) - set(value):
-            del merged[other]
-    elif directive == "$deleteFromPrimitiveList" and isinstance(merged.get(member), list):
-        merged[member] = [item for item in merged[member] if item not in value]

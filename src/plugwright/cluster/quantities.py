@@ -16,6 +16,7 @@ _DECIMAL = [
 ]
 
 _EXPONENTS = {unit: f"e{18 - 3 * step}" if unit else "" for step, (unit, _) in enumerate(_DECIMAL)}
+_WRITTEN = re.compile(r"[+-]?[0-9.]+[eEinumkKMGTP]*[-+]?[0-9]*")
 _EXPONENT = re.compile(r"[eE][-+]?\d")
 
 
@@ -24,7 +25,7 @@ def is_quantity(text: object) -> bool:
         pods.quantity(str(text))
     except InvalidPod:
         return False
-    return True
+    return bool(_WRITTEN.fullmatch(str(text)))
 
 
 def parse(text: object) -> Decimal:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
 from plugwright.cluster import clock
@@ -43,7 +42,9 @@ class Server:
 
 
 def application(server: Server) -> Starlette:
-    return Starlette(routes=[Mount("/", _Handler(server))], exception_handlers={Exception: _internal})
+    app = Starlette(exception_handlers={Exception: _internal})
+    app.router.default = _Handler(server)  # not a route: some paths match none, and nobody would ask for the token
+    return app
 
 
 async def _internal(request: Request, error: Exception) -> Response:

@@ -9,7 +9,7 @@ from plugwright.cluster.api.errors import bad_request, unsupported_media
 from plugwright.errors import MalformedMessage
 from plugwright.protocol import api_objects
 
-__all__ = ["LIMIT", "read"]
+__all__ = ["LIMIT", "check_depth", "read"]
 
 LIMIT = 3 * 1024 * 1024
 _DEEPEST = 200  # levels of nesting; no object of Kubernetes has thirty
@@ -39,9 +39,14 @@ def read(content: bytes, media: str) -> Any:  # type: ignore[explicit-any,unused
     except (msgspec.MsgspecError, yaml.YAMLError, MalformedMessage, ValueError, RecursionError) as error:
         problem = " ".join(str(error).split())
         raise bad_request(f"the object provided is unrecognized (must be of type JSON or YAML): {problem}") from None
+    check_depth(found)
+    return found
+
+
+def check_depth(found: object) -> None:
+    """What is too deep must not be walked recursively."""
     if _depth(found) > _DEEPEST:
         raise bad_request(f"the object provided is nested deeper than {_DEEPEST} levels")
-    return found
 
 
 def _decoded(content: bytes, media: str) -> Any:  # type: ignore[explicit-any,unused-ignore]
@@ -58,7 +63,6 @@ def _decoded(content: bytes, media: str) -> Any:  # type: ignore[explicit-any,un
 
 
 def _depth(found: object) -> int:
-    """Without recursion: what is too deep must not be walked so."""
     depth, level = 0, [found]
     while level and depth <= _DEEPEST:
         depth += 1

@@ -6,8 +6,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plugwright.cluster import patching
-from plugwright.cluster.api import answers, requests
+from plugwright.cluster import patching, strategic
+from plugwright.cluster.api import answers, bodies, requests
 from plugwright.cluster.api.errors import Refused, bad_request, unsupported_media
 from plugwright.cluster.api.kinds import PODS
 from plugwright.cluster.api.reading import selector
@@ -22,7 +22,7 @@ __all__ = ["Changer"]
 _PATCHES: dict[str, Callable[[Any, Any], Any]] = {  # type: ignore[explicit-any,unused-ignore]
     "application/json-patch+json": patching.json_patch,
     "application/merge-patch+json": patching.merge_patch,
-    "application/strategic-merge-patch+json": patching.strategic_merge,
+    "application/strategic-merge-patch+json": strategic.merge,
 }
 _APPLY = frozenset({"application/apply-patch+yaml", "application/apply-patch+cbor"})
 
@@ -65,6 +65,7 @@ class Changer:
 
         def changed(before: Object) -> Object:
             patched = _PATCHES[media](before, patch)
+            bodies.check_depth(patched)
             try:
                 after, told = requests.checked(target.kind, patched, requests.validation(request))
             except Refused as refused:
