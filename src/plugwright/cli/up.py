@@ -115,9 +115,10 @@ def _loaded() -> Callable[[Wish, Place, Callable[[Facts], None]], None]:
         for each in _EXTRA:
             import_module(each)
     except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] not in _EXTRA:
+        name = (missing.name or "").partition(".")[0]
+        if name not in _EXTRA:
             raise
-        raise ConfigError(f"plugwright up needs {missing.name}: pip install 'plugwright[cluster]'") from missing
+        raise ConfigError(f"plugwright up needs {name}: pip install 'plugwright[cluster]'") from missing
     return run
 
 
