@@ -25,7 +25,7 @@ $(READY): pyproject.toml uv.lock
 	@$(UV) UV_PROJECT_ENVIRONMENT=.venv $(BIN)/uv sync --quiet --frozen --all-extras
 	@touch $@
 
-demo: $(READY) ## ten mock GPUs: listed, allocated, one fails and recovers
+demo: $(READY) ## a cluster in one process: ten mock GPUs, a pod gets two, one fails, the stale resource goes
 	@$(BIN)/python examples/demo.py
 
 test: $(READY) ## ring 1: no cluster, no root, no hardware

@@ -39,7 +39,7 @@ def test_the_demo_ends_well() -> None:
         [sys.executable, "examples/demo.py"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )
     assert demo.returncode == 0, demo.stderr
-    assert "left no socket behind" in demo.stdout
+    assert "All of it was seen to happen" in demo.stdout
 
 
 def test_the_tests_of_the_tape_plugin_pass_in_a_project_of_their_own(tmp_path: Path) -> None:

@@ -119,12 +119,15 @@ async def test_what_was_answered_is_there_after_a_kill(place: Place, tmp_path: P
 
 async def test_a_cluster_that_was_killed_does_not_hinder_the_next(place: Place) -> None:
     async with place.up() as up:
+        directory = Path(up.facts["nodes"]["node-1"]["kubelet_dir"])
         up.process.signal(signal.SIGKILL)
         await up.process.ends()
+    assert directory.is_dir()
     assert (await place.ask("down")).err == "plugwright: no cluster runs here: `plugwright up` starts one\n"
     async with place.up() as again:
         with again.client as api:
             assert len(list(api.list(Node))) == 1
+        assert not directory.parent.exists()
     assert list(place.root.iterdir()) == []
 
 

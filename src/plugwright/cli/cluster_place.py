@@ -28,6 +28,7 @@ __all__ = ["Facts", "Place", "place", "write_privately"]
 _LOCK, _FACTS, _ACCESS = "lock", "up.json", "access.json"
 _OURS = {_LOCK, _FACTS, _ACCESS, "objects.db", "up.log", "kubeconfig"}  # one of them, and it is a cluster's directory
 _LONGEST_SOCKET = len("/node-10000.sock")
+_SCRATCH, _SHARED_MEMORY = "pw-", "/dev/shm"  # what the cluster calls the directory of nodes that are not kept
 _LOOK = 0.02
 
 
@@ -163,6 +164,8 @@ class Place:
 
     def _clear(self) -> None:
         """What a cluster that was killed has left: of a temporary one everything."""
+        for scratch in _scratch(self._read() or {}):
+            shutil.rmtree(scratch, ignore_errors=True)
         (self.directory / _FACTS).unlink(missing_ok=True)
         for left in () if self.kept else self.directory.iterdir():
             if left.is_dir() and not left.is_symlink():
@@ -208,9 +211,23 @@ def write_privately(path: Path, text: str) -> None:
 
 def _check_private(directory: Path) -> None:
     """The default place is where others may write: what is there must be ours alone."""
-    found = directory.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+    if not _is_ours(directory) or stat.S_IMODE(directory.lstat().st_mode) & 0o077:
         raise ConfigError(f"{directory} is not a directory of yours alone (mode 0700); choose one with --state")
+
+
+def _scratch(facts: Mapping[str, Any]) -> set[Path]:
+    """The directories that a cluster made for its nodes elsewhere, as its facts say; nothing that is not ours."""
+    places = {Path(_SHARED_MEMORY), Path(tempfile.gettempdir())}
+    kubelets = [Path(each["kubelet_dir"]) for each in facts.get("nodes", {}).values()]
+    above = {each for kubelet in kubelets for each in kubelet.parents if each.parent in places}
+    return {each for each in above if each.name.startswith(_SCRATCH) and _is_ours(each)}
+
+
+def _is_ours(directory: Path) -> bool:
+    with suppress(FileNotFoundError):
+        found = directory.lstat()
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    return False
 
 
 def _is_won(lock: int) -> bool:
