@@ -105,7 +105,7 @@ class _Shown:
             "image": written.get("image", ""),
             "imageID": written.get("image", "") if container.starts else "",
             "started": "running" in state,
-            "resources": written.get("resources") or {},
+            "resources": {part: amounts for part, amounts in (written.get("resources") or {}).items() if amounts},
         }
         if container.starts:
             made["containerID"] = self._id(container)
