@@ -81,6 +81,7 @@ def _subresources(kind: Kind) -> list[Object]:
             "namespaced": kind.namespaced,
             "kind": _SUBRESOURCE_KINDS.get(name, kind.name),
             "verbs": list(_SUBRESOURCE_VERBS.get(name, ("create",))),
+            **({"group": "policy", "version": "v1"} if name == "eviction" else {}),  # or kubectl drain deletes
         }
         for name in sorted(names)
     ]
