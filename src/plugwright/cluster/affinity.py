@@ -60,7 +60,13 @@ def preferred(preferences: Iterable[Preference], name: str, labels: Mapping[str,
 
 
 def _term(term: Object) -> Term:
-    return Term(tuple(term.get("matchExpressions") or ()), tuple(term.get("matchFields") or ()))
+    labels, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
+    return Term(tuple(map(_expression, labels)), tuple(map(_expression, fields)))
+
+
+def _expression(given: Object) -> Object:
+    """Whole, or not taken at all: what is read here is never looked at with suspicion again."""
+    return {"key": str(given["key"]), "operator": given.get("operator"), "values": list(given.get("values") or ())}
 
 
 def _names(terms: tuple[Term, ...] | None) -> frozenset[str] | None:
@@ -77,13 +83,13 @@ def _names(terms: tuple[Term, ...] | None) -> frozenset[str] | None:
 
 
 def _named(term: Term) -> frozenset[str] | None:
-    lists = [frozenset(each.get("values") or ()) for each in term.fields if each.get("operator") == "In"]
+    lists = [frozenset(each["values"]) for each in term.fields if each["operator"] == "In"]
     return frozenset.intersection(*lists) if lists else None
 
 
 def _holds(expression: Object, values: Mapping[str, str]) -> bool:
-    found, wanted = values.get(expression["key"]), expression.get("values") or []
-    match expression.get("operator"):
+    found, wanted = values.get(expression["key"]), expression["values"]
+    match expression["operator"]:
         case "In":
             return found in wanted
         case "NotIn":
@@ -102,5 +108,5 @@ def _holds(expression: Object, values: Mapping[str, str]) -> bool:
 def _compared(found: str | None, wanted: list[str], compare: Callable[[int, int], bool]) -> bool:
     try:
         return found is not None and len(wanted) == 1 and compare(int(found), int(wanted[0]))
-    except ValueError:
+    except (TypeError, ValueError):
         return False

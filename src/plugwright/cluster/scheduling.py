@@ -64,7 +64,7 @@ class Room:
     @classmethod
     def of(cls, node: Object) -> "Room":
         spec, status = node.get("spec") or {}, node.get("status") or {}
-        name, labels = node["metadata"]["name"], node["metadata"].get("labels") or {}
+        name, labels = node["metadata"]["name"], dict(node["metadata"].get("labels") or {})
         allocatable = _amounts(status.get("allocatable") or {})
         return cls(name, labels, _taints(spec, status), allocatable, order=natural_order(name))
 
@@ -88,11 +88,11 @@ def wish(pod: Object) -> Wish:
     return Wish(
         {resource: amount for resource, amount in requests.items() if amount},
         _weight(spec),
-        spec.get("nodeSelector") or {},
+        dict(spec.get("nodeSelector") or {}),
         found.terms,
         found.names,
         found.preferences,
-        tuple(spec.get("tolerations") or ()),
+        tuple(dict(each) for each in spec.get("tolerations") or ()),
     )
 
 
@@ -193,7 +193,7 @@ def _histogram(counts: Mapping[str, int]) -> str:
 
 def _taints(spec: Object, status: Object) -> tuple[Object, ...]:
     """With what only the conditions say: a node that is not ready gets its taint from a controller, a little later."""
-    taints = list(spec.get("taints") or ())
+    taints = [{**each, "key": str(each["key"]), "effect": each["effect"]} for each in spec.get("taints") or ()]
     keys = {taint["key"] for taint in taints}
     ready = next((each["status"] for each in status.get("conditions") or () if each["type"] == "Ready"), "Unknown")
     if ready != "True" and not keys & {_NOT_READY["key"], "node.kubernetes.io/unreachable"}:
