@@ -5,6 +5,7 @@ What happens again is counted in the event that is there. Who may write what is 
 
 import time
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
 
 from plugwright.cluster import clock
@@ -12,7 +13,7 @@ from plugwright.cluster.api.errors import Refused
 from plugwright.cluster.api.kinds import EVENTS
 from plugwright.cluster.api.writing import Place, Writer
 from plugwright.cluster.clock import Clock
-from plugwright.cluster.store import Object
+from plugwright.cluster.store import Missing, Object
 from plugwright.errors import ClusterError
 
 __all__ = ["Happening", "Recorder", "Teller"]
@@ -54,13 +55,12 @@ class Recorder:
         key = (str(metadata.get("uid") or metadata["name"]), happening)
         try:
             if key in self._told:
-                self._count(key)
-                return
-            place = self._create(about, happening)
+                with suppress(Missing):  # cleared away in the meantime
+                    self._count(key)
+                    return
+            self._told[key] = self._create(about, happening)
         except (ClusterError, Refused):
             self._told.pop(key, None)
-            return
-        self._told[key] = place
         if len(self._told) > _REMEMBERED:
             self._told.popitem(last=False)
 

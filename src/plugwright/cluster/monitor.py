@@ -30,10 +30,11 @@ _LEASES_NAMESPACE = "kube-node-lease"
 
 @dataclass(frozen=True, slots=True)
 class MonitorSettings:
-    """Seconds: how long a node may be silent, and how long events are kept."""
+    """Seconds: how long a node may be silent, and how long events are kept, if there are not too many."""
 
     grace: float = 50.0
     events: float = 3600.0
+    most_events: int = 20_000
 
     @property
     def period(self) -> float:
@@ -57,7 +58,7 @@ class Monitor:
             looks += 1
             if looks * self._settings.period >= 60:
                 looks = 0
-                self._clear_events()
+                self.tidy()
 
     def look(self) -> None:
         """Once over all nodes."""
@@ -153,13 +154,15 @@ class Monitor:
 
         return self._access.writer.change(place, tainted, _MANAGER)
 
-    def _clear_events(self) -> None:
+    def tidy(self) -> None:
+        """Old events go; of very many the oldest, whatever their age."""
+        events = sorted(self._access.store.every(EVENTS.qualified), key=_last)
         oldest = self._access.now() - timedelta(seconds=self._settings.events)
-        for event in self._access.store.every(EVENTS.qualified):
-            times = (event.get("lastTimestamp"), (event.get("series") or {}).get("lastObservedTime"))
-            last = next(filter(None, (*times, event.get("eventTime"), event["metadata"]["creationTimestamp"])))
-            if clock.read(last) < oldest:
-                self._access.store.delete(_place(event, kind=EVENTS).key)
+        surplus = len(events) - self._settings.most_events
+        for number, event in enumerate(events):
+            with suppress(*MALFORMED):
+                if number < surplus or clock.read(_last(event)) < oldest:
+                    self._access.store.delete(_place(event, kind=EVENTS).key)
 
 
 def _silent(node: Object, stamp: str) -> Object:
@@ -183,6 +186,12 @@ def _unready(condition: Object, stamp: str) -> Object:
     if condition["type"] != "Ready" or condition["status"] != "True":
         return condition
     return {**condition, "status": "False", "lastTransitionTime": stamp}
+
+
+def _last(event: Object) -> str:
+    """When it happened last."""
+    times = (event.get("lastTimestamp"), (event.get("series") or {}).get("lastObservedTime"), event.get("eventTime"))
+    return str(next(filter(None, times), event["metadata"]["creationTimestamp"]))
 
 
 def _ready(node: Object) -> str:
