@@ -1,5 +1,6 @@
 """The embedded cluster: the whole way of a pod, over real kubelets, plugins and sockets."""
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -34,12 +35,15 @@ class Moody(Plugin):
 
     def __init__(self) -> None:
         self.refuses = False
+        self.hangs = False
         self.fails_to_start = False
 
     async def discover(self):  # type: ignore[no-untyped-def]
         yield [Device("m0"), Device("m1")]
 
     async def allocate(self, devices):  # type: ignore[no-untyped-def]
+        if self.hangs:
+            await asyncio.Event().wait()
         if self.refuses:
             raise PluginError("hw fault")
         return Allocation(env={"MOODY": ",".join(each.id for each in devices)}, nodes=["/dev/null"])
@@ -130,6 +134,21 @@ async def test_a_pod_that_the_plugin_refuses_has_failed_for_good() -> None:
         assert reason == "UnexpectedAdmissionError"
         assert f"Pod was rejected: {message}" == status["message"]
         plugin.refuses = False
+        lab.create("q", {"example.com/moody": "2"})
+        await lab.phase("q")
+
+
+async def test_a_pod_whose_plugin_hangs_can_be_deleted_and_the_next_is_admitted() -> None:
+    plugin = Moody()
+    plugin.hangs = True
+    async with embedded(plugins=lambda _: [plugin]) as lab:
+        await lab.offered("example.com/moody", "2")
+        lab.create("p", {"example.com/moody": "2"})
+        agent = lab.cluster.nodes["node-1"]
+        await lab.cluster.until(lambda: any(pod.name == "p" for pod in agent.kubelet.pods))
+        plugin.hangs = False
+        lab.delete("p")
+        await lab.gone("p")
         lab.create("q", {"example.com/moody": "2"})
         await lab.phase("q")
 

@@ -6,6 +6,7 @@ notices that is `monitor`.
 """
 
 import asyncio
+import logging
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,8 @@ from plugwright.kubelet import Kubelet, KubeletSettings, pods
 from plugwright.kubelet.trace import State
 
 __all__ = ["NodeAgent", "NodeSettings"]
+
+logger = logging.getLogger(__name__)
 
 _MANAGER = "kubelet"
 _LEASES_NAMESPACE = "kube-node-lease"
@@ -117,6 +120,12 @@ class NodeAgent:
     def _begin(self) -> None:
         self._register()
         self._life = asyncio.create_task(self._live(), name=f"node {self.name}")
+        self._life.add_done_callback(self._ended)
+
+    def _ended(self, life: asyncio.Task[None]) -> None:
+        """Nobody waits for a node until the cluster ends: what went wrong with it is said at once."""
+        if not life.cancelled() and (error := life.exception()):
+            logger.error("a node has ended by itself", extra={"node": self.name}, exc_info=error)
 
     async def _silence(self) -> None:
         life, self._life, self._pods = self._life, None, None

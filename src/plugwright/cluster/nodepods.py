@@ -4,12 +4,16 @@ What becomes of one is `podlife`'s; who says which pods are bound to the node is
 """
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Iterable
 
+from plugwright.cluster.access import MALFORMED
 from plugwright.cluster.podlife import PodLife, Quarters
 from plugwright.cluster.store import Object
 
 __all__ = ["NodePods"]
+
+logger = logging.getLogger(__name__)
 
 _OVER = ("Succeeded", "Failed")
 
@@ -64,7 +68,10 @@ class NodePods:
         before = self._endings.get(_name(life.stored))
         if before is not None:
             await asyncio.wait([before])
-        await life.live()
+        try:
+            await life.live()
+        except MALFORMED as error:
+            logger.warning("a pod cannot be run as it is written", extra={"pod": life.name, "error": repr(error)})
 
     def _add(self, stored: Object) -> PodLife:
         life = PodLife(self._quarters, stored, self._address(stored))

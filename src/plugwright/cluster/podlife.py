@@ -66,6 +66,10 @@ class PodLife:
     def uid(self) -> str:
         return str(self.stored["metadata"]["uid"])
 
+    @property
+    def name(self) -> str:
+        return f"{self._namespace}/{self._name}"
+
     async def live(self) -> None:
         """Admitted, or refused for good; then until its containers run, or, as processes, have ended."""
         if self.is_ending:
