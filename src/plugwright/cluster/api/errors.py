@@ -1,5 +1,6 @@
 """What a request is refused with: Kubernetes' `Status` objects, with the real codes, reasons and words."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +19,8 @@ __all__ = [
     "status_object",
     "unsupported_media",
 ]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +73,9 @@ def from_store(error: ClusterError) -> Refused:
     if isinstance(error, Expired):
         return Refused(410, "Expired", str(error))
     if isinstance(error, PatchFailed):
-        cause = {"reason": "UnexpectedServerResponse", "message": str(error)}
-        return Refused(
-            422, "Invalid", "the server rejected our request due to an error in our request", {"causes": [cause]}
-        )
+        # The reason is not told, as kube-apiserver does not: kubectl prints the message, and causes instead of it.
+        logger.info("patch refused", extra={"error": str(error)})
+        return Refused(422, "Invalid", "the server rejected our request due to an error in our request")
     if isinstance(error, Missing | Exists | Conflict):
         code, reason = {Missing: (404, "NotFound"), Exists: (409, "AlreadyExists"), Conflict: (409, "Conflict")}[
             type(error)

@@ -2,7 +2,18 @@
 
 from dataclasses import dataclass
 
-__all__ = ["EVENTS", "KINDS", "LEASES", "NAMESPACES", "NODES", "PODS", "Kind", "find"]
+__all__ = [
+    "CONFIG_MAPS",
+    "EVENTS",
+    "KINDS",
+    "LEASES",
+    "NAMESPACES",
+    "NODES",
+    "PODS",
+    "SERVICE_ACCOUNTS",
+    "Kind",
+    "find",
+]
 
 
 @dataclass(frozen=True, slots=True)

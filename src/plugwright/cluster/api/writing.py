@@ -11,7 +11,7 @@ from datetime import timedelta
 from plugwright.cluster import clock
 from plugwright.cluster.api import managed, names, rules
 from plugwright.cluster.api.errors import Refused, bad_request
-from plugwright.cluster.api.kinds import KINDS, NAMESPACES, PODS, Kind
+from plugwright.cluster.api.kinds import KINDS, NAMESPACES, PODS, SERVICE_ACCOUNTS, Kind
 from plugwright.cluster.api.rules import Deletion, Place
 from plugwright.cluster.clock import Clock
 from plugwright.cluster.rehearsal import Objects
@@ -43,7 +43,16 @@ class Writer:
         made = rules.defaulted(place.kind, {**content, **_type(place.kind), "metadata": metadata})
         rules.check(place, None, made)
         self._record(None, made, manager, "")
-        return self._store.create(place.key, made)
+        stored = self._store.create(place.key, made)
+        if place.kind is NAMESPACES and self._store.get(place.key) is not None:
+            self._furnish(place.name)
+        return stored
+
+    def _furnish(self, namespace: str) -> None:
+        """What a controller makes in every new namespace."""
+        account = Place(SERVICE_ACCOUNTS, namespace, "default")
+        if self._store.get(account.key) is None:
+            self.create(account, {"metadata": {"name": account.name}}, "kube-controller-manager")
 
     def update(self, place: Place, content: Object, manager: str) -> Object:
         """The whole object anew, or its status alone; what the writer saw must still be there."""
