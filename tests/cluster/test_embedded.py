@@ -361,6 +361,25 @@ async def test_containers_run_as_processes_where_that_is_asked_for() -> None:
         assert (ended["exitCode"], ended["reason"]) == (3, "Error")
 
 
+async def test_processes_are_started_again_with_their_devices_after_a_restart(tmp_path: Path) -> None:
+    script = "echo got $MOCK_VISIBLE_DEVICES; sleep 1000"
+    container: Object = {"name": "main", "image": "busybox:1", "command": ["/bin/sh", "-c", script]}
+    container |= {"resources": {"limits": {"mock/gpu": "2"}}}
+
+    def got(lab: Lab) -> list[str]:
+        return [line for line in lab.cluster.log("default", "p", "main").splitlines() if line.startswith("got")]
+
+    async with embedded(processes=True, state=tmp_path) as lab:
+        await lab.offered()
+        lab.create("p", containers=[container])
+        await lab.phase("p")
+        await lab.cluster.until(lambda: len(got(lab)) == 1)
+    async with embedded(processes=True, state=tmp_path) as lab:
+        await lab.cluster.until(lambda: len(got(lab)) == 2)
+        assert len(set(got(lab))) == 1
+        assert lab.status("p")["phase"] == "Running"
+
+
 async def test_there_is_no_cluster_without_a_node_and_no_node_of_another_name() -> None:
     with pytest.raises(ConfigError, match="at least one node"):
         ClusterOptions(nodes=0)

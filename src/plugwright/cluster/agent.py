@@ -53,8 +53,7 @@ class NodeAgent:
         self.identity = identity
         self.settings = settings
         self._access = access
-        self._stored = self._bound()
-        running = [pods.read(each) for each in self._stored if not settings.runtime.processes and _runs(each)]
+        running = [pods.read(each) for each in self._bound() if _runs(each)]
         self.kubelet = Kubelet(root, settings.kubelet, running)
         self.logs = ContainerLogs(root / "logs")
         self._recorder = Recorder(access.writer, Teller(_MANAGER, identity.name), access.now)

@@ -163,6 +163,8 @@ class PodLife:
             elif event.kind in ("limited", "not started"):
                 self._quarters.logs.write(self.uid, name, f"plugwright: {event.text}")
 
+        for name, container in pod.containers.items():  # of an earlier run: what they got is in the records
+            container.granted = self._quarters.kubelet.granted(pod, name)
         codes = await processes.run(pod, tell)
         self._exits.update(codes)
         mains = [each.name for each in pod.spec.containers if each.kind is ContainerKind.MAIN]
