@@ -73,6 +73,7 @@ _NOTHING = json.dumps({"apiVersion": "v1", "kind": "Nothing", "metadata": {"name
 _RUNTIME = r"(Container|Image) ID:|Mounts:|Volumes:|kube-api-access|Type: +Projected|TokenExp|ConfigMapName|Optional:"
 _RUNTIME += r"|DownwardAPI|MissingClusterDNS"
 _MACHINE = r"^ +(cpu|memory|ephemeral-storage):|OS Image:|Container Runtime Version:|PodCIDRs?:"
+_MACHINE += "|NodeReady "  # an event of a kubelet that was slow
 
 STEPS: list[Step] = [
     k("create namespace session"),
@@ -186,6 +187,7 @@ _ALIKE = [
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "TIME"),
     (re.compile(r"\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d [+-]\d{4}"), "TIME"),
     (re.compile(r"\(\d+%\)"), "(PART)"),
+    (re.compile(r"\bv1\.\d+\.\d+\b"), "RELEASE"),
     (re.compile(r'(?<=resourceVersion: )"\d+"'), '"VERSION"'),
     (re.compile(r"\b\d{1,3}(\.\d{1,3}){3}\b"), "ADDRESS"),
     (re.compile(r"(?<![\w./])(\d+[dhms])+(?![\w./:])"), "AGE"),
