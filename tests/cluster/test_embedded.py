@@ -361,6 +361,14 @@ async def test_containers_run_as_processes_where_that_is_asked_for() -> None:
         assert (ended["exitCode"], ended["reason"]) == (3, "Error")
 
 
+async def test_a_process_that_cannot_begin_its_pod_fails_it() -> None:
+    async with embedded(processes=True) as lab:
+        init = {"name": "first", "image": "busybox:1", "command": ["/bin/sh", "-c", "exit 7"]}
+        lab.create("p", initContainers=[init], restartPolicy="Never")
+        status = await lab.phase("p", "Failed")
+        assert status["initContainerStatuses"][0]["state"]["terminated"]["exitCode"] == 7
+
+
 async def test_processes_are_started_again_with_their_devices_after_a_restart(tmp_path: Path) -> None:
     script = "echo got $MOCK_VISIBLE_DEVICES; sleep 1000"
     container: Object = {"name": "main", "image": "busybox:1", "command": ["/bin/sh", "-c", script]}

@@ -126,7 +126,8 @@ class _Shown:
         if container.running and name not in self.facts.exits and self.pod.phase not in _OVER:
             started = was["running"]["startedAt"] if same and "running" in was else self.facts.now
             return {"running": {"startedAt": started}}
-        if same and "terminated" in was:
+        known = was["terminated"]["exitCode"] if same and "terminated" in was else None
+        if known is not None and self.facts.exits.get(name, known) == known:
             return dict(was)
         return self._ended(before, self.facts.exits.get(name, 0))
 

@@ -167,13 +167,10 @@ class PodLife:
             container.granted = self._quarters.kubelet.granted(pod, name)
         codes = await processes.run(pod, tell)
         self._exits.update(codes)
-        mains = [each.name for each in pod.spec.containers if each.kind is ContainerKind.MAIN]
-        if codes and all(name in codes for name in mains):
-            self._finish(pod, failed=any(codes[name] for name in mains))
-
-    def _finish(self, pod: Pod, *, failed: bool) -> None:
-        self._quarters.kubelet.finish(pod, failed=failed)
-        self.refresh()
+        failed = any(codes.get(each.name) for each in pod.spec.containers if each.kind is not ContainerKind.SIDECAR)
+        if failed or all(each.name in codes for each in pod.spec.containers if each.kind is ContainerKind.MAIN):
+            self._quarters.kubelet.finish(pod, failed=failed)
+            self.refresh()
 
     def _tell_started(self, pod: Pod, before: set[str]) -> None:
         for name, container in pod.containers.items():
