@@ -14,6 +14,7 @@ from urllib.request import urlopen
 import pytest
 from lightkube.resources.core_v1 import Node, Pod
 from tests.cli.clusters import Place, allocatable, client, pod, ready, until_node
+from tests.cli.processes import Node as Daemons
 from tests.cli.processes import configuration, ended, python, running
 
 QUICK = ("--heartbeat", "0.2", "--silence", "1")
@@ -71,15 +72,6 @@ def _listening(pid: int) -> set[str]:
     return {row[1].partition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own}
 
 
-async def test_the_token_is_in_the_kubeconfig_and_nowhere_else(place: Place, tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    async with place.up("--state", state) as up:
-        token = json.loads((state / "access.json").read_text())["token"]
-        assert token in up.kubeconfig.read_text()
-        assert token not in json.dumps(up.facts) + (state / "up.json").read_text()
-        assert token.encode() not in Path(f"/proc/{up.process.pid}/cmdline").read_bytes()
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_a_signal_ends_it_and_nothing_is_left(place: Place, tmp_path: Path, number: signal.Signals) -> None:
     kubeconfig = tmp_path / "mine"
@@ -94,41 +86,6 @@ async def test_a_signal_ends_it_and_nothing_is_left(place: Place, tmp_path: Path
     assert list(place.root.iterdir()) == []
     assert not kubeconfig.exists()
     assert not directory.parent.exists()
-
-
-async def test_what_was_answered_is_there_after_a_kill(place: Place, tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    async with place.up("--state", state) as up:
-        with up.client as api:
-            api.create(pod("two", gpu="2"))
-            api.wait(Pod, "two", for_conditions=["Ready"], namespace="default")
-            before = api.get(Pod, "two", namespace="default")
-        devices = up.devices("two")
-        kubeconfig = up.kubeconfig.read_bytes()
-        up.process.signal(signal.SIGKILL)
-        await up.process.ends()
-    async with place.up("--state", state) as again:
-        assert again.kubeconfig.read_bytes() == kubeconfig
-        with again.client as api:
-            after = api.get(Pod, "two", namespace="default")
-        assert before.metadata is not None
-        assert after.metadata is not None
-        assert after.metadata.uid == before.metadata.uid
-        assert again.devices("two") == devices
-
-
-async def test_a_cluster_that_was_killed_does_not_hinder_the_next(place: Place) -> None:
-    async with place.up() as up:
-        directory = Path(up.facts["nodes"]["node-1"]["kubelet_dir"])
-        up.process.signal(signal.SIGKILL)
-        await up.process.ends()
-    assert directory.is_dir()
-    assert (await place.ask("down")).err == "plugwright: no cluster runs here: `plugwright up` starts one\n"
-    async with place.up() as again:
-        with again.client as api:
-            assert len(list(api.list(Node))) == 1
-        assert not directory.parent.exists()
-    assert list(place.root.iterdir()) == []
 
 
 async def test_detached_it_goes_on_until_down(place: Place) -> None:
@@ -159,19 +116,6 @@ async def test_its_time_is_over_when_it_was_told(place: Place) -> None:
     assert (done.code, done.err) == (0, "")
     assert json.loads(done.out)["resources"] == {"mock/gpu": 10}
     assert list(place.root.iterdir()) == []
-
-
-async def test_a_second_one_in_the_same_place_is_told_of_the_first(place: Place, tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    async with place.up("--state", state) as up:
-        for flags in ((), ("--detach",)):
-            second = await place.ask("up", "--state", state, *flags)
-            assert (second.code, second.out) == (1, "")
-            assert f"a cluster runs in {state} already (process {up.process.pid}, {up.facts['server']})" in second.err
-        async with place.up() as elsewhere:
-            assert elsewhere.facts["server"] != up.facts["server"]
-        with up.client as api:
-            assert len(list(api.list(Node))) == 1
 
 
 async def test_a_node_that_is_stopped_becomes_not_ready_and_comes_back(place: Place) -> None:
@@ -212,6 +156,18 @@ async def test_the_resources_of_a_file_are_on_every_node(place: Place, tmp_path:
             assert [allocatable(node) for node in api.list(Node)] == [{"mock/disk": "1", "mock/tape": "3"}] * 2
 
 
+async def test_a_file_that_changes_is_taken_over_by_every_node(place: Place, tmp_path: Path) -> None:
+    node = Daemons(tmp_path)
+    node.configure(tape={"count": 3})
+    async with place.up("-c", node.config, "--nodes", 2) as up:
+        with up.client as api:
+            node.config.write_text("resources: [")
+            await up.process.err.until("new configuration refused")
+            node.configure(tape={"count": 3}, disk={"count": 1})
+            for name in ("node-1", "node-2"):
+                until_node(api, name, lambda each: allocatable(each) == {"mock/disk": "1", "mock/tape": "3"})
+
+
 async def test_a_bad_file_is_told_by_its_line(place: Place, tmp_path: Path) -> None:
     file = tmp_path / "plugwright.yaml"
     file.write_text("resources:\n  - name: mock/gpu\n    mok: {}\n")
@@ -233,58 +189,18 @@ async def test_a_plugin_of_another_process_registers_at_a_bare_node(place: Place
                 until_node(api, "node-1", lambda node: allocatable(node) == {"mock/tape": "3"})
 
 
-async def test_somebody_elses_kubeconfig_is_left_alone_unless_forced(place: Place, tmp_path: Path) -> None:
-    theirs = tmp_path / "config"
-    theirs.write_text("clusters: [{name: production}]\n")
-    done = await place.ask("up", "--kubeconfig", theirs, "--timeout", "0.1s")
-    assert done.code == 1
-    assert "--force" in done.err
-    assert theirs.read_text() == "clusters: [{name: production}]\n"
-    async with place.up("--kubeconfig", theirs, "--force") as up:
+async def test_commands_of_containers_run_where_it_was_asked_for(place: Place) -> None:
+    async with place.up("--run") as up:
         with up.client as api:
-            assert len(list(api.list(Node))) == 1
-
-
-async def test_a_kubeconfig_that_a_killed_one_left_is_replaced(place: Place, tmp_path: Path) -> None:
-    kubeconfig = tmp_path / "config"
-    async with place.up("--kubeconfig", kubeconfig) as up:
-        up.process.signal(signal.SIGKILL)
-        await up.process.ends()
-    before = kubeconfig.read_text()
-    async with place.up("--kubeconfig", kubeconfig):
-        assert kubeconfig.read_text() != before
-    assert not kubeconfig.exists()
-
-
-async def test_a_kubeconfig_that_another_has_replaced_stays(place: Place, tmp_path: Path) -> None:
-    kubeconfig = tmp_path / "config"
-    async with place.up("--kubeconfig", kubeconfig):
-        kubeconfig.write_text("another's")
-    assert kubeconfig.read_text() == "another's"
-
-
-async def test_a_directory_with_other_things_is_no_state(place: Place, tmp_path: Path) -> None:
-    (tmp_path / "letter").write_text("dear")
-    done = await place.ask("up", "--state", tmp_path, "--timeout", "0.1s")
-    assert done.code == 1
-    assert "has other things in it" in done.err
-    assert (tmp_path / "letter").read_text() == "dear"
-
-
-async def test_a_default_place_that_others_may_open_is_refused(place: Place) -> None:
-    (place.root / "plugwright-up").mkdir(mode=0o755)
-    done = await place.ask("up", "--timeout", "0.1s")
-    assert done.code == 1
-    assert "not a directory of yours alone" in done.err
-
-
-async def test_a_state_directory_may_be_deep(place: Place, tmp_path: Path) -> None:
-    state = tmp_path / ("deep" * 20) / "state"
-    async with place.up("--state", state, *QUICK) as up:
-        with up.client as api:
-            assert (await place.ask("up", "stop-node", "node-1", "--state", state)).code == 0
-            until_node(api, "node-1", lambda node: ready(node) == "Unknown")
-    assert list(place.root.iterdir()) == []
+            shown = pod("shown", gpu="2")
+            assert shown.spec is not None
+            shown.spec.restartPolicy = "Never"
+            shown.spec.containers[0].command = ["sh", "-c", "echo I see $MOCK_VISIBLE_DEVICES"]
+            api.create(shown)
+            found = api.watch(Pod, namespace="default", server_timeout=30)
+            next(each for _, each in found if each.status is not None and each.status.phase == "Succeeded")
+            [line] = api.log("shown", namespace="default")
+    assert line.startswith("I see mock-0-")
 
 
 @pytest.mark.parametrize("name", ["uvicorn", "starlette", "cryptography"])

@@ -8,21 +8,21 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
-from plugwright.cli import cluster_server, cluster_status, config
+from plugwright.cli import cluster_server, cluster_status
+from plugwright.cli.cluster_config import Resources
 from plugwright.cli.cluster_control import Controller, controlled
 from plugwright.cli.cluster_kubeconfig import Kubeconfig
 from plugwright.cli.cluster_place import Facts, Place
 from plugwright.cli.cluster_wish import Wish
 from plugwright.cluster import certificates
 from plugwright.cluster.api.kinds import NODES
-from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster, mock_gpus
+from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster
 from plugwright.kubelet import KubeletSettings, Timing
 from plugwright.sdk.control import controlled as daemon_controlled
-from plugwright.sdk.plugin import Plugin
 
 __all__ = ["run"]
 
@@ -34,38 +34,41 @@ Ready = Callable[[Facts], None]
 
 def run(wish: Wish, place: Place, ready: Ready) -> None:
     """Until a signal, `plugwright down` or the end of its time; `ready` is called once."""
-    plugins = _plugins(wish)
+    resources = Resources(wish.config, bare=wish.bare)
     with place.taken():
         try:
-            asyncio.run(_live(wish, place, plugins, ready))
+            asyncio.run(_live(wish, place, resources, ready))
         except BaseExceptionGroup as group:
             raise _first(group) from None
 
 
-async def _live(wish: Wish, place: Place, plugins: Callable[[str], Iterable[Plugin]], ready: Ready) -> None:
+async def _live(wish: Wish, place: Place, resources: Resources, ready: Ready) -> None:
     stop = asyncio.Event()
     with _signals(stop):
         async with (
-            _cluster(wish, place, plugins) as (cluster, listening),
+            _cluster(wish, place, resources) as (cluster, listening),
             _reached(wish, place, Controller(cluster, stop), listening) as facts,
+            asyncio.TaskGroup() as tasks,
         ):
+            following = tasks.create_task(resources.follow(cluster))
             place.publish(facts)
             ready(facts)
             with suppress(TimeoutError):
                 async with asyncio.timeout(wish.timeout):
                     await stop.wait()
+            following.cancel()
 
 
 @asynccontextmanager
 async def _cluster(
-    wish: Wish, place: Place, plugins: Callable[[str], Iterable[Plugin]]
+    wish: Wish, place: Place, resources: Resources
 ) -> AsyncIterator[tuple[EmbeddedCluster, socket.socket]]:
     """The cluster, served behind TLS."""
     access = place.access()
     port = access["port"] if wish.port is None else wish.port
     options = ClusterOptions(
         nodes=wish.nodes,
-        plugins=plugins,
+        plugins=resources.plugins,
         state=place.directory if place.kept else None,
         kubelet=KubeletSettings(numa=2, timing=Timing(grace=wish.plugin_grace)),
         processes=wish.starts,
@@ -108,15 +111,6 @@ async def _reached(wish: Wish, place: Place, controller: Controller, listening: 
             resources=_resources(cluster),
             log=str(place.log) if wish.detach else None,
         )
-
-
-def _plugins(wish: Wish) -> Callable[[str], Iterable[Plugin]]:
-    if wish.bare:
-        return lambda node: []
-    if wish.config is None:
-        return mock_gpus
-    loaded = config.load(wish.config)
-    return lambda node: loaded.plugins()
 
 
 def _nodes(cluster: EmbeddedCluster, sockets: Path) -> dict[str, Mapping[str, str]]:
