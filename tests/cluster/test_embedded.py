@@ -21,6 +21,7 @@ from plugwright.sdk.running import serving
 from plugwright.sdk.settings import Settings
 
 PULLED = 'Container image "busybox:1" already present on machine and can be accessed by the pod'
+FIRST = {"kubernetes.io/hostname": "node-1"}
 STARTED = [("Pulled", PULLED), ("Created", "Container created"), ("Started", "Container started")]
 
 
@@ -232,9 +233,9 @@ async def test_init_containers_and_sidecars_are_shown_as_they_are() -> None:
 
 
 async def test_a_stopped_node_goes_not_ready_and_comes_back() -> None:
-    async with embedded() as lab:
+    async with embedded(nodes=2) as lab:
         await lab.offered()
-        lab.create("p", {"mock/gpu": "1"})
+        lab.create("p", {"mock/gpu": "1"}, nodeSelector=FIRST)
         await lab.phase("p")
         await lab.cluster.stop_node("node-1")
         await lab.is_ready("Unknown")
@@ -252,7 +253,7 @@ async def test_a_stopped_node_goes_not_ready_and_comes_back() -> None:
         await lab.cluster.until(lambda: "taints" not in lab.node()["spec"])
         await lab.offered()
         assert "MOCK_VISIBLE_DEVICES" in lab.cluster.log("default", "p", "main")
-        lab.create("q", {"mock/gpu": "9"})
+        lab.create("q", {"mock/gpu": "9"}, nodeSelector=FIRST)
         await lab.phase("q")
 
 
@@ -270,11 +271,11 @@ async def test_a_pod_deleted_while_its_node_is_silent_goes_when_the_node_is_back
 
 
 async def test_pods_that_do_not_stand_a_silent_node_are_marked_for_deletion() -> None:
-    async with embedded() as lab:
+    async with embedded(nodes=2) as lab:
         tolerations = [{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}]
         hurried = [{**tolerations[0], "tolerationSeconds": 0}]
-        lab.create("patient", tolerations=tolerations)
-        lab.create("hurried", tolerations=hurried)
+        lab.create("patient", tolerations=tolerations, nodeSelector=FIRST)
+        lab.create("hurried", tolerations=hurried, nodeSelector=FIRST)
         await lab.phase("patient")
         await lab.phase("hurried")
         await lab.cluster.stop_node("node-1")

@@ -14,6 +14,7 @@ from plugwright.cluster.monitor import Monitor, MonitorSettings
 from plugwright.cluster.store import Object, Store
 
 GRACE = 50.0
+UNREACHABLE = "node.kubernetes.io/unreachable"
 
 
 class Lab:
@@ -50,6 +51,9 @@ class Lab:
     def ready(self, name: str = "n1") -> Object:
         return next(dict(each) for each in self.node(name)["status"]["conditions"] if each["type"] == "Ready")
 
+    def taints(self, name: str) -> list[tuple[str, str]]:
+        return [(each["key"], each["effect"]) for each in self.node(name)["spec"].get("taints") or ()]
+
     def happenings(self) -> list[str]:
         return [each["reason"] for each in self.store.every(EVENTS.qualified)]
 
@@ -82,19 +86,39 @@ def test_a_node_that_never_had_a_kubelet_is_said_to_have_none() -> None:
     assert (ready["reason"], ready["message"]) == ("NodeStatusNeverUpdated", "Kubelet never posted node status.")
 
 
+def test_while_no_node_is_heard_of_nobody_is_evicted() -> None:
+    """As a real cluster of one node was seen to do."""
+    lab = Lab()
+    lab.add("n1")
+    lab.add("n2")
+    lab.later(GRACE + 1)
+    assert lab.taints("n1") == lab.taints("n2") == [(UNREACHABLE, "NoSchedule")]
+    lab.renew("n2")
+    lab.later(1)
+    assert lab.taints("n1") == [(UNREACHABLE, "NoSchedule"), (UNREACHABLE, "NoExecute")]
+    lab.later(GRACE + 1)
+    assert lab.taints("n1") == [(UNREACHABLE, "NoSchedule")]
+
+
 def test_pods_of_a_silent_node_are_not_ready_any_more() -> None:
     lab = Lab()
     lab.add()
+    lab.add("other")
     place = Place(PODS, "default", "p")
     lab.writer.create(place, pod_object("p"), "test")
     lab.writer.bind(place, "n1")
     ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
     lab.writer.change(Place(PODS, "default", "p", "status"), lambda pod: {**pod, "status": ready}, "kubelet")
-    lab.later(GRACE + 1)
+    lab.later(1)
+    lab.later(GRACE)
+    lab.renew("other")
+    lab.later(1)
     (condition,) = lab.store.take(place.key)["status"]["conditions"]
     assert condition["status"] == "False"
     assert "deletionTimestamp" not in lab.store.take(place.key)["metadata"]
-    lab.later(299)
+    lab.time += timedelta(seconds=298)
+    lab.renew("other")
+    lab.later(1)
     assert "deletionTimestamp" not in lab.store.take(place.key)["metadata"]
     lab.later(1)
     assert "deletionTimestamp" in lab.store.take(place.key)["metadata"]

@@ -61,11 +61,16 @@ class Monitor:
                 self.tidy()
 
     def look(self) -> None:
-        """Once over all nodes."""
+        """Once over all nodes. While none at all is heard of, it may be us who are cut off: nobody is evicted then."""
         now = self._access.now()
-        for node in self._access.store.every(NODES.qualified):
+        nodes = self._access.store.every(NODES.qualified)
+        silent = [node for node in nodes if self._is_silent(node, now)]
+        effects = ("NoSchedule",) if len(silent) == len(nodes) else ("NoSchedule", "NoExecute")
+        for node in nodes:
+            self._welcome(node)
+        for node in silent:
             with suppress(ClusterError, Refused, *MALFORMED):
-                self._look_at(node, now)
+                self._look_at(node, now, effects)
 
     def see(self, node: Object) -> None:
         """A node was added or changed: taints that follow from what it says come and go at once."""
@@ -79,14 +84,23 @@ class Monitor:
             if kept != taints:
                 self._set_taints(node, kept)
 
-    def _look_at(self, node: Object, now: datetime) -> None:
-        self._welcome(node)
-        silent = (now - self._heard(node)).total_seconds() > self._settings.grace
-        ready = _ready(node)
-        if silent and ready != "Unknown":
-            node = self._give_up(node, now)
-        if silent:
-            self._evict(node, now)
+    def _look_at(self, node: Object, now: datetime, effects: tuple[str, ...]) -> None:
+        if _ready(node) != "Unknown":
+            self._give_up(node, now)
+        taints = node["spec"].get("taints") or []
+        known = {each["effect"]: each for each in taints if each["key"] == _UNREACHABLE}
+        if tuple(known) != effects:
+            fresh = {"key": _UNREACHABLE, "timeAdded": clock.stamp(now)}
+            others = [each for each in taints if each["key"] != _UNREACHABLE]
+            ours = [known.get(effect) or {**fresh, "effect": effect} for effect in effects]
+            node = self._set_taints(node, [*others, *ours])
+        self._evict(node, now)
+
+    def _is_silent(self, node: Object, now: datetime) -> bool:
+        try:
+            return (now - self._heard(node)).total_seconds() > self._settings.grace
+        except MALFORMED:
+            return False
 
     def _welcome(self, node: Object) -> None:
         uid, name = node["metadata"]["uid"], node["metadata"]["name"]
@@ -100,18 +114,13 @@ class Monitor:
         renewed = ((lease or {}).get("spec") or {}).get("renewTime")
         return clock.read(renewed or node["metadata"]["creationTimestamp"])
 
-    def _give_up(self, node: Object, now: datetime) -> Object:
+    def _give_up(self, node: Object, now: datetime) -> None:
         name, stamp = node["metadata"]["name"], clock.stamp(now)
         place = Place(NODES, "", name, "status")
         self._access.writer.change(place, lambda stored: _silent(stored, stamp), _MANAGER)
-        kept = [each for each in node["spec"].get("taints") or () if each["key"] != _UNREACHABLE]
-        effects = ("NoSchedule", "NoExecute")
-        taints = [*kept, *({"key": _UNREACHABLE, "effect": each, "timeAdded": stamp} for each in effects)]
-        changed = self._set_taints(node, taints)
         self._nodes.tell(node, Happening("NodeNotReady", f"Node {name} status is now: NodeNotReady"))
         for pod in self._pods_on(name):
             self._mark(pod, stamp)
-        return changed
 
     def _mark(self, pod: Object, stamp: str) -> None:
         def unready(stored: Object) -> Object:
