@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from plugwright.errors import ClusterError, ConfigError, PlugwrightError
+from plugwright.errors import ClusterError, ConfigError
 
 __all__ = ["detached"]
 
@@ -44,23 +44,20 @@ def _leave_terminal(log: int) -> None:
 
 
 def _be_detached(work: Callable[[Tell], None], writing: int) -> NoReturn:
-    """Ends the process here: what called us goes on in the other one."""
+    """Never comes back: what called us goes on in the other process."""
     with os.fdopen(writing, "wb") as pipe:
 
         def tell(fact: object) -> None:
             pipe.write(json.dumps({"ok": fact}).encode())
             pipe.close()
 
-        code = 1
         try:
             work(tell)
-            code = 0
-        except (PlugwrightError, OSError) as error:
+        except BaseException as error:
             if not pipe.closed:
-                pipe.write(json.dumps({"error": str(error)}).encode())
-            print(f"plugwright: {error}", file=sys.stderr)  # noqa: T201  its log
-        sys.stderr.flush()
-    os._exit(code)
+                pipe.write(json.dumps({"error": str(error) or type(error).__name__}).encode())
+            raise  # for the log
+    sys.exit(0)
 
 
 def _understood(told: bytes, log: Path) -> object:
