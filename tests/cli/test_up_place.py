@@ -38,6 +38,7 @@ async def test_what_was_answered_is_there_after_a_kill(place: Place, tmp_path: P
         await up.process.ends()
     async with place.up("--state", state) as again:
         assert again.kubeconfig.read_bytes() == kubeconfig
+        assert again.facts["resources"] == {"mock/gpu": 10}
         with again.client as api:
             after = api.get(Pod, "two", namespace="default")
         assert before.metadata is not None

@@ -23,6 +23,7 @@ from plugwright.cluster.api.kinds import NODES
 from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster
 from plugwright.kubelet import KubeletSettings, Timing
 from plugwright.sdk.control import controlled as daemon_controlled
+from plugwright.sdk.runtime import Daemon
 
 __all__ = ["run"]
 
@@ -131,14 +132,20 @@ async def _until_listed(cluster: EmbeddedCluster) -> None:
     """Whoever looks at a node first sees what its plugins have."""
 
     def are_listed() -> bool:
-        offered = {
-            node["metadata"]["name"]: cluster_status.offers(node) for node in cluster.store.every(NODES.qualified)
-        }
-        served = {name: set(cluster.daemon(name).resources) for name in cluster.nodes}
-        return all(served[name] <= offered.get(name, {}).keys() for name in served)
+        shown = {each["metadata"]["name"]: cluster_status.offers(each) for each in cluster.store.every(NODES.qualified)}
+        return all(_healthy(cluster.daemon(name)).items() <= shown.get(name, {}).items() for name in cluster.nodes)
 
     with suppress(TimeoutError):
         await cluster.until(are_listed, _PATIENCE)
+
+
+def _healthy(daemon: Daemon) -> dict[str, int]:
+    """How many devices of each resource its plugin offers; -1 while it has not found any."""
+    newest = {name: runtime.inventory.newest.value for name, runtime in daemon.resources.items()}
+    return {
+        name: -1 if snapshot is None else sum(each.healthy for each in snapshot.devices.values())
+        for name, snapshot in newest.items()
+    }
 
 
 @contextmanager
