@@ -27,7 +27,8 @@ class _Server(uvicorn.Server):
 
 def listen(port: int) -> socket.socket:
     """0 is any port that is free."""
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # With the protocol named: only then asyncio turns off Nagle's delay, which costs small answers 40 ms.
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((_HOST, port))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -86,14 +87,15 @@ async def served(store: Store) -> AsyncIterator[str]:
     uvicorn_server = uvicorn.Server(config)
     uvicorn_server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     config.load()
-    socket = config.bind_socket()
-    task = asyncio.create_task(uvicorn_server.serve([socket]))
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # or Nagle delays by 40 ms
+    listening.bind(("127.0.0.1", 0))
+    task = asyncio.create_task(uvicorn_server.serve([listening]))
     try:
-        yield f"http://127.0.0.1:{socket.getsockname()[1]}"
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
         uvicorn_server.should_exit = uvicorn_server.force_exit = True
         await task
-        socket.close()
+        listening.close()
 
 
 def container(name: str = "main", **members: object) -> Json:
