@@ -25,7 +25,7 @@ $(READY): pyproject.toml uv.lock
 	@$(UV) UV_PROJECT_ENVIRONMENT=.venv $(BIN)/uv sync --quiet --frozen --all-extras
 	@touch $@
 
-demo: $(READY) ## ten mock GPUs: listed, allocated, one fails and recovers
+demo: $(READY) ## a cluster in one process: ten mock GPUs, a pod gets two, one fails, the stale resource goes
 	@$(BIN)/python examples/demo.py
 
 test: $(READY) ## ring 1: no cluster, no root, no hardware
@@ -72,6 +72,7 @@ bench: $(READY) ## the numbers beside the bars: make bench [PEER='program and fl
 	  --ours '$(CURDIR)/build/lean/bin/python -m plugwright run -c {config} --kubelet-dir {kubelet-dir}'
 	@$(BIN)/python -m bench.manager $(filter --quick,$(ARGS))
 	@$(BIN)/python -m bench.preference $(filter --quick,$(ARGS))
+	@$(BIN)/python -m bench.cluster $(filter --quick,$(ARGS))
 
 build/yardstick: $(wildcard bench/yardstick/*)
 	@cd bench/yardstick && CGO_ENABLED=0 go build -trimpath -o ../../$@ .

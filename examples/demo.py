@@ -1,105 +1,212 @@
-"""`make demo`: the mock plugin, served by `plugwright run`, seen from the kubelet's side.
+"""`make demo`: the whole way of a device, on a cluster in one process: `plugwright up`.
 
-Each step is told in a line and must be seen to happen; the exit code is 0 only if every one was.
+Each step is told in a line, with what to look at, and must be seen to happen through the cluster's HTTP API; the exit
+code is 0 only if every one was.
 """
 
-import asyncio
+import json
 import os
 import shlex
+import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from plugwright.model import PreferenceRequest
-from tiny_kubelet import Endpoint, TinyKubelet, tiny_kubelet
+from lightkube import Client, KubeConfig
+from lightkube.models.core_v1 import Container, PodSpec, ResourceRequirements
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Event, Node, Pod
 
 RESOURCE = "mock/gpu"
 CONFIG = """\
 resources:
   - name: mock/gpu
-    mock: {count: 10, model: Mock-A100, memory: 40Gi, numa: 2, links: pairs, nodes: true}
+    mock: {count: 10, model: Mock-A100, memory: 40Gi, numa: 2, links: pairs, nodes: true, facts: %s}
 """
+# A real kubelet takes ten seconds between status rounds and keeps a resource for five minutes after its plugin went.
+HURRY = ("--heartbeat", "1s", "--plugin-grace", "3s")
+LIMIT = 20  # seconds; only a demo that fails waits for so long
 
 
-async def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="plugwright-") as place:
-        root = Path(place)
-        (root / "plugwright.yaml").write_text(CONFIG)
-        environment = {
-            **os.environ,
-            "PLUGWRIGHT_KUBELET_DIR": place,
-            "PLUGWRIGHT_CONTROL_SOCKET": f"{place}/control.sock",
-            "PLUGWRIGHT_STATE_DIR": f"{place}/state",
-            "PLUGWRIGHT_LOG_LEVEL": "warning",
-        }
-        step("A kubelet (a tiny one, of this demo) listens; `plugwright run` serves this file:")
-        print(CONFIG)
-        async with tiny_kubelet(root) as kubelet, daemon(root, environment):
-            await show(kubelet, environment)
-        step("SIGTERM: the daemon ended its streams and left no socket behind")
-        left = [path.name for path in (root / "device-plugins").iterdir()]
+def main() -> None:
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="plugwright-demo-") as directory:
+        place = Path(directory)
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("PLUGWRIGHT_")}
+        environment = {**ours, "PLUGWRIGHT_CONTROL_SOCKET": f"{place}/plugin.sock"}
+        with cluster(place, environment) as facts:
+            environment["KUBECONFIG"] = facts["kubeconfig"]
+            with Client(KubeConfig.from_file(facts["kubeconfig"]), namespace="default") as api:
+                devices(Demo(api, facts, place, environment))
+        step("SIGTERM, as Ctrl-C: the cluster has ended and left nothing behind", f"ls {facts['state']}")
+        left = [
+            path for path in map(Path, (facts["kubeconfig"], facts["control"], node_directory(facts))) if path.exists()
+        ]
         expect(not left, f"left behind: {left}")
+    print(f"\nAll of it was seen to happen, in {time.monotonic() - began:.0f} seconds.  Next:  plugwright up")
 
 
-async def show(kubelet: TinyKubelet, environment: Mapping[str, str]) -> None:
-    gpus = await kubelet.endpoint(RESOURCE, count=10)
-    step(f"It registered {RESOURCE} and sent its list: {len(gpus.devices)} devices")
-    for device in gpus.devices.values():
-        print(f"    {device.id}  {device.health}  NUMA {','.join(map(str, device.numa))}")
-    ids = await allocate(gpus)
-    await fail_and_recover(kubelet, ids[0], environment)
-    before = len(kubelet.registered)
-    await kubelet.restart()
-    await kubelet.endpoint(RESOURCE, count=10)
-    step("The kubelet restarted, removing every socket, and the plugin registered again by itself")
-    expect(len(kubelet.registered) > before, "it did not register again")
-    step("What an operator sees:  plugwright status")
-    await plugwright("status", environment=environment)
+class Demo:
+    """The cluster, as everyone sees it: through its API."""
+
+    def __init__(self, api: Client, facts: dict[str, Any], place: Path, environment: dict[str, str]) -> None:
+        self.api, self.facts, self.place, self.environment = api, facts, place, environment
+
+    def until_node(self, capacity: str | None, allocatable: str | None) -> None:
+        """Until the node lists so many of the resource; None is not at all."""
+
+        def counts(node: Node) -> bool:
+            status = node.status
+            assert status is not None
+            found = (status.capacity or {}).get(RESOURCE), (status.allocatable or {}).get(RESOURCE)
+            return found == (capacity, allocatable)
+
+        self._until(Node, "node-1", counts, f"{RESOURCE} of the node: {capacity} and {allocatable} allocatable")
+
+    def until_pod(self, name: str, fact: Callable[[Pod], bool], words: str) -> Pod:
+        found = self._until(Pod, name, fact, words)
+        assert isinstance(found, Pod)
+        return found
+
+    def until_event(self, pod: str, reason: str) -> str:
+        """Its message."""
+        about: Any = {"involvedObject.name": pod, "reason": reason}
+        for _, event in self.api.watch(Event, namespace="default", fields=about, server_timeout=LIMIT):
+            return event.message or ""
+        sys.exit(f"demo: no event {reason} of {pod} within {LIMIT} s")
+
+    def _until(self, kind: type[Any], name: str, fact: Callable[[Any], bool], words: str) -> Any:
+        for _, found in self.api.watch(kind, fields={"metadata.name": name}, server_timeout=LIMIT):
+            if fact(found):
+                return found
+        sys.exit(f"demo: {name} was not seen within {LIMIT} s: {words}")
+
+    def plugwright(self, *arguments: str) -> None:
+        print(f"    $ plugwright {shlex.join(arguments)}", flush=True)
+        done = subprocess.run(command(*arguments), env=self.environment, check=False)
+        expect(done.returncode == 0, f"plugwright {arguments[0]} failed")
 
 
-async def allocate(gpus: Endpoint) -> list[str]:
-    [ids] = await gpus.client.prefer(PreferenceRequest(tuple(gpus.devices), (), 2))
-    expect(len(ids) == 2, f"asked for two, was offered {ids}")
-    [answer] = await gpus.client.allocate(ids)
-    step("A container asks for two; the plugin prefers a linked pair and answers with what the container gets:")
-    for name, value in answer.env.items():
-        print(f"    env    {name}={value}")
-    for node in answer.nodes:
-        print(f"    node   {node.container_path} ({node.permissions}) from {node.host_path}")
-    expect(answer.env["MOCK_VISIBLE_DEVICES"] == ",".join(ids), "the env names other devices")
+def devices(demo: Demo) -> None:
+    with plugin(demo):
+        demo.until_node("10", "10")
+        step(f"The node lists {RESOURCE}: 10 in Capacity and in Allocatable", "kubectl describe node node-1")
+        ids = allocate(demo)
+        refuse(demo)
+        fail_and_recover(demo, ids[0])
+        demo.api.delete(Pod, "two", grace_period=0)
+    demo.until_node("10", "0")
+    step("The plugin was stopped: none is allocatable, but the resource is still there", "plugwright node resources")
+    print("    A real kubelet keeps it for five minutes; this one was told 3 seconds (--plugin-grace), with a status")
+    print("    round every second (--heartbeat), so that nobody has to wait. Then it is 0, for ever, and stale:")
+    demo.plugwright("node", "remove", "node-1", RESOURCE, "--wait", "--round", "1s")
+    demo.until_node(None, None)
+    step("The stale resource is gone from Capacity and Allocatable, and stays away", "kubectl describe node node-1")
+
+
+def allocate(demo: Demo) -> list[str]:
+    demo.api.create(pod("two", "2"))
+    demo.until_pod("two", is_running, "Running")
+    step(f"A pod asks for two: {demo.until_event('two', 'Scheduled')}", "kubectl describe pod two")
+    given = list(demo.api.log("two"))
+    step("Its container gets the environment, mounts and device nodes of a linked pair", "kubectl logs two")
+    for line in given:
+        print(f"    {line.rstrip()}")
+    [visible] = [line for line in given if line.startswith("env MOCK_VISIBLE_DEVICES=")]
+    ids = visible.partition("=")[2].strip().split(",")
+    expect(len(set(ids)) == 2, f"asked for two, was given {ids}")
+    for kind in ("mount", "device"):
+        expect(sum(line.startswith(kind) for line in given) == 2, f"there are not two lines of a {kind}")
     return ids
 
 
-async def fail_and_recover(kubelet: TinyKubelet, device_id: str, environment: Mapping[str, str]) -> None:
-    await plugwright("mock", "fail", device_id, "--reason", "fell off the bus", environment=environment)
-    await kubelet.health(RESOURCE, device_id, "Unhealthy")
-    step(f"{device_id} failed, and the kubelet knows")
-    await plugwright("mock", "recover", device_id, environment=environment)
-    await kubelet.health(RESOURCE, device_id, "Healthy")
-    step(f"{device_id} recovered, and the kubelet knows")
+def refuse(demo: Demo) -> None:
+    demo.api.create(pod("nine", "9"))
+    why = demo.until_event("nine", "FailedScheduling")
+    expect("1 Insufficient mock/gpu" in why, why)
+    step(f"A pod that asks for nine has to wait: {why}", "kubectl get events")
+    demo.api.delete(Pod, "nine", grace_period=0)
 
 
-@asynccontextmanager
-async def daemon(root: Path, environment: Mapping[str, str]) -> AsyncIterator[None]:
-    command = ("run", "-c", str(root / "plugwright.yaml"))
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "plugwright", *command, env=environment)
-    try:
-        yield
-    finally:
-        process.terminate()
-        expect(await process.wait() == 0, "the daemon did not end with 0")
+def fail_and_recover(demo: Demo, device_id: str) -> None:
+    demo.plugwright("mock", "fail", device_id, "--reason", "fell off the bus")
+    demo.until_node("10", "9")
+    demo.until_pod("two", lambda found: health(found, device_id) == "Unhealthy", f"{device_id} Unhealthy")
+    step("One GPU failed: 9 of 10 allocatable, and the pod's status says which", "kubectl get pod two -o yaml")
+    demo.plugwright("mock", "recover", device_id)
+    demo.until_node("10", "10")
+    demo.until_pod("two", lambda found: health(found, device_id) == "Healthy", f"{device_id} Healthy")
+    step("It recovered: 10 of 10, and Healthy in the pod's status", "kubectl get pod two -o yaml")
 
 
-async def plugwright(*arguments: str, environment: Mapping[str, str]) -> None:
-    print(f"    $ plugwright {shlex.join(arguments)}", flush=True)
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "plugwright", *arguments, env=environment)
-    expect(await process.wait() == 0, f"plugwright {arguments[0]} failed")
+@contextmanager
+def cluster(place: Path, environment: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """`plugwright up` while inside: a process of its own."""
+    environment = {**environment, "XDG_RUNTIME_DIR": str(place)}
+    began = time.monotonic()
+    with subprocess.Popen(command("up", "--bare", *HURRY, "-o", "json"), stdout=subprocess.PIPE, env=environment) as up:
+        assert up.stdout is not None
+        line = up.stdout.readline()
+        expect(bool(line), "the cluster did not start")
+        facts = json.loads(line)
+        step(f"A cluster, after {time.monotonic() - began:.1f} s: API server, scheduler, one node", facts["server"])
+        try:
+            yield facts
+        finally:
+            up.terminate()
+    expect(up.returncode == 0, "the cluster did not end with 0")
 
 
-def step(text: str) -> None:
-    print(f"\n▸ {text}", flush=True)
+@contextmanager
+def plugin(demo: Demo) -> Iterator[None]:
+    """`plugwright run` while inside: at the node's directory, as on a real node."""
+    text = CONFIG % (demo.place / "facts")
+    file = demo.place / "plugwright.yaml"
+    file.write_text(text)
+    step("`plugwright run` serves this file at the node, a process as on a real one:", str(file))
+    print(text)
+    where = ("--kubelet-dir", node_directory(demo.facts), "--state-dir", str(demo.place / "cordons"))
+    arguments = command("run", "-c", str(file), *where, "--log-level", "error")
+    with subprocess.Popen(arguments, env=demo.environment) as daemon:
+        try:
+            yield
+        finally:
+            daemon.terminate()
+    expect(daemon.returncode == 0, "the plugin did not end with 0")
+
+
+def pod(name: str, count: str) -> Pod:
+    wants = ResourceRequirements(limits={RESOURCE: count})
+    main = Container(name="main", image="demo", resources=wants)
+    return Pod(metadata=ObjectMeta(name=name), spec=PodSpec(containers=[main]))
+
+
+def is_running(found: Pod) -> bool:
+    return found.status is not None and found.status.phase == "Running"
+
+
+def health(found: Pod, device_id: str) -> str:
+    """Of one device, as the status of the pod that holds it says."""
+    assert found.status is not None
+    parts = [each for status in found.status.containerStatuses or () for each in status.allocatedResourcesStatus or ()]
+    known = {each.resourceID: each.health for part in parts for each in part.resources or ()}
+    return known.get(device_id) or ""
+
+
+def node_directory(facts: dict[str, Any]) -> str:
+    return str(facts["nodes"]["node-1"]["kubelet_dir"])
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "plugwright", *arguments]
+
+
+def step(text: str, look: str) -> None:
+    print(f"\n▸ {text}\n    look at: {look}", flush=True)
 
 
 def expect(fact: bool, otherwise: str) -> None:
@@ -108,4 +215,4 @@ def expect(fact: bool, otherwise: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

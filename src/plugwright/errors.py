@@ -15,6 +15,7 @@
     │   └── PeerSilent              it may be there, and did not answer in time
     ├── PeerRefused             the peer answered, and the answer was no
     ├── CheckpointCorrupt       a checkpoint file that cannot be trusted
+    ├── ClusterError            the embedded cluster cannot do what was asked
     └── KubeletError            what the emulated kubelet says no to, in the real one's words
         ├── InvalidPod              a pod that no API server would have handed over
         ├── AllocationFailed        a container cannot get its devices
@@ -31,6 +32,7 @@ from collections.abc import Sequence
 __all__ = [
     "AllocationFailed",
     "CheckpointCorrupt",
+    "ClusterError",
     "ConfigError",
     "ContainerWaiting",
     "InvalidPod",
@@ -169,6 +171,10 @@ class PeerRefused(PlugwrightError):
 
 class CheckpointCorrupt(PlugwrightError):
     """A checkpoint file does not parse, or its checksum says that it is not what was written."""
+
+
+class ClusterError(PlugwrightError):
+    """The embedded cluster cannot do what was asked; the text is the real API server's where there is one."""
 
 
 class KubeletError(PlugwrightError):

@@ -16,6 +16,7 @@ _COMMANDS = {
     "checkpoint": "checkpoint",
     "completion": "completion",
     "cordon": "cordon",
+    "down": "down",
     "import": "import_",
     "kubelet": "kubelet",
     "manifest": "manifest",
@@ -26,6 +27,7 @@ _COMMANDS = {
     "run": "run",
     "status": "status",
     "uncordon": "cordon",
+    "up": "up",
 }
 
 
@@ -52,6 +54,7 @@ def cli() -> None:
     \b
     plugwright run -c plugwright.yaml     serve the configured resources on this node
     plugwright status                     what is served, and how each device is
+    plugwright up                         a cluster on this machine, for kubectl, with ten mock GPUs
     plugwright kubelet --root DIR         an emulated kubelet for a plugin under development
     plugwright COMMAND --help             more about a command, with an example
     """

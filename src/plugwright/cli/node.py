@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 import yaml
 
+from plugwright.cli.durations import duration
 from plugwright.cluster import addition, removal, report, survey
 from plugwright.cluster.changes import Outcome, Plan, Site, Target
 from plugwright.cluster.rbac import cluster_role
@@ -31,16 +32,8 @@ _COLOURS = {
     "refused": "red",
     "timed out": "red",
 }
-_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _MOST = 2**63 - 1
 _SAY_AGAIN = 30.0
-
-
-def _duration(text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
-    if not found or not float(found[1]):
-        raise click.BadParameter(f"{text!r} is no duration such as 90s or 10m")
-    return float(found[1]) * _SECONDS[found[2]]
 
 
 def _counted(text: str) -> tuple[str, int]:
@@ -78,11 +71,11 @@ _changing = _options(
     click.option("--force", is_flag=True, help="Also what a plugin serves or pods hold; with --stale, what pods hold."),
     click.option("--wait", is_flag=True, help="Wait for the right moment, and look again before it is done."),
     click.option(
-        "--timeout", type=_duration, default="10m", metavar="TIME", show_default=True, help="The longest to wait."
+        "--timeout", type=duration, default="10m", metavar="TIME", show_default=True, help="The longest to wait."
     ),
     click.option(
         "--round",
-        type=_duration,
+        type=duration,
         default="10s",
         metavar="TIME",
         show_default=True,

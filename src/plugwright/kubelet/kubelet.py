@@ -17,6 +17,7 @@ from plugwright.kubelet.context import Context
 from plugwright.kubelet.endpoint import Endpoint
 from plugwright.kubelet.findings import Finding, Findings
 from plugwright.kubelet.health import DeviceHealth
+from plugwright.kubelet.merging import Granted
 from plugwright.kubelet.metrics import Metrics
 from plugwright.kubelet.parts import Parts
 from plugwright.kubelet.pods import PodSpec
@@ -128,11 +129,11 @@ class Kubelet:
         self._context.tell("deleted", pod.spec.key)
         self._findings.check()
 
-    def finish(self, pod: Pod) -> None:
-        """All its containers ended well."""
+    def finish(self, pod: Pod, *, failed: bool = False) -> None:
+        """All its containers ended: well, or with `failed` not."""
         self._known(pod)
-        self._table.end(pod, Phase.SUCCEEDED)
-        self._context.tell("succeeded", pod.spec.key)
+        self._table.end(pod, Phase.FAILED if failed else Phase.SUCCEEDED)
+        self._context.tell("failed" if failed else "succeeded", pod.spec.key)
 
     def stop_container(self, pod: Pod, name: str) -> None:
         """It ended, as in a crash loop, and was not started again yet."""
@@ -146,6 +147,17 @@ class Kubelet:
         async with self._turn:
             await self._running.starter.start(pod, pod.containers[name])
         self._findings.check()
+
+    async def start_waiting(self, pod: Pod) -> None:
+        """Tries once more to start the containers that could not be started."""
+        self._known(pod)
+        async with self._turn:
+            await self._running.starter.start_pod(pod)
+        self._findings.check()
+
+    def granted(self, pod: Pod, name: str) -> Granted:
+        """What a container has got, also one that was running when this kubelet started."""
+        return pod.state(name).granted or self._running.starter.granted(pod, pod.state(name))
 
     def device_health(self, pod: Pod) -> Mapping[str, tuple[DeviceHealth, ...]]:
         """What the pod's status says of its devices, by container; before 1.36 nothing (7.1, 7.2)."""

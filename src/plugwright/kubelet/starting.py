@@ -40,7 +40,7 @@ class Starter:
             for resource in sorted(spec.limits):
                 if self._allocator.is_device(resource) and spec.wanted(resource):
                     await self._prepare(pod, container, resource)
-            container.granted = self._granted(pod, container)
+            container.granted = self.granted(pod, container)
         except AllocationFailed as error:
             container.running, container.granted = False, None
             container.reason, container.message = "CreateContainerConfigError", str(error)  # 3.53
@@ -77,7 +77,8 @@ class Starter:
             text = f"device plugin PreStartContainer rpc failed with err: {status_text(error)}"
             raise AllocationFailed(text) from error
 
-    def _granted(self, pod: Pod, container: Container) -> Granted:
+    def granted(self, pod: Pod, container: Container) -> Granted:
+        """From the records, which outlive the kubelet."""
         entries = self._manager.ledger.of_container(pod.uid, container.spec.name)
         found = [answers.decode(entry.answer) for entry in entries if entry.answer is not None]
         granted, conflicts = merging.merge(found, container.spec.env)

@@ -18,7 +18,7 @@ def status_text(error: PlugwrightError) -> str:
 
 
 def _status(error: PlugwrightError) -> tuple[str, str]:
-    if isinstance(error, PeerSilent):
+    if isinstance(error, PeerSilent) or _gave_up_with_us(error):
         return "DeadlineExceeded", "context deadline exceeded"
     if isinstance(error, PeerRefused):
         return _SPELLINGS.get(error.code, error.code.title().replace("_", "")), error.message
@@ -27,3 +27,8 @@ def _status(error: PlugwrightError) -> tuple[str, str]:
     if isinstance(error, MalformedMessage):
         return "Internal", _MALFORMED
     return "Unknown", str(error)
+
+
+def _gave_up_with_us(error: PlugwrightError) -> bool:
+    """A plugin knows our deadline, and its own word for it may arrive first."""
+    return isinstance(error, PeerRefused) and error.code == "DEADLINE_EXCEEDED" and not error.message

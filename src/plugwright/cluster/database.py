@@ -1,0 +1,81 @@
+"""The embedded cluster's objects on disk: SQLite, one transaction for each change.
+
+In WAL mode a change that was committed survives a killed process; it is committed before its writer is answered.
+"""
+
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing, suppress
+from pathlib import Path
+
+import msgspec
+
+from plugwright.cluster.store import Change, Key, Object
+from plugwright.errors import ClusterError
+
+__all__ = ["Database"]
+
+_LAYOUT = 1
+_PATIENCE = 0.5  # seconds, for another process to let go of it
+_TABLES = """
+CREATE TABLE IF NOT EXISTS objects (
+  kind TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL, body BLOB NOT NULL,
+  PRIMARY KEY (kind, namespace, name)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+"""
+_SAVE = "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?)"
+_FACT = "INSERT OR REPLACE INTO facts VALUES (?, ?)"
+
+
+class Database:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.touch(mode=0o600, exist_ok=True)
+            self._connection = sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None)
+            self._connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # one cluster, one process
+            self._connection.execute("PRAGMA journal_mode=WAL")
+            self._connection.execute("PRAGMA synchronous=NORMAL")
+            self._connection.executescript(_TABLES)
+        except (OSError, sqlite3.Error) as error:
+            raise ClusterError(f"cannot use {path}: {error}") from error
+        self._check_layout()
+
+    def load(self) -> tuple[int, Iterable[tuple[Key, Object]]]:
+        with closing(self._connection.execute("SELECT kind, namespace, name, body FROM objects")) as rows:
+            found = [(Key(kind, namespace, name), msgspec.json.decode(body)) for kind, namespace, name, body in rows]
+        return self._fact("revision", 1), found
+
+    def save(self, change: Change) -> None:
+        key = change.key
+        try:
+            self._connection.execute("BEGIN")
+            if change.type == "DELETED":
+                self._connection.execute(
+                    "DELETE FROM objects WHERE kind = ? AND namespace = ? AND name = ?",
+                    (key.kind, key.namespace, key.name),
+                )
+            else:
+                self._connection.execute(_SAVE, (key.kind, key.namespace, key.name, msgspec.json.encode(change.object)))
+            self._connection.execute(_FACT, ("revision", change.revision))
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            with suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
+            raise ClusterError(f"cannot write {self._path}: {error}") from error
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _fact(self, name: str, default: int) -> int:
+        with closing(self._connection.execute("SELECT value FROM facts WHERE name = ?", (name,))) as rows:
+            found = rows.fetchone()
+        return int(found[0]) if found else default
+
+    def _check_layout(self) -> None:
+        layout = self._fact("layout", _LAYOUT)
+        if layout != _LAYOUT:
+            raise ClusterError(f"{self._path} was written by another version of plugwright (layout {layout})")
+        self._connection.execute(_FACT, ("layout", _LAYOUT))

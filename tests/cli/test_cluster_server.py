@@ -1,0 +1,40 @@
+"""Where the API server of `plugwright up` listens."""
+
+import asyncio
+import socket
+
+import pytest
+
+from plugwright.cli.cluster_server import listen
+from plugwright.errors import ConfigError
+
+
+async def test_small_answers_are_sent_at_once() -> None:
+    """Without it each one waits 40 ms for the client's acknowledgement of the last."""
+    told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted = writer.get_extra_info("socket")
+        told.set_result(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+        await writer.wait_closed()
+
+    listening = listen(0)
+    async with await asyncio.start_server(serve, sock=listening):
+        _, writer = await asyncio.open_connection(*listening.getsockname())
+        assert await told
+        writer.close()
+        await writer.wait_closed()
+
+
+def test_it_listens_on_loopback_alone() -> None:
+    with listen(0) as listening:
+        assert listening.getsockname()[0] == "127.0.0.1"
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with listen(0) as first:
+        first.listen()
+        port = first.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
+            listen(port)

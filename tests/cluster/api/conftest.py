@@ -1,0 +1,23 @@
+"""The API server, in the process."""
+
+from collections.abc import AsyncIterator
+
+import httpx2
+import pytest
+from tests.cluster.api.serving import TOKEN, Api, furnished, server
+
+from plugwright.cluster.api.app import application
+from plugwright.cluster.store import Store
+
+
+@pytest.fixture
+def store() -> Store:
+    return furnished(Store())
+
+
+@pytest.fixture
+async def api(store: Store) -> AsyncIterator[Api]:
+    transport = httpx2.ASGITransport(application(server(store)), raise_app_exceptions=False)
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    async with httpx2.AsyncClient(transport=transport, base_url="http://test", headers=headers) as client:
+        yield Api(client)

@@ -1,0 +1,112 @@
+"""The API server in a test: in the process, by ASGI, where a socket adds nothing; else behind uvicorn on loopback."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx2
+import uvicorn
+
+from plugwright.cluster.api.app import Server, application
+from plugwright.cluster.api.kinds import NAMESPACES, NODES
+from plugwright.cluster.api.writing import Place, Writer
+from plugwright.cluster.store import Store
+
+__all__ = ["TOKEN", "Answer", "Api", "Written", "container", "furnished", "pod", "served", "server"]
+
+TOKEN = "good"
+EPOCH = datetime(2026, 11, 15, 12, tzinfo=UTC)
+Json = dict[str, Any]
+
+
+class Written:
+    """What containers have written."""
+
+    def log(self, namespace: str, pod: str, container: str) -> str:
+        return "".join(f"{namespace}/{pod}/{container} {number}\n" for number in range(3))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    code: int
+    body: Any
+    headers: Mapping[str, str]
+
+    @property
+    def reason(self) -> str:
+        return str(self.body["reason"])
+
+    @property
+    def names(self) -> list[str]:
+        return [each["metadata"]["name"] for each in self.body["items"]]
+
+
+class Api:
+    """Requests, and their answers read."""
+
+    def __init__(self, client: httpx2.AsyncClient) -> None:
+        self.client = client
+
+    async def __call__(self, method: str, path: str, body: object = None, **headers: str) -> Answer:
+        content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        given = {
+            "content-type": "application/json",
+            **{name.replace("_", "-"): value for name, value in headers.items()},
+        }
+        response = await self.client.request(method, path, content=content, headers=given)
+        is_json = response.headers.get("content-type", "").startswith("application/json")
+        return Answer(response.status_code, response.json() if is_json else response.text, response.headers)
+
+    async def patch(self, path: str, body: object, kind: str = "merge-patch") -> Answer:
+        return await self("PATCH", path, body, content_type=f"application/{kind}+json")
+
+
+def furnished(store: Store) -> Store:
+    """With a namespace and a node."""
+    writer = Writer(store, lambda: EPOCH)
+    for name in ("default", "kube-system"):
+        writer.create(Place(NAMESPACES, "", name), {"metadata": {"name": name}}, "test")
+    node = {"metadata": {"name": "node"}, "status": {"capacity": {"cpu": "4", "memory": "8Gi", "pods": "110"}}}
+    writer.create(Place(NODES, "", "node"), node, "test")
+    return store
+
+
+def server(store: Store) -> Server:
+    return Server(store, Written(), TOKEN, now=lambda: EPOCH)
+
+
+@asynccontextmanager
+async def served(store: Store) -> AsyncIterator[str]:
+    """The address, while it is served over HTTP."""
+    config = uvicorn.Config(application(server(store)), port=0, log_level="critical", lifespan="off", access_log=False)
+    uvicorn_server = uvicorn.Server(config)
+    uvicorn_server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    config.load()
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # or Nagle delays by 40 ms
+    listening.bind(("127.0.0.1", 0))
+    task = asyncio.create_task(uvicorn_server.serve([listening]))
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        uvicorn_server.should_exit = uvicorn_server.force_exit = True
+        await task
+        listening.close()
+
+
+def container(name: str = "main", **members: object) -> Json:
+    return {"name": name, "image": "busybox", **members}
+
+
+def pod(name: str, *containers: Json, labels: Mapping[str, str] | None = None, **spec: object) -> Json:
+    metadata: Json = {"name": name, **({"labels": dict(labels)} if labels else {})}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {"containers": list(containers) or [container()], **spec},
+    }

@@ -1,0 +1,136 @@
+"""The door: who is let in, which paths and methods there are, and what happens when something breaks."""
+
+import itertools
+import logging
+
+import httpx2
+import pytest
+from tests.cluster.api.serving import TOKEN, Api, pod, server
+
+from plugwright.cluster.api.app import Server, application
+from plugwright.cluster.store import Store
+
+PATHS = [
+    "/",
+    "/api",
+    "/apis",
+    "/api/v1",
+    "/apis/coordination.k8s.io/v1",
+    "/version",
+    "/healthz",
+    "/livez/ping",
+    "/readyz",
+    "/openapi/v2",
+    "/openapi/v3",
+    "/openapi/v3/api/v1",
+    "/api/v1/pods",
+    "/api/v1/nodes/node",
+    "/api/v1/nodes/node/status",
+    "/api/v1/namespaces/default/pods/p/log",
+    "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+    "/nope",
+    "/../etc",
+    "/api/v1/pods?watch=1",
+    "//",
+    "/metrics",
+]
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"]
+
+
+@pytest.mark.parametrize("given", [None, "", TOKEN, "Bearer", "Bearer bad", f"Basic {TOKEN}", "Bearer good\xff"])
+async def test_no_request_is_served_without_the_token(api: Api, given: str | None) -> None:
+    del api.client.headers["authorization"]
+    headers = [] if given is None else [(b"authorization", given.encode("latin-1"))]
+    for method, path in itertools.product(METHODS, PATHS):
+        response = await api.client.request(method, path, headers=headers)
+        assert response.status_code == 401, (method, path)
+        assert method == "HEAD" or response.json()["reason"] == "Unauthorized"
+
+
+async def test_a_websocket_is_not_opened(store: Store) -> None:
+    sent = []
+
+    async def send(message: object) -> None:
+        sent.append(message)
+
+    async def receive() -> dict[str, str]:
+        return {"type": "websocket.connect"}
+
+    scope = {"type": "websocket", "path": "/api/v1/pods", "headers": [], "query_string": b""}
+    await application(server(store))(scope, receive, send)
+    assert [each["type"] for each in sent] == ["websocket.close"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/api/v1/nopes", "/api/v2/pods", "/apis/apps/v1/deployments", "/api/v1/namespaces/default/nodes", "/api/v1/pods/p",
+     "/api/v1/nodes/node/log", "/api/v1/namespaces/default/pods/p/exec", "/api/v1/nodes/node/status/x", "/x/y/z"],
+)  # fmt: skip
+async def test_what_is_not_served_is_not_found(api: Api, path: str) -> None:
+    for method in ("GET", "POST"):
+        answer = await api(method, path, {})
+        assert (answer.code, answer.reason) == (404, "NotFound")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", "/api/v1/nodes/node"), ("PUT", "/api/v1/nodes"), ("PATCH", "/api/v1/nodes"), ("OPTIONS", "/api/v1/nodes"),
+     ("BREW", "/api/v1/nodes"), ("POST", "/api/v1"), ("GET", "/api/v1/namespaces/default/pods/p/binding"),
+     ("DELETE", "/api/v1/nodes/node/status"), ("GET", "/apis/authentication.k8s.io/v1/selfsubjectreviews")],
+)  # fmt: skip
+async def test_methods_that_make_no_sense_are_not_allowed(api: Api, method: str, path: str) -> None:
+    answer = await api(method, path, {})
+    assert (answer.code, answer.reason) == (405, "MethodNotAllowed")
+
+
+async def test_discovery_leads_to_every_kind(api: Api) -> None:
+    groups = (await api("GET", "/apis")).body["groups"]
+    paths = ["/api/v1", *(f"/apis/{each['preferredVersion']['groupVersion']}" for each in groups)]
+    kinds = {each["kind"] for path in paths for each in (await api("GET", path)).body["resources"]}
+    assert kinds >= {"ConfigMap", "Event", "Lease", "Namespace", "Node", "Pod", "ServiceAccount", "Binding", "Eviction"}
+
+
+async def test_openapi_has_what_its_paths_and_members_refer_to(api: Api) -> None:
+    for name, place in (await api("GET", "/openapi/v3")).body["paths"].items():
+        document = (await api("GET", place["serverRelativeURL"])).body
+        schemas = document["components"]["schemas"]
+        referred = {text.split('"')[0] for text in str(document).replace("'", '"').split("#/components/schemas/")[1:]}
+        assert name
+        assert referred <= set(schemas)
+    for path in ("/openapi/v4", "/openapi/v3/apis/apps/v1"):
+        assert (await api("GET", path)).code == 404
+
+
+async def test_what_nobody_expected_is_an_internal_error_and_logged(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        def log(self, namespace: str, pod: str, container: str) -> str:
+            raise ZeroDivisionError(f"secret of {namespace}")
+
+    app = application(Server(store, Broken(), TOKEN))
+    transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    async with httpx2.AsyncClient(transport=transport, base_url="http://test", headers=headers) as client:
+        api = Api(client)
+        await api("POST", "/api/v1/namespaces/default/pods", pod("p", nodeName="node"))
+        with caplog.at_level(logging.ERROR):
+            answer = await api("GET", "/api/v1/namespaces/default/pods/p/log")
+    assert (answer.code, answer.reason) == (500, "InternalError")
+    assert "secret" not in answer.body["message"]
+    assert "request failed" in caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("group", "plural", "kind"),
+    [("authorization.k8s.io", "selfsubjectaccessreviews", "SelfSubjectAccessReview"),
+     ("authorization.k8s.io", "selfsubjectrulesreviews", "SelfSubjectRulesReview"),
+     ("authentication.k8s.io", "selfsubjectreviews", "SelfSubjectReview")],
+)  # fmt: skip
+async def test_who_holds_the_token_may_do_everything(api: Api, group: str, plural: str, kind: str) -> None:
+    path = f"/apis/{group}/v1/{plural}"
+    answer = await api("POST", path, {"kind": kind, "spec": {}})
+    assert (answer.code, answer.body["kind"]) == (201, kind)
+    assert answer.body["status"]
+    assert (await api("POST", path, {"kind": "Pod"})).code == 400
+    assert (await api("POST", path, {"kind": kind, "spec": []})).code == 400

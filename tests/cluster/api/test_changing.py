@@ -1,0 +1,260 @@
+"""What clients write: objects made, replaced, patched, tried out, deleted, evicted, bound."""
+
+import asyncio
+import logging
+
+import pytest
+from tests.cluster.api.serving import Api, pod
+
+from plugwright.cluster.store import Key, Store
+
+PODS = "/api/v1/namespaces/default/pods"
+MAPS = "/api/v1/namespaces/default/configmaps"
+NODE = "/api/v1/nodes/node"
+GPU = "/status/capacity/mock~1gpu"
+
+
+async def made(api: Api, name: str = "p", grace: int = 30) -> None:
+    assert (await api("POST", PODS, pod(name, terminationGracePeriodSeconds=grace))).code == 201
+
+
+async def bound(api: Api, name: str = "p") -> None:
+    answer = await api("POST", f"{PODS}/{name}/binding", {"target": {"kind": "Node", "name": "node"}})
+    assert answer.code == 201, answer.body
+
+
+async def test_what_is_made_gets_its_defaults(api: Api) -> None:
+    answer = await api("POST", PODS, pod("p"))
+    metadata, spec = answer.body["metadata"], answer.body["spec"]
+    assert answer.code == 201
+    assert (metadata["namespace"], metadata["creationTimestamp"]) == ("default", "2026-11-15T12:00:00Z")
+    assert (spec["restartPolicy"], spec["containers"][0]["imagePullPolicy"]) == ("Always", "Always")
+    assert answer.body["status"] == {"phase": "Pending", "qosClass": "BestEffort"}
+
+
+async def test_a_second_one_of_the_same_name_is_refused(api: Api) -> None:
+    await made(api)
+    answer = await api("POST", PODS, pod("p"))
+    assert (answer.code, answer.reason) == (409, "AlreadyExists")
+
+
+async def test_a_generated_name_begins_as_asked(api: Api) -> None:
+    given = {**pod("x"), "metadata": {"generateName": "job-"}}
+    names = {(await api("POST", PODS, given)).body["metadata"]["name"] for _ in range(3)}
+    assert len(names) == 3
+    assert all(name.startswith("job-") and len(name) == 9 for name in names)
+
+
+async def test_nothing_is_made_where_there_is_no_namespace(api: Api) -> None:
+    answer = await api("POST", "/api/v1/namespaces/nope/pods", pod("p"))
+    assert (answer.code, answer.body["message"]) == (404, 'namespaces "nope" not found')
+
+
+async def test_of_two_writers_who_saw_the_same_one_fails(api: Api) -> None:
+    seen = (await api("POST", MAPS, {"metadata": {"name": "m"}, "data": {"a": "0"}})).body
+    answers = await asyncio.gather(*(api("PUT", f"{MAPS}/m", {**seen, "data": {"a": str(n)}}) for n in range(1, 9)))
+    codes = sorted(answer.code for answer in answers)
+    assert codes == [200] + [409] * 7
+    won = next(answer for answer in answers if answer.code == 200)
+    assert (await api("GET", f"{MAPS}/m")).body["data"] == won.body["data"]
+
+
+async def test_writers_that_try_again_lose_nothing(api: Api) -> None:
+    await api("POST", MAPS, {"metadata": {"name": "m"}, "data": {}})
+
+    async def adds(number: int) -> None:
+        code = 409
+        while code == 409:
+            seen = (await api("GET", f"{MAPS}/m")).body
+            seen["data"] = {**seen.get("data", {}), f"key-{number}": "x"}
+            code = (await api("PUT", f"{MAPS}/m", seen)).code
+        assert code == 200
+
+    await asyncio.gather(*(adds(number) for number in range(20)))
+    assert len((await api("GET", f"{MAPS}/m")).body["data"]) == 20
+
+
+async def test_a_write_that_changes_nothing_is_no_change(api: Api, store: Store) -> None:
+    await made(api)
+    before = store.revision
+    answer = await api.patch(f"{PODS}/p", {"metadata": {"labels": {"a": None}}})
+    assert (answer.code, store.revision) == (200, before)
+
+
+class TestExtendedResources:
+    async def test_a_patch_of_the_status_adds_and_removes(self, api: Api) -> None:
+        added = await api.patch(f"{NODE}/status", [{"op": "add", "path": GPU, "value": "10"}], "json-patch")
+        assert added.body["status"]["capacity"]["mock/gpu"] == "10"
+        removed = await api.patch(f"{NODE}/status", [{"op": "remove", "path": GPU}], "json-patch")
+        assert "mock/gpu" not in removed.body["status"]["capacity"]
+
+    async def test_a_patch_of_the_node_itself_changes_no_status(self, api: Api, store: Store) -> None:
+        before = store.revision
+        answer = await api.patch(NODE, [{"op": "add", "path": GPU, "value": "10"}], "json-patch")
+        assert (answer.code, store.revision) == (200, before)
+        assert "mock/gpu" not in answer.body["status"]["capacity"]
+
+    async def test_a_patch_of_the_status_changes_nothing_else(self, api: Api) -> None:
+        answer = await api.patch(
+            f"{NODE}/status", {"spec": {"unschedulable": True}, "metadata": {"labels": {"a": "b"}}}
+        )
+        assert answer.code == 200
+        assert not answer.body["spec"].get("unschedulable")
+        assert "labels" not in answer.body["metadata"]
+
+    @pytest.mark.parametrize(
+        ("value", "code", "words"),
+        [
+            (
+                "1.5",
+                422,
+                'Node "node" is invalid: status.capacity.mock/gpu: Invalid value: "1500m": must be an integer',
+            ),
+            ("-1", 422, 'status.capacity.mock/gpu: Invalid value: "-1": must be greater than or equal to 0'),
+            ("many", 422, "quantities must match the regular expression"),
+            ([1], 422, "quantities must match the regular expression"),
+        ],
+    )
+    async def test_an_amount_that_cannot_be(self, api: Api, value: object, code: int, words: str) -> None:
+        answer = await api.patch(f"{NODE}/status", [{"op": "add", "path": GPU, "value": value}], "json-patch")
+        assert (answer.code, answer.reason) == (code, "Invalid")
+        assert words in answer.body["message"]
+
+    async def test_a_path_that_is_not_there(self, api: Api, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO)
+        answer = await api.patch(f"{NODE}/status", [{"op": "remove", "path": GPU}], "json-patch")
+        assert (answer.code, answer.reason) == (422, "Invalid")
+        assert "patch refused" in caplog.messages
+
+    async def test_a_node_that_tells_its_capacity_alone_can_give_all_of_it(self, api: Api) -> None:
+        status = {"capacity": {"mock/gpu": 1000}}
+        answer = await api("POST", "/api/v1/nodes", {"metadata": {"name": "n"}, "status": status})
+        assert answer.body["status"]["allocatable"] == {"mock/gpu": "1k"}
+
+
+class TestDryRun:
+    async def test_nothing_is_stored(self, api: Api, store: Store) -> None:
+        await made(api)
+        before = store.revision
+        for method, path, body in (
+            ("POST", PODS, pod("q")),
+            ("PUT", f"{PODS}/p", pod("p", labels={"a": "b"})),
+            ("DELETE", f"{PODS}/p", None),
+            ("DELETE", PODS, None),
+            ("POST", f"{PODS}/p/binding", {"target": {"name": "node"}}),
+        ):
+            assert (await api(method, f"{path}?dryRun=All", body)).code in (200, 201)
+        assert (await api("DELETE", f"{PODS}/p", {"dryRun": ["All"]})).code == 200
+        assert store.revision == before
+
+    async def test_the_answer_is_what_would_have_been(self, api: Api) -> None:
+        await made(api)
+        made_up = await api("POST", f"{PODS}?dryRun=All", pod("q"))
+        patched = await api("PATCH", f"{PODS}/p?dryRun=All", {"metadata": {"labels": {"a": "b"}}},
+                            content_type="application/merge-patch+json")  # fmt: skip
+        assert "resourceVersion" not in made_up.body["metadata"]
+        assert patched.body["metadata"]["labels"] == {"a": "b"}
+
+    async def test_what_would_be_refused_is_refused(self, api: Api) -> None:
+        await made(api)
+        assert (await api("POST", f"{PODS}?dryRun=All", pod("p"))).code == 409
+        assert (await api("PUT", f"{PODS}/p?dryRun=All", {**pod("p"), "metadata": {"name": "p", "resourceVersion": "1"}})).code == 409  # fmt: skip  # noqa: E501
+        assert (await api("POST", f"{PODS}?dryRun=Some", pod("q"))).code == 422
+
+
+class TestDeletion:
+    async def test_of_a_pod_on_no_node_is_at_once(self, api: Api) -> None:
+        await made(api)
+        assert (await api("DELETE", f"{PODS}/p")).body["kind"] == "Pod"
+        assert (await api("GET", f"{PODS}/p")).code == 404
+
+    async def test_of_a_pod_on_a_node_waits_for_the_node(self, api: Api) -> None:
+        await made(api, grace=10)
+        await bound(api)
+        marked = (await api("DELETE", f"{PODS}/p")).body["metadata"]
+        assert (marked["deletionTimestamp"], marked["deletionGracePeriodSeconds"]) == ("2026-11-15T12:00:10Z", 10)
+        sooner = (await api("DELETE", f"{PODS}/p", {"gracePeriodSeconds": 2})).body["metadata"]
+        assert sooner["deletionGracePeriodSeconds"] == 2
+        later = (await api("DELETE", f"{PODS}/p", {"gracePeriodSeconds": 60})).body["metadata"]
+        assert later["deletionGracePeriodSeconds"] == 2
+        assert (await api("DELETE", f"{PODS}/p?gracePeriodSeconds=0")).code == 200
+        assert (await api("GET", f"{PODS}/p")).code == 404
+
+    async def test_of_another_object_of_the_same_name_is_refused(self, api: Api) -> None:
+        await made(api)
+        answer = await api("DELETE", f"{PODS}/p", {"preconditions": {"uid": "another"}})
+        assert (answer.code, answer.reason) == (409, "Conflict")
+
+    async def test_waits_for_finalizers(self, api: Api) -> None:
+        await api("POST", MAPS, {"metadata": {"name": "m", "finalizers": ["example.com/wait"]}})
+        assert "deletionTimestamp" in (await api("DELETE", f"{MAPS}/m")).body["metadata"]
+        assert (await api.patch(f"{MAPS}/m", {"metadata": {"finalizers": None}})).code == 200
+        assert (await api("GET", f"{MAPS}/m")).code == 404
+
+    async def test_of_a_namespace_takes_what_is_in_it(self, api: Api) -> None:
+        await api("POST", "/api/v1/namespaces", {"metadata": {"name": "gone"}})
+        await api("POST", "/api/v1/namespaces/gone/pods", pod("p"))
+        assert (await api("DELETE", "/api/v1/namespaces/gone")).code == 200
+        assert (await api("GET", "/api/v1/pods")).names == []
+
+    async def test_of_a_namespace_that_must_stay(self, api: Api) -> None:
+        answer = await api("DELETE", "/api/v1/namespaces/default")
+        assert (answer.code, answer.reason) == (403, "Forbidden")
+
+    async def test_of_all_that_a_selector_chooses(self, api: Api) -> None:
+        for name in ("a", "b"):
+            await api("POST", PODS, pod(name, labels={"is": name}))
+        assert (await api("DELETE", f"{PODS}?labelSelector=is=a")).names == ["a"]
+        assert (await api("GET", PODS)).names == ["b"]
+
+    async def test_by_eviction(self, api: Api) -> None:
+        await made(api)
+        answer = await api("POST", f"{PODS}/p/eviction", {"kind": "Eviction", "metadata": {"name": "p"}})
+        assert (answer.code, answer.body["status"]) == (201, "Success")
+        assert (await api("GET", f"{PODS}/p")).code == 404
+
+
+async def test_a_pod_is_bound_once(api: Api, store: Store) -> None:
+    await made(api)
+    await bound(api)
+    stored = store.take(Key("pods", "default", "p"))
+    assert stored["spec"]["nodeName"] == "node"
+    assert [(each["type"], each["status"]) for each in stored["status"]["conditions"]] == [("PodScheduled", "True")]
+    again = await api("POST", f"{PODS}/p/binding", {"target": {"name": "other"}})
+    assert (again.code, again.reason) == (409, "Conflict")
+
+
+async def test_a_pods_spec_stays_but_for_its_images(api: Api) -> None:
+    await made(api)
+    image = await api.patch(
+        f"{PODS}/p", {"spec": {"containers": [{"name": "main", "image": "b:2"}]}}, "strategic-merge-patch"
+    )
+    assert (image.code, image.body["metadata"]["generation"]) == (200, 2)
+    answer = await api.patch(f"{PODS}/p", {"spec": {"nodeName": "elsewhere"}})
+    assert answer.code == 422
+    assert answer.body["message"].startswith('Pod "p" is invalid: spec: Forbidden: pod updates may not change fields')
+
+
+async def test_server_side_apply_is_refused_and_says_what_to_do(api: Api) -> None:
+    answer = await api("PATCH", f"{PODS}/p", b"{}", content_type="application/apply-patch+yaml")
+    assert (answer.code, answer.reason) == (415, "UnsupportedMediaType")
+    assert "kubectl apply" in answer.body["message"]
+
+
+@pytest.mark.parametrize(
+    ("validation", "code"), [("Strict", 400), ("Warn", 201), ("Ignore", 201), ("", 201), ("Loose", 422)]
+)
+async def test_unknown_members_are_refused_warned_of_or_ignored(api: Api, validation: str, code: int) -> None:
+    answer = await api("POST", f"{PODS}?fieldValidation={validation}", {**pod("p"), "nosuch": 1})
+    assert answer.code == code
+    assert "nosuch" not in (answer.body if code == 201 else {})
+    assert ("warning" in answer.headers) == (validation in ("Warn", ""))
+
+
+async def test_who_wrote_which_field_is_recorded(api: Api) -> None:
+    await made(api)
+    await api("PATCH", f"{PODS}/p?fieldManager=labeller", {"metadata": {"labels": {"a": "b"}}},
+              content_type="application/merge-patch+json")  # fmt: skip
+    entries = (await api("GET", f"{PODS}/p")).body["metadata"]["managedFields"]
+    own = next(each for each in entries if each["manager"] == "labeller")
+    assert own["fieldsV1"] == {"f:metadata": {"f:labels": {"f:a": {}}}}

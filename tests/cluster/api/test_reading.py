@@ -1,0 +1,133 @@
+"""What clients read: objects, lists in pieces, tables, metadata, logs."""
+
+import pytest
+from tests.cluster.api.serving import Api, container, pod
+
+from plugwright.cluster.api.kinds import PODS
+from plugwright.cluster.api.writing import Place, Writer
+from plugwright.cluster.store import Store
+
+PODS_PATH = "/api/v1/namespaces/default/pods"
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+
+
+async def make(api: Api, *names: str) -> None:
+    for name in names:
+        assert (await api("POST", PODS_PATH, pod(name, labels={"is": name}))).code == 201
+
+
+async def test_a_list_is_sorted_and_has_the_revision(api: Api, store: Store) -> None:
+    await make(api, "b", "a", "c")
+    listed = await api("GET", "/api/v1/pods")
+    assert (listed.body["kind"], listed.names) == ("PodList", ["a", "b", "c"])
+    assert listed.body["metadata"] == {"resourceVersion": str(store.revision)}
+
+
+async def test_an_object_that_is_not_there(api: Api) -> None:
+    answer = await api("GET", f"{PODS_PATH}/nope")
+    assert (answer.code, answer.reason) == (404, "NotFound")
+    assert answer.body["message"] == 'pods "nope" not found'
+    assert answer.body["details"] == {"name": "nope", "kind": "pods"}
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("labelSelector=is=a", ["a"]),
+        ("labelSelector=is!=a", ["b", "c"]),
+        ("labelSelector=is in (a,b),is notin (b)", ["a"]),
+        ("labelSelector=!is", []),
+        ("labelSelector=is", ["a", "b", "c"]),
+        ("fieldSelector=metadata.name=b", ["b"]),
+        ("fieldSelector=metadata.name!=b,status.phase=Pending", ["a", "c"]),
+        ("fieldSelector=spec.nodeName=node", []),
+    ],
+)
+async def test_selectors_choose(api: Api, query: str, names: list[str]) -> None:
+    await make(api, "a", "b", "c")
+    assert (await api("GET", f"{PODS_PATH}?{query}")).names == names
+
+
+@pytest.mark.parametrize(
+    "query", ["labelSelector=a b", "labelSelector==", "fieldSelector=spec.color=red", "fieldSelector=x", "limit=many"]
+)
+async def test_a_selector_or_a_number_that_is_none_is_a_bad_request(api: Api, query: str) -> None:
+    answer = await api("GET", f"{PODS_PATH}?{query}")
+    assert (answer.code, answer.reason) == (400, "BadRequest")
+
+
+async def test_pieces_of_a_list_show_one_moment(api: Api) -> None:
+    await make(api, "a", "b", "c", "d")
+    first = await api("GET", f"{PODS_PATH}?limit=2")
+    assert (first.names, first.body["metadata"]["remainingItemCount"]) == (["a", "b"], 2)
+    await api("DELETE", f"{PODS_PATH}/c")
+    await api.patch(f"{PODS_PATH}/d", {"metadata": {"labels": {"is": "changed"}}})
+    await make(api, "e")
+    second = await api("GET", f"{PODS_PATH}?limit=9&continue={first.body['metadata']['continue']}")
+    assert second.names == ["c", "d"]
+    assert second.body["items"][1]["metadata"]["labels"] == {"is": "d"}
+    assert second.body["metadata"] == {"resourceVersion": first.body["metadata"]["resourceVersion"]}
+
+
+async def test_a_continue_token_that_nobody_gave_out(api: Api) -> None:
+    for token in ("x", "AAAA", "bnVsbA", "%00"):
+        assert (await api("GET", f"{PODS_PATH}?continue={token}")).code == 400
+
+
+async def test_a_version_from_the_future_is_told_as_such(api: Api) -> None:
+    answer = await api("GET", f"{PODS_PATH}?resourceVersion=999999")
+    assert (answer.code, answer.reason) == (504, "Timeout")
+    assert answer.body["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
+
+
+async def test_a_table_has_the_columns_of_kubectl(api: Api) -> None:
+    await make(api, "a")
+    table = (await api("GET", PODS_PATH, accept=TABLE)).body
+    wide = {each["name"]: each["priority"] for each in table["columnDefinitions"]}
+    assert [name for name, priority in wide.items() if not priority] == ["Name", "Ready", "Status", "Restarts", "Age"]
+    assert table["rows"][0]["cells"][:5] == ["a", "0/1", "Pending", "0", "0s"]
+    assert table["rows"][0]["object"]["kind"] == "PartialObjectMetadata"
+
+
+async def test_metadata_alone(api: Api) -> None:
+    await make(api, "a")
+    one = await api("GET", f"{PODS_PATH}/a", accept="application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1")
+    every = await api("GET", PODS_PATH, accept="application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1")
+    assert (one.body["kind"], set(one.body)) == ("PartialObjectMetadata", {"kind", "apiVersion", "metadata"})
+    assert every.body["kind"] == "PartialObjectMetadataList"
+    assert every.body["items"] == [one.body]
+
+
+async def test_an_answer_that_cannot_be_given_in_the_form_asked_for(api: Api) -> None:
+    assert (await api("GET", PODS_PATH, accept="application/xml")).code == 406
+    assert (await api("GET", PODS_PATH, accept="application/vnd.kubernetes.protobuf,application/json")).code == 200
+
+
+class TestLogs:
+    @pytest.fixture(autouse=True)
+    async def running(self, api: Api, store: Store) -> None:
+        await api("POST", PODS_PATH, pod("one"))
+        await api("POST", PODS_PATH, pod("two", container("a"), container("b")))
+        for name in ("one", "two"):
+            Writer(store).bind(Place(PODS, "default", name), "node")
+
+    async def test_of_the_only_container(self, api: Api) -> None:
+        answer = await api("GET", f"{PODS_PATH}/one/log")
+        assert answer.body.splitlines()[-1] == "default/one/main 2"
+
+    async def test_the_last_lines(self, api: Api) -> None:
+        assert (await api("GET", f"{PODS_PATH}/one/log?tailLines=1")).body == "default/one/main 2\n"
+        assert (await api("GET", f"{PODS_PATH}/one/log?tailLines=0")).body == ""
+        assert (await api("GET", f"{PODS_PATH}/one/log?limitBytes=7")).body == "default"
+
+    async def test_which_container_must_be_said(self, api: Api) -> None:
+        answer = await api("GET", f"{PODS_PATH}/two/log")
+        assert answer.code == 400
+        assert answer.body["message"] == "a container name must be specified for pod two, choose one of: [a b]"
+        assert (await api("GET", f"{PODS_PATH}/two/log?container=b")).code == 200
+        assert (await api("GET", f"{PODS_PATH}/two/log?container=c")).code == 400
+
+    async def test_of_a_pod_on_no_node_are_empty(self, api: Api) -> None:
+        await api("POST", PODS_PATH, pod("waiting"))
+        answer = await api("GET", f"{PODS_PATH}/waiting/log")
+        assert (answer.code, answer.body) == (200, "")

@@ -1,0 +1,48 @@
+"""What real kubectls were heard to ask, asked again: see `recording`."""
+
+import base64
+import json
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+import pytest
+from tests.cluster.api.recording import RECORDED, STEPS
+from tests.cluster.api.serving import Answer, Api
+
+SESSIONS = sorted(RECORDED.glob("kubectl-*.json"))
+
+
+async def ask(api: Api, asked: dict[str, Any]) -> Answer:
+    body = base64.b64decode(asked["base64"]) if "base64" in asked else asked.get("body")
+    headers = {name.replace("-", "_"): value for name, value in asked["headers"].items()}
+    return await api(asked["method"], asked["path"], body, **headers)
+
+
+def test_two_versions_were_heard() -> None:
+    assert len(SESSIONS) >= 2
+
+
+@pytest.mark.parametrize("session", SESSIONS, ids=lambda path: path.stem)
+async def test_every_request_is_answered_as_when_it_was_heard(api: Api, session: Any) -> None:
+    steps = json.loads(session.read_text())
+    assert [step["kubectl"] for step in steps] == [arguments for arguments, _ in STEPS]
+    for step in steps:
+        for asked in step["asks"]:
+            await _renew(api, asked)
+            answer = await ask(api, asked)
+            assert answer.code == asked["code"], (step["kubectl"], asked, answer.body)
+            wanted = "as=Table" in asked["headers"].get("accept", "")
+            assert answer.code >= 400 or not wanted or answer.body["kind"] == "Table"
+
+
+async def _renew(api: Api, asked: dict[str, Any]) -> None:
+    """Versions and tokens of that day are those of today."""
+    path, _, query = asked["path"].partition("?")
+    asks = dict(parse_qsl(query))
+    if "continue" in asks:
+        listed = await api("GET", f"{path}?{urlencode({**asks, 'continue': ''})}")
+        asked["path"] = f"{path}?{urlencode({**asks, 'continue': listed.body['metadata']['continue']})}"
+    metadata = asked["body"].get("metadata", {}) if isinstance(asked.get("body"), dict) else {}
+    if "resourceVersion" in metadata:
+        now = await api("GET", path)
+        metadata["resourceVersion"] = now.body["metadata"]["resourceVersion"]

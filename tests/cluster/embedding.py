@@ -1,0 +1,117 @@
+"""An embedded cluster in a test, with short times, and the questions that tests ask of it."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import uvicorn
+from tests.cluster.pods_and_nodes import pod_object
+
+from plugwright.cluster import certificates
+from plugwright.cluster.api.kinds import EVENTS, NODES, PODS
+from plugwright.cluster.api.writing import Deletion, Place
+from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster
+from plugwright.cluster.store import Key, Object
+
+__all__ = ["Lab", "embedded", "served"]
+
+QUICK = ClusterOptions(heartbeat=0.05, silence=0.5, retry=0.05)
+
+
+class Lab:
+    def __init__(self, cluster: EmbeddedCluster) -> None:
+        self.cluster = cluster
+        self.store = cluster.store
+        self.writer = cluster.writer
+
+    def create(self, name: str, asked: Mapping[str, str] | None = None, **spec: object) -> Object:
+        return self.writer.create(Place(PODS, "default", name), pod_object(name, asked, **spec), "test")
+
+    def delete(self, name: str, grace: int | None = None) -> None:
+        self.writer.delete(Place(PODS, "default", name), Deletion(grace))
+
+    def pod(self, name: str) -> Object | None:
+        return self.store.get(Key(PODS.qualified, "default", name))
+
+    def node(self, name: str = "node-1") -> Object:
+        return self.store.take(Key(NODES.qualified, "", name))
+
+    def status(self, name: str) -> Object:
+        return dict((self.pod(name) or {}).get("status") or {})
+
+    def counts(self, resource: str, node: str = "node-1") -> tuple[str | None, str | None]:
+        status = self.node(node)["status"]
+        return status["capacity"].get(resource), status["allocatable"].get(resource)
+
+    def condition(self, kind: str, node: str = "node-1") -> Object:
+        return next(dict(each) for each in self.node(node)["status"]["conditions"] if each["type"] == kind)
+
+    def events(self, name: str) -> list[tuple[str, str]]:
+        found = [each for each in self.store.every(EVENTS.qualified) if each["involvedObject"]["name"] == name]
+        return [(each["reason"], each["message"]) for each in sorted(found, key=lambda each: each["metadata"]["name"])]
+
+    async def offered(self, resource: str = "mock/gpu", count: str = "10", node: str = "node-1") -> None:
+        await self.cluster.until(lambda: self.counts(resource, node) == (count, count))
+
+    async def phase(self, name: str, phase: str = "Running") -> Object:
+        await self.cluster.until(lambda: self.status(name).get("phase") == phase)
+        return self.status(name)
+
+    async def gone(self, name: str) -> None:
+        await self.cluster.until(lambda: self.pod(name) is None)
+
+    async def is_ready(self, status: str, node: str = "node-1") -> None:
+        await self.cluster.until(lambda: self.condition("Ready", node)["status"] == status)
+
+    async def command(self, name: str, device: str) -> None:
+        await self.cluster.daemon("node-1").resources["mock/gpu"].command(name, {"id": device})
+
+
+@asynccontextmanager
+async def embedded(**options: object) -> AsyncIterator[Lab]:
+    async with asyncio.timeout(60), EmbeddedCluster(replace(QUICK, **options)) as cluster:  # type: ignore[arg-type]
+        yield Lab(cluster)
+
+
+@asynccontextmanager
+async def served(lab: Lab, directory: Path) -> AsyncIterator[Path]:
+    """Over HTTPS while inside; the path is that of a kubeconfig."""
+    made = certificates.make(directory)
+    config = uvicorn.Config(lab.cluster.application, port=0, log_level="error", lifespan="off")
+    config.ssl_certfile, config.ssl_keyfile = str(made.certificate), str(made.key)
+    server = _Server(config)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(server.serve())
+        await server.ready.wait()
+        port = server.servers[0].sockets[0].getsockname()[1]
+        cluster = {"server": f"https://127.0.0.1:{port}", "certificate-authority": str(made.authority)}
+        document = {
+            "current-context": "here",
+            "contexts": [{"name": "here", "context": {"cluster": "one", "user": "me"}}],
+            "clusters": [{"name": "one", "cluster": cluster}],
+            "users": [{"name": "me", "user": {"token": lab.cluster.token}}],
+        }
+        path = directory / "kubeconfig"
+        path.write_text(json.dumps(document))
+        yield path
+        server.should_exit = True
+
+
+class _Server(uvicorn.Server):
+    """Says when it listens, and leaves signals alone."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,118 @@
+"""Objects on disk: nothing that was answered is lost, whatever happens to the process."""
+
+import os
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from plugwright.cluster.database import Database
+from plugwright.cluster.store import Key, Store
+from plugwright.errors import ClusterError
+
+WRITER = """
+import sys
+from pathlib import Path
+from plugwright.cluster.database import Database
+from plugwright.cluster.store import Key, Store
+store = Store(Database(Path(sys.argv[1])))
+for number in range(store.revision, 10**9):
+    name = f"m-{number}"
+    store.create(Key("configmaps", "default", name), {"metadata": {"name": name}, "data": {"x": "y" * 2000}})
+    if number % 3 == 0:
+        store.delete(Key("configmaps", "default", name))
+    print(store.revision, name, number % 3 != 0, flush=True)  # the answer
+"""
+
+
+def test_what_was_stored_is_there_again(tmp_path: Path) -> None:
+    database = Database(tmp_path / "state" / "cluster.db")
+    store = Store(database)
+    for name in "abc":
+        store.create(Key("pods", "default", name), {"metadata": {"name": name}})
+    store.delete(Key("pods", "default", "b"))
+    database.close()
+    database = Database(tmp_path / "state" / "cluster.db")
+    again = Store(database)
+    assert (again.every("pods"), again.revision) == (store.every("pods"), store.revision)
+    database.close()
+
+
+def test_only_its_owner_reads_it(tmp_path: Path) -> None:
+    database = Database(tmp_path / "state" / "cluster.db")
+    Store(database).create(Key("pods", "default", "a"), {"metadata": {"name": "a"}})
+    for path in (tmp_path / "state").iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
+    database.close()
+
+
+def test_a_killed_process_loses_nothing_that_it_answered(tmp_path: Path) -> None:
+    """Killed five times in the middle of writing; each time the next one goes on."""
+    answered: dict[str, bool] = {}
+    last = 1
+    for round_ in range(5):
+        process = subprocess.Popen([sys.executable, "-c", WRITER, tmp_path / "c.db"], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        for _ in range(20 + 7 * round_):
+            revision, name, there = process.stdout.readline().split()
+            answered[name], last = there == "True", int(revision)
+        os.kill(process.pid, signal.SIGKILL)
+        for line in process.stdout:  # answered before the end, and not read by us yet
+            if line.endswith("\n"):
+                revision, name, there = line.split()
+                answered[name], last = there == "True", int(revision)
+        process.wait()
+        process.stdout.close()
+        database = Database(tmp_path / "c.db")
+        store = Store(database)
+        assert {name: store.get(Key("configmaps", "default", name)) is not None for name in answered} == answered
+        assert store.revision >= last
+        database.close()
+    assert len(answered) >= 100
+
+
+@pytest.mark.parametrize("content", [b"this is no database" * 100, b"\x00" * 4096])
+def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "c.db"
+    path.write_bytes(content)
+    with pytest.raises(ClusterError, match=r"cannot use .*c\.db"):
+        Database(path)
+    assert path.read_bytes() == content
+
+
+def test_a_database_of_another_version_is_refused(tmp_path: Path) -> None:
+    Database(tmp_path / "c.db").close()
+    connection = sqlite3.connect(tmp_path / "c.db")
+    connection.execute("UPDATE facts SET value = 99 WHERE name = 'layout'")
+    connection.commit()
+    connection.close()
+    with pytest.raises(ClusterError, match="another version"):
+        Database(tmp_path / "c.db")
+
+
+def test_two_processes_do_not_share_one(tmp_path: Path) -> None:
+    database = Database(tmp_path / "c.db")
+    with pytest.raises(ClusterError, match="locked"):
+        Database(tmp_path / "c.db")
+    database.close()
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ClusterError, match="cannot use"):
+        Database(tmp_path / "file" / "c.db")
+
+
+def test_a_write_that_fails_changes_nothing(tmp_path: Path) -> None:
+    database = Database(tmp_path / "c.db")
+    store = Store(database)
+    store.create(Key("pods", "default", "a"), {"metadata": {"name": "a"}})
+    database.close()
+    with pytest.raises(ClusterError, match="cannot write"):
+        store.create(Key("pods", "default", "b"), {"metadata": {"name": "b"}})
+    assert (store.get(Key("pods", "default", "b")), store.revision) == (None, 2)
