@@ -80,3 +80,13 @@ async def test_gpus_are_watched_without_openssl() -> None:
     modules = await loaded_by("import plugwright.cli.nvidia, plugwright.cli.families")
     assert "plugwright.plugins.nvidia.plugin" in modules
     assert not modules & {"pynvml", "_hashlib"}
+
+
+async def test_plain_devices_are_served_without_openssl_and_what_checks_them(tmp_path: Path) -> None:
+    file = tmp_path / "plugwright.yaml"
+    file.write_text("resources: [{name: example.com/fuse, paths: [/dev/fuse]}]")
+    modules = await loaded_by(
+        f"from plugwright.cli import config\nconfig.load(__import__('pathlib').Path({str(file)!r}))"
+    )
+    assert "plugwright.plugins.generic.plugin" in modules
+    assert not modules & {"_hashlib", "plugwright.plugins.generic.checks", "plugwright.sdk.cdi"}

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from plugwright.cli import generic_checks, generic_selectors
+from plugwright.cli import generic_selectors
 from plugwright.cli.config_generic import GenericKeys, HostEntry
 from plugwright.errors import ConfigError
 from plugwright.plugins.generic import danger
 from plugwright.plugins.generic.answers import Handing
+from plugwright.plugins.generic.checking import Check
 from plugwright.plugins.generic.globbing import has_wildcard
 from plugwright.plugins.generic.ids import Naming
 from plugwright.plugins.generic.plugin import Catalog, Generic, Options, Surroundings
@@ -39,7 +40,7 @@ def plugin(resource: str, entry: GenericKeys, shared: Shared) -> Plugin:
         count=entry.count or 1,
         naming=Naming(entry.ids),
         handing=_handing(entry),
-        checks=generic_checks.checks(entry.health),
+        checks=_checks(entry),
         taken=[generic_selectors.selector(each) for each in shared.above],
         topology=entry.topology,
         dangerous=entry.dangerous,
@@ -58,6 +59,14 @@ def _handing(entry: GenericKeys) -> Handing:
         pci=entry.pci is not None,
         info=entry.info,
     )
+
+
+def _checks(entry: GenericKeys) -> Sequence[Check]:
+    if not entry.health:
+        return ()
+    from plugwright.cli import generic_checks  # for those who use it
+
+    return generic_checks.checks(entry.health)
 
 
 def _catalog(resource: str, host: HostEntry) -> Catalog:

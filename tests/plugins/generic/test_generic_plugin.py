@@ -16,7 +16,8 @@ from plugwright.errors import PeerRefused
 from plugwright.model import Device, PreferenceRequest
 from plugwright.plugins.generic.answers import Handing
 from plugwright.plugins.generic.catalog import CdiCatalog
-from plugwright.plugins.generic.checks import Check, File, Link
+from plugwright.plugins.generic.checking import Check
+from plugwright.plugins.generic.checks import File, Link
 from plugwright.plugins.generic.net import NetFilter, NetSelector
 from plugwright.plugins.generic.nvme import NvmeFilter, NvmeSelector
 from plugwright.plugins.generic.paths import PathPattern, PathSelector

@@ -9,8 +9,7 @@ from typing import TypeVar
 from plugwright.errors import PluginError
 from plugwright.model import Allocation, DeviceNode, Mount
 from plugwright.plugins.generic import templates
-from plugwright.plugins.generic.checks import facts_of
-from plugwright.plugins.generic.units import Member, Unit, pattern
+from plugwright.plugins.generic.units import Member, Unit, facts_of, pattern
 
 __all__ = ["Handing", "answer", "members_of"]
 

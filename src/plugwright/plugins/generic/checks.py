@@ -1,40 +1,21 @@
 """What an operator may ask of a device again and again: link, driver, a file, an HTTP address, a command.
 
-Each check says what is wrong, nothing if all is well, or None when it cannot be told. When a device counts as broken is
-`health`'s business, running the checks `checking`'s.
+Each says what is wrong, nothing if all is well, or None when it cannot be told. When a device counts as broken is
+`health`'s business, asking is `checking`'s. Loaded only where something is to be checked.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from plugwright.plugins.generic import commands, templates
-from plugwright.plugins.generic.health import Hysteresis
-from plugwright.plugins.generic.units import Unit, pattern
+from plugwright.plugins.generic.units import Unit, facts_of, pattern
 from plugwright.sdk import sysfs, threads
 from plugwright.sdk.sysfs import Host
 
-__all__ = ["Check", "Command", "Driver", "File", "Http", "Link", "Question", "facts_of"]
+__all__ = ["Command", "Driver", "File", "Http", "Link"]
 
 _LONGEST = 200  # of what a command says
-
-
-class Question(Protocol):
-    """`stoppable`: cancelling it ends it; a thread that waits for a driver goes on."""
-
-    @property
-    def stoppable(self) -> bool: ...
-
-    async def fault(self, host: Host, unit: Unit) -> str | None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    question: Question
-    every: float = 10.0
-    timeout: float = 5.0
-    hysteresis: Hysteresis = field(default_factory=Hysteresis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,17 +151,6 @@ class Command:
             return f"{words[0]}: {error.strerror}"
         lines = written.strip().splitlines() or [f"exit status {status}"]
         return f"{words[0]}: {lines[-1][:_LONGEST]}" if status else ""
-
-
-def facts_of(unit: Unit) -> dict[str, str]:
-    paths = [member.path for member in unit.members]
-    return {
-        **unit.facts,
-        "id": unit.id,
-        "node": paths[0] if paths else "",
-        "nodes": ",".join(paths),
-        "numa": ",".join(map(str, unit.numa)),
-    }
 
 
 def _links(directory: Path) -> dict[str, bool]:

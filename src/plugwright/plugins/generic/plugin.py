@@ -15,8 +15,7 @@ from plugwright.errors import PluginError
 from plugwright.model import Allocation, Device
 from plugwright.plugins.generic import answers, danger, device_info, ids
 from plugwright.plugins.generic.answers import Handing
-from plugwright.plugins.generic.checking import Checking
-from plugwright.plugins.generic.checks import Check
+from plugwright.plugins.generic.checking import Check, Checking
 from plugwright.plugins.generic.ids import Naming
 from plugwright.plugins.generic.units import Selector, Unit
 from plugwright.sdk import preference, sysfs, threads
