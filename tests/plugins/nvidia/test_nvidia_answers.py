@@ -216,6 +216,16 @@ def test_several_ways_at_once(make: Make) -> None:
     assert (answer.env["NVIDIA_VISIBLE_DEVICES"], len(answer.cdi)) == (H100[0].uuid, 1)
 
 
+@pytest.mark.parametrize("other", [Strategy.ENVVAR, Strategy.VOLUME_MOUNTS, Strategy.CDI_CRI])
+def test_beside_another_way_nodes_come_alone_in_whichever_order(make: Make, other: Strategy) -> None:
+    one = given(make(Strategy.DEVICE_NODES, other), whole(H100[0]))
+    assert one == given(make(other, Strategy.DEVICE_NODES), whole(H100[0]))
+    assert "/dev/nvidia0" in [node.container_path for node in one.nodes]
+    assert not [mount for mount in one.mounts if "/lib" in mount.container_path]
+    if other is not Strategy.CDI_CRI:
+        assert one.env["NVIDIA_VISIBLE_DEVICES"] != "void"
+
+
 def test_a_rehearsal_hands_out_harmless_nodes(tmp_path: Path) -> None:
     places = Places(cdi=tmp_path)
     files = Files(places, simulated=True)
