@@ -177,8 +177,11 @@ def _env(document: object, name: str) -> Mapping[str, str]:
 
 def _quantities(document: object, name: str) -> Mapping[str, str]:
     quantities = {str(key): str(value) for key, value in _mapping(document, name).items()}
-    for text in quantities.values():
-        quantity(text)
+    for resource, text in quantities.items():
+        try:
+            quantity(text)
+        except InvalidPod as error:
+            raise InvalidPod(f"{name}[{resource}]: {error}") from error
     return quantities
 
 
