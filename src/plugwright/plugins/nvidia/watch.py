@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
-from plugwright.plugins.nvidia import health
+from plugwright.plugins.nvidia import health, news
 from plugwright.plugins.nvidia.ears import Ear
 from plugwright.plugins.nvidia.gpus import Driver, DriverGone, Event, EventKind, Facts, Reading
 from plugwright.plugins.nvidia.health import Incident
@@ -149,6 +149,8 @@ class Watch:
             logger.error("GPUs that do not even tell their UUID", extra={"count": reading.unread})
         if reading.driver != before.driver:
             logger.info("NVIDIA driver", extra={"version": reading.driver, "gpus": len(reading.gpus)})
+        for text, facts in news.changes(before, reading):
+            logger.warning(text, extra=facts)
 
     def _show(self, view: View) -> None:
         if self.view is not None and self.view.problem != view.problem:
