@@ -10,6 +10,7 @@ from plugwright.plugins.generic.units import Member
 
 TAKES_OVER = [
     "/dev/mem", "/dev/kmem", "/dev/port", "/dev/mapper/control", "/run/containerd/containerd.sock", "/run/docker.sock",
+    "/var/run/nri/nri.sock", "/opt/nri.sock",
     "/var/run/crio/crio.sock", "/var/lib/kubelet/device-plugins/kubelet.sock", "/run", "/var/run", "/var/lib", "/",
     "/etc", "/dev", "/var/lib/kubelet", "/run/containerd", "/var/run/containerd", "/run/containerd/s/shim",
     "/var/lib/kubelet/pki/kubelet-client-current.pem", "/etc/kubernetes/admin.conf", "/run/dbus/system_bus_socket",
