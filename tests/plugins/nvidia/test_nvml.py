@@ -155,6 +155,16 @@ def test_a_driver_that_is_not_there_is_said_and_taken_anew() -> None:
     assert (binding.opened, len(nvml.read().gpus)) == (0, 1)
 
 
+@pytest.mark.parametrize(("code", "unloaded"), [(9, True), (12, True), (4, False), (18, False), (999, False)])
+def test_a_driver_that_cannot_be_used_for_now_was_not_loaded_anew(code: int, unloaded: bool) -> None:
+    """Else a GPU that needs a reset would be taken for one that had it."""
+    binding = Binding(*cards(1))
+    binding.gone = code
+    with pytest.raises(DriverGone) as gone:
+        driver(binding).read()
+    assert gone.value.unloaded is unloaded
+
+
 def test_events_are_heard_and_the_library_is_held_meanwhile() -> None:
     binding = Binding(*cards(2))
     nvml = driver(binding)
