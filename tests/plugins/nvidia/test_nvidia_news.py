@@ -38,7 +38,6 @@ def test_the_first_look_is_no_news() -> None:
 async def test_why_a_gpu_is_unfit_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     plugin = resource(machine("t4"))
-
     async with listing(plugin) as lists:
         first, second, *_ = await lists.first()
         for command, reason in (("lose", "GPU is lost"), ("reset", "")):
