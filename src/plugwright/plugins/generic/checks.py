@@ -15,7 +15,9 @@ from plugwright.sdk.sysfs import Host
 
 __all__ = ["Command", "Driver", "File", "Http", "Link"]
 
-_LONGEST = 200  # of what a command says
+_LONGEST = 200  # of what a command or a file says
+_PATHS = ("node", "nodes")
+_LARGEST = 4096  # bytes of a file; those of sysfs have no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,41 +69,34 @@ class File:
         return False
 
     async def fault(self, host: Host, unit: Unit) -> str | None:
-        path = self._place(host, unit)
+        # A serial number is what a device says of itself: it leads to no other directory.
+        facts = {key: text if key in _PATHS else text.replace("/", "_") for key, text in facts_of(unit).items()}
+        name = templates.fill(self.path, facts)
+        path = _place(host, unit, name)
         if path is None:
-            return f"{self.path}: no such file"
+            return f"{name}: no such file"
         try:
             # A driver that hangs may keep whoever reads its files waiting.
-            text = await threads.in_thread(f"read {path}", lambda: path.read_text(errors="replace").strip())
+            text = await threads.in_thread(f"read {path}", lambda: _read(path))
         except OSError as error:
-            return f"{self.path}: {error.strerror}"
-        return self._judge(text)
+            return f"{name}: {error.strerror}"
+        wrong = self._wrong(text)
+        return f"{name} is {wrong}" if wrong else ""
 
-    def _place(self, host: Host, unit: Unit) -> Path | None:
-        text = templates.fill(self.path, facts_of(unit))
-        if text.startswith("/"):
-            return host.seen(host.resolve(text))
-        found = sysfs.matching(unit.directory, text) if unit.directory else []
-        return found[0] if found else None
-
-    def _judge(self, text: str) -> str:
+    def _wrong(self, text: str) -> str:
         if self.equals and text not in self.equals:
-            return f"{self.path} is {text[:_LONGEST]!r}, not {' or '.join(map(repr, self.equals))}"
+            return f"{text[:_LONGEST]!r}, not {' or '.join(map(repr, self.equals))}"
         if text in self.differs:
-            return f"{self.path} is {text[:_LONGEST]!r}"
+            return repr(text[:_LONGEST])
         if self.below is None and self.above is None:
             return ""
         try:
             number = float(text)
         except ValueError:
-            return f"{self.path} is {text[:_LONGEST]!r}, no number"
+            return f"{text[:_LONGEST]!r}, no number"
         if self.below is not None and not number < self.below:
-            return f"{self.path} is {text}, not below {self.below:g}"
-        return (
-            f"{self.path} is {text}, not above {self.above:g}"
-            if self.above is not None and not number > self.above
-            else ""
-        )
+            return f"{text}, not below {self.below:g}"
+        return f"{text}, not above {self.above:g}" if self.above is not None and not number > self.above else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +146,19 @@ class Command:
             return f"{words[0]}: {error.strerror}"
         lines = written.strip().splitlines() or [f"exit status {status}"]
         return f"{words[0]}: {lines[-1][:_LONGEST]}" if status else ""
+
+
+def _place(host: Host, unit: Unit, name: str) -> Path | None:
+    if name.startswith("/"):
+        return host.seen(host.resolve(name))
+    found = sysfs.matching(unit.directory, name) if unit.directory else []
+    return found[0] if found else None
+
+
+def _read(path: Path) -> str:
+    """No more of it than is looked at: an operator's pattern may find a file without an end."""
+    with path.open("rb") as file:
+        return file.read(_LARGEST).decode(errors="replace").strip()
 
 
 def _links(directory: Path) -> dict[str, bool]:
