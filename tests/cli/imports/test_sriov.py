@@ -101,7 +101,7 @@ def test_a_pool_without_a_selector_left_is_left_out() -> None:
     assert "no selector of intel.com/nics is left" in notes(translate, given)[0]
 
 
-@pytest.mark.parametrize("text", ["ens1f0#0-x", "ens1f0#3-1", "ens1f0#"])
+@pytest.mark.parametrize("text", ["ens1f0#0-x", "ens1f0#3-1", "ens1f0#0-70000", "ens1f0#"])
 def test_a_range_that_is_not_understood_never_widens_the_selector(text: str) -> None:
     given = pool(selectors={"pfNames": [text]})
     assert resources(translate, given) == {}

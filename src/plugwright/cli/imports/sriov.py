@@ -126,6 +126,6 @@ def _functions(values: list[Value], notes: list[Note]) -> list[str]:
 
 
 def _rises(numbers: str) -> bool:
-    """Whether every range in `#0-3,7` begins before it ends."""
+    """Whether every range in `#0-3,7` begins before it ends, and such functions can be."""
     spans = [each.partition("-") for each in numbers.removeprefix("#").split(",")]
-    return all(not last or int(first) <= int(last) for first, _, last in spans)
+    return all(int(first) <= int(last or first) <= 65535 for first, _, last in spans if first)
