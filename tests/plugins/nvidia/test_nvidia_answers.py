@@ -185,6 +185,18 @@ def test_a_device_that_is_gone_is_taken_out_of_the_file(make: Make, places: Plac
     assert set(cdi.resolve([places.cdi])) == {f"{GPU}=0", f"{GPU}={H100[0].uuid}"}
 
 
+def test_files_that_nvidias_plugin_left_do_not_make_our_names_unusable(make: Make, places: Places) -> None:
+    answers = make(Strategy.CDI_CRI, features=Features(gds=True))
+    names = {f"{GPU}={H100[0].uuid}", "k8s.device-plugin.nvidia.com/gds=all"}
+    answers.specs.write(H100[:1], answers.options.features)
+    for path in list(places.cdi.iterdir()):
+        path.rename(path.with_name(path.name.partition("_")[0] + ".json"))
+    (places.cdi / "nvidia.com-gpu.json").write_text("another's")
+    answers.specs.write(H100[:1], answers.options.features)
+    assert names <= set(cdi.resolve([places.cdi]))
+    assert (places.cdi / "nvidia.com-gpu.json").exists()
+
+
 def test_the_last_device_that_is_gone_takes_its_file_along(make: Make, places: Places) -> None:
     answers = make(Strategy.CDI_CRI)
     answers.specs.write(H100[:1], Features())
