@@ -125,6 +125,13 @@ def test_a_file_system_without_a_number_is_known_by_its_source(disks: Machine) -
     assert "mounted at /btrfs" in why(disks, "/dev/sda")
 
 
+def test_every_disk_of_a_btrfs_is_in_use(disks: Machine) -> None:
+    disks.mounted("0:42", "/btrfs", "/dev/sdb")
+    disks.link("/sys/fs/btrfs/1234-5678/devices/sda2", "/sys/class/block/sda2")
+    assert why(disks, "/dev/sda") == "/dev/sda2 is a part of a btrfs that is mounted"
+    assert why(disks, "/dev/sda1") == ""
+
+
 def test_swap_and_parts_of_something_are_in_use(disks: Machine) -> None:
     disks.write("/proc/swaps", "Filename Type Size\n/dev/sda1 partition 1")
     assert why(disks, "/dev/sda1") == "/dev/sda1 is swap"

@@ -91,6 +91,8 @@ def in_use(host: Host, block: Path) -> str:
             return f"{path} holds a file system, mounted at {place}"
         if path in swaps:
             return f"{path} is swap"
+        if sysfs.matching(host.sys / "fs", f"btrfs/*/devices/{each.name}"):  # the mounts name only one disk of several
+            return f"{path} is a part of a btrfs that is mounted"
         holders = sysfs.entries(each / "holders")
         if holders:
             return f"{path} is a part of {holders[0].name}"
