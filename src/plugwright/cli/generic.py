@@ -3,13 +3,13 @@
 What to look for is read by `generic_selectors`, what to check by `generic_checks`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from plugwright.cli import generic_selectors
 from plugwright.cli.config_generic import GenericKeys, HostEntry
-from plugwright.errors import ConfigError
+from plugwright.errors import ConfigError, InvalidValue
 from plugwright.plugins.generic import danger
 from plugwright.plugins.generic.answers import Handing
 from plugwright.plugins.generic.checking import Check
@@ -20,7 +20,7 @@ from plugwright.sdk.ears import Ears
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.sysfs import Host
 
-__all__ = ["Shared", "plugin"]
+__all__ = ["Shared", "plugin", "wrong"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,23 @@ def plugin(resource: str, entry: GenericKeys, shared: Shared) -> Plugin:
         info_directory=Path(shared.host.device_info) if entry.pci is not None else None,
     )
     return Generic(resource, options, Surroundings(host=Host(Path(shared.host.root)), ears=shared.ears))
+
+
+def wrong(entry: GenericKeys) -> tuple[str, str] | None:
+    """The first key that says how devices are handed out and cannot be followed, and why."""
+    makers: dict[str, Callable[[], object]] = {
+        "permissions": lambda: Handing(permissions=entry.permissions),
+        "env": lambda: Handing(env=entry.env),
+        "annotations": lambda: Handing(annotations=entry.annotations),
+        "remap": lambda: Handing(remap=entry.remap),
+        "health": lambda: _checks(entry),
+    }
+    for key, make in makers.items():
+        try:
+            make()
+        except (ConfigError, InvalidValue) as error:
+            return key, str(error)
+    return None
 
 
 def _handing(entry: GenericKeys) -> Handing:
