@@ -58,6 +58,7 @@ def wrong(entry: GenericKeys) -> tuple[str, str] | None:
         "annotations": lambda: Handing(annotations=entry.annotations),
         "remap": lambda: Handing(remap=entry.remap),
         "health": lambda: _checks(entry),
+        "info": lambda: _check_info(entry),
     }
     for key, make in makers.items():
         try:
@@ -84,6 +85,11 @@ def _checks(entry: GenericKeys) -> Sequence[Check]:
     from plugwright.cli import generic_checks  # for those who use it
 
     return generic_checks.checks(entry.health)
+
+
+def _check_info(entry: GenericKeys) -> None:
+    if entry.info and entry.pci is None:
+        raise ConfigError("only containers with pci devices are told this")
 
 
 def _catalog(resource: str, host: HostEntry) -> Catalog:

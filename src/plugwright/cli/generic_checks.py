@@ -21,6 +21,9 @@ def _check(entry: HealthEntry) -> Check:
     given = [name for name in _QUESTIONS if getattr(entry, name) is not None]
     if len(given) != 1:
         raise ConfigError(f"a health check asks one thing, one of: {', '.join(_QUESTIONS)}")
+    stray = [name for name, value in _of_files(entry).items() if value is not None and given != ["file"]]
+    if stray:
+        raise ConfigError(f"{stray[0]} says what a file must be, and {given[0]} is none")
     return Check(
         question=_QUESTIONS[given[0]](entry),
         every=entry.every,
@@ -29,10 +32,14 @@ def _check(entry: HealthEntry) -> Check:
     )
 
 
+def _of_files(entry: HealthEntry) -> dict[str, object]:
+    return {"equals": entry.equals, "not": entry.not_, "below": entry.below, "above": entry.above}
+
+
 def _file(entry: HealthEntry) -> Question:
     path = entry.file or ""
     templates.check(path)
-    if entry.equals is None and entry.not_ is None and entry.below is None and entry.above is None:
+    if all(value is None for value in _of_files(entry).values()):
         raise ConfigError(f"a health check of {path} says what it must be: equals, not, below or above")
     return File(path=path, equals=_list(entry.equals), differs=_list(entry.not_), below=entry.below, above=entry.above)
 
