@@ -218,6 +218,17 @@ async def test_an_xid_goes_all_the_way_and_a_lost_gpu_is_only_one() -> None:
         await lists.reason("GPU-0", "Xid 79")
 
 
+async def test_an_xid_of_a_gpu_that_no_longer_tells_its_name_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    binding = Binding(*cards(2))
+    with listening("plugwright.plugins.nvidia.watch", caplog) as ear:
+        async with listing(resource(Watch(driver(binding), PACE))) as lists:
+            await lists.first()
+            binding.cards[1].broken = {"*": LOST}
+            binding.happening.put((binding.cards[1], 0x8, 79))
+            await ear.hears("Xid")
+            await lists.reason("GPU-1", "GPU is lost")
+
+
 async def test_waiting_that_always_fails_is_tried_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
     binding = Binding(*cards(1))
     for _ in range(100):

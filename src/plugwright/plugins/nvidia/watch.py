@@ -192,8 +192,9 @@ class Watch:
     def heard(self, ear: Ear, event: Event) -> None:
         if ear.left or self.view is None:
             return
-        if event.kind is EventKind.XID and event.gpu:
+        if event.kind is EventKind.XID:
             logger.warning("Xid", extra={"gpu": event.gpu, "xid": event.xid, "gpu_instance": event.gpu_instance})
+        if event.kind is EventKind.XID and event.gpu:  # one that no longer tells its name is found by the look
             incidents = health.after_xid(self.view.incidents.get(event.gpu, ()), event.xid, self.clock())
             self._show(replace(self.view, incidents={**self.view.incidents, event.gpu: incidents}))
         self.look()
