@@ -59,14 +59,14 @@ async def test_a_device_alone_needs_no_server() -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
-async def test_the_daemon_does_without_ssl(kubelet: TinyKubelet) -> None:
+async def test_the_daemon_does_without_ssl_and_archives(kubelet: TinyKubelet) -> None:
     node = Node(kubelet.paths.root)
     node.configure(gpu={"count": 2})
     async with node.daemon() as daemon:
         gpu = await kubelet.endpoint("mock/gpu", 2)
         await gpu.client.allocate(list(gpu.devices))
         mapped = {Path(line.split()[-1]).name for line in Path(f"/proc/{daemon.pid}/maps").read_text().splitlines()}
-    assert not {name for name in mapped if name.startswith(("libssl", "_ssl", "libcrypto"))}
+    assert not {name for name in mapped if name.startswith(("libssl", "_ssl", "libcrypto", "liblzma", "libbz2"))}
 
 
 async def test_a_node_without_gpus_does_not_pay_for_them() -> None:
@@ -80,3 +80,13 @@ async def test_gpus_are_watched_without_openssl() -> None:
     modules = await loaded_by("import plugwright.cli.nvidia, plugwright.cli.families")
     assert "plugwright.plugins.nvidia.plugin" in modules
     assert not modules & {"pynvml", "_hashlib"}
+
+
+async def test_plain_devices_are_served_without_openssl_and_what_checks_them(tmp_path: Path) -> None:
+    file = tmp_path / "plugwright.yaml"
+    file.write_text("resources: [{name: example.com/fuse, paths: [/dev/fuse]}]")
+    modules = await loaded_by(
+        f"from plugwright.cli import config\nconfig.load(__import__('pathlib').Path({str(file)!r}))"
+    )
+    assert "plugwright.plugins.generic.plugin" in modules
+    assert not modules & {"_hashlib", "plugwright.plugins.generic.checks", "plugwright.sdk.cdi"}

@@ -310,7 +310,9 @@ def test_a_wrong_call_is_exit_code_2(arguments: list[str]) -> None:
     assert call(*arguments).exit_code == 2
 
 
-@pytest.mark.parametrize(("file", "reason"), [("none", "No such file"), ("", "Is a directory")])
+@pytest.mark.parametrize(
+    ("file", "reason"), [("none", "No such file"), ("", "Is a directory; for a kubelet's own: --kubelet-dir")]
+)
 def test_what_cannot_be_read_is_told(tmp_path: Path, file: str, reason: str) -> None:
     result = call("show", f"{tmp_path}/{file}")
     assert isinstance(result.exception, ConfigError)

@@ -131,6 +131,7 @@ def test_a_reload_keeps_the_watch(tmp_path: Path) -> None:
         ("{cdi: {annotations: a b/}}", "a prefix of annotations looks like cdi.k8s.io/"),
         ("{simulate: /dev/zero}", "cannot read /dev/zero: it is no file"),
         ("{simulate: hgx-h100, share: {replicas: 100000}}", "try replicas: "),
+        ("{simulate: t4, share: {memory: 20Gi}}", "no device is large enough"),
         ("{simulate: hgx-h100, share: {by: vgpu, memory: 1Mi}}", "try memory: "),
     ],
 )

@@ -1,6 +1,8 @@
 """One file serves many kinds of device at once: on a machine that does not exist, and on this one."""
 
 import os
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,14 @@ resources:
     usb: {{vendor: "dead"}}
 host: {{root: {root}, deviceInfo: {info}}}
 """
+
+
+@pytest.fixture
+def port_of_nobody() -> Iterator[int]:
+    """Taken, so that nobody else can listen there, and not listened at."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
 
 
 @pytest.fixture
@@ -142,3 +152,14 @@ async def test_the_devices_of_this_machine_are_served(root: Path, kubelet: TinyK
         if Path("/dev/loop0").exists() and os.geteuid() == 0:
             loop = await kubelet.endpoint("example.com/loop", 2)
             assert "loop0" in loop.devices
+
+
+async def test_a_check_may_ask_by_https(root: Path, kubelet: TinyKubelet, port_of_nobody: int) -> None:
+    node = Node(root)
+    node.config.parent.mkdir()
+    check = f"{{http: 'https://127.0.0.1:{port_of_nobody}/{{id}}'}}"
+    node.config.write_text(f"resources: [{{name: example.com/null, paths: [/dev/null], health: {check}}}]")
+    async with node.daemon():
+        await kubelet.endpoint("example.com/null", 1)
+        said = await node.ask("status")
+    assert f"https://127.0.0.1:{port_of_nobody}/null: [Errno 111] Connection refused" in said.out

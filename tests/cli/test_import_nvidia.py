@@ -111,8 +111,21 @@ def test_ignored_keys_are_used_when_asked_for() -> None:
     assert {name: (entry.get("select"), entry.get("exclude")) for name, entry in made.items()} == {
         "nvidia.com/gpu-a100": ({"model": "*A100*"}, None),
         "nvidia.com/gpu-small": ({"index": ["0", "2"]}, {"model": ["*A100*"]}),
-        "nvidia.com/gpu": (None, {"index": ["0", "2"]}),
+        "nvidia.com/gpu": (None, {"model": ["*A100*"], "index": ["0", "2"]}),
     }
+
+
+NAMED = """\
+version: v1
+resources: {gpus: [{pattern: "*A100*", name: gpu-a100}]}
+sharing: {timeSlicing: {resources: [{name: gpu-a100, replicas: 2}, {name: gpu, replicas: 4}]}}
+"""
+
+
+def test_a_resource_is_shared_under_the_name_it_is_given() -> None:
+    made = translated(NAMED, "--use-ignored-keys")
+    assert {name: entry["share"]["replicas"] for name, entry in made.items()} == {"nvidia.com/gpu-a100": 2}
+    assert any("no device is called nvidia.com/gpu here" in note for note in noted(NAMED, "--use-ignored-keys"))
 
 
 def test_devices_may_be_a_count() -> None:
@@ -179,7 +192,7 @@ def test_every_setting_has_its_place() -> None:
             "gdrcopy": True,
             "gds": True,
             "mofed": True,
-            "driver": {"root": "/host", "host": "/run/nvidia/driver"},
+            "driver": {"root": "/host", "host": "/run/nvidia/driver", "dev": "/run/nvidia/driver"},
             "cdi": {"annotations": "example.com/"},
             "imex": {"channels": [0], "required": True},
         }

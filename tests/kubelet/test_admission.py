@@ -1,5 +1,6 @@
 """Whether a pod is admitted, and what is said of one that is not; the numbers are those of the facts."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -165,3 +166,22 @@ async def test_refusals_are_counted_by_their_reason(node: Kubelet) -> None:
         assert node.metrics.value(Name.REJECTIONS, reason="UnexpectedAdmissionError") == 1
         assert node.metrics.value(Name.ADMISSIONS) == 1
         assert node.metrics.value(Name.ADMISSION_ERRORS) == 0  # of a topology policy there is none
+
+
+async def test_a_pod_made_again_under_its_name_is_a_new_one(node: Kubelet) -> None:
+    async with plugged(node, Scripted("a", "b")) as plugin:
+        await node.allocatable(TAPE, 2)
+        for count in (1, 2):
+            pod = await node.admit(pod_requesting({TAPE: count}, name="backup"))
+            await node.remove(pod)
+        assert plugin.asked("Allocate") == [("a",), ("a", "b")]
+
+
+async def test_a_pod_that_comes_again_with_its_own_uid_finds_what_it_held(node: Kubelet) -> None:  # 3.2, 3.57, 3.58
+    async with plugged(node, Scripted("a", "b")) as plugin:
+        await node.allocatable(TAPE, 2)
+        for _ in range(2):
+            pod = await node.admit(replace(pod_requesting({TAPE: 1}, name="static"), uid="0-1-2"))
+            assert given(pod) == ["a"]
+            await node.remove(pod)
+        assert plugin.asked("Allocate") == [("a",)]

@@ -122,6 +122,19 @@ async def test_a_container_that_does_not_run_is_refused_without_its_plugin(node:
     assert NONE_HEALTHY in pod.message
 
 
+async def test_a_pod_that_runs_is_refused_for_its_init_container_without_the_plugin(
+    node: Kubelet,
+) -> None:  # 3.14, 3.16
+    async with plugged(node, Scripted("a")):
+        await node.allocatable(TAPE, 1)
+        pod = await node.admit(pod_requesting({"cpu": 1}, init={"first": {TAPE: 1}}))
+        assert pod.state("main").running
+    await node.allocatable(TAPE, 0)
+    await node.restart()
+    assert (pod.phase, pod.reason) == (Phase.FAILED, "UnexpectedAdmissionError")
+    assert NONE_HEALTHY in pod.message
+
+
 async def test_after_a_reboot_nothing_runs_and_all_are_refused(node: Kubelet) -> None:  # 3.69
     pods = [await holding(node, "a"), await node.admit(pod_requesting({"cpu": 1}))]
     await node.restart(reboot=True)

@@ -237,6 +237,12 @@ class RealStage:
         await asyncio.to_thread(self._cluster.restart, "kubelet")
         await self.listens()
 
+    async def appears(self, name: str) -> None:
+        await asyncio.to_thread(until, f"there is a pod {name}", lambda: self._cluster.kubectl.get("pod", name))
+
+    async def vanishes(self, name: str) -> None:
+        await asyncio.to_thread(until, f"pod {name} is gone", lambda: not self._cluster.kubectl.get("pod", name))
+
     async def listens(self) -> None:
         """Once a kubelet that was started serves both of its sockets."""
         for socket in (self.paths.kubelet_socket, self.paths.pod_resources_socket):

@@ -1,10 +1,14 @@
 """The emulated kubelet beside the original, when a plugin or the kubelet comes back, and with several resources."""
 
+import json
+
 import pytest
 from tests.kubernetes import scripted, stages
+from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.comparing import Both, devices
+from tests.kubernetes.pods import Pods
 from tests.kubernetes.scripted import Scripted
-from tests.kubernetes.stages import Outcome, Stage, manifest
+from tests.kubernetes.stages import Outcome, RealStage, Stage, manifest
 
 from plugwright.model import Options
 
@@ -129,3 +133,24 @@ async def test_a_topology_without_nodes(both: Both) -> None:
     told = await both.agree_on(scenario)
     assert isinstance(told[0], list)
     assert [device.device_id for device in told[0]] == ["d0", "d2"]
+
+
+async def test_a_static_pod_that_comes_again_finds_what_it_held(cluster: Cluster, pods: Pods) -> None:
+    """Its uid is in the file: until somebody looks for free devices, the old record is its own (3.2, 3.57, 3.58)."""
+    folder = cluster.state / "static"
+    folder.mkdir()
+    pod = manifest("static", {"main": {"compare/static": 1}})
+    pod["metadata"]["uid"] = "0f2a8f5e0c9c4a5b9b570d4f2f6f6a09"
+    plugin = Scripted("compare/static", devices(2), Options())
+    with cluster.kubelet_settings(staticPodPath=str(folder)):
+        real = RealStage(cluster)
+        await real.listens()
+        async with scripted.serving(plugin, real.paths):
+            await real.shows("compare/static", 2, 2)
+            for _ in range(2):
+                (folder / "static.json").write_text(json.dumps(pod))
+                await real.appears("static-node")
+                assert await real.outcome("static-node") == Outcome("Running")
+                (folder / "static.json").unlink()
+                await real.vanishes("static-node")
+    assert [each.method for each in plugin.calls].count("Allocate") == 1

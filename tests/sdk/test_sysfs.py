@@ -35,6 +35,21 @@ def test_the_nearest_parent_with_a_numa_node_decides(
     assert sysfs.numa_nodes(below) == nodes
 
 
+def test_an_iommu_group_is_where_its_devices_are(tmp_path: Path) -> None:
+    function = made(tmp_path / "sys/devices/pci0000:3a/0000:3b:00.0", numa_node="1")
+    made(tmp_path / "sys/kernel/iommu_groups/60/devices").joinpath(function.name).symlink_to(function)
+    assert sysfs.numa_nodes(made(tmp_path / "sys/devices/virtual/vfio/60")) == (1,)
+    assert sysfs.numa_nodes(made(tmp_path / "sys/devices/virtual/vfio/61")) == ()
+
+
+def test_a_disk_made_of_others_is_where_they_are(tmp_path: Path) -> None:
+    whole = made(tmp_path / "sys/devices/virtual/block/dm-0/slaves")
+    for number in (0, 1):
+        part = made(tmp_path / f"sys/devices/pci0000:3a/0000:3b:0{number}.0/nvme/nvme{number}", numa_node=str(number))
+        whole.joinpath(part.name).symlink_to(part)
+    assert sysfs.numa_nodes(whole.parent) == (0, 1)
+
+
 def test_a_numa_node_outside_of_sysfs_is_none_of_ours(tmp_path: Path) -> None:
     made(tmp_path, numa_node="5")
     assert sysfs.numa_nodes(made(tmp_path / "sys/devices/platform/x")) == ()

@@ -119,6 +119,8 @@ def _bytes_of(name: str) -> bytes:
         return sys.stdin.buffer.read()
     try:
         return Path(name).read_bytes()
+    except IsADirectoryError as error:
+        raise ConfigError(f"cannot read {name}: Is a directory; for a kubelet's own: --kubelet-dir {name}") from error
     except OSError as error:
         raise ConfigError(f"cannot read {name}: {error.strerror}") from error
 

@@ -134,6 +134,8 @@ def _check_entry(document: Document, index: int, file: ConfigFile) -> None:
         Resource(config_nvidia.name_of(entry.name, "model", "1g.10gb") if entry.nvidia else entry.name)
     except InvalidValue as error:
         raise document.error(f"{place}.name", str(error)) from error
+    if wrong := _wrong(entry, kinds[0]):
+        raise document.error(f"{place}.{wrong[0]}", wrong[1])
     try:
         _plugin(entry, file, Ears())
     except (ConfigError, InvalidValue) as error:
@@ -150,6 +152,14 @@ def _values(entry: ResourceEntry) -> Iterator[tuple[str, object]]:
         yield from config_generic.values(entry, kind)
     else:
         yield from _flat(kind, getattr(entry, kind))
+
+
+def _wrong(entry: ResourceEntry, kind: str) -> tuple[str, str] | None:
+    if kind not in config_generic.KINDS:
+        return None
+    from plugwright.cli import generic
+
+    return generic.wrong(entry)
 
 
 def _plugin(entry: ResourceEntry, file: ConfigFile, ears: Ears) -> Plugin:

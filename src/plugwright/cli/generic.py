@@ -3,15 +3,16 @@
 What to look for is read by `generic_selectors`, what to check by `generic_checks`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from plugwright.cli import generic_checks, generic_selectors
+from plugwright.cli import generic_selectors
 from plugwright.cli.config_generic import GenericKeys, HostEntry
-from plugwright.errors import ConfigError
+from plugwright.errors import ConfigError, InvalidValue
 from plugwright.plugins.generic import danger
 from plugwright.plugins.generic.answers import Handing
+from plugwright.plugins.generic.checking import Check
 from plugwright.plugins.generic.globbing import has_wildcard
 from plugwright.plugins.generic.ids import Naming
 from plugwright.plugins.generic.plugin import Catalog, Generic, Options, Surroundings
@@ -19,7 +20,7 @@ from plugwright.sdk.ears import Ears
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.sysfs import Host
 
-__all__ = ["Shared", "plugin"]
+__all__ = ["Shared", "plugin", "wrong"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ def plugin(resource: str, entry: GenericKeys, shared: Shared) -> Plugin:
         count=entry.count or 1,
         naming=Naming(entry.ids),
         handing=_handing(entry),
-        checks=generic_checks.checks(entry.health),
+        checks=_checks(entry),
         taken=[generic_selectors.selector(each) for each in shared.above],
         topology=entry.topology,
         dangerous=entry.dangerous,
@@ -47,6 +48,24 @@ def plugin(resource: str, entry: GenericKeys, shared: Shared) -> Plugin:
         info_directory=Path(shared.host.device_info) if entry.pci is not None else None,
     )
     return Generic(resource, options, Surroundings(host=Host(Path(shared.host.root)), ears=shared.ears))
+
+
+def wrong(entry: GenericKeys) -> tuple[str, str] | None:
+    """The first key that says how devices are handed out and cannot be followed, and why."""
+    makers: dict[str, Callable[[], object]] = {
+        "permissions": lambda: Handing(permissions=entry.permissions),
+        "env": lambda: Handing(env=entry.env),
+        "annotations": lambda: Handing(annotations=entry.annotations),
+        "remap": lambda: Handing(remap=entry.remap),
+        "health": lambda: _checks(entry),
+        "info": lambda: _check_info(entry),
+    }
+    for key, make in makers.items():
+        try:
+            make()
+        except (ConfigError, InvalidValue) as error:
+            return key, str(error)
+    return None
 
 
 def _handing(entry: GenericKeys) -> Handing:
@@ -58,6 +77,19 @@ def _handing(entry: GenericKeys) -> Handing:
         pci=entry.pci is not None,
         info=entry.info,
     )
+
+
+def _checks(entry: GenericKeys) -> Sequence[Check]:
+    if not entry.health:
+        return ()
+    from plugwright.cli import generic_checks  # for those who use it
+
+    return generic_checks.checks(entry.health)
+
+
+def _check_info(entry: GenericKeys) -> None:
+    if entry.info and entry.pci is None:
+        raise ConfigError("only containers with pci devices are told this")
 
 
 def _catalog(resource: str, host: HostEntry) -> Catalog:

@@ -31,7 +31,10 @@ _ID = re.compile("(0x)?[0-9a-fA-F]{4}")
 
 def selector(entry: GenericKeys) -> Selector:
     kind = next(kind for kind in _SELECTORS if getattr(entry, kind) is not None)
-    made = _SELECTORS[kind](_list(getattr(entry, kind)), entry)
+    wanted = _list(getattr(entry, kind))
+    if not wanted:
+        raise ConfigError("an empty list finds nothing")
+    made = _SELECTORS[kind](wanted, entry)
     if not entry.together:
         return made
     from plugwright.plugins.generic.grouping import Together

@@ -61,8 +61,10 @@ def cli() -> None:
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["run"] and not _asks_for_http():
-        leave_out_ssl()
+    if sys.argv[1:2] == ["run"]:
+        leave_out_archives()
+        if not _asks_for_http():
+            leave_out_ssl()
     try:
         code = cli.main(standalone_mode=False)  # what `ctx.exit` was given; a command's own result is None
         sys.exit(code if isinstance(code, int) else 0)
@@ -83,6 +85,12 @@ def main() -> None:
 def leave_out_ssl() -> None:
     """asyncio loads ssl where it can; a daemon that speaks only on unix sockets saves 4 MiB without it."""
     sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]  # None: what Python takes for 'not to be had'
+
+
+def leave_out_archives() -> None:
+    """ctypes' way to find libraries loads shutil, and shutil what unpacks archives where it can: nobody does here."""
+    for name in ("bz2", "lzma"):
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
 
 
 def _asks_for_http() -> bool:

@@ -225,8 +225,9 @@ def _check_one(name: str, entry: NvidiaEntry, known: dict[str, Selection]) -> No
     gpus = load(entry.simulate).gpus
     for uuid, askers in overlaps(gpus, known).items():
         raise ConfigError(f"{uuid} is asked for by {' and '.join(askers)}")
-    if entry.share:
-        isolation_of(name, entry, options).units(chosen(gpus, options.selection))  # raises where there are too many
+    whole = chosen(gpus, options.selection) if entry.share else []
+    if whole and not isolation_of(name, entry, options).units(whole):  # raises where there are too many
+        raise ConfigError("no device is large enough for a single share of it")
 
 
 def driver_of(entry: NvidiaEntry) -> Driver:

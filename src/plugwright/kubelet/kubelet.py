@@ -113,7 +113,8 @@ class Kubelet:
 
     async def admit(self, pod: PodSpec | Mapping[str, object]) -> Pod:
         """Admits a pod and starts its containers; raises `PodRefused`, and the pod has then failed for good."""
-        admitted = Pod(self._table.named(pod if isinstance(pod, PodSpec) else pods.read(pod)))
+        spec = self._table.named(pod if isinstance(pod, PodSpec) else pods.read(pod))
+        admitted = Pod(spec.anew(self._running.manager.ledger.holds))
         async with self._turn:
             self._report_violations(admitted.spec)
             self._table.add(admitted)

@@ -6,10 +6,11 @@ pod runs and what it got is `table`'s.
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
 from enum import StrEnum
+from itertools import count
 
 from plugwright.errors import InvalidPod
 from plugwright.kubelet import topology
@@ -59,14 +60,18 @@ class PodSpec:
 
     def __post_init__(self) -> None:
         if not self.uid:  # the same pod has the same id in every run
-            digest = hashlib.sha256(f"{self.namespace}/{self.name}".encode()).hexdigest()
-            object.__setattr__(
-                self, "uid", "-".join([digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]])
-            )
+            object.__setattr__(self, "uid", _uid(self.key))
 
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+    def anew(self, is_taken: Callable[[str], bool]) -> "PodSpec":
+        """With an id of its own, as every new pod has: not that of an earlier one of its name. A given id stays."""
+        if self.uid != _uid(self.key) or not is_taken(self.uid):
+            return self
+        others = (_uid(f"{self.key}#{number}") for number in count(2))
+        return replace(self, uid=next(uid for uid in others if not is_taken(uid)))
 
     def total(self, resource: str) -> int:
         """What the fit check counts: the containers together, or an init container's moment if that is more."""
@@ -75,6 +80,11 @@ class PodSpec:
     @property
     def resources(self) -> list[str]:
         return sorted({resource for container in self.containers for resource in container.limits})
+
+
+def _uid(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return "-".join([digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]])
 
 
 def quantity(text: str) -> Decimal:
@@ -167,8 +177,11 @@ def _env(document: object, name: str) -> Mapping[str, str]:
 
 def _quantities(document: object, name: str) -> Mapping[str, str]:
     quantities = {str(key): str(value) for key, value in _mapping(document, name).items()}
-    for text in quantities.values():
-        quantity(text)
+    for resource, text in quantities.items():
+        try:
+            quantity(text)
+        except InvalidPod as error:
+            raise InvalidPod(f"{name}[{resource}]: {error}") from error
     return quantities
 
 

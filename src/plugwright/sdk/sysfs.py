@@ -192,7 +192,10 @@ def uevent(directory: Path) -> dict[str, str]:
 
 
 def numa_nodes(directory: Path) -> tuple[int, ...]:
-    """The NUMA node of a device or of the nearest of its parents that has one; -1 means none."""
+    """The NUMA node of a device or of the nearest of its parents that has one; -1 means none.
+
+    An IOMMU group has those of its devices, a disk made of others has theirs.
+    """
     place = real(directory)
     for each in (place, *place.parents):
         if each.name in ("devices", "sys"):
@@ -200,7 +203,7 @@ def numa_nodes(directory: Path) -> tuple[int, ...]:
         number = attribute(each, "numa_node")
         if number.isdecimal():
             return (int(number),)
-    return ()
+    return tuple(sorted({node for each in _made_of(place) for node in numa_nodes(each)}))
 
 
 def nodes_below(directory: Path) -> list[Node]:
@@ -229,6 +232,13 @@ def pci_function(directory: Path) -> PciFunction:
 
 def pci_functions(sys: Path) -> list[PciFunction]:
     return [pci_function(each) for each in entries(sys / "bus" / "pci" / "devices")]
+
+
+def _made_of(place: Path) -> list[Path]:
+    """What stands behind a virtual device."""
+    if place.parts[-3:-1] == ("virtual", "vfio"):
+        return entries(place.parents[3] / "kernel" / "iommu_groups" / place.name.removeprefix("noiommu-") / "devices")
+    return entries(place / "slaves")
 
 
 def _target(link: Path) -> PurePosixPath:

@@ -101,10 +101,11 @@ def test_a_pool_without_a_selector_left_is_left_out() -> None:
     assert "no selector of intel.com/nics is left" in notes(translate, given)[0]
 
 
-def test_a_range_that_is_not_understood_never_widens_the_selector() -> None:
-    given = pool(selectors={"pfNames": ["ens1f0#0-x"]})
+@pytest.mark.parametrize("text", ["ens1f0#0-x", "ens1f0#3-1", "ens1f0#0-70000", "ens1f0#"])
+def test_a_range_that_is_not_understood_never_widens_the_selector(text: str) -> None:
+    given = pool(selectors={"pfNames": [text]})
     assert resources(translate, given) == {}
-    assert any("'ens1f0#0-x' is not understood, there it selects nothing" in each for each in notes(translate, given))
+    assert any(f"{text!r} is not understood, there it selects nothing" in each for each in notes(translate, given))
 
 
 def test_the_first_entry_of_a_name_decides() -> None:

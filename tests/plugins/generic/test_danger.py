@@ -10,6 +10,7 @@ from plugwright.plugins.generic.units import Member
 
 TAKES_OVER = [
     "/dev/mem", "/dev/kmem", "/dev/port", "/dev/mapper/control", "/run/containerd/containerd.sock", "/run/docker.sock",
+    "/var/run/nri/nri.sock", "/opt/nri.sock",
     "/var/run/crio/crio.sock", "/var/lib/kubelet/device-plugins/kubelet.sock", "/run", "/var/run", "/var/lib", "/",
     "/etc", "/dev", "/var/lib/kubelet", "/run/containerd", "/var/run/containerd", "/run/containerd/s/shim",
     "/var/lib/kubelet/pki/kubelet-client-current.pem", "/etc/kubernetes/admin.conf", "/run/dbus/system_bus_socket",
@@ -122,6 +123,13 @@ def test_a_disk_is_in_use_with_any_of_its_partitions(disks: Machine) -> None:
 def test_a_file_system_without_a_number_is_known_by_its_source(disks: Machine) -> None:
     disks.mounted("0:42", "/btrfs", "/dev/sda1")
     assert "mounted at /btrfs" in why(disks, "/dev/sda")
+
+
+def test_every_disk_of_a_btrfs_is_in_use(disks: Machine) -> None:
+    disks.mounted("0:42", "/btrfs", "/dev/sdb")
+    disks.link("/sys/fs/btrfs/1234-5678/devices/sda2", "/sys/class/block/sda2")
+    assert why(disks, "/dev/sda") == "/dev/sda2 is a part of a btrfs that is mounted"
+    assert why(disks, "/dev/sda1") == ""
 
 
 def test_swap_and_parts_of_something_are_in_use(disks: Machine) -> None:

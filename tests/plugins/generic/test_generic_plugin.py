@@ -1,5 +1,6 @@
 """A resource of ordinary devices, served: hot-plug, health, sharing, CDI."""
 
+import asyncio
 import fcntl
 import json
 import os
@@ -16,7 +17,8 @@ from plugwright.errors import PeerRefused
 from plugwright.model import Device, PreferenceRequest
 from plugwright.plugins.generic.answers import Handing
 from plugwright.plugins.generic.catalog import CdiCatalog
-from plugwright.plugins.generic.checks import Check, File, Link
+from plugwright.plugins.generic.checking import Check
+from plugwright.plugins.generic.checks import File, Link
 from plugwright.plugins.generic.net import NetFilter, NetSelector
 from plugwright.plugins.generic.nvme import NvmeFilter, NvmeSelector
 from plugwright.plugins.generic.paths import PathPattern, PathSelector
@@ -217,6 +219,16 @@ async def test_a_node_that_is_gone_since_the_last_look_is_not_handed_out(machine
     machine.remove("/dev/thing")
     with pytest.raises(PluginError, match="/dev/thing is not there"):
         await plugin.allocate(list(devices.values()))
+
+
+async def test_who_takes_over_looks_before_it_hands_out(machine: Machine) -> None:
+    machine.node("one")
+    plugin = generic(machine, paths("/dev/one"))
+    asked = asyncio.ensure_future(plugin.allocate([Device("one")]))
+    await first(plugin)
+    assert (await asked).nodes == (DeviceNode("/dev/one"),)
+    with pytest.raises(PluginError, match=r"two of example\.com/thing is not there any more"):
+        await plugin.allocate([Device("two")])
 
 
 async def test_what_belongs_to_another_resource_is_left_alone(machine: Machine) -> None:

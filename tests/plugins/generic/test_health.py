@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.plugins.generic.machines import Machine
 
-from plugwright.plugins.generic.checking import Checking
-from plugwright.plugins.generic.checks import Check, Command, Driver, File, Http, Link, Question
+from plugwright.plugins.generic.checking import Check, Checking, Question
+from plugwright.plugins.generic.checks import Command, Driver, File, Http, Link
 from plugwright.plugins.generic.health import Hysteresis, Standing
 from plugwright.plugins.generic.units import Member, Unit
 from plugwright.sdk.sysfs import Host
@@ -117,11 +117,24 @@ async def test_a_file_is_what_it_must_be(machine: Machine, wanted: dict[str, obj
 async def test_a_file_may_be_anywhere_and_must_be_there(machine: Machine) -> None:
     machine.write("/sys/kernel/debug/qat_0000:3b:00.0/status", "-1")
     question = File(path="/sys/kernel/debug/qat_{pci}/status", differs=["-1"])
-    assert await fault(machine, question) == "/sys/kernel/debug/qat_{pci}/status is '-1'"
+    assert await fault(machine, question) == "/sys/kernel/debug/qat_0000:3b:00.0/status is '-1'"
     assert await fault(machine, File(path="/none", equals=["1"])) == "/none: No such file or directory"
     assert await fault(machine, File(path="none", equals=["1"])) == "none: no such file"
     machine.write("/word", "warm")
     assert await fault(machine, File(path="/word", below=1)) == "/word is 'warm', no number"
+
+
+async def test_of_a_file_that_does_not_end_the_beginning_is_read(machine: Machine) -> None:
+    machine.write("/long", "good" + " " * 10_000 + "bad")
+    assert await fault(machine, File(path="/long", equals=["good"])) == ""
+
+
+async def test_a_serial_number_leads_to_no_other_file(machine: Machine) -> None:
+    machine.write("/etc/secret", "hidden")
+    machine.write("/run/state/none")
+    question = File(path="/run/state/{serial}", equals=["ok"])
+    hostile = Unit("one", facts={"serial": "../../etc/secret"})
+    assert await fault(machine, question, hostile) == "/run/state/.._.._etc_secret: No such file or directory"
 
 
 async def test_a_command_says_what_is_wrong(machine: Machine) -> None:
@@ -244,7 +257,7 @@ async def test_a_whole_is_as_good_as_its_parts(machine: Machine) -> None:
     parts = tuple(Unit(name, facts={"name": name}) for name in "ab")
     strict, lenient = Unit("strict", parts=parts), Unit("lenient", parts=parts, one_is_enough=True)
     question = File(path="/state/{name}", equals=["live"])
-    broken = "/state/{name} is 'dead', not 'live'"
+    broken = "/state/a is 'dead', not 'live'"
     for dead, reasons in ((0, ("", "")), (1, (broken, "")), (2, (broken, broken))):
         for path in states[:dead]:
             path.write_text("dead")

@@ -152,6 +152,31 @@ def test_who_carries_the_default_route_is_dangerous(machine: Machine, place: str
         assert unit.danger == "eth0 carries the node's default route"
 
 
+def card(machine: Machine, name: str) -> None:
+    path = machine.pci("0000:3b:00.0", "8086:1572", "020000", "i40e")
+    machine.interface(path, name)
+    machine.link(f"/sys/devices/{path}/net/{name}/device", f"/sys/devices/{path}")
+
+
+@pytest.mark.parametrize(("flags", "danger"), [("00000003", "ens1 carries the node's default route"), ("00200200", "")])
+def test_a_default_route_may_be_one_of_ipv6(machine: Machine, flags: str, danger: str) -> None:
+    card(machine, "ens1")
+    nowhere = "0" * 32
+    machine.write("/proc/1/net/ipv6_route", f"{nowhere} 00 {nowhere} 00 {'f' * 32} 00000400 2 0 {flags} ens1")
+    [unit] = machine.find(NetSelector([NetFilter()])).values()
+    assert unit.danger == danger
+
+
+def test_what_a_carrier_stands_on_is_dangerous_too(machine: Machine) -> None:
+    card(machine, "ens1")
+    for above, below in (("bond0.7", "bond0"), ("bond0", "ens1")):
+        machine.device(f"virtual/net/{above}", "net", type="1")
+        machine.link(f"/sys/class/net/{above}/lower_{below}", f"/sys/class/net/{below}")
+    machine.write("/proc/1/net/route", "Iface\nbond0.7 00000000 0101A8C0 0003 0 0 0 00000000")
+    [unit] = machine.find(NetSelector([NetFilter()])).values()
+    assert unit.danger == "ens1 carries the node's default route"
+
+
 # FPGAs
 
 

@@ -185,6 +185,18 @@ def test_a_device_that_is_gone_is_taken_out_of_the_file(make: Make, places: Plac
     assert set(cdi.resolve([places.cdi])) == {f"{GPU}=0", f"{GPU}={H100[0].uuid}"}
 
 
+def test_files_that_nvidias_plugin_left_do_not_make_our_names_unusable(make: Make, places: Places) -> None:
+    answers = make(Strategy.CDI_CRI, features=Features(gds=True))
+    names = {f"{GPU}={H100[0].uuid}", "k8s.device-plugin.nvidia.com/gds=all"}
+    answers.specs.write(H100[:1], answers.options.features)
+    for path in list(places.cdi.iterdir()):
+        path.rename(path.with_name(path.name.partition("_")[0] + ".json"))
+    (places.cdi / "nvidia.com-gpu.json").write_text("another's")
+    answers.specs.write(H100[:1], answers.options.features)
+    assert names <= set(cdi.resolve([places.cdi]))
+    assert (places.cdi / "nvidia.com-gpu.json").exists()
+
+
 def test_the_last_device_that_is_gone_takes_its_file_along(make: Make, places: Places) -> None:
     answers = make(Strategy.CDI_CRI)
     answers.specs.write(H100[:1], Features())
@@ -214,6 +226,16 @@ def test_limits_go_through_cdi_where_they_must_hold(make: Make, places: Places) 
 def test_several_ways_at_once(make: Make) -> None:
     answer = given(make(Strategy.ENVVAR, Strategy.CDI_CRI), whole(H100[0]))
     assert (answer.env["NVIDIA_VISIBLE_DEVICES"], len(answer.cdi)) == (H100[0].uuid, 1)
+
+
+@pytest.mark.parametrize("other", [Strategy.ENVVAR, Strategy.VOLUME_MOUNTS, Strategy.CDI_CRI])
+def test_beside_another_way_nodes_come_alone_in_whichever_order(make: Make, other: Strategy) -> None:
+    one = given(make(Strategy.DEVICE_NODES, other), whole(H100[0]))
+    assert one == given(make(other, Strategy.DEVICE_NODES), whole(H100[0]))
+    assert "/dev/nvidia0" in [node.container_path for node in one.nodes]
+    assert not [mount for mount in one.mounts if "/lib" in mount.container_path]
+    if other is not Strategy.CDI_CRI:
+        assert one.env["NVIDIA_VISIBLE_DEVICES"] != "void"
 
 
 def test_a_rehearsal_hands_out_harmless_nodes(tmp_path: Path) -> None:

@@ -155,6 +155,16 @@ def test_a_driver_that_is_not_there_is_said_and_taken_anew() -> None:
     assert (binding.opened, len(nvml.read().gpus)) == (0, 1)
 
 
+@pytest.mark.parametrize(("code", "unloaded"), [(9, True), (12, True), (4, False), (18, False), (999, False)])
+def test_a_driver_that_cannot_be_used_for_now_was_not_loaded_anew(code: int, unloaded: bool) -> None:
+    """Else a GPU that needs a reset would be taken for one that had it."""
+    binding = Binding(*cards(1))
+    binding.gone = code
+    with pytest.raises(DriverGone) as gone:
+        driver(binding).read()
+    assert gone.value.unloaded is unloaded
+
+
 def test_events_are_heard_and_the_library_is_held_meanwhile() -> None:
     binding = Binding(*cards(2))
     nvml = driver(binding)
@@ -206,6 +216,17 @@ async def test_an_xid_goes_all_the_way_and_a_lost_gpu_is_only_one() -> None:
         await lists.reason("GPU-3", "")
         binding.happening.put((binding.cards[0], 0x8, 79))
         await lists.reason("GPU-0", "Xid 79")
+
+
+async def test_an_xid_of_a_gpu_that_no_longer_tells_its_name_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    binding = Binding(*cards(2))
+    with listening("plugwright.plugins.nvidia.watch", caplog) as ear:
+        async with listing(resource(Watch(driver(binding), PACE))) as lists:
+            await lists.first()
+            binding.cards[1].broken = {"*": LOST}
+            binding.happening.put((binding.cards[1], 0x8, 79))
+            await ear.hears("Xid")
+            await lists.reason("GPU-1", "GPU is lost")
 
 
 async def test_waiting_that_always_fails_is_tried_now_and_then(caplog: pytest.LogCaptureFixture) -> None:

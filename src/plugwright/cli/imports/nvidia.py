@@ -51,7 +51,7 @@ def translate(source: Source) -> Imported:
     mig = settings.text("migStrategy", "none", "none", "single", "mixed")
     shared = _shared(settings, mig)
     base = _base(settings)
-    entries = [*_whole(settings, base, mig, shared.pop(_GPU, None)), *_profiles(settings, base, mig, shared)]
+    entries = [*_whole(settings, base, mig, shared), *_profiles(settings, base, mig, shared)]
     for name, each in shared.items():
         settings.notes.append(each.value.note(f"no device is called {name} here: left out, as NVIDIA's plugin does"))
     _say_what_differs(settings, [entry.content for entry in entries])
@@ -68,17 +68,15 @@ def _keys(root: Value | None, part: str) -> set[str]:
 # Whole GPUs, and MIG devices by their profile.
 
 
-def _whole(settings: Settings, base: Content, mig: str, shared: _Shared | None) -> Iterator[Entry]:
+def _whole(settings: Settings, base: Content, mig: str, shared: dict[str, _Shared]) -> Iterator[Entry]:
     base = {**({"mig": mig} if mig != "none" else {}), **base}
     seen: list[str] = []
     for name, pattern in _patterns(settings, "gpus") or [(_GPU, "")]:
         select: Content = {"select": {"model": pattern}} if pattern not in ("", "*") else {}
         exclude: Content = {"exclude": {"model": list(seen)}} if seen else {}
         seen.append(pattern)
-        if shared is None or name != _GPU:
-            yield Entry({"name": name, "nvidia": {**select, **exclude, **base}})
-        else:
-            yield from _cut({**select, **exclude, **base}, name, shared)
+        nvidia, each = {**select, **exclude, **base}, shared.pop(name, None)
+        yield from _cut(nvidia, name, each) if each else [Entry({"name": name, "nvidia": nvidia})]
 
 
 def _cut(nvidia: Content, name: str, shared: _Shared) -> Iterator[Entry]:
@@ -88,10 +86,17 @@ def _cut(nvidia: Content, name: str, shared: _Shared) -> Iterator[Entry]:
         return
     kind = "uuid" if shared.devices[0].startswith(("GPU-", "MIG-")) else "index"
     picked: Content = {kind: list(shared.devices)}
-    yield Entry({"name": shared.name, "nvidia": {**nvidia, "select": picked, "share": shared.share}})
+    yield Entry({"name": shared.name, "nvidia": {**_also(nvidia, "select", picked), "share": shared.share}})
     if shared.name == name:
         raise shared.value.error("`devices` needs `rename` or renameByDefault: the others would have the same name")
-    yield Entry({"name": name, "nvidia": {**nvidia, "exclude": picked}})
+    yield Entry({"name": name, "nvidia": _also(nvidia, "exclude", picked)})
+
+
+def _also(nvidia: Content, key: str, more: Content) -> Content:
+    """With more to select or exclude than there was."""
+    before = nvidia.get(key, {})
+    assert isinstance(before, dict)
+    return {**nvidia, key: {**before, **more}}
 
 
 def _profiles(settings: Settings, base: Content, mig: str, shared: dict[str, _Shared]) -> Iterator[Entry]:
@@ -222,12 +227,14 @@ def _strategy(settings: Settings) -> str | list[str]:
 
 
 def _driver(settings: Settings) -> Content:
-    host, dev = settings.text("nvidiaDriverRoot", "/"), settings.text("nvidiaDevRoot", "")
-    if host == "/" and dev in ("", "/"):
+    host = settings.text("nvidiaDriverRoot", "/")
+    dev = settings.text("nvidiaDevRoot", host)
+    if host == dev == "/":
         return {}
     seen = settings.text("containerDriverRoot", "/driver-root")
-    settings.note("nvidiaDriverRoot", f"must be mounted into our container at {seen}, as into NVIDIA's")
-    return {"root": seen, "host": host, **({"dev": dev} if dev else {})}
+    nodes = f"; its device nodes at {dev}/dev, as on the host" if dev != "/" else ""
+    settings.note("nvidiaDriverRoot", f"must be mounted into our container at {seen}, as into NVIDIA's{nodes}")
+    return {"root": seen, "host": host, **({"dev": dev} if dev != "/" else {})}
 
 
 def _cdi(settings: Settings) -> Content:

@@ -116,10 +116,16 @@ def _functions(values: list[Value], notes: list[Note]) -> list[str]:
     found: dict[str, str] = {}
     for value in values:
         matched = _FUNCTION.fullmatch(value.text())
-        if not matched:
+        if not matched or not _rises(matched["range"] or ""):
             notes.append(value.note(f"{value.raw!r} is not understood, there it selects nothing; left out"))
         elif matched["name"].lower() in found:
             notes.append(value.note(f"{value.raw!r} comes after another of that name, which decides; left out"))
         else:
             found[matched["name"].lower()] = texts.literal(matched["name"]) + (matched["range"] or "")
     return list(found.values())
+
+
+def _rises(numbers: str) -> bool:
+    """Whether every range in `#0-3,7` begins before it ends, and such functions can be."""
+    spans = [each.partition("-") for each in numbers.removeprefix("#").split(",")]
+    return all(int(first) <= int(last or first) <= 65535 for first, _, last in spans if first)

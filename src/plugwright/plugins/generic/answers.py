@@ -9,11 +9,11 @@ from typing import TypeVar
 from plugwright.errors import PluginError
 from plugwright.model import Allocation, DeviceNode, Mount
 from plugwright.plugins.generic import templates
-from plugwright.plugins.generic.checks import facts_of
-from plugwright.plugins.generic.units import Member, Unit, pattern
+from plugwright.plugins.generic.units import Member, Unit, facts_of, pattern
 
 __all__ = ["Handing", "answer", "members_of"]
 
+_SAMPLE = dict.fromkeys(templates.FIELDS, "x")
 Given = TypeVar("Given", Mount, DeviceNode)
 
 
@@ -41,6 +41,7 @@ class Handing:
         ):
             templates.check(text)
         DeviceNode("/dev/null", permissions=self.permissions)
+        Allocation(env=dict.fromkeys((templates.fill(name, _SAMPLE) for name in self.env), ""))
 
 
 def answer(resource: str, handing: Handing, units: Sequence[Unit]) -> Allocation:

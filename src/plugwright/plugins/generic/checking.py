@@ -1,24 +1,43 @@
 """Runs the checks of a resource's devices, each at its own pace, and keeps what they have led to.
 
-Nothing runs where nothing is to be checked. A check that hangs is not begun again until it has ended.
+What may be asked is in `checks`. Nothing runs where nothing is to be checked. A check that hangs is not begun again
+until it has ended.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
 
-from plugwright.plugins.generic.checks import Check
-from plugwright.plugins.generic.health import Standing
+from plugwright.plugins.generic.health import Hysteresis, Standing
 from plugwright.plugins.generic.units import Unit
 from plugwright.sdk.sysfs import Host
 
-__all__ = ["Checking"]
+__all__ = ["Check", "Checking", "Question"]
 
 _FIRST_RESULTS = 1.0  # seconds that a list waits for them
 _AT_ONCE = 8
 _UNKNOWN = "not checked yet"
 
 Key = tuple[str, int]
+
+
+class Question(Protocol):
+    """`stoppable`: cancelling it ends it; a thread that waits for a driver goes on."""
+
+    @property
+    def stoppable(self) -> bool: ...
+
+    async def fault(self, host: Host, unit: Unit) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    question: Question
+    every: float = 10.0
+    timeout: float = 5.0
+    hysteresis: Hysteresis = field(default_factory=Hysteresis)
 
 
 class Checking:

@@ -1,40 +1,23 @@
 """What an operator may ask of a device again and again: link, driver, a file, an HTTP address, a command.
 
-Each check says what is wrong, nothing if all is well, or None when it cannot be told. When a device counts as broken is
-`health`'s business, running the checks `checking`'s.
+Each says what is wrong, nothing if all is well, or None when it cannot be told. When a device counts as broken is
+`health`'s business, asking is `checking`'s. Loaded only where something is to be checked.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from plugwright.plugins.generic import commands, templates
-from plugwright.plugins.generic.health import Hysteresis
-from plugwright.plugins.generic.units import Unit, pattern
+from plugwright.plugins.generic.units import Unit, facts_of, pattern
 from plugwright.sdk import sysfs, threads
 from plugwright.sdk.sysfs import Host
 
-__all__ = ["Check", "Command", "Driver", "File", "Http", "Link", "Question", "facts_of"]
+__all__ = ["Command", "Driver", "File", "Http", "Link"]
 
-_LONGEST = 200  # of what a command says
-
-
-class Question(Protocol):
-    """`stoppable`: cancelling it ends it; a thread that waits for a driver goes on."""
-
-    @property
-    def stoppable(self) -> bool: ...
-
-    async def fault(self, host: Host, unit: Unit) -> str | None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    question: Question
-    every: float = 10.0
-    timeout: float = 5.0
-    hysteresis: Hysteresis = field(default_factory=Hysteresis)
+_LONGEST = 200  # of what a command or a file says
+_PATHS = ("node", "nodes")
+_LARGEST = 4096  # bytes of a file; those of sysfs have no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,41 +69,34 @@ class File:
         return False
 
     async def fault(self, host: Host, unit: Unit) -> str | None:
-        path = self._place(host, unit)
+        # A serial number is what a device says of itself: it leads to no other directory.
+        facts = {key: text if key in _PATHS else text.replace("/", "_") for key, text in facts_of(unit).items()}
+        name = templates.fill(self.path, facts)
+        path = _place(host, unit, name)
         if path is None:
-            return f"{self.path}: no such file"
+            return f"{name}: no such file"
         try:
             # A driver that hangs may keep whoever reads its files waiting.
-            text = await threads.in_thread(f"read {path}", lambda: path.read_text(errors="replace").strip())
+            text = await threads.in_thread(f"read {path}", lambda: _read(path))
         except OSError as error:
-            return f"{self.path}: {error.strerror}"
-        return self._judge(text)
+            return f"{name}: {error.strerror}"
+        wrong = self._wrong(text)
+        return f"{name} is {wrong}" if wrong else ""
 
-    def _place(self, host: Host, unit: Unit) -> Path | None:
-        text = templates.fill(self.path, facts_of(unit))
-        if text.startswith("/"):
-            return host.seen(host.resolve(text))
-        found = sysfs.matching(unit.directory, text) if unit.directory else []
-        return found[0] if found else None
-
-    def _judge(self, text: str) -> str:
+    def _wrong(self, text: str) -> str:
         if self.equals and text not in self.equals:
-            return f"{self.path} is {text[:_LONGEST]!r}, not {' or '.join(map(repr, self.equals))}"
+            return f"{text[:_LONGEST]!r}, not {' or '.join(map(repr, self.equals))}"
         if text in self.differs:
-            return f"{self.path} is {text[:_LONGEST]!r}"
+            return repr(text[:_LONGEST])
         if self.below is None and self.above is None:
             return ""
         try:
             number = float(text)
         except ValueError:
-            return f"{self.path} is {text[:_LONGEST]!r}, no number"
+            return f"{text[:_LONGEST]!r}, no number"
         if self.below is not None and not number < self.below:
-            return f"{self.path} is {text}, not below {self.below:g}"
-        return (
-            f"{self.path} is {text}, not above {self.above:g}"
-            if self.above is not None and not number > self.above
-            else ""
-        )
+            return f"{text}, not below {self.below:g}"
+        return f"{text}, not above {self.above:g}" if self.above is not None and not number > self.above else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,15 +148,17 @@ class Command:
         return f"{words[0]}: {lines[-1][:_LONGEST]}" if status else ""
 
 
-def facts_of(unit: Unit) -> dict[str, str]:
-    paths = [member.path for member in unit.members]
-    return {
-        **unit.facts,
-        "id": unit.id,
-        "node": paths[0] if paths else "",
-        "nodes": ",".join(paths),
-        "numa": ",".join(map(str, unit.numa)),
-    }
+def _place(host: Host, unit: Unit, name: str) -> Path | None:
+    if name.startswith("/"):
+        return host.seen(host.resolve(name))
+    found = sysfs.matching(unit.directory, name) if unit.directory else []
+    return found[0] if found else None
+
+
+def _read(path: Path) -> str:
+    """No more of it than is looked at: an operator's pattern may find a file without an end."""
+    with path.open("rb") as file:
+        return file.read(_LARGEST).decode(errors="replace").strip()
 
 
 def _links(directory: Path) -> dict[str, bool]:

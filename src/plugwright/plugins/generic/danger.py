@@ -25,10 +25,11 @@ _NODES = {
 _MSR = 202  # the major number of /dev/cpu/N/msr
 _NUMBERS = {(1, 1): "/dev/mem", (1, 2): "/dev/kmem", (1, 4): "/dev/port", (10, 236): "/dev/mapper/control"}
 _SOCKETS = (
-    "containerd.sock", "crio.sock", "cri-dockerd.sock", "docker.sock", "dockershim.sock", "kubelet.sock", "podman.sock",
+    "containerd.sock", "crio.sock", "cri-dockerd.sock", "docker.sock", "dockershim.sock", "kubelet.sock", "nri.sock",
+    "podman.sock",
 )  # fmt: skip
 _DIRECTORIES = (
-    "/run/containerd", "/run/crio", "/run/k3s", "/run/podman", "/var/lib/kubelet", "/var/lib/containerd",
+    "/run/containerd", "/run/crio", "/run/k3s", "/run/nri", "/run/podman", "/var/lib/kubelet", "/var/lib/containerd",
     "/var/lib/containers", "/var/lib/docker", "/run/docker", "/run/systemd", "/run/dbus", "/etc/kubernetes",
 )  # fmt: skip
 _SYSTEM = ("/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/root", "/sbin", "/sys", "/usr")
@@ -90,6 +91,8 @@ def in_use(host: Host, block: Path) -> str:
             return f"{path} holds a file system, mounted at {place}"
         if path in swaps:
             return f"{path} is swap"
+        if sysfs.matching(host.sys / "fs", f"btrfs/*/devices/{each.name}"):  # the mounts name only one disk of several
+            return f"{path} is a part of a btrfs that is mounted"
         holders = sysfs.entries(each / "holders")
         if holders:
             return f"{path} is a part of {holders[0].name}"

@@ -1,6 +1,5 @@
 """Names of devices: the same after a reboot, after a replug, and on every start. Pure."""
 
-import hashlib
 import re
 import zlib
 from collections import Counter
@@ -69,6 +68,8 @@ def copies(naming: Naming, units: Sequence[Unit], count: int) -> Iterator[tuple[
 
 
 def _gdp(unit: Unit, copy: int) -> str:
+    import hashlib  # loads OpenSSL, 4 MiB that only those pay who come from there
+
     text = f"{copy}{''.join(member.path for member in unit.members)}"
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 

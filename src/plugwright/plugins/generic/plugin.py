@@ -3,6 +3,7 @@
 What to look for is a selector's business, what a container gets `answers`', what is broken `checking`'s.
 """
 
+import asyncio
 import logging
 import stat
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -15,8 +16,7 @@ from plugwright.errors import PluginError
 from plugwright.model import Allocation, Device
 from plugwright.plugins.generic import answers, danger, device_info, ids
 from plugwright.plugins.generic.answers import Handing
-from plugwright.plugins.generic.checking import Checking
-from plugwright.plugins.generic.checks import Check
+from plugwright.plugins.generic.checking import Check, Checking
 from plugwright.plugins.generic.ids import Naming
 from plugwright.plugins.generic.units import Selector, Unit
 from plugwright.sdk import preference, sysfs, threads
@@ -75,6 +75,7 @@ class Generic(Plugin):
         self._seals: dict[str, object] = {}
         self._named: dict[str, str] = {}  # the CDI names of those that have one
         self._warned: set[str] = set()
+        self._looked = asyncio.Event()
 
     async def discover(self) -> AsyncIterator[list[Device]]:
         host, selector = self._around.host, self._options.selector
@@ -89,7 +90,9 @@ class Generic(Plugin):
                 await hotplug.change(directories)
 
     async def allocate(self, devices: Sequence[Device]) -> Allocation:
-        offered = {device.id: self._offered[device.id] for device in devices}
+        # A plugin that has just taken over from another is asked for what that one listed.
+        await self._looked.wait()
+        offered = {device.id: self._unit(device.id) for device in devices}
         units = list({unit.id: unit for unit in offered.values()}.values())
         for unit in units:
             self._check_again(unit)
@@ -110,6 +113,11 @@ class Generic(Plugin):
             wanted = min(size, len(chosen) + len(fresh))
             chosen = list(preference.fewest_numa_nodes([*chosen, *fresh], chosen, wanted))
         return chosen
+
+    def _unit(self, device_id: str) -> Unit:
+        if device_id not in self._offered:
+            raise PluginError(f"{device_id} of {self.resource} is not there any more")
+        return self._offered[device_id]
 
     def _look(self) -> tuple[list[Unit], list[Path]]:
         host, selector = self._around.host, self._options.selector
@@ -168,6 +176,7 @@ class Generic(Plugin):
         if options.catalog is not None:
             self._named = options.catalog.write(self._around.host, options.handing, units)
         self._offered = dict(ids.copies(options.naming, units, options.count))
+        self._looked.set()
         return [self._device(name, unit, checking) for name, unit in self._offered.items()]
 
     def _device(self, name: str, unit: Unit, checking: Checking) -> Device:

@@ -20,7 +20,9 @@ def check(text: str) -> None:
         raise InvalidValue(f"not a template: {text!r}: {error}; a brace itself is written twice") from error
     for name, extra in fields:
         if name is not None and (name not in FIELDS or extra):
-            raise InvalidValue(f"{text!r} has {{{name}}}, templates have {', '.join(FIELDS)}")
+            raise InvalidValue(
+                f"{text!r} has {{{name}}}, templates have {', '.join(FIELDS)}; a brace itself is written twice"
+            )
 
 
 def fill(text: str, facts: Mapping[str, str]) -> str:

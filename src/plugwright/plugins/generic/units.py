@@ -11,7 +11,7 @@ from plugwright.sdk import sysfs
 from plugwright.sdk.sysfs import Host, PciFunction
 from plugwright.sdk.uevents import Uevent
 
-__all__ = ["Member", "PciFilter", "Selector", "Unit", "function_behind", "matches", "matches_id", "pattern"]
+__all__ = ["Member", "PciFilter", "Selector", "Unit", "facts_of", "function_behind", "matches", "matches_id", "pattern"]
 
 _ESCAPED = re.compile(r"\\(.)")
 
@@ -86,6 +86,17 @@ class PciFilter:
             and matches(self.driver, function.driver)
             and matches(self.address, function.address)
         )
+
+
+def facts_of(unit: Unit) -> dict[str, str]:
+    paths = [member.path for member in unit.members]
+    return {
+        **unit.facts,
+        "id": unit.id,
+        "node": paths[0] if paths else "",
+        "nodes": ",".join(paths),
+        "numa": ",".join(map(str, unit.numa)),
+    }
 
 
 def function_behind(directory: Path) -> PciFunction | None:

@@ -55,9 +55,10 @@ class Answers:
                 parts.mount(Mount("/dev/null", f"{_MOUNTED}/{name}") for name in names)
             case Strategy.DEVICE_NODES:
                 # Where NVIDIA's runtime is there too, it must not add what was not asked for.
-                parts.env[_VISIBLE] = "void"
+                parts.env.setdefault(_VISIBLE, "void")
                 parts.node([*self.files.nodes(units), *self.files.feature_nodes(self.options.features)])
-                parts.mount(self.files.mounts())
+                if len(self.options.strategies) == 1:  # else the libraries come by the other way
+                    parts.mount(self.files.mounts())
             case Strategy.CDI_ANNOTATIONS:
                 parts.annotations |= self._annotation(units, [*self._cdi_names(units), *limits])
             case Strategy.CDI_CRI:

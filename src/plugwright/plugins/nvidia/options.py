@@ -8,7 +8,9 @@ from plugwright.plugins.nvidia.selection import Selection
 from plugwright.plugins.nvidia.sharing import Share
 from plugwright.plugins.nvidia.words import Ids, Strategy
 
-__all__ = ["Features", "Ids", "Options", "Places", "Strategy"]
+__all__ = ["PEER", "Features", "Ids", "Options", "Places", "Strategy"]
+
+PEER = "k8s.device-plugin.nvidia.com"  # the vendor in the CDI names of NVIDIA's plugin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +35,7 @@ class Places:
     sys: Path = Path("/sys")
     cdi: Path = Path("/var/run/cdi")
     libraries: tuple[str, ...] = ()  # where a container finds the driver's libraries; empty: where loaders look
-    vendor: str = "k8s.device-plugin.nvidia.com"  # of CDI names, as NVIDIA's plugin calls them
+    vendor: str = PEER  # of CDI names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ shared `isolation`'s, and what a container gets `answers`' work. This puts them 
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 
@@ -26,6 +27,8 @@ from plugwright.sdk.plugin import Plugin
 
 __all__ = ["Nvidia"]
 
+logger = logging.getLogger(__name__)
+
 
 class Nvidia(Plugin):
     """`watch` may be shared: the resources of one machine have one."""
@@ -39,6 +42,7 @@ class Nvidia(Plugin):
         self._specs = Specs(files)
         self._answers = Answers(options, files, self._specs)
         self._units: dict[str, Unit] = {}
+        self._reasons: dict[str, str] = {}  # why GPUs are unfit, as was last said
         self._preference = _Preferred()
         self._news = asyncio.Event()
         self._again: float | None = None
@@ -99,11 +103,22 @@ class Nvidia(Plugin):
         if not view.problem:
             self._write_specs(view)
         verdicts = {unit.gpu.uuid: self._verdict(view, unit) for unit in units}
+        if not view.problem:  # which was said once for all of them
+            self._say(verdicts)
         waits = [verdict.again or self.watch.pace.retry for verdict in verdicts.values() if verdict.reason]
         self._again = min(waits, default=None)
         self._units = {unit.id: unit for unit in units}
         contested = selection.overlaps(view.reading.gpus, self.watch.claims)
         return [self._device(unit, verdicts[unit.gpu.uuid].reason, contested) for unit in units]
+
+    def _say(self, verdicts: Mapping[str, Verdict]) -> None:
+        for uuid, verdict in sorted(verdicts.items()):
+            before, facts = self._reasons.get(uuid, ""), {"resource": self.resource, "gpu": uuid}
+            if verdict.reason and verdict.reason != before:
+                logger.warning("GPU is unfit", extra={**facts, "reason": verdict.reason})
+            elif before and not verdict.reason:
+                logger.info("GPU is fit again", extra=facts)
+        self._reasons = {uuid: verdict.reason for uuid, verdict in verdicts.items()}
 
     def _offered(self, view: View) -> list[Unit]:
         whole = selection.chosen(view.reading.gpus, self.options.selection)

@@ -28,6 +28,7 @@ _PLACES = (
 _UNSUPPORTED = (3, 13, 25)  # NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH
 _NOT_THERE = (2, 6)  # INVALID_ARGUMENT, NOT_FOUND
 _GONE = (1, 9, 12, 18)  # UNINITIALIZED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, LIB_RM_VERSION_MISMATCH
+_UNLOADED = (9, 12)  # of those, the ones that say more than "not now"
 _LOST = (6, 15, 16, 28)  # NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND
 _TIMEOUT = 10
 
@@ -72,7 +73,8 @@ class Library:
             nvml.nvmlInit()
         except (nvml.NVMLError, OSError) as error:
             self._unload(nvml)
-            raise DriverGone(f"no NVIDIA driver: {error}", unloaded=True) from error
+            unloaded = getattr(error, "value", _UNLOADED[0]) in _UNLOADED
+            raise DriverGone(f"no NVIDIA driver: {error}", unloaded) from error
         self._holders += 1
 
     def _end(self) -> None:

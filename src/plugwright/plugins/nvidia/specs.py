@@ -12,7 +12,7 @@ from plugwright.model import Allocation
 from plugwright.plugins.nvidia import sharing
 from plugwright.plugins.nvidia.files import Files
 from plugwright.plugins.nvidia.gpus import Gpu
-from plugwright.plugins.nvidia.options import Features
+from plugwright.plugins.nvidia.options import PEER, Features
 from plugwright.plugins.nvidia.sharing import Unit
 from plugwright.sdk import cdi
 
@@ -35,7 +35,7 @@ class Specs:
         """Makes the files say what the machine has; a file that is right already is left alone."""
         devices = [device for gpu in gpus for unit in _units(gpu) for device in self._devices(unit)]
         if devices:
-            self._directory.write(cdi.Spec(self._kind("gpu"), devices, self._for_all()))
+            self._put(cdi.Spec(self._kind("gpu"), devices, self._for_all()))
         else:  # the last one is gone, and a spec without any cannot be
             self._directory.file(self._kind("gpu")).unlink(missing_ok=True)
         for name in _CLASSES:
@@ -76,7 +76,7 @@ class Specs:
         nodes = self._files.nodes_for(name)
         if nodes:
             edits = cdi.edits_of(Allocation(nodes=nodes))
-            self._directory.write(cdi.Spec(self._kind(name), [cdi.Device("all", edits)]))
+            self._put(cdi.Spec(self._kind(name), [cdi.Device("all", edits)]))
 
     def _write_channels(self, features: Features) -> None:
         devices = []
@@ -85,7 +85,15 @@ class Specs:
             if nodes:
                 devices.append(cdi.Device(str(channel), cdi.edits_of(Allocation(nodes=nodes))))
         if devices:
-            self._directory.write(cdi.Spec(self._kind("imex-channel"), devices))
+            self._put(cdi.Spec(self._kind("imex-channel"), devices))
+
+    def _put(self, spec: cdi.Spec) -> None:
+        """NVIDIA's plugin leaves its files behind, and a name that two files have is unusable in both."""
+        self._directory.write(spec)
+        left = self._files.places.cdi / f"{spec.kind.replace('/', '-')}.json"
+        if self._vendor == PEER and left.exists():
+            logger.warning("CDI spec of NVIDIA's plugin replaced by ours", extra={"file": str(left)})
+            left.unlink(missing_ok=True)
 
     def _kind(self, of: str) -> str:
         return f"{self._vendor}/{of}"

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
-from plugwright.plugins.nvidia import health
+from plugwright.plugins.nvidia import health, news
 from plugwright.plugins.nvidia.ears import Ear
 from plugwright.plugins.nvidia.gpus import Driver, DriverGone, Event, EventKind, Facts, Reading
 from plugwright.plugins.nvidia.health import Incident
@@ -149,6 +149,8 @@ class Watch:
             logger.error("GPUs that do not even tell their UUID", extra={"count": reading.unread})
         if reading.driver != before.driver:
             logger.info("NVIDIA driver", extra={"version": reading.driver, "gpus": len(reading.gpus)})
+        for text, facts in news.changes(before, reading):
+            logger.warning(text, extra=facts)
 
     def _show(self, view: View) -> None:
         if self.view is not None and self.view.problem != view.problem:
@@ -190,8 +192,9 @@ class Watch:
     def heard(self, ear: Ear, event: Event) -> None:
         if ear.left or self.view is None:
             return
-        if event.kind is EventKind.XID and event.gpu:
+        if event.kind is EventKind.XID:
             logger.warning("Xid", extra={"gpu": event.gpu, "xid": event.xid, "gpu_instance": event.gpu_instance})
+        if event.kind is EventKind.XID and event.gpu:  # one that no longer tells its name is found by the look
             incidents = health.after_xid(self.view.incidents.get(event.gpu, ()), event.xid, self.clock())
             self._show(replace(self.view, incidents={**self.view.incidents, event.gpu: incidents}))
         self.look()
