@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import http.client
 import json
+import signal
 import ssl
 import subprocess
 import sys
@@ -198,7 +199,9 @@ async def _serve(nodes: int, directory: Path) -> None:
         config = uvicorn.Config(cluster.application, port=0, log_level="error", lifespan="off")
         config.ssl_certfile, config.ssl_keyfile = str(made.certificate), str(made.key)
         server = uvicorn.Server(config)
-        serving = asyncio.create_task(server.serve())
+        # Not uvicorn's own way with signals: it ends the process before the cluster has cleared up.
+        serving = asyncio.create_task(server._serve())
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.handle_exit, signal.SIGTERM, None)
         while not server.started:
             await asyncio.sleep(0.01)
         print(server.servers[0].sockets[0].getsockname()[1], flush=True)

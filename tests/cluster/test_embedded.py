@@ -12,6 +12,7 @@ from plugwright.cluster.api.errors import Refused
 from plugwright.cluster.api.kinds import NODES
 from plugwright.cluster.api.writing import Place
 from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster, mock_gpus
+from plugwright.cluster.nodestatus import Shape
 from plugwright.cluster.store import Object
 from plugwright.errors import ConfigError, PluginError
 from plugwright.kubelet import KubeletSettings, Timing
@@ -137,6 +138,35 @@ async def test_a_pod_that_the_plugin_refuses_has_failed_for_good() -> None:
         plugin.refuses = False
         lab.create("q", {"example.com/moody": "2"})
         await lab.phase("q")
+
+
+@pytest.mark.parametrize(
+    ("asked", "spec", "reason", "message"),
+    [
+        ({"cpu": "100"}, {}, "OutOfcpu", "resource: cpu, requested: 100000, used: 0, capacity: 16000"),
+        ({"memory": "1Ti"}, {}, "OutOfmemory", "requested: 1099511627776, used: 0, capacity: 68719476736"),
+        ({"mock/gpu": "11"}, {}, "UnexpectedAdmissionError", "Requested: 11, Available: 10, which is unexpected"),
+        ({}, {"nodeSelector": {"a": "b"}}, "NodeAffinity", "Predicate NodeAffinity failed"),
+    ],
+)
+async def test_a_pod_that_names_its_node_is_looked_at_there(
+    asked: dict[str, str], spec: dict[str, object], reason: str, message: str
+) -> None:
+    async with embedded() as lab:
+        await lab.offered()
+        lab.create("p", asked, nodeName="node-1", **spec)
+        status = await lab.phase("p", "Failed")
+        assert status["reason"] == reason
+        assert message in status["message"]
+        assert lab.events("p") == [(reason, status["message"].removeprefix("Pod was rejected: "))]
+
+
+async def test_a_node_takes_no_more_pods_than_it_may() -> None:
+    async with embedded(shape=Shape(pods=1)) as lab:
+        lab.create("p", nodeName="node-1")
+        await lab.phase("p")
+        lab.create("q", nodeName="node-1")
+        assert (await lab.phase("q", "Failed"))["reason"] == "OutOfpods"
 
 
 async def test_a_pod_whose_plugin_hangs_can_be_deleted_and_the_next_is_admitted() -> None:

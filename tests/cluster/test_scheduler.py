@@ -140,6 +140,18 @@ async def test_what_is_said_again_is_counted() -> None:
         assert counts[one] == 2
 
 
+async def test_a_pod_that_waits_for_another_reason_now_says_so() -> None:
+    async with scheduling(Lab()) as lab:
+        lab.node("n1")
+        lab.pod("p", {"mock/gpu": "3"})
+        await lab.refused("p", "1 Insufficient mock/gpu")
+        cordoned = {"unschedulable": True}
+        lab.writer.change(
+            Place(NODES, "", "n1"), lambda node: {**node, "spec": {**node["spec"], **cordoned}}, "kubectl"
+        )
+        await lab.refused("p", "1 node(s) were unschedulable")
+
+
 async def test_pods_that_were_there_before_the_scheduler_count() -> None:
     lab = Lab()
     lab.node("n1")

@@ -112,6 +112,7 @@ STEPS: list[Step] = [
     k("wait --for=condition=Ready pod/good --timeout=60s"),
     k("get pods"),
     k("get pods -o wide"),
+    k("get pod good --watch --output-watch-events --request-timeout=1s"),
     k("get pods -l app=x --show-labels"),
     k("get pods -l app!=x"),
     k("get pods --field-selector=status.phase=Running -o name"),

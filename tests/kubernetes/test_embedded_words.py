@@ -5,12 +5,14 @@ Ages, ids and addresses aside, and what a real runtime adds: its images, volumes
 
 import asyncio
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from tests.cluster.embedding import Lab, embedded
 from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.components import NODE
 from tests.kubernetes.images import BUSYBOX
 from tests.kubernetes.node import Node
 from tests.kubernetes.pods import Pods
@@ -45,14 +47,24 @@ PLAYED = {  # with the phase that each comes to
     "bad": (pod("bad", container(command=["sh", "-c", "exit 3"]), **NEVER), "Failed"),
     "many": (pod("many", container(mock_gpu="20")), "Pending"),
     "full": (pod("full", container(mock_gpu="9")), "Pending"),
+    "crowded": (pod("crowded", container(mock_gpu="11"), nodeName="NODE"), "Failed"),
+    "huge": (pod("huge", container(cpu="1000"), nodeName="NODE"), "Failed"),
+    "unknown": (pod("unknown", container(nobody_has="1"), nodeName="NODE"), "Running"),
+    "misplaced": (pod("misplaced", container(), nodeName="NODE", nodeSelector={"a": "b"}), "Failed"),
     "elsewhere": (pod("elsewhere", container(), nodeSelector={"a": "b"}), "Pending"),
 }
+
+
+def on(played: Object, node: str) -> Object:
+    """The pod, with the node's name where it names one."""
+    return dict(json.loads(json.dumps(played).replace("NODE", node)))
 
 
 def seen(found: Object, events: Iterable[Object]) -> Seen:
     status = found["status"]
     return {
         "phase": status["phase"],
+        "why": (status.get("reason"), re.sub(r"capacity: \d+$", "capacity: N", status.get("message", ""))),
         "conditions": [_condition(each) for each in status.get("conditions") or ()],
         "containers": [_container(each) for each in status.get("containerStatuses") or ()],
         "inits": [_container(each) for each in status.get("initContainerStatuses") or ()],
@@ -79,7 +91,7 @@ def _container(status: Object) -> Seen:
 
 def _event(event: Object) -> tuple[str, ...]:
     place = event["involvedObject"].get("fieldPath", "")
-    message = event["message"].replace("node-1", "node")
+    message = re.sub(r"capacity: \d+$", "capacity: N", event["message"].replace("node-1", "node"))
     return event["reason"], event["type"], message, event["reportingComponent"], place
 
 
@@ -87,7 +99,8 @@ def _settled(found: Seen, phase: str) -> bool:
     if found["phase"] != phase:
         return False
     starts = sum(event[0] == "Started" for event in found["events"])
-    return bool(found["conditions"]) and starts == len(found["containers"]) + len(found["inits"])
+    told = found["conditions"] or (found["phase"] == "Failed" and found["events"])
+    return bool(told) and starts == len(found["containers"]) + len(found["inits"])
 
 
 def play_to_the_real_one(cluster: Cluster) -> dict[str, Seen]:
@@ -96,7 +109,7 @@ def play_to_the_real_one(cluster: Cluster) -> dict[str, Seen]:
         return {each["metadata"]["name"]: seen(each, events) for each in cluster.kubectl.every("pods")}
 
     for played, phase in PLAYED.values():
-        cluster.kubectl.create(played)
+        cluster.kubectl.create(on(played, NODE))
         name = played["metadata"]["name"]
         until(f"{name} is {phase}", lambda: _settled(look()[name], phase), last=lambda: look()[name])  # noqa: B023
     until("those that ended have given up their sandbox", lambda: _are_down(look()["done"], look()["bad"]))
@@ -116,7 +129,7 @@ async def play_to_ours() -> dict[str, Seen]:
         await lab.offered()
         for played, phase in PLAYED.values():
             name = played["metadata"]["name"]
-            lab.writer.create(Place(PODS, "default", name), json.loads(json.dumps(played)), "test")
+            lab.writer.create(Place(PODS, "default", name), on(played, "node-1"), "test")
             await lab.cluster.until(lambda: _settled(look(lab)[name], phase))  # noqa: B023
         return look(lab)
 

@@ -28,7 +28,6 @@ __all__ = ["Facts", "Place", "place", "write_privately"]
 _LOCK, _FACTS, _ACCESS = "lock", "up.json", "access.json"
 _OURS = {_LOCK, _FACTS, _ACCESS, "objects.db", "up.log", "kubeconfig"}  # one of them, and it is a cluster's directory
 _LONGEST_SOCKET = len("/node-10000.sock")
-_SCRATCH, _SHARED_MEMORY = "pw-", "/dev/shm"  # what the cluster calls the directory of nodes that are not kept
 _LOOK = 0.02
 
 
@@ -164,8 +163,6 @@ class Place:
 
     def _clear(self) -> None:
         """What a cluster that was killed has left: of a temporary one everything."""
-        for scratch in _scratch(self._read() or {}):
-            shutil.rmtree(scratch, ignore_errors=True)
         (self.directory / _FACTS).unlink(missing_ok=True)
         for left in () if self.kept else self.directory.iterdir():
             if left.is_dir() and not left.is_symlink():
@@ -213,14 +210,6 @@ def _check_private(directory: Path) -> None:
     """The default place is where others may write: what is there must be ours alone."""
     if not _is_ours(directory) or stat.S_IMODE(directory.lstat().st_mode) & 0o077:
         raise ConfigError(f"{directory} is not a directory of yours alone (mode 0700); choose one with --state")
-
-
-def _scratch(facts: Mapping[str, Any]) -> set[Path]:
-    """The directories that a cluster made for its nodes elsewhere, as its facts say; nothing that is not ours."""
-    places = {Path(_SHARED_MEMORY), Path(tempfile.gettempdir())}
-    kubelets = [Path(each["kubelet_dir"]) for each in facts.get("nodes", {}).values()]
-    above = {each for kubelet in kubelets for each in kubelet.parents if each.parent in places}
-    return {each for each in above if each.name.startswith(_SCRATCH) and _is_ours(each)}
 
 
 def _is_ours(directory: Path) -> bool:

@@ -173,7 +173,7 @@ def _conditions(stored: Object, pod: Pod, made: Object, now: str) -> Iterator[Ob
     before = {each["type"]: each for each in (stored.get("status") or {}).get("conditions") or ()}
     for kind, status, reason, message in _truths(pod, made):
         known = before.get(kind) or {}
-        since = known["lastTransitionTime"] if known.get("status") == status else now
+        since = known.get("lastTransitionTime", now) if known.get("status") == status else now
         condition: Object = {
             "type": kind,
             "observedGeneration": _generation(stored),
@@ -185,7 +185,7 @@ def _conditions(stored: Object, pod: Pod, made: Object, now: str) -> Iterator[Ob
     yield from (each for kind, each in before.items() if kind not in _KNOWN)
 
 
-_KNOWN = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
+_KNOWN = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 
 
 def _truths(pod: Pod, made: Object) -> Iterator[tuple[str, str, str, str]]:
@@ -206,6 +206,7 @@ def _truths(pod: Pod, made: Object) -> Iterator[tuple[str, str, str, str]]:
             yield kind, "False", "ContainersNotReady", unready_text
         else:
             yield kind, "True", "", ""
+    yield "PodScheduled", "True", "", ""  # also for a pod that named its node itself
 
 
 def _generation(stored: Object) -> int:

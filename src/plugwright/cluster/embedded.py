@@ -15,9 +15,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from plugwright.cluster import clock
+from plugwright.cluster import clock, scratch
 from plugwright.cluster.access import Access
 from plugwright.cluster.agent import NodeAgent, NodeSettings
 from plugwright.cluster.api import app
@@ -43,7 +42,6 @@ from plugwright.sdk.settings import Settings
 __all__ = ["ClusterOptions", "EmbeddedCluster", "mock_gpus"]
 
 _NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
-_SHARED_MEMORY = "/dev/shm"
 _LONGEST_SOCKET = 72  # from a node's directory on: device-plugins/ and the name of a plugin's socket
 
 
@@ -163,19 +161,19 @@ class EmbeddedCluster:
     def _open(self, stack: AsyncExitStack) -> Path:
         """The store, and where the nodes have their directories."""
         state = self.options.state
-        short = Path(stack.enter_context(TemporaryDirectory(prefix="pw-", dir=_memory())))
         database = Database(state / "objects.db") if state else None
         if database:
             stack.callback(database.close)
         self.store = Store(database)
         self.writer = Writer(self.store, self.options.now)
         if state is None:
-            return short
+            return stack.enter_context(scratch.directory(scratch.place()))
+        nodes = state.absolute() / "nodes"
         try:
-            (state / "nodes").mkdir(mode=0o700, parents=True, exist_ok=True)
+            nodes.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"cannot use {state}: {error.strerror}") from error
-        return _reached(state.absolute() / "nodes", short)
+        return nodes if _has_room(nodes) else _linked(nodes, stack.enter_context(scratch.directory(scratch.place())))
 
     def _make_namespaces(self) -> None:
         for name in _NAMESPACES:
@@ -233,15 +231,12 @@ def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
         task.cancel()
 
 
-def _memory() -> str | None:
-    """What does not outlive the cluster need not reach a disk: there every allocation would wait for it."""
-    return _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK | os.X_OK) else None
+def _has_room(directory: Path) -> bool:
+    """Whether the paths of sockets in it are short enough."""
+    return len(os.fsencode(directory)) + len("/node-1000/") + _LONGEST_SOCKET <= SOCKET_PATH_LIMIT
 
 
-def _reached(directory: Path, short: Path) -> Path:
-    """A short link to it, where the paths of sockets in it would be too long."""
-    if len(os.fsencode(directory)) + len("/node-1000/") + _LONGEST_SOCKET <= SOCKET_PATH_LIMIT:
-        return directory
+def _linked(directory: Path, short: Path) -> Path:
     link = short / "nodes"
     link.symlink_to(directory, target_is_directory=True)
     return link

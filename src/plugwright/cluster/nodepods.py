@@ -7,9 +7,14 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Iterable
 
+from plugwright.cluster import predicates
 from plugwright.cluster.access import MALFORMED
+from plugwright.cluster.api.kinds import NODES
 from plugwright.cluster.podlife import PodLife, Quarters
-from plugwright.cluster.store import Object
+from plugwright.cluster.predicates import Rejection
+from plugwright.cluster.scheduling import Room
+from plugwright.cluster.store import Key, Object
+from plugwright.errors import KubeletError
 
 __all__ = ["NodePods"]
 
@@ -69,9 +74,26 @@ class NodePods:
         if before is not None:
             await asyncio.wait([before])
         try:
-            await life.live()
+            if rejected := self._rejection(life):
+                life.refuse(*rejected)
+            else:
+                await life.live()
+        except KubeletError:
+            return  # the node is being stopped: the pod is looked at again when it is back
         except MALFORMED as error:
             logger.warning("a pod cannot be run as it is written", extra={"pod": life.name, "error": repr(error)})
+            life.refuse("UnexpectedAdmissionError", f"Pod was rejected: it cannot be read: {error!r}")
+
+    def _rejection(self, life: PodLife) -> Rejection | None:
+        quarters = self._quarters
+        node = quarters.access.store.get(Key(NODES.qualified, "", quarters.identity.name))
+        if node is None:
+            return None
+        room = Room.of(node)
+        for each in self._lives.values():
+            if each.is_active:
+                room.take(each.asked)
+        return predicates.rejection(life.asked, room, quarters.kubelet.node())
 
     def _add(self, stored: Object) -> PodLife:
         life = PodLife(self._quarters, stored, self._address(stored))

@@ -7,8 +7,9 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 
-from plugwright.cluster import admitted
+from plugwright.cluster import admitted, scheduling
 from plugwright.cluster.access import Access
 from plugwright.cluster.admitted import Facts
 from plugwright.cluster.api.errors import Refused
@@ -17,6 +18,7 @@ from plugwright.cluster.api.writing import Deletion, Place
 from plugwright.cluster.containerlogs import ContainerLogs
 from plugwright.cluster.events import Happening, Recorder
 from plugwright.cluster.nodestatus import Identity
+from plugwright.cluster.scheduling import Wish
 from plugwright.cluster.store import Object
 from plugwright.errors import ClusterError, ContainerWaiting, InvalidPod, KubeletError, PodRefused
 from plugwright.kubelet import ContainerKind, Kubelet, Phase, Pod, pods, processes
@@ -27,6 +29,7 @@ from plugwright.kubelet.trace import State
 __all__ = ["PodLife", "Quarters", "Runtime"]
 
 _MANAGER = "kubelet"
+_OVER = (Phase.SUCCEEDED, Phase.FAILED)
 _PREFIX = "Pod was rejected: "  # in the status, not in the event
 
 
@@ -67,6 +70,15 @@ class PodLife:
         return str(self.stored["metadata"]["uid"])
 
     @property
+    def is_active(self) -> bool:
+        """Whether it holds what it asked for."""
+        return self.pod is not None and self.pod.phase not in _OVER
+
+    @cached_property
+    def asked(self) -> Wish:
+        return scheduling.wish(self.stored)
+
+    @property
     def name(self) -> str:
         return f"{self._namespace}/{self._name}"
 
@@ -78,10 +90,10 @@ class PodLife:
         try:
             self.pod = await self._quarters.kubelet.admit(pods.read(self.stored))
         except PodRefused as error:
-            self._refuse(error.reason, error.message)
+            self.refuse(error.reason, error.message)
             return
         except InvalidPod as error:
-            self._refuse("UnexpectedAdmissionError", f"{_PREFIX}{error}")
+            self.refuse("UnexpectedAdmissionError", f"{_PREFIX}{error}")
             return
         except KubeletError:
             return  # the node is being stopped: the pod is looked at again when it is back
@@ -128,7 +140,7 @@ class PodLife:
             return
         if self.pod.phase is Phase.FAILED and self.pod.reason:
             if self.stored.get("status", {}).get("phase") != "Failed":
-                self._refuse(self.pod.reason, self.pod.message)
+                self.refuse(self.pod.reason, self.pod.message)
         else:
             self._write(self._status)
 
@@ -196,7 +208,8 @@ class PodLife:
         told = Happening(happening.reason, happening.message, happening.type, path)
         self._quarters.recorder.tell(self.stored, told)
 
-    def _refuse(self, reason: str, message: str) -> None:
+    def refuse(self, reason: str, message: str) -> None:
+        """It is not admitted, and has failed for good."""
         self._quarters.recorder.tell(self.stored, Happening(reason, message.removeprefix(_PREFIX), "Warning"))
         self._write(lambda stored: admitted.refused(stored, reason, message, self._quarters.access.stamp()))
 

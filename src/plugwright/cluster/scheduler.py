@@ -105,9 +105,9 @@ class Scheduler:
                 if bound.node == name:
                     room.take(bound.asked)
         self._rooms[name] = room
-        if before is None:
-            self._again(list(self._waiting))
-        elif not room.resembles(before):
+        if before is None or (before.labels, before.taints) != (room.labels, room.taints):
+            self._again(list(self._waiting))  # why they wait may be another reason now
+        elif before.allocatable != room.allocatable:
             self._again(self._fitting(room))
 
     def _note_pod(self, key: Key, pod: Object) -> None:

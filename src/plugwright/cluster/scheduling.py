@@ -68,11 +68,6 @@ class Room:
         allocatable = _amounts(status.get("allocatable") or {})
         return cls(name, labels, _taints(spec, status), allocatable, order=natural_order(name))
 
-    def resembles(self, other: "Room") -> bool:
-        """Whether both take the same pods, as far as the node itself says."""
-        mine, theirs = (self.labels, self.taints, self.allocatable), (other.labels, other.taints, other.allocatable)
-        return mine == theirs
-
     def take(self, asked: Wish, sign: int = 1) -> None:
         """A pod comes, or with `sign` -1 goes."""
         for resource, amount in asked.requests.items():

@@ -1,8 +1,10 @@
 """What clients read: objects, lists in pieces, tables, metadata, logs."""
 
+import httpx2
 import pytest
-from tests.cluster.api.serving import Api, container, pod
+from tests.cluster.api.serving import TOKEN, Api, container, furnished, pod, server
 
+from plugwright.cluster.api.app import application
 from plugwright.cluster.api.kinds import PODS
 from plugwright.cluster.api.writing import Place, Writer
 from plugwright.cluster.store import Store
@@ -72,6 +74,26 @@ async def test_pieces_of_a_list_show_one_moment(api: Api) -> None:
 async def test_a_continue_token_that_nobody_gave_out(api: Api) -> None:
     for token in ("x", "AAAA", "bnVsbA", "%00"):
         assert (await api("GET", f"{PODS_PATH}?continue={token}")).code == 400
+
+
+async def test_a_list_of_a_very_moment(api: Api, store: Store) -> None:
+    await make(api, "a")
+    moment = store.revision
+    await make(api, "b")
+    exact = await api("GET", f"{PODS_PATH}?resourceVersion={moment}&resourceVersionMatch=Exact")
+    newer = await api("GET", f"{PODS_PATH}?resourceVersion={moment}&resourceVersionMatch=NotOlderThan")
+    assert (exact.names, newer.names) == (["a"], ["a", "b"])
+    gone = await api("GET", f"{PODS_PATH}?resourceVersion=1&resourceVersionMatch=Exact")
+    assert gone.names == []
+
+
+async def test_a_moment_that_is_forgotten_is_expired() -> None:
+    store = furnished(Store(kept=2))
+    transport = httpx2.ASGITransport(application(server(store)))
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    async with httpx2.AsyncClient(transport=transport, base_url="http://test", headers=headers) as client:
+        answer = await Api(client)("GET", f"{PODS_PATH}?resourceVersion=1&resourceVersionMatch=Exact")
+    assert (answer.code, answer.reason) == (410, "Expired")
 
 
 async def test_a_version_from_the_future_is_told_as_such(api: Api) -> None:

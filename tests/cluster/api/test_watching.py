@@ -170,6 +170,16 @@ async def test_a_client_that_stops_reading_holds_no_more_than_the_history(over_h
     assert told == [("ADDED", f"m-{number}") for number in range(100)]
 
 
+async def test_a_client_that_goes_away_leaves_no_watcher_behind(over_http: Api, store: Store) -> None:
+    before = len(asyncio.all_tasks())
+    for _ in range(5):
+        async with follow(over_http, f"resourceVersion={store.revision}"):
+            assert len(asyncio.all_tasks()) > before
+    async with asyncio.timeout(20):
+        while len(asyncio.all_tasks()) > before:
+            await asyncio.sleep(0.01)
+
+
 async def test_a_server_started_anew_goes_on_where_the_watch_was(tmp_path: Path) -> None:
     database = Database(tmp_path / "state.db")
     store = furnished(Store(database))

@@ -43,7 +43,7 @@ class Changer:
             raise requests.not_allowed()
         content, warnings = requests.checked(target.kind, content, requests.validation(request))
         created = self._for(request).create(_place(target), content, requests.manager(request))
-        return self._written(request, target, created, warnings, 201)
+        return self._written(request, target, created, warnings)
 
     async def put(self, request: Request, target: Target) -> Response:
         place = _named(target)
@@ -116,10 +116,9 @@ class Changer:
         """The writer, or the one that only pretends."""
         return self._rehearsing if requests.is_dry(request.query_params, content) else self._writer
 
-    def _written(
-        self, request: Request, target: Target, found: Object, warnings: list[str], code: int = 200
-    ) -> Response:
+    def _written(self, request: Request, target: Target, found: Object, warnings: list[str]) -> Response:
         shown = answers.shown(request, target.kind, self._now)(found)
+        code = 201 if request.method == "POST" else 200
         return answers.with_warnings(answers.json(shown, code), warnings)
 
 

@@ -4,11 +4,12 @@ Only what changes a value becomes its owner. Lists are owned whole, but for cond
 told apart by their type.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 from plugwright.cluster.store import Object
 
-__all__ = ["recorded"]
+__all__ = ["Author", "recorded"]
 
 _KEYED = {"conditions": "type", "addresses": "type"}
 _UNOWNED = frozenset({"apiVersion", "kind"})
@@ -16,8 +17,17 @@ _SYSTEM = frozenset({"creationTimestamp", "generation", "managedFields", "name",
 _Fields = dict[str, Any]  # type: ignore[explicit-any,unused-ignore]
 
 
-def recorded(before: Object | None, after: Object, manager: str, subresource: str, now: str) -> list[Object]:
-    """The entries after a write: its fields belong to `manager`, and to nobody else any more."""
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who writes, which part of the object, and when."""
+
+    manager: str
+    subresource: str
+    time: str
+
+
+def recorded(before: Object | None, after: Object, author: Author) -> list[Object]:
+    """The entries after a write: its fields belong to the author, and to nobody else any more."""
     entries = list(((before or {}).get("metadata") or {}).get("managedFields") or [])
     fields = _changed(_owned(before or {}), _owned(after))
     if not fields:
@@ -25,19 +35,19 @@ def recorded(before: Object | None, after: Object, manager: str, subresource: st
     kept = []
     own: _Fields = fields
     for entry in entries:
-        if entry["manager"] == manager and entry.get("subresource", "") == subresource:
+        if (entry["manager"], entry.get("subresource", "")) == (author.manager, author.subresource):
             own = _united(entry["fieldsV1"], fields)
         elif rest := _without(entry["fieldsV1"], fields):
             kept.append({**entry, "fieldsV1": rest})
     entry = {
-        "manager": manager,
+        "manager": author.manager,
         "operation": "Update",
         "apiVersion": after.get("apiVersion", "v1"),
-        "time": now,
+        "time": author.time,
         "fieldsType": "FieldsV1",
         "fieldsV1": own,
     }
-    return [*kept, {**entry, "subresource": subresource} if subresource else entry]
+    return [*kept, {**entry, "subresource": author.subresource} if author.subresource else entry]
 
 
 def _owned(content: Object) -> Object:

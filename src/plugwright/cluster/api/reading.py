@@ -42,8 +42,7 @@ class Reader:
     def _list(self, request: Request, target: Target) -> Response:
         query = request.query_params
         token = pages.read(query["continue"]) if query.get("continue") else None
-        revision = token.rv if token else self._store.revision
-        self._check_revision(query)
+        revision = token.rv if token else self._revision(query)
         chosen = selector(query)
         items = [each for each in self._store.at(revision, target.kind.qualified, target.namespace) if chosen(each)]
         page = pages.cut(items, token, requests.number(query, "limit") or None)
@@ -70,13 +69,14 @@ class Reader:
             }
         return answers.whole(target.kind, page.items, metadata)
 
-    def _check_revision(self, query: Mapping[str, str]) -> None:
-        """A list that is no older than the client asks for is always served: there is but one copy."""
-        wanted = requests.number(query, "resourceVersion") or 0
-        if wanted > self._store.revision:
-            text = f"Too large resource version: {wanted}, current: {self._store.revision}"
+    def _revision(self, query: Mapping[str, str]) -> int:
+        """The moment to list: now, which is no older than any that a client asks for, unless it wants a very one."""
+        wanted, now = requests.number(query, "resourceVersion") or 0, self._store.revision
+        if wanted > now:
+            text = f"Too large resource version: {wanted}, current: {now}"
             cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
             raise Refused(504, "Timeout", text, {"causes": [cause], "retryAfterSeconds": 1})
+        return wanted if wanted and query.get("resourceVersionMatch") == "Exact" else now
 
     def _watch(self, request: Request, target: Target) -> Response:
         query = request.query_params

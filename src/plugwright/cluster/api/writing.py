@@ -135,8 +135,8 @@ class Writer:
         return stored
 
     def _record(self, before: Object | None, after: Object, manager: str, subresource: str) -> None:
-        entries = managed.recorded(before, after, manager, subresource, clock.stamp(self._now()))
-        after["metadata"]["managedFields"] = entries
+        author = managed.Author(manager, subresource, clock.stamp(self._now()))
+        after["metadata"]["managedFields"] = managed.recorded(before, after, author)
 
     def _free_name(self, place: Place, prefix: str) -> str:
         for _ in range(_TRIES):
