@@ -63,6 +63,7 @@ def cli() -> None:
 def main() -> None:
     if sys.argv[1:2] == ["run"]:
         leave_out_archives()
+        _put_off_messages()
         if not _asks_for_http():
             leave_out_ssl()
     try:
@@ -91,6 +92,12 @@ def leave_out_archives() -> None:
     """ctypes' way to find libraries loads shutil, and shutil what unpacks archives where it can: nobody does here."""
     for name in ("bz2", "lzma"):
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
+
+
+def _put_off_messages() -> None:
+    from plugwright.protocol import unused  # other commands need no protobuf
+
+    unused.put_off()
 
 
 def _asks_for_http() -> bool:
