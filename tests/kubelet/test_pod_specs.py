@@ -180,3 +180,9 @@ async def test_a_fraction_and_a_request_that_differs_are_admitted_and_said(node:
             ("10.4", "must be an integer"),
             ("10.4", f"must be equal to {TAPE} limit of 1500m"),
         ]
+
+
+def test_a_variable_from_elsewhere_hides_nothing_that_a_plugin_sets() -> None:
+    env = [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]
+    pod = read({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "env": env}]}})
+    assert pod.containers[0].env == {"A": "1"}

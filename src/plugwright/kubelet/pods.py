@@ -172,7 +172,8 @@ def _check_names(containers: Sequence[ContainerSpec]) -> None:
 
 def _env(document: object, name: str) -> Mapping[str, str]:
     entries = [_mapping(each, f"an env of {name}") for each in _list(document, f"{name}.env")]
-    return {_text(each, "name"): _text(each, "value") for each in entries}
+    # What comes from elsewhere (valueFrom) is not known here, and hides nothing that a plugin sets.
+    return {_text(each, "name"): _text(each, "value") for each in entries if not each.get("valueFrom")}
 
 
 def _quantities(document: object, name: str) -> Mapping[str, str]:
