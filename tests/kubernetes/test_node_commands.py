@@ -41,6 +41,7 @@ WHEN_FORGOTTEN = [  # five minutes on a real node: only where somebody has the t
 LONG = os.environ.get("PLUGWRIGHT_KUBERNETES_LONG") == "1"
 LIMIT = 600
 PATIENCE = re.compile(r"\d+(?= s\b)")
+KNOWN = re.compile(r"(?<=it has: )[^\\\"]*")  # also what other tests have left
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT[\d:]+Z")
 
 Run = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
@@ -68,7 +69,7 @@ class Site:
         done = self._run(*(self.node if word == "NODE" else word for word in command))
         facts = _ours(json.loads(done.stdout)) if done.stdout else done.stderr
         said = f"{json.dumps(facts, indent=1)} [{done.returncode}]".replace(EMULATED, NODE)
-        return MOMENT.sub("TIME", PATIENCE.sub("9", said))
+        return KNOWN.sub("…", MOMENT.sub("TIME", PATIENCE.sub("9", said)))
 
     def _run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         return self.run([sys.executable, "-m", "plugwright", "node", *arguments, "--output=json"])
