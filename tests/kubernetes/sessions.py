@@ -73,7 +73,7 @@ _NOTHING = json.dumps({"apiVersion": "v1", "kind": "Nothing", "metadata": {"name
 _RUNTIME = r"(Container|Image) ID:|Mounts:|Volumes:|kube-api-access|Type: +Projected|TokenExp|ConfigMapName|Optional:"
 _RUNTIME += r"|DownwardAPI|MissingClusterDNS"
 _MACHINE = r"^ +(cpu|memory|ephemeral-storage):|OS Image:|Container Runtime Version:|PodCIDRs?:"
-_MACHINE += "|NodeReady "  # an event of a kubelet that was slow
+_MACHINE += r"|^ +(Normal|Warning) .* kubelet "  # how often it was started is up to the tests before
 
 STEPS: list[Step] = [
     k("create namespace session"),

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-import pytest
 from tests.cluster.embedding import Lab, embedded
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.components import NODE
@@ -69,7 +68,7 @@ def seen(found: Object, events: Iterable[Object]) -> Seen:
         "containers": [_container(each) for each in status.get("containerStatuses") or ()],
         "inits": [_container(each) for each in status.get("initContainerStatuses") or ()],
         "events": sorted(
-            {_event(each) for each in events if each["involvedObject"]["name"] == found["metadata"]["name"]}
+            {_event(each) for each in events if each["involvedObject"].get("name") == found["metadata"]["name"]}
         ),
     }
 
@@ -134,7 +133,6 @@ async def play_to_ours() -> dict[str, Seen]:
         return look(lab)
 
 
-@pytest.mark.essential
 def test_the_embedded_cluster_says_what_the_real_one_says(
     cluster: Cluster, plugins: Plugins, node: Node, pods: Pods
 ) -> None:
