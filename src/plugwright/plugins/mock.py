@@ -6,7 +6,6 @@ appear and vanish while pods hold them.
 
 import asyncio
 import json
-import os
 import zlib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from plugwright.errors import PluginError
 from plugwright.model import Allocation, Device, DeviceNode, Mount, some
-from plugwright.sdk import preference
+from plugwright.sdk import files, preference
 from plugwright.sdk.plugin import Plugin
 
 __all__ = ["Links", "Mock", "MockOptions", "linked"]
@@ -184,11 +183,7 @@ def linked(links: Links, ids: Sequence[str]) -> dict[str, list[str]]:
 
 def _write_facts(path: Path, device: Device) -> None:
     """The file stays when we end: the kubelet mounts it again when a container restarts."""
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.new")
-    new.write_text(json.dumps({"id": device.id, "numa": list(device.numa), **device.attributes}, indent=2) + "\n")
-    new.chmod(0o644)
-    os.replace(new, path)  # noqa: PTH105
+    files.replace(path, json.dumps({"id": device.id, "numa": list(device.numa), **device.attributes}, indent=2) + "\n")
 
 
 def _links_of(device: Device) -> set[str]:

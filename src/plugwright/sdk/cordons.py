@@ -9,6 +9,7 @@ from pathlib import Path
 
 from plugwright.errors import ConfigError, InvalidValue
 from plugwright.model import Device
+from plugwright.sdk import files
 
 __all__ = ["Cordons"]
 
@@ -82,15 +83,6 @@ def _save(path: Path, reasons: Reasons) -> None:
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)
-        _sync_directory(path.parent)
+        files.sync_directory(path.parent)
     except OSError as error:
         raise ConfigError(f"cannot keep the cordon in {path}: {error.strerror}; nothing was changed") from error
-
-
-def _sync_directory(directory: Path) -> None:
-    """A rename is on disk only when the directory is."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

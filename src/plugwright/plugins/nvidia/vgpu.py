@@ -20,6 +20,7 @@ from plugwright.plugins.nvidia.digests import digest
 from plugwright.plugins.nvidia.isolation import NOT_CONFINED, Extras, by_device, check_most, memory_env, share_facts
 from plugwright.plugins.nvidia.sharing import Share, Unit
 from plugwright.plugins.nvidia.words import Cores
+from plugwright.sdk import files
 
 __all__ = ["Cores", "Size", "Vgpu", "VgpuOptions", "decode", "encode"]
 
@@ -174,8 +175,4 @@ def _write(path: Path, text: str) -> None:
     with suppress(OSError):
         if path.read_text() == text:
             return  # containers that have it mounted keep seeing the one they have
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.new")
-    new.write_text(text)
-    new.chmod(0o644)
-    os.replace(new, path)  # noqa: PTH105
+    files.replace(path, text)

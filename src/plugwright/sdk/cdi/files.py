@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plugwright.errors import InvalidValue
+from plugwright.sdk import files
 from plugwright.sdk.cdi import encoding
 from plugwright.sdk.cdi.spec import Device, Spec, qualified_name
 
@@ -154,12 +155,4 @@ def _write(path: Path, content: bytes) -> None:
         with suppress(OSError):
             new.unlink()
         raise
-    _sync(path.parent)
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    files.sync_directory(path.parent)

@@ -5,7 +5,6 @@ looks any more. Times are of the machine's monotonic clock, which both pods shar
 """
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from plugwright.errors import PluginError
 from plugwright.plugins.nvidia.mps.plan import DaemonPlan
+from plugwright.sdk import files
 
 __all__ = ["Condition", "DaemonState", "ResourceState", "read", "why_unusable", "write"]
 
@@ -54,11 +54,7 @@ class ResourceState:
 
 
 def write(path: Path, state: ResourceState) -> None:
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.new")
-    new.write_text(json.dumps({"version": _VERSION, **asdict(state)}, indent=2, default=list) + "\n")
-    new.chmod(0o644)
-    os.replace(new, path)  # noqa: PTH105
+    files.replace(path, json.dumps({"version": _VERSION, **asdict(state)}, indent=2, default=list) + "\n")
 
 
 def read(path: Path) -> ResourceState | None:
