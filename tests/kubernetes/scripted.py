@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.kubelet.actors import Seen
+
 from plugwright.errors import PeerRefused
 from plugwright.model import Allocation, Device, Options, PreferenceRequest, natural_order
 from plugwright.protocol import device_plugin, registration, wire
@@ -14,17 +16,7 @@ from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.registration import RegisterRequest
 from plugwright.protocol.wire import DeviceList
 
-__all__ = ["Scripted", "Seen", "serving"]
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One call; ids sorted, since a real kubelet sends them in no order."""
-
-    method: str
-    devices: tuple[str, ...] = ()
-    required: tuple[str, ...] = ()
-    size: int = 0
+__all__ = ["Scripted", "serving"]
 
 
 @dataclass

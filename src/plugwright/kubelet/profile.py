@@ -4,6 +4,7 @@ The numbers in comments are those of the facts each line stands for. `1.36` is t
 full; of 1.37 only its endpoints are known to differ.
 """
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -40,6 +41,7 @@ class Profile:
     reports_device_health: bool = True  # 7.1
 
 
+@functools.cache  # asked for many times in every admission
 def profile(version: str = DEFAULT_VERSION) -> Profile:
     """The profile of `1.26` to `1.37`, of a patch release such as `1.34.6`, or `legacy`."""
     if version == LEGACY:
