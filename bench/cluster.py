@@ -186,7 +186,7 @@ def _peak_mib(pid: int) -> float:
 async def _serve(nodes: int, directory: Path) -> None:
     import uvicorn
 
-    from plugwright.cluster import certificates
+    from plugwright.cluster import tls
     from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster
     from plugwright.plugins.mock import Mock, MockOptions
     from plugwright.sdk.plugin import Plugin
@@ -194,7 +194,7 @@ async def _serve(nodes: int, directory: Path) -> None:
     def plugins(node: str) -> list[Plugin]:
         return [Mock(_RESOURCE, MockOptions(count=DEVICES, seed=node))]
 
-    made = certificates.make(directory)
+    made = tls.make(directory)
     async with EmbeddedCluster(ClusterOptions(nodes=nodes, plugins=plugins, token=_TOKEN)) as cluster:
         config = uvicorn.Config(cluster.application, port=0, log_level="error", lifespan="off")
         config.ssl_certfile, config.ssl_keyfile = str(made.certificate), str(made.key)

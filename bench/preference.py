@@ -20,9 +20,9 @@ from bench import table
 from bench.client import ROOT, build, find_go
 from bench.processes import ProcessFailed
 
-from plugwright.plugins.nvidia import machines
-from plugwright.plugins.nvidia.topology import pairs
-from plugwright.plugins.nvidia.topology.choice import Chooser
+from plugwright.plugins.nvidia import simulated_machines
+from plugwright.plugins.nvidia.topology.chooser import Chooser
+from plugwright.plugins.nvidia.topology.scores import pair_scores
 
 __all__ = ["main"]
 
@@ -63,8 +63,8 @@ def tree(*levels: tuple[int, int]) -> Scores:
 
 
 def machine(name: str) -> Scores:
-    reading = machines.load(name)
-    return pairs.scores([gpu.uuid for gpu in reading.gpus], reading.links)
+    reading = simulated_machines.load(name)
+    return pair_scores([gpu.uuid for gpu in reading.gpus], reading.links)
 
 
 MACHINES: dict[str, Callable[[], Scores]] = {

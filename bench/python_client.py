@@ -15,7 +15,7 @@ from pathlib import Path
 
 from plugwright.errors import PlugwrightError
 from plugwright.model import Device
-from plugwright.protocol import device_plugin, registration, wire
+from plugwright.protocol import device_plugin, messages, registration
 from plugwright.protocol.device_plugin import DevicePluginClient
 from plugwright.protocol.registration import RegisterRequest
 
@@ -94,7 +94,7 @@ async def _registered(
         listed = (time.perf_counter() - began) * 1e6
     life.push_async_callback(lists.aclose)
     if first:
-        size = len(wire.encode_devices(request.resource, devices).message)
+        size = len(messages.encode_devices(request.resource, devices).message)
         healthy = sum(device.healthy for device in devices)
         _emit("list", us=listed, devices=len(devices), healthy=healthy, bytes=size)
     return took, plugin, devices

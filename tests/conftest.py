@@ -4,6 +4,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import hypothesis
 import pytest
@@ -18,9 +19,10 @@ QUICK = Patience(discovery=0.3, departed=0.2, lost_stream=0.02, first_stream=2.0
 
 
 @pytest.fixture
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A kubelet's directory with a short path: sockets may have 107 bytes."""
-    return tmp_path_factory.mktemp("k")
+def root() -> Iterator[Path]:
+    """A kubelet's directory with a short path, whatever pytest's own is: a socket's path has at most 107 bytes."""
+    with TemporaryDirectory(prefix="k-", dir="/tmp") as made:
+        yield Path(made)
 
 
 @pytest.fixture

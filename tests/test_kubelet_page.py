@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from plugwright.cli.kubelet import kubelet
+from plugwright.cli.kubelet.command import kubelet
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "kubelet.md").read_text()
@@ -62,8 +62,8 @@ def test_every_finding_is_in_the_table() -> None:
     table = re.findall(r"^\| (\d+\.\d+) \|", PAGE.partition("| fact |")[2].partition("\n\n")[0], re.MULTILINE)
     reported = {
         node.value
-        for path in (ROOT / "src" / "plugwright" / "kubelet").glob("*.py")
-        if path.name != "profile.py"  # there they are versions
+        for path in (ROOT / "src" / "plugwright" / "kubelet").rglob("*.py")
+        if path.name != "versions.py"  # there they are versions
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"\d+\.\d+", node.value)
     }

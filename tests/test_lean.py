@@ -43,7 +43,7 @@ async def test_a_plugin_that_serves_has_loaded_nothing_heavy(kubelet: TinyKubele
         telling = await kubelet.endpoint("example.com/telling")
         [answer] = await telling.client.allocate(["one"])
     modules = set(answer.env["MODULES"].split())
-    assert "plugwright.sdk.running" in modules
+    assert "plugwright.sdk.run" in modules
     assert not packages(modules) & HEAVY
     assert not {module for module in modules if module.startswith(("plugwright.cli", "plugwright.plugins"))}
 
@@ -72,12 +72,12 @@ async def test_the_daemon_does_without_ssl_and_archives(kubelet: TinyKubelet) ->
 async def test_a_node_without_gpus_does_not_pay_for_them() -> None:
     modules = await loaded_by("import plugwright.cli.run")
     ours = {module for module in modules if module.startswith("plugwright.plugins.nvidia.")}
-    assert ours == {"plugwright.plugins.nvidia.words"}
+    assert ours == {"plugwright.plugins.nvidia.choices"}
     assert not modules & {"pynvml", "_hashlib"}
 
 
 async def test_gpus_are_watched_without_openssl() -> None:
-    modules = await loaded_by("import plugwright.cli.nvidia, plugwright.cli.families")
+    modules = await loaded_by("import plugwright.config.nvidia_build, plugwright.config.name_templates")
     assert "plugwright.plugins.nvidia.plugin" in modules
     assert not modules & {"pynvml", "_hashlib"}
 
@@ -86,14 +86,14 @@ async def test_plain_devices_are_served_without_openssl_and_what_checks_them(tmp
     file = tmp_path / "plugwright.yaml"
     file.write_text("resources: [{name: example.com/fuse, paths: [/dev/fuse]}]")
     modules = await loaded_by(
-        f"from plugwright.cli import config\nconfig.load(__import__('pathlib').Path({str(file)!r}))"
+        f"from plugwright.config import schema\nschema.load(__import__('pathlib').Path({str(file)!r}))"
     )
     assert "plugwright.plugins.generic.plugin" in modules
     assert not modules & {"_hashlib", "plugwright.plugins.generic.checks", "plugwright.sdk.cdi"}
 
 
 async def test_the_daemon_has_protobuf_in_c_only() -> None:
-    begins = "from plugwright.protocol import unused\nunused.put_off()\nimport plugwright.cli.run\n"
+    begins = "from plugwright.cli import lean\nlean.put_off()\nimport plugwright.cli.run\n"
     assert "google.protobuf.text_format" not in await loaded_by(begins)
     used = "from google.protobuf.internal import python_message\nassert python_message.GeneratedProtocolMessageType"
     assert "google.protobuf.text_format" in await loaded_by(begins + used)

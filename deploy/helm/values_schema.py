@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import yaml
 
-from plugwright.cli.config import ConfigFile
+from plugwright.config.schema import ConfigFile
 
 __all__ = ["Values", "schema"]
 

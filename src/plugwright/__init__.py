@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # what a type checker sees; `_HOMES` is the same for the inte
     from plugwright.errors import ConfigError, InvalidValue, PluginError, PlugwrightError
     from plugwright.model import Allocation, Device, DeviceNode, Health, Mount
     from plugwright.sdk.plugin import Plugin
-    from plugwright.sdk.running import run, serving
+    from plugwright.sdk.run import run, serving
     from plugwright.sdk.settings import Limits, Patience, Registration, Settings
     from plugwright.version import __version__
 
@@ -38,7 +38,7 @@ _HOMES = {
     "plugwright.errors": ("ConfigError", "InvalidValue", "PluginError", "PlugwrightError"),
     "plugwright.model": ("Allocation", "Device", "DeviceNode", "Health", "Mount"),
     "plugwright.sdk.plugin": ("Plugin",),
-    "plugwright.sdk.running": ("run", "serving"),
+    "plugwright.sdk.run": ("run", "serving"),
     "plugwright.sdk.settings": ("Limits", "Patience", "Registration", "Settings"),
     "plugwright.version": ("__version__",),
 }

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from plugwright.cli.cluster_server import listen
+from plugwright.cli.up.server import listen
 from plugwright.errors import ConfigError
 
 

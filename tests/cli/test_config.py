@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as trying
 from hypothesis import strategies as st
 
-from plugwright.cli import config
 from plugwright.cli.main import cli
+from plugwright.config import schema
 from plugwright.errors import ConfigError
 
 GPU = "resources:\n  - name: mock/gpu\n"
@@ -79,7 +79,7 @@ def refused(path: Path, text: str) -> str:
     """What is said of `text`: one line."""
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
-        config.load(path)
+        schema.load(path)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -142,17 +142,17 @@ def test_a_size_beyond_reason_is_refused(path: Path, size: str) -> None:
 def test_a_file_that_is_not_text_is_refused(path: Path) -> None:
     path.write_bytes(b"resources: \xff\xfe\n")
     with pytest.raises(ConfigError, match=r"plugwright\.yaml: not UTF-8: .* at byte 11"):
-        config.load(path)
+        schema.load(path)
 
 
 def test_a_file_that_is_not_there_is_named(path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"^cannot read {path}: No such file or directory$"):
-        config.load(path)
+        schema.load(path)
 
 
 def test_a_directory_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"^cannot read {tmp_path}: Is a directory$"):
-        config.load(tmp_path)
+        schema.load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -160,25 +160,25 @@ def test_a_directory_is_no_file(tmp_path: Path) -> None:
     [(0, 0), (5, 5), ("7", 7), ("16G", 16 * 10**9), ("40Gi", 40 * 2**30), ("3k", 3000), ("2Mi", 2**21), ("1Pi", 2**50)],
 )
 def test_sizes_are_read_as_kubernetes_writes_them(text: int | str, value: int) -> None:
-    assert config.quantity(text) == value
+    assert schema.quantity(text) == value
 
 
 def test_kibibytes_have_a_capital_letter() -> None:
-    assert config.quantity("512Ki") == 512 * 1024
+    assert schema.quantity("512Ki") == 512 * 1024
 
 
 @UNHURRIED
 @given(st.integers(0, 10**30), st.sampled_from(["", "k", "M", "G", "T", "P", "Mi", "Gi", "Ti", "Pi"]))
 def test_a_size_is_its_number_times_its_unit(number: int, unit: str) -> None:
-    assert config.quantity(f"{number}{unit}") == number * config.quantity(f"1{unit}")
+    assert schema.quantity(f"{number}{unit}") == number * schema.quantity(f"1{unit}")
 
 
 def test_a_plugin_whose_entry_is_unchanged_is_kept(path: Path) -> None:
     path.write_text("resources: [{name: a/b, mock: {count: 1}}, {name: a/c, mock: {count: 1}}]")
-    before = config.load(path)
+    before = schema.load(path)
     serving = {plugin.resource: plugin for plugin in before.plugins()}
     path.write_text("resources: [{name: a/c, mock: {count: 2}}, {name: a/b, mock: {count: 1}}, {name: a/d, mock: {}}]")
-    after = {plugin.resource: plugin for plugin in config.load(path).plugins(before, serving)}
+    after = {plugin.resource: plugin for plugin in schema.load(path).plugins(before, serving)}
     assert list(after) == ["a/c", "a/b", "a/d"]
     assert after["a/b"] is serving["a/b"]
     assert after["a/c"] is not serving["a/c"]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from plugwright import ConfigError
-from plugwright.cli import config
+from plugwright.config import schema
+from plugwright.plugins.nvidia.config import Features, Ids, Strategy
 from plugwright.plugins.nvidia.health import Action
-from plugwright.plugins.nvidia.options import Features, Ids, Strategy
 from plugwright.plugins.nvidia.plugin import Nvidia
 from plugwright.plugins.nvidia.selection import Mig, Pattern
 
@@ -39,7 +39,7 @@ resources:
 def plugins(tmp_path: Path, text: str) -> list[Nvidia]:
     path = tmp_path / "plugwright.yaml"
     path.write_text(text)
-    made = config.load(path).plugins()
+    made = schema.load(path).plugins()
     assert all(isinstance(each, Nvidia) for each in made)
     return [each for each in made if isinstance(each, Nvidia)]
 
@@ -101,10 +101,10 @@ def test_a_reload_keeps_the_watch(tmp_path: Path) -> None:
     path = tmp_path / "plugwright.yaml"
     entry = "{{name: nvidia.com/{}, nvidia: {{simulate: t4, select: {{index: {}}}}}}}"
     path.write_text(f"resources: [{entry.format('a', 0)}, {entry.format('b', 1)}]")
-    before = config.load(path)
+    before = schema.load(path)
     serving = {plugin.resource: plugin for plugin in before.plugins()}
     path.write_text(f"resources: [{entry.format('a', 2)}, {entry.format('b', 1)}]")
-    changed, kept = config.load(path).plugins(before, serving)
+    changed, kept = schema.load(path).plugins(before, serving)
     assert kept is serving["nvidia.com/b"]
     assert isinstance(changed, Nvidia)
     assert isinstance(kept, Nvidia)
@@ -189,4 +189,4 @@ def test_the_examples_of_the_docs_are_good(tmp_path: Path, page: str) -> None:
     for number, each in enumerate(files):
         path = tmp_path / f"{number}.yaml"
         path.write_text(each)
-        config.load(path)
+        schema.load(path)

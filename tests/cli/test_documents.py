@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.cli.processes import ended, python
 from yaml import safe_dump
 
-from plugwright.cli import config
+from plugwright.config import schema
 from plugwright.errors import ConfigError
 
 NOT_YAML = {
@@ -79,7 +79,7 @@ def path(tmp_path: Path) -> Path:
 def taken_or_refused(path: Path, text: str) -> str:
     path.write_text(text, encoding="utf-8", errors="replace")
     try:
-        config.load(path)
+        schema.load(path)
     except ConfigError as error:
         return str(error)
     return ""

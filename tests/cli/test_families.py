@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from tests.cli.processes import Node
 
-from plugwright.plugins.nvidia import machines
+from plugwright.plugins.nvidia import simulated_machines
 from tiny_kubelet import TinyKubelet
 
-CUT = machines.load("dgx-a100-mig").gpus
+CUT = simulated_machines.load("dgx-a100-mig").gpus
 FILE = """
 resources:
   - name: nvidia.com/gpu

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from plugwright.cli import config
 from plugwright.cli.main import cli
+from plugwright.config import schema
 from plugwright.errors import ConfigError
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -65,7 +65,7 @@ def file(path: Path, entry: str, name: str = "example.com/thing") -> Path:
 
 @pytest.mark.parametrize("entry", GOOD.values(), ids=GOOD)
 def test_a_good_resource_is_taken(tmp_path: Path, entry: str) -> None:
-    [plugin] = config.load(file(tmp_path, entry)).plugins()
+    [plugin] = schema.load(file(tmp_path, entry)).plugins()
     assert plugin.resource == "example.com/thing"
 
 
@@ -73,7 +73,7 @@ def test_a_good_resource_is_taken(tmp_path: Path, entry: str) -> None:
 def test_what_is_wrong_is_refused_with_its_line(tmp_path: Path, entry: str, said: str) -> None:
     name = "example.com/3com" if "cdi" in entry else "example.com/thing"
     with pytest.raises(ConfigError) as caught:
-        config.load(file(tmp_path, entry, name))
+        schema.load(file(tmp_path, entry, name))
     assert re.search(said, str(caught.value)), caught.value
     assert re.match(r"plugwright\.yaml:\d: ", str(caught.value))
 
@@ -90,13 +90,13 @@ def test_a_changed_host_or_owner_makes_plugins_anew(tmp_path: Path) -> None:
     text = "resources: [{name: a/b, paths: [/dev/a], exclusive: true}, {name: a/c, paths: [/dev/*]}]\n"
     path = tmp_path / "plugwright.yaml"
     path.write_text(text)
-    before = config.load(path)
+    before = schema.load(path)
     serving = {plugin.resource: plugin for plugin in before.plugins()}
     path.write_text(text.replace("/dev/*", "/dev/b*"))
-    assert config.load(path).plugins(before, serving)[0] is serving["a/b"]
+    assert schema.load(path).plugins(before, serving)[0] is serving["a/b"]
     for change in (text + "host: {root: /host}\n", text.replace("/dev/a", "/dev/b")):
         path.write_text(change)
-        assert all(plugin is not serving[plugin.resource] for plugin in config.load(path).plugins(before, serving))
+        assert all(plugin is not serving[plugin.resource] for plugin in schema.load(path).plugins(before, serving))
 
 
 EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", (DOCS / "devices.md").read_text(), re.DOTALL | re.MULTILINE)
@@ -107,7 +107,7 @@ def test_every_example_of_the_documentation_is_good(tmp_path: Path, text: str) -
     indented = "\n".join(f"  {line}" for line in text.splitlines())
     path = tmp_path / "plugwright.yaml"
     path.write_text(text if re.search("^resources:", text, re.MULTILINE) else f"resources:\n{indented}\n")
-    assert config.load(path).plugins()
+    assert schema.load(path).plugins()
 
 
 def test_there_is_an_example_of_every_kind() -> None:

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as trying
 from hypothesis import strategies as st
 
-from plugwright.cli import config
 from plugwright.cli.main import cli
+from plugwright.config import schema
 from plugwright.errors import ConfigError
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "import.md"
@@ -217,7 +217,7 @@ FILES = {
 def test_either_it_is_refused_in_one_line_or_run_takes_it(whose: str, data: st.DataObject) -> None:
     result = run("--from", whose, "-", text=yaml.safe_dump(data.draw(FILES[whose])))
     if result.exit_code == 0:
-        assert config.read("made", result.stdout).file.resources is not None
+        assert schema.read("made", result.stdout).file.resources is not None
     else:
         assert isinstance(result.exception, ConfigError)
         assert result.stdout == ""

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from plugwright.cli import config
+from plugwright.config import schema
 from plugwright.errors import ConfigError
 
-source = pytest.importorskip("plugwright.cli.imports.source", reason="plugwright import is not part of this tree")
-values = pytest.importorskip("plugwright.cli.imports.values")
-nvidia = pytest.importorskip("plugwright.cli.imports.nvidia")
+source = pytest.importorskip("plugwright.importers.source", reason="plugwright import is not part of this tree")
+values = pytest.importorskip("plugwright.importers.source")
+nvidia = pytest.importorskip("plugwright.importers.nvidia")
 
 SLICED = """\
 version: v1
@@ -26,8 +26,8 @@ sharing:
 
 
 def given(text: str = "", *flags: str, env: Mapping[str, str] | None = None) -> Any:
-    words = tuple(values.word(number, word) for number, word in enumerate(flags, 1))
-    variables = {name: values.word(1, said) for name, said in (env or {}).items()}
+    words = tuple(values.flag_word(number, word) for number, word in enumerate(flags, 1))
+    variables = {name: values.flag_word(1, said) for name, said in (env or {}).items()}
     return source.Source(root=values.parse("config.yaml", text) if text else None, flags=words, environment=variables)
 
 
@@ -38,7 +38,7 @@ def translated(text: str = "", *flags: str, env: Mapping[str, str] | None = None
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory, "plugwright.yaml")
         file.write_text(json.dumps({"resources": contents}))
-        config.load(file)
+        schema.load(file)
     return {content["name"]: content["nvidia"] for content in contents}
 
 

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from tests.cli.processes import Ended, Node, Running, ended, python, running
 
-from plugwright.cli import kubelet_view
-from plugwright.kubelet.findings import Finding
-from plugwright.kubelet.trace import Call
+from plugwright.cli.kubelet import view
+from plugwright.kubelet.events import Call, Finding
 
 GPU = "mock/gpu"
 FAILING = """
@@ -292,12 +291,12 @@ async def test_a_reader_that_goes_away_ends_it_without_a_traceback(place: Place)
 
 def test_many_devices_are_counted_not_named() -> None:
     call = Call("Allocate", GPU, tuple(f"gpu-{number}" for number in range(100)), 0.0012)
-    [line] = kubelet_view.lines(call, None)
+    [line] = view.lines(call, None)
     assert "mock/gpu [gpu-0, gpu-1, gpu-2, gpu-3 and 96 more]" in line
 
 
 def test_a_finding_says_what_a_real_kubelet_does() -> None:
     finding = Finding("2.22", GPU, "the stream of an older plugin ended", "tears down the newer connection")
-    first, second = kubelet_view.lines(finding, None)
+    first, second = view.lines(finding, None)
     assert "finding 2.22" in first
     assert second.strip() == "a real kubelet tears down the newer connection"

@@ -13,8 +13,8 @@ from tests.cluster.kubelet import Kubelet
 from tests.cluster.serving import serving
 
 from plugwright.cli.node import node
-from plugwright.cluster.local import BOOT_ID
 from plugwright.errors import PlugwrightError
+from plugwright.extended_resources.kubelet_dir import BOOT_ID
 
 QUICK = ("--wait", "--round", "0.1s")
 

@@ -9,12 +9,12 @@ import pytest
 from tests.cli.processes import Ended, Node, ended, python
 
 from plugwright import Settings, serving
-from plugwright.cli import config
-from plugwright.plugins.nvidia import machines
+from plugwright.config import schema
+from plugwright.plugins.nvidia import simulated_machines
 from plugwright.sdk import cdi
 from tiny_kubelet import Endpoint, TinyKubelet
 
-T4 = [gpu.uuid for gpu in machines.load("t4").gpus]
+T4 = [gpu.uuid for gpu in simulated_machines.load("t4").gpus]
 FILE = """
 resources:
   - name: nvidia.com/gpu
@@ -33,7 +33,7 @@ def node(root: Path) -> Node:
 async def a_machine(kubelet: TinyKubelet, settings: Settings, node: Node) -> AsyncIterator[Endpoint]:
     path = node.root / "plugwright.yaml"
     path.write_text(FILE)
-    plugins = config.load(path).plugins()
+    plugins = schema.load(path).plugins()
     async with serving(*plugins, settings=replace(settings, control_socket=node.control)):
         await kubelet.endpoint("nvidia.com/gpu-shared", 2)
         yield await kubelet.endpoint("nvidia.com/gpu", 3)
@@ -79,7 +79,7 @@ async def test_a_gpu_whose_parts_are_in_several_resources_is_one(
 ) -> None:
     path = node.root / "plugwright.yaml"
     path.write_text(PARTS)
-    async with serving(*config.load(path).plugins(), settings=replace(settings, control_socket=node.control)):
+    async with serving(*schema.load(path).plugins(), settings=replace(settings, control_socket=node.control)):
         names = ("nvidia.com/one", "nvidia.com/two")
         parts = {name: next(iter((await kubelet.endpoint(name, 1)).devices)) for name in names}
         for command, health in (("simulate xid 2 xid=79", "Unhealthy"), ("recover 2", "Healthy")):

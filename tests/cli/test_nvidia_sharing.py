@@ -10,8 +10,8 @@ import pytest
 import yaml
 from tests.cli.processes import Node
 
-from plugwright.cli import config
-from plugwright.cli.config_nvidia import NvidiaShare
+from plugwright.config import schema
+from plugwright.config.nvidia import NvidiaShare
 from plugwright.model import PreferenceRequest
 from tiny_kubelet import TinyKubelet
 
@@ -41,7 +41,7 @@ async def report(node: Node) -> dict[str, Any]:
 def test_what_the_page_shows_is_a_file_that_we_take(block: str) -> None:
     content = yaml.safe_load(block)
     if "resources" in content:
-        msgspec.convert(content, config.ConfigFile, strict=True)
+        msgspec.convert(content, schema.ConfigFile, strict=True)
     else:
         msgspec.convert(content["share"], NvidiaShare, strict=True)
 

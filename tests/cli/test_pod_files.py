@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugwright.cli.pod_files import Changes, Folder, read
+from plugwright.cli.kubelet.pod_files import Changes, Folder, read
 from plugwright.errors import ConfigError
 
 

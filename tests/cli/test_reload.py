@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.cli.processes import Node, Running, configuration
 
 from plugwright import Settings, serving
-from plugwright.cli import config
+from plugwright.config import schema
 from plugwright.errors import PeerRefused
 from plugwright.protocol import pod_resources
 from plugwright.protocol.pod_resources import Holding
@@ -163,14 +163,14 @@ async def test_missing_devices_vanish_when_the_kubelet_says_that_nobody_holds_th
     kubelet.paths.pod_resources_socket.parent.mkdir()
     node = Node(kubelet.paths.root)
     node.configure(gpu={"count": 3})
-    before = config.load(node.config)
+    before = schema.load(node.config)
     async with (
         pod_resources.serve(pods, kubelet.paths.pod_resources_socket),
         serving(*before.plugins(), settings=settings) as daemon,
     ):
         first, second, third = (await kubelet.endpoint("mock/gpu", 3)).devices
         node.configure(gpu={"count": 1})
-        await daemon.apply(config.load(node.config).plugins(before))
+        await daemon.apply(schema.load(node.config).plugins(before))
         await kubelet.health("mock/gpu", third, "Unhealthy")
         await pods.until_asked_again()  # and said nothing
         assert set(kubelet.endpoints["mock/gpu"].devices) == {first, second, third}

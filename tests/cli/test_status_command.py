@@ -15,7 +15,7 @@ from tests.cli.processes import Node, running
 from plugwright import ConfigError, Settings, serving
 from plugwright.cli.main import cli
 from plugwright.plugins.mock import Mock, MockOptions
-from plugwright.sdk.runtime import Daemon
+from plugwright.sdk.daemon import Daemon
 from tiny_kubelet import TinyKubelet
 
 

@@ -12,8 +12,8 @@ QUICK = ("--heartbeat", "0.2", "--silence", "1")
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def place(root: Path) -> Place:
+    return Place(root)
 
 
 async def test_the_token_is_in_the_kubeconfig_and_nowhere_else(place: Place, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from tests.cluster.imitation import Cluster, Time
 from tests.cluster.kubelet import Kubelet
 from tests.cluster.serving import serving
 
-from plugwright.cluster.node import Account, Api, connect
+from plugwright.extended_resources.client import Account, Api, connect
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from pathlib import Path
 import uvicorn
 from tests.cluster.pods_and_nodes import pod_object
 
-from plugwright.cluster import certificates
+from plugwright.cluster import tls
 from plugwright.cluster.api.kinds import EVENTS, NODES, PODS
-from plugwright.cluster.api.writing import Deletion, Place
+from plugwright.cluster.api.registry import Deletion, Place
 from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster
 from plugwright.cluster.store import Key, Object
 
@@ -80,7 +80,7 @@ async def embedded(**options: object) -> AsyncIterator[Lab]:
 @asynccontextmanager
 async def served(lab: Lab, directory: Path) -> AsyncIterator[Path]:
     """Over HTTPS while inside; the path is that of a kubeconfig."""
-    made = certificates.make(directory)
+    made = tls.make(directory)
     config = uvicorn.Config(lab.cluster.application, port=0, log_level="error", lifespan="off")
     config.ssl_certfile, config.ssl_keyfile = str(made.certificate), str(made.key)
     server = _Server(config)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import unquote
 
-from plugwright.cluster.changes import Clock
+from plugwright.extended_resources.changes import Clock
 
 __all__ = ["Cluster", "Json", "Refusal", "Time", "pod"]
 

@@ -4,11 +4,10 @@ import pytest
 from tests.cluster.imitation import Cluster, Time, pod
 from tests.cluster.kubelet import Kubelet
 
-from plugwright.cluster.addition import add
-from plugwright.cluster.changes import Plan, Result, Site
-from plugwright.cluster.node import Api
-from plugwright.cluster.resources import World
 from plugwright.errors import ConfigError
+from plugwright.extended_resources.changes import Plan, Result, Site, add
+from plugwright.extended_resources.client import Api
+from plugwright.extended_resources.resources import World
 
 DONGLE = "example.com/dongle"
 

@@ -4,11 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.cluster.pods_and_nodes import pod_object
 
-from plugwright.cluster import admitted
-from plugwright.cluster.admitted import Facts
+from plugwright.cluster import pod_status
+from plugwright.cluster.pod_status import Facts
 from plugwright.cluster.store import Object
 from plugwright.kubelet import Phase, Pod, pods
-from plugwright.kubelet.health import DeviceHealth
+from plugwright.kubelet.devicemanager.manager import DeviceHealth
 from plugwright.model import Health
 
 FIRST, LATER = "2026-11-15T12:00:00Z", "2026-11-15T12:05:00Z"
@@ -31,7 +31,7 @@ def started(found: Object, phase: Phase = Phase.RUNNING) -> Pod:
 
 
 def shown(found: Object, pod: Pod, now: str = FIRST, **more: object) -> Object:
-    return admitted.status(found, pod, Facts(now, "172.18.0.2", "10.244.0.2", **more))  # type: ignore[arg-type]
+    return pod_status.status(found, pod, Facts(now, "172.18.0.2", "10.244.0.2", **more))  # type: ignore[arg-type]
 
 
 def conditions(status: Object) -> dict[str, tuple[str, str]]:
@@ -102,7 +102,7 @@ def test_devices_are_shown_by_resource() -> None:
 
 
 def test_a_refused_pod_has_no_containers() -> None:
-    status = admitted.refused(stored(), "OutOfmock/gpu", "Pod was rejected: no", FIRST)
+    status = pod_status.refused(stored(), "OutOfmock/gpu", "Pod was rejected: no", FIRST)
     assert (status["phase"], status["reason"], status["startTime"]) == ("Failed", "OutOfmock/gpu", FIRST)
     assert "containerStatuses" not in status
     assert conditions(status) == {"PodScheduled": ("True", "")}

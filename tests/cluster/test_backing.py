@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugwright.cluster.backing import row, rows
-from plugwright.cluster.ownership import Setter
-from plugwright.cluster.resources import Backing, Holder, Key, Local, Node, Pod, Row, World
+from plugwright.extended_resources.backing import row, rows
+from plugwright.extended_resources.resources import Backing, Holder, Key, Local, Node, Pod, Row, Setter, World
 
 NAME = "a/b"
 KUBELET = Setter("kubelet", None, kubelet=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from plugwright.cluster import certificates
-from plugwright.cluster.certificates import Certificates
+from plugwright.cluster import tls
+from plugwright.cluster.tls import Certificates
 
 
 def contents(found: Certificates) -> list[bytes]:
@@ -16,14 +16,14 @@ def contents(found: Certificates) -> list[bytes]:
 
 
 def test_a_server_can_show_them_and_its_key_is_private(tmp_path: Path) -> None:
-    made = certificates.obtain(tmp_path)
+    made = tls.obtain(tmp_path)
     ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(made.certificate, made.key)
     ssl.create_default_context(cafile=made.authority)
     assert stat.S_IMODE(made.key.stat().st_mode) == 0o600
 
 
 async def test_the_strictest_client_trusts_them(tmp_path: Path) -> None:
-    made = certificates.make(tmp_path)
+    made = tls.make(tmp_path)
     shown = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     shown.load_cert_chain(made.certificate, made.key)
     trusting = ssl.create_default_context(cafile=made.authority)
@@ -45,15 +45,15 @@ async def test_the_strictest_client_trusts_them(tmp_path: Path) -> None:
 
 
 def test_those_that_are_there_are_used_again(tmp_path: Path) -> None:
-    before = contents(certificates.obtain(tmp_path))
-    assert contents(certificates.obtain(tmp_path)) == before
+    before = contents(tls.obtain(tmp_path))
+    assert contents(tls.obtain(tmp_path)) == before
 
 
 @pytest.mark.parametrize("name", ["ca.crt", "server.crt", "server.key"])
 def test_half_of_them_is_not_enough(tmp_path: Path, name: str) -> None:
-    before = contents(certificates.obtain(tmp_path))
+    before = contents(tls.obtain(tmp_path))
     (tmp_path / name).write_bytes(b"")
-    after = contents(certificates.obtain(tmp_path))
+    after = contents(tls.obtain(tmp_path))
     assert not set(before) & set(after)
 
 
@@ -61,7 +61,7 @@ def test_half_of_them_is_not_enough(tmp_path: Path, name: str) -> None:
 def test_those_of_another_authority_do_not_mix(tmp_path: Path, name: str) -> None:
     for directory in (tmp_path / "one", tmp_path / "other"):
         directory.mkdir()
-        certificates.make(directory)
+        tls.make(directory)
     (tmp_path / "one" / name).write_bytes((tmp_path / "other" / name).read_bytes())
     before = (tmp_path / "one" / "server.crt").read_bytes()
-    assert certificates.obtain(tmp_path / "one").certificate.read_bytes() != before
+    assert tls.obtain(tmp_path / "one").certificate.read_bytes() != before

@@ -10,15 +10,15 @@ from tests.cluster.embedding import Lab, embedded
 
 from plugwright.cluster.api.errors import Refused
 from plugwright.cluster.api.kinds import NODES
-from plugwright.cluster.api.writing import Place
+from plugwright.cluster.api.registry import Place
 from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster, mock_gpus
-from plugwright.cluster.nodestatus import Shape
+from plugwright.cluster.node_status import Shape
 from plugwright.cluster.store import Object
 from plugwright.errors import ConfigError, PluginError
 from plugwright.kubelet import KubeletSettings, Timing
 from plugwright.model import Allocation, Device
 from plugwright.sdk.plugin import Plugin
-from plugwright.sdk.running import serving
+from plugwright.sdk.run import serving
 from plugwright.sdk.settings import Settings
 
 PULLED = 'Container image "busybox:1" already present on machine and can be accessed by the pod'

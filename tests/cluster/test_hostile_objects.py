@@ -9,7 +9,7 @@ from tests.cluster.embedding import embedded
 from tests.cluster.pods_and_nodes import node_object, pod_object
 
 from plugwright.cluster.api.kinds import NAMESPACES, NODES, PODS
-from plugwright.cluster.api.writing import Place, Writer
+from plugwright.cluster.api.registry import Place, Writer
 from plugwright.cluster.scheduler import Scheduler
 from plugwright.cluster.store import Key, Object, Store
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from plugwright.cluster.kubeconfig import chosen, files, load, proxy
 from plugwright.errors import ConfigError
+from plugwright.kube.kubeconfig import chosen, files, load, proxy
 
 ONE: dict[str, object] = {
     "current-context": "a",

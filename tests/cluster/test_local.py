@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from plugwright import Device, Plugin, Settings, serving
-from plugwright.cluster.local import read
-from plugwright.cluster.resources import Holder, Local
 from plugwright.errors import ConfigError
+from plugwright.extended_resources.kubelet_dir import read
+from plugwright.extended_resources.resources import Holder, Local
 from plugwright.protocol import checkpoint, pod_resources
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.pod_resources import Holding

@@ -6,11 +6,10 @@ import pytest
 from tests.cluster.pods_and_nodes import node_object, pod_object
 
 from plugwright.cluster import clock
-from plugwright.cluster.access import Access
 from plugwright.cluster.api.kinds import EVENTS, LEASES, NAMESPACES, NODES, PODS
-from plugwright.cluster.api.writing import Place, Writer
-from plugwright.cluster.events import Happening, Recorder, Teller
-from plugwright.cluster.monitor import Monitor, MonitorSettings
+from plugwright.cluster.api.registry import Place, Writer
+from plugwright.cluster.events import Access, Happening, Recorder, Teller
+from plugwright.cluster.node_lifecycle import Monitor, MonitorSettings
 from plugwright.cluster.store import Object, Store
 
 GRACE = 50.0

@@ -11,9 +11,9 @@ from tests.cluster.imitation import Cluster, Refusal, pod
 from tests.cluster.kubelet import Kubelet
 from tests.cluster.serving import TOKEN
 
-from plugwright.cluster.node import Account, Api, connect
-from plugwright.cluster.patch import adding, removing
 from plugwright.errors import ConfigError, MalformedMessage, PeerGone, PeerRefused, PlugwrightError
+from plugwright.extended_resources.changes import adding, removing
+from plugwright.extended_resources.client import Account, Api, connect
 
 
 def changed(kubeconfig: Path, change: Callable[[Any], None]) -> Account:

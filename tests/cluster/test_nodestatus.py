@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugwright.cluster import nodestatus
-from plugwright.cluster.nodestatus import Identity, Machine, Shape, Supply
+from plugwright.cluster import node_status
+from plugwright.cluster.node_status import Identity, Machine, Shape, Supply
 from plugwright.cluster.store import Object
-from plugwright.kubelet.stock import Count
+from plugwright.kubelet.devicemanager.devices import Count
 
 NODE = Identity("node-1", 0, Shape(labels={"zone": "a"}), Machine("m", "b", "6.1", "arm64"))
 NONE = Supply({})
@@ -16,7 +16,7 @@ FIRST, LATER = "2026-11-15T12:00:00Z", "2026-11-15T12:00:10Z"
 
 
 def after(status: Object, supply: Supply = NONE) -> Object:
-    return nodestatus.round_of(status, NODE, supply, LATER)
+    return node_status.round_of(status, NODE, supply, LATER)
 
 
 def counts(status: Object, resource: str) -> tuple[str | None, str | None]:
@@ -24,7 +24,7 @@ def counts(status: Object, resource: str) -> tuple[str | None, str | None]:
 
 
 def with_capacity(**given: str) -> Object:
-    status = nodestatus.created(NODE, NONE, FIRST)["status"]
+    status = node_status.created(NODE, NONE, FIRST)["status"]
     return {
         **status,
         "capacity": {**status["capacity"], **{key.replace("_", "/"): each for key, each in given.items()}},
@@ -32,7 +32,7 @@ def with_capacity(**given: str) -> Object:
 
 
 def test_a_new_node_looks_like_one() -> None:
-    node = nodestatus.created(NODE, Supply({"mock/gpu": Count(10, 9)}), FIRST)
+    node = node_status.created(NODE, Supply({"mock/gpu": Count(10, 9)}), FIRST)
     assert node["metadata"]["labels"] == {
         "beta.kubernetes.io/arch": "arm64",
         "beta.kubernetes.io/os": "linux",
@@ -82,7 +82,7 @@ def test_times_stay_while_nothing_changes() -> None:
     again = after(status)
     assert {each["lastTransitionTime"] for each in again["conditions"]} == {FIRST}
     assert {each["lastHeartbeatTime"] for each in again["conditions"]} == {LATER}
-    assert nodestatus.is_same(status, again)
+    assert node_status.is_same(status, again)
 
 
 def test_a_node_that_was_silent_is_ready_again() -> None:
@@ -90,7 +90,7 @@ def test_a_node_that_was_silent_is_ready_again() -> None:
     silent = {**status, "conditions": [{**each, "status": "Unknown"} for each in status["conditions"]]}
     again = after(silent)
     assert {each["lastTransitionTime"] for each in again["conditions"]} == {LATER}
-    assert not nodestatus.is_same(silent, again)
+    assert not node_status.is_same(silent, again)
 
 
 def test_conditions_of_others_stay() -> None:

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from tests.cluster.imitation import pod
 
-from plugwright.cluster.objects import DeviceClassObject, NodeObject, PodObject, class_names, to_node, to_pod
-from plugwright.cluster.resources import Node, Pod
+from plugwright.extended_resources.client import DeviceClassObject, NodeObject, PodObject, class_names, to_node, to_pod
+from plugwright.extended_resources.resources import Node, Pod
 
 
 def node(**status: object) -> Node:

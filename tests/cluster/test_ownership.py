@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from plugwright.cluster.ownership import Entry, setters
+from plugwright.extended_resources.resources import Entry, setters
 
 HEARTBEAT: dict[str, object] = {'k:{"type":"Ready"}': {"f:lastHeartbeatTime": {}, "f:status": {}}}
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugwright.cluster.patch import adding, as_text, pointer, removing
-from plugwright.cluster.resources import Node
+from plugwright.extended_resources.changes import adding, as_text, pointer, removing
+from plugwright.extended_resources.resources import Node
 
 VERSION = {"op": "replace", "path": "/metadata/resourceVersion", "value": "7"}
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugwright.cluster.patching import PatchFailed, json_patch, merge_patch
+from plugwright.cluster.api.patch import PatchFailed, json_patch, merge_patch
 
 
 def op(name: str, path: str, **members: object) -> dict[str, object]:

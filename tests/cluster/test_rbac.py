@@ -2,7 +2,7 @@
 
 import pytest
 
-from plugwright.cluster.rbac import cluster_role
+from plugwright.extended_resources.report import cluster_role
 
 
 def allowed(role: dict[str, object]) -> set[tuple[str, str, tuple[str, ...]]]:

@@ -6,10 +6,10 @@ import pytest
 from tests.cluster.imitation import Cluster, Refusal, Time, pod
 from tests.cluster.kubelet import Kubelet
 
-from plugwright.cluster.changes import Outcome, Plan, Result, Site, Target
-from plugwright.cluster.node import Api
-from plugwright.cluster.removal import remove
 from plugwright.errors import PeerGone, PeerRefused
+from plugwright.extended_resources.changes import Outcome, Plan, Result, Site, Target
+from plugwright.extended_resources.client import Api
+from plugwright.extended_resources.removal import remove
 
 GPU = Target("n1", "mock/gpu")
 WAIT = Plan(wait=True)

@@ -5,9 +5,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugwright.cluster.changes import Plan, Result
-from plugwright.cluster.removal import Attempt, next_step, stale_targets
-from plugwright.cluster.resources import Backing, Holder, Key, Row, Verdict
+from plugwright.extended_resources.changes import Plan, Result
+from plugwright.extended_resources.removal import Attempt, next_step, stale_targets
+from plugwright.extended_resources.resources import Backing, Holder, Key, Row, Verdict
 
 HELD = (Holder("default", "p1", 2),)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugwright.cluster.resources import Container, count, is_extended, pod_requests
+from plugwright.extended_resources.resources import Container, count, is_extended, pod_requests
 
 containers = st.lists(
     st.builds(Container, st.fixed_dictionaries({"a/b": st.integers(0, 9)}), st.booleans()), max_size=5

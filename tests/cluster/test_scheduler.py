@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from tests.cluster.pods_and_nodes import node_object, pod_object
 
 from plugwright.cluster.api.kinds import EVENTS, NAMESPACES, NODES, PODS
-from plugwright.cluster.api.writing import Deletion, Place, Writer
+from plugwright.cluster.api.registry import Deletion, Place, Writer
 from plugwright.cluster.scheduler import Scheduler
 from plugwright.cluster.store import Key, Object, Store
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.cluster.pods_and_nodes import node_object, pod_object
 
-from plugwright.cluster import scheduling
-from plugwright.cluster.scheduling import Room, Wish
+from plugwright.cluster import fit
+from plugwright.cluster.fit import Room, Wish
 
 NOT_HELPFUL = "Preemption is not helpful for scheduling."
 THREE = [node_object(name, labels={"zone": name}) for name in ("n1", "n2", "n3")]
@@ -21,7 +21,7 @@ def wish(asked: Mapping[str, str] | None = None, **spec: object) -> Wish:
     for container in [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]:
         resources = container.setdefault("resources", {})
         resources.setdefault("requests", dict(resources.get("limits", {})))  # as the server fills it in
-    return scheduling.wish(pod)
+    return fit.wish(pod)
 
 
 def rooms(*nodes: Any) -> list[Room]:
@@ -29,9 +29,9 @@ def rooms(*nodes: Any) -> list[Room]:
 
 
 def said(asked: Wish, *nodes: Any) -> str:
-    found, refused = scheduling.best(asked, rooms(*nodes))
+    found, refused = fit.best(asked, rooms(*nodes))
     assert found is None
-    return scheduling.unschedulable(refused)
+    return fit.unschedulable(refused)
 
 
 def affinity(*terms: Mapping[str, object]) -> Mapping[str, object]:
@@ -78,8 +78,8 @@ def test_full_nodes_are_told_from_those_that_never_fit() -> None:
         node_object("n1", taints=[TAINT]), node_object("n2", unschedulable=True), node_object("n3")
     )
     full.take(wish({"mock/gpu": "2"}))
-    _, refused = scheduling.best(wish({"mock/gpu": "1"}), [tainted, cordoned, full])
-    assert scheduling.unschedulable(refused) == (
+    _, refused = fit.best(wish({"mock/gpu": "1"}), [tainted, cordoned, full])
+    assert fit.unschedulable(refused) == (
         "0/3 nodes are available: 1 Insufficient mock/gpu, 1 node(s) had untolerated taint(s), "
         "1 node(s) were unschedulable. no new claims to deallocate, preemption: 0/3 nodes are available: "
         "1 No preemption victims found for incoming pod, 2 Preemption is not helpful for scheduling."
@@ -89,19 +89,19 @@ def test_full_nodes_are_told_from_those_that_never_fit() -> None:
 def test_a_node_has_room_for_so_many_pods() -> None:
     (room,) = rooms(node_object("m1", {"cpu": "4", "memory": "8Gi", "pods": "1"}))
     room.take(wish())
-    _, refused = scheduling.best(wish(), [room])
-    assert scheduling.unschedulable(refused) == (
+    _, refused = fit.best(wish(), [room])
+    assert fit.unschedulable(refused) == (
         "0/1 nodes are available: 1 Too many pods. no new claims to deallocate, "
         "preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
     )
 
 
 def test_without_nodes_there_is_nothing_to_count() -> None:
-    assert scheduling.unschedulable([]) == "no nodes available to schedule pods"
+    assert fit.unschedulable([]) == "no nodes available to schedule pods"
 
 
 def test_asking_for_none_of_an_unknown_resource_is_no_obstacle() -> None:
-    found, _ = scheduling.best(wish({"example.com/x": "0"}), rooms())
+    found, _ = fit.best(wish({"example.com/x": "0"}), rooms())
     assert found is not None
 
 
@@ -118,7 +118,7 @@ def test_asking_for_none_of_an_unknown_resource_is_no_obstacle() -> None:
     ],
 )
 def test_a_taint_keeps_pods_away_that_do_not_tolerate_it(toleration: Mapping[str, str], fits: bool) -> None:
-    found, _ = scheduling.best(wish(tolerations=[toleration]), rooms(node_object("n1", taints=[TAINT])))
+    found, _ = fit.best(wish(tolerations=[toleration]), rooms(node_object("n1", taints=[TAINT])))
     assert (found is not None) is fits
 
 
@@ -141,7 +141,7 @@ def test_a_node_that_is_not_ready_takes_no_pod() -> None:
 )
 def test_expressions_select_nodes_by_their_labels(expressed: Mapping[str, object], fits: bool) -> None:
     node = node_object("n1", labels={"zone": "n1", "size": "4"})
-    found, _ = scheduling.best(wish(affinity=affinity({"matchExpressions": [expressed]})), rooms(node))
+    found, _ = fit.best(wish(affinity=affinity({"matchExpressions": [expressed]})), rooms(node))
     assert (found is not None) is fits
 
 
@@ -152,14 +152,14 @@ def test_a_term_without_expressions_selects_nothing() -> None:
 def test_what_is_preferred_decides_between_nodes_that_fit() -> None:
     preference = {"weight": 1, "preference": {"matchExpressions": [expression("zone", "In", "n3")]}}
     preferred = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preference]}}
-    found, _ = scheduling.best(wish(affinity=preferred), rooms())
+    found, _ = fit.best(wish(affinity=preferred), rooms())
     assert found is not None
     assert found.name == "n3"
 
 
 def test_a_node_to_be_avoided_is_taken_last() -> None:
     soft = {"key": "k", "effect": "PreferNoSchedule"}
-    found, _ = scheduling.best(wish(), rooms(node_object("n1", taints=[soft]), node_object("n2")))
+    found, _ = fit.best(wish(), rooms(node_object("n1", taints=[soft]), node_object("n2")))
     assert found is not None
     assert found.name == "n2"
 
@@ -168,7 +168,7 @@ def test_equal_nodes_are_taken_in_the_order_of_their_numbers() -> None:
     nodes = rooms(*(node_object(f"node-{number}") for number in (10, 2, 1)))
     taken = []
     for _ in range(3):
-        found, _ = scheduling.best(wish(), nodes)
+        found, _ = fit.best(wish(), nodes)
         assert found is not None
         found.take(wish())
         taken.append(found.name)
@@ -191,7 +191,7 @@ amounts = st.dictionaries(st.sampled_from(["cpu", "memory", "mock/gpu"]), st.int
 def test_no_node_is_ever_given_more_than_it_has(offers: list[Mapping[str, int]], pods: list[Mapping[str, int]]) -> None:
     nodes = rooms(*(node_object(f"n{i}", _texts({"pods": 4, **offer})) for i, offer in enumerate(offers)))
     for asked in pods:
-        found, refused = scheduling.best(wish(_texts(asked)), nodes)
+        found, refused = fit.best(wish(_texts(asked)), nodes)
         assert (found is None) == (len(refused) == len(nodes))
         if found is not None:
             found.take(wish(_texts(asked)))
@@ -215,7 +215,7 @@ def test_the_choice_does_not_depend_on_the_order_of_the_nodes(pods: list[Mapping
     one, other = rooms(), rooms()
     for asked in pods:
         order.shuffle(other)
-        found, again = (scheduling.best(wish(_texts(asked)), nodes)[0] for nodes in (one, other))
+        found, again = (fit.best(wish(_texts(asked)), nodes)[0] for nodes in (one, other))
         assert (found and found.name) == (again and again.name)
         for room in (found, again):
             if room is not None:

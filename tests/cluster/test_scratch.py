@@ -5,14 +5,14 @@ import signal
 import sys
 from pathlib import Path
 
-from plugwright.cluster import scratch
+from plugwright.system import directories
 
 _SCRIPT = """
 import sys, time
 from pathlib import Path
-from plugwright.cluster import scratch
+from plugwright.system import directories
 
-with scratch.directory(Path(sys.argv[1])) as made:
+with directories.directory(Path(sys.argv[1])) as made:
     (made / "file").touch()
     print(made, flush=True)
     time.sleep(1000)
@@ -20,14 +20,14 @@ with scratch.directory(Path(sys.argv[1])) as made:
 
 
 def test_it_is_gone_when_it_is_left(tmp_path: Path) -> None:
-    with scratch.directory(tmp_path) as made:
+    with directories.directory(tmp_path) as made:
         (made / "file").touch()
         assert made.stat().st_mode & 0o777 == 0o700
     assert list(tmp_path.iterdir()) == []
 
 
 def test_two_do_not_disturb_each_other(tmp_path: Path) -> None:
-    with scratch.directory(tmp_path) as one, scratch.directory(tmp_path) as other:
+    with directories.directory(tmp_path) as one, directories.directory(tmp_path) as other:
         assert one != other
         assert one.is_dir()
 
@@ -39,19 +39,19 @@ async def test_what_a_killed_one_left_is_removed_by_the_next(tmp_path: Path) -> 
     assert process.stdout is not None
     try:
         left = Path((await process.stdout.readline()).decode().strip())
-        with scratch.directory(tmp_path):
+        with directories.directory(tmp_path):
             assert (left / "file").exists()
     finally:
         process.send_signal(signal.SIGKILL)
         await process.wait()
     assert left.is_dir()
-    with scratch.directory(tmp_path) as made:
+    with directories.directory(tmp_path) as made:
         assert list(tmp_path.iterdir()) == [made]
 
 
 def test_directories_of_others_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "pw-theirs").mkdir()
     (tmp_path / "other").mkdir()
-    with scratch.directory(tmp_path):
+    with directories.directory(tmp_path):
         pass
     assert sorted(each.name for each in tmp_path.iterdir()) == ["other", "pw-theirs"]

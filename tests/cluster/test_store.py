@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugwright.cluster.rehearsal import Rehearsal
-from plugwright.cluster.store import Conflict, Exists, Expired, Key, Missing, Object, Store
+from plugwright.cluster.store import Conflict, Exists, Expired, Key, Missing, Object, Rehearsal, Store
 
 
 def key(name: str, kind: str = "pods", namespace: str = "default") -> Key:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugwright.cluster.patching import PatchFailed
-from plugwright.cluster.strategic import merge
+from plugwright.cluster.api.patch import PatchFailed, merge
 
 A = {"name": "a", "image": "one"}
 B = {"name": "b", "image": "two"}

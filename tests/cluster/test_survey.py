@@ -6,12 +6,12 @@ import pytest
 from tests.cluster.imitation import Cluster, pod
 from tests.cluster.kubelet import Kubelet
 
-from plugwright.cluster.changes import Plan, Target
-from plugwright.cluster.local import BOOT_ID
-from plugwright.cluster.node import Api
-from plugwright.cluster.resources import Backing, World
-from plugwright.cluster.survey import find_stale, nodes_named, survey, targets_named, worldly
 from plugwright.errors import ConfigError
+from plugwright.extended_resources.changes import Plan, Target
+from plugwright.extended_resources.client import Api
+from plugwright.extended_resources.kubelet_dir import BOOT_ID
+from plugwright.extended_resources.resources import Backing, World
+from plugwright.extended_resources.survey import find_stale, nodes_named, survey, targets_named, worldly
 from plugwright.protocol.paths import KubeletPaths
 
 

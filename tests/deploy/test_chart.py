@@ -12,7 +12,7 @@ import yaml
 from tests.deploy.rendered import CASES, CHART, GOLDEN, ROOT, Object, helm, objects, one
 
 from plugwright.cli.main import cli
-from plugwright.cluster.rbac import cluster_role
+from plugwright.extended_resources.report import cluster_role
 from plugwright.version import __version__
 
 HOOK = "helm.sh/hook"

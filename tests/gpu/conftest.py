@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from plugwright.plugins.nvidia.gpus import DriverGone, Reading
+from plugwright.plugins.nvidia.driver import DriverGone, Reading
 from plugwright.plugins.nvidia.nvml import Nvml
 
 _HERE = Path(__file__).parent

@@ -11,11 +11,11 @@ import pytest
 from tests.plugins.nvidia.looking import listing
 
 from plugwright import Allocation
-from plugwright.plugins.nvidia.gpus import Reading
+from plugwright.plugins.nvidia.config import Options, Places, Strategy
+from plugwright.plugins.nvidia.driver import Reading
+from plugwright.plugins.nvidia.monitor import Pace, Watch
 from plugwright.plugins.nvidia.nvml import Nvml
-from plugwright.plugins.nvidia.options import Options, Places, Strategy
 from plugwright.plugins.nvidia.plugin import Nvidia
-from plugwright.plugins.nvidia.watch import Pace, Watch
 from plugwright.sdk import cdi
 
 HERE = Path(__file__).parent

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from plugwright.plugins.nvidia.gpus import Reading
+from plugwright.plugins.nvidia.driver import Reading
+from plugwright.plugins.nvidia.monitor import Pace, Watch
 from plugwright.plugins.nvidia.nvml import Nvml
-from plugwright.plugins.nvidia.watch import Pace, Watch
 
 
 def test_events_can_be_heard(reading: Reading, driver: Nvml) -> None:

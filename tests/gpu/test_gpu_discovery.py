@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from plugwright.plugins.nvidia.gpus import Reading, Recovery
+from plugwright.plugins.nvidia.driver import Reading, Recovery
 from plugwright.plugins.nvidia.nvml import Nvml
 
 _FIELDS = "index,uuid,name,memory.total,pci.bus_id,compute_mode,mig.mode.current,driver_version"

@@ -21,10 +21,10 @@ import pytest
 from tests.cli.processes import Running, ended, python, running
 
 from plugwright.plugins.nvidia import sharing
-from plugwright.plugins.nvidia.gpus import Gpu, Reading
+from plugwright.plugins.nvidia.driver import Gpu, Reading
 from plugwright.plugins.nvidia.mps import state
 from plugwright.plugins.nvidia.mps.plan import MpsOptions, Place
-from plugwright.plugins.nvidia.mps.tenancy import Mps
+from plugwright.plugins.nvidia.mps.sharing import Mps
 from plugwright.plugins.nvidia.sharing import By, Share
 
 RESOURCE = "nvidia.com/gpu-shared"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.cli.processes import ended, python, running
 
-from plugwright.plugins.nvidia.gpus import Reading
+from plugwright.plugins.nvidia.driver import Reading
 from tiny_kubelet import TinyKubelet
 
 MEMORY_BAR = 40  # MiB, with NVML

@@ -10,15 +10,14 @@ import pytest
 
 from plugwright.errors import PeerRefused, PodRefused
 from plugwright.kubelet import Kubelet, KubeletSettings, Pod, PodSpec, Timing
-from plugwright.kubelet.findings import Finding
-from plugwright.kubelet.trace import Call, State
+from plugwright.kubelet.events import Call, Finding, State
 from plugwright.model import Allocation, Options, PreferenceRequest, natural_order
 from plugwright.protocol import checkpoint, device_plugin, registration
 from plugwright.protocol.checkpoint import Checkpoint
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
+from plugwright.protocol.messages import DeviceList, Listed
 from plugwright.protocol.registration import Announcement, RegisterRequest
-from plugwright.protocol.wire import DeviceList, Listed
-from plugwright.sdk.newest import Newest
+from plugwright.system.concurrency import Newest
 
 __all__ = [
     "LIMIT",

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from plugwright.kubelet.journal import Files, Journal
+from plugwright.kubelet.devicemanager.checkpoint import Files, Journal
 from plugwright.protocol.checkpoint import Checkpoint, Entry
 from plugwright.protocol.checkpoint_encoder import Encoder
 

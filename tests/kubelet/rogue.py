@@ -11,7 +11,7 @@ from plugwright.protocol import registration, transport
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.registration import RegisterRequest
 from plugwright.protocol.transport import Bound, Method, Streaming, Unary
-from plugwright.sdk.newest import Newest
+from plugwright.system.concurrency import Newest
 
 __all__ = ["TAPE", "Hanging", "Rogue", "always", "granting", "listing", "options", "register", "registered"]
 

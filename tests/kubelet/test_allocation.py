@@ -25,7 +25,7 @@ from tests.kubelet.actors import (
 from plugwright.kubelet import ContainerSpec, Kubelet, PodSpec
 from plugwright.kubelet.metrics import Name
 from plugwright.model import Allocation, Options
-from plugwright.protocol import answers, device_plugin, pod_resources
+from plugwright.protocol import device_plugin, messages, pod_resources
 from plugwright.protocol.registration import RegisterRequest
 from plugwright.testing import pod_requesting
 
@@ -254,7 +254,7 @@ async def test_devices_are_recorded_under_each_of_their_nodes(node: Kubelet) -> 
         await node.admit(pod_requesting({TAPE: 3}))
         assert records(node) == {("main", TAPE): {-1: ("none",), 0: ("both",), 1: ("both", "one")}}
         [entry] = written(node).entries or ()
-        assert answers.decode(entry.answer or b"").env == {"TAPE": "both,none,one"}
+        assert messages.decode(entry.answer or b"").env == {"TAPE": "both,none,one"}
 
 
 async def test_the_record_is_on_disk_before_the_pod_is_admitted(node: Kubelet) -> None:  # 3.45

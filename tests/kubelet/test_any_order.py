@@ -18,8 +18,8 @@ from tests.kubelet.rogue import Hanging, Rogue, allocate, always, registered
 
 from plugwright.errors import PeerRefused, PodRefused
 from plugwright.kubelet import Kubelet, KubeletSettings, Pod
-from plugwright.kubelet.stock import Count
-from plugwright.kubelet.trace import State
+from plugwright.kubelet.devicemanager.devices import Count
+from plugwright.kubelet.events import State
 from plugwright.protocol import checkpoint
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.testing import pod_requesting

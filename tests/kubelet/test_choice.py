@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tests.kubelet.actors import TAPE, device
 
 from plugwright.errors import AllocationFailed
-from plugwright.kubelet.choice import Claim, choose, refuse_early
-from plugwright.kubelet.stock import Shelf, Stock
+from plugwright.kubelet.devicemanager.allocation import Claim, choose, refuse_early
+from plugwright.kubelet.devicemanager.devices import Shelf, Stock
 from plugwright.model import PreferenceRequest
-from plugwright.protocol.wire import Listed
+from plugwright.protocol.messages import Listed
 
 FOUR = (device("a0", 0), device("a1", 0), device("b0", 1), device("b1", 1))
 PLAIN = tuple(map(device, ("d0", "d1", "d2", "d3")))

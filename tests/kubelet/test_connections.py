@@ -26,12 +26,12 @@ from tests.kubelet.actors import (
 
 from plugwright.errors import AllocationFailed, PeerRefused
 from plugwright.kubelet import Kubelet
-from plugwright.kubelet.stock import Count
+from plugwright.kubelet.devicemanager.devices import Count
 from plugwright.model import Options
 from plugwright.protocol import device_plugin
+from plugwright.protocol.messages import Listed
 from plugwright.protocol.registration import RegisterRequest
 from plugwright.protocol.transport import MESSAGE_LIMIT
-from plugwright.protocol.wire import Listed
 from plugwright.testing import pod_requesting
 
 GRACE = 300.0

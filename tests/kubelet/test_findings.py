@@ -11,8 +11,8 @@ from plugwright.errors import KubeletFindings, PeerRefused
 from plugwright.kubelet import ContainerSpec, Kubelet, PodSpec
 from plugwright.model import Allocation, Options
 from plugwright.protocol import device_plugin, pod_resources
+from plugwright.protocol.messages import Listed
 from plugwright.protocol.registration import RegisterRequest
-from plugwright.protocol.wire import Listed
 from plugwright.testing import pod_requesting
 
 Trouble = Callable[[Kubelet], Awaitable[object]]

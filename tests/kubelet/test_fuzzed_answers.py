@@ -13,7 +13,7 @@ from tests.kubelet.rogue import TAPE, Rogue, allocate, always, options, register
 
 from plugwright.errors import PodRefused
 from plugwright.kubelet import Kubelet, Pod
-from plugwright.kubelet.trace import State
+from plugwright.kubelet.events import State
 from plugwright.model import natural_order
 from plugwright.protocol import checkpoint
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tests.kubelet.actors import OTHER, TAPE, Clock, Scripted, device, heard, plugged, quick, states
 
 from plugwright.kubelet import Kubelet, Phase, Pod
-from plugwright.kubelet.health import changed
-from plugwright.kubelet.stock import Stock
+from plugwright.kubelet.devicemanager.devices import Stock
+from plugwright.kubelet.devicemanager.manager import changed
 from plugwright.testing import pod_requesting
 
 ILL = "Unhealthy"

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from plugwright.kubelet.journal import Files, Journal, Loaded
+from plugwright.kubelet.devicemanager.checkpoint import Files, Journal, Loaded
 from plugwright.protocol import checkpoint
 from plugwright.protocol.checkpoint import Checkpoint, Entry
 
@@ -121,7 +121,7 @@ def test_4_30_the_temporary_file_is_a_dot_and_digits_beside_the_checkpoint(path:
 @pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")
 def test_4_30_the_kernel_sees_fsync_before_rename(path: Path, tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from plugwright.kubelet.journal import Journal;"
+        "import sys; from pathlib import Path; from plugwright.kubelet.devicemanager.checkpoint import Journal;"
         "from plugwright.protocol.checkpoint import Checkpoint;"
         "Journal(Path(sys.argv[1]), plain_lists=False).save(Checkpoint(None, {}))"
     )

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.kubelet.actors import OTHER, TAPE
 
-from plugwright.kubelet.ledger import Ledger, Place, by_node
+from plugwright.kubelet.devicemanager.pod_devices import Ledger, Place, by_node
 
 FIRST, SECOND = Place("one", "main", TAPE), Place("two", "main", TAPE)
 PLACES = st.builds(Place, st.sampled_from("123"), st.sampled_from(["init", "main"]), st.sampled_from([TAPE, OTHER]))

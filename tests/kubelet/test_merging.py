@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.kubelet.actors import OTHER, TAPE, Scripted, plugged, quick
 
 from plugwright.kubelet import ContainerSpec, Kubelet, PodSpec
-from plugwright.kubelet.merging import merge
+from plugwright.kubelet.pod_table import merge
 from plugwright.model import Allocation, DeviceNode, Mount
-from plugwright.protocol.answers import Answer, AnsweredMount, AnsweredNode
+from plugwright.protocol.messages import Answer, AnsweredMount, AnsweredNode
 from plugwright.testing import pod_requesting
 
 TEXTS = st.dictionaries(st.sampled_from("ABC"), st.sampled_from("xyz"))

@@ -10,7 +10,7 @@ from tests.kubelet.actors import TAPE, Scripted, heard, plugged, quick
 
 from plugwright.errors import ConfigError, KubeletError, PathTooLong
 from plugwright.kubelet import Kubelet
-from plugwright.kubelet.directory import claim, clean
+from plugwright.kubelet.root_dir import claim, clean
 from plugwright.protocol.paths import KubeletPaths
 
 

@@ -6,7 +6,7 @@ import pytest
 from tests.kubelet.actors import OTHER, TAPE, Clock, Scripted, given, heard, plugged, quick, records, refused, written
 
 from plugwright.kubelet import Kubelet, Phase, Pod, PodSpec
-from plugwright.kubelet.stock import Count
+from plugwright.kubelet.devicemanager.devices import Count
 from plugwright.protocol import pod_resources
 from plugwright.testing import pod_requesting
 

@@ -9,8 +9,8 @@ import pytest
 from tests.kubelet.actors import LIMIT, OTHER, TAPE, Announcing, Clock, Scripted, found, heard, plugged, quick, said
 
 from plugwright.kubelet import Kubelet
+from plugwright.kubelet.devicemanager.devices import Count
 from plugwright.kubelet.metrics import Name
-from plugwright.kubelet.stock import Count
 from plugwright.protocol import device_plugin
 from plugwright.protocol.registration import Announcement
 from plugwright.testing import pod_requesting

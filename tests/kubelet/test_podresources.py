@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from plugwright.errors import PeerGone, PeerRefused
 from plugwright.kubelet.metrics import Metrics, Name
-from plugwright.kubelet.podresources import ContainerView, PodResources, PodView, TokenBucket, serving
+from plugwright.kubelet.pod_resources import ContainerView, PodResources, PodView, TokenBucket, serving
 from plugwright.kubelet.pods import ContainerKind
-from plugwright.kubelet.profile import profile
+from plugwright.kubelet.versions import profile
 from plugwright.protocol import pod_resources
 from plugwright.protocol.pod_resources import (
     AllocatableDevice,

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugwright.errors import ConfigError
-from plugwright.kubelet.policies import Decision, Policy, Scope, best, check_machine
-from plugwright.kubelet.topology import Hint
+from plugwright.kubelet.topology_manager import Decision, Hint, Policy, Scope, best, check_machine
 
 Results = Mapping[str, tuple[Hint, ...] | None]
 BEST_EFFORT, RESTRICTED, SINGLE = Policy.BEST_EFFORT, Policy.RESTRICTED, Policy.SINGLE_NUMA_NODE

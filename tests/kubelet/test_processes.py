@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from plugwright.kubelet import ContainerKind, ContainerSpec, Pod, PodSpec, enclosure
-from plugwright.kubelet.merging import Granted
+from plugwright.kubelet import ContainerKind, ContainerSpec, Pod, PodSpec, sandbox
+from plugwright.kubelet.events import State
+from plugwright.kubelet.pod_table import Granted
 from plugwright.kubelet.processes import Output, expanded, run
-from plugwright.kubelet.trace import State
-from plugwright.protocol.answers import AnsweredMount, AnsweredNode
+from plugwright.protocol.messages import AnsweredMount, AnsweredNode
 
 LIMIT = 20.0  # seconds; only a test that fails waits for so long
 NOTHING = Granted(env={}, mounts=(), nodes=(), annotations={}, cdi=())
@@ -238,7 +238,7 @@ async def test_a_user_without_rights_gets_the_same_view(tmp_path: Path) -> None:
     if os.getuid() or not python:
         pytest.skip("needs root, and a python3 for everybody")
     program = tmp_path / "enclosure.py"
-    program.write_text(Path(enclosure.__file__).read_text())
+    program.write_text(Path(sandbox.__file__).read_text())
     open_to_all(program)
     places = json.dumps([("/dev/zero", "/dev/plugwright-test", False)])
     notes, *lines = await output(
@@ -252,7 +252,7 @@ async def test_without_a_namespace_the_command_runs_all_the_same() -> None:
     if not shutil.which("unshare") or await output("unshare", "-Ur", "echo", "yes") != ["yes"]:
         pytest.skip("needs user namespaces, to take the right to mount away in one")
     places = json.dumps([("/dev/zero", "/dev/plugwright-test", False)])
-    enclosed = [sys.executable, enclosure.__file__, places, "echo", "here"]
+    enclosed = [sys.executable, sandbox.__file__, places, "echo", "here"]
     forbid = 'echo 0 > /proc/sys/user/max_mnt_namespaces && exec "$@"'
     notes, *lines = await output("unshare", "-Ur", "sh", "-c", forbid, "sh", *enclosed)
     assert lines == ["here"]

@@ -3,7 +3,7 @@
 import pytest
 
 from plugwright.errors import ConfigError
-from plugwright.kubelet.profile import DEFAULT_VERSION, LEGACY, Profile, profile
+from plugwright.kubelet.versions import DEFAULT_VERSION, LEGACY, Profile, profile
 
 VERSIONS = [f"1.{minor}" for minor in range(26, 38)]
 

@@ -9,7 +9,7 @@ from tests.kubelet import actors
 from tests.kubelet.actors import TAPE, Scripted, Seen, plugged, quick
 
 from plugwright.kubelet import ContainerKind, ContainerSpec, Kubelet, PodSpec
-from plugwright.kubelet.reuse import Reusable
+from plugwright.kubelet.devicemanager.pod_devices import Reusable
 from plugwright.model import Options
 
 INIT, SIDECAR, MAIN = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.MAIN

@@ -7,7 +7,7 @@ from tests.kubelet.actors import TAPE, Clock, Scripted, heard, plugged, quick
 
 from plugwright.errors import ConfigError
 from plugwright.kubelet import Kubelet, KubeletSettings, Timing
-from plugwright.kubelet.policies import Policy, Scope
+from plugwright.kubelet.topology_manager import Policy, Scope
 
 
 def test_times_are_those_of_a_real_kubelet() -> None:  # 0.8

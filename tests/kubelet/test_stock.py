@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.kubelet.actors import TAPE, device
 
-from plugwright.kubelet.stock import Count, Stock
+from plugwright.kubelet.devicemanager.devices import Count, Stock
 from plugwright.model import natural_order
-from plugwright.protocol.wire import Listed
+from plugwright.protocol.messages import Listed
 
 LISTED = st.lists(
     st.builds(

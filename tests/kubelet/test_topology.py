@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugwright.kubelet.topology import Hint, Supply, hints, pod_total
+from plugwright.kubelet.topology_manager import Hint, Supply, hints, pod_total
 
 FOUR = {"a": (0,), "b": (0,), "c": (1,), "d": (1,)}
 TWO_NODES = (0, 1)

@@ -8,7 +8,7 @@ from tests.kubelet.actors import TAPE, Scripted, plugged, quick, refused
 
 from plugwright.errors import PeerGone
 from plugwright.kubelet import Kubelet
-from plugwright.kubelet.trace import Call, Event, State, Trace
+from plugwright.kubelet.events import Call, Event, State, Trace
 from plugwright.model import Options
 from plugwright.testing import pod_requesting
 

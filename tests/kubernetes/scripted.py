@@ -10,11 +10,11 @@ from tests.kubelet.actors import Seen
 
 from plugwright.errors import PeerRefused
 from plugwright.model import Allocation, Device, Options, PreferenceRequest, natural_order
-from plugwright.protocol import device_plugin, registration, wire
+from plugwright.protocol import device_plugin, messages, registration
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
+from plugwright.protocol.messages import DeviceList
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.registration import RegisterRequest
-from plugwright.protocol.wire import DeviceList
 
 __all__ = ["Scripted", "serving"]
 
@@ -56,7 +56,7 @@ class Scripted:
             self.streams -= 1
 
     def _listed(self) -> DeviceList:
-        sound = wire.encode_devices(self.resource, self.devices)
+        sound = messages.encode_devices(self.resource, self.devices)
         if not self.emptied:
             return sound
         message = pb.ListAndWatchResponse.FromString(sound.message)

@@ -12,7 +12,7 @@ from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.enclosure import Process
 from tests.kubernetes.waiting import until
 
-from plugwright.sdk.report import DaemonReport, ResourceReport
+from plugwright.sdk.status import DaemonReport, ResourceReport
 
 __all__ = ["Daemon", "Plugins"]
 

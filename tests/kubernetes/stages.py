@@ -20,9 +20,9 @@ from tests.kubernetes.waiting import until
 
 from plugwright.errors import PodRefused
 from plugwright.kubelet import Kubelet, Phase, Pod
-from plugwright.kubelet.directory import is_served
-from plugwright.kubelet.table import Container
-from plugwright.protocol import answers, checkpoint, pod_resources
+from plugwright.kubelet.pod_table import Container
+from plugwright.kubelet.root_dir import is_served
+from plugwright.protocol import checkpoint, messages, pod_resources
 from plugwright.protocol.checkpoint import Checkpoint
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.pod_resources import AllocatableDevice, PodHoldings
@@ -108,7 +108,7 @@ def held(written: Checkpoint, resource: str) -> list[Held]:
             entry.container,
             entry.resource,
             tuple(sorted((node, tuple(sorted(ids or ()))) for node, ids in (entry.devices or {}).items())),
-            tuple(answers.decode(entry.answer or b"").env.items()),
+            tuple(messages.decode(entry.answer or b"").env.items()),
         )
         for entry in written.entries or ()
         if entry.resource == resource

@@ -19,7 +19,7 @@ from tests.kubernetes.serving import Plugins
 from tests.kubernetes.waiting import until
 
 from plugwright.cluster.api.kinds import EVENTS, PODS
-from plugwright.cluster.api.writing import Place
+from plugwright.cluster.api.registry import Place
 from plugwright.cluster.store import Object
 
 Seen = dict[str, Any]

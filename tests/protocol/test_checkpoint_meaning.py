@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from plugwright.protocol import checkpoint
 from plugwright.protocol.checkpoint import Checkpoint, Entry, Reading
-from plugwright.protocol.checkpoint_diagnosis import explain
-from plugwright.protocol.checkpoint_meaning import Owner, differences, holdings
+from plugwright.protocol.checkpoint_diff import Owner, differences, explain, holdings
 
 names = st.sampled_from(["", "a", "b", "c"])
 lists = st.lists(st.sampled_from(["g0", "g1", "g2"]), unique=True, max_size=3).map(tuple)

@@ -17,10 +17,10 @@ from h2.events import ConnectionTerminated, DataReceived, ResponseReceived, Stre
 
 from plugwright.errors import PeerGone, PeerRefused, PlugwrightError
 from plugwright.model import Allocation, Device, Options, PreferenceRequest
-from plugwright.protocol import device_plugin, transport, wire
+from plugwright.protocol import device_plugin, messages, transport
 from plugwright.protocol.device_plugin import DevicePluginClient
+from plugwright.protocol.messages import DeviceList
 from plugwright.protocol.transport import Serving
-from plugwright.protocol.wire import DeviceList
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
@@ -43,7 +43,7 @@ class Patient:
         self.go_on.set()
         self.entered = asyncio.Event()
         self.left = asyncio.Event()
-        self.listed = lists or (wire.encode_devices("a/b", [Device("st0")]),)
+        self.listed = lists or (messages.encode_devices("a/b", [Device("st0")]),)
 
     async def options(self) -> Options:
         return Options(preference=True)
@@ -284,7 +284,7 @@ async def test_a_caller_that_gives_up_ends_the_work_for_it(root: Path) -> None:
 
 
 async def test_a_peer_that_does_not_read_keeps_neither_the_others_nor_the_end_waiting(root: Path) -> None:
-    large = wire.encode_devices("a/b", [Device(f"{number:063}") for number in range(50_000)])
+    large = messages.encode_devices("a/b", [Device(f"{number:063}") for number in range(50_000)])
     service = Patient(large, large, large)
     with socket.socket(socket.AF_UNIX) as deaf:
         async with served(root, service) as serving:
@@ -310,7 +310,7 @@ def asking_for_lists() -> bytes:
 
 
 async def test_messages_encoded_before_arrive_as_they_are(root: Path) -> None:
-    first, second = wire.encode_devices("a/b", [Device("st0")]), wire.encode_devices("a/b", [])
+    first, second = messages.encode_devices("a/b", [Device("st0")]), messages.encode_devices("a/b", [])
     async with served(root, Patient(first, second)) as serving, device_plugin.connect(serving.path) as client:
         lists = client.lists()
         assert [await anext(lists), await anext(lists)] == [[Device("st0")], []]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from plugwright.errors import InvalidValue, ListTooLarge, MalformedMessage, PluginError
 from plugwright.model import Allocation, Device, DeviceNode, Health, Mount, Options, PreferenceRequest
-from plugwright.protocol import transport, wire
+from plugwright.protocol import messages, transport
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.pluginregistration.v1 import pluginregistration_pb2 as watcher_pb
 
@@ -40,54 +40,57 @@ ALLOCATIONS = st.builds(
 
 
 def test_a_device_on_a_numa_node_is_written_as_the_kubelet_reads_it() -> None:
-    listed = wire.encode_devices("a/b", [Device("a", numa=[1])])
-    assert listed == wire.DeviceList(1, b"\x0a\x12\x0a\x01a\x12\x07Healthy\x1a\x04\x0a\x02\x08\x01")
+    listed = messages.encode_devices("a/b", [Device("a", numa=[1])])
+    assert listed == messages.DeviceList(1, b"\x0a\x12\x0a\x01a\x12\x07Healthy\x1a\x04\x0a\x02\x08\x01")
 
 
 def test_numa_node_zero_is_a_node_although_zeros_are_not_written() -> None:
-    listed = wire.encode_devices("a/b", [Device("a", "Unhealthy", numa=[0])])
+    listed = messages.encode_devices("a/b", [Device("a", "Unhealthy", numa=[0])])
     assert listed.message == b"\x0a\x12\x0a\x01a\x12\x09Unhealthy\x1a\x02\x0a\x00"
-    assert wire.to_devices(pb.ListAndWatchResponse.FromString(listed.message))[0].numa == (0,)
+    assert messages.to_devices(pb.ListAndWatchResponse.FromString(listed.message))[0].numa == (0,)
 
 
 @pytest.mark.parametrize("numa", [[], [-1]])
 def test_a_device_on_no_numa_node_carries_no_topology_message(numa: list[int]) -> None:
-    assert wire.encode_devices("a/b", [Device("a", numa=numa)]).message == b"\x0a\x0c\x0a\x01a\x12\x07Healthy"
+    assert messages.encode_devices("a/b", [Device("a", numa=numa)]).message == b"\x0a\x0c\x0a\x01a\x12\x07Healthy"
 
 
 def test_reasons_and_attributes_stay_at_home() -> None:
-    told = wire.encode_devices("a/b", [Device("a", "Unhealthy", "secret", attributes={"serial": "secret"})])
-    assert told == wire.encode_devices("a/b", [Device("a", "Unhealthy")])
+    told = messages.encode_devices("a/b", [Device("a", "Unhealthy", "secret", attributes={"serial": "secret"})])
+    assert told == messages.encode_devices("a/b", [Device("a", "Unhealthy")])
 
 
 def test_numa_node_minus_one_from_a_peer_means_none() -> None:
     message = b"\x0a\x1b\x0a\x01a\x12\x07Healthy\x1a\x0d\x0a\x0b\x08" + b"\xff" * 9 + b"\x01"
-    assert wire.to_devices(pb.ListAndWatchResponse.FromString(message)) == [Device("a")]
+    assert messages.to_devices(pb.ListAndWatchResponse.FromString(message)) == [Device("a")]
 
 
 def test_an_empty_list_is_an_empty_message() -> None:
-    assert wire.encode_devices("a/b", []) == wire.DeviceList(0, b"")
+    assert messages.encode_devices("a/b", []) == messages.DeviceList(0, b"")
 
 
 @steady
 @given(st.lists(DEVICES, max_size=8))
 def test_devices_come_back_as_they_were(devices: list[Device]) -> None:
-    listed = wire.encode_devices("a/b", devices)
+    listed = messages.encode_devices("a/b", devices)
     assert listed.count == len(devices)
-    assert wire.to_devices(pb.ListAndWatchResponse.FromString(listed.message)) == devices
+    assert messages.to_devices(pb.ListAndWatchResponse.FromString(listed.message)) == devices
 
 
 def test_a_list_of_exactly_4_mib_is_sent_and_one_byte_more_is_not() -> None:
     devices = [Device(f"{number:063}", "Unhealthy") for number in range(53_772)]  # 78 bytes each, and 88 are left
     devices.append(Device("a" * 29, "Unhealthy"))
-    assert len(wire.encode_devices("a/b", [*devices, Device("b" * 29, "Unhealthy")]).message) == transport.MESSAGE_LIMIT
+    assert (
+        len(messages.encode_devices("a/b", [*devices, Device("b" * 29, "Unhealthy")]).message)
+        == transport.MESSAGE_LIMIT
+    )
     with pytest.raises(ListTooLarge, match="a/b lists 53774 devices in 4194305 bytes, the kubelet takes 4194304"):
-        wire.encode_devices("a/b", [*devices, Device("b" * 30, "Unhealthy")])
+        messages.encode_devices("a/b", [*devices, Device("b" * 30, "Unhealthy")])
 
 
 def test_a_list_that_could_not_turn_unhealthy_is_refused() -> None:
     with pytest.raises(ListTooLarge):
-        wire.encode_devices("a/b", [Device(f"{number:063}") for number in range(53_800)])
+        messages.encode_devices("a/b", [Device(f"{number:063}") for number in range(53_800)])
 
 
 def test_an_allocation_is_written_as_the_kubelet_reads_it() -> None:
@@ -105,42 +108,42 @@ def test_an_allocation_is_written_as_the_kubelet_reads_it() -> None:
         b"\x22\x06\x0a\x01k\x12\x01v"
         b"\x2a\x07\x0a\x05v/c=d"
     )
-    assert wire.encode_allocation(allocation) == written
-    assert wire.decode_allocation(written) == allocation
-    answer = wire.from_allocations([allocation, Allocation()]).SerializeToString(deterministic=True)
+    assert messages.encode_allocation(allocation) == written
+    assert messages.decode_allocation(written) == allocation
+    answer = messages.from_allocations([allocation, Allocation()]).SerializeToString(deterministic=True)
     assert answer == b"\x0a" + bytes([len(written)]) + written + b"\x0a\x00"
 
 
 @steady
 @given(ALLOCATIONS)
 def test_an_allocation_comes_back_as_it_was(allocation: Allocation) -> None:
-    assert wire.decode_allocation(wire.encode_allocation(allocation)) == allocation
+    assert messages.decode_allocation(messages.encode_allocation(allocation)) == allocation
 
 
 @steady
 @given(st.lists(ALLOCATIONS, max_size=3))
 def test_answers_keep_their_number_and_order(allocations: list[Allocation]) -> None:
-    assert wire.to_allocations(wire.from_allocations(allocations)) == allocations
+    assert messages.to_allocations(messages.from_allocations(allocations)) == allocations
 
 
 def test_an_answer_of_more_than_4_mib_is_not_sent() -> None:
     half = Allocation(env={"A": "x" * (transport.MESSAGE_LIMIT // 2)})
-    assert wire.from_allocations([half]).ByteSize() > transport.MESSAGE_LIMIT // 2
+    assert messages.from_allocations([half]).ByteSize() > transport.MESSAGE_LIMIT // 2
     with pytest.raises(PluginError, match=r"an allocation of 41943\d\d bytes, the kubelet takes 4194304"):
-        wire.from_allocations([half, half])
+        messages.from_allocations([half, half])
 
 
 @pytest.mark.parametrize("answer", [b"\x0a", b"\x0a\x05A", b"\xff\xff", b"\x0a\x03\x0a\x01\xff"])
 def test_bytes_that_are_no_answer_are_the_peers_fault(answer: bytes) -> None:
     with pytest.raises(MalformedMessage, match="stored answer"):
-        wire.decode_allocation(answer)
+        messages.decode_allocation(answer)
 
 
 @steady
 @given(st.binary(max_size=40))
 def test_any_bytes_are_an_answer_or_an_error_of_ours(answer: bytes) -> None:
     with suppress(MalformedMessage, InvalidValue):
-        wire.decode_allocation(answer)
+        messages.decode_allocation(answer)
 
 
 @pytest.mark.parametrize(
@@ -153,26 +156,27 @@ def test_any_bytes_are_an_answer_or_an_error_of_ours(answer: bytes) -> None:
     ],
 )
 def test_options_are_written_as_the_kubelet_reads_them(options: Options, message: bytes) -> None:
-    assert wire.from_options(options).SerializeToString() == message
-    assert wire.to_options(pb.DevicePluginOptions.FromString(message)) == options
+    assert messages.from_options(options).SerializeToString() == message
+    assert messages.to_options(pb.DevicePluginOptions.FromString(message)) == options
 
 
 def test_a_preference_request_is_read_as_the_kubelet_writes_it() -> None:
     message = b"\x0a\x0d\x0a\x02g0\x0a\x02g1\x12\x01g\x18\x02" + b"\x0a\x00"
     requests = [PreferenceRequest(("g0", "g1"), ("g",), 2), PreferenceRequest((), (), 0)]
-    assert wire.to_preference_requests(pb.PreferredAllocationRequest.FromString(message)) == requests
-    assert wire.from_preference_requests(requests).SerializeToString() == message
+    assert messages.to_preference_requests(pb.PreferredAllocationRequest.FromString(message)) == requests
+    assert messages.from_preference_requests(requests).SerializeToString() == message
 
 
 def test_a_negative_size_asks_for_nothing() -> None:
     message = b"\x0a\x0b\x18" + b"\xff" * 9 + b"\x01"
     request = pb.PreferredAllocationRequest.FromString(message)
-    assert wire.to_preference_requests(request) == [PreferenceRequest((), (), 0)]
+    assert messages.to_preference_requests(request) == [PreferenceRequest((), (), 0)]
 
 
 def test_preferences_keep_their_order() -> None:
     assert (
-        wire.from_preferences([["g1", "g0"], []]).SerializeToString() == b"\x0a\x08\x0a\x02g1\x0a\x02g0" + b"\x0a\x00"
+        messages.from_preferences([["g1", "g0"], []]).SerializeToString()
+        == b"\x0a\x08\x0a\x02g1\x0a\x02g0" + b"\x0a\x00"
     )
 
 

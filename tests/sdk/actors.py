@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from plugwright import Allocation, Device, Plugin
-from plugwright.sdk.newest import Newest
+from plugwright.system.concurrency import Newest
 
 __all__ = ["TAPE", "Ear", "Shelf", "listening"]
 

@@ -8,8 +8,7 @@ from functools import partialmethod
 import pytest
 
 from plugwright.errors import InvalidValue, PluginError, PluginFailed, PluginTimeout
-from plugwright.sdk.calls import Caller
-from plugwright.sdk.stalls import StallWatch
+from plugwright.sdk.plugin_calls import Caller, StallWatch
 
 Method = Callable[[], Awaitable[None] | None]
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from plugwright import Device, Plugin, Registration, Settings, serving
 from plugwright.plugins.mock import Mock, MockOptions
-from plugwright.sdk.runtime import Daemon
+from plugwright.sdk.daemon import Daemon
 from tiny_kubelet import TinyKubelet
 
 NO_REQUESTS = {

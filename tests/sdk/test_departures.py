@@ -17,9 +17,7 @@ from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.pod_resources import Holding
 from plugwright.protocol.podresources.v1 import podresources_pb2 as pb
 from plugwright.protocol.transport import Method, Unary
-from plugwright.sdk import holders
-from plugwright.sdk.departures import forget_departed
-from plugwright.sdk.inventory import Inventory
+from plugwright.sdk.inventory import Inventory, forget_departed, held_by_checkpoint, held_by_pods
 from tiny_kubelet import TinyKubelet
 
 TAPE = "example.com/tape"
@@ -65,7 +63,7 @@ class Node:
 
 @pytest.fixture
 def ear(caplog: pytest.LogCaptureFixture) -> Iterator[Ear]:
-    with listening("plugwright.sdk.departures", caplog) as ear:
+    with listening("plugwright.sdk.inventory", caplog) as ear:
         yield ear
 
 
@@ -206,17 +204,17 @@ async def test_pod_resources_that_answer_nonsense_keep_everything(
 
 
 async def test_no_checkpoint_yet_means_that_nothing_was_given_out(paths: KubeletPaths) -> None:
-    assert holders.held_by_checkpoint(paths.checkpoint, TAPE) == {}
+    assert held_by_checkpoint(paths.checkpoint, TAPE) == {}
     async with pod_resources.serve(Node(), paths.pod_resources_socket):
-        assert await holders.held_by_pods(paths.pod_resources_socket, TAPE) == set()
+        assert await held_by_pods(paths.pod_resources_socket, TAPE) == set()
 
 
 async def test_both_are_asked_who_holds_what(paths: KubeletPaths) -> None:
     write_checkpoint(paths, {0: ("st0", "st1"), 1: ("st1",), -1: ("st2",)})
-    assert holders.held_by_checkpoint(paths.checkpoint, TAPE) == {"st0": (0,), "st1": (0, 1), "st2": ()}
+    assert held_by_checkpoint(paths.checkpoint, TAPE) == {"st0": (0,), "st1": (0, 1), "st2": ()}
     node = Node(Holding(TAPE, "st3", "default", "backup", "main"), Holding("example.com/disk", "sd0", "a", "b", "c"))
     async with pod_resources.serve(node, paths.pod_resources_socket):
-        assert await holders.held_by_pods(paths.pod_resources_socket, TAPE) == {"st3"}
+        assert await held_by_pods(paths.pod_resources_socket, TAPE) == {"st3"}
 
 
 async def test_an_inventory_without_departures_asks_nobody(paths: KubeletPaths) -> None:

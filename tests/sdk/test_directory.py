@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from plugwright.protocol import transport
-from plugwright.sdk.directory import Directory
+from plugwright.system.inotify import Directory
 
 LIMIT = 10  # seconds that any of these facts may take on a slow machine
 

@@ -12,11 +12,10 @@ from tests.sdk.actors import Ear, listening
 from plugwright import Device, Patience, Plugin, Settings, serving
 from plugwright.protocol import checkpoint
 from plugwright.protocol.checkpoint import Checkpoint, Entry
-from plugwright.sdk.calls import Caller
 from plugwright.sdk.discovery import Discovery
 from plugwright.sdk.inventory import Inventory
-from plugwright.sdk.stalls import StallWatch
-from plugwright.sdk.tally import Tally
+from plugwright.sdk.metrics import Tally
+from plugwright.sdk.plugin_calls import Caller, StallWatch
 from tiny_kubelet import TinyKubelet
 
 TAPE = "example.com/tape"

@@ -5,8 +5,7 @@ import socket
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from plugwright.sdk.ears import Ears
-from plugwright.sdk.uevents import Uevent
+from plugwright.sdk.hotplug import Ears, Uevent
 
 
 class Listener:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from plugwright.sdk import files
+from plugwright.system import files
 
 
 def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path) -> None:

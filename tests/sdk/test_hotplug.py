@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 from tests.sdk.actors import listening
 
-from plugwright.sdk.ears import Ears
-from plugwright.sdk.hotplug import Hotplug, Pace
-from plugwright.sdk.uevents import Uevent
+from plugwright.sdk.hotplug import Ears, Hotplug, Pace, Uevent
 
 PATIENT = Pace(rescan=3600, blind=3600, burst=0, gap=0)
 
@@ -117,7 +115,7 @@ async def test_a_directory_that_is_made_anew_is_followed(tmp_path: Path) -> None
 
 
 async def test_without_leave_to_listen_there_is_a_look_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
-    with listening("plugwright.sdk.ears", caplog) as ear:
+    with listening("plugwright.sdk.hotplug", caplog) as ear:
         hotplug = Hotplug(ears=Ears(forbidden), pace=Pace(rescan=3600, blind=0.01))
         async with asyncio.timeout(20), hotplug.watching():
             await hotplug.change([])

@@ -19,9 +19,9 @@ from plugwright.protocol import device_plugin, transport
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.registration import RegisterRequest
 from plugwright.protocol.transport import Method, Streaming
-from plugwright.sdk.lifecycle import Standing, State
+from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.logs import facts
-from plugwright.sdk.runtime import Daemon
+from plugwright.sdk.registration import Standing, State
 from tiny_kubelet import TinyKubelet, tiny_kubelet
 
 TAPE = "example.com/tape"
@@ -93,7 +93,7 @@ class Counting(logging.Handler):
 
 @asynccontextmanager
 async def counting(message: str) -> AsyncIterator[Counting]:
-    logger = logging.getLogger("plugwright.sdk.lifecycle")
+    logger = logging.getLogger("plugwright.sdk.registration")
     handler, level = Counting(message), logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from plugwright.sdk.newest import Newest
+from plugwright.system.concurrency import Newest
 
 
 async def test_a_reader_gets_the_value_that_is_there() -> None:

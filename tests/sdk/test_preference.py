@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from plugwright.model import Device, PreferenceRequest
-from plugwright.sdk import preference
+from plugwright.sdk import plugin
 
 steady = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # however busy the machine is
 
@@ -51,7 +51,7 @@ def requests(draw: st.DrawFn, places: st.SearchStrategy[list[list[int]]]) -> tup
 @steady
 @given(requests(PLACES))
 def test_no_other_choice_touches_fewer_numa_nodes(request: tuple[list[Device], list[Device], int]) -> None:
-    assert nodes_needed(preference.fewest_numa_nodes(*request)) == fewest(*request)
+    assert nodes_needed(plugin.fewest_numa_nodes(*request)) == fewest(*request)
 
 
 @steady
@@ -60,7 +60,7 @@ def test_the_choice_is_as_large_as_asked_has_what_is_required_and_nothing_else(
     request: tuple[list[Device], list[Device], int],
 ) -> None:
     available, required, size = request
-    chosen = preference.fewest_numa_nodes(available, required, size)
+    chosen = plugin.fewest_numa_nodes(available, required, size)
     assert len(chosen) == len(set(ids(chosen))) == size
     assert set(required) <= set(chosen) <= set(available)
 
@@ -74,7 +74,7 @@ def test_the_choice_is_the_same_whatever_the_order_of_the_input(
     shuffled, among = list(available), list(required)
     random.shuffle(shuffled)
     random.shuffle(among)
-    assert preference.fewest_numa_nodes(shuffled, among, size) == preference.fewest_numa_nodes(*request)
+    assert plugin.fewest_numa_nodes(shuffled, among, size) == plugin.fewest_numa_nodes(*request)
 
 
 @steady
@@ -83,37 +83,37 @@ def test_a_size_that_cannot_be_met_gives_what_there_is(
     request: tuple[list[Device], list[Device], int], size: int
 ) -> None:
     available, required, _ = request
-    chosen = preference.fewest_numa_nodes(available, required, max(0, size))
+    chosen = plugin.fewest_numa_nodes(available, required, max(0, size))
     assert len(chosen) == max(0, min(size, len(available)))
 
 
 def test_among_equals_the_order_is_that_of_the_ids() -> None:
-    assert ids(preference.fewest_numa_nodes(devices_at([[0]] * 12), [], 3)) == ["g0", "g1", "g2"]
-    assert ids(preference.fewest_numa_nodes(devices_at([[]] * 12)[9:], [], 2)) == ["g9", "g10"]
+    assert ids(plugin.fewest_numa_nodes(devices_at([[0]] * 12), [], 3)) == ["g0", "g1", "g2"]
+    assert ids(plugin.fewest_numa_nodes(devices_at([[]] * 12)[9:], [], 2)) == ["g9", "g10"]
 
 
 def test_one_node_that_is_enough_is_better_than_two_with_lower_ids() -> None:
-    assert ids(preference.fewest_numa_nodes(devices_at([[0], [1], [1]]), [], 2)) == ["g1", "g2"]
+    assert ids(plugin.fewest_numa_nodes(devices_at([[0], [1], [1]]), [], 2)) == ["g1", "g2"]
 
 
 def test_what_is_required_decides_for_its_node() -> None:
     available = devices_at([[0], [0], [1], [1]])
-    assert ids(preference.fewest_numa_nodes(available, [available[2]], 2)) == ["g2", "g3"]
+    assert ids(plugin.fewest_numa_nodes(available, [available[2]], 2)) == ["g2", "g3"]
 
 
 def test_required_devices_that_are_not_available_are_chosen_too() -> None:
     spare, available = Device("spare", numa=[1]), devices_at([[0], [1]])
-    assert ids(preference.fewest_numa_nodes(available, [spare], 2)) == ["spare", "g1"]
+    assert ids(plugin.fewest_numa_nodes(available, [spare], 2)) == ["spare", "g1"]
 
 
 def test_more_required_than_asked_gives_no_more_than_asked() -> None:
     required = devices_at([[0], [1], [2]])
-    assert ids(preference.fewest_numa_nodes([], required, 2)) == ["g0", "g1"]
+    assert ids(plugin.fewest_numa_nodes([], required, 2)) == ["g0", "g1"]
 
 
 def test_a_single_node_that_is_enough_is_found_among_very_many() -> None:
     available = devices_at([[node] for node in range(16)] + [[15]])
-    assert ids(preference.fewest_numa_nodes(available, [], 2)) == ["g15", "g16"]
+    assert ids(plugin.fewest_numa_nodes(available, [], 2)) == ["g15", "g16"]
 
 
 @steady
@@ -122,7 +122,7 @@ def test_any_answer_becomes_a_valid_one(
     answer: list[str], available: list[str], required: list[str], size: int
 ) -> None:
     request = PreferenceRequest(tuple(available), tuple(required), size)
-    chosen = preference.completed([*answer, *sorted(available)], request)
+    chosen = plugin.completed([*answer, *sorted(available)], request)
     assert len(chosen) == len(set(chosen)) == min(size, len({*available, *required}))
     assert chosen[: len(required)] == required[:size]
     assert set(chosen) <= {*available, *required}
@@ -132,4 +132,4 @@ def test_any_answer_becomes_a_valid_one(
 @given(st.lists(IDS, unique=True, min_size=1))
 def test_a_valid_answer_is_kept_as_it_is(answer: list[str]) -> None:
     request = PreferenceRequest(tuple(f"g{number}" for number in range(6)), (), len(answer))
-    assert preference.completed([*answer, *request.available], request) == answer
+    assert plugin.completed([*answer, *request.available], request) == answer

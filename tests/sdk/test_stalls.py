@@ -12,7 +12,7 @@ import pytest
 
 from plugwright import Device, Limits, Plugin, Settings, serving
 from plugwright.model import Allocation
-from plugwright.sdk.stalls import StallWatch, watched
+from plugwright.sdk.plugin_calls import StallWatch, watched
 from tiny_kubelet import TinyKubelet
 
 LIMIT = 0.05
@@ -214,7 +214,7 @@ class Rude(Plugin):
 async def test_a_served_plugin_that_blocks_is_named_and_counted_and_goes_on(
     kubelet: TinyKubelet, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.ERROR, "plugwright.sdk.stalls")
+    caplog.set_level(logging.ERROR, "plugwright.sdk.plugin_calls")
     plugin = Rude()
     async with serving(plugin, settings=replace(settings, limits=Limits(loop_step=LIMIT))) as daemon:
         tape = await kubelet.endpoint("example.com/tape")

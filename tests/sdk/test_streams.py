@@ -18,8 +18,8 @@ from plugwright import Device, Plugin, Settings, serving
 from plugwright.errors import PeerGone
 from plugwright.protocol import device_plugin, transport
 from plugwright.protocol.device_plugin import DevicePluginClient
-from plugwright.sdk.newest import Newest
-from plugwright.sdk.runtime import Daemon
+from plugwright.sdk.daemon import Daemon
+from plugwright.system.concurrency import Newest
 from tiny_kubelet import TinyKubelet
 
 TAPE = "example.com/tape"

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from plugwright.sdk.threads import in_thread, iterate_in_thread
+from plugwright.system.concurrency import in_thread, iterate_in_thread
 
 
 @pytest.fixture

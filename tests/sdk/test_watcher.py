@@ -17,13 +17,12 @@ from plugwright import Registration, Settings, serving
 from plugwright.errors import PeerGone, PeerRefused
 from plugwright.protocol import registration, transport
 from plugwright.protocol.registration import Announcement
-from plugwright.sdk import sockets
-from plugwright.sdk.lifecycle import Standing, State
+from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.logs import facts
-from plugwright.sdk.runtime import Daemon
+from plugwright.sdk.registration import Standing, State, fixed_name
 from tiny_kubelet import TinyKubelet
 
-NAME = sockets.fixed_name(TAPE)
+NAME = fixed_name(TAPE)
 LIMIT = 10  # seconds that any fact here may take on a slow machine
 
 
@@ -198,7 +197,7 @@ async def test_several_plugins_are_found_each_by_its_own_name(kubelet: Watching,
     shelves = [Shelf(), Shelf("example.com/disk", "sda"), Shelf("example.com/port", "eth0", "eth1")]
     async with serving(*shelves, settings=settings):
         await kubelet.until(settled(*shelves))
-        assert registry(kubelet) == {sockets.fixed_name(shelf.resource) for shelf in shelves}
+        assert registry(kubelet) == {fixed_name(shelf.resource) for shelf in shelves}
     assert len(kubelet.registered) == 3
 
 
@@ -229,7 +228,7 @@ async def test_a_storm_of_restarts_and_removals_ends_with_one_endpoint(kubelet: 
             if chance.random() < 0.3:
                 await kubelet.until(settled(chance.choice(shelves)))
         await kubelet.until(settled(*shelves))
-        assert registry(kubelet) == {sockets.fixed_name(shelf.resource) for shelf in shelves}
+        assert registry(kubelet) == {fixed_name(shelf.resource) for shelf in shelves}
     assert registry(kubelet) == set()
 
 

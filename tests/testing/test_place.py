@@ -4,7 +4,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from plugwright.protocol.paths import SOCKET_PATH_LIMIT
-from plugwright.testing.place import kubelet_root
+from plugwright.testing.harness import kubelet_root
 
 
 def test_a_short_directory_is_used_as_it_is() -> None:

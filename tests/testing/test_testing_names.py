@@ -9,7 +9,7 @@ from tests.test_lean import loaded_by
 
 from plugwright import testing
 
-HEAVY = {"plugwright.kubelet.kubelet", "plugwright.sdk.running", "grpclib", "google.protobuf"}
+HEAVY = {"plugwright.kubelet.kubelet", "plugwright.sdk.run", "grpclib", "google.protobuf"}
 
 
 def seen_by_a_type_checker() -> dict[str, set[str]]:
@@ -32,11 +32,11 @@ def test_each_name_is_what_its_home_says(name: str) -> None:
 
 
 async def test_a_module_never_hides_the_function_of_its_name() -> None:
-    code = "import plugwright.testing.running, plugwright.testing.plugin_process\n"
+    code = "import plugwright.testing.harness, plugwright.testing.processes\n"
     code += (
         "from plugwright.testing import running, plugin_process\nassert callable(running) and callable(plugin_process)"
     )
-    assert "plugwright.testing.running" in await loaded_by(code)
+    assert "plugwright.testing.harness" in await loaded_by(code)
 
 
 def test_a_name_that_is_none_of_them_is_an_attribute_error() -> None:

@@ -14,18 +14,16 @@ from typing import Any
 import click
 import yaml
 
-from plugwright.cli import config
-from plugwright.cli.imports import values, wrapping
-from plugwright.cli.imports.source import Imported, Source
-from plugwright.cli.imports.values import Note
-from plugwright.cli.yaml_text import Dumper
+from plugwright.cli.output import Dumper
+from plugwright.config import schema
 from plugwright.errors import ConfigError, InvalidValue
+from plugwright.importers.source import Found, Imported, Note, Source, flag_word, parse_all, unwrap
 from plugwright.model import Resource
 
 __all__ = ["import_"]
 
 _FORMATS = {
-    "gdp": "gdp",
+    "gdp": "generic_device_plugin",
     "nvidia": "nvidia",
     "rdma": "rdma",
     "smarter": "smarter",
@@ -66,7 +64,7 @@ def import_(words: tuple[str, ...], output: str, whose: str | None, **options: o
     whose = whose or _guess(source)
     imported: Imported = _module(whose).translate(source)
     text = "".join(_lines(imported, whose))
-    config.read("what was made of it", text)
+    schema.read("what was made of it", text)
     for note in _notes(imported):
         click.echo(f"plugwright: {note.file}:{note.line}: {note.text}", err=True)
     click.echo(_as_json(imported, whose) if output == "json" else text, nl=output == "json")
@@ -74,8 +72,8 @@ def import_(words: tuple[str, ...], output: str, whose: str | None, **options: o
 
 def _source(words: tuple[str, ...], options: dict[str, object]) -> Source:
     given = words[0] if words[0] == "-" or not words[0].startswith("-") else None
-    found = wrapping.unwrap(values.parse_all(*_read(given))) if given else wrapping.Found()
-    flags = [values.word(number, word) for number, word in enumerate(words[1:] if given else words, 1)]
+    found = unwrap(parse_all(*_read(given))) if given else Found()
+    flags = [flag_word(number, word) for number, word in enumerate(words[1:] if given else words, 1)]
     return Source(
         root=found.file(str(options["key"])),
         domain=str(options["domain"]),
@@ -113,7 +111,7 @@ def _guess(source: Source) -> str:
 
 
 def _module(name: str) -> ModuleType:
-    return import_module(f"plugwright.cli.imports.{_FORMATS[name]}")
+    return import_module(f"plugwright.importers.{_FORMATS[name]}")
 
 
 def _notes(imported: Imported) -> Iterator[Note]:

@@ -16,18 +16,18 @@ _COMMANDS = {
     "checkpoint": "checkpoint",
     "completion": "completion",
     "cordon": "cordon",
-    "down": "down",
+    "down": "up.command",
     "import": "import_",
-    "kubelet": "kubelet",
+    "kubelet": "kubelet.command",
     "manifest": "manifest",
     "mock": "mock",
     "mps": "mps",
     "node": "node",
-    "nvidia": "nvidia_command",
+    "nvidia": "nvidia",
     "run": "run",
     "status": "status",
     "uncordon": "cordon",
-    "up": "up",
+    "up": "up.command",
 }
 
 
@@ -95,9 +95,9 @@ def leave_out_archives() -> None:
 
 
 def _put_off_messages() -> None:
-    from plugwright.protocol import unused  # other commands need no protobuf
+    from plugwright.cli import lean  # other commands need no protobuf
 
-    unused.put_off()
+    lean.put_off()
 
 
 def _asks_for_http() -> bool:

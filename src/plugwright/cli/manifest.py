@@ -11,8 +11,8 @@ from typing import Any
 import click
 import yaml
 
-from plugwright.cli import config
-from plugwright.cli.yaml_text import Dumper
+from plugwright.cli.output import Dumper
+from plugwright.config import schema
 from plugwright.version import __version__
 
 __all__ = ["manifest", "objects"]
@@ -57,7 +57,7 @@ def manifest(path: Path | None, namespace: str, image: str) -> None:
     the nodes.
     """
     if path is not None:
-        config.load(path)
+        schema.load(path)
     file = path.read_text(encoding="utf-8") if path else _MOCK
     printed = [yaml.dump(each, Dumper=Dumper, sort_keys=False, width=120) for each in objects(file, namespace, image)]
     click.echo("---\n".join(printed), nl=False)

@@ -11,15 +11,16 @@ from pathlib import Path
 
 import click
 
-from plugwright.cli import config, config_sharing, logs, nvidia
-from plugwright.cli.config import Config
+from plugwright.cli import logs
+from plugwright.config import nvidia_build, schema
+from plugwright.config.schema import Config
 from plugwright.errors import ConfigError
+from plugwright.plugins.nvidia.choices import By
 from plugwright.plugins.nvidia.mps import state
-from plugwright.plugins.nvidia.mps.keeper import Habits
+from plugwright.plugins.nvidia.mps.daemon import Habits
 from plugwright.plugins.nvidia.mps.plan import Place
-from plugwright.plugins.nvidia.mps.service import Wanted, look_after
 from plugwright.plugins.nvidia.mps.state import ResourceState
-from plugwright.plugins.nvidia.words import By
+from plugwright.plugins.nvidia.mps.supervisor import Wanted, look_after
 
 __all__ = ["mps"]
 
@@ -66,7 +67,7 @@ def run(path: Path, only: tuple[str, ...], log_format: str, log_level: str, **va
     follows. The file is read once: to change or stop a daemon ends the CUDA programs of its tenants.
     """
     logs.configure(log_format, log_level)
-    wanted = _wanted(config.load(path), only)
+    wanted = _wanted(schema.load(path), only)
     habits = replace(_DEFAULTS, **values)  # type: ignore[arg-type]
     asyncio.run(_run(wanted, habits))
     logger.info("stopped")
@@ -81,7 +82,7 @@ run.params.extend(_HABITS)
 @click.pass_context
 def status(context: click.Context, path: Path, output: str) -> None:
     """Show the control daemons of this node. The exit code is 1 when one does not work."""
-    wanted = _wanted(config.load(path), ())
+    wanted = _wanted(schema.load(path), ())
     found = [(each.place, state.read(each.place.state)) for each in wanted]
     if output == "json":
         shown = {place.resource: asdict(each) if each else None for place, each in found}
@@ -99,14 +100,14 @@ def _wanted(loaded: Config, only: Sequence[str]) -> list[Wanted]:
         gpus = entry.nvidia
         if gpus is None or gpus.share is None or gpus.share.by is not By.MPS or (only and entry.name not in only):
             continue
-        options = nvidia.options_of(gpus)
+        options = nvidia_build.options_of(gpus)
         assert options.share is not None
         found.append(
             Wanted(
                 resource=entry.name,
                 share=options.share,
-                options=config_sharing.mps_options(gpus.share),
-                driver=nvidia.driver_of(gpus),
+                options=nvidia_build.mps_options(gpus.share),
+                driver=nvidia_build.driver_of(gpus),
                 selection=options.selection,
             )
         )

@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 import click
 import yaml
 
-from plugwright.cli.durations import duration
-from plugwright.cluster import addition, removal, report, survey
-from plugwright.cluster.changes import Outcome, Plan, Site, Target
-from plugwright.cluster.rbac import cluster_role
+from plugwright.cli.options import duration
 from plugwright.errors import InvalidValue
+from plugwright.extended_resources import changes, removal, report, survey
+from plugwright.extended_resources.changes import Outcome, Plan, Site, Target
+from plugwright.extended_resources.report import cluster_role
 from plugwright.model import Resource
 from plugwright.protocol.paths import KubeletPaths
 
@@ -136,7 +136,7 @@ def add(name: str, counts: Sequence[tuple[str, int]], output: str, rbac: bool, *
     with _connected(options.pop("kubeconfig"), options.pop("context")) as api:
         nodes = survey.nodes_named(api, [name])
         site = Site(api, survey.worldly(api, nodes), say=_Progress(output).say)
-        outcomes = addition.add(site, name, dict(counts), Plan(**options))
+        outcomes = changes.add(site, name, dict(counts), Plan(**options))
     return _finish(outcomes, output)
 
 
@@ -194,7 +194,7 @@ def _check_call(names: Sequence[str], stale: bool, all_nodes: bool, only: Sequen
 
 def _connected(kubeconfig: Path | None, context: str | None) -> AbstractContextManager[Any]:
     """Loaded only now: it takes an extra, and a third of a second."""
-    cluster = import_module("plugwright.cluster.node")
+    cluster = import_module("plugwright.extended_resources.client")
     connection: AbstractContextManager[Any] = cluster.connect(cluster.Account(kubeconfig, context))
     return connection
 

@@ -1,238 +1,104 @@
-"""The plugins that the operator's file asks for, for NVIDIA GPUs.
+"""`plugwright nvidia`: forgive a GPU what has happened to it, rehearse what can, and clean up."""
 
-Those of one file share what watches the machine, so that it is watched once and each device is offered once. Loaded
-only where there are such resources: a node without GPUs does not pay for it.
-"""
-
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-import msgspec
+import click
 
-from plugwright.cli import config_nvidia, config_sharing
-from plugwright.cli.config_nvidia import NvidiaEntry, NvidiaHealth, NvidiaPattern, NvidiaShare
-from plugwright.cli.documents import Document
-from plugwright.cli.quantities import quantity
-from plugwright.errors import ConfigError, PluginError
-from plugwright.plugins.nvidia.gpus import Driver
-from plugwright.plugins.nvidia.health import Action, Rules
-from plugwright.plugins.nvidia.isolation import Isolation, Unconfined
-from plugwright.plugins.nvidia.machines import load
-from plugwright.plugins.nvidia.mps.tenancy import Mps
-from plugwright.plugins.nvidia.nvml import Nvml
-from plugwright.plugins.nvidia.options import Features, Options, Places
-from plugwright.plugins.nvidia.plugin import Nvidia
-from plugwright.plugins.nvidia.selection import Mig, Pattern, Selection, chosen, overlaps
-from plugwright.plugins.nvidia.sharing import By, Share
-from plugwright.plugins.nvidia.simulation import Simulation
-from plugwright.plugins.nvidia.vgpu import Vgpu
-from plugwright.plugins.nvidia.watch import Pace, Watch
+from plugwright.cli.control import ask, control_socket
+from plugwright.errors import ConfigError
+from plugwright.plugins.nvidia.cdi import OWNER
 from plugwright.sdk import cdi
-from plugwright.sdk.plugin import Plugin
 
-__all__ = ["check", "driver_of", "isolation_of", "joined", "members", "options_of", "plugin", "watch", "watches_of"]
+__all__ = ["nvidia"]
 
-# How devices are called: whoever is called otherwise would be looked for in vain, without a word.
-_INDEX = re.compile(r"[0-9]+(?::[0-9]+)?")
-_UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]+")
-_PCI = re.compile(r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
-_ANNOTATIONS = re.compile(r"[0-9A-Za-z][0-9A-Za-z._/-]*")
+_RESOURCE = click.option("--resource", default="", help="Whose GPU; found by the id where it is not given.")
 
 
-def options_of(entry: NvidiaEntry) -> Options:
-    """What the plugin is told; ConfigError where the keys do not go together."""
-    strategies = entry.strategy if isinstance(entry.strategy, list) else [entry.strategy]
-    if not strategies:
-        raise ConfigError("strategy: a container needs at least one way to get its GPUs")
-    return Options(
-        selection=_selection(entry),
-        share=_share(entry.share) if entry.share else None,
-        strategies=tuple(dict.fromkeys(strategies)),
-        ids=entry.ids,
-        confine=entry.confine == "cdi",
-        packed=config_sharing.packed(entry),
-        write_specs=entry.cdi.write,
-        annotation_prefix=entry.cdi.annotations,
-        features=_features(entry),
-        places=_places(entry),
-        rules=_rules(entry.health),
-    )
+@click.group(epilog="Example:  plugwright nvidia recover GPU-8f3c2e4a-1b2c-5d6e-8f90-a1b2c3d4e5f6")
+def nvidia() -> None:
+    """The NVIDIA GPUs of a running daemon."""
 
 
-def _selection(entry: NvidiaEntry) -> Selection:
-    include, exclude = _pattern(entry.select), _pattern(entry.exclude)
-    if (include.profile or exclude.profile) and entry.mig is Mig.NONE:
-        raise ConfigError("a MIG profile is selected with `mig: mixed` or `mig: single`")
-    return Selection(include=include, exclude=exclude, mig=entry.mig)
+@nvidia.command(epilog="Example:  plugwright nvidia recover 3")
+@click.argument("gpu", metavar="GPU")
+@_RESOURCE
+@control_socket
+def recover(gpu: str, resource: str, control_socket: Path) -> None:
+    """Forgets what has happened to a GPU: for one that waits for a reset which nobody could see, or for you.
+
+    GPU is an id as `plugwright status` shows it, a UUID or an index.
+    """
+    _command(control_socket, "recover", resource, {"id": gpu})
 
 
-def _pattern(entry: NvidiaPattern) -> Pattern:
-    return Pattern(
-        index=_called("an index looks like 0, or 0:1 for a MIG device", _INDEX, _texts(entry.index)),
-        uuid=_called("a UUID begins with GPU- or MIG-", _UUID, _texts(entry.uuid)),
-        pci=_called("a PCI address looks like 0000:3b:00.0", _PCI, _texts(entry.pci)),
-        model=_texts(entry.model),
-        profile=_texts(entry.profile),
-        least=quantity(entry.least),
-        most=quantity(entry.most),
-    )
+@nvidia.command(epilog="Example:  plugwright nvidia simulate xid 3 xid=79")
+@click.argument("what", metavar="WHAT")
+@click.argument("words", metavar="[GPU] [KEY=VALUE]...", nargs=-1)
+@_RESOURCE
+@control_socket
+def simulate(what: str, words: tuple[str, ...], resource: str, control_socket: Path) -> None:
+    """Makes something happen on a machine with `simulate`.
+
+    \b
+    xid GPU xid=79                  the driver reports an Xid
+    lose GPU                        it falls off the bus
+    reset GPU                       it is reset, and well
+    remove GPU, add GPU             pulled out, plugged in
+    ecc GPU count=2                 uncorrected memory errors
+    remap GPU state=pending|failed  a row of memory to be replaced
+    mig GPU profiles=3g.20gb,3g.20gb    cut anew; profiles=off ends MIG
+    deafen GPU                      its events cannot be registered
+    driver state=gone|back          unloaded and loaded
+    """
+    plain = [word for word in words if "=" not in word]
+    if len(plain) > 1:
+        raise click.UsageError("one GPU at a time; the rest looks like KEY=VALUE")
+    arguments = dict(word.split("=", 1) for word in words if "=" in word)
+    _command(control_socket, what, resource, {"id": plain[0] if plain else "", **arguments})
 
 
-def _texts(values: int | str | Iterable[int | str]) -> tuple[str, ...]:
-    return tuple(map(str, [values] if isinstance(values, int | str) else values))
+@nvidia.command(epilog="Example:  plugwright nvidia clean --cdi-dir /var/run/cdi")
+@click.option(
+    "--cdi-dir",
+    type=click.Path(path_type=Path),
+    default=str(cdi.DYNAMIC),
+    show_default=True,
+    help="Where the CDI specs are.",
+)
+def clean(cdi_dir: Path) -> None:
+    """Removes the CDI specs that a daemon left: once it is uninstalled and no pod holds a GPU of it any more."""
+    for path in cdi.SpecDirectory(cdi_dir, OWNER).remove():
+        click.echo(f"removed {path}")
 
 
-def _called(rule: str, pattern: re.Pattern[str], names: tuple[str, ...]) -> tuple[str, ...]:
-    for name in names:
-        if not pattern.fullmatch(name):
-            raise ConfigError(f"{rule}, not {name!r}")
-    return names
+def _command(path: Path, name: str, resource: str, arguments: Mapping[str, str]) -> None:
+    resource = resource or _resource_of(path, arguments["id"])
+    request = {"do": "plugin", "resource": resource, "name": name, "arguments": arguments}
+    click.echo(ask(path, request))
 
 
-def _share(entry: NvidiaShare) -> Share:
-    return Share(
-        by=entry.by,
-        replicas=entry.replicas,
-        memory=quantity(entry.memory),
-        percent=entry.percent,
-        most=entry.most,
-    )
+def _resource_of(path: Path, gpu: str) -> str:
+    """Any that has the GPU: what happens to it happens to all of its parts."""
+    resources = ask(path, {"do": "status"})["resources"]
+    owners = {
+        device["attributes"]["gpu"]: each["name"]
+        for each in reversed(resources)
+        for device in each["devices"]
+        if _is_gpu(device) and (not gpu or _is(device, gpu))
+    }
+    if not owners:
+        raise ConfigError(f"no resource has a GPU {gpu!r}")
+    if len(owners) > 1 and gpu:
+        raise ConfigError(f"say which with --resource: {', '.join(sorted(set(owners.values())))}")
+    return str(min(owners.values()))
 
 
-def _features(entry: NvidiaEntry) -> Features:
-    return Features(
-        gdrcopy=entry.gdrcopy,
-        gds=entry.gds,
-        mofed=entry.mofed,
-        imex=tuple(sorted(set(entry.imex.channels))),
-        imex_required=entry.imex.required,
-    )
+def _is_gpu(device: Mapping[str, Any]) -> bool:
+    return "gpu" in device["attributes"]
 
 
-def _places(entry: NvidiaEntry) -> Places:
-    driver = entry.driver
-    for path in (driver.root, driver.host or "/", driver.dev or "/", entry.cdi.dir, *driver.libraries):
-        if not path.startswith("/"):
-            raise ConfigError(f"a directory is an absolute path, not {path!r}")
-    cdi.qualified_name(f"{entry.cdi.vendor}/gpu", "0")  # raises where CDI does not allow such a vendor
-    _called("a prefix of annotations looks like cdi.k8s.io/", _ANNOTATIONS, (entry.cdi.annotations,))
-    return Places(
-        root=Path(driver.root),
-        host_root=Path(driver.host or driver.root),
-        dev_root=Path(driver.dev or "/"),
-        cdi=Path(entry.cdi.dir),
-        libraries=tuple(driver.libraries),
-        vendor=entry.cdi.vendor,
-    )
-
-
-def _rules(entry: NvidiaHealth) -> Rules:
-    return Rules(
-        xids=_xids(entry.xids),
-        other=entry.other,
-        quiet=entry.quiet,
-        ecc=entry.ecc,
-        pending=entry.pending,
-        unwatched=entry.unwatched,
-        off=not entry.checks,
-    )
-
-
-def _xids(entries: Mapping[str, Action]) -> dict[int, Action]:
-    for code in entries:
-        if not code.isdecimal():
-            raise ConfigError(f"xids names its codes in quotes, as in '94': reset, not {code!r}")
-    return {int(code): action for code, action in entries.items()}
-
-
-def plugin(resource: str, entry: NvidiaEntry) -> Nvidia:
-    options = options_of(entry)
-    return Nvidia(resource, options, watch(entry), isolation_of(resource, entry, options))
-
-
-def isolation_of(resource: str, entry: NvidiaEntry, options: Options) -> Isolation:
-    """How the tenants of one device are kept apart."""
-    if entry.share is None or options.share is None:
-        return Unconfined(resource, None)
-    config_sharing.check(resource, entry)
-    match options.share.by:
-        case By.MPS:
-            return Mps(resource, options.share, config_sharing.mps_options(entry.share))
-        case By.VGPU:
-            return Vgpu(resource, options.share, config_sharing.vgpu_options(entry.share))
-        case By.TIME_SLICING:
-            return Unconfined(resource, options.share)
-
-
-def joined(plugins: Sequence[Plugin], watches: Sequence[Watch]) -> list[Plugin]:
-    """The same plugins, those of one machine with one watch: one of `watches`, which may be in use, or the first's."""
-    known = {watch.driver.name: watch for watch in watches}
-    for each in plugins:
-        if isinstance(each, Nvidia):
-            shared = known.setdefault(each.watch.driver.name, each.watch)
-            if shared is not each.watch:
-                shared.pace = replace(shared.pace, rescan=min(shared.pace.rescan, each.watch.pace.rescan))
-                each.watch = shared
-    return list(plugins)
-
-
-def watches_of(plugins: Iterable[Plugin]) -> list[Watch]:
-    return [each.watch for each in plugins if isinstance(each, Nvidia)]
-
-
-def members(name: str, family: NvidiaEntry, watch: Watch) -> dict[str, NvidiaEntry]:
-    """The resources that a family stands for on this machine, by their names."""
-    gpus = watch.view.reading.gpus if watch.view else ()
-    found = {}
-    for unit in chosen(gpus, options_of(family).selection):
-        model, profile = unit.gpu.model, unit.mig.profile if unit.mig else ""
-        select = msgspec.structs.replace(
-            family.select,
-            model=_literal(model) if "{model}" in name else family.select.model,
-            profile=_literal(profile) if "{profile}" in name else family.select.profile,
-        )
-        found[config_nvidia.name_of(name, model, profile)] = msgspec.structs.replace(family, select=select)
-    return found
-
-
-def _literal(text: str) -> str:
-    """A pattern for this very text."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text)
-
-
-def check(document: Document, entries: Sequence[tuple[str, NvidiaEntry | None]]) -> None:
-    """Finds devices that two resources ask for, as far as that can be known without the machine."""
-    machines: dict[object, dict[str, Selection]] = {}
-    for index, (name, entry) in enumerate(entries):
-        if entry is not None:
-            known = machines.setdefault((entry.simulate, entry.driver.root), {})
-            try:
-                _check_one(name, entry, known)
-            except (ConfigError, PluginError) as error:
-                raise document.error(f"$.resources[{index}].nvidia", str(error)) from error
-
-
-def _check_one(name: str, entry: NvidiaEntry, known: dict[str, Selection]) -> None:
-    """`known`: what other resources of the same machine ask for; this one's is added."""
-    options = options_of(config_nvidia.whole_family(name, entry))
-    for other in [other for other, asked in known.items() if asked == options.selection]:
-        raise ConfigError(f"asks for the same devices as {other}")
-    known[name] = options.selection
-    if not entry.simulate:
-        return
-    gpus = load(entry.simulate).gpus
-    for uuid, askers in overlaps(gpus, known).items():
-        raise ConfigError(f"{uuid} is asked for by {' and '.join(askers)}")
-    whole = chosen(gpus, options.selection) if entry.share else []
-    if whole and not isolation_of(name, entry, options).units(whole):  # raises where there are too many
-        raise ConfigError("no device is large enough for a single share of it")
-
-
-def driver_of(entry: NvidiaEntry) -> Driver:
-    return Simulation(entry.simulate) if entry.simulate else Nvml(Path(entry.driver.root))
-
-
-def watch(entry: NvidiaEntry) -> Watch:
-    return Watch(driver_of(entry), Pace(rescan=entry.rescan))
+def _is(device: Mapping[str, Any], gpu: str) -> bool:
+    known = device["attributes"]
+    return gpu in (device["id"], known.get("gpu"), str(known.get("index")), str(known.get("index")).split(":")[0])

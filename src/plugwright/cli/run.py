@@ -8,14 +8,15 @@ from pathlib import Path
 
 import click
 
-from plugwright.cli import config, logs
-from plugwright.cli.config import Config
-from plugwright.cli.names import Names, Written, names_for
+from plugwright.cli import logs
+from plugwright.config import schema
+from plugwright.config.resource_names import Names, Written, names_for
+from plugwright.config.schema import Config
 from plugwright.errors import ConfigError
 from plugwright.protocol.paths import KubeletPaths
+from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.plugin import Plugin
-from plugwright.sdk.running import run_until_stopped, watching_file
-from plugwright.sdk.runtime import Daemon
+from plugwright.sdk.run import run_until_stopped, watching_file
 from plugwright.sdk.settings import Registration, Settings
 
 __all__ = ["run"]
@@ -61,7 +62,7 @@ def run(context: click.Context, /, path: Path, check: bool, print_config: str | 
     The file is read again on SIGHUP and when it changes; only the resources that changed are touched. A file that is
     not good is refused with a log line, and the one before stays in force.
     """
-    loaded = config.load(path)
+    loaded = schema.load(path)
     if print_config:
         _print_effective(context, loaded, print_config)
     elif check:
@@ -103,7 +104,7 @@ class _Reload:
 
     async def __call__(self, daemon: Daemon) -> None:
         try:
-            new = self._expanded(config.load(self._path))
+            new = self._expanded(schema.load(self._path))
         except ConfigError as error:
             if str(error) != self._refused:
                 logger.error("new configuration refused, the old one stays", extra={"error": str(error)})
@@ -127,7 +128,7 @@ def _print_effective(context: click.Context, loaded: Config, style: str) -> None
     shown = [named["path"], *_SETTINGS]
     values = context.params | {"device_plugins_dir": _device_plugins_dir(context)}
     rows = [(_label(option), _plain(values[option.name or ""]), _source(context, option)) for option in shown]
-    rows += [(name, _plain(value), source) for name, value, source in config.effective(loaded)]
+    rows += [(name, _plain(value), source) for name, value, source in schema.effective(loaded)]
     if style == "json":
         entries = [{"key": key, "value": value, "source": source} for key, value, source in rows]
         click.echo(json.dumps(entries, indent=2))

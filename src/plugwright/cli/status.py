@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from plugwright.cli.control import ask, control_socket, follow
-from plugwright.sdk.report import DaemonReport, DeviceReport, ResourceReport
+from plugwright.sdk.status import DaemonReport, DeviceReport, ResourceReport
 
 __all__ = ["status"]
 

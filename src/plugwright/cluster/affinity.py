@@ -1,11 +1,14 @@
-"""Node selectors and node affinity: which nodes a pod may go to, and which it would like. Pure."""
+"""Node selectors and node affinity: which nodes a pod may go to, and which it would like. Pure.
+
+Taints and tolerations: whether a pod stands what a node has. Pure.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from plugwright.cluster.store import Object
 
-__all__ = ["Affinity", "Preference", "Term", "matches", "preferred", "read"]
+__all__ = ["Affinity", "Preference", "Term", "matches", "preferred", "read", "tolerates", "toleration"]
 
 _NAME = "metadata.name"
 
@@ -110,3 +113,23 @@ def _compared(found: str | None, wanted: list[str], compare: Callable[[int, int]
         return found is not None and len(wanted) == 1 and compare(int(found), int(wanted[0]))
     except (TypeError, ValueError):
         return False
+
+
+def tolerates(tolerations: Iterable[Object], taint: Object) -> bool:
+    return toleration(tolerations, taint) is not None
+
+
+def toleration(tolerations: Iterable[Object], taint: Object) -> Object | None:
+    """The first that tolerates the taint."""
+    return next((each for each in tolerations if _covers(each, taint)), None)
+
+
+def _covers(toleration: Object, taint: Object) -> bool:
+    if toleration.get("effect") and toleration["effect"] != taint["effect"]:
+        return False
+    exists = toleration.get("operator") == "Exists"
+    if not toleration.get("key"):
+        return exists
+    if toleration["key"] != taint["key"]:
+        return False
+    return exists or toleration.get("value", "") == taint.get("value", "")

@@ -16,28 +16,29 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plugwright.cluster import clock, scratch
-from plugwright.cluster.access import Access
-from plugwright.cluster.agent import NodeAgent, NodeSettings
+from plugwright.cluster import clock
 from plugwright.cluster.api import app
 from plugwright.cluster.api.errors import Refused, bad_request
 from plugwright.cluster.api.kinds import NAMESPACES, NODES, PODS
-from plugwright.cluster.api.writing import Place, Writer
+from plugwright.cluster.api.registry import Place, Writer
 from plugwright.cluster.clock import Clock
 from plugwright.cluster.database import Database
-from plugwright.cluster.monitor import Monitor, MonitorSettings
-from plugwright.cluster.nodestatus import Identity, Machine, Shape
-from plugwright.cluster.podlife import Runtime
+from plugwright.cluster.events import Access
+from plugwright.cluster.node import NodeAgent, NodeSettings
+from plugwright.cluster.node_lifecycle import Monitor, MonitorSettings
+from plugwright.cluster.node_pods import Runtime
+from plugwright.cluster.node_status import Identity, Machine, Shape
 from plugwright.cluster.scheduler import Scheduler
 from plugwright.cluster.store import Change, Expired, Key, Object, Store
 from plugwright.errors import ConfigError
 from plugwright.kubelet import KubeletSettings
 from plugwright.plugins.mock import Mock, MockOptions
 from plugwright.protocol.paths import SOCKET_PATH_LIMIT
+from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.plugin import Plugin
-from plugwright.sdk.running import serving
-from plugwright.sdk.runtime import Daemon
+from plugwright.sdk.run import serving
 from plugwright.sdk.settings import Settings
+from plugwright.system import directories
 
 __all__ = ["ClusterOptions", "EmbeddedCluster", "mock_gpus"]
 
@@ -167,13 +168,17 @@ class EmbeddedCluster:
         self.store = Store(database)
         self.writer = Writer(self.store, self.options.now)
         if state is None:
-            return stack.enter_context(scratch.directory(scratch.place()))
+            return stack.enter_context(directories.directory(directories.place()))
         nodes = state.absolute() / "nodes"
         try:
             nodes.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"cannot use {state}: {error.strerror}") from error
-        return nodes if _has_room(nodes) else _linked(nodes, stack.enter_context(scratch.directory(scratch.place())))
+        return (
+            nodes
+            if _has_room(nodes)
+            else _linked(nodes, stack.enter_context(directories.directory(directories.place())))
+        )
 
     def _make_namespaces(self) -> None:
         for name in _NAMESPACES:

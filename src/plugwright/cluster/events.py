@@ -1,6 +1,8 @@
 """Events about pods and nodes, as the components of a real cluster write them.
 
 What happens again is counted in the event that is there. Who may write what is `api.writing`'s.
+
+How the parts of the embedded cluster reach its objects: they read the store and write as a client would.
 """
 
 import time
@@ -11,12 +13,12 @@ from dataclasses import dataclass
 from plugwright.cluster import clock
 from plugwright.cluster.api.errors import Refused
 from plugwright.cluster.api.kinds import EVENTS
-from plugwright.cluster.api.writing import Place, Writer
+from plugwright.cluster.api.registry import Place, Writer
 from plugwright.cluster.clock import Clock
-from plugwright.cluster.store import Missing, Object
+from plugwright.cluster.store import Missing, Object, Store
 from plugwright.errors import ClusterError
 
-__all__ = ["Happening", "Recorder", "Teller"]
+__all__ = ["MALFORMED", "Access", "Happening", "Recorder", "Teller"]
 
 _REMEMBERED = 2048  # happenings that may still be counted
 
@@ -129,3 +131,18 @@ class Recorder:
     @property
     def _manager(self) -> str:
         return self._teller.manager or self._teller.component
+
+
+# What reading an object raises that is not built as its kind is: clients can store such ones, and nobody may fall over
+# them but the object itself.
+MALFORMED = (ArithmeticError, AttributeError, KeyError, TypeError, ValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    store: Store
+    writer: Writer
+    now: Clock = clock.now
+
+    def stamp(self) -> str:
+        return clock.stamp(self.now())

@@ -1,164 +1,243 @@
-"""The API server, seen from a node: the only home of its client.
+"""One emulated node: a kubelet, its Node object, its lease, and the pods that are bound to it.
 
-Objects become values here, and whatever goes wrong becomes one of our errors: forbidden, conflict and the like
-`PeerRefused` with the API's word as code, a server that cannot be reached or cannot answer now `PeerGone`.
+The node is registered when it starts; its status is written when something of it changed, or every five minutes, and
+its lease is renewed with every heartbeat. Stopped, it falls silent as a node does whose kubelet was killed: who
+notices that is `monitor`.
 """
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+import asyncio
+import logging
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
 
-import msgspec
+from plugwright.cluster import clock, container_logs, node_status
+from plugwright.cluster.api.errors import Refused
+from plugwright.cluster.api.kinds import LEASES, NODES, PODS
+from plugwright.cluster.api.registry import Place
+from plugwright.cluster.container_logs import ContainerLogs
+from plugwright.cluster.events import Access, Happening, Recorder, Teller
+from plugwright.cluster.node_pods import NodePods, Quarters, Runtime
+from plugwright.cluster.node_status import Identity, Supply
+from plugwright.cluster.store import Object
+from plugwright.errors import ClusterError, KubeletError, PeerGone
+from plugwright.kubelet import Kubelet, KubeletSettings, pods
+from plugwright.kubelet.events import State
 
-from plugwright.cluster import kubeconfig
-from plugwright.cluster.objects import DeviceClassObject, NodeObject, PodObject, class_names, to_node, to_pod
-from plugwright.cluster.patch import Operation
-from plugwright.cluster.resources import Node, Pod
-from plugwright.errors import ConfigError, MalformedMessage, PeerGone, PeerRefused
+__all__ = ["NodeAgent", "NodeSettings"]
 
-try:
-    import httpx2
-    import lightkube
-    from lightkube.config.kubeconfig import SERVICE_ACCOUNT
-    from lightkube.core.resource import ApiInfo, ResourceDef
-    from lightkube.generic_resource import GenericGlobalResource, GenericGlobalStatus, GenericNamespacedResource
-    from lightkube.operators import not_equal, not_in
-    from lightkube.types import PatchType
-except ModuleNotFoundError as missing:
-    raise ConfigError("plugwright node needs the extra: pip install 'plugwright[cluster]'") from missing
+logger = logging.getLogger(__name__)
 
-__all__ = ["Account", "Api", "connect"]
-
-_NODE = ResourceDef("", "v1", "Node")
-_MANAGER = "plugwright"
-_CHUNK = 500
-_NOT_FOUND = "NotFound"
-_UNUSABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, httpx2.InvalidURL, lightkube.ConfigError)
-_T = TypeVar("_T")
-
-
-# Generic ones are read as plain JSON: lightkube's own models refuse an object for any member that they miss.
-class _Nodes(GenericGlobalResource):
-    _api_info = ApiInfo(_NODE, "nodes", ["get", "list"])
-
-
-class _NodeStatus(GenericGlobalStatus):
-    _api_info = ApiInfo(_NODE, "nodes", ["patch"], parent=_NODE, action="status")
-
-
-class _Pods(GenericNamespacedResource):
-    _api_info = ApiInfo(ResourceDef("", "v1", "Pod"), "pods", ["global_list"])
-
-
-class _Classes(GenericGlobalResource):
-    _api_info = ApiInfo(ResourceDef("resource.k8s.io", "v1", "DeviceClass"), "deviceclasses", ["list"])
+_MANAGER = "kubelet"
+_LEASES_NAMESPACE = "kube-node-lease"
+_COUNTS = ("list", "stopped", "removed")  # what the kubelet tells when the node's counts may be others
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
-    """Where to find out which cluster, and as whom."""
+class NodeSettings:
+    """`heartbeat` and `report` are seconds: between rounds, and between reports where nothing has changed."""
 
-    kubeconfig: Path | None = None
-    context: str | None = None
-    service_account: Path = Path(SERVICE_ACCOUNT)
-
-
-@contextmanager
-def connect(account: Account) -> Iterator["Api"]:
-    try:
-        config, proxy = _configuration(account)
-        client = lightkube.Client(config, field_manager=_MANAGER, proxy=proxy)
-    except _UNUSABLE as error:
-        raise ConfigError(f"the kubeconfig cannot be used: {error!s:.300}") from error
-    with client:
-        yield Api(client)
+    kubelet: KubeletSettings = field(default_factory=KubeletSettings)
+    runtime: Runtime = field(default_factory=Runtime)
+    heartbeat: float = 10.0
+    report: float = 300.0
+    lease: int = 40
 
 
-def _configuration(account: Account) -> tuple[lightkube.KubeConfig, str | None]:
-    """And the proxy to take, which lightkube does not read."""
-    files = kubeconfig.files(account.kubeconfig, os.environ, Path.home())
-    if files:
-        document = kubeconfig.chosen(kubeconfig.load(files), account.context)
-        return lightkube.KubeConfig.from_dict(document), kubeconfig.proxy(document)
-    if "KUBERNETES_SERVICE_HOST" in os.environ and account.service_account.is_dir():
-        return lightkube.KubeConfig.from_service_account(account.service_account), None
-    raise ConfigError("no cluster: no --kubeconfig, no KUBECONFIG, no ~/.kube/config, and no service account of a pod")
+class NodeAgent:
+    """`async with` is the whole life of the node; in it, it may be stopped and started again."""
 
+    def __init__(self, access: Access, identity: Identity, root: Path, settings: NodeSettings) -> None:
+        self.identity = identity
+        self.settings = settings
+        self._access = access
+        running = [pods.read(each) for each in self._bound() if _runs(each)]
+        self.kubelet = Kubelet(root, settings.kubelet, running)
+        self.logs = ContainerLogs(root / "logs")
+        self._recorder = Recorder(access.writer, Teller(_MANAGER, identity.name), access.now)
+        self._life: asyncio.Task[None] | None = None
+        self._served: set[str] = set()
+        self._cordoned = False
+        self._reported = float("-inf")
+        self._pods: NodePods | None = None
 
-class Api:
-    """Nodes, pods and device classes of one cluster, as far as extended resources go."""
+    @property
+    def name(self) -> str:
+        return self.identity.name
 
-    def __init__(self, client: lightkube.Client) -> None:
-        self._client = client
+    @property
+    def is_running(self) -> bool:
+        return self._life is not None
 
-    def nodes(self) -> list[Node]:
-        listed = self._ask("list nodes", lambda: self._listed(_Nodes, NodeObject))
-        return [to_node(each) for each in listed]
+    async def __aenter__(self) -> "NodeAgent":
+        await self.kubelet.__aenter__()
+        self._begin()
+        return self
 
-    def find_node(self, name: str) -> Node | None:
-        read = partial(self._ask, "get nodes", lambda: msgspec.convert(self._client.get(_Nodes, name), NodeObject))
-        found = _unless_absent(read)
-        return to_node(found) if found else None
+    async def __aexit__(self, *error: object) -> None:
+        await self._silence()
+        await self.kubelet.__aexit__(None, None, None)
 
-    def pods(self, node: str | None = None) -> list[Pod]:
-        """Those bound to `node`, or to any, that have not ended."""
-        place = node or not_equal("")
-        fields = {"spec.nodeName": place, "status.phase": not_in(["Succeeded", "Failed"])}
-        listed = self._ask("list pods", lambda: self._listed(_Pods, PodObject, namespace="*", fields=fields))
-        return [to_pod(each) for each in listed]
+    async def stop(self) -> None:
+        """The kubelet ends as if killed: containers run on, and the node is heard of no more."""
+        if self.is_running:
+            await self._silence()
+            await self.kubelet.stop()
 
-    def device_classes(self) -> dict[str, tuple[str, ...]]:
-        """The names of the classes by the resource that they serve; none on clusters without DRA."""
-        read = partial(self._ask, "list deviceclasses", lambda: self._listed(_Classes, DeviceClassObject))
-        return class_names(_unless_absent(read) or ())
+    async def start(self) -> None:
+        if not self.is_running:
+            await self.kubelet.start()
+            self._begin()
 
-    def patch_status(self, node: str, operations: Sequence[Operation]) -> None:
-        kind, body = PatchType.JSON, list(operations)
-        self._ask("patch nodes/status", lambda: self._client.patch(_NodeStatus, node, body, patch_type=kind))
+    def see(self, stored: Object) -> None:
+        """A pod of this node was added or changed."""
+        if self._pods is not None:
+            self._pods.see(stored)
 
-    def _listed(self, resource: type[Any], kind: type[_T], **selection: Any) -> list[_T]:
-        found = self._client.list(resource, chunk_size=_CHUNK, **selection)
-        return [msgspec.convert(each, kind) for each in found]
+    def gone(self, uid: str) -> None:
+        """A pod of this node was deleted."""
+        if self._pods is not None:
+            self._pods.gone(uid)
 
-    def _ask(self, what: str, call: Callable[[], _T]) -> _T:
-        server = self._client.config.cluster.server
+    def sync(self) -> None:
+        """All pods of this node anew, after a time without news."""
+        if self._pods is not None:
+            self._pods.sync(self._bound())
+
+    def log(self, stored: Object, container: str) -> str:
+        """What a process has written; of a container that only shows what it got, that."""
+        uid = stored["metadata"]["uid"]
+        if self.settings.runtime.processes:
+            return self.logs.read(uid, container)
+        pod = next((each for each in self.kubelet.pods if each.uid == uid), None)
+        if pod is None or not pod.state(container).starts:
+            return ""
+        return container_logs.granted_text(self.kubelet.granted(pod, container))
+
+    def _begin(self) -> None:
+        self._register()
+        self._life = asyncio.create_task(self._live(), name=f"node {self.name}")
+        self._life.add_done_callback(self._ended)
+
+    def _ended(self, life: asyncio.Task[None]) -> None:
+        """Nobody waits for a node until the cluster ends: what went wrong with it is said at once."""
+        if not life.cancelled() and (error := life.exception()):
+            logger.error("a node has ended by itself", extra={"node": self.name}, exc_info=error)
+
+    async def _silence(self) -> None:
+        life, self._life, self._pods = self._life, None, None
+        if life is not None:
+            life.cancel()
+            with suppress(asyncio.CancelledError):
+                await life
+
+    async def _live(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow())
+            tasks.create_task(self._beat())
+            runtime = self.settings.runtime
+            quarters = Quarters(self._access, self.identity, self.logs, self._recorder, self.kubelet, runtime)
+            self._pods = NodePods(quarters, tasks)
+            self._pods.resume(self._bound())
+            self._pods.sync(self._bound())
+
+    async def _follow(self) -> None:
+        async with aclosing(self.kubelet.events(new=True)) as events:
+            async for event in events:
+                if not isinstance(event, State):
+                    continue
+                if event.kind in _COUNTS:
+                    self._round()
+                elif event.kind == "health" and self._pods is not None:
+                    self._pods.refresh(event.about)
+
+    async def _beat(self) -> None:
+        # Not all nodes at once: whoever waits for the store then waits for all of them.
+        await asyncio.sleep(self.settings.heartbeat * (self.identity.index % 64) / 64)
+        while True:
+            self._renew()
+            self._round()
+            await asyncio.sleep(self.settings.heartbeat)
+
+    def _register(self) -> None:
+        now = self._access.stamp()
+        if self._access.store.get(self._place.key) is None:
+            self._access.writer.create(self._place, node_status.created(self.identity, self._supply(), now), _MANAGER)
+        self._renew()
+        self._reported = float("-inf")
+        self._round()
+        self._tell()
+
+    def _tell(self) -> None:
+        self._tell_of_node("Starting", "Starting kubelet.")
+        for word in ("NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"):
+            self._tell_of_node(word)
+        self._tell_of_node("NodeAllocatableEnforced", "Updated Node Allocatable limit across pods")
+        self._tell_of_node("NodeReady")
+
+    def _tell_of_node(self, reason: str, message: str = "") -> None:
+        """Without the node's uid, which real kubelets do not know either."""
+        about = {"kind": NODES.name, "metadata": {"name": self.name}}
+        self._recorder.tell(about, Happening(reason, message or f"Node {self.name} status is now: {reason}"))
+
+    def _round(self) -> None:
+        """One status round; the node is left alone if nobody registered it, or somebody removed it."""
+        node = self._access.store.get(self._place.key)
+        if node is None:
+            return
+        self._note_cordon(bool(node["spec"].get("unschedulable")))
+        supply = self._supply()
+        status = node_status.round_of(node.get("status") or {}, self.identity, supply, self._access.stamp())
+        self._served = set(supply.served)
+        now = asyncio.get_running_loop().time()
+        if node_status.is_same(node.get("status") or {}, status) and now - self._reported < self.settings.report:
+            return
+        self._reported = now
+        place = Place(NODES, "", self.name, "status")
+        with suppress(ClusterError, Refused):
+            self._access.writer.change(place, lambda stored: {**stored, "status": status}, _MANAGER)
+
+    def _note_cordon(self, cordoned: bool) -> None:
+        if cordoned != self._cordoned:
+            self._cordoned = cordoned
+            self._tell_of_node("NodeNotSchedulable" if cordoned else "NodeSchedulable")
+
+    def _supply(self) -> Supply:
         try:
-            return call()
-        except httpx2.HTTPStatusError as error:
-            raise _refusal(what, error) from error
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise PeerGone(f"cannot reach {server}: {str(error) or type(error).__name__}") from error
-        except lightkube.ConfigError as error:
-            raise ConfigError(str(error)) from error
-        except OSError as error:
-            raise ConfigError(f"cannot get credentials for {server}: {error}") from error
-        except (KeyError, ValueError) as error:
-            raise MalformedMessage(f"{server} or the credential command answered nonsense: {error!r}") from error
+            counts = self.kubelet.node()
+        except KubeletError:  # it is being stopped
+            return Supply({})
+        served = {resource: count for resource, count in counts.items() if self._is_served(resource)}
+        return Supply(served, self._served - served.keys())
+
+    def _is_served(self, resource: str) -> bool:
+        """Also by a plugin that went less than five minutes ago."""
+        try:
+            self.kubelet.endpoint(resource)
+        except PeerGone:
+            return False
+        return True
+
+    def _renew(self) -> None:
+        now = clock.micro(self._access.now())
+        place = Place(LEASES, _LEASES_NAMESPACE, self.name)
+        spec = {"holderIdentity": self.name, "leaseDurationSeconds": self.settings.lease, "renewTime": now}
+        with suppress(ClusterError, Refused):
+            if self._access.store.get(place.key) is None:
+                uid = self._access.store.take(self._place.key)["metadata"]["uid"]
+                owner = {"apiVersion": "v1", "kind": NODES.name, "name": self.name, "uid": uid}
+                metadata = {"name": self.name, "ownerReferences": [owner]}
+                self._access.writer.create(place, {"metadata": metadata, "spec": spec}, _MANAGER)
+            else:
+                self._access.writer.change(place, lambda lease: {**lease, "spec": spec}, _MANAGER)
+
+    def _bound(self) -> list[Object]:
+        return [each for each in self._access.store.every(PODS.qualified) if each["spec"].get("nodeName") == self.name]
+
+    @property
+    def _place(self) -> Place:
+        return Place(NODES, "", self.name)
 
 
-def _unless_absent(read: Callable[[], _T]) -> _T | None:
-    try:
-        return read()
-    except PeerRefused as error:
-        if error.code == _NOT_FOUND:
-            return None
-        raise
-
-
-def _refusal(what: str, error: httpx2.HTTPStatusError) -> PeerRefused | PeerGone:
-    """Most refusals are a Status with a reason; what proxies and a server in trouble say is plain text."""
-    code, status = error.response.status_code, error.status if isinstance(error, lightkube.ApiError) else None
-    message = (status and status.message) or error.response.text.strip()[:200] or str(error)
-    if code == 429 or code >= 500:
-        return PeerGone(f"the API server cannot answer now: {message}")
-    if code == 403:
-        return PeerRefused("Forbidden", f"not allowed to {what}: {message}; --rbac prints the role it takes")
-    if code == 401:
-        return PeerRefused("Unauthorized", "the API server does not know this account; has its token run out?")
-    if code == 404:
-        return PeerRefused(_NOT_FOUND, message)
-    return PeerRefused((status and status.reason) or str(code), message)
+def _runs(pod: Object) -> bool:
+    return (pod.get("status") or {}).get("phase") == "Running"

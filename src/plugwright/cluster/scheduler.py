@@ -9,14 +9,13 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from plugwright.cluster import clock, scheduling
-from plugwright.cluster.access import MALFORMED
+from plugwright.cluster import clock, fit
 from plugwright.cluster.api.errors import Refused
 from plugwright.cluster.api.kinds import NODES, PODS
-from plugwright.cluster.api.writing import Place, Writer
+from plugwright.cluster.api.registry import Place, Writer
 from plugwright.cluster.clock import Clock
-from plugwright.cluster.events import Happening, Recorder, Teller
-from plugwright.cluster.scheduling import Room, Wish
+from plugwright.cluster.events import MALFORMED, Happening, Recorder, Teller
+from plugwright.cluster.fit import Room, Wish
 from plugwright.cluster.store import Change, Expired, Key, Object, Store
 from plugwright.errors import ClusterError
 
@@ -123,9 +122,9 @@ class Scheduler:
             self._pending.pop(key, None)
             self._waiting.pop(key, None)
             if key not in self._bound:
-                self._take(key, node, scheduling.wish(pod))
+                self._take(key, node, fit.wish(pod))
         elif key not in self._pending and key not in self._waiting and _is_ours(pod):
-            self._pending[key] = scheduling.wish(pod)
+            self._pending[key] = fit.wish(pod)
 
     def _drop(self, key: Key) -> None:
         self._pending.pop(key, None)
@@ -138,7 +137,7 @@ class Scheduler:
 
     def _fitting(self, room: Room) -> list[Key]:
         """Of those that wait, whom this node would take now."""
-        return [key for key, asked in self._waiting.items() if scheduling.refusal(asked, room) is None]
+        return [key for key, asked in self._waiting.items() if fit.refusal(asked, room) is None]
 
     def _again(self, keys: Iterable[Key]) -> None:
         for key in keys:
@@ -154,10 +153,10 @@ class Scheduler:
         if pod is None or pod["spec"].get("nodeName"):
             return
         try:
-            room, refused = scheduling.best(asked, self._rooms.values())
+            room, refused = fit.best(asked, self._rooms.values())
             if room is None:
                 self._waiting[key] = asked
-                self._refuse(key, pod, scheduling.unschedulable(refused))
+                self._refuse(key, pod, fit.unschedulable(refused))
             else:
                 self._writer.bind(Place(PODS, key.namespace, key.name), room.name)
                 self._take(key, room.name, asked)

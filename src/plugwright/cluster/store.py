@@ -2,6 +2,8 @@
 
 One writer, many readers: a watcher is a place in the history and a bell, never a queue. Stored objects are values:
 whoever wants another one stores it. What may be written is `api`'s to decide; the disk is `database`'s.
+
+Writes that are only computed: a store that answers as the real one would, and keeps nothing (dryRun=All).
 """
 
 import asyncio
@@ -13,7 +15,19 @@ from typing import Any, Protocol
 
 from plugwright.errors import ClusterError
 
-__all__ = ["Change", "Conflict", "Disk", "Exists", "Expired", "Key", "Missing", "Object", "Store"]
+__all__ = [
+    "Change",
+    "Conflict",
+    "Disk",
+    "Exists",
+    "Expired",
+    "Key",
+    "Missing",
+    "Object",
+    "Objects",
+    "Rehearsal",
+    "Store",
+]
 
 Object = dict[str, Any]  # type: ignore[explicit-any,unused-ignore]  # JSON, as clients send it
 _KEPT = 8_000  # changes a watcher may be behind
@@ -183,3 +197,49 @@ def _same(before: Object, content: Object) -> bool:
         return False
     version = {"resourceVersion": None}
     return bool({**before["metadata"], **version} == {**content["metadata"], **version})
+
+
+class Objects(Protocol):
+    """What a writer needs of a store."""
+
+    def get(self, key: Key) -> Object | None: ...
+
+    def take(self, key: Key) -> Object: ...
+
+    def every(self, kind: str, namespace: str = "") -> list[Object]: ...
+
+    def create(self, key: Key, content: Object) -> Object: ...
+
+    def update(self, key: Key, content: Object, expected: str = "") -> Object: ...
+
+    def delete(self, key: Key) -> Object: ...
+
+
+class Rehearsal:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def get(self, key: Key) -> Object | None:
+        return self._store.get(key)
+
+    def take(self, key: Key) -> Object:
+        return self._store.take(key)
+
+    def every(self, kind: str, namespace: str = "") -> list[Object]:
+        return self._store.every(kind, namespace)
+
+    def create(self, key: Key, content: Object) -> Object:
+        """Without a version: it never had one."""
+        if self._store.get(key) is not None:
+            raise Exists(key)
+        return content
+
+    def update(self, key: Key, content: Object, expected: str = "") -> Object:
+        """With the version that is there."""
+        version = self._store.take(key)["metadata"]["resourceVersion"]
+        if expected and expected != version:
+            raise Conflict(key)
+        return {**content, "metadata": {**content["metadata"], "resourceVersion": version}}
+
+    def delete(self, key: Key) -> Object:
+        return self._store.take(key)

@@ -5,8 +5,8 @@ with the SDK and nothing else, so that each checks the other.
 """
 
 from plugwright.kubelet.kubelet import Kubelet
+from plugwright.kubelet.pod_table import Phase, Pod
 from plugwright.kubelet.pods import ContainerKind, ContainerSpec, PodSpec
 from plugwright.kubelet.settings import KubeletSettings, Timing
-from plugwright.kubelet.table import Phase, Pod
 
 __all__ = ["ContainerKind", "ContainerSpec", "Kubelet", "KubeletSettings", "Phase", "Pod", "PodSpec", "Timing"]

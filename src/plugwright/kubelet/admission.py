@@ -7,15 +7,14 @@ import time
 from collections.abc import Mapping
 
 from plugwright.errors import AllocationFailed, PodRefused
-from plugwright.kubelet import metrics, policies, topology
-from plugwright.kubelet.allocation import Allocator, Mask
-from plugwright.kubelet.ledger import Place
-from plugwright.kubelet.manager import DeviceManager
+from plugwright.kubelet import metrics, topology_manager
+from plugwright.kubelet.devicemanager.allocation import Allocator, Mask
+from plugwright.kubelet.devicemanager.manager import DeviceManager
+from plugwright.kubelet.devicemanager.pod_devices import Place
 from plugwright.kubelet.metrics import Name
+from plugwright.kubelet.pod_table import Pod, PodTable
 from plugwright.kubelet.pods import ContainerSpec, PodSpec
-from plugwright.kubelet.policies import Policy, Scope
-from plugwright.kubelet.table import Pod, PodTable
-from plugwright.kubelet.topology import Hint, Supply
+from plugwright.kubelet.topology_manager import Hint, Policy, Scope, Supply
 
 __all__ = ["Admission"]
 
@@ -91,10 +90,10 @@ class Admission:
             self._report_vanished(resource, held - known.keys())
         supply = Supply(known, self._allocator.available(resource), reusable, held)
         narrows = self._manager.context.profile.narrows_masks
-        return topology.hints(supply, wanted, self._settings.machine, masks_of_devices_only=narrows)
+        return topology_manager.hints(supply, wanted, self._settings.machine, masks_of_devices_only=narrows)
 
     def _decide(self, pod: PodSpec, results: Mapping[str, tuple[Hint, ...] | None]) -> Mask:
-        decision = policies.best(self._settings.policy, results, self._settings.machine)
+        decision = topology_manager.best(self._settings.policy, results, self._settings.machine)
         self._count_alignment(decision.admitted)
         if not decision.admitted:
             message = "Pod was rejected: Resources cannot be allocated with Topology locality"

@@ -3,32 +3,76 @@
 It admits pods and hands out devices as the real one does, and starts no container: what a container would have
 got is what `Pod.container` shows. Its parts are made anew at every start, as in a new process; only pods, the node's
 status, the trace and the findings stay.
+
+The parts of one running kubelet, from its start to its end, as in one process.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from plugwright.errors import ConfigError, KubeletError, PeerGone, PodRefused
-from plugwright.kubelet import directory, health, parts, pods
-from plugwright.kubelet.context import Context
-from plugwright.kubelet.endpoint import Endpoint
-from plugwright.kubelet.findings import Finding, Findings
-from plugwright.kubelet.health import DeviceHealth
-from plugwright.kubelet.merging import Granted
+from plugwright.kubelet import pod_resources, pods, root_dir
+from plugwright.kubelet.admission import Admission
+from plugwright.kubelet.devicemanager.allocation import Allocator
+from plugwright.kubelet.devicemanager.container_start import Starter
+from plugwright.kubelet.devicemanager.context import Context
+from plugwright.kubelet.devicemanager.devices import Count
+from plugwright.kubelet.devicemanager.endpoints import Endpoint
+from plugwright.kubelet.devicemanager.manager import DeviceHealth, DeviceManager, of_pod
+from plugwright.kubelet.devicemanager.registration import Registrar, Watcher
+from plugwright.kubelet.events import Call, Event, Finding, Findings, Trace
 from plugwright.kubelet.metrics import Metrics
-from plugwright.kubelet.parts import Parts
+from plugwright.kubelet.pod_resources import Holdings, PodResources
+from plugwright.kubelet.pod_table import Granted, Phase, Pod, PodTable
 from plugwright.kubelet.pods import PodSpec
 from plugwright.kubelet.settings import KubeletSettings
-from plugwright.kubelet.stock import Count
-from plugwright.kubelet.table import Phase, Pod, PodTable
-from plugwright.kubelet.trace import Call, Event, Trace
-from plugwright.protocol.answers import Answer
+from plugwright.protocol import registration
+from plugwright.protocol.messages import Answer
 from plugwright.protocol.paths import KubeletPaths
 
-__all__ = ["Kubelet"]
+__all__ = ["Kubelet", "Parts", "running"]
+
+
+class Parts:
+    def __init__(self, context: Context, table: PodTable, tasks: asyncio.TaskGroup) -> None:
+        self.manager = DeviceManager(context, tasks)
+        self.allocator = Allocator(self.manager, table)
+        self.admission = Admission(self.manager, table, self.allocator)
+        self.starter = Starter(self.manager, self.allocator)
+        self.watcher = Watcher(self.manager, tasks)
+        holdings = Holdings(self.manager, table, self.allocator)
+        self.pod_resources = PodResources(holdings, context.profile, self.manager.metrics, context.settings.clock)
+
+
+@asynccontextmanager
+async def running(context: Context, table: PodTable) -> AsyncIterator[Parts]:
+    """In the real order: the checkpoint, the directory, the sockets (1.5). Ends by being cancelled."""
+    async with asyncio.TaskGroup() as tasks:
+        parts = Parts(context, table, tasks)
+        parts.manager.load()
+        profile = context.profile
+        removed = root_dir.clean(
+            context.paths, only_sockets=profile.cleans_only_sockets, writes_deprecation=profile.writes_deprecation
+        )
+        context.tell("started", f"kubelet {profile.name}", f"removed {', '.join(removed)}" if removed else "")
+        async with (
+            registration.serve(Registrar(parts.manager), context.paths.kubelet_socket, kept=True),
+            pod_resources.serving(parts.pod_resources, context.paths.pod_resources_socket, kept=True),
+        ):
+            tasks.create_task(parts.watcher.run())
+            tasks.create_task(_report_status(parts.manager))
+            yield parts
+
+
+async def _report_status(manager: DeviceManager) -> None:
+    """The node's status is computed every ten seconds, and with it plugins that are gone are dropped (7.12)."""
+    while True:
+        await asyncio.sleep(manager.context.settings.timing.node_status)
+        manager.survey()
 
 
 class Kubelet:
@@ -49,7 +93,7 @@ class Kubelet:
         self._parts: Parts | None = None
 
     async def __aenter__(self) -> Self:
-        directory.claim(self.paths)
+        root_dir.claim(self.paths)
         await self.start()
         return self
 
@@ -163,7 +207,7 @@ class Kubelet:
     def device_health(self, pod: Pod) -> Mapping[str, tuple[DeviceHealth, ...]]:
         """What the pod's status says of its devices, by container; before 1.36 nothing (7.1, 7.2)."""
         manager = self._running.manager
-        return health.of_pod(pod, manager.stock, manager.ledger) if self._context.profile.reports_device_health else {}
+        return of_pod(pod, manager.stock, manager.ledger) if self._context.profile.reports_device_health else {}
 
     def endpoint(self, resource: str) -> Endpoint:
         """The plugin itself, to be called as it is: nothing is recorded."""
@@ -205,7 +249,7 @@ class Kubelet:
 
     async def _live(self, ready: "asyncio.Future[None]") -> None:
         """In a task of its own, so that it may be started and stopped from different tasks."""
-        async with parts.running(self._context, self._table) as made:
+        async with running(self._context, self._table) as made:
             self._parts = made
             ready.set_result(None)
             await asyncio.Event().wait()

@@ -13,7 +13,7 @@ from enum import StrEnum
 from itertools import count
 
 from plugwright.errors import InvalidPod
-from plugwright.kubelet import topology
+from plugwright.kubelet import topology_manager
 
 __all__ = ["ContainerKind", "ContainerSpec", "PodSpec", "quantity", "read", "violations"]
 
@@ -75,7 +75,7 @@ class PodSpec:
 
     def total(self, resource: str) -> int:
         """What the fit check counts: the containers together, or an init container's moment if that is more."""
-        return topology.pod_total((each.kind, each.wanted(resource)) for each in self.containers)
+        return topology_manager.pod_total((each.kind, each.wanted(resource)) for each in self.containers)
 
     @property
     def resources(self) -> list[str]:

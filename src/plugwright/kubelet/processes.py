@@ -17,11 +17,10 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from plugwright.kubelet import enclosure
-from plugwright.kubelet.merging import Granted
+from plugwright.kubelet import sandbox
+from plugwright.kubelet.events import State
+from plugwright.kubelet.pod_table import Container, Granted, Pod
 from plugwright.kubelet.pods import ContainerKind
-from plugwright.kubelet.table import Container, Pod
-from plugwright.kubelet.trace import State
 
 __all__ = ["GRACE", "Output", "Tell", "expanded", "run"]
 
@@ -89,7 +88,7 @@ class _Process:
                 code = await process.wait()
         except (OSError, ValueError) as error:  # such as a NUL in a plugin's env
             self.tell(State("ended", self.about, f"cannot be started: {error}"))
-            return enclosure.CANNOT_START
+            return sandbox.CANNOT_START
         self.tell(State("ended", self.about, _how(code)))
         return code
 
@@ -105,7 +104,7 @@ class _Process:
         async with _pipe() as (stream, writing):
             # Isolated: what a plugin puts into PYTHONPATH is for the command, not for what starts it.
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", enclosure.__file__, places, *words),
+                *(sys.executable, "-I", "-S", sandbox.__file__, places, *words),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=writing,
                 stderr=writing,
@@ -148,7 +147,7 @@ def expanded(text: str, environment: Mapping[str, str]) -> str:
     return _REFERENCE.sub(lambda found: "$" if found[1] is None else environment.get(found[1], found[0]), text)
 
 
-def _places(granted: Granted) -> list[enclosure.Place]:
+def _places(granted: Granted) -> list[sandbox.Place]:
     mounts = [(each.host_path, each.container_path, each.read_only) for each in granted.mounts]
     return [*mounts, *((each.host_path, each.container_path, False) for each in granted.nodes)]
 

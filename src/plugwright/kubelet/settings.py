@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from plugwright.errors import ConfigError
-from plugwright.kubelet import policies
-from plugwright.kubelet.policies import Policy, Scope
-from plugwright.kubelet.profile import DEFAULT_VERSION, Profile, profile
+from plugwright.kubelet import topology_manager
+from plugwright.kubelet.topology_manager import Policy, Scope
+from plugwright.kubelet.versions import DEFAULT_VERSION, Profile, profile
 
 __all__ = ["KubeletSettings", "Timing"]
 
@@ -51,7 +51,7 @@ class KubeletSettings:
             raise ConfigError(f"a machine has 1 to {_MOST_NUMA} NUMA nodes, not {self.numa}")
         object.__setattr__(self, "policy", _one_of(Policy, self.policy))
         object.__setattr__(self, "scope", _one_of(Scope, self.scope))
-        policies.check_machine(self.policy, self.machine)
+        topology_manager.check_machine(self.policy, self.machine)
         profile(self.version)
 
     @property

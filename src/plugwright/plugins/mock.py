@@ -14,8 +14,9 @@ from pathlib import Path
 
 from plugwright.errors import PluginError
 from plugwright.model import Allocation, Device, DeviceNode, Mount, some
-from plugwright.sdk import files, preference
+from plugwright.sdk import plugin
 from plugwright.sdk.plugin import Plugin
+from plugwright.system import files
 
 __all__ = ["Links", "Mock", "MockOptions", "linked"]
 
@@ -85,7 +86,7 @@ class Mock(Plugin):
     async def prefer(self, available: Sequence[Device], required: Sequence[Device], size: int) -> Sequence[Device]:
         """Devices that are linked to each other; where nothing is linked, those on the fewest NUMA nodes."""
         if self._settings.links is Links.NONE:
-            return preference.fewest_numa_nodes(available, required, size)
+            return plugin.fewest_numa_nodes(available, required, size)
         chosen = list(required)
         free = {device.id: device for device in available if device not in chosen}
         while free and len(chosen) < size:

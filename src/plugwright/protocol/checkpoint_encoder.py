@@ -10,15 +10,7 @@ from dataclasses import dataclass, field
 from itertools import compress, count, islice
 from operator import is_not
 
-from plugwright.protocol.checkpoint_text import (
-    Checkpoint,
-    Entry,
-    Lists,
-    entry_members,
-    go_json,
-    printed_entry,
-    printed_list,
-)
+from plugwright.protocol.checkpoint import Checkpoint, Entry, Lists, entry_members, go_json, printed_entry, printed_list
 
 __all__ = ["Encoder"]
 

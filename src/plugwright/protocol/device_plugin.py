@@ -6,10 +6,22 @@ from pathlib import Path
 from typing import Protocol
 
 from plugwright.model import Allocation, Device, Options, PreferenceRequest
-from plugwright.protocol import transport, wire
+from plugwright.protocol import transport
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
+from plugwright.protocol.messages import (
+    DeviceList,
+    Listed,
+    from_allocations,
+    from_options,
+    from_preference_requests,
+    from_preferences,
+    to_allocations,
+    to_devices,
+    to_listed,
+    to_options,
+    to_preference_requests,
+)
 from plugwright.protocol.transport import Method, Serving, Streaming, Unary
-from plugwright.protocol.wire import DeviceList, Listed
 
 __all__ = ["DevicePluginClient", "DevicePluginService", "connect", "methods", "serve"]
 
@@ -43,7 +55,7 @@ def methods(service: DevicePluginService) -> list[transport.Bound]:
     """The service's methods, to be served beside others on one socket."""
 
     async def options(_: pb.Empty) -> pb.DevicePluginOptions:
-        return wire.from_options(await service.options())
+        return from_options(await service.options())
 
     async def lists() -> AsyncGenerator[bytes, None]:
         async with aclosing(service.lists()) as found:
@@ -51,11 +63,11 @@ def methods(service: DevicePluginService) -> list[transport.Bound]:
                 yield devices.message
 
     async def prefer(request: pb.PreferredAllocationRequest) -> pb.PreferredAllocationResponse:
-        return wire.from_preferences(await service.prefer(wire.to_preference_requests(request)))
+        return from_preferences(await service.prefer(to_preference_requests(request)))
 
     async def allocate(request: pb.AllocateRequest) -> pb.AllocateResponse:
         containers = [list(each.devices_ids) for each in request.container_requests]
-        return wire.from_allocations(await service.allocate(containers))
+        return from_allocations(await service.allocate(containers))
 
     async def pre_start(request: pb.PreStartContainerRequest) -> pb.PreStartContainerResponse:
         await service.pre_start(list(request.devices_ids))
@@ -80,27 +92,27 @@ class DevicePluginClient:
         await self._connection.dial()
 
     async def options(self, timeout: float | None = None) -> Options:
-        return wire.to_options(await self._connection.call(_OPTIONS, pb.Empty(), timeout))
+        return to_options(await self._connection.call(_OPTIONS, pb.Empty(), timeout))
 
     async def lists(self) -> AsyncGenerator[list[Device], None]:
         async with aclosing(self._connection.stream(_LIST, pb.Empty())) as messages:
             async for message in messages:
-                yield wire.to_devices(message)
+                yield to_devices(message)
 
     async def listed(self) -> AsyncGenerator[list[Listed], None]:
         """The lists as they came: a kubelet takes what `Device` would refuse."""
         async with aclosing(self._connection.stream(_LIST, pb.Empty())) as messages:
             async for message in messages:
-                yield wire.to_listed(message)
+                yield to_listed(message)
 
     async def prefer(self, *requests: PreferenceRequest) -> list[list[str]]:
-        reply = await self._connection.call(_PREFER, wire.from_preference_requests(requests))
+        reply = await self._connection.call(_PREFER, from_preference_requests(requests))
         return [list(each.deviceIDs) for each in reply.container_responses]
 
     async def allocate(self, *containers: Sequence[str]) -> list[Allocation]:
         requests = [pb.ContainerAllocateRequest(devices_ids=ids) for ids in containers]
         reply = await self._connection.call(_ALLOCATE, pb.AllocateRequest(container_requests=requests))
-        return wire.to_allocations(reply)
+        return to_allocations(reply)
 
     async def answers(self, device_ids: Sequence[str]) -> list[bytes]:
         """What Allocate answers for one container, one message for each, as a kubelet keeps them."""

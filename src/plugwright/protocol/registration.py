@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from plugwright.model import Options
-from plugwright.protocol import device_plugin, transport, wire
+from plugwright.protocol import device_plugin, messages, transport
 from plugwright.protocol.device_plugin import DevicePluginService
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.pluginregistration.v1 import pluginregistration_pb2 as watcher_pb
@@ -63,7 +63,7 @@ class RegistrationService(Protocol):
 
 def serve(service: RegistrationService, socket: Path, *, kept: bool = False) -> AbstractAsyncContextManager[Serving]:
     async def register(request: pb.RegisterRequest) -> pb.Empty:
-        options = wire.to_options(request.options)
+        options = messages.to_options(request.options)
         await service.register(RegisterRequest(request.resource_name, request.endpoint, options, request.version))
         return pb.Empty()
 
@@ -80,7 +80,7 @@ class RegistrationClient:
             version=request.version,
             endpoint=request.endpoint,
             resource_name=request.resource,
-            options=wire.from_options(request.options),
+            options=messages.from_options(request.options),
         )
         await self._connection.call(_REGISTER, message, timeout)
 

@@ -24,7 +24,7 @@ from grpclib.server import Server, Stream
 from h2.events import Event as H2Event
 
 from plugwright.errors import MalformedMessage
-from plugwright.protocol import paths, status
+from plugwright.protocol import grpc_errors, paths
 
 __all__ = [
     "MESSAGE_LIMIT",
@@ -195,7 +195,7 @@ class _Services(Server):
 
     def _handler(self, bound: Bound) -> Handler:
         async def handle(stream: _AnyStream) -> None:
-            with self._admitted(), status.to_peer():
+            with self._admitted(), grpc_errors.to_peer():
                 request = await _receive(stream)
                 if isinstance(bound, Unary):
                     await stream.send_message(await bound.answer(request))
@@ -299,19 +299,19 @@ class Connection:
 
     async def dial(self) -> None:
         """Connects now, not with the first call."""
-        with status.from_peer(self._peer):
+        with grpc_errors.from_peer(self._peer):
             await self._channel.__connect__()
 
     async def call(self, method: Method[Request, Reply], request: Request, timeout: float | None = None) -> Reply:
         """One answer; `timeout` is told to the peer and held here."""
         procedure = UnaryUnaryMethod(self._channel, method.path, method.request, method.reply)
-        with status.from_peer(self._peer):
+        with grpc_errors.from_peer(self._peer):
             return self._taken(await procedure(request, timeout=timeout))
 
     async def stream(self, method: Method[Request, Reply], request: Request) -> AsyncGenerator[Reply, None]:
         """Every answer until the peer ends it."""
         procedure = UnaryStreamMethod(self._channel, method.path, method.request, method.reply)
-        with status.from_peer(self._peer):
+        with grpc_errors.from_peer(self._peer):
             async with procedure.open() as stream:
                 await stream.send_message(request, end=True)
                 async for reply in stream:

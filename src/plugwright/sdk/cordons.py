@@ -9,7 +9,7 @@ from pathlib import Path
 
 from plugwright.errors import ConfigError, InvalidValue
 from plugwright.model import Device
-from plugwright.sdk import files
+from plugwright.system import files
 
 __all__ = ["Cordons"]
 

@@ -6,13 +6,12 @@ import time
 from contextlib import aclosing
 
 from plugwright.errors import PluginError
-from plugwright.sdk.backoff import Backoff
-from plugwright.sdk.calls import Caller
 from plugwright.sdk.inventory import Inventory
-from plugwright.sdk.newest import Newest
+from plugwright.sdk.metrics import Tally
 from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.plugin_calls import Caller
 from plugwright.sdk.settings import Patience
-from plugwright.sdk.tally import Tally
+from plugwright.system.concurrency import Backoff, Newest
 
 __all__ = ["Discovery"]
 

@@ -2,19 +2,30 @@
 
 Several know something about a device: discovery found it, an operator cordoned it, the kubelet says that a pod still
 holds it. `compose` makes one list of that; `Inventory` keeps the parts and publishes the list when it changes.
+
+Forgets devices that are gone, when that is safe.
+
+Kubelets from 1.34 on crash when a device that a pod holds disappears from the list. So a device that discovery no
+longer finds stays listed as Unhealthy, and goes only when nobody can be holding it.
+
+Which devices do pods hold? The kubelet's checkpoint and its pod-resources API are asked; both are only read.
 """
 
+import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from plugwright.errors import InvalidValue
+from plugwright.errors import InvalidValue, PlugwrightError
 from plugwright.model import Device, Health, natural_order
-from plugwright.protocol import wire
-from plugwright.sdk.newest import Newest
+from plugwright.protocol import checkpoint, messages, pod_resources
+from plugwright.protocol.paths import KubeletPaths
+from plugwright.system.concurrency import Newest
 
-__all__ = ["Inventory", "Knowledge", "Snapshot", "compose"]
+__all__ = ["Inventory", "Knowledge", "Snapshot", "compose", "forget_departed", "held_by_checkpoint", "held_by_pods"]
 
 _GONE = "gone: discovery no longer finds it"
 _HELD = "gone: a pod holds it, discovery does not find it"
@@ -36,7 +47,7 @@ class Snapshot:
 
     devices: Mapping[str, Device]
     since: Mapping[str, float]
-    encoded: wire.DeviceList
+    encoded: messages.DeviceList
     resent: int = 0  # how often the same list was to be sent once more
 
 
@@ -125,7 +136,7 @@ class Inventory:
             return
         devices = compose(knowledge)
         if before is None or devices != before.devices:
-            encoded = wire.encode_devices(self.resource, list(devices.values()))
+            encoded = messages.encode_devices(self.resource, list(devices.values()))
             resent = before.resent if before is not None else 0
             self.newest.publish(Snapshot(devices, self._since(devices), encoded, resent))
         self._knowledge = knowledge
@@ -155,3 +166,74 @@ def _by_id(resource: str, devices: object) -> dict[str, Device]:
             raise InvalidValue(f"discover() of {resource} lists {device.id!r} twice")
         found[device.id] = device
     return found
+
+
+logger = logging.getLogger(__name__)
+
+_TIMEOUT = 5.0
+
+
+def held_by_checkpoint(path: Path, resource: str) -> dict[str, tuple[int, ...]] | None:
+    """The ids that containers were given of `resource`, with their NUMA nodes; None if that cannot be known."""
+    try:
+        return checkpoint.held(checkpoint.decode(path.read_bytes()), resource)
+    except FileNotFoundError:
+        return {} if path.parent.is_dir() else None  # a kubelet that has given out nothing yet has written nothing
+    except (OSError, PlugwrightError) as error:
+        logger.debug("checkpoint not readable", extra={"path": str(path), "error": str(error)})
+        return None
+
+
+async def held_by_pods(socket: Path, resource: str) -> set[str] | None:
+    """The ids that containers of active pods hold of `resource`; None if that cannot be known.
+
+    Asking has an effect: the kubelet frees what pods held that have ended.
+    """
+    try:
+        async with pod_resources.connect(socket) as kubelet:
+            holdings = await kubelet.holdings(timeout=_TIMEOUT)
+    except (OSError, PlugwrightError) as error:
+        logger.debug("pod-resources not readable", extra={"error": str(error)})
+        return None
+    return {holding.device_id for holding in holdings if holding.resource == resource}
+
+
+_WRITING = 1.0  # seconds within which a kubelet has written its checkpoint after a list
+
+
+async def forget_departed(inventory: Inventory, paths: KubeletPaths, patience: float) -> None:
+    """Runs for ever; sleeps while no device is gone."""
+    while True:
+        await inventory.newest.until(lambda _: bool(inventory.departures))
+        oldest = min(inventory.departures.values(), default=0.0)
+        await asyncio.sleep(max(patience - (time.monotonic() - oldest), patience / 10))
+        due = [each for each, since in inventory.departures.items() if time.monotonic() - since >= patience]
+        if due and not await _forget(inventory, paths, due):
+            await asyncio.sleep(patience)  # someone holds them, and nobody tells when that ends
+
+
+async def _forget(inventory: Inventory, paths: KubeletPaths, due: list[str]) -> bool:
+    """Whether all of `due` could be forgotten."""
+    held = await _held(inventory, paths, due)
+    if held is None:
+        logger.debug("departed devices are kept: who holds them cannot be read", extra={"resource": inventory.resource})
+        return False
+    free = [each for each in due if each not in held and each in inventory.departures]
+    if free:
+        inventory.drop(free)
+        logger.info("departed devices forgotten", extra={"resource": inventory.resource, "devices": free})
+    return len(free) == len(due)
+
+
+async def _held(inventory: Inventory, paths: KubeletPaths, due: list[str]) -> set[str] | None:
+    """What pods hold, and what the kubelet's checkpoint says that they do."""
+    active = await held_by_pods(paths.pod_resources_socket, inventory.resource)
+    stored = held_by_checkpoint(paths.checkpoint, inventory.resource)
+    if active is None or stored is None:
+        return None
+    if any(each in stored and each not in active for each in due):
+        # The kubelet has freed them and does not write that down; it does when it is sent a list.
+        inventory.resend()
+        await asyncio.sleep(_WRITING)
+        stored = held_by_checkpoint(paths.checkpoint, inventory.resource)
+    return None if stored is None else active | set(stored)

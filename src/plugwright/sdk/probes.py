@@ -15,9 +15,9 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from plugwright.errors import ConfigError
-from plugwright.sdk.lifecycle import State
-from plugwright.sdk.reporting import is_ready
-from plugwright.sdk.runtime import Daemon
+from plugwright.sdk.control import is_ready
+from plugwright.sdk.daemon import Daemon
+from plugwright.sdk.registration import State
 
 __all__ = ["answering_probes"]
 
@@ -119,10 +119,10 @@ def _application(daemon: Daemon) -> Callable[..., Iterable[bytes]]:
 
 def _metrics(daemon: Daemon) -> Callable[..., Iterable[bytes]] | None:
     try:
-        from plugwright.sdk import metrics
+        from plugwright.sdk import prometheus
     except ImportError:
         return None
-    return metrics.application(daemon)
+    return prometheus.application(daemon)
 
 
 def _not_found(path: str) -> str:

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 
 from plugwright.errors import InvalidValue, PluginError, RepeatedDevice, UnhealthyDevice, UnknownDevice
 from plugwright.model import Allocation, Device, Options, PreferenceRequest, natural_order
-from plugwright.protocol.wire import DeviceList
-from plugwright.sdk import preference
-from plugwright.sdk.calls import Caller
+from plugwright.protocol.messages import DeviceList
 from plugwright.sdk.inventory import Inventory
-from plugwright.sdk.newest import Newest
-from plugwright.sdk.plugin import Plugin, announced
+from plugwright.sdk.metrics import Tally
+from plugwright.sdk.plugin import Plugin, announced, completed, fewest_numa_nodes
+from plugwright.sdk.plugin_calls import Caller
 from plugwright.sdk.settings import Settings
-from plugwright.sdk.tally import Tally
+from plugwright.system.concurrency import Newest
 
 __all__ = ["PluginService", "Streams"]
 
@@ -112,10 +111,10 @@ class PluginService:
         available, required = self._listed(request.available), self._listed(request.required)
         chosen: list[str] = []
         if type(self.plugin).prefer is not Plugin.prefer:
-            chosen = preference.completed(await self._wish_of_plugin(available, required, request.size), request)
+            chosen = completed(await self._wish_of_plugin(available, required, request.size), request)
         if len(chosen) < request.size:
-            default = preference.fewest_numa_nodes(available, required, request.size)
-            chosen = preference.completed([*chosen, *_ids(default)], request)
+            default = fewest_numa_nodes(available, required, request.size)
+            chosen = completed([*chosen, *_ids(default)], request)
         return chosen
 
     async def _wish_of_plugin(self, *arguments: object) -> list[str]:

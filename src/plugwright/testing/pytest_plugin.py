@@ -44,7 +44,7 @@ def kubelet_settings(request: pytest.FixtureRequest) -> "testing.KubeletSettings
 @_fixture
 async def kubelet(tmp_path: Path, kubelet_settings: "testing.KubeletSettings") -> AsyncIterator["testing.Kubelet"]:
     """An emulated kubelet that waits for plugins; its files are in `tmp_path/kubelet`."""
-    from plugwright.testing.place import kubelet_root
+    from plugwright.testing.harness import kubelet_root
 
     with kubelet_root(tmp_path) as root:
         async with testing.Kubelet(root, kubelet_settings) as running:

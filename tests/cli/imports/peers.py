@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from plugwright.cli.imports import values, wrapping
-from plugwright.cli.imports.source import Imported, Source
 from plugwright.errors import ConfigError
+from plugwright.importers.source import Found, Imported, Source, flag_word, parse_all, unwrap
 
 __all__ = ["dangerous", "notes", "refused", "resources", "source"]
 
@@ -22,8 +21,8 @@ def dangerous(given: Source) -> Source:
 def source(
     text: str = "", flags: tuple[str, ...] = (), domain: str = "", names: tuple[str, ...] | None = None
 ) -> Source:
-    found = wrapping.unwrap(values.parse_all("file", text)) if text else wrapping.Found()
-    words = [values.word(number, word) for number, word in enumerate(flags, 1)]
+    found = unwrap(parse_all("file", text)) if text else Found()
+    words = [flag_word(number, word) for number, word in enumerate(flags, 1)]
     return Source(found.file(""), domain, (*found.flags, *words), found.environment, names=names)
 
 

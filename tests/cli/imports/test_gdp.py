@@ -3,7 +3,7 @@
 import pytest
 from tests.cli.imports.peers import dangerous, notes, refused, resources, source
 
-from plugwright.cli.imports.gdp import recognises, translate
+from plugwright.importers.generic_device_plugin import recognises, translate
 
 LAB = "domain: lab.io\n"
 FUSE = "devices: [{name: fuse, groups: [{paths: [{path: /dev/fuse}]}]}]\n"

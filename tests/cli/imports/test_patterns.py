@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugwright.cli.imports import patterns
-from plugwright.cli.imports.patterns import texts_of
+from plugwright.importers import smarter
+from plugwright.importers.smarter import texts_of
 
 ATOMS = st.sampled_from(["a", "tty", "[0-3]", "[ab]", r"\.", r"\d", ".", "[^a]", "(a|b)", "(?:x|)", "-", "/", "(", "["])
 SIGNS = st.sampled_from(["", "", "", "?", "*", "+", "{2}", "{1,2}", "{1,}"])
@@ -32,7 +32,7 @@ def test_what_is_finite_is_written_out(pattern: str, texts: list[str]) -> None:
 
 @pytest.mark.parametrize("pattern", ["^video[0-9]*$", "^video[0-9]+$", r"^video\d+$"])
 def test_endless_digits_are_the_first_numbers(pattern: str) -> None:
-    assert texts_of(pattern) == sorted(f"video{number}" for number in range(patterns.NUMBERS))
+    assert texts_of(pattern) == sorted(f"video{number}" for number in range(smarter.NUMBERS))
 
 
 @pytest.mark.parametrize(

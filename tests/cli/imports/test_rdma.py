@@ -5,8 +5,8 @@ import json
 import pytest
 from tests.cli.imports.peers import notes, refused, resources, source
 
-from plugwright.cli.imports.rdma import recognises, translate
-from plugwright.cli.imports.source import Source
+from plugwright.importers.rdma import recognises, translate
+from plugwright.importers.source import Source
 
 NEEDED = ["uverbs", "umad", "rdma_cm"]
 

@@ -3,7 +3,7 @@
 import pytest
 from tests.cli.imports.peers import dangerous, notes, refused, resources, source
 
-from plugwright.cli.imports.smarter import recognises, translate
+from plugwright.importers.smarter import recognises, translate
 
 NAMES = ("snd", "snd/pcmC0D0p", "vcsm-cma", "vcsm", "video0", "v4l/by-id/video0", "odd.", "mem")
 

@@ -5,8 +5,8 @@ import json
 import pytest
 from tests.cli.imports.peers import notes, refused, resources, source
 
-from plugwright.cli.imports.source import Source
-from plugwright.cli.imports.sriov import recognises, translate
+from plugwright.importers.source import Source
+from plugwright.importers.sriov import recognises, translate
 
 
 def pool(**keys: object) -> Source:

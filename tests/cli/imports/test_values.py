@@ -2,42 +2,42 @@
 
 import pytest
 
-from plugwright.cli.imports import values
-from plugwright.cli.imports.values import Note, Value
 from plugwright.errors import ConfigError
+from plugwright.importers import source
+from plugwright.importers.source import Note, Value
 
 KEYS = ("name", "isRdma")
 
 
 def member(text: str, key: str) -> Value:
-    return dict(values.parse("file", text).members())[key]
+    return dict(source.parse("file", text).members())[key]
 
 
 def test_keys_are_found_however_their_case_is_written() -> None:
     notes: list[Note] = []
-    found = values.parse("file", "NAME: a\nisrdma: true\n").fields(KEYS, notes)
+    found = source.parse("file", "NAME: a\nisrdma: true\n").fields(KEYS, notes)
     assert (found["name"].text(), found["isRdma"].switch(), notes) == ("a", True, [])
 
 
 def test_an_unknown_key_is_noted_with_its_line() -> None:
     notes: list[Note] = []
-    values.parse("file", "name: a\nnmae: b\n").fields(KEYS, notes)
+    source.parse("file", "name: a\nnmae: b\n").fields(KEYS, notes)
     assert notes == [Note("file", 2, "unknown key 'nmae', left out")]
 
 
 def test_one_key_in_two_cases_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^file:2: key 'name' stands here a second time, as 'Name'$"):
-        values.parse("file", "name: a\nName: b\n").fields(KEYS, [])
+        source.parse("file", "name: a\nName: b\n").fields(KEYS, [])
 
 
 def test_null_is_as_good_as_nothing() -> None:
     notes: list[Note] = []
-    assert values.parse("file", "name: null\nisRdma:\n").fields(KEYS, notes) == {}
+    assert source.parse("file", "name: null\nisRdma:\n").fields(KEYS, notes) == {}
     assert member("list:\n", "list").items() == []
 
 
 def test_json_with_tabs_is_read() -> None:
-    root = values.parse("file", '{\n\t"name":\t"a",\n\t"list": [1]\n}\n')
+    root = source.parse("file", '{\n\t"name":\t"a",\n\t"list": [1]\n}\n')
     assert {key: value.line for key, value in root.members()} == {"name": 2, "list": 3}
 
 
@@ -65,7 +65,7 @@ def test_a_wrong_type_is_refused_with_its_line(read, text: str, what: str) -> No
 
 
 def test_what_is_merged_is_written_out() -> None:
-    root = values.parse("file", "a: &a {name: x}\nb: {<<: *a, isRdma: true}\n")
+    root = source.parse("file", "a: &a {name: x}\nb: {<<: *a, isRdma: true}\n")
     assert sorted(dict(root.members())["b"].fields(KEYS, [])) == ["isRdma", "name"]
 
 
@@ -86,15 +86,15 @@ def test_a_file_in_one_quoted_line_is_in_that_line() -> None:
 
 
 def test_each_of_several_documents_keeps_its_lines() -> None:
-    first, second = values.parse_all("file", "# head\n---\na: 1\n---\n# more\nb: 2\n---\n")
+    first, second = source.parse_all("file", "# head\n---\na: 1\n---\n# more\nb: 2\n---\n")
     assert [(key, value.line) for each in (first, second) for key, value in each.members()] == [("a", 3), ("b", 6)]
 
 
 @pytest.mark.parametrize("text", ["", "\n", "---\n", "# only a comment\n"])
 def test_an_empty_file_is_an_empty_mapping(text: str) -> None:
-    assert [list(each.members()) for each in values.parse_all("file", text)] == [[]]
+    assert [list(each.members()) for each in source.parse_all("file", text)] == [[]]
 
 
 def test_what_is_no_yaml_is_refused_with_its_line() -> None:
     with pytest.raises(ConfigError, match=r"^file:3: not YAML: "):
-        values.parse_all("file", "a: 1\n---\nb: ]\n")
+        source.parse_all("file", "a: 1\n---\nb: ]\n")

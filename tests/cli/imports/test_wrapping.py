@@ -2,9 +2,9 @@
 
 import pytest
 
-from plugwright.cli.imports import values, wrapping
-from plugwright.cli.imports.wrapping import Found
 from plugwright.errors import ConfigError
+from plugwright.importers import source
+from plugwright.importers.source import Found
 
 CONFIG_MAP = """\
 apiVersion: v1
@@ -36,7 +36,7 @@ spec:
 
 
 def unwrap(text: str) -> Found:
-    return wrapping.unwrap(values.parse_all("file", text))
+    return source.unwrap(source.parse_all("file", text))
 
 
 def test_a_plain_file_is_itself() -> None:

@@ -18,7 +18,7 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tests.cluster.api.serving import TOKEN, container, furnished, pod, server
 
-from plugwright.cluster import certificates
+from plugwright.cluster import tls
 from plugwright.cluster.api.app import application
 from plugwright.cluster.store import Store
 
@@ -111,7 +111,7 @@ def _written_down(scope: Scope, body: bytes, code: int) -> dict[str, Any]:
 async def record(kubectl: str) -> None:
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
-        made = certificates.make(place)
+        made = tls.make(place)
         recorder = Recorder(application(server(furnished(Store()))))
         config = uvicorn.Config(
             recorder, port=0, log_level="critical", lifespan="off",

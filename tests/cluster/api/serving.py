@@ -14,7 +14,7 @@ import uvicorn
 
 from plugwright.cluster.api.app import Server, application
 from plugwright.cluster.api.kinds import NAMESPACES, NODES
-from plugwright.cluster.api.writing import Place, Writer
+from plugwright.cluster.api.registry import Place, Writer
 from plugwright.cluster.store import Store
 
 __all__ = ["TOKEN", "Answer", "Api", "Written", "container", "furnished", "pod", "served", "server"]

@@ -5,7 +5,7 @@ import base64
 import pytest
 from tests.cluster.api.serving import Api, pod
 
-from plugwright.cluster.api import bodies
+from plugwright.cluster.api import requests
 
 PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -60,12 +60,12 @@ async def test_json_is_no_patch(api: Api) -> None:
 
 
 async def test_a_body_that_is_too_large(api: Api) -> None:
-    answer = await api("POST", MAPS, b" " * (bodies.LIMIT + 1))
+    answer = await api("POST", MAPS, b" " * (requests.LIMIT + 1))
     assert (answer.code, answer.reason) == (413, "RequestEntityTooLarge")
 
 
 async def test_the_largest_body_is_read(api: Api) -> None:
-    assert (await api("POST", MAPS, b'{"metadata": {"name": "m"}}'.ljust(bodies.LIMIT))).code == 201
+    assert (await api("POST", MAPS, b'{"metadata": {"name": "m"}}'.ljust(requests.LIMIT))).code == 201
 
 
 class TestYaml:

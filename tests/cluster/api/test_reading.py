@@ -6,7 +6,7 @@ from tests.cluster.api.serving import TOKEN, Api, container, furnished, pod, ser
 
 from plugwright.cluster.api.app import application
 from plugwright.cluster.api.kinds import PODS
-from plugwright.cluster.api.writing import Place, Writer
+from plugwright.cluster.api.registry import Place, Writer
 from plugwright.cluster.store import Store
 
 PODS_PATH = "/api/v1/namespaces/default/pods"

@@ -11,10 +11,10 @@ import httpx2
 import pytest
 from tests.cluster.api.serving import TOKEN, Api, furnished, pod, served
 
-from plugwright.cluster.api import watching
 from plugwright.cluster.api.kinds import CONFIG_MAPS, PODS
-from plugwright.cluster.api.selectors import everything
-from plugwright.cluster.api.writing import Place, Writer
+from plugwright.cluster.api.list_options import everything
+from plugwright.cluster.api.registry import Place, Writer
+from plugwright.cluster.api.watch import Telling, Watch, watch_lines
 from plugwright.cluster.database import Database
 from plugwright.cluster.store import Key, Store
 
@@ -100,9 +100,9 @@ async def test_it_ends_when_its_time_is_over_and_says_how_far_it_is(over_http: A
 
 
 async def test_bookmarks_come_though_only_others_change(store: Store) -> None:
-    telling = watching.Telling(bookmarks=True, bookmark_seconds=0.05)
-    watch = watching.Watch(CONFIG_MAPS, "", everything, lambda found: found, telling)
-    lines = watching.lines(store, watch, store.revision)
+    telling = Telling(bookmarks=True, bookmark_seconds=0.05)
+    watch = Watch(CONFIG_MAPS, "", everything, lambda found: found, telling)
+    lines = watch_lines(store, watch, store.revision)
     writer = Writer(store)
 
     async def others() -> None:
@@ -148,8 +148,8 @@ async def test_a_version_of_another_life_has_to_be_listed_anew(over_http: Api) -
 async def test_who_falls_behind_is_told_so_and_costs_nothing_meanwhile() -> None:
     store = furnished(Store(kept=50))
     writer, start = Writer(store), store.revision
-    watch = watching.Watch(CONFIG_MAPS, "", everything, lambda found: found)
-    slow = watching.lines(store, watch, start)
+    watch = Watch(CONFIG_MAPS, "", everything, lambda found: found)
+    slow = watch_lines(store, watch, start)
     writer.create(Place(CONFIG_MAPS, "default", ""), config_map("first"), "test")
     assert json.loads(await anext(slow))["object"]["metadata"]["name"] == "first"
     for number in range(500):

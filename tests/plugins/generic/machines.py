@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from plugwright.plugins.generic.units import Selector, Unit
+from plugwright.plugins.generic.hardware import Selector, Unit
 from plugwright.sdk.sysfs import Host
 
 __all__ = ["Machine", "found"]

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from plugwright import DeviceNode, InvalidValue, Mount, PluginError
 from plugwright.model import Device
-from plugwright.plugins.generic import ids, templates
-from plugwright.plugins.generic.answers import Handing, answer
-from plugwright.plugins.generic.ids import Naming
-from plugwright.plugins.generic.units import Member, Unit, matches, pattern
+from plugwright.plugins.generic import allocation, hardware
+from plugwright.plugins.generic.allocation import Handing, answer
+from plugwright.plugins.generic.hardware import Member, Naming, Unit, matches, pattern
 from plugwright.sdk import cdi
 
 NAME = "example.com/serial"
@@ -67,7 +66,7 @@ def test_a_template_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidValue):
         Handing(env={"A": text})
     with pytest.raises(InvalidValue):
-        templates.check(text)
+        allocation.check(text)
 
 
 def test_pci_devices_are_told_as_sriov_tells_them() -> None:
@@ -89,7 +88,7 @@ def test_pci_devices_are_told_as_sriov_tells_them() -> None:
 
 
 def names(naming: Naming, *units: Unit, count: int = 1) -> list[str]:
-    return [name for name, _ in ids.copies(naming, units, count)]
+    return [name for name, _ in hardware.copies(naming, units, count)]
 
 
 def test_a_higher_count_leaves_the_first_name_as_it_is() -> None:
@@ -107,17 +106,20 @@ def test_names_can_be_those_of_other_plugins() -> None:
 
 @given(st.lists(st.text(), min_size=1, max_size=4), st.integers(0, 99_999))
 def test_every_name_is_one_that_the_kubelet_and_cdi_take(parts: list[str], copy: int) -> None:
-    [*_, (name, _)] = ids.copies(Naming.STABLE, [Unit(ids.stable(*parts))], copy % 3 + 1)
+    [*_, (name, _)] = hardware.copies(Naming.STABLE, [Unit(hardware.stable(*parts))], copy % 3 + 1)
     assert Device(name).id == name
-    assert cdi.split_name(f"example.com/thing={ids.stable(*parts)}") == ("example.com/thing", ids.stable(*parts))
-    assert Device(f"{ids.stable(*parts)}::{copy}").healthy
-    assert ids.stable(*parts) == ids.stable(*parts)
+    assert cdi.split_name(f"example.com/thing={hardware.stable(*parts)}") == (
+        "example.com/thing",
+        hardware.stable(*parts),
+    )
+    assert Device(f"{hardware.stable(*parts)}::{copy}").healthy
+    assert hardware.stable(*parts) == hardware.stable(*parts)
 
 
 @given(st.lists(st.sampled_from(["x", "y"]), max_size=6))
 def test_no_two_units_have_one_name(serials: list[str]) -> None:
     units = [Unit(serial, facts={"port": f"1-{place}"}) for place, serial in enumerate(serials)]
-    assert len({unit.id for unit in ids.distinct(units)}) == len(units)
+    assert len({unit.id for unit in hardware.distinct(units)}) == len(units)
 
 
 @pytest.mark.parametrize(

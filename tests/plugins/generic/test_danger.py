@@ -5,8 +5,8 @@ import os
 import pytest
 from tests.plugins.generic.machines import Machine
 
-from plugwright.plugins.generic import danger
-from plugwright.plugins.generic.units import Member
+from plugwright.plugins.generic import safety
+from plugwright.plugins.generic.hardware import Member
 
 TAKES_OVER = [
     "/dev/mem", "/dev/kmem", "/dev/port", "/dev/mapper/control", "/run/containerd/containerd.sock", "/run/docker.sock",
@@ -28,20 +28,20 @@ ORDINARY = [
 
 @pytest.mark.parametrize("path", TAKES_OVER)
 def test_what_rules_the_node_is_known_by_name(path: str) -> None:
-    assert path in danger.by_name(path)
+    assert path in safety.by_name(path)
 
 
 @pytest.mark.parametrize("path", ORDINARY)
 def test_what_is_ordinary_is_let_through(path: str) -> None:
-    assert danger.by_name(path) == ""
+    assert safety.by_name(path) == ""
 
 
 def test_a_name_that_only_begins_alike_is_ordinary() -> None:
-    assert danger.by_name("/run/containerd-stargz") == ""
+    assert safety.by_name("/run/containerd-stargz") == ""
 
 
 def why(machine: Machine, path: str) -> str:
-    return danger.reason(machine.host, Member(path))
+    return safety.reason(machine.host, Member(path))
 
 
 def test_a_link_does_not_hide_it(machine: Machine) -> None:
@@ -56,10 +56,10 @@ def test_a_directory_that_is_mounted_with_it_inside_is_the_same(machine: Machine
     machine.write("/opt/runtime/docker.sock")
     machine.write("/opt/other/file")
     assert (
-        danger.reason(machine.host, Member("/opt/runtime", mount=True))
+        safety.reason(machine.host, Member("/opt/runtime", mount=True))
         == "/opt/runtime has docker.sock in it, the container runtime's"
     )
-    assert danger.reason(machine.host, Member("/opt/other", mount=True)) == ""
+    assert safety.reason(machine.host, Member("/opt/other", mount=True)) == ""
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="making device nodes needs root")

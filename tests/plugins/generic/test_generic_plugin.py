@@ -15,20 +15,19 @@ from tests.plugins.generic.machines import Machine
 from plugwright import DeviceNode, PluginError, Settings, serving
 from plugwright.errors import PeerRefused
 from plugwright.model import Device, PreferenceRequest
-from plugwright.plugins.generic.answers import Handing
-from plugwright.plugins.generic.catalog import CdiCatalog
-from plugwright.plugins.generic.checking import Check
+from plugwright.plugins.generic.allocation import Handing
+from plugwright.plugins.generic.cdi import CdiCatalog
 from plugwright.plugins.generic.checks import File, Link
+from plugwright.plugins.generic.hardware import Selector
+from plugwright.plugins.generic.health import Check
 from plugwright.plugins.generic.net import NetFilter, NetSelector
 from plugwright.plugins.generic.nvme import NvmeFilter, NvmeSelector
 from plugwright.plugins.generic.paths import PathPattern, PathSelector
 from plugwright.plugins.generic.pci import FunctionFilter, PciSelector
 from plugwright.plugins.generic.plugin import Generic, Options, Surroundings
-from plugwright.plugins.generic.units import Selector
 from plugwright.plugins.generic.usb import UsbFilter, UsbSelector
 from plugwright.sdk import cdi
-from plugwright.sdk.ears import Ears
-from plugwright.sdk.hotplug import Pace
+from plugwright.sdk.hotplug import Ears, Pace
 from tiny_kubelet import TinyKubelet
 
 NAME = "example.com/thing"

@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.plugins.generic.machines import Machine
 
-from plugwright.plugins.generic.checking import Check, Checking, Question
 from plugwright.plugins.generic.checks import Command, Driver, File, Http, Link
-from plugwright.plugins.generic.health import Hysteresis, Standing
-from plugwright.plugins.generic.units import Member, Unit
+from plugwright.plugins.generic.hardware import Member, Unit
+from plugwright.plugins.generic.health import Check, Checking, Hysteresis, Question, Standing
 from plugwright.sdk.sysfs import Host
 
 

@@ -10,8 +10,8 @@ import yaml
 from click.testing import CliRunner
 from tests.plugins.generic.machines import Machine
 
-from plugwright.cli import config
 from plugwright.cli.main import cli
+from plugwright.config import schema
 from plugwright.model import Allocation, Device
 from plugwright.sdk.plugin import Plugin
 
@@ -32,7 +32,7 @@ async def served(machine: Machine, whose: str, file: object) -> dict[str, Served
     result = CliRunner().invoke(cli, ["import", "--from", whose, "-"], input=json.dumps(file))
     assert result.exit_code == 0, result.output
     host = {"root": str(machine.root), "deviceInfo": str(machine.root / "devinfo")}
-    plugins = config.read("imported", result.stdout + yaml.safe_dump({"host": host})).plugins()
+    plugins = schema.read("imported", result.stdout + yaml.safe_dump({"host": host})).plugins()
     return {plugin.resource: Served(plugin, await listed(plugin)) for plugin in plugins}
 
 

@@ -8,11 +8,11 @@ from tests.plugins.generic.machines import Machine, found
 
 from plugwright.plugins.generic.drm import DrmFilter, DrmSelector
 from plugwright.plugins.generic.fpga import FpgaFilter, FpgaSelector
+from plugwright.plugins.generic.hardware import PciFilter
 from plugwright.plugins.generic.net import NetFilter, NetSelector
 from plugwright.plugins.generic.nvme import NvmeFilter, NvmeSelector
 from plugwright.plugins.generic.pci import FunctionFilter, PciSelector
 from plugwright.plugins.generic.rdma import RdmaFilter, RdmaSelector
-from plugwright.plugins.generic.units import PciFilter
 from plugwright.plugins.generic.usb import UsbFilter, UsbSelector
 
 FTDI = UsbSelector([UsbFilter(vendor=["0403"], product=["0x6001"])])

@@ -8,11 +8,10 @@ import pytest
 from tests.plugins.generic.machines import Machine, found
 
 from plugwright.errors import InvalidValue
-from plugwright.plugins.generic import globbing
-from plugwright.plugins.generic.answers import Handing, answer
-from plugwright.plugins.generic.grouping import By, Group, GroupSelector, Together
-from plugwright.plugins.generic.paths import PathPattern, PathSelector, PathType
-from plugwright.plugins.generic.units import Member, Unit
+from plugwright.plugins.generic.allocation import Handing, answer
+from plugwright.plugins.generic.groups import By, Group, GroupSelector, Together
+from plugwright.plugins.generic.hardware import Member, Unit
+from plugwright.plugins.generic.paths import PathPattern, PathSelector, PathType, look_for
 from plugwright.plugins.generic.usb import UsbFilter
 
 
@@ -175,9 +174,9 @@ def test_links_in_a_circle_end(machine: Machine) -> None:
 
 def test_where_more_may_appear_is_known(machine: Machine) -> None:
     machine.node("snd/pcm")
-    look = globbing.look(machine.host, "/dev/*/by-id/*")
+    look = look_for(machine.host, "/dev/*/by-id/*")
     assert look.directories == [machine.root / "dev", machine.root / "dev/snd"]
-    assert globbing.look(machine.host, "/run/none/x.sock").directories == [machine.root]
+    assert look_for(machine.host, "/run/none/x.sock").directories == [machine.root]
 
 
 # Groups

@@ -4,9 +4,9 @@ import pytest
 from tests.plugins.generic.machines import Machine, found
 
 from plugwright.errors import InvalidValue
-from plugwright.plugins.generic import virtual_functions
+from plugwright.plugins.generic import pci
+from plugwright.plugins.generic.hardware import PciFilter
 from plugwright.plugins.generic.pci import FunctionFilter, PciSelector
-from plugwright.plugins.generic.units import PciFilter
 
 
 def functions(**wanted: object) -> PciSelector:
@@ -123,7 +123,7 @@ def divided(machine: Machine) -> Machine:
 def test_virtual_functions_are_selected_by_their_parent(
     divided: Machine, parents: list[str], addresses: list[str]
 ) -> None:
-    selector = functions(parents=[virtual_functions.parse(each) for each in parents])
+    selector = functions(parents=[pci.parse(each) for each in parents])
     assert list(divided.find(selector)) == addresses
 
 
@@ -135,7 +135,7 @@ def test_a_divided_function_is_not_handed_out(divided: Machine) -> None:
 @pytest.mark.parametrize("text", ["#1", "ens1f0#", "ens1f0#3-1", "ens1f0#a", "ens1f0#1,,2", "ens1f0#-1", "e#0-999999"])
 def test_a_range_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidValue):
-        virtual_functions.parse(text)
+        pci.parse(text)
 
 
 def test_mediated_devices_are_known_by_their_ids(machine: Machine) -> None:

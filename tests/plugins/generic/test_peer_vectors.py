@@ -11,8 +11,8 @@ from typing import Any, TypedDict
 import pytest
 from click.testing import CliRunner
 
-from plugwright.cli import config
 from plugwright.cli.main import cli
+from plugwright.config import schema
 from plugwright.errors import ConfigError
 from plugwright.model import Allocation, Device
 from plugwright.sdk.plugin import Plugin
@@ -74,7 +74,7 @@ def imported(case: Case) -> str:
 
 def plugin(case: Case, root: Path) -> Plugin:
     text = f"{imported(case)}host: {{root: {root}}}\n"
-    [only] = config.read("imported", text).plugins()
+    [only] = schema.read("imported", text).plugins()
     return only
 
 

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from typing import cast
 
 from plugwright import Device
-from plugwright.plugins.nvidia.options import Options
+from plugwright.plugins.nvidia.config import Options
+from plugwright.plugins.nvidia.monitor import Pace, Watch
 from plugwright.plugins.nvidia.plugin import Nvidia
 from plugwright.plugins.nvidia.simulation import Simulation
-from plugwright.plugins.nvidia.watch import Pace, Watch
 
 __all__ = ["PACE", "Clock", "Lists", "listing", "machine", "resource"]
 

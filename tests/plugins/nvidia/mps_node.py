@@ -9,9 +9,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from plugwright.plugins.nvidia.gpus import ComputeMode, Gpu
-from plugwright.plugins.nvidia.mps.control import Control
-from plugwright.plugins.nvidia.mps.keeper import Habits
+from plugwright.plugins.nvidia.driver import ComputeMode, Gpu
+from plugwright.plugins.nvidia.mps.daemon import Control, Habits
 from plugwright.plugins.nvidia.mps.plan import DaemonPlan, Mode, Place
 from plugwright.plugins.nvidia.mps.state import Condition, ResourceState
 from plugwright.plugins.nvidia.mps.supervisor import Supervisor

@@ -9,9 +9,9 @@ from tests.plugins.nvidia.mps_node import gpu
 
 from plugwright.errors import ConfigError, PathTooLong, PluginError
 from plugwright.plugins.nvidia import sharing
-from plugwright.plugins.nvidia.gpus import ComputeMode, Gpu, MigDevice
+from plugwright.plugins.nvidia.driver import ComputeMode, Gpu, MigDevice
 from plugwright.plugins.nvidia.mps import state
-from plugwright.plugins.nvidia.mps.control import same_memory, same_percent
+from plugwright.plugins.nvidia.mps.daemon import same_memory, same_percent
 from plugwright.plugins.nvidia.mps.plan import DaemonPlan, Mode, MpsOptions, Place, daemons, most_clients, why_not
 from plugwright.plugins.nvidia.mps.state import Condition, DaemonState, ResourceState, why_unusable
 from plugwright.plugins.nvidia.sharing import By, Share, Unit

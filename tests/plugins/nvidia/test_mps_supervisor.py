@@ -8,9 +8,9 @@ import pytest
 from tests.plugins.nvidia.mps_node import MpsNode, becomes, gpu
 
 from plugwright.errors import ConfigError, PluginError
-from plugwright.plugins.nvidia.gpus import ComputeMode
+from plugwright.plugins.nvidia.driver import ComputeMode
 from plugwright.plugins.nvidia.mps import state
-from plugwright.plugins.nvidia.mps.control import without_cuda
+from plugwright.plugins.nvidia.mps.daemon import without_cuda
 from plugwright.plugins.nvidia.mps.plan import Clients, DaemonPlan, Mode
 from plugwright.plugins.nvidia.mps.state import Condition, ResourceState
 from plugwright.plugins.nvidia.mps.supervisor import Supervisor

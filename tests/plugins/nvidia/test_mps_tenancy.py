@@ -12,13 +12,13 @@ from tests.plugins.nvidia.mps_node import RESOURCE, MpsNode, becomes, gpu
 from plugwright.errors import PluginError
 from plugwright.model import Allocation, Mount
 from plugwright.plugins.nvidia import sharing
-from plugwright.plugins.nvidia.gpus import ComputeMode, Gpu
+from plugwright.plugins.nvidia.driver import ComputeMode, Gpu
 from plugwright.plugins.nvidia.mps import state
 from plugwright.plugins.nvidia.mps.plan import Mode, MpsOptions, daemons
+from plugwright.plugins.nvidia.mps.sharing import Mps
 from plugwright.plugins.nvidia.mps.state import Condition
-from plugwright.plugins.nvidia.mps.tenancy import Mps
 from plugwright.plugins.nvidia.sharing import By, Share, Unit
-from plugwright.sdk.newest import Newest
+from plugwright.system.concurrency import Newest
 
 QUARTERS = Share(by=By.MPS, replicas=4)
 FIRST, SECOND = gpu(0).uuid, gpu(1).uuid

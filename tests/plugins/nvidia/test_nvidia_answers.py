@@ -7,18 +7,17 @@ from pathlib import Path
 import pytest
 
 from plugwright import Allocation, DeviceNode, Mount, PluginError
-from plugwright.plugins.nvidia import machines, sharing
-from plugwright.plugins.nvidia.answers import Answers
-from plugwright.plugins.nvidia.files import Files
-from plugwright.plugins.nvidia.gpus import Gpu
-from plugwright.plugins.nvidia.isolation import Extras
-from plugwright.plugins.nvidia.options import Features, Ids, Options, Places, Strategy
-from plugwright.plugins.nvidia.sharing import Share, Unit
-from plugwright.plugins.nvidia.specs import Specs
+from plugwright.plugins.nvidia import sharing, simulated_machines
+from plugwright.plugins.nvidia.allocation import Answers
+from plugwright.plugins.nvidia.cdi import Specs
+from plugwright.plugins.nvidia.config import Features, Ids, Options, Places, Strategy
+from plugwright.plugins.nvidia.driver import Gpu
+from plugwright.plugins.nvidia.driver_files import Files
+from plugwright.plugins.nvidia.sharing import Extras, Share, Unit
 from plugwright.sdk import cdi
 
-H100 = machines.load("hgx-h100").gpus
-CUT = machines.load("dgx-a100-mig").gpus
+H100 = simulated_machines.load("hgx-h100").gpus
+CUT = simulated_machines.load("dgx-a100-mig").gpus
 LIMITS = Extras(limits={"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"})
 GPU = "k8s.device-plugin.nvidia.com/gpu"
 

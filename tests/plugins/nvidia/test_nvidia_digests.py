@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugwright.plugins.nvidia.digests import digest
+from plugwright.plugins.nvidia.driver import digest
 
 TEXTS = st.lists(st.text(max_size=8).filter(lambda text: "\n" not in text), max_size=6)
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from plugwright import ConfigError
 from plugwright.plugins.nvidia import health
-from plugwright.plugins.nvidia.gpus import Facts, Recovery
+from plugwright.plugins.nvidia.driver import Facts, Recovery
 from plugwright.plugins.nvidia.health import Action, Incident, Rules, judge
 
 WELL = Facts(ecc_uncorrected=0, remap_pending=False, remap_failed=False, recovery=Recovery.NONE)

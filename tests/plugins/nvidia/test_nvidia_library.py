@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plugwright.plugins.nvidia.gpus import ComputeMode, Event, EventKind, Facts, Recovery
+from plugwright.plugins.nvidia.driver import ComputeMode, Event, EventKind, Facts, Recovery
 from plugwright.plugins.nvidia.nvml import Nvml
 
 pytest.importorskip("pynvml", reason="needs the extra nvidia")

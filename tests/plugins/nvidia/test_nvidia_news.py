@@ -5,15 +5,15 @@ import logging
 import pytest
 from tests.plugins.nvidia.looking import listing, machine, resource
 
-from plugwright.plugins.nvidia import machines, news
-from plugwright.plugins.nvidia.gpus import Gpu, Reading
+from plugwright.plugins.nvidia import monitor, simulated_machines
+from plugwright.plugins.nvidia.driver import Gpu, Reading
 
-T4 = machines.load("t4").gpus
-CUT = machines.load("dgx-a100-mig").gpus
+T4 = simulated_machines.load("t4").gpus
+CUT = simulated_machines.load("dgx-a100-mig").gpus
 
 
 def told(before: tuple[Gpu, ...], after: tuple[Gpu, ...]) -> list[tuple[str, object]]:
-    found = news.changes(Reading("580", gpus=before), Reading("580", gpus=after))
+    found = monitor.changes(Reading("580", gpus=before), Reading("580", gpus=after))
     return [(text, facts.get("profiles", facts["gpu"])) for text, facts in found]
 
 
@@ -22,7 +22,7 @@ def test_gpus_that_come_and_go_are_told() -> None:
 
 
 def test_a_gpu_that_is_cut_anew_is_told_by_its_profiles() -> None:
-    anew = machines.partitioned(CUT[2], ["2g.10gb", "1g.5gb"])
+    anew = simulated_machines.partitioned(CUT[2], ["2g.10gb", "1g.5gb"])
     assert told(CUT, (*CUT[:2], anew, *CUT[3:])) == [("MIG layout has changed", "2g.10gb,1g.5gb")]
 
 
@@ -32,7 +32,7 @@ def test_nothing_that_stays_is_told(gpus: tuple[Gpu, ...]) -> None:
 
 
 def test_the_first_look_is_no_news() -> None:
-    assert list(news.changes(Reading(), Reading("580", gpus=T4))) == []
+    assert list(monitor.changes(Reading(), Reading("580", gpus=T4))) == []
 
 
 async def test_why_a_gpu_is_unfit_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,20 +8,19 @@ from tests.plugins.nvidia.looking import Clock, Lists, listing, machine, resourc
 
 from plugwright import Device, PluginError, Settings, serving
 from plugwright.model import PreferenceRequest
-from plugwright.plugins.nvidia import machines
-from plugwright.plugins.nvidia.gpus import Reading
+from plugwright.plugins.nvidia import simulated_machines
+from plugwright.plugins.nvidia.config import Options, Places, Strategy
+from plugwright.plugins.nvidia.driver import Reading
 from plugwright.plugins.nvidia.health import Action, Rules
-from plugwright.plugins.nvidia.isolation import Unconfined
-from plugwright.plugins.nvidia.options import Options, Places, Strategy
+from plugwright.plugins.nvidia.monitor import Pace, Watch
 from plugwright.plugins.nvidia.plugin import Nvidia
 from plugwright.plugins.nvidia.selection import Mig, Pattern, Selection
-from plugwright.plugins.nvidia.sharing import Share
+from plugwright.plugins.nvidia.sharing import Share, Unconfined
 from plugwright.plugins.nvidia.simulation import Simulation
-from plugwright.plugins.nvidia.watch import Pace, Watch
 from plugwright.sdk import cdi
 from tiny_kubelet import TinyKubelet
 
-H100 = machines.load("hgx-h100").gpus
+H100 = simulated_machines.load("hgx-h100").gpus
 CUT = Options(selection=Selection(mig=Mig.SINGLE))
 
 
@@ -301,7 +300,7 @@ async def test_cdi_specs_that_cannot_be_written_are_said(tmp_path: Path) -> None
 
 
 async def test_linked_gpus_are_preferred(kubelet: TinyKubelet, settings: Settings) -> None:
-    cube = machines.load("dgx-1").gpus
+    cube = simulated_machines.load("dgx-1").gpus
     async with serving(resource(machine("dgx-1")), settings=settings):
         gpu = await kubelet.endpoint("nvidia.com/gpu", 8)
         [chosen] = await gpu.client.prefer(PreferenceRequest(tuple(gpu.devices), (cube[0].uuid,), 2))

@@ -6,26 +6,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugwright.plugins.nvidia import machines
-from plugwright.plugins.nvidia.gpus import Gpu, Link, Links, PcieLevel
+from plugwright.plugins.nvidia import simulated_machines
+from plugwright.plugins.nvidia.driver import Gpu, Link, Links, PcieLevel
 from plugwright.plugins.nvidia.preference import Policy, Preference
 from plugwright.plugins.nvidia.sharing import Share, Unit, shared, whole
-from plugwright.plugins.nvidia.topology.pairs import score, scores
+from plugwright.plugins.nvidia.topology.scores import pair_scores, score
 
 SHARE = Share(replicas=4)
 
 
 def gpus(machine: str = "dgx-1") -> list[Unit]:
-    return [whole(gpu) for gpu in machines.load(machine).gpus]
+    return [whole(gpu) for gpu in simulated_machines.load(machine).gpus]
 
 
 def parts(machine: str) -> list[Unit]:
     """Its MIG devices."""
-    return [whole(gpu, part) for gpu in machines.load(machine).gpus for part in gpu.mig]
+    return [whole(gpu, part) for gpu in simulated_machines.load(machine).gpus for part in gpu.mig]
 
 
 def preference(units: list[Unit], machine: str = "dgx-1", policy: Policy = Policy.SPREAD) -> Preference:
-    return Preference(units, machines.load(machine).links, policy, clock=lambda: 0.0)
+    return Preference(units, simulated_machines.load(machine).links, policy, clock=lambda: 0.0)
 
 
 def ids(units: list[Unit], *places: int) -> list[str]:
@@ -39,7 +39,7 @@ def test_a_pair_scores_by_its_place_and_by_its_links() -> None:
 
 def test_links_make_a_matrix_in_the_order_of_the_gpus() -> None:
     links = Links({("a", "b"): Link(PcieLevel.PIX, 1)})
-    assert scores(["b", "c", "a"], links) == [[0, 0, 150], [0, 0, 0], [150, 0, 0]]
+    assert pair_scores(["b", "c", "a"], links) == [[0, 0, 150], [0, 0, 0], [150, 0, 0]]
 
 
 def test_whole_gpus_are_chosen_by_their_links() -> None:

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugwright import PluginError
-from plugwright.plugins.nvidia import machines, selection
+from plugwright.plugins.nvidia import selection, simulated_machines
 from plugwright.plugins.nvidia.selection import Mig, Pattern, Selection
 
-H100 = machines.load("hgx-h100").gpus
-MIXED = machines.load("dgx-a100-mig").gpus
-CUT = machines.load("hgx-h100-mig").gpus
+H100 = simulated_machines.load("hgx-h100").gpus
+MIXED = simulated_machines.load("dgx-a100-mig").gpus
+CUT = simulated_machines.load("hgx-h100-mig").gpus
 INDEXES = st.lists(st.integers(0, 7).map(str), max_size=4).map(tuple)
 
 

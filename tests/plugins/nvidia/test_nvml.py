@@ -7,9 +7,9 @@ from tests.plugins.nvidia.binding import LOST, NOT_SUPPORTED, Binding, Card
 from tests.plugins.nvidia.looking import PACE, listing, resource
 from tests.sdk.actors import listening
 
-from plugwright.plugins.nvidia.gpus import ComputeMode, DriverGone, Event, EventKind, Link, PcieLevel, Recovery
+from plugwright.plugins.nvidia.driver import ComputeMode, DriverGone, Event, EventKind, Link, PcieLevel, Recovery
+from plugwright.plugins.nvidia.monitor import Pace, Watch
 from plugwright.plugins.nvidia.nvml import Nvml, Roots
-from plugwright.plugins.nvidia.watch import Pace, Watch
 
 
 def cards(count: int) -> list[Card]:
@@ -220,7 +220,7 @@ async def test_an_xid_goes_all_the_way_and_a_lost_gpu_is_only_one() -> None:
 
 async def test_an_xid_of_a_gpu_that_no_longer_tells_its_name_is_said(caplog: pytest.LogCaptureFixture) -> None:
     binding = Binding(*cards(2))
-    with listening("plugwright.plugins.nvidia.watch", caplog) as ear:
+    with listening("plugwright.plugins.nvidia.monitor", caplog) as ear:
         async with listing(resource(Watch(driver(binding), PACE))) as lists:
             await lists.first()
             binding.cards[1].broken = {"*": LOST}
@@ -234,7 +234,7 @@ async def test_waiting_that_always_fails_is_tried_now_and_then(caplog: pytest.Lo
     for _ in range(100):
         binding.happening.put(999)
     watch = Watch(driver(binding), Pace(retry=3600, rescan=3600))
-    with listening("plugwright.plugins.nvidia.watch", caplog) as ear:
+    with listening("plugwright.plugins.nvidia.monitor", caplog) as ear:
         async with listing(resource(watch)) as lists:
             await lists.first()
             await ear.hears("listening to GPUs ended")

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugwright.plugins.nvidia.packing import Stock, packed, spread
+from plugwright.plugins.nvidia.preference import Stock, packed, spread
 
 HOLDERS = st.dictionaries(st.integers(0, 7), st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1)
 

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugwright import ConfigError, Device
-from plugwright.plugins.nvidia import machines, sharing
+from plugwright.plugins.nvidia import sharing, simulated_machines
 from plugwright.plugins.nvidia.sharing import Share
 
-H100 = machines.load("hgx-h100").gpus
-CUT = machines.load("hgx-h100-mig").gpus
+H100 = simulated_machines.load("hgx-h100").gpus
+CUT = simulated_machines.load("hgx-h100-mig").gpus
 GIB = 2**30
 
 

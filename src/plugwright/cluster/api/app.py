@@ -14,11 +14,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from plugwright.cluster import clock
-from plugwright.cluster.api import answers, discovery, openapi, requests, reviews
-from plugwright.cluster.api.changing import Changer
+from plugwright.cluster.api import discovery, requests, responses, schema
 from plugwright.cluster.api.errors import Refused, from_store, not_found
+from plugwright.cluster.api.handlers import Changer, Logs, Reader
 from plugwright.cluster.api.kinds import KINDS
-from plugwright.cluster.api.reading import Logs, Reader
 from plugwright.cluster.api.requests import Target
 from plugwright.cluster.clock import Clock
 from plugwright.cluster.store import Store
@@ -50,7 +49,7 @@ def application(server: Server) -> Starlette:
 async def _internal(request: Request, error: Exception) -> Response:
     """What nobody expected; Starlette raises it again, so that the log has all of it."""
     logger.error("request failed", extra={"method": request.method, "path": request.url.path, "error": repr(error)})
-    return answers.refusal(Refused(500, "InternalError", f"Internal error occurred: {type(error).__name__}"))
+    return responses.refusal(Refused(500, "InternalError", f"Internal error occurred: {type(error).__name__}"))
 
 
 class _Handler:
@@ -76,9 +75,9 @@ class _Handler:
         try:
             response = await self._answer(request)
         except Refused as refused:
-            response = answers.refusal(refused)
+            response = responses.refusal(refused)
         except ClusterError as error:
-            response = answers.refusal(from_store(error))
+            response = responses.refusal(from_store(error))
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
@@ -88,8 +87,8 @@ class _Handler:
             return PlainTextResponse("ok")
         if path in self._documents or path.startswith("/openapi/"):
             return self._document(request, path)
-        if path in reviews.PATHS:
-            return await reviews.review(request, path)
+        if path in discovery.PATHS:
+            return await discovery.review(request, path)
         target = requests.resolve(path)
         if request.method in ("GET", "HEAD"):
             return self._reader.get(request, target)
@@ -107,7 +106,7 @@ class _Handler:
         if request.method not in ("GET", "HEAD"):
             raise requests.not_allowed()
         if path in self._documents:
-            return answers.json(self._documents[path])
+            return responses.json(self._documents[path])
         return _openapi_2(request) if path == "/openapi/v2" else _openapi_3(path)
 
 
@@ -115,7 +114,7 @@ def _openapi_2(request: Request) -> Response:
     """Empty, as no bytes are in protobuf: kubectl looks here for kinds that version 3 does not have."""
     if "protobuf" in request.headers.get("accept", ""):
         return Response(media_type="application/octet-stream")
-    return answers.json({"swagger": "2.0", "info": {"title": "plugwright", "version": "1"}, "paths": {}})
+    return responses.json({"swagger": "2.0", "info": {"title": "plugwright", "version": "1"}, "paths": {}})
 
 
 def _openapi_3(path: str) -> Response:
@@ -125,7 +124,7 @@ def _openapi_3(path: str) -> Response:
     name = path.removeprefix("/openapi/v3").strip("/")
     if not name:
         paths = {each: {"serverRelativeURL": f"/openapi/v3/{each}"} for each in sorted(groups)}
-        return answers.json({"paths": paths})
+        return responses.json({"paths": paths})
     if name not in groups:
         raise not_found()
-    return answers.json(openapi.document(groups[name].group, groups[name].version))
+    return responses.json(schema.document(groups[name].group, groups[name].version))

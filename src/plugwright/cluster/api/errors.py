@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from plugwright.cluster.api.kinds import Kind
-from plugwright.cluster.patching import PatchFailed
+from plugwright.cluster.api.patch import PatchFailed
 from plugwright.cluster.store import Conflict, Exists, Expired, Missing, Object
 from plugwright.errors import ClusterError
 

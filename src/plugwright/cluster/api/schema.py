@@ -1,6 +1,8 @@
 """What objects are made of, from the models of lightkube: which members there are, and of what type.
 
 The one home of those models on the server's side; they are loaded when the first object is checked.
+
+OpenAPI 3 of what is served: enough for `kubectl explain` and for validation before sending. Pure.
 """
 
 import functools
@@ -15,7 +17,18 @@ from plugwright.cluster import quantities
 from plugwright.cluster.api.kinds import KINDS, Kind
 from plugwright.cluster.store import Object
 
-__all__ = ["inner", "is_model", "item", "known", "members", "mistyped", "model_of", "shape", "unknown_fields"]
+__all__ = [
+    "document",
+    "inner",
+    "is_model",
+    "item",
+    "known",
+    "members_of",
+    "mistyped",
+    "model_of",
+    "shape",
+    "unknown_fields",
+]
 
 # Maps of quantities: a number is one too, though the models call them texts.
 _QUANTITIES = frozenset({"allocatable", "allocatedResources", "capacity", "limits", "overhead", "requests"})
@@ -40,7 +53,7 @@ def model_of(kind: Kind) -> type:
 
 
 @functools.cache
-def members(model: type) -> dict[str, object]:
+def members_of(model: type) -> dict[str, object]:
     """By the name in JSON."""
     return {each.encode_name: each.type for each in msgspec.structs.fields(model)}
 
@@ -56,7 +69,7 @@ def _unknown(annotation: object, value: object, path: str) -> Iterator[str]:
         for index, each in enumerate(value):
             yield from _unknown(item(annotation), each, f"{path}[{index}]")
     elif isinstance(value, dict) and is_model(annotation):
-        known_members = members(typing.cast("type", annotation))
+        known_members = members_of(typing.cast("type", annotation))
         for name, within in value.items():
             place = f"{path}.{name}" if path else name
             if name not in known_members:
@@ -163,7 +176,7 @@ def shape(annotation: object) -> type:
 def _member(annotation: object, name: str) -> object:
     """The type of a member; None for one that is not there."""
     if is_model(annotation):
-        return members(typing.cast("type", annotation)).get(name)
+        return members_of(typing.cast("type", annotation)).get(name)
     arguments = typing.get_args(annotation)
     return arguments[1] if len(arguments) == 2 else str if annotation is dict else object
 
@@ -182,3 +195,78 @@ def inner(annotation: object) -> object:
 def item(annotation: object) -> object:
     arguments = typing.get_args(annotation)
     return arguments[0] if typing.get_origin(annotation) is list and arguments else object
+
+
+_PRIMITIVES: dict[object, Object] = {
+    str: {"type": "string"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    datetime: {"type": "string", "format": "date-time"},
+}
+_FREE: Object = {"x-kubernetes-preserve-unknown-fields": True}
+
+
+@functools.cache
+def document(group: str, version: str) -> Object:
+    """OpenAPI 3 of one group: its paths, as far as clients look at them, and its objects."""
+    kinds = [kind for kind in KINDS if (kind.group, kind.version) == (group, version)]
+    schemas: dict[str, Object] = {}
+    for kind in kinds:
+        name = _collect(model_of(kind), schemas)
+        schemas[name] = {**schemas[name], "x-kubernetes-group-version-kind": [_gvk(kind)]}
+    return {
+        "openapi": "3.0.0",
+        "info": {"title": "plugwright", "version": "1"},
+        "paths": {path: item for kind in kinds for path, item in _paths(kind).items()},
+        "components": {"schemas": schemas},
+    }
+
+
+def _gvk(kind: Kind) -> Object:
+    return {"group": kind.group, "version": kind.version, "kind": kind.name}
+
+
+def _paths(kind: Kind) -> dict[str, Object]:
+    prefix = f"{kind.root}/namespaces/{{namespace}}/{kind.plural}" if kind.namespaced else f"{kind.root}/{kind.plural}"
+    parameters = [
+        {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}}
+        for name in ("dryRun", "fieldManager", "fieldValidation")
+    ]
+    operation = {"parameters": parameters, "x-kubernetes-group-version-kind": _gvk(kind), "responses": {}}
+    return {
+        prefix: {"post": {**operation, "x-kubernetes-action": "post"}},
+        f"{prefix}/{{name}}": {
+            "put": {**operation, "x-kubernetes-action": "put"},
+            "patch": {**operation, "x-kubernetes-action": "patch"},
+        },
+    }
+
+
+def _collect(model: type, schemas: dict[str, Object]) -> str:
+    name = _name(model)
+    if name not in schemas:
+        schemas[name] = {}  # objects may contain themselves
+        members = {member: _schema(hint, schemas) for member, hint in members_of(model).items()}
+        schemas[name] = {"type": "object", "properties": members}
+    return name
+
+
+def _name(model: type) -> str:
+    module = model.__module__.rpartition(".")[2]
+    group, _, version = module.rpartition("_")
+    if group == "meta":
+        return f"io.k8s.apimachinery.pkg.apis.meta.{version}.{model.__name__}"
+    return f"io.k8s.api.{group}.{version}.{model.__name__}"
+
+
+def _schema(annotation: object, schemas: dict[str, Object]) -> Object:
+    annotation = inner(annotation)
+    if is_model(annotation):
+        return {"$ref": f"#/components/schemas/{_collect(typing.cast('type', annotation), schemas)}"}
+    if typing.get_origin(annotation) is list:
+        return {"type": "array", "items": _schema(item(annotation), schemas)}
+    if shape(annotation) is dict:
+        values = typing.get_args(annotation)[1:] or ((str,) if annotation is dict else ())
+        return {"type": "object", "additionalProperties": _schema(values[0], schemas) if values else _FREE}
+    return _PRIMITIVES.get(annotation, _FREE)

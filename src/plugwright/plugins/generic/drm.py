@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plugwright.plugins.generic import ids
-from plugwright.plugins.generic.units import Member, PciFilter, Unit, function_behind
+from plugwright.plugins.generic import hardware
+from plugwright.plugins.generic.hardware import Member, PciFilter, Unit, function_behind
 from plugwright.sdk import sysfs
+from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host, PciFunction
-from plugwright.sdk.uevents import Uevent
 
 __all__ = ["DrmFilter", "DrmSelector"]
 
@@ -71,7 +71,7 @@ def _unit(host: Host, device: Path, function: PciFunction | None, wanted: DrmFil
         kept.append(_KFD)
     pci = function.address if function else ""
     return Unit(
-        id=ids.stable(pci if device.name == pci else device.name),
+        id=hardware.stable(pci if device.name == pci else device.name),
         members=tuple(Member(path) for path in kept),
         facts={
             "pci": pci,

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from plugwright.model import natural_order
-from plugwright.plugins.generic import ids
-from plugwright.plugins.generic.units import Member, PciFilter, Unit, function_behind, matches
+from plugwright.plugins.generic import hardware
+from plugwright.plugins.generic.hardware import Member, PciFilter, Unit, function_behind, matches
 from plugwright.sdk import sysfs
+from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host, PciFunction
-from plugwright.sdk.uevents import Uevent
 
 __all__ = ["FpgaFilter", "FpgaSelector"]
 
@@ -78,7 +78,7 @@ def _intel(region: Path, managers: list[Path], ports: list[Path], nodes: Sequenc
     """With the management node, a region is one device, and all its ports are a part of it; else each port is one."""
     if not managers and not ports:
         return
-    name = ids.stable("fpga", sysfs.pci_address_of(region) or region.name)
+    name = hardware.stable("fpga", sysfs.pci_address_of(region) or region.name)
     if "fme" in nodes:
         yield _intel_unit(name, managers, managers + (ports if "port" in nodes else []), ports)
     elif "port" in nodes:
@@ -141,7 +141,7 @@ def _xrt(host: Host, user: PciFunction, functions: list[PciFunction], nodes: Seq
     shells = [sysfs.attribute(each, "VBNV") for each in sysfs.matching(user.directory, "rom*")]
     members = tuple(Member(path) for kind in ("user", "qdma", "mgmt") if kind in nodes for path in paths[kind])
     return Unit(
-        id=ids.stable("fpga", user.address),
+        id=hardware.stable("fpga", user.address),
         members=members,
         facts={"serial": "".join(serials[:1]), "model": "".join(shells[:1]), **_facts(user)},
         numa=sysfs.numa_nodes(user.directory),
@@ -161,7 +161,7 @@ def _xdma(function: PciFunction, nodes: Sequence[str]) -> Unit:
     paths = [node.path for node in sysfs.nodes_below(function.directory)]
     kept = [path for path in paths if ("mgmt" if path.endswith("_control") else "user") in nodes]
     return Unit(
-        id=ids.stable("fpga", function.address),
+        id=hardware.stable("fpga", function.address),
         members=tuple(map(Member, kept)),
         facts=_facts(function),
         numa=sysfs.numa_nodes(function.directory),

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plugwright.plugins.generic import ids
-from plugwright.plugins.generic.routes import carriers
-from plugwright.plugins.generic.units import PciFilter, Unit, function_behind, matches
+from plugwright.plugins.generic import hardware
+from plugwright.plugins.generic.hardware import PciFilter, Unit, function_behind, matches
+from plugwright.plugins.generic.safety import carriers
 from plugwright.sdk import sysfs
+from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host
-from plugwright.sdk.uevents import Uevent
 
 __all__ = ["NetFilter", "NetSelector"]
 
@@ -46,7 +46,7 @@ class NetSelector:
             for interface in sysfs.entries(host.sys / "class" / "net"):
                 if interface.name != "lo" and wanted.accepts(interface):
                     found.setdefault(interface.name, _unit(host, interface))
-        return ids.distinct(list(found.values()))
+        return hardware.distinct(list(found.values()))
 
     def directories(self, host: Host) -> Iterable[Path]:
         return ()
@@ -60,7 +60,7 @@ def _unit(host: Host, interface: Path) -> Unit:
     port = sysfs.attribute(interface, "dev_port")
     several = function is not None and len(sysfs.entries(sysfs.real(interface).parent)) > 1
     return Unit(
-        id=ids.stable("net", function.address if function else interface.name, f"port{port}" if several else ""),
+        id=hardware.stable("net", function.address if function else interface.name, f"port{port}" if several else ""),
         facts={
             "name": interface.name,
             "interface": interface.name,

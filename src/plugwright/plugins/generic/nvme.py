@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from plugwright.plugins.generic import ids
-from plugwright.plugins.generic.units import Member, Unit, matches
+from plugwright.plugins.generic import hardware
+from plugwright.plugins.generic.hardware import Member, Unit, matches
 from plugwright.sdk import sysfs
+from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host
-from plugwright.sdk.uevents import Uevent
 
 __all__ = ["NvmeFilter", "NvmeSelector"]
 
@@ -44,7 +44,7 @@ class NvmeSelector:
                 if wanted.accepts(controller):
                     for name in _namespaces(host, controller):
                         found.setdefault(name, _unit(host, controller, name, wanted))
-        return ids.distinct(list(found.values()))
+        return hardware.distinct(list(found.values()))
 
     def directories(self, host: Host) -> Iterable[Path]:
         return [host.dev]
@@ -75,7 +75,7 @@ def _unit(host: Host, controller: Path, name: str, wanted: NvmeFilter) -> Unit:
         "control": f"/dev/{controller.name}",
     }
     return Unit(
-        id=ids.stable(
+        id=hardware.stable(
             "nvme",
             serial or sysfs.attribute(controller, "address"),
             f"n{sysfs.attribute(block, 'nsid') or name.rpartition('n')[2]}",

@@ -1,20 +1,88 @@
-"""Devices that are named by their paths: nodes, and also files, sockets and directories."""
+"""Devices that are named by their paths: nodes, and also files, sockets and directories.
+
+Patterns of paths on a host: which files they name, and where to look for others. No link leads out of the root.
+"""
 
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
 
 from plugwright.errors import InvalidValue
-from plugwright.plugins.generic import globbing, ids
-from plugwright.plugins.generic.units import Member, Unit
+from plugwright.model import natural_order
+from plugwright.plugins.generic import hardware
+from plugwright.plugins.generic.hardware import Member, Unit, pattern
 from plugwright.sdk import sysfs
+from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host
-from plugwright.sdk.uevents import Uevent
 
-__all__ = ["PathPattern", "PathSelector", "PathType", "escape", "member", "unit"]
+__all__ = [
+    "Match",
+    "PathPattern",
+    "PathSelector",
+    "PathType",
+    "escape",
+    "fixed_part",
+    "has_wildcard",
+    "look_for",
+    "member",
+    "unit",
+]
+
+_WILD = "*?["
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The files that a pattern names, and the directories where more may appear."""
+
+    paths: Sequence[str]
+    directories: Sequence[Path]
+
+
+def has_wildcard(text: str) -> bool:
+    return any(each in text for each in _WILD)
+
+
+def fixed_part(text: str) -> str:
+    """What a match must not lead out of: /dev, or the directory that is named before the first pattern."""
+    parts = PurePosixPath(text).parts
+    if parts[1:2] == ("dev",) and len(parts) > 2:
+        return "/dev"
+    named = next((n for n, part in enumerate(parts) if has_wildcard(part)), len(parts) - 1)
+    return str(PurePosixPath(*parts[:named]))
+
+
+def look_for(host: Host, text: str) -> Match:
+    """In natural order: ttyUSB2 comes before ttyUSB10."""
+    directories: list[Path] = []
+    found = list(_walk(host, PurePosixPath("/"), PurePosixPath(text).parts[1:], directories))
+    return Match(sorted(found, key=natural_order), list(dict.fromkeys(directories)))
+
+
+def _walk(host: Host, place: PurePosixPath, parts: Sequence[str], seen: list[Path]) -> Iterator[str]:
+    if not parts:
+        yield str(place)
+        return
+    here = host.seen(host.resolve(str(place)))
+    if len(parts) == 1 or has_wildcard(parts[0]) or not here.joinpath(parts[0].replace("\\", "")).exists():
+        seen.append(here)
+    for name in _names(here, parts[0]):
+        yield from _walk(host, place / name, parts[1:], seen)
+
+
+def _names(directory: Path, part: str) -> list[str]:
+    if not has_wildcard(part):
+        name = part.replace("\\", "")
+        return [name] if os.path.lexists(directory / name) else []
+    matching = pattern(part)
+    try:
+        # What cannot be printed, or is no UTF-8, cannot be told to a kubelet either.
+        return sorted(name for name in os.listdir(directory) if name.isprintable() and matching(name))  # noqa: PTH208
+    except OSError:
+        return []
 
 
 class PathType(StrEnum):
@@ -55,13 +123,13 @@ class PathSelector:
     def find(self, host: Host) -> list[Unit]:
         found: dict[str, Unit] = {}
         for each in self.patterns:
-            for path in globbing.look(host, each.path).paths:
+            for path in look_for(host, each.path).paths:
                 found.setdefault(path, unit(host, each, path))
-        return ids.distinct(list(found.values()))
+        return hardware.distinct(list(found.values()))
 
     def directories(self, host: Host) -> Iterable[Path]:
         for each in self.patterns:
-            yield from globbing.look(host, each.path).directories
+            yield from look_for(host, each.path).directories
 
     def concerns(self, event: Uevent) -> bool:
         return bool(event.node) and any(each.path.startswith("/dev/") for each in self.patterns)
@@ -71,7 +139,7 @@ def unit(host: Host, wanted: PathPattern, path: str) -> Unit:
     """The device that one match is."""
     directory = host.directory_of(path)
     return Unit(
-        id=ids.stable(path.removeprefix("/dev/").strip("/").replace("/", "-")),
+        id=hardware.stable(path.removeprefix("/dev/").strip("/").replace("/", "-")),
         members=(member(host, wanted, path),),
         facts={"name": PurePosixPath(path).name, "pci": sysfs.pci_address_of(directory) if directory else ""},
         numa=sysfs.numa_nodes(directory) if directory else (),
@@ -96,8 +164,8 @@ def member(host: Host, wanted: PathPattern, path: str) -> Member:
 
 def escape(host: Host, wanted: PathPattern, path: str) -> str:
     """Where a link leads that leaves what the operator named; empty if it does not."""
-    real, home = PurePosixPath(host.resolve(path)), globbing.home(wanted.path)
-    explicit = not globbing.has_wildcard(wanted.path) and _is_trusted(host, path)
+    real, home = PurePosixPath(host.resolve(path)), fixed_part(wanted.path)
+    explicit = not has_wildcard(wanted.path) and _is_trusted(host, path)
     # A link on the way to it counts as its place only if nobody else can lead it elsewhere.
     home = host.resolve(home) if _is_trusted(host, home) else home
     if not explicit and not real.is_relative_to(home):

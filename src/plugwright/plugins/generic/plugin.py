@@ -14,16 +14,15 @@ from typing import Protocol
 
 from plugwright.errors import PluginError
 from plugwright.model import Allocation, Device
-from plugwright.plugins.generic import answers, danger, device_info, ids
-from plugwright.plugins.generic.answers import Handing
-from plugwright.plugins.generic.checking import Check, Checking
-from plugwright.plugins.generic.ids import Naming
-from plugwright.plugins.generic.units import Selector, Unit
-from plugwright.sdk import preference, sysfs, threads
-from plugwright.sdk.ears import Ears
-from plugwright.sdk.hotplug import Hotplug, Pace
+from plugwright.plugins.generic import allocation, hardware, safety
+from plugwright.plugins.generic.allocation import Handing
+from plugwright.plugins.generic.hardware import Naming, Selector, Unit
+from plugwright.plugins.generic.health import Check, Checking
+from plugwright.sdk import plugin, sysfs
+from plugwright.sdk.hotplug import Ears, Hotplug, Pace
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.sysfs import Host
+from plugwright.system import concurrency
 
 __all__ = ["Catalog", "Generic", "Options", "Surroundings"]
 
@@ -84,7 +83,7 @@ class Generic(Plugin):
         async with hotplug.watching(), checking.running():
             while True:
                 # In a thread: a driver that hangs may keep whoever reads its files waiting.
-                units, directories = await threads.in_thread(f"{self.resource} look", self._look)
+                units, directories = await concurrency.in_thread(f"{self.resource} look", self._look)
                 await checking.take(units)
                 yield self._devices(units, checking)
                 await hotplug.change(directories)
@@ -98,8 +97,8 @@ class Generic(Plugin):
             self._check_again(unit)
         if self._options.info_directory is not None:
             for device_id, unit in offered.items():
-                device_info.write(self._options.info_directory, self.resource, device_id, unit)
-        given = answers.answer(self.resource, self._options.handing, units)
+                allocation.write(self._options.info_directory, self.resource, device_id, unit)
+        given = allocation.answer(self.resource, self._options.handing, units)
         named = [self._named[unit.id] for unit in units if unit.id in self._named]
         return Allocation(given.env, annotations=given.annotations, cdi=named) if named else given
 
@@ -111,7 +110,7 @@ class Generic(Plugin):
             if not fresh:
                 break
             wanted = min(size, len(chosen) + len(fresh))
-            chosen = list(preference.fewest_numa_nodes([*chosen, *fresh], chosen, wanted))
+            chosen = list(plugin.fewest_numa_nodes([*chosen, *fresh], chosen, wanted))
         return chosen
 
     def _unit(self, device_id: str) -> Unit:
@@ -121,7 +120,7 @@ class Generic(Plugin):
 
     def _look(self) -> tuple[list[Unit], list[Path]]:
         host, selector = self._around.host, self._options.selector
-        units = ids.kept(self._units.values(), _without(selector.find(host), self._taken()))
+        units = hardware.kept(self._units.values(), _without(selector.find(host), self._taken()))
         found = {unit.id: self._vetted(unit) for unit in units}
         away = {name: unit for name, unit in self._units.items() if name not in found and _is_in_a_pod(unit)}
         self._units = {**found, **away}
@@ -140,7 +139,7 @@ class Generic(Plugin):
     def _danger(self, unit: Unit) -> str:
         if self._options.dangerous:
             return ""
-        why = unit.danger or next((why for each in unit.members if (why := danger.reason(self._around.host, each))), "")
+        why = unit.danger or next((why for each in unit.members if (why := safety.reason(self._around.host, each))), "")
         if why and why not in self._warned:
             logger.warning("not handed out", extra={"resource": self.resource, "device": unit.id, "error": why})
             self._warned.add(why)
@@ -154,7 +153,7 @@ class Generic(Plugin):
         except OSError:  # gone since it was found
             return None
         changing = any(stat.S_ISDIR(mode) for mode, *_ in stamp) or any(
-            danger.has_disk(host, each) for each in unit.members
+            safety.has_disk(host, each) for each in unit.members
         )
         return None if changing else stamp
 
@@ -175,7 +174,7 @@ class Generic(Plugin):
         options = self._options
         if options.catalog is not None:
             self._named = options.catalog.write(self._around.host, options.handing, units)
-        self._offered = dict(ids.copies(options.naming, units, options.count))
+        self._offered = dict(hardware.copies(options.naming, units, options.count))
         self._looked.set()
         return [self._device(name, unit, checking) for name, unit in self._offered.items()]
 

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plugwright.plugins.generic import ids
-from plugwright.plugins.generic.units import Member, PciFilter, Unit, function_behind, matches
+from plugwright.plugins.generic import hardware
+from plugwright.plugins.generic.hardware import Member, PciFilter, Unit, function_behind, matches
 from plugwright.sdk import sysfs
+from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host
-from plugwright.sdk.uevents import Uevent
 
 __all__ = ["RdmaFilter", "RdmaSelector"]
 
@@ -51,7 +51,7 @@ class RdmaSelector:
             for adapter in sysfs.entries(host.sys / "class" / "infiniband"):
                 if wanted.accepts(adapter):
                     found.setdefault(adapter.name, _unit(host, adapter, wanted))
-        return ids.distinct(list(found.values()))
+        return hardware.distinct(list(found.values()))
 
     def directories(self, host: Host) -> Iterable[Path]:
         return [host.dev / "infiniband"]
@@ -81,7 +81,7 @@ def _unit(host: Host, adapter: Path, wanted: RdmaFilter) -> Unit:
     function = function_behind(adapter)
     interfaces = _interfaces(adapter)
     return Unit(
-        id=ids.stable("rdma", function.address if function else adapter.name, *_port_name(adapter)),
+        id=hardware.stable("rdma", function.address if function else adapter.name, *_port_name(adapter)),
         members=tuple(map(Member, paths)),
         facts={
             "name": adapter.name,

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from plugwright.plugins.generic import ids
-from plugwright.plugins.generic.units import Member, Unit, matches, matches_id
+from plugwright.plugins.generic import hardware
+from plugwright.plugins.generic.hardware import Member, Unit, matches, matches_id
 from plugwright.sdk import sysfs
+from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host, Node
-from plugwright.sdk.uevents import Uevent
 
 __all__ = ["NODES", "UsbFilter", "UsbSelector", "find"]
 
@@ -72,7 +72,7 @@ def find(host: Host, filters: Sequence[UsbFilter]) -> list[Unit]:
         for device in _devices(host):
             if wanted.accepts(device):
                 found.setdefault(device.name, _unit(device, wanted))
-    return ids.distinct(list(found.values()))
+    return hardware.distinct(list(found.values()))
 
 
 def _devices(host: Host) -> list[Path]:
@@ -95,7 +95,7 @@ def _unit(device: Path, wanted: UsbFilter) -> Unit:
     nodes = [node for node in sysfs.nodes_below(device) if not wanted.nodes or _kind(node) in wanted.nodes]
     missing = [kind for kind in wanted.nodes if kind not in {_kind(node) for node in nodes}]
     return Unit(
-        id=ids.stable("usb", vendor, product, serial or device.name),
+        id=hardware.stable("usb", vendor, product, serial or device.name),
         members=tuple(Member(node.path) for node in sorted(nodes, key=_rank)),
         facts={
             "vendor": vendor,

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from plugwright.errors import ConfigError
-from plugwright.plugins.nvidia.gpus import Facts, Recovery
-from plugwright.plugins.nvidia.words import Action
+from plugwright.plugins.nvidia.choices import Action
+from plugwright.plugins.nvidia.driver import Facts, Recovery
 
 __all__ = ["DEFAULTS", "NEEDS_RESET", "Action", "Incident", "Rules", "Verdict", "after_facts", "after_xid", "judge"]
 

@@ -1,27 +1,109 @@
 """The driver of a real machine, through NVIDIA's management library. pynvml itself is in `questions`.
 
 `read` never fails for one GPU's sake. Events are `nvml_events`', and what all of it means is `health`'s work.
+
+How near the GPUs of a real machine are to each other: the PCIe level of each pair, and the NVLinks between them.
+
+What the kernel's part of the driver says of its GPUs, for those that NVIDIA's library cannot read.
 """
 
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from plugwright.plugins.nvidia import kernel, nvlinks
-from plugwright.plugins.nvidia.gpus import (
+from plugwright.plugins.nvidia.driver import (
     ComputeMode,
     Facts,
     Gpu,
+    Link,
     Links,
     MigDevice,
+    PcieLevel,
     Reading,
     Recovery,
 )
 from plugwright.plugins.nvidia.nvml_events import NvmlEvents
-from plugwright.plugins.nvidia.questions import Library, Questions
+from plugwright.plugins.nvidia.nvml_library import Library, Questions
 
-__all__ = ["Nvml", "Roots"]
+__all__ = ["Nvml", "Roots", "gpus", "read"]
+
+_MOST_LINKS = 36
+_SWITCH = 2  # the kind of device at the far end
+_LEVELS = {
+    0: PcieLevel.PSB,
+    10: PcieLevel.PIX,
+    20: PcieLevel.PXB,
+    30: PcieLevel.PHB,
+    40: PcieLevel.NODE,
+    50: PcieLevel.SYS,
+}
+
+
+def read(ask: Questions, gpus: Sequence[Gpu]) -> Links:
+    """A GPU that does not answer has no links; it is nobody's reason to fail."""
+    handles = {gpu.uuid: ask.want("nvmlDeviceGetHandleByUUID", gpu.uuid) for gpu in gpus}
+    ends = {gpu.uuid: _far_ends(ask, handles[gpu.uuid]) for gpu in gpus if handles[gpu.uuid] is not None}
+    pairs = {}
+    for one, other in combinations(sorted(gpus, key=lambda gpu: gpu.uuid), 2):
+        if one.uuid in ends and other.uuid in ends:
+            level = ask.find("nvmlDeviceGetTopologyCommonAncestor", handles[one.uuid], handles[other.uuid])
+            known = _LEVELS.get(level, PcieLevel.UNKNOWN)
+            pairs[one.uuid, other.uuid] = Link(known, _between(ends[one.uuid], ends[other.uuid], other.pci))
+    ask.faults.clear()
+    return Links(pairs)
+
+
+def _between(one: Counter[str], other: Counter[str], address: str) -> int:
+    """Those that end at the other GPU, and those that both have to switches."""
+    return one[address] + min(one[""], other[""])
+
+
+def _far_ends(ask: Questions, handle: object) -> Counter[str]:
+    """How many active links lead to each PCI address; those to any switch are counted together, under no address."""
+    found: Counter[str] = Counter()
+    for link in range(_MOST_LINKS):
+        active = ask.find("nvmlDeviceGetNvLinkState", handle, link)
+        if active is None:
+            break
+        if not active:
+            continue
+        kind = ask.find("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
+        info = ask.find("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
+        if kind == _SWITCH:
+            found[""] += 1
+        elif info is not None:
+            found[f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"] += 1
+    return found
+
+
+_LINE = re.compile(r"^(?P<key>[^:\n]+):[ \t]*(?P<text>.*?)[ \t]*$", re.MULTILINE)
+
+
+def gpus(proc: Path) -> list[Gpu]:
+    """Those whose UUID it knows, in order of their addresses."""
+    found = []
+    for path in sorted((proc / "driver/nvidia/gpus").glob("*/information")):
+        try:
+            facts = dict(_LINE.findall(path.read_text(encoding="utf-8", errors="replace")))
+        except OSError:
+            continue
+        uuid, minor = facts.get("GPU UUID", ""), facts.get("Device Minor", "")
+        if uuid.startswith("GPU-") and "?" not in uuid:
+            found.append(
+                Gpu(
+                    uuid=uuid,
+                    index=-1,
+                    minor=int(minor) if minor.isdecimal() else None,
+                    model=facts.get("Model", ""),
+                    pci=path.parent.name.lower(),
+                )
+            )
+    return found
+
 
 _MODES = {0: ComputeMode.DEFAULT, 2: ComputeMode.PROHIBITED, 3: ComputeMode.EXCLUSIVE_PROCESS}
 _RECOVERIES = {
@@ -127,7 +209,7 @@ class Nvml:
 
     def _unread(self, known: Sequence[Gpu], indexes: Sequence[int]) -> list[Gpu]:
         """GPUs that the library counts and cannot read, by what the kernel says of them."""
-        others = [] if not indexes else [gpu for gpu in kernel.gpus(self._roots.proc) if gpu.uuid not in _uuids(known)]
+        others = [] if not indexes else [gpu for gpu in gpus(self._roots.proc) if gpu.uuid not in _uuids(known)]
         return [
             replace(gpu, index=index, numa=self._numa(gpu.pci), fault="NVIDIA's library cannot read it")
             for gpu, index in zip(others, indexes, strict=False)
@@ -144,7 +226,7 @@ class Nvml:
         """Read once, and again when GPUs come or go or change to or from MIG: a pair costs many calls."""
         state = tuple((gpu.uuid, gpu.index, gpu.mig_enabled, gpu.fault) for gpu in gpus)
         if self._links[0] != state:
-            self._links = (state, nvlinks.read(ask, gpus))
+            self._links = (state, read(ask, gpus))
         return self._links[1]
 
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from plugwright.plugins.nvidia.gpus import DriverGone, Event, EventKind
-from plugwright.plugins.nvidia.questions import Library
+from plugwright.plugins.nvidia.driver import DriverGone, Event, EventKind
+from plugwright.plugins.nvidia.nvml_library import Library
 
 __all__ = ["NvmlEvents"]
 

@@ -12,17 +12,16 @@ from contextlib import suppress
 from plugwright.errors import PluginError
 from plugwright.model import Allocation, Device, some
 from plugwright.plugins.nvidia import health, selection
-from plugwright.plugins.nvidia.answers import Answers
-from plugwright.plugins.nvidia.files import Files
-from plugwright.plugins.nvidia.gpus import Facts, Links
+from plugwright.plugins.nvidia.allocation import Answers
+from plugwright.plugins.nvidia.cdi import Specs
+from plugwright.plugins.nvidia.config import Options
+from plugwright.plugins.nvidia.driver import Facts, Links
+from plugwright.plugins.nvidia.driver_files import Files
 from plugwright.plugins.nvidia.health import Verdict
-from plugwright.plugins.nvidia.isolation import Isolation, Unconfined
-from plugwright.plugins.nvidia.options import Options
+from plugwright.plugins.nvidia.monitor import View, Watch
 from plugwright.plugins.nvidia.preference import Policy, Preference
-from plugwright.plugins.nvidia.sharing import Unit
+from plugwright.plugins.nvidia.sharing import Isolation, Unconfined, Unit
 from plugwright.plugins.nvidia.simulation import Simulation
-from plugwright.plugins.nvidia.specs import Specs
-from plugwright.plugins.nvidia.watch import View, Watch
 from plugwright.sdk.plugin import Plugin
 
 __all__ = ["Nvidia"]

@@ -9,9 +9,9 @@ from fnmatch import fnmatchcase
 
 from plugwright.errors import PluginError
 from plugwright.plugins.nvidia import sharing
-from plugwright.plugins.nvidia.gpus import Gpu
+from plugwright.plugins.nvidia.choices import Mig
+from plugwright.plugins.nvidia.driver import Gpu
 from plugwright.plugins.nvidia.sharing import Unit
-from plugwright.plugins.nvidia.words import Mig
 
 __all__ = ["Mig", "Pattern", "Selection", "chosen", "occupied", "overlaps"]
 

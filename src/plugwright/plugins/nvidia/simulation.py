@@ -10,17 +10,8 @@ from dataclasses import replace
 
 from plugwright.errors import PluginError
 from plugwright.model import some
-from plugwright.plugins.nvidia import machines
-from plugwright.plugins.nvidia.gpus import (
-    DriverGone,
-    Event,
-    EventKind,
-    Facts,
-    Gpu,
-    Links,
-    Reading,
-    Recovery,
-)
+from plugwright.plugins.nvidia import simulated_machines
+from plugwright.plugins.nvidia.driver import DriverGone, Event, EventKind, Facts, Gpu, Links, Reading, Recovery
 
 __all__ = ["SimulatedEvents", "Simulation"]
 
@@ -34,7 +25,7 @@ class Simulation:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        built = machines.load(name)
+        built = simulated_machines.load(name)
         self._lock = threading.Condition()
         self._present = {gpu.uuid: gpu for gpu in built.gpus}
         self._absent: dict[str, Gpu] = {}
@@ -151,7 +142,9 @@ class Simulation:
         profiles = arguments.get("profiles", "")
         gpus = self._present if uuid in self._present else self._absent
         cut = replace(gpus[uuid], mig_enabled=False, mig=())
-        gpus[uuid] = cut if profiles == "off" else machines.partitioned(cut, filter(None, profiles.split(",")))
+        gpus[uuid] = (
+            cut if profiles == "off" else simulated_machines.partitioned(cut, filter(None, profiles.split(",")))
+        )
         self._happen(Event(EventKind.MIG_CHANGED, uuid))
         return f"{uuid} was cut into {profiles or 'nothing'}"
 

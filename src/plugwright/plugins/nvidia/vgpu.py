@@ -15,12 +15,20 @@ from pathlib import Path
 
 from plugwright.errors import ConfigError, PluginError
 from plugwright.model import Mount
-from plugwright.plugins.nvidia import listing, sharing
-from plugwright.plugins.nvidia.digests import digest
-from plugwright.plugins.nvidia.isolation import NOT_CONFINED, Extras, by_device, check_most, memory_env, share_facts
-from plugwright.plugins.nvidia.sharing import Share, Unit
-from plugwright.plugins.nvidia.words import Cores
-from plugwright.sdk import files
+from plugwright.plugins.nvidia import sharing
+from plugwright.plugins.nvidia.choices import Cores
+from plugwright.plugins.nvidia.driver import digest
+from plugwright.plugins.nvidia.sharing import (
+    NOT_CONFINED,
+    Extras,
+    Share,
+    Unit,
+    by_device,
+    check_most,
+    memory_env,
+    share_facts,
+)
+from plugwright.system import files
 
 __all__ = ["Cores", "Size", "Vgpu", "VgpuOptions", "decode", "encode"]
 
@@ -81,7 +89,7 @@ class Vgpu:
         self._oversubscribed: set[str] = set()
 
     def units(self, whole: Sequence[Unit]) -> list[Unit]:
-        listing.check(self._resource, whole, self._share, _LONGEST_SIZE)
+        sharing.check(self._resource, whole, self._share, _LONGEST_SIZE)
         cut = {unit.uuid: sharing.share(unit, self._share) for unit in whole}
         self._oversubscribed = {
             unit.uuid for unit in whole if sum(part.memory for part in cut[unit.uuid]) > unit.memory

@@ -10,8 +10,17 @@ below are all that a plugin author needs:
     return Allocation(cdi=["example.com/tape=st0"])
 """
 
-from plugwright.sdk.cdi.encoding import from_plain, minimum_version, to_json, to_plain
-from plugwright.sdk.cdi.files import DYNAMIC, STATIC, SpecDirectory, read, resolve
+from plugwright.sdk.cdi.files import (
+    DYNAMIC,
+    STATIC,
+    SpecDirectory,
+    from_plain,
+    minimum_version,
+    read,
+    resolve,
+    to_json,
+    to_plain,
+)
 from plugwright.sdk.cdi.spec import (
     ContainerEdits,
     Device,

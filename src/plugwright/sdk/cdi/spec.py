@@ -1,15 +1,18 @@
 """The values of a CDI spec, as spec 1.1.0 has them; checked where they are made, so that one that exists can be used.
 
 How they look in a file, and the version they need, is `encoding`'s work.
+
+What CDI allows in names, paths and lists; each check returns the value it was given, or refuses it.
 """
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TypeVar
 
 from plugwright.errors import InvalidValue
 from plugwright.model import Allocation
-from plugwright.sdk.cdi import rules
 
 __all__ = [
     "ContainerEdits",
@@ -20,11 +23,101 @@ __all__ = [
     "Mount",
     "NetDevice",
     "Spec",
+    "absolute",
     "annotation",
+    "check_kind",
+    "device_name",
     "edits_of",
+    "env",
+    "one_of",
+    "permissions",
     "qualified_name",
     "split_name",
+    "texts",
+    "values",
+    "whole_number",
 ]
+
+T = TypeVar("T")
+_KIND = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+_PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{0,3}|none")
+_VENDOR_LIMIT, _CLASS_LIMIT = 253, 63
+
+
+def check_kind(text: object) -> str:
+    """`vendor.com/class`."""
+    if not isinstance(text, str) or not _KIND.fullmatch(text):
+        raise InvalidValue(f"a CDI kind looks like vendor.com/class, not {text!r}")
+    vendor, _, of = text.partition("/")
+    if len(vendor) > _VENDOR_LIMIT or len(of) > _CLASS_LIMIT:
+        raise InvalidValue(f"a CDI vendor has at most {_VENDOR_LIMIT} characters and a class {_CLASS_LIMIT}: {text!r}")
+    return text
+
+
+def device_name(text: object) -> str:
+    if not isinstance(text, str) or not _DEVICE.fullmatch(text):
+        raise InvalidValue(
+            "a CDI device name has letters, digits, '_', '.', ':' and '-', a letter or digit first and last, "
+            f"not {text!r}"
+        )
+    return text
+
+
+def absolute(what: str, text: object) -> str:
+    if not isinstance(text, str) or not text.startswith("/") or not text.isprintable():
+        raise InvalidValue(f"{what} is an absolute path, not {text!r}")
+    return text
+
+
+def permissions(text: object) -> str:
+    if not isinstance(text, str) or not _PERMISSIONS.fullmatch(text):
+        raise InvalidValue(f"CDI permissions are letters of 'rwm' or 'none', not {text!r}")
+    return text
+
+
+def one_of(what: str, text: object, allowed: Iterable[str]) -> str:
+    allowed = list(allowed)
+    if not isinstance(text, str) or text not in allowed:
+        raise InvalidValue(f"{what} is one of {', '.join(each or 'nothing' for each in allowed)}, not {text!r}")
+    return text
+
+
+def whole_number(what: str, number: object) -> int | None:
+    if number is None:
+        return None
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise InvalidValue(f"{what} is a whole number from 0 on, not {number!r}")
+    return number
+
+
+def values(what: str, items: object, of: type[T]) -> tuple[T, ...]:
+    if isinstance(items, str | Mapping) or not isinstance(items, Iterable):
+        raise InvalidValue(f"{what} is a list, not {items!r}")
+    made = tuple(items)
+    for item in made:
+        if not isinstance(item, of) or (of is int and isinstance(item, bool)):
+            raise InvalidValue(f"{what} holds {of.__name__} values, not {item!r}")
+    return made
+
+
+def texts(what: str, mapping: object) -> Mapping[str, str]:
+    """A mapping of texts, sorted: the same content is always the same file."""
+    if not isinstance(mapping, Mapping):
+        raise InvalidValue(f"{what} is a mapping of texts, not {mapping!r}")
+    for name, text in mapping.items():
+        if not isinstance(name, str) or not name or not isinstance(text, str) or "\0" in name + text:
+            raise InvalidValue(f"{what} maps texts to texts, not {name!r} to {text!r}")
+    return MappingProxyType(dict(sorted(mapping.items())))
+
+
+def env(mapping: object) -> Mapping[str, str]:
+    checked = texts("env", mapping)
+    for name in checked:
+        if "=" in name:
+            raise InvalidValue(f"an env name has no '=': {name!r}")
+    return checked
+
 
 _NODE_TYPES = ("", "b", "c", "u", "p")
 _HOOKS = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
@@ -50,13 +143,13 @@ class DeviceNode:
     gid: int | None = None
 
     def __post_init__(self) -> None:
-        rules.absolute("a device node's path", self.path)
+        absolute("a device node's path", self.path)
         if self.host_path:
-            rules.absolute("a device node's host path", self.host_path)
-        rules.one_of("a device node's type", self.type, _NODE_TYPES)
-        rules.permissions(self.permissions)
+            absolute("a device node's host path", self.host_path)
+        one_of("a device node's type", self.type, _NODE_TYPES)
+        permissions(self.permissions)
         for name in ("major", "minor", "file_mode", "uid", "gid"):
-            rules.whole_number(f"{name} of {self.path}", getattr(self, name))
+            whole_number(f"{name} of {self.path}", getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +162,10 @@ class Mount:
     options: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        rules.absolute("a mount's host path", self.host_path)
+        absolute("a mount's host path", self.host_path)
         _freeze(self, "container_path", self.container_path or self.host_path)
-        rules.absolute("a mount's container path", self.container_path)
-        _freeze(self, "options", rules.values("a mount's options", self.options, str))
+        absolute("a mount's container path", self.container_path)
+        _freeze(self, "options", values("a mount's options", self.options, str))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +179,13 @@ class Hook:
     timeout: int | None = None
 
     def __post_init__(self) -> None:
-        rules.one_of("a hook's name", self.name, _HOOKS)
-        rules.absolute("a hook's path", self.path)
-        _freeze(self, "args", rules.values("a hook's args", self.args, str))
-        _freeze(self, "env", rules.values("a hook's env", self.env, str))
+        one_of("a hook's name", self.name, _HOOKS)
+        absolute("a hook's path", self.path)
+        _freeze(self, "args", values("a hook's args", self.args, str))
+        _freeze(self, "env", values("a hook's env", self.env, str))
         if any(not each.partition("=")[0] or "=" not in each for each in self.env):
             raise InvalidValue(f"a hook's env looks like NAME=value, not {self.env!r}")
-        rules.whole_number("a hook's timeout", self.timeout)
+        whole_number("a hook's timeout", self.timeout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +201,7 @@ class IntelRdt:
     enable_mbm: bool = False
 
     def __post_init__(self) -> None:
-        _freeze(self, "schemata", rules.values("schemata", self.schemata, str))
+        _freeze(self, "schemata", values("schemata", self.schemata, str))
         if self.clos_id in (".", "..") or "/" in self.clos_id or "\n" in self.clos_id:
             raise InvalidValue(f"a closID is the name of a directory, not {self.clos_id!r}")
         if (self.enable_cmt or self.enable_mbm) and (self.schemata or self.enable_monitoring):
@@ -141,15 +234,15 @@ class ContainerEdits:
     additional_gids: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        _freeze(self, "env", rules.env(self.env))
+        _freeze(self, "env", env(self.env))
         for name, kind in (
             ("device_nodes", DeviceNode),
             ("net_devices", NetDevice),
             ("mounts", Mount),
             ("hooks", Hook),
         ):
-            _freeze(self, name, rules.values(name, getattr(self, name), kind))
-        gids = rules.values("additional gids", self.additional_gids, int)
+            _freeze(self, name, values(name, getattr(self, name), kind))
+        gids = values("additional gids", self.additional_gids, int)
         if any(gid <= 0 for gid in gids):
             raise InvalidValue(f"additional gids are above 0 (a 0 is ignored by runtimes), not {list(gids)}")
         _freeze(self, "additional_gids", gids)
@@ -169,10 +262,10 @@ class Device:
     annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        rules.device_name(self.name)
+        device_name(self.name)
         if not self.edits:
             raise InvalidValue(f"CDI device {self.name!r} has no edits, runtimes refuse it")
-        _freeze(self, "annotations", rules.texts("annotations", self.annotations))
+        _freeze(self, "annotations", texts("annotations", self.annotations))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +278,13 @@ class Spec:
     annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        rules.kind(self.kind)
-        made = rules.values("devices", self.devices, Device)
+        check_kind(self.kind)
+        made = values("devices", self.devices, Device)
         if not made:
             raise InvalidValue(f"a CDI spec of {self.kind} has at least one device")
         _check_once("CDI device", [device.name for device in made])
         _freeze(self, "devices", tuple(sorted(made, key=lambda device: device.name)))
-        _freeze(self, "annotations", rules.texts("annotations", self.annotations))
+        _freeze(self, "annotations", texts("annotations", self.annotations))
 
     @property
     def names(self) -> list[str]:
@@ -200,13 +293,13 @@ class Spec:
 
 def qualified_name(kind: str, device: str) -> str:
     """`vendor.com/class=device`, as an allocation names it."""
-    return f"{rules.kind(kind)}={rules.device_name(device)}"
+    return f"{check_kind(kind)}={device_name(device)}"
 
 
 def split_name(name: str) -> tuple[str, str]:
     """The kind and the device of a qualified name."""
     kind, _, device = name.partition("=")
-    return rules.kind(kind), rules.device_name(device)
+    return check_kind(kind), device_name(device)
 
 
 def annotation(plugin: str, device_id: str, names: Iterable[str]) -> dict[str, str]:

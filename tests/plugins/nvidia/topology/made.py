@@ -6,8 +6,8 @@ from itertools import combinations
 from hypothesis import strategies as st
 from tests.plugins.nvidia.topology.rules import Scores
 
-from plugwright.plugins.nvidia import machines
-from plugwright.plugins.nvidia.topology import pairs
+from plugwright.plugins.nvidia import simulated_machines
+from plugwright.plugins.nvidia.topology.scores import pair_scores
 
 __all__ = ["Question", "graphs", "machine", "orders", "questions", "tree", "trees"]
 
@@ -28,8 +28,8 @@ def tree(*levels: tuple[int, int]) -> Scores:
 
 
 def machine(name: str) -> Scores:
-    reading = machines.load(name)
-    found = pairs.scores([gpu.uuid for gpu in reading.gpus], reading.links)
+    reading = simulated_machines.load(name)
+    found = pair_scores([gpu.uuid for gpu in reading.gpus], reading.links)
     return tuple(tuple(row) for row in found)
 
 

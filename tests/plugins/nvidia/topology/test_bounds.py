@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from tests.plugins.nvidia.topology.made import Question, graphs, questions, tree, trees
 from tests.plugins.nvidia.topology.rules import Scores, rating, together
 
-from plugwright.plugins.nvidia.topology.bounds import Bounds
+from plugwright.plugins.nvidia.topology.partition import Bounds
 
 
 @given(questions(graphs(most=9) | trees(most=9)))

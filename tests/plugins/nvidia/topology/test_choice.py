@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.plugins.nvidia.topology.made import Question, graphs, machine, orders, questions, tree, trees
 from tests.plugins.nvidia.topology.rules import Scores, best_rating, cuts, peers_choice, rating, together, total
 
-from plugwright.plugins.nvidia.topology.choice import Chooser
+from plugwright.plugins.nvidia.topology.chooser import Chooser
 
 MACHINES = {
     "dgx-1": machine("dgx-1"),

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plugwright.errors import ConfigError, PathTooLong
-from plugwright.plugins.nvidia.gpus import ComputeMode
+from plugwright.plugins.nvidia.choices import Clients, Mode
+from plugwright.plugins.nvidia.driver import ComputeMode
 from plugwright.plugins.nvidia.sharing import Share, Unit
-from plugwright.plugins.nvidia.words import Clients, Mode
 
 __all__ = ["Clients", "DaemonPlan", "Mode", "MpsOptions", "Place", "daemons", "largest", "most_clients", "why_not"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from plugwright.errors import PluginError
 from plugwright.plugins.nvidia.mps.plan import DaemonPlan
-from plugwright.sdk import files
+from plugwright.system import files
 
 __all__ = ["Condition", "DaemonState", "ResourceState", "read", "why_unusable", "write"]
 

@@ -2,6 +2,15 @@
 
 It is what `plugwright mps run` runs, outside the plugin's process and pod: a plugin may be restarted at any time, and
 the tenants' CUDA programs must not notice.
+
+From the configuration to daemons: waits for the driver, works out what is needed, and has it looked after.
+
+What is needed is worked out once, when the driver is there: to change a daemon is to end the programs of its tenants,
+which is the operator's decision and made by a restart.
+
+The compute mode of GPUs: made exclusive where the operator asks for it, and put back as it was.
+
+Through `nvidia-smi`, which is where NVIDIA's programs for MPS are. Nobody else in plugwright changes a GPU's settings.
 """
 
 import asyncio
@@ -10,18 +19,49 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from plugwright.errors import ConfigError, PluginError
-from plugwright.plugins.nvidia.gpus import ComputeMode
-from plugwright.plugins.nvidia.mps import compute, state
-from plugwright.plugins.nvidia.mps.control import Control
-from plugwright.plugins.nvidia.mps.keeper import Habits, Keeper
-from plugwright.plugins.nvidia.mps.plan import DaemonPlan, Mode, Place
+from plugwright.errors import ConfigError, PeerGone, PluginError
+from plugwright.plugins.nvidia import selection, sharing
+from plugwright.plugins.nvidia.driver import ComputeMode, Driver, DriverGone, Gpu, Reading
+from plugwright.plugins.nvidia.mps import plan, state
+from plugwright.plugins.nvidia.mps.daemon import Control, Habits, Keeper, answer
+from plugwright.plugins.nvidia.mps.plan import DaemonPlan, Mode, MpsOptions, Place
 from plugwright.plugins.nvidia.mps.state import Condition, DaemonState, ResourceState
-from plugwright.sdk.newest import Newest
+from plugwright.plugins.nvidia.selection import Selection
+from plugwright.plugins.nvidia.sharing import Share
+from plugwright.system import concurrency
+from plugwright.system.concurrency import Backoff, Newest
 
-__all__ = ["Supervisor"]
+__all__ = ["Supervisor", "Wanted", "look_after", "make_exclusive", "put_back"]
+
+_WORDS = {
+    ComputeMode.DEFAULT: "DEFAULT",
+    ComputeMode.EXCLUSIVE_PROCESS: "EXCLUSIVE_PROCESS",
+    ComputeMode.PROHIBITED: "PROHIBITED",
+}
+_TIMEOUT = 30.0  # without persistence mode it loads the driver first
+
+
+async def make_exclusive(program: str, modes: Mapping[str, ComputeMode]) -> None:
+    """`modes`: each GPU's mode now. One that is exclusive already is not touched."""
+    for uuid, mode in sorted(modes.items()):
+        if mode is not ComputeMode.EXCLUSIVE_PROCESS:
+            await _set(program, uuid, ComputeMode.EXCLUSIVE_PROCESS)
+
+
+async def put_back(program: str, modes: Mapping[str, ComputeMode]) -> None:
+    for uuid, mode in sorted(modes.items()):
+        if mode in _WORDS and mode is not ComputeMode.EXCLUSIVE_PROCESS:
+            await _set(program, uuid, mode)
+
+
+async def _set(program: str, uuid: str, mode: ComputeMode) -> None:
+    try:
+        await answer([program, "-i", uuid, "-c", _WORDS[mode]], _TIMEOUT)
+    except PeerGone as error:
+        raise PluginError(f"cannot set the compute mode of {uuid}: {error}") from error
+
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +119,7 @@ class Supervisor:
         """What is to be put back is written down first: we may be killed at any time."""
         self._modes = {**modes, **self._modes}
         self._tell()
-        await compute.make_exclusive(self._habits.smi, modes)
+        await make_exclusive(self._habits.smi, modes)
 
     def _left_over(self) -> dict[str, ComputeMode]:
         """What a supervisor before us changed and could not put back."""
@@ -126,7 +166,7 @@ class Supervisor:
 
     async def _give_back(self) -> None:
         try:
-            await compute.put_back(self._habits.smi, self._modes)
+            await put_back(self._habits.smi, self._modes)
             self._modes = {}
         except PluginError as error:
             logger.error("compute mode not put back", extra={"error": str(error)})
@@ -136,3 +176,73 @@ class Supervisor:
             stopped = replace(daemon, condition=Condition.STOPPED, reason=reason, servers=(), since=time.time())
             self._daemons[size] = stopped
         self._tell()
+
+
+_LONGEST_WAIT = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """One resource that is shared by MPS."""
+
+    resource: str
+    share: Share
+    options: MpsOptions
+    driver: Driver
+    selection: Selection = field(default_factory=Selection)
+
+    @property
+    def place(self) -> Place:
+        return Place(self.options.root, self.resource)
+
+    def plans(self, gpus: tuple[Gpu, ...]) -> list[DaemonPlan]:
+        whole = selection.chosen(gpus, self.selection)
+        sharing.check(self.resource, whole, self.share)
+        return plan.daemons(self.share, self.options, sharing.shared(whole, self.share))
+
+
+async def look_after(wanted: Wanted, habits: Habits) -> None:
+    """Until it is cancelled; ConfigError when somebody else does this already."""
+    backoff = Backoff(min(1.0, habits.interval), _LONGEST_WAIT)
+    said = ""
+    while True:
+        try:
+            await _attempt(wanted, habits)
+        except (DriverGone, PluginError) as error:
+            if said != (said := str(error)):
+                logger.error("no MPS daemon", extra={"resource": wanted.resource, "error": said})
+            pause = backoff.delay()
+            _say(wanted, said, pause + habits.grace)
+            await asyncio.sleep(pause)
+
+
+async def _attempt(wanted: Wanted, habits: Habits) -> None:
+    reading = await concurrency.in_thread("nvidia read", lambda: _read(wanted.driver))
+    plans = wanted.plans(reading.gpus)
+    if not plans:
+        raise PluginError("there is no GPU here that MPS could share for this resource")
+    mine = {uuid for each in plans for uuid in each.gpus}
+    modes = {gpu.uuid: gpu.compute_mode for gpu in reading.gpus if gpu.uuid in mine}
+    logger.info("MPS daemons wanted", extra={"resource": wanted.resource, "sizes": [each.size for each in plans]})
+    await Supervisor(wanted.place, plans, habits).run(wanted.options.mode, modes)
+
+
+def _read(driver: Driver) -> Reading:
+    """Not held on to: nothing more is asked of it, and a driver that somebody holds cannot be replaced."""
+    try:
+        return driver.read()
+    finally:
+        driver.close()
+
+
+def _say(wanted: Wanted, problem: str, lasting: float) -> None:
+    """Kept are the compute modes that are still to be put back."""
+    try:
+        before = state.read(wanted.place.state)
+        modes = before.modes if before else {}
+        told = ResourceState(
+            resource=wanted.resource, problem=problem, beat=time.monotonic(), lasting=lasting, modes=modes
+        )
+        state.write(wanted.place.state, told)
+    except (OSError, PluginError) as error:
+        logger.error("cannot write the state file", extra={"error": str(error)})

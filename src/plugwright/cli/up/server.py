@@ -1,0 +1,69 @@
+"""The embedded API server behind TLS on loopback; the one home of uvicorn."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import uvicorn
+
+from plugwright.cluster.tls import Certificates
+from plugwright.errors import ConfigError
+
+__all__ = ["listen", "serving"]
+
+_HOST = "127.0.0.1"  # and nothing else, ever: whoever has the token may run processes here
+_PATIENCE = 2  # seconds for answers that are under way when it ends
+
+Application = Callable[..., Awaitable[None]]
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are for the whole cluster, not for its server alone."""
+        yield
+
+
+def listen(port: int) -> socket.socket:
+    """0 is any port that is free."""
+    # With the protocol named: only then asyncio turns off Nagle's delay, which costs small answers 40 ms.
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((_HOST, port))
+    except OSError as error:
+        listening.close()
+        raise ConfigError(
+            f"cannot listen on {_HOST}:{port}: {error.strerror}; --port 0 takes any that is free"
+        ) from error
+    return listening
+
+
+@asynccontextmanager
+async def serving(
+    application: Application, listening: socket.socket, certificates: Certificates
+) -> AsyncIterator[None]:
+    """Answers while inside; leaving ends every watch."""
+    config = uvicorn.Config(
+        application,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,  # as all the others log: `logs` decides
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=_PATIENCE,
+        ssl_keyfile=str(certificates.key),
+        ssl_certfile=str(certificates.certificate),
+    )
+    config.load()
+    server = _Server(config)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(server.serve([listening]))
+        try:
+            yield
+        finally:
+            server.should_exit = True
+            for connection in list(server.server_state.connections):
+                connection.transport.abort()  # a watch would go on for as long as its client likes

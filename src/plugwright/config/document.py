@@ -1,0 +1,203 @@
+"""YAML that remembers where each value stood, so that an error can name its line.
+
+Sizes as people write them in the operator's file.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+
+from plugwright.errors import ConfigError
+
+__all__ = ["Document", "parse", "parse_all", "quantity"]
+
+T = TypeVar("T")
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_PLACE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<place>[^`]*)`)?$", re.DOTALL)
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<key>.*)`")
+_DEPTH = 50
+_SIZE = 100_000
+_KEYS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")
+_BAD_SCALARS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+_WORDS = {
+    "int": "a whole number",
+    "str": "a text",
+    "bool": "true or false",
+    "object": "a mapping",
+    "array": "a list",
+    "null": "nothing",
+    "float": "a number",
+}
+_TYPES = re.compile("`((?:{0})(?: \\| (?:{0}))*)`".format("|".join(_WORDS)))
+_STEP = re.compile(r"\.(?P<key>[^.\[\]]+)|\[(?P<index>\d+)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A parsed file: its plain content, and the nodes that know their lines."""
+
+    name: str
+    content: object
+    root: yaml.Node | None
+
+    def line(self, place: str, key: str = "") -> int:
+        """The line of `place`, written as `$.resources[0].mock`; with `key` the line of that key in it."""
+        node = self.root
+        for step in _STEP.finditer(place):
+            node = _child(node, step["key"], step["index"])
+        if key:
+            node = next((name for name, _ in _pairs(node) if name.value == key), node)
+        return node.start_mark.line + 1 if node is not None else 1
+
+    def has(self, place: str) -> bool:
+        node = self.root
+        for step in _STEP.finditer(place):
+            if node is not None:
+                node = _child(node, step["key"], step["index"], strict=True)
+        return node is not None
+
+    def error(self, place: str, what: str, key: str = "") -> ConfigError:
+        shown = place.removeprefix("$").removeprefix(".")
+        return ConfigError(f"{self.name}:{self.line(place, key)}: {shown + ': ' if shown else ''}{what}")
+
+    def convert(self, kind: type[T]) -> T:
+        """The content as `kind`, strictly: an unknown key or a wrong type is an error with its line."""
+        try:
+            return msgspec.convert(self.content, kind, strict=True)
+        except msgspec.ValidationError as error:
+            found = _PLACE.match(str(error))
+            what, place = (found["what"], found["place"] or "$") if found else (str(error), "$")
+            unknown = _UNKNOWN.match(what)
+            if unknown:
+                raise self.error(place, f"unknown key '{unknown['key']}'", unknown["key"]) from error
+            raise self.error(place, _in_plain_words(what)) from error
+
+
+def parse(name: str, text: str) -> Document:
+    with _reading(name, text) as loader:
+        return _document(name, loader, loader.get_single_node())
+
+
+def parse_all(name: str, text: str) -> list[Document]:
+    """Every document of a file in which `---` separates them."""
+    found = []
+    with _reading(name, text) as loader:
+        while loader.check_node():
+            found.append(_document(name, loader, loader.get_node()))
+    return found
+
+
+@contextmanager
+def _reading(name: str, text: str) -> Iterator[Any]:
+    """A loader for the text; what it raises becomes an error with its line."""
+    try:
+        _check_depth(name, text)
+        loader = _LOADER(text)
+        try:
+            yield loader
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigError(f"{name}:{line}: not YAML: {error.problem or error.context}") from error
+    except (yaml.YAMLError, *_BAD_SCALARS) as error:
+        raise ConfigError(f"{name}: not YAML: {' '.join(str(error).split())}") from error
+
+
+def _document(name: str, loader: Any, root: yaml.Node | None) -> Document:
+    _check_size(name, root)
+    _check_keys(name, root)
+    return Document(name, loader.construct_document(root) if root is not None else {}, root)
+
+
+def _check_depth(name: str, text: str) -> None:
+    """Looked for among the events, before anything is built: depth ends the C stack."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > _DEPTH:
+            raise ConfigError(f"{name}:{event.start_mark.line + 1}: nested more than {_DEPTH} deep")
+
+
+def _check_size(name: str, root: yaml.Node | None) -> None:
+    """Aliases of aliases multiply: a few lines can stand for more than fits into memory."""
+    sizes: dict[int, int] = {}
+
+    def size(node: yaml.Node) -> int:
+        if id(node) not in sizes:
+            sizes[id(node)] = _SIZE  # met again inside itself, it has no end
+            sizes[id(node)] = 1 + sum(map(size, _children(node)))
+        return sizes[id(node)]
+
+    if root is not None and size(root) >= _SIZE:
+        raise ConfigError(f"{name}: its aliases make more than {_SIZE:,} values of it")
+
+
+def _check_keys(name: str, node: yaml.Node | None) -> None:
+    """A key is a text and stands once; PyYAML keeps the last of several without a word."""
+    for mapping in _mappings(node, set()):
+        seen = set()
+        for key, _ in mapping.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode) or key.tag not in _KEYS:
+                shown = f": {key.value}" if isinstance(key, yaml.ScalarNode) else ""
+                raise ConfigError(f"{name}:{line}: a key is a text{shown}")
+            if key.value in seen:
+                raise ConfigError(f"{name}:{line}: key '{key.value}' stands here a second time")
+            seen.add(key.value)
+
+
+def _mappings(node: yaml.Node | None, visited: set[int]) -> Iterator[yaml.MappingNode]:
+    if id(node) in visited:
+        return
+    visited.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        yield node
+    for child in _children(node):
+        yield from _mappings(child, visited)
+
+
+def _children(node: yaml.Node | None) -> Iterator[yaml.Node]:
+    if isinstance(node, yaml.SequenceNode):
+        yield from node.value
+    yield from (value for _, value in _pairs(node))
+
+
+def _pairs(node: yaml.Node | None) -> list[tuple[Any, Any]]:
+    return list(node.value) if isinstance(node, yaml.MappingNode) else []
+
+
+def _child(node: yaml.Node | None, key: str | None, index: str | None, strict: bool = False) -> yaml.Node | None:
+    if index is not None:
+        items = node.value if isinstance(node, yaml.SequenceNode) else []
+        return items[int(index)] if int(index) < len(items) else (None if strict else node)
+    return next((value for name, value in _pairs(node) if name.value == key), None if strict else node)
+
+
+def _in_plain_words(what: str) -> str:
+    what = _TYPES.sub(lambda found: " or ".join(_WORDS.get(word, word) for word in found[1].split(" | ")), what)
+    return what[:1].lower() + what[1:]
+
+
+_QUANTITY = re.compile(r"([0-9]{1,31})([kMGTP]|[KMGTP]i)?")
+_UNITS = {unit: 1000**power for power, unit in enumerate("kMGTP", 1)}
+_UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("KMGTP", 1)}
+
+
+def quantity(text: int | str) -> int:
+    """`40Gi`, `16G` or plain bytes."""
+    if isinstance(text, int) and 0 <= text < 10**30:
+        return text
+    found = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
+    if not found:
+        shown = repr(text) if isinstance(text, str) or abs(text) < 10**30 else "a number that large"
+        raise ConfigError(f"a size looks like 40Gi, not {shown}")
+    return int(found[1]) * (_UNITS[found[2]] if found[2] else 1)

@@ -1,0 +1,108 @@
+"""The daemon's tallies as Prometheus metrics. Needs the extra `metrics`."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from plugwright.sdk.daemon import Daemon, ResourceRuntime
+from plugwright.sdk.metrics import BUCKETS, Durations
+
+__all__ = ["application"]
+
+
+def application(daemon: Daemon) -> Callable[..., Iterable[bytes]]:
+    registry = CollectorRegistry()
+    registry.register(_Daemon(daemon))
+    return make_wsgi_app(registry)
+
+
+class _Daemon(Collector):
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+
+    def collect(self) -> Iterator[Metric]:
+        runtimes = [runtime for _, runtime in sorted(self._daemon.resources.items())]
+        yield _devices(runtimes)
+        yield _calls(runtimes)
+        yield _durations(runtimes)
+        yield _registrations(runtimes)
+        yield from _streams(runtimes)
+        yield from _discovery(runtimes)
+        yield CounterMetricFamily(
+            "plugwright_stalls", "Times that plugin code blocked the event loop", self._daemon.stalls.count
+        )
+
+
+def _devices(runtimes: list[ResourceRuntime]) -> Metric:
+    family = GaugeMetricFamily("plugwright_devices", "Devices by health", labels=["resource", "health"])
+    for runtime in runtimes:
+        snapshot = runtime.inventory.newest.value
+        counts = Counter({"Healthy": 0, "Unhealthy": 0})
+        counts.update(device.health.value for device in (snapshot.devices.values() if snapshot else ()))
+        for health, count in sorted(counts.items()):
+            family.add_metric([runtime.resource, health], count)
+    return family
+
+
+def _calls(runtimes: list[ResourceRuntime]) -> Metric:
+    family = CounterMetricFamily(
+        "plugwright_calls", "Calls of the kubelet by outcome", labels=["resource", "method", "outcome"]
+    )
+    for runtime in runtimes:
+        for (method, outcome), count in sorted(runtime.service.tally.calls.items()):
+            family.add_metric([runtime.resource, method, outcome], count)
+    return family
+
+
+def _durations(runtimes: list[ResourceRuntime]) -> Metric:
+    family = HistogramMetricFamily(
+        "plugwright_call_duration_seconds", "How long calls of the kubelet took", labels=["resource", "method"]
+    )
+    for runtime in runtimes:
+        for method, durations in sorted(runtime.service.tally.durations.items()):
+            family.add_metric([runtime.resource, method], _buckets(durations), durations.total)
+    return family
+
+
+def _buckets(durations: Durations) -> list[tuple[str, float]]:
+    bounds, total = [], 0
+    for bound, count in zip([*map(str, BUCKETS), "+Inf"], durations.counts, strict=True):
+        total += count
+        bounds.append((bound, float(total)))
+    return bounds
+
+
+def _registrations(runtimes: list[ResourceRuntime]) -> Metric:
+    family = CounterMetricFamily(
+        "plugwright_registrations", "Registrations with the kubelet by outcome", labels=["resource", "outcome"]
+    )
+    for runtime in runtimes:
+        for outcome in ("failed", "ok"):
+            family.add_metric([runtime.resource, outcome], runtime.service.tally.registrations[outcome])
+    return family
+
+
+def _streams(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
+    opened = GaugeMetricFamily("plugwright_streams", "Device lists being watched", labels=["resource"])
+    without = GaugeMetricFamily(
+        "plugwright_seconds_without_stream", "Seconds since the kubelet last watched the list", labels=["resource"]
+    )
+    for runtime in runtimes:
+        count = runtime.service.streams.value.open
+        opened.add_metric([runtime.resource], count)
+        without.add_metric([runtime.resource], 0 if count else time.time() - runtime.service.last_stream)
+    yield from (opened, without)
+
+
+def _discovery(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
+    failures = CounterMetricFamily("plugwright_discovery_failures", "Times that discover() failed", labels=["resource"])
+    refused = CounterMetricFamily("plugwright_lists_refused", "Device lists not taken", labels=["resource"])
+    for runtime in runtimes:
+        failures.add_metric([runtime.resource], runtime.service.tally.discovery_failures)
+        refused.add_metric([runtime.resource], runtime.service.tally.lists_refused)
+    yield from (failures, refused)

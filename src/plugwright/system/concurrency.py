@@ -1,0 +1,179 @@
+"""One writer, many readers: the newest value, and a wake-up when there is a newer one.
+
+Nobody queues: a reader that was busy sees the newest value, not those it missed; one that is gone costs nothing.
+
+Code that may block, kept off the event loop.
+
+The threads are daemons: one that hangs in a driver keeps neither a call waiting beyond its limit nor the process
+from ending. Python cannot stop a thread, so one that hangs stays until the process ends.
+
+How long to wait before the next try: twice as long each time, never in step with the neighbours.
+"""
+
+import asyncio
+import random
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Generic, TypeVar
+
+__all__ = ["Backoff", "Newest", "begin_in_thread", "in_thread", "iterate_in_thread"]
+
+T = TypeVar("T")
+
+
+class Newest(Generic[T]):
+    def __init__(self, value: T) -> None:
+        self.bell: Callable[[], object] | None = None  # rung after each publication
+        self._value = value
+        self._version = 0
+        self._newer = asyncio.Event()
+
+    @property
+    def value(self) -> T:
+        return self._value
+
+    def publish(self, value: T) -> None:
+        self._value = value
+        self._version += 1
+        newer, self._newer = self._newer, asyncio.Event()
+        newer.set()
+        if self.bell is not None:
+            self.bell()
+
+    def become(self, value: T) -> None:
+        """Publishes `value` if it is news."""
+        if value != self._value:
+            self.publish(value)
+
+    async def changes(self) -> AsyncIterator[T]:
+        """The value now, and then the newest one whenever there is a newer one than the reader has seen."""
+        seen = -1
+        while True:
+            if seen == self._version:
+                await self._newer.wait()
+            seen = self._version
+            yield self._value
+
+    async def until(self, accept: Callable[[T], bool]) -> T:
+        """The first value that `accept` takes, the one now included."""
+        while not accept(self._value):
+            await self._newer.wait()
+        return self._value
+
+
+async def in_thread(name: str, function: Callable[[], T]) -> T:
+    """The result of `function`, called in a thread of its own."""
+    return await begin_in_thread(name, function)
+
+
+def begin_in_thread(name: str, function: Callable[[], T]) -> "asyncio.Future[T]":
+    """The same for whoever does not wait for it at once, or at all."""
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[T] = loop.create_future()
+
+    def work() -> None:
+        try:
+            settle = partial(_set_result, outcome, function())
+        except BaseException as error:  # noqa: BLE001  raised again where it is awaited
+            settle = partial(_set_exception, outcome, error)
+        _tell(loop, settle)
+
+    threading.Thread(target=work, name=name, daemon=True).start()
+    return outcome
+
+
+async def iterate_in_thread(name: str, iterate: Callable[[], Iterable[T]]) -> AsyncGenerator[T, None]:
+    """The items of an iterable that blocks, walked through in one thread from its first item to its last.
+
+    A reader that is slow gets the newest item. When the reader leaves, the thread ends at the next item.
+    """
+    mailbox: _Mailbox[T] = _Mailbox()
+    loop = asyncio.get_running_loop()
+
+    def work() -> None:
+        ending: BaseException | None = None
+        try:
+            for item in iterate():
+                if mailbox.left:
+                    return
+                _tell(loop, partial(mailbox.put, item))
+        except BaseException as error:  # noqa: BLE001  raised again where it is awaited
+            ending = error
+        _tell(loop, partial(mailbox.end, ending))
+
+    threading.Thread(target=work, name=name, daemon=True).start()
+    try:
+        while await mailbox.filled():
+            yield mailbox.take()
+    finally:
+        mailbox.left = True
+
+
+class _Mailbox(Generic[T]):
+    """Room for one item; a newer one takes the place of one not yet taken."""
+
+    def __init__(self) -> None:
+        self.left = False
+        self._items: list[T] = []
+        self._ended = False
+        self._error: BaseException | None = None
+        self._news = asyncio.Event()
+
+    def put(self, item: T) -> None:
+        self._items = [item]
+        self._news.set()
+
+    def end(self, error: BaseException | None) -> None:
+        self._ended, self._error = True, error
+        self._news.set()
+
+    def take(self) -> T:
+        return self._items.pop()
+
+    async def filled(self) -> bool:
+        while not self._items:
+            if self._error is not None:
+                raise self._error
+            if self._ended:
+                return False
+            self._news.clear()
+            await self._news.wait()
+        return True
+
+
+def _tell(loop: asyncio.AbstractEventLoop, news: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # the loop ended while the thread was busy
+        loop.call_soon_threadsafe(news)
+
+
+def _set_result(outcome: "asyncio.Future[T]", result: T) -> None:
+    if not outcome.done():
+        outcome.set_result(result)
+
+
+def _set_exception(outcome: "asyncio.Future[T]", error: BaseException) -> None:
+    if isinstance(error, StopIteration):
+        error = RuntimeError("StopIteration was raised")  # a future cannot carry it
+    if not outcome.done():
+        outcome.set_exception(error)
+
+
+@dataclass(slots=True)
+class Backoff:
+    first: float
+    longest: float
+    jitter: float = 0.2
+    _next: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._next = self.first
+
+    def reset(self) -> None:
+        self._next = self.first
+
+    def delay(self) -> float:
+        now, self._next = self._next, min(self._next * 2, self.longest)
+        return now * (1 + random.uniform(-self.jitter, self.jitter))  # noqa: S311  not a secret
