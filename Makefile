@@ -32,7 +32,7 @@ test: $(READY) ## ring 1: no cluster, no root, no hardware
 	@$(BIN)/python -m pytest $(ARGS)
 
 soak: $(READY) ## thousands of kills while the checkpoint is written: [KILLS=5000]
-	@PLUGWRIGHT_KILLS=$(or $(KILLS),5000) $(BIN)/python -m pytest tests/kubelet/test_journal.py -k killed $(ARGS)
+	@PLUGWRIGHT_KILLS=$(or $(KILLS),5000) $(BIN)/python -m pytest tests/kubelet/devicemanager/test_checkpoint.py -k killed $(ARGS)
 
 test-kubernetes: $(READY) ## ring 2, on a real Kubernetes of its own (root, Go): [VERSION=1.35.4]
 	@PLUGWRIGHT_KUBERNETES_VERSION=$(or $(VERSION),1.36.4) $(BIN)/python -m pytest tests/kubernetes $(ARGS)

@@ -16,7 +16,7 @@ from plugwright.config import schema
 from plugwright.errors import ConfigError
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "import.md"
-GOLDEN = Path(__file__).parent / "imports" / "golden"
+GOLDEN = Path(__file__).parents[1] / "importers" / "golden"
 INPUTS = sorted(path for path in GOLDEN.iterdir() if ".out." not in path.name)
 FUSE = "domain: lab.io\ndevices: [{name: fuse, groups: [{paths: [{path: /dev/fuse}]}]}]\n"
 UNHURRIED = trying(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.cli.processes import Ended, Node, ended, python, running
-from tests.plugins.nvidia.mps_node import MpsNode
+from tests.plugins.nvidia.mps.node import MpsNode
 
 from plugwright.model import Device
 from tiny_kubelet import Endpoint, TinyKubelet

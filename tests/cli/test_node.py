@@ -8,9 +8,9 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 from tests.cli.processes import Ended, ended, python
-from tests.cluster.imitation import Cluster, Time, pod
-from tests.cluster.kubelet import Kubelet
-from tests.cluster.serving import serving
+from tests.extended_resources.imitation import Cluster, Time, pod
+from tests.extended_resources.kubelet import Kubelet
+from tests.extended_resources.serving import serving
 
 from plugwright.cli.node import node
 from plugwright.errors import PlugwrightError

@@ -48,7 +48,7 @@ def citations(path: Path) -> set[Fact]:
 
 
 def cited() -> dict[str, set[Fact]]:
-    found = {path.name: citations(path) for path in sorted(HERE.glob("test_*.py"))}
+    found = {path.name: citations(path) for path in sorted(HERE.rglob("test_*.py"))}
     return {name: facts for name, facts in found.items() if facts}
 
 

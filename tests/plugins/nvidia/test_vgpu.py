@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.plugins.nvidia.mps_node import gpu
+from tests.plugins.nvidia.mps.node import gpu
 
 from plugwright.errors import ConfigError, PluginError
 from plugwright.model import Allocation, Device, Mount

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from tests.cluster.imitation import Cluster, pod
-from tests.cluster.kubelet import Kubelet
+from tests.extended_resources.imitation import Cluster, pod
+from tests.extended_resources.kubelet import Kubelet
 
 from plugwright.errors import ConfigError
 from plugwright.extended_resources.changes import Plan, Target

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.plugins.nvidia.mps_node import MpsNode, becomes, gpu
+from tests.plugins.nvidia.mps.node import MpsNode, becomes, gpu
 
 from plugwright.errors import ConfigError, PluginError
 from plugwright.plugins.nvidia.driver import ComputeMode

@@ -1,7 +1,7 @@
 """generic-device-plugin's file and flags become ours."""
 
 import pytest
-from tests.cli.imports.peers import dangerous, notes, refused, resources, source
+from tests.importers.peers import dangerous, notes, refused, resources, source
 
 from plugwright.importers.generic_device_plugin import recognises, translate
 

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from tests.cluster.imitation import Cluster, Json, Refusal
+from tests.extended_resources.imitation import Cluster, Json, Refusal
 
 __all__ = ["TOKEN", "serving"]
 

@@ -1,7 +1,7 @@
 """smarter-device-manager's patterns become a resource for each node."""
 
 import pytest
-from tests.cli.imports.peers import dangerous, notes, refused, resources, source
+from tests.importers.peers import dangerous, notes, refused, resources, source
 
 from plugwright.importers.smarter import recognises, translate
 

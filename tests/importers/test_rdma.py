@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tests.cli.imports.peers import notes, refused, resources, source
+from tests.importers.peers import notes, refused, resources, source
 
 from plugwright.importers.rdma import recognises, translate
 from plugwright.importers.source import Source

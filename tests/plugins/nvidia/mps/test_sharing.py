@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.plugins.nvidia.mps_node import RESOURCE, MpsNode, becomes, gpu
+from tests.plugins.nvidia.mps.node import RESOURCE, MpsNode, becomes, gpu
 
 from plugwright.errors import PluginError
 from plugwright.model import Allocation, Mount

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from tests.cluster.imitation import pod
+from tests.extended_resources.imitation import pod
 
 from plugwright.extended_resources.client import DeviceClassObject, NodeObject, PodObject, class_names, to_node, to_pod
 from plugwright.extended_resources.resources import Node, Pod

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from tests.cluster.imitation import Cluster, Refusal, Time, pod
-from tests.cluster.kubelet import Kubelet
+from tests.extended_resources.imitation import Cluster, Refusal, Time, pod
+from tests.extended_resources.kubelet import Kubelet
 
 from plugwright.errors import PeerGone, PeerRefused
 from plugwright.extended_resources.changes import Outcome, Plan, Result, Site, Target

@@ -1,8 +1,8 @@
 """Offering resources by hand."""
 
 import pytest
-from tests.cluster.imitation import Cluster, Time, pod
-from tests.cluster.kubelet import Kubelet
+from tests.extended_resources.imitation import Cluster, Time, pod
+from tests.extended_resources.kubelet import Kubelet
 
 from plugwright.errors import ConfigError
 from plugwright.extended_resources.changes import Plan, Result, Site, add

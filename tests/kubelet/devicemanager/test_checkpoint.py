@@ -19,7 +19,7 @@ from plugwright.kubelet.devicemanager.checkpoint import Files, Journal, Loaded
 from plugwright.protocol import checkpoint
 from plugwright.protocol.checkpoint import Checkpoint, Entry
 
-VECTORS = Path(__file__).parent.parent / "vectors"
+VECTORS = Path(__file__).parents[2] / "vectors"
 KILLING = Path(__file__).with_name("killing.py")
 KILLS = int(os.environ.get("PLUGWRIGHT_KILLS", "200"))  # `make soak` asks for thousands
 EMPTY = Checkpoint(entries=None, registered={})

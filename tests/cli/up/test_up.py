@@ -13,9 +13,9 @@ from urllib.request import urlopen
 
 import pytest
 from lightkube.resources.core_v1 import Node, Pod
-from tests.cli.clusters import Place, allocatable, client, pod, ready, until_node
 from tests.cli.processes import Node as Daemons
 from tests.cli.processes import configuration, ended, python, running
+from tests.cli.up.clusters import Place, allocatable, client, pod, ready, until_node
 
 QUICK = ("--heartbeat", "0.2", "--silence", "1")
 WITHOUT = (

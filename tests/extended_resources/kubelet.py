@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from tests.cluster.imitation import Cluster, Json
+from tests.extended_resources.imitation import Cluster, Json
 
 __all__ = ["Kubelet"]
 

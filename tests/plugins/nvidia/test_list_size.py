@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.plugins.nvidia.mps_node import gpu
+from tests.plugins.nvidia.mps.node import gpu
 
 from plugwright.errors import ListTooLarge, PluginError
 from plugwright.model import Device

@@ -53,7 +53,7 @@ class MpsNode:
         )
 
     def control_program(self) -> str:
-        stand_in = Path(__file__).with_name("mps_control.py")
+        stand_in = Path(__file__).with_name("control.py")
         return program(self.root / "nvidia-cuda-mps-control", f'exec {sys.executable} -S -E {stand_in} "$@"')
 
     def smi_program(self) -> str:

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cluster.imitation import Cluster, Time
-from tests.cluster.kubelet import Kubelet
-from tests.cluster.serving import serving
+from tests.extended_resources.imitation import Cluster, Time
+from tests.extended_resources.kubelet import Kubelet
+from tests.extended_resources.serving import serving
 
 from plugwright.extended_resources.client import Account, Api, connect
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.plugins.nvidia.mps_node import gpu
+from tests.plugins.nvidia.mps.node import gpu
 
 from plugwright.errors import ConfigError, PathTooLong, PluginError
 from plugwright.plugins.nvidia import sharing

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.imitation import Cluster, Refusal, pod
-from tests.cluster.kubelet import Kubelet
-from tests.cluster.serving import TOKEN
+from tests.extended_resources.imitation import Cluster, Refusal, pod
+from tests.extended_resources.kubelet import Kubelet
+from tests.extended_resources.serving import TOKEN
 
 from plugwright.errors import ConfigError, MalformedMessage, PeerGone, PeerRefused, PlugwrightError
 from plugwright.extended_resources.changes import adding, removing
