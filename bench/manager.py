@@ -100,7 +100,7 @@ async def _churn() -> dict[str, float]:
 
 async def _list_many() -> float:
     began = time.perf_counter()
-    async with _kubelet(_MANY, patience=60):
+    async with _kubelet(_MANY, timeout=60):
         return (time.perf_counter() - began) * 1000
 
 
@@ -114,10 +114,10 @@ def _pod(number: int, resource: str) -> PodSpec:
 
 
 @asynccontextmanager
-async def _kubelet(count: int, patience: float = 20) -> AsyncIterator[tuple[Kubelet, str]]:
+async def _kubelet(count: int, timeout: float = 20) -> AsyncIterator[tuple[Kubelet, str]]:
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
         root = Path(place, "k")
-        async with Kubelet(root, KubeletSettings(patience=patience)) as kubelet:
+        async with Kubelet(root, KubeletSettings(timeout=timeout)) as kubelet:
             resource = "example.com/yardstick" if _YARDSTICK.exists() else "mock/gpu"
             plugin = subprocess.Popen(_command(root, count), stderr=subprocess.DEVNULL)
             try:

@@ -151,7 +151,7 @@ class TinyKubelet:
         return [path for path in sorted(self.paths.plugins_registry.iterdir()) if path.is_socket()]
 
     async def _introduce(self, path: Path) -> None:
-        async with registration.connect_announced(path) as plugin:
+        async with registration.connect_watched(path) as plugin:
             announced = await plugin.announce()
             request = RegisterRequest(announced.name, path.name)
             self.registered.append(request)

@@ -9,13 +9,13 @@ from tempfile import TemporaryDirectory
 import hypothesis
 import pytest
 
-from plugwright.sdk.settings import Patience, Settings
+from plugwright.sdk.settings import Settings, Timeouts
 from tiny_kubelet import TinyKubelet, tiny_kubelet
 
 hypothesis.settings.register_profile("plugwright", deadline=None)  # a busy machine is no defect
 hypothesis.settings.load_profile("plugwright")
 
-QUICK = Patience(discovery=0.3, departed=0.2, lost_stream=0.02, first_stream=2.0, burst=0.005)
+QUICK = Timeouts(discovery=0.3, departed=0.2, lost_stream=0.02, first_stream=2.0, burst=0.005)
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture
 def settings(root: Path) -> Settings:
-    return Settings(kubelet_dir=root, patience=QUICK)
+    return Settings(kubelet_dir=root, timeouts=QUICK)
 
 
 @pytest.fixture

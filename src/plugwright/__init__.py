@@ -15,12 +15,12 @@ __all__ = [
     "InvalidValue",
     "Limits",
     "Mount",
-    "Patience",
     "Plugin",
     "PluginError",
     "PlugwrightError",
     "Registration",
     "Settings",
+    "Timeouts",
     "__version__",
     "run",
     "serving",
@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # what a type checker sees; `_HOMES` is the same for the inte
     from plugwright.model import Allocation, Device, DeviceNode, Health, Mount
     from plugwright.sdk.plugin import Plugin
     from plugwright.sdk.run import run, serving
-    from plugwright.sdk.settings import Limits, Patience, Registration, Settings
+    from plugwright.sdk.settings import Limits, Registration, Settings, Timeouts
     from plugwright.version import __version__
 
 _HOMES = {
@@ -39,7 +39,7 @@ _HOMES = {
     "plugwright.model": ("Allocation", "Device", "DeviceNode", "Health", "Mount"),
     "plugwright.sdk.plugin": ("Plugin",),
     "plugwright.sdk.run": ("run", "serving"),
-    "plugwright.sdk.settings": ("Limits", "Patience", "Registration", "Settings"),
+    "plugwright.sdk.settings": ("Limits", "Timeouts", "Registration", "Settings"),
     "plugwright.version": ("__version__",),
 }
 

@@ -14,7 +14,7 @@ from plugwright.cli.main import cli
 from plugwright.errors import CheckpointCorrupt, ConfigError
 from plugwright.model import Allocation, Mount
 from plugwright.protocol import checkpoint, messages
-from plugwright.protocol.checkpoint import Checkpoint, Entry
+from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
 
 ROOT = Path(__file__).parent.parent.parent
 VECTORS = ROOT / "tests" / "vectors"
@@ -64,12 +64,12 @@ def report(*arguments: object) -> Any:
     return json.loads(call(*arguments, "--output", "json").stdout)
 
 
-def holding(*entries: Entry, registered: tuple[str, ...] = ("g0", "g1")) -> Checkpoint:
+def holding(*entries: PodDevicesEntry, registered: tuple[str, ...] = ("g0", "g1")) -> Checkpoint:
     return Checkpoint(entries, {"example.com/gpu": registered})
 
 
-def entry(pod: str, *device_ids: str, answer: bytes = b"", node: int = 0) -> Entry:
-    return Entry(pod, "main", "example.com/gpu", {node: device_ids}, answer)
+def entry(pod: str, *device_ids: str, answer: bytes = b"", node: int = 0) -> PodDevicesEntry:
+    return PodDevicesEntry(pod, "main", "example.com/gpu", {node: device_ids}, answer)
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_what_a_name_holds_cannot_drive_the_terminal(tmp_path: Path) -> None:
 
 def test_the_old_layout_is_shown_and_named(tmp_path: Path) -> None:
     one = '{"PodUID":"p","ContainerName":"c","ResourceName":"r","DeviceIDs":["x"],"AllocResp":""}'
-    meaning = Checkpoint((Entry("p", "c", "r", {0: ("x",)}, b""),), {})
+    meaning = Checkpoint((PodDevicesEntry("p", "c", "r", {0: ("x",)}, b""),), {})
     sum_ = checkpoint.checksum(meaning, plain_lists=True)
     path = tmp_path / "old.json"
     path.write_text(f'{{"Data":{{"PodDeviceEntries":[{one}],"RegisteredDevices":{{}}}},"Checksum":{sum_}}}')
@@ -236,7 +236,7 @@ def test_4_28_an_answer_that_does_not_decode_is_told(tmp_path: Path) -> None:
 def test_4_8_the_order_in_which_a_kubelet_writes_is_no_difference(tmp_path: Path) -> None:
     one, two = entry("pod-a", "g0", "g1"), entry("pod-b", "g2")
     left = written(tmp_path / "left.json", holding(one, two, registered=("g0", "g1", "g2")))
-    turned = Entry("pod-a", "main", "example.com/gpu", {0: ("g1", "g0")}, b"")
+    turned = PodDevicesEntry("pod-a", "main", "example.com/gpu", {0: ("g1", "g0")}, b"")
     right = written(tmp_path / "right.json", holding(two, turned, registered=("g2", "g1", "g0")))
     result = call("diff", left, right)
     assert (result.exit_code, result.output) == (0, "no differences\n")

@@ -14,7 +14,7 @@ from plugwright import Settings, serving
 from plugwright.config import schema
 from plugwright.errors import PeerRefused
 from plugwright.protocol import pod_resources
-from plugwright.protocol.pod_resources import Holding
+from plugwright.protocol.pod_resources import HeldDevice
 from tiny_kubelet import Endpoint, TinyKubelet
 
 NIC = {"count": 1}
@@ -141,12 +141,12 @@ class Holdings:
     asked: int = 0
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def holdings(self) -> list[Holding]:
+    async def holdings(self) -> list[HeldDevice]:
         self.asked += 1
         self.news.set()
         if self.held is None:
             raise PeerRefused("UNAVAILABLE", "not today")
-        return [Holding("mock/gpu", each, "default", "pod", "main") for each in self.held]
+        return [HeldDevice("mock/gpu", each, "default", "pod", "main") for each in self.held]
 
     async def until_asked_again(self) -> None:
         """Until it was asked, and whoever asked has asked once more since."""

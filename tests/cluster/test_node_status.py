@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from plugwright.cluster import node_status
 from plugwright.cluster.node_status import Identity, Machine, Shape, Supply
 from plugwright.cluster.store import Object
-from plugwright.kubelet.devicemanager.devices import Count
+from plugwright.kubelet.devicemanager.devices import DeviceCount
 
 NODE = Identity("node-1", 0, Shape(labels={"zone": "a"}), Machine("m", "b", "6.1", "arm64"))
 NONE = Supply({})
@@ -32,7 +32,7 @@ def with_capacity(**given: str) -> Object:
 
 
 def test_a_new_node_looks_like_one() -> None:
-    node = node_status.created(NODE, Supply({"mock/gpu": Count(10, 9)}), FIRST)
+    node = node_status.created(NODE, Supply({"mock/gpu": DeviceCount(10, 9)}), FIRST)
     assert node["metadata"]["labels"] == {
         "beta.kubernetes.io/arch": "arm64",
         "beta.kubernetes.io/os": "linux",
@@ -63,7 +63,10 @@ def test_what_has_no_capacity_any_more_is_not_allocatable() -> None:
 
 
 def test_what_a_plugin_backs_is_put_back() -> None:
-    assert counts(after(with_capacity(mock_gpu="99"), Supply({"mock/gpu": Count(10, 8)})), "mock/gpu") == ("10", "8")
+    assert counts(after(with_capacity(mock_gpu="99"), Supply({"mock/gpu": DeviceCount(10, 8)})), "mock/gpu") == (
+        "10",
+        "8",
+    )
 
 
 def test_what_a_plugin_left_becomes_0_and_is_not_put_back_once_it_was_removed() -> None:
@@ -121,7 +124,9 @@ amounts = st.integers(0, 9)
 def test_a_second_round_changes_nothing(
     by_hand: Mapping[str, int], served: Mapping[str, tuple[int, int]], gone: set[str]
 ) -> None:
-    supply = Supply({name: Count(most, min(most, few)) for name, (most, few) in served.items()}, gone - served.keys())
+    supply = Supply(
+        {name: DeviceCount(most, min(most, few)) for name, (most, few) in served.items()}, gone - served.keys()
+    )
     status = with_capacity()
     status["capacity"] |= {name: str(number) for name, number in by_hand.items()}
     once = after(status, supply)

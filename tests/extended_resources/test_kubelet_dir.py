@@ -13,7 +13,7 @@ from plugwright.extended_resources.kubelet_dir import read
 from plugwright.extended_resources.resources import Holder, Local
 from plugwright.protocol import checkpoint, pod_resources
 from plugwright.protocol.paths import KubeletPaths
-from plugwright.protocol.pod_resources import Holding
+from plugwright.protocol.pod_resources import HeldDevice
 from plugwright.sdk.settings import Registration
 from tiny_kubelet import TinyKubelet
 
@@ -87,7 +87,7 @@ async def test_a_plugin_in_plugins_registry_says_what_it_serves(
 
 async def test_who_listens_in_plugins_registry_and_does_not_say_what_for_may_be_a_plugin(paths: KubeletPaths) -> None:
     class Node:
-        async def holdings(self) -> Sequence[Holding]:
+        async def holdings(self) -> Sequence[HeldDevice]:
             return ()
 
     paths.plugins_registry.mkdir()
@@ -98,8 +98,8 @@ async def test_who_listens_in_plugins_registry_and_does_not_say_what_for_may_be_
 
 async def test_pods_hold_what_the_kubelet_has_handed_out(paths: KubeletPaths) -> None:
     class Node:
-        async def holdings(self) -> Sequence[Holding]:
-            return [Holding("a/b", each, "default", "p1", "main") for each in ("x", "y")]
+        async def holdings(self) -> Sequence[HeldDevice]:
+            return [HeldDevice("a/b", each, "default", "p1", "main") for each in ("x", "y")]
 
     paths.pod_resources_socket.parent.mkdir()
     async with pod_resources.serve(Node(), paths.pod_resources_socket):

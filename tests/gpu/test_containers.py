@@ -13,7 +13,7 @@ from tests.plugins.nvidia.looking import listing
 from plugwright import Allocation
 from plugwright.plugins.nvidia.config import Options, Places, Strategy
 from plugwright.plugins.nvidia.driver import Reading
-from plugwright.plugins.nvidia.monitor import Pace, Watch
+from plugwright.plugins.nvidia.monitor import GpuMonitor, PollIntervals
 from plugwright.plugins.nvidia.nvml import Nvml
 from plugwright.plugins.nvidia.plugin import Nvidia
 from plugwright.sdk import cdi
@@ -39,7 +39,7 @@ def apart() -> list[str]:
 
 async def allocation(options: Options) -> Allocation:
     """What a container gets that asks for the first GPU."""
-    plugin = Nvidia("nvidia.com/gpu", options, Watch(Nvml(), Pace(ear=1)))
+    plugin = Nvidia("nvidia.com/gpu", options, GpuMonitor(Nvml(), PollIntervals(ear=1)))
     async with listing(plugin) as lists:
         devices = await lists.first()
         first = min(devices.values(), key=lambda device: str(device.attributes["index"]))

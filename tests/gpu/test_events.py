@@ -3,7 +3,7 @@
 import asyncio
 
 from plugwright.plugins.nvidia.driver import Reading
-from plugwright.plugins.nvidia.monitor import Pace, Watch
+from plugwright.plugins.nvidia.monitor import GpuMonitor, PollIntervals
 from plugwright.plugins.nvidia.nvml import Nvml
 
 
@@ -18,7 +18,7 @@ def test_events_can_be_heard(reading: Reading, driver: Nvml) -> None:
 
 
 async def test_a_machine_is_watched(reading: Reading) -> None:
-    watch = Watch(Nvml(), Pace(ear=5))
+    watch = GpuMonitor(Nvml(), PollIntervals(ear=5))
     news = asyncio.Event()
     async with watch.watching(news.set), asyncio.timeout(60):
         while watch.view is None or len(watch.view.watched) < len(reading.gpus):

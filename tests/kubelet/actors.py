@@ -10,14 +10,14 @@ import pytest
 
 from plugwright.errors import PeerRefused, PodRefused
 from plugwright.kubelet import Kubelet, KubeletSettings, Pod, PodSpec, Timing
-from plugwright.kubelet.events import Call, Finding, State
+from plugwright.kubelet.events import Call, Finding, StateChange
 from plugwright.model import Allocation, Options, PreferenceRequest, natural_order
 from plugwright.protocol import checkpoint, device_plugin, registration
 from plugwright.protocol.checkpoint import Checkpoint
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
-from plugwright.protocol.messages import DeviceList, Listed
-from plugwright.protocol.registration import Announcement, RegisterRequest
-from plugwright.system.concurrency import Newest
+from plugwright.protocol.messages import DeviceList, ListedDevice
+from plugwright.protocol.registration import PluginInfo, RegisterRequest
+from plugwright.system.concurrency import Latest
 
 __all__ = [
     "LIMIT",
@@ -47,18 +47,18 @@ LIMIT = 30.0  # seconds for what must come about, on a busy machine
 TAPE, OTHER = "example.com/tape", "example.com/other"
 
 
-def device(device_id: str, *nodes: int, health: str = "Healthy") -> Listed:
+def device(device_id: str, *nodes: int, health: str = "Healthy") -> ListedDevice:
     """Without nodes it has no topology at all."""
-    return Listed(device_id, health, nodes or None)
+    return ListedDevice(device_id, health, nodes or None)
 
 
-def encoded(devices: Sequence[Listed]) -> DeviceList:
+def encoded(devices: Sequence[ListedDevice]) -> DeviceList:
     """As it goes over the wire, whatever it says: nothing is checked."""
     message = pb.ListAndWatchResponse(devices=[_message(each) for each in devices])
     return DeviceList(len(devices), message.SerializeToString())
 
 
-def _message(each: Listed) -> pb.Device:
+def _message(each: ListedDevice) -> pb.Device:
     nodes = None if each.nodes is None else pb.TopologyInfo(nodes=[pb.NUMANode(ID=node) for node in each.nodes])
     return pb.Device(ID=each.id, health=each.health, topology=nodes)
 
@@ -79,7 +79,7 @@ class Clock:
 def quick(**settings: object) -> KubeletSettings:
     """The settings given, little time for what fails, and much for what must come about on a busy machine."""
     timing = Timing(dial=0.5, look=0.02, retry=0.02, most_retry=0.1)
-    return KubeletSettings(**{"timing": timing, "patience": LIMIT, **settings})  # type: ignore[arg-type]
+    return KubeletSettings(**{"timing": timing, "timeout": LIMIT, **settings})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,19 +103,19 @@ class Hold:
 class Scripted:
     """A plugin that lists `devices` and remembers its `calls`; `wish` is what it prefers, else the last ones."""
 
-    def __init__(self, *devices: str | Listed, resource: str = TAPE, options: Options | None = None) -> None:
+    def __init__(self, *devices: str | ListedDevice, resource: str = TAPE, options: Options | None = None) -> None:
         self.resource = resource
         self.told = options or Options()
         self.calls: list[Seen] = []
         self.errors: dict[str, str] = {}  # by method: the refusal's text
         self.wish: list[str] | None = None
         self.answer: Callable[[Sequence[str]], list[Allocation]] = self._names
-        self.streams = Newest(0)
+        self.streams = Latest(0)
         self._holds: dict[str, Hold] = {}
-        self._lists: Newest[DeviceList | PeerRefused | None] = Newest(None)
+        self._lists: Latest[DeviceList | PeerRefused | None] = Latest(None)
         self.send(*devices)
 
-    def send(self, *devices: str | Listed) -> None:
+    def send(self, *devices: str | ListedDevice) -> None:
         self._lists.publish(encoded([device(each) if isinstance(each, str) else each for each in devices]))
 
     def end(self, error: str = "") -> None:
@@ -206,14 +206,14 @@ async def register(kubelet: Kubelet, request: RegisterRequest, timeout: float | 
 class Announcing:
     """Says who a plugin is and remembers what it was told; `told` has every notification."""
 
-    def __init__(self, announcement: Announcement) -> None:
+    def __init__(self, announcement: PluginInfo) -> None:
         self.announcement = announcement
         self.told: asyncio.Queue[tuple[bool, str]] = asyncio.Queue()
         self.error = ""
         self.slow: asyncio.Event | None = None
         self.asked = 0
 
-    async def announce(self) -> Announcement:
+    async def announce(self) -> PluginInfo:
         self.asked += 1
         if self.slow is not None:
             await self.slow.wait()
@@ -232,8 +232,8 @@ async def found(
     """Served in plugins_registry, where a kubelet finds it by itself."""
     path = kubelet.paths.plugins_registry / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    announcing = announcing or Announcing(Announcement(plugin.resource))
-    async with registration.serve_announced(plugin, announcing, path) as served:
+    announcing = announcing or Announcing(PluginInfo(plugin.resource))
+    async with registration.serve_watched(plugin, announcing, path) as served:
         yield served.path
 
 
@@ -260,12 +260,12 @@ async def refused(kubelet: Kubelet, pod: PodSpec) -> PodRefused:
     return told.value
 
 
-async def heard(kubelet: Kubelet, kind: str, about: str | None = None) -> list[State]:
+async def heard(kubelet: Kubelet, kind: str, about: str | None = None) -> list[StateChange]:
     """Waits for a state of this kind; returns everything that was told up to it."""
-    found: list[State] = []
+    found: list[StateChange] = []
     async with asyncio.timeout(LIMIT), aclosing(kubelet.events()) as events:
         async for event in events:
-            if isinstance(event, State):
+            if isinstance(event, StateChange):
                 found.append(event)
                 if event.kind == kind and about in (None, event.about):
                     return found
@@ -290,6 +290,6 @@ async def said(kubelet: Kubelet, fact: str) -> Finding:
     raise AssertionError(f"{fact} was not found")
 
 
-async def states(kubelet: Kubelet, kind: str) -> list[State]:
+async def states(kubelet: Kubelet, kind: str) -> list[StateChange]:
     """Every state of one kind, of a kubelet that was left."""
-    return [event async for event in kubelet.events() if isinstance(event, State) and event.kind == kind]
+    return [event async for event in kubelet.events() if isinstance(event, StateChange) and event.kind == kind]

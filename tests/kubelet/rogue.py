@@ -11,7 +11,7 @@ from plugwright.protocol import registration, transport
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.registration import RegisterRequest
 from plugwright.protocol.transport import Bound, Method, Streaming, Unary
-from plugwright.system.concurrency import Newest
+from plugwright.system.concurrency import Latest
 
 __all__ = ["TAPE", "Hanging", "Rogue", "always", "granting", "listing", "options", "register", "registered"]
 
@@ -70,7 +70,7 @@ class Rogue:
     """A good plugin until its `answers` or `lists` are replaced; a method without an answer is not there at all."""
 
     def __init__(self, *ids: str) -> None:
-        self.lists = Newest(listing(*ids or ("st0", "st1")))
+        self.lists = Latest(listing(*ids or ("st0", "st1")))
         self.answers = {
             "GetDevicePluginOptions": options(),
             "GetPreferredAllocation": always(pb.PreferredAllocationResponse()),

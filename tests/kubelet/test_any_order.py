@@ -18,8 +18,8 @@ from tests.kubelet.rogue import Hanging, Rogue, allocate, always, registered
 
 from plugwright.errors import PeerRefused, PodRefused
 from plugwright.kubelet import Kubelet, KubeletSettings, Pod
-from plugwright.kubelet.devicemanager.devices import Count
-from plugwright.kubelet.events import State
+from plugwright.kubelet.devicemanager.devices import DeviceCount
+from plugwright.kubelet.events import StateChange
 from plugwright.protocol import checkpoint
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.testing import pod_requesting
@@ -46,8 +46,8 @@ class Served:
     remembered: bool = True  # by the checkpoint
 
     @property
-    def count(self) -> Count:
-        return Count(len(self.healthy) + len(self.unhealthy), len(self.healthy))
+    def count(self) -> DeviceCount:
+        return DeviceCount(len(self.healthy) + len(self.unhealthy), len(self.healthy))
 
     def stop(self) -> None:
         self.rogue, self.healthy, self.unhealthy = None, frozenset(), self.healthy | self.unhealthy
@@ -96,7 +96,7 @@ class AnyOrder(RuleBasedStateMachine):
         async with aclosing(self.kubelet.events(new=True)) as events:
             await cause()
             async for event in events:
-                if isinstance(event, State) and (event.kind, event.about) == (kind, resource):
+                if isinstance(event, StateChange) and (event.kind, event.about) == (kind, resource):
                     return
 
     @rule(resource=resources, devices=lists)

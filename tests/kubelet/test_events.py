@@ -8,7 +8,7 @@ from tests.kubelet.actors import TAPE, Scripted, plugged, quick, refused
 
 from plugwright.errors import PeerGone
 from plugwright.kubelet import Kubelet
-from plugwright.kubelet.events import Call, Event, State, Trace
+from plugwright.kubelet.events import Call, Event, StateChange, Trace
 from plugwright.model import Options
 from plugwright.testing import pod_requesting
 
@@ -19,20 +19,20 @@ async def heard(trace: Trace) -> list[Event]:
 
 async def test_a_follower_hears_what_happened_before_and_after_it_came() -> None:
     trace = Trace()
-    trace.add(State("before", "it"))
+    trace.add(StateChange("before", "it"))
     follower = asyncio.create_task(heard(trace))
     await asyncio.sleep(0)
-    trace.add(State("after", "it"))
+    trace.add(StateChange("after", "it"))
     trace.close()
-    trace.add(State("last", "it"))  # its last words are heard too
-    assert [event.kind for event in await follower if isinstance(event, State)] == ["before", "after", "last"]
+    trace.add(StateChange("last", "it"))  # its last words are heard too
+    assert [event.kind for event in await follower if isinstance(event, StateChange)] == ["before", "after", "last"]
 
 
 async def test_the_events_end_with_the_kubelet(root: Path) -> None:
     async with Kubelet(root) as kubelet:
         events = kubelet.events()
         first = await anext(events)
-    assert isinstance(first, State)
+    assert isinstance(first, StateChange)
     assert (first.kind, first.about) == ("started", "kubelet 1.36")
     assert [event async for event in events] == []
 
@@ -69,7 +69,7 @@ async def test_states_tell_what_became_of_plugins_and_pods(root: Path) -> None:
             await refused(kubelet, pod_requesting({TAPE: 1}, name="bad"))
             await kubelet.remove(pod)
         await kubelet.allocatable(TAPE, 0)
-    told = [(event.kind, event.about) async for event in kubelet.events() if isinstance(event, State)]
+    told = [(event.kind, event.about) async for event in kubelet.events() if isinstance(event, StateChange)]
     assert told == [
         ("started", "kubelet 1.36"),
         ("registered", TAPE),
@@ -92,7 +92,7 @@ async def test_the_trace_goes_on_over_a_restart(node: Kubelet) -> None:
 
 async def test_who_comes_late_may_hear_only_what_is_new() -> None:
     trace = Trace()
-    trace.add(State("before", "it"))
+    trace.add(StateChange("before", "it"))
     events = trace.follow(new=True)
     trace.add(Call("Allocate", TAPE))
     trace.close()

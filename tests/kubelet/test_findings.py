@@ -11,14 +11,14 @@ from plugwright.errors import KubeletFindings, PeerRefused
 from plugwright.kubelet import ContainerSpec, Kubelet, PodSpec
 from plugwright.model import Allocation, Options
 from plugwright.protocol import device_plugin, pod_resources
-from plugwright.protocol.messages import Listed
+from plugwright.protocol.messages import ListedDevice
 from plugwright.protocol.registration import RegisterRequest
 from plugwright.testing import pod_requesting
 
 Trouble = Callable[[Kubelet], Awaitable[object]]
 
 
-async def listing(kubelet: Kubelet, *devices: Listed) -> None:
+async def listing(kubelet: Kubelet, *devices: ListedDevice) -> None:
     async with plugged(kubelet, Scripted(*devices)):
         await kubelet.capacity(TAPE)
 
@@ -104,7 +104,7 @@ async def a_resource_of_nobody(kubelet: Kubelet) -> None:
 
 
 async def a_topology_without_nodes(kubelet: Kubelet) -> None:
-    async with plugged(kubelet, Scripted(Listed("a", "Healthy", ()))):
+    async with plugged(kubelet, Scripted(ListedDevice("a", "Healthy", ()))):
         await kubelet.allocatable(TAPE, 1)
         async with pod_resources.connect(kubelet.paths.pod_resources_socket) as client:
             assert await client.allocatable() == []

@@ -13,7 +13,7 @@ from tests.kubelet.rogue import TAPE, Rogue, allocate, always, options, register
 
 from plugwright.errors import PodRefused
 from plugwright.kubelet import Kubelet, Pod
-from plugwright.kubelet.events import State
+from plugwright.kubelet.events import StateChange
 from plugwright.model import natural_order
 from plugwright.protocol import checkpoint
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
@@ -40,7 +40,7 @@ class Scene:
         async with aclosing(self.kubelet.events(new=True)) as events:
             self.rogue.lists.publish(message)
             async for event in events:
-                if isinstance(event, State) and (event.kind, event.about) == ("list", TAPE):
+                if isinstance(event, StateChange) and (event.kind, event.about) == ("list", TAPE):
                     return
 
     async def clear(self) -> None:

@@ -34,7 +34,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def node_settings(request: pytest.FixtureRequest) -> KubeletSettings:
-    return KubeletSettings(numa=2, patience=60, **getattr(request, "param", {}))
+    return KubeletSettings(numa=2, timeout=60, **getattr(request, "param", {}))
 
 
 @pytest.fixture

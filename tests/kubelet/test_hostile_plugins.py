@@ -23,7 +23,7 @@ MALFORMED = "rpc error: code = Internal desc = grpc: failed to unmarshal the rec
 
 @pytest.fixture
 async def node(root: Path) -> AsyncIterator[Kubelet]:
-    async with Kubelet(root, KubeletSettings(timing=Timing(dial=0.2), patience=60)) as kubelet:
+    async with Kubelet(root, KubeletSettings(timing=Timing(dial=0.2), timeout=60)) as kubelet:
         yield kubelet
 
 

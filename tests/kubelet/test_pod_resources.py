@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 
 from plugwright.errors import PeerGone, PeerRefused
 from plugwright.kubelet.metrics import Metrics, Name
-from plugwright.kubelet.pod_resources import ContainerView, PodResources, PodView, TokenBucket, serving
+from plugwright.kubelet.pod_resources import ContainerView, PodResourcesService, PodView, TokenBucket, serving
 from plugwright.kubelet.pods import ContainerKind
 from plugwright.kubelet.versions import profile
 from plugwright.protocol import pod_resources
 from plugwright.protocol.pod_resources import (
     AllocatableDevice,
-    ContainerHoldings,
-    DeviceHolding,
-    PodHoldings,
+    ContainerDevices,
+    ContainerResources,
+    PodResources,
     PodResourcesClient,
 )
 
 TAPE = "example.com/tape"
-FIRST, SECOND = DeviceHolding(TAPE, "st0", 0), DeviceHolding(TAPE, "st0", 1)
-BARE = DeviceHolding(TAPE, "st1")
+FIRST, SECOND = ContainerDevices(TAPE, "st0", 0), ContainerDevices(TAPE, "st0", 1)
+BARE = ContainerDevices(TAPE, "st1")
 BUSY = PodView(
     "busy",
     "work",
@@ -38,11 +38,11 @@ BUSY = PodView(
 )
 IDLE = PodView("idle", "work", (ContainerView("main"),))
 ENDED = PodView("ended", "home", (ContainerView("main"),))
-SHOWN_BUSY = PodHoldings(
-    "busy", "work", (ContainerHoldings("beside", (BARE,)), ContainerHoldings("main", (FIRST, SECOND)))
+SHOWN_BUSY = PodResources(
+    "busy", "work", (ContainerResources("beside", (BARE,)), ContainerResources("main", (FIRST, SECOND)))
 )
-SHOWN_IDLE = PodHoldings("idle", "work", (ContainerHoldings("main"),))
-SHOWN_ENDED = PodHoldings("ended", "home", (ContainerHoldings("main"),))
+SHOWN_IDLE = PodResources("idle", "work", (ContainerResources("main"),))
+SHOWN_ENDED = PodResources("ended", "home", (ContainerResources("main"),))
 
 
 class Manager:
@@ -74,7 +74,7 @@ class Kubelet:
     def __init__(self, root: Path, *devices: AllocatableDevice, version: str = "1.36") -> None:
         self.now = 1000.0
         self.manager, self.metrics = Manager(*devices), Metrics()
-        self.service = PodResources(self.manager, profile(version), self.metrics, lambda: self.now)
+        self.service = PodResourcesService(self.manager, profile(version), self.metrics, lambda: self.now)
         self.socket = root / "pod-resources" / "kubelet.sock"
         self._stack = AsyncExitStack()
 
@@ -115,8 +115,8 @@ async def test_sidecars_come_before_the_others_and_init_containers_never(root: P
 async def test_a_device_on_two_nodes_is_told_twice_and_one_on_none_without_topology(root: Path) -> None:  # 6.7, 6.8
     async with Kubelet(root) as client:
         beside, main = (await client.pods())[0].containers
-        assert main.devices == (DeviceHolding(TAPE, "st0", 0), DeviceHolding(TAPE, "st0", 1))
-        assert beside.devices == (DeviceHolding(TAPE, "st1", None),)
+        assert main.devices == (ContainerDevices(TAPE, "st0", 0), ContainerDevices(TAPE, "st0", 1))
+        assert beside.devices == (ContainerDevices(TAPE, "st1", None),)
 
 
 async def test_healthy_devices_are_allocatable_but_an_empty_topology_hides_one(root: Path) -> None:  # 6.10, 6.11
@@ -162,7 +162,9 @@ async def test_v1alpha1_tells_all_pods_their_app_containers_and_no_nodes(root: P
     async with kubelet as client:
         ended, busy, idle = await client.alpha_pods()
         assert (ended, idle) == (SHOWN_ENDED, SHOWN_IDLE)
-        assert busy.containers == (ContainerHoldings("main", (DeviceHolding(TAPE, "st0"), DeviceHolding(TAPE, "st0"))),)
+        assert busy.containers == (
+            ContainerResources("main", (ContainerDevices(TAPE, "st0"), ContainerDevices(TAPE, "st0"))),
+        )
         assert kubelet.manager.collections == 1
 
 

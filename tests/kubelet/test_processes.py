@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from plugwright.kubelet import ContainerKind, ContainerSpec, Pod, PodSpec, sandbox
-from plugwright.kubelet.events import State
-from plugwright.kubelet.pod_table import Granted
+from plugwright.kubelet.events import StateChange
+from plugwright.kubelet.pod_table import RunContainerOptions
 from plugwright.kubelet.processes import Output, expanded, run
-from plugwright.protocol.messages import AnsweredMount, AnsweredNode
+from plugwright.protocol.messages import DeviceSpec, MountSpec
 
 LIMIT = 20.0  # seconds; only a test that fails waits for so long
-NOTHING = Granted(env={}, mounts=(), nodes=(), annotations={}, cdi=())
+NOTHING = RunContainerOptions(env={}, mounts=(), nodes=(), annotations={}, cdi=())
 NOBODY = 65534
 
 
@@ -27,10 +27,10 @@ class Heard:
     """What the runtime told so far."""
 
     def __init__(self) -> None:
-        self.all: list[State | Output] = []
+        self.all: list[StateChange | Output] = []
         self._news = asyncio.Event()
 
-    def __call__(self, event: State | Output) -> None:
+    def __call__(self, event: StateChange | Output) -> None:
         self.all.append(event)
         self._news.set()
 
@@ -39,7 +39,7 @@ class Heard:
         return [event.text for event in self.all if isinstance(event, Output)]
 
     def states(self, kind: str) -> list[str]:
-        return [event.text for event in self.all if isinstance(event, State) and event.kind == kind]
+        return [event.text for event in self.all if isinstance(event, StateChange) and event.kind == kind]
 
     async def line(self, number: int = 0) -> str:
         async with asyncio.timeout(LIMIT):
@@ -53,7 +53,7 @@ def shell(name: str, script: str, kind: ContainerKind = ContainerKind.MAIN) -> C
     return ContainerSpec(name, kind=kind, command=("sh", "-c", script))
 
 
-def started(*containers: ContainerSpec, granted: Granted = NOTHING) -> Pod:
+def started(*containers: ContainerSpec, granted: RunContainerOptions = NOTHING) -> Pod:
     """A pod whose containers the kubelet has started."""
     pod = Pod(PodSpec("pod", containers))
     for container in pod.containers.values():
@@ -83,7 +83,7 @@ async def running(pod: Pod, grace: float = LIMIT) -> AsyncIterator[Heard]:
 
 async def test_the_command_finds_the_granted_environment_and_little_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "of the author's own shell")
-    granted = Granted({"TAPES": "st0"}, (), (), {}, ())
+    granted = RunContainerOptions({"TAPES": "st0"}, (), (), {}, ())
     pod = started(ContainerSpec("main", command=("sh", "-c", "echo $0; env", "got $(TAPES)")), granted=granted)
     codes, heard = await ended(pod)
     names = {line.partition("=")[0] for line in heard.lines[1:]}
@@ -148,7 +148,7 @@ async def test_a_program_that_is_not_there_is_said() -> None:
 
 
 async def test_an_answer_that_no_process_can_have_is_said() -> None:
-    codes, heard = await ended(started(shell("main", "echo"), granted=Granted({"A": "\0"}, (), (), {}, ())))
+    codes, heard = await ended(started(shell("main", "echo"), granted=RunContainerOptions({"A": "\0"}, (), (), {}, ())))
     assert codes == {"main": 127}
     assert heard.states("ended") == ["cannot be started: embedded null byte"]
 
@@ -201,13 +201,13 @@ async def test_one_that_left_the_group_does_not_keep_us_waiting(tmp_path: Path) 
 
 async def test_mounts_and_device_nodes_are_where_the_plugin_wants_them(tmp_path: Path) -> None:
     (tmp_path / "facts").write_text("a tape drive")
-    granted = Granted(
+    granted = RunContainerOptions(
         env={},
         mounts=(
-            AnsweredMount(str(tmp_path / "facts"), "/run/plugwright-test/deep/facts", True),
-            AnsweredMount(str(tmp_path), "/plugwright-test", False),
+            MountSpec(str(tmp_path / "facts"), "/run/plugwright-test/deep/facts", True),
+            MountSpec(str(tmp_path), "/plugwright-test", False),
         ),
-        nodes=(AnsweredNode("/dev/zero", "/dev/plugwright-test", "rw"),),
+        nodes=(DeviceSpec("/dev/zero", "/dev/plugwright-test", "rw"),),
         annotations={},
         cdi=("example.com/tape=st0",),
     )
@@ -225,8 +225,8 @@ async def test_mounts_and_device_nodes_are_where_the_plugin_wants_them(tmp_path:
 
 
 async def test_what_cannot_be_put_in_its_place_is_said_and_the_command_runs(tmp_path: Path) -> None:
-    mounts = (AnsweredMount("/no/such/file", "/x", False), AnsweredMount(str(tmp_path), "relative", False))
-    codes, heard = await ended(started(shell("main", "echo here"), granted=Granted({}, mounts, (), {}, ())))
+    mounts = (MountSpec("/no/such/file", "/x", False), MountSpec(str(tmp_path), "relative", False))
+    codes, heard = await ended(started(shell("main", "echo here"), granted=RunContainerOptions({}, mounts, (), {}, ())))
     skip_without_namespaces(heard.states("limited"))
     assert codes == {"main": 0}
     assert heard.lines == ["here"]

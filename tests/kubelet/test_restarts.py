@@ -6,7 +6,7 @@ import pytest
 from tests.kubelet.actors import OTHER, TAPE, Clock, Scripted, given, heard, plugged, quick, records, refused, written
 
 from plugwright.kubelet import Kubelet, Phase, Pod, PodSpec
-from plugwright.kubelet.devicemanager.devices import Count
+from plugwright.kubelet.devicemanager.devices import DeviceCount
 from plugwright.protocol import pod_resources
 from plugwright.testing import pod_requesting
 
@@ -25,7 +25,7 @@ async def holding(kubelet: Kubelet, *devices: str, count: int = 1) -> Pod:
 async def test_until_its_plugin_is_back_a_resource_has_no_devices(node: Kubelet) -> None:  # 1.20, 1.21
     await holding(node, "a", "b")
     await node.restart()
-    assert node.node() == {TAPE: Count(0, 0)}
+    assert node.node() == {TAPE: DeviceCount(0, 0)}
     told = await refused(node, pod_requesting({TAPE: 1}))
     assert NONE_HEALTHY in told.message
     async with plugged(node, Scripted("a", "b")):
@@ -48,13 +48,13 @@ async def test_a_plugin_that_does_not_come_back_has_five_minutes_again(
     clock.advance(299)
     await node.restart()
     clock.advance(299)
-    assert node.node() == {TAPE: Count(0, 0)}
+    assert node.node() == {TAPE: DeviceCount(0, 0)}
     assert TAPE in (written(node).registered or {})
     clock.advance(2)
     node.node()
     await heard(node, "removed", TAPE)
     assert written(node).registered == {}
-    assert node.node() == {TAPE: Count(0, 0)}
+    assert node.node() == {TAPE: DeviceCount(0, 0)}
 
 
 async def test_without_a_checkpoint_it_starts_empty(node: Kubelet) -> None:  # 1.24
@@ -111,7 +111,7 @@ async def test_many_pods_keep_what_they_hold_though_the_node_says_zero(node: Kub
     await node.allocatable(TAPE, 0)
     await node.restart()
     assert [pod.phase for pod in pods] == [Phase.RUNNING] * 3
-    assert node.node() == {TAPE: Count(0, 0)}
+    assert node.node() == {TAPE: DeviceCount(0, 0)}
 
 
 async def test_a_container_that_does_not_run_is_refused_without_its_plugin(node: Kubelet) -> None:  # 3.16, 3.69
@@ -207,7 +207,7 @@ async def test_with_a_lost_checkpoint_a_pod_is_admitted_without_devices(node: Ku
 async def test_with_a_lost_checkpoint_what_the_node_lists_decides(node: Kubelet, clock: Clock) -> None:  # 3.73
     pod = await holding(node, "a")
     clock.advance(301)
-    assert node.node() == {TAPE: Count(0, 0)}
+    assert node.node() == {TAPE: DeviceCount(0, 0)}
     await node.stop()
     node.paths.checkpoint.unlink()
     await node.start()
@@ -221,7 +221,7 @@ async def test_a_removed_resource_stays_in_the_nodes_status(node: Kubelet, clock
     clock.advance(301)
     node.node()
     await node.restart()
-    assert node.node() == {TAPE: Count(0, 0)}
+    assert node.node() == {TAPE: DeviceCount(0, 0)}
     assert (await refused(node, pod_requesting({TAPE: 1}))).reason == f"OutOf{TAPE}"
 
 

@@ -11,15 +11,15 @@ from tests.kubelet.actors import OTHER, TAPE, Scripted, plugged, quick
 from plugwright.kubelet import ContainerSpec, Kubelet, PodSpec
 from plugwright.kubelet.pod_table import merge
 from plugwright.model import Allocation, DeviceNode, Mount
-from plugwright.protocol.messages import Answer, AnsweredMount, AnsweredNode
+from plugwright.protocol.messages import AllocateResponse, DeviceSpec, MountSpec
 from plugwright.testing import pod_requesting
 
 TEXTS = st.dictionaries(st.sampled_from("ABC"), st.sampled_from("xyz"))
 
 
-def answer(env: Mapping[str, str] | None = None, **more: object) -> Answer:
+def answer(env: Mapping[str, str] | None = None, **more: object) -> AllocateResponse:
     nothing: dict[str, object] = {"mounts": (), "nodes": (), "annotations": {}, "cdi": ()}
-    return Answer(env=env or {}, **{**nothing, **more})  # type: ignore[arg-type]
+    return AllocateResponse(env=env or {}, **{**nothing, **more})  # type: ignore[arg-type]
 
 
 def test_nothing_is_merged_from_no_answer() -> None:  # 3.54
@@ -51,23 +51,21 @@ def test_of_different_texts_the_first_is_kept_and_the_other_said() -> None:  # 3
 
 
 def test_of_a_device_node_only_the_hosts_path_is_compared() -> None:  # 3.54
-    kept = AnsweredNode("/dev/st0", "/dev/tape", "r")
-    granted, conflicts = merge(
-        [answer(nodes=(kept,)), answer(nodes=(AnsweredNode("/dev/st0", "/dev/tape", "rw"),))], {}
-    )
+    kept = DeviceSpec("/dev/st0", "/dev/tape", "r")
+    granted, conflicts = merge([answer(nodes=(kept,)), answer(nodes=(DeviceSpec("/dev/st0", "/dev/tape", "rw"),))], {})
     assert granted.nodes == (kept,)
     assert conflicts == []
-    granted, conflicts = merge([answer(nodes=(kept,)), answer(nodes=(AnsweredNode("/dev/st1", "/dev/tape", "r"),))], {})
+    granted, conflicts = merge([answer(nodes=(kept,)), answer(nodes=(DeviceSpec("/dev/st1", "/dev/tape", "r"),))], {})
     assert granted.nodes == (kept,)
     assert [each.what for each in conflicts] == ["device node"]
 
 
 def test_of_a_mount_only_the_hosts_path_is_compared() -> None:  # 3.54
-    kept = AnsweredMount("/lib/a", "/lib", read_only=True)
-    granted, conflicts = merge([answer(mounts=(kept, AnsweredMount("/lib/a", "/lib", read_only=False)))], {})
+    kept = MountSpec("/lib/a", "/lib", read_only=True)
+    granted, conflicts = merge([answer(mounts=(kept, MountSpec("/lib/a", "/lib", read_only=False)))], {})
     assert granted.mounts == (kept,)
     assert conflicts == []
-    granted, conflicts = merge([answer(mounts=(kept,)), answer(mounts=(AnsweredMount("/lib/b", "/lib", True),))], {})
+    granted, conflicts = merge([answer(mounts=(kept,)), answer(mounts=(MountSpec("/lib/b", "/lib", True),))], {})
     assert granted.mounts == (kept,)
     assert [(each.what, each.key) for each in conflicts] == [("mount", "/lib")]
 
@@ -113,8 +111,8 @@ async def test_a_container_is_started_with_all_that_the_plugin_answered(node: Ku
         pod = await node.admit(PodSpec("pod", (ContainerSpec("main", {TAPE: "1"}, env={"OWN": "1"}),)))
     granted = pod.container("main")
     assert granted.env == {"MODE": "fast", "OWN": "1"}
-    assert granted.mounts == (AnsweredMount("/opt/lib", "/lib/x", read_only=True),)
-    assert granted.nodes == (AnsweredNode("/dev/st0", "/dev/tape", "rm"),)
+    assert granted.mounts == (MountSpec("/opt/lib", "/lib/x", read_only=True),)
+    assert granted.nodes == (DeviceSpec("/dev/st0", "/dev/tape", "rm"),)
     assert granted.annotations == {"note": "here"}
     assert granted.cdi == ("vendor.com/class=one",)
 

@@ -9,7 +9,7 @@ from tests.kubernetes.waiting import until
 from plugwright.protocol import checkpoint, pod_resources
 from plugwright.protocol.checkpoint import Checkpoint
 from plugwright.protocol.paths import KubeletPaths
-from plugwright.protocol.pod_resources import Holding
+from plugwright.protocol.pod_resources import HeldDevice
 
 __all__ = ["Node"]
 
@@ -38,7 +38,7 @@ class Node:
     def checkpoint(self) -> Checkpoint:
         return checkpoint.decode(self._paths.checkpoint.read_bytes())
 
-    async def holdings(self) -> list[Holding]:
+    async def holdings(self) -> list[HeldDevice]:
         async with pod_resources.connect(self._paths.pod_resources_socket) as kubelet:
             return await kubelet.holdings(timeout=5)
 

@@ -12,7 +12,7 @@ from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.enclosure import Process
 from tests.kubernetes.waiting import until
 
-from plugwright.sdk.status import DaemonReport, ResourceReport
+from plugwright.sdk.status import DaemonStatus, ResourceStatus
 
 __all__ = ["Daemon", "Plugins"]
 
@@ -38,8 +38,8 @@ class Daemon:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def status(self, resource: str) -> ResourceReport:
-        report: DaemonReport = json.loads(self.ask("status", "--output=json"))
+    def status(self, resource: str) -> ResourceStatus:
+        report: DaemonStatus = json.loads(self.ask("status", "--output=json"))
         return next(each for each in report["resources"] if each["name"] == resource)
 
     def logged(self, message: str, **facts: object) -> list[dict[str, Any]]:

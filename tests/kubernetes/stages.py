@@ -25,7 +25,7 @@ from plugwright.kubelet.root_dir import is_served
 from plugwright.protocol import checkpoint, messages, pod_resources
 from plugwright.protocol.checkpoint import Checkpoint
 from plugwright.protocol.paths import KubeletPaths
-from plugwright.protocol.pod_resources import AllocatableDevice, PodHoldings
+from plugwright.protocol.pod_resources import AllocatableDevice, PodResources
 
 __all__ = ["EmulatedStage", "Held", "Outcome", "RealStage", "Stage", "manifest"]
 
@@ -119,14 +119,14 @@ def registered(written: Checkpoint, resource: str) -> list[str] | None:
     return sorted((written.registered or {})[resource] or ()) if resource in (written.registered or {}) else None
 
 
-async def listed(paths: KubeletPaths, *pods: str) -> list[PodHoldings]:
+async def listed(paths: KubeletPaths, *pods: str) -> list[PodResources]:
     """What List says of these pods."""
     async with pod_resources.connect(paths.pod_resources_socket) as kubelet:
         found = [pod for pod in await kubelet.pods(timeout=5) if pod.name in pods]
         return sorted(map(_in_order, found), key=lambda pod: pod.name)
 
 
-def _in_order(pod: PodHoldings) -> PodHoldings:
+def _in_order(pod: PodResources) -> PodResources:
     sorted_ = (replace(each, devices=tuple(sorted(each.devices, key=str))) for each in pod.containers)
     return replace(pod, containers=tuple(sorted_))
 

@@ -22,7 +22,7 @@ from plugwright.kubelet import Kubelet, PodSpec
 from plugwright.kubelet import pods as emulated_pods
 from plugwright.model import Device, Options
 from plugwright.protocol import pod_resources, registration
-from plugwright.protocol.registration import Announcement, RegisterRequest
+from plugwright.protocol.registration import PluginInfo, RegisterRequest
 
 
 @pytest.mark.essential
@@ -199,14 +199,14 @@ async def test_a_socket_that_is_found(both: Both) -> None:
         told: list[object] = []
         plugin = Scripted("compare/found", devices(2))
         for announcement in (
-            Announcement("compare/found", kind="OtherPlugin"),
-            Announcement("compare/found", versions=("v1alpha1", "v2")),
-            Announcement("no-slash"),
-            Announcement("compare/found"),
+            PluginInfo("compare/found", kind="OtherPlugin"),
+            PluginInfo("compare/found", versions=("v1alpha1", "v2")),
+            PluginInfo("no-slash"),
+            PluginInfo("compare/found"),
         ):
             notified: asyncio.Queue[tuple[bool, str]] = asyncio.Queue()
             path = stage.paths.plugins_registry / "found.sock"
-            async with registration.serve_announced(plugin, _Announcing(announcement, notified), path):
+            async with registration.serve_watched(plugin, _Announcing(announcement, notified), path):
                 registered, error = await asyncio.wait_for(notified.get(), 20)
                 told.append((registered, error.partition(" at socket ")[0]))
                 if registered:
@@ -218,10 +218,10 @@ async def test_a_socket_that_is_found(both: Both) -> None:
 
 
 class _Announcing:
-    def __init__(self, announcement: Announcement, notified: "asyncio.Queue[tuple[bool, str]]") -> None:
+    def __init__(self, announcement: PluginInfo, notified: "asyncio.Queue[tuple[bool, str]]") -> None:
         self._announcement, self._notified = announcement, notified
 
-    async def announce(self) -> Announcement:
+    async def announce(self) -> PluginInfo:
         return self._announcement
 
     async def notify(self, registered: bool, error: str) -> None:

@@ -5,7 +5,7 @@ from tests.kubernetes.node import Node
 from tests.kubernetes.pods import Pods
 from tests.kubernetes.serving import Plugins
 
-from plugwright.protocol.pod_resources import Holding
+from plugwright.protocol.pod_resources import HeldDevice
 
 
 @pytest.mark.essential
@@ -36,7 +36,7 @@ async def test_checkpoint_and_pod_resources_name_the_holders(plugins: Plugins, n
         assert entries[uid].container == "main"
         assert {numa: sorted(ids or ()) for numa, ids in (entries[uid].devices or {}).items()} == {0: devices}
         assert b"MOCK_VISIBLE_DEVICES" in (entries[uid].answer or b"")
-        expected = [Holding("mock/held", device, "default", pod.name, "main") for device in devices]
+        expected = [HeldDevice("mock/held", device, "default", pod.name, "main") for device in devices]
         assert [holding for holding in listed if holding.pod == pod.name] == expected
     assert len((written.registered or {})["mock/held"] or ()) == 4
     assert len((written.registered or {})["mock/other"] or ()) == 1

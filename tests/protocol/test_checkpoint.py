@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from plugwright.errors import CheckpointCorrupt
 from plugwright.protocol import checkpoint
-from plugwright.protocol.checkpoint import Checkpoint, Entry
+from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 INDEX = json.loads((VECTORS / "index.json").read_bytes())
@@ -81,7 +81,7 @@ texts = st.text(max_size=12)
 lists = st.none() | st.lists(texts, max_size=4).map(tuple)
 nodes = st.integers(-(2**63), 2**63 - 1)
 entries = st.builds(
-    Entry,
+    PodDevicesEntry,
     pod_uid=texts,
     container=texts,
     resource=texts,
@@ -197,7 +197,7 @@ def test_null_and_empty_are_told_apart() -> None:
 
 def test_an_entry_is_read_whole() -> None:
     found = checkpoint.decode(written("13-alloc-env"))
-    entry = Entry(
+    entry = PodDevicesEntry(
         pod_uid="0f2a8f5e-0c9c-4a5b-9b57-0d4f2f6f6a09",
         container="main",
         resource="example.com/gpu",
@@ -214,7 +214,7 @@ def test_of_duplicates_the_last_wins_whatever_its_case() -> None:
 
 
 def test_an_entry_without_members_has_empty_texts_and_no_devices() -> None:
-    nothing = Entry(pod_uid="", container="", resource="", devices=None, answer=None)
+    nothing = PodDevicesEntry(pod_uid="", container="", resource="", devices=None, answer=None)
     meaning = Checkpoint(entries=(nothing, nothing, nothing), registered={})
     content = '{"PodDeviceEntries":[{},null,{"PodUID":null,"ContainerName":null,"ResourceName":null}]}'
     assert checkpoint.decode(signed(content, meaning)) == meaning
@@ -226,7 +226,7 @@ def test_a_null_among_devices_is_an_empty_text() -> None:
 
 
 def test_line_breaks_in_base64_do_no_harm() -> None:
-    entry = Entry(pod_uid="", container="", resource="", devices=None, answer=b"\x00\xff")
+    entry = PodDevicesEntry(pod_uid="", container="", resource="", devices=None, answer=b"\x00\xff")
     meaning = Checkpoint(entries=(entry,), registered={})
     assert checkpoint.decode(signed('{"PodDeviceEntries":[{"AllocResp":"AP\\r\\n8="}]}', meaning)) == meaning
 
@@ -250,8 +250,8 @@ def test_held_joins_the_containers_of_one_resource() -> None:
 
 
 def test_held_is_sorted_and_a_negative_node_is_none() -> None:
-    entry = Entry("pod", "main", "r", {10: ("b",), -1: ("c", "a"), 2: ("b",), -7: ("b",), 3: None}, None)
-    unset = Entry("pod", "init", "r", None, None)
+    entry = PodDevicesEntry("pod", "main", "r", {10: ("b",), -1: ("c", "a"), 2: ("b",), -7: ("b",), 3: None}, None)
+    unset = PodDevicesEntry("pod", "init", "r", None, None)
     found = checkpoint.held(Checkpoint(entries=(entry, unset), registered=None), "r")
     assert list(found.items()) == [("a", ()), ("b", (2, 10)), ("c", ())]
 

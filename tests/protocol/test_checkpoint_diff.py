@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugwright.protocol import checkpoint
-from plugwright.protocol.checkpoint import Checkpoint, Entry, Reading
+from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry, Reading
 from plugwright.protocol.checkpoint_diff import Owner, differences, explain, holdings
 
 names = st.sampled_from(["", "a", "b", "c"])
 lists = st.lists(st.sampled_from(["g0", "g1", "g2"]), unique=True, max_size=3).map(tuple)
 entries = st.builds(
-    Entry,
+    PodDevicesEntry,
     pod_uid=names,
     container=names,
     resource=names,
@@ -29,15 +29,17 @@ checkpoints = st.builds(
 )
 
 
-def entry(pod: str, devices: dict[int, tuple[str, ...] | None] | None = None, answer: bytes | None = b"") -> Entry:
-    return Entry(pod, "main", "example.com/gpu", devices, answer)
+def entry(
+    pod: str, devices: dict[int, tuple[str, ...] | None] | None = None, answer: bytes | None = b""
+) -> PodDevicesEntry:
+    return PodDevicesEntry(pod, "main", "example.com/gpu", devices, answer)
 
 
 def reading(found: Checkpoint, stored: int) -> Reading:
     return Reading(found, stored, checkpoint.checksum(found), plain_lists=False)
 
 
-def turned(found: Checkpoint, order: list[Entry]) -> Checkpoint:
+def turned(found: Checkpoint, order: list[PodDevicesEntry]) -> Checkpoint:
     """The same meaning, written otherwise."""
     backwards = [
         replace(
@@ -73,7 +75,7 @@ def test_of_two_entries_for_one_container_the_last_counts() -> None:
 
 
 def test_a_pod_without_a_name_is_not_a_list_of_devices() -> None:
-    nameless = Entry("", "", "r", {}, b"")
+    nameless = PodDevicesEntry("", "", "r", {}, b"")
     [first, second] = differences(Checkpoint((nameless,), {}), Checkpoint((), {"r": ()}))
     assert {first.owner, second.owner} == {Owner("", "", "r"), Owner("", "", "r", registered=True)}
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugwright.protocol import checkpoint
-from plugwright.protocol.checkpoint import Checkpoint, Entry
+from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
 from plugwright.protocol.checkpoint_encoder import Encoder
 
 VECTORS = sorted((Path(__file__).parent.parent / "vectors").glob("checkpoint-*.json"))
@@ -16,7 +16,7 @@ VECTORS = sorted((Path(__file__).parent.parent / "vectors").glob("checkpoint-*.j
 texts = st.text(max_size=8)
 lists = st.none() | st.lists(texts, max_size=3).map(tuple)
 entries = st.builds(
-    Entry,
+    PodDevicesEntry,
     pod_uid=texts,
     container=texts,
     resource=texts,
@@ -30,7 +30,7 @@ registered = st.none() | st.dictionaries(texts, lists, max_size=4)
 class Changing:
     """A checkpoint that is changed in the ways that a kubelet changes its own."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[PodDevicesEntry] = field(default_factory=list)
     registered: dict[str, tuple[str, ...] | None] | None = field(default_factory=dict)
     null: bool = False
 
@@ -68,9 +68,11 @@ def histories(draw: st.DrawFn) -> list[Checkpoint]:
     return found
 
 
-def entry(number: int) -> Entry:
+def entry(number: int) -> PodDevicesEntry:
     device_id = f"gpu-{number}"
-    return Entry(f"pod-{number:05}", "main", "example.com/gpu", {number % 2: (device_id,)}, device_id.encode())
+    return PodDevicesEntry(
+        f"pod-{number:05}", "main", "example.com/gpu", {number % 2: (device_id,)}, device_id.encode()
+    )
 
 
 @given(histories())
@@ -106,7 +108,7 @@ def test_pods_that_come_and_go_for_long_keep_their_checksum() -> None:
 def test_what_is_no_text_leaves_the_encoder_as_it_was() -> None:
     encoder, first = Encoder(), Checkpoint((entry(1), entry(2)), {})
     before = encoder.encode(first)
-    broken = Entry("\ud800", "main", "example.com/gpu", None, None)
+    broken = PodDevicesEntry("\ud800", "main", "example.com/gpu", None, None)
     for wrong in ((entry(3), broken), (*(first.entries or ()), broken), (broken,)):
         with pytest.raises(UnicodeEncodeError):
             encoder.encode(Checkpoint(wrong, {}))

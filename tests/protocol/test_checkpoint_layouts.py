@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from plugwright.errors import CheckpointCorrupt
 from plugwright.protocol import checkpoint
-from plugwright.protocol.checkpoint import Checkpoint, Entry
+from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
 
 # The file that Kubernetes' own tests of this layout read, in pieces; its checksum was made by a kubelet of that time.
 HISTORIC_CHECKSUM = 405612085
@@ -109,7 +109,7 @@ def test_4_10_the_file_of_1_10_has_no_checksum_and_is_refused() -> None:
 texts = st.text(max_size=8)
 lists = st.none() | st.lists(texts, max_size=3).map(tuple)
 entries = st.builds(
-    Entry,
+    PodDevicesEntry,
     pod_uid=texts,
     container=texts,
     resource=texts,

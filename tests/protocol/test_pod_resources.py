@@ -12,10 +12,10 @@ from plugwright.errors import MalformedMessage, PeerGone, PeerRefused
 from plugwright.protocol import pod_resources, transport
 from plugwright.protocol.pod_resources import (
     AllocatableDevice,
-    ContainerHoldings,
-    DeviceHolding,
-    Holding,
-    PodHoldings,
+    ContainerDevices,
+    ContainerResources,
+    HeldDevice,
+    PodResources,
 )
 from plugwright.protocol.podresources.v1 import podresources_pb2 as pb
 from plugwright.protocol.transport import Method, Unary
@@ -31,10 +31,10 @@ WRITTEN = b"\x0a" + bytes([len(POD)]) + POD + b"\x0a" + bytes([len(IDLE_POD)]) +
 
 
 class Node:
-    def __init__(self, *holdings: Holding) -> None:
+    def __init__(self, *holdings: HeldDevice) -> None:
         self.held = holdings
 
-    async def holdings(self) -> Sequence[Holding]:
+    async def holdings(self) -> Sequence[HeldDevice]:
         return self.held
 
 
@@ -47,11 +47,11 @@ def answering(answer: bytes) -> Unary[pb.ListPodResourcesRequest, pb.ListPodReso
 
 async def test_a_device_on_two_numa_nodes_is_held_once_and_idle_pods_hold_nothing(root: Path) -> None:
     async with transport.serve(root / "s", [answering(WRITTEN)]), pod_resources.connect(root / "s") as kubelet:
-        assert await kubelet.holdings() == [Holding("a/b", "st0", "n", "p", "c")]
+        assert await kubelet.holdings() == [HeldDevice("a/b", "st0", "n", "p", "c")]
 
 
 async def test_holdings_come_back_sorted(root: Path) -> None:
-    first, second = Holding("a/b", "st0", "ns", "p1", "c"), Holding("a/b", "st1", "ns", "p0", "c")
+    first, second = HeldDevice("a/b", "st0", "ns", "p1", "c"), HeldDevice("a/b", "st1", "ns", "p0", "c")
     async with pod_resources.serve(Node(second, first), root / "s"), pod_resources.connect(root / "s") as kubelet:
         assert await kubelet.holdings() == [first, second]
 
@@ -62,14 +62,14 @@ async def test_a_node_without_pods_holds_nothing(root: Path) -> None:
 
 
 async def test_an_answer_of_more_than_4_mib_is_read(root: Path) -> None:
-    many = [Holding("example.com/tape", f"{number:063}", "n" * 63, "p" * 63, "c") for number in range(25_000)]
+    many = [HeldDevice("example.com/tape", f"{number:063}", "n" * 63, "p" * 63, "c") for number in range(25_000)]
     async with pod_resources.serve(Node(*many), root / "s"), pod_resources.connect(root / "s") as kubelet:
         assert await kubelet.holdings() == many
 
 
 async def test_a_kubelet_that_refuses_says_so(root: Path) -> None:
     class Limited:
-        async def holdings(self) -> Sequence[Holding]:
+        async def holdings(self) -> Sequence[HeldDevice]:
             raise PeerRefused("RESOURCE_EXHAUSTED", "rejected by rate limit")
 
     async with pod_resources.serve(Limited(), root / "s"), pod_resources.connect(root / "s") as kubelet:
@@ -85,7 +85,7 @@ async def test_a_kubelet_without_the_service_refuses(root: Path) -> None:
 
 async def test_a_kubelet_that_does_not_answer_is_gone(root: Path) -> None:
     class Deaf:
-        async def holdings(self) -> Sequence[Holding]:
+        async def holdings(self) -> Sequence[HeldDevice]:
             await asyncio.Event().wait()
             return ()
 
@@ -101,30 +101,30 @@ async def test_an_answer_that_is_no_message_is_an_error_of_ours(answer: bytes, r
             await kubelet.holdings()
 
 
-HOLDING = DeviceHolding("a/b", "st0", 1)
-POD_P = PodHoldings("p", "n", (ContainerHoldings("c", (DeviceHolding("a/b", "st0"), HOLDING)),))
-IDLE = PodHoldings("idle", "n", (ContainerHoldings("c"),))
+HOLDING = ContainerDevices("a/b", "st0", 1)
+POD_P = PodResources("p", "n", (ContainerResources("c", (ContainerDevices("a/b", "st0"), HOLDING)),))
+IDLE = PodResources("idle", "n", (ContainerResources("c"),))
 
 
 class Lister:
     """Answers with what it was made of, and knows one pod by name."""
 
-    def __init__(self, *pods: PodHoldings, devices: Sequence[AllocatableDevice] = ()) -> None:
+    def __init__(self, *pods: PodResources, devices: Sequence[AllocatableDevice] = ()) -> None:
         self.told, self.devices = pods, devices
 
-    async def pods(self) -> Sequence[PodHoldings]:
+    async def pods(self) -> Sequence[PodResources]:
         return self.told
 
     async def allocatable(self) -> Sequence[AllocatableDevice]:
         return self.devices
 
-    async def pod(self, name: str, namespace: str) -> PodHoldings:
+    async def pod(self, name: str, namespace: str) -> PodResources:
         for pod in self.told:
             if (pod.name, pod.namespace) == (name, namespace):
                 return pod
         raise PeerRefused("UNKNOWN", f"pod {name} in namespace {namespace} not found")
 
-    async def alpha_pods(self) -> Sequence[PodHoldings]:
+    async def alpha_pods(self) -> Sequence[PodResources]:
         return self.told
 
 
@@ -154,8 +154,8 @@ async def test_one_pod_is_got_by_its_name(root: Path) -> None:  # 6.12
 
 async def test_the_first_version_of_the_service_has_no_nodes(root: Path) -> None:  # 6.13
     async with pod_resources.serve_lister(Lister(POD_P), root / "s"), pod_resources.connect(root / "s") as kubelet:
-        device = DeviceHolding("a/b", "st0")
-        assert await kubelet.alpha_pods() == [PodHoldings("p", "n", (ContainerHoldings("c", (device, device)),))]
+        device = ContainerDevices("a/b", "st0")
+        assert await kubelet.alpha_pods() == [PodResources("p", "n", (ContainerResources("c", (device, device)),))]
 
 
 async def test_an_allocatable_device_has_an_item_for_each_node(root: Path) -> None:  # 6.7 for 6.10
@@ -179,8 +179,8 @@ async def test_an_allocatable_device_has_an_item_for_each_node(root: Path) -> No
 
 
 async def test_a_client_with_gos_limit_is_refused_an_answer_beyond_it(root: Path) -> None:  # 6.14
-    device = DeviceHolding("example.com/tape", "d" * 63)
-    pods = [PodHoldings(f"{number:063}", "n" * 63, (ContainerHoldings("c", (device,)),)) for number in range(25_000)]
+    device = ContainerDevices("example.com/tape", "d" * 63)
+    pods = [PodResources(f"{number:063}", "n" * 63, (ContainerResources("c", (device,)),)) for number in range(25_000)]
     async with pod_resources.serve_lister(Lister(*pods), root / "s"):
         async with pod_resources.connect(root / "s") as kubelet:
             assert await kubelet.pods() == pods

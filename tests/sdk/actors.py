@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from plugwright import Allocation, Device, Plugin
-from plugwright.system.concurrency import Newest
+from plugwright.system.concurrency import Latest
 
 __all__ = ["TAPE", "Ear", "Shelf", "listening"]
 
@@ -20,7 +20,7 @@ class Shelf(Plugin):
 
     def __init__(self, resource: str = TAPE, *ids: str) -> None:
         self.resource = resource
-        self.ids = Newest(ids or ("st0", "st1"))
+        self.ids = Latest(ids or ("st0", "st1"))
 
     async def discover(self) -> AsyncIterator[list[Device]]:
         async for ids in self.ids.changes():

@@ -223,7 +223,7 @@ class Failing(Plugin):
 
 async def test_a_watcher_is_told_when_discovery_fails(settings: Settings) -> None:
     plugin = Failing()
-    patient = replace(settings, patience=replace(settings.patience, discovery=30))
+    patient = replace(settings, timeouts=replace(settings.timeouts, discovery=30))
     async with serving(plugin, settings=patient) as daemon:
         runtime = daemon.resource("example.com/failing")
         await until(lambda: runtime.lifecycle.standing.value.state == "waiting")

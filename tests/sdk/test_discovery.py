@@ -9,18 +9,18 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.sdk.actors import Ear, listening
 
-from plugwright import Device, Patience, Plugin, Settings, serving
+from plugwright import Device, Plugin, Settings, Timeouts, serving
 from plugwright.protocol import checkpoint
-from plugwright.protocol.checkpoint import Checkpoint, Entry
+from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
 from plugwright.sdk.discovery import Discovery
 from plugwright.sdk.inventory import Inventory
-from plugwright.sdk.metrics import Tally
+from plugwright.sdk.metrics import ResourceMetrics
 from plugwright.sdk.plugin_calls import Caller, StallWatch
 from tiny_kubelet import TinyKubelet
 
 TAPE = "example.com/tape"
-LONG = Patience(discovery=60)
-SHORT = Patience(discovery=0.1)
+LONG = Timeouts(discovery=60)
+SHORT = Timeouts(discovery=0.1)
 
 
 @pytest.fixture
@@ -30,10 +30,10 @@ def ear(caplog: pytest.LogCaptureFixture) -> Iterator[Ear]:
 
 
 @asynccontextmanager
-async def discovering(plugin: Plugin, patience: Patience) -> AsyncIterator[Inventory]:
+async def discovering(plugin: Plugin, timeouts: Timeouts) -> AsyncIterator[Inventory]:
     stalls = StallWatch(5)
     inventory = Inventory(plugin.resource)
-    discovery = Discovery(inventory, Caller(plugin.resource, stalls), Tally(), patience)
+    discovery = Discovery(inventory, Caller(plugin.resource, stalls), ResourceMetrics(), timeouts)
     running = asyncio.create_task(discovery.run(plugin))
     try:
         async with asyncio.timeout(20):
@@ -289,7 +289,7 @@ class OnlyNonsense(Plugin):
 
 
 def holding(kubelet: TinyKubelet, device_id: str, node: int) -> None:
-    entry = Entry("uid", "main", TAPE, {node: (device_id,)}, b"")
+    entry = PodDevicesEntry("uid", "main", TAPE, {node: (device_id,)}, b"")
     kubelet.paths.checkpoint.write_bytes(checkpoint.encode(Checkpoint((entry,), {TAPE: ()})))
 
 

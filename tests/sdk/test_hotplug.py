@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.sdk.actors import listening
 
-from plugwright.sdk.hotplug import Ears, Hotplug, Pace, Uevent
+from plugwright.sdk.hotplug import Hotplug, HotplugSource, HotplugTiming, Uevent
 
-PATIENT = Pace(rescan=3600, blind=3600, burst=0, gap=0)
+PATIENT = HotplugTiming(rescan=3600, blind=3600, burst=0, gap=0)
 
 
 class Kernel:
@@ -39,9 +39,9 @@ def forbidden() -> socket.socket:
 
 
 @asynccontextmanager
-async def watching(pace: Pace = PATIENT) -> AsyncIterator[tuple[Hotplug, Kernel]]:
+async def watching(pace: HotplugTiming = PATIENT) -> AsyncIterator[tuple[Hotplug, Kernel]]:
     kernel = Kernel()
-    hotplug = Hotplug(kernel.accept, Ears(kernel.listen), pace)
+    hotplug = Hotplug(kernel.accept, HotplugSource(kernel.listen), pace)
     try:
         async with asyncio.timeout(20), hotplug.watching():
             yield hotplug, kernel
@@ -116,14 +116,14 @@ async def test_a_directory_that_is_made_anew_is_followed(tmp_path: Path) -> None
 
 async def test_without_leave_to_listen_there_is_a_look_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
     with listening("plugwright.sdk.hotplug", caplog) as ear:
-        hotplug = Hotplug(ears=Ears(forbidden), pace=Pace(rescan=3600, blind=0.01))
+        hotplug = Hotplug(ears=HotplugSource(forbidden), pace=HotplugTiming(rescan=3600, blind=0.01))
         async with asyncio.timeout(20), hotplug.watching():
             await hotplug.change([])
         await ear.hears("no uevents, looking now and then: [Errno 1] Operation not permitted")
 
 
 async def test_a_slow_look_is_taken_though_nothing_is_heard() -> None:
-    async with watching(Pace(rescan=0.01, blind=3600)) as (hotplug, _):
+    async with watching(HotplugTiming(rescan=0.01, blind=3600)) as (hotplug, _):
         await hotplug.change([])
 
 
@@ -134,7 +134,7 @@ async def test_someone_else_may_ask_for_a_look() -> None:
 
 
 async def test_all_who_wait_share_one_ear_and_each_hears_of_its_own(tmp_path: Path) -> None:
-    ears = Ears(forbidden)
+    ears = HotplugSource(forbidden)
     first, second = Hotplug(ears=ears, pace=PATIENT), Hotplug(ears=ears, pace=PATIENT)
     mine, yours = tmp_path / "mine", tmp_path / "yours"
     mine.mkdir()
@@ -156,7 +156,7 @@ async def test_all_who_wait_share_one_ear_and_each_hears_of_its_own(tmp_path: Pa
 
 
 async def test_what_cannot_be_watched_is_waited_for_without_a_busy_loop(tmp_path: Path) -> None:
-    ears, place = Ears(forbidden), tmp_path / "later"
+    ears, place = HotplugSource(forbidden), tmp_path / "later"
     listener = Hotplug(ears=ears)
     async with ears.lent_to(listener):
         assert [ears.follow(listener, {place}) for _ in range(2)] == [False, False]

@@ -5,7 +5,7 @@ import socket
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from plugwright.sdk.hotplug import Ears, Uevent
+from plugwright.sdk.hotplug import HotplugSource, Uevent
 
 
 class Listener:
@@ -29,7 +29,7 @@ async def test_each_is_told_of_its_own_directories(tmp_path: Path) -> None:
     mine, yours = tmp_path / "mine", tmp_path / "yours"
     mine.mkdir()
     yours.mkdir()
-    ears, first, second = Ears(deaf), Listener(), Listener()
+    ears, first, second = HotplugSource(deaf), Listener(), Listener()
     async with asyncio.timeout(20), ears.lent_to(first), ears.lent_to(second):
         assert ears.follow(first, {mine})
         assert ears.follow(second, {yours})
@@ -41,7 +41,7 @@ async def test_each_is_told_of_its_own_directories(tmp_path: Path) -> None:
 async def test_a_directory_made_anew_is_new_to_everybody(tmp_path: Path) -> None:
     place = tmp_path / "dri"
     place.mkdir()
-    ears, first, second = Ears(deaf), Listener(), Listener()
+    ears, first, second = HotplugSource(deaf), Listener(), Listener()
     async with asyncio.timeout(20), ears.lent_to(first), ears.lent_to(second):
         assert ears.follow(first, {place})
         assert ears.follow(second, {place})
@@ -58,7 +58,7 @@ async def test_a_directory_made_anew_is_new_to_everybody(tmp_path: Path) -> None
 
 
 async def test_who_comes_while_the_last_one_leaves_hears(tmp_path: Path) -> None:
-    ears, first, second = Ears(deaf), Listener(), Listener()
+    ears, first, second = HotplugSource(deaf), Listener(), Listener()
     leaving = AsyncExitStack()
     await leaving.enter_async_context(ears.lent_to(first))
     left = asyncio.create_task(leaving.aclose())

@@ -21,7 +21,7 @@ from plugwright.protocol.registration import RegisterRequest
 from plugwright.protocol.transport import Method, Streaming
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.logs import facts
-from plugwright.sdk.registration import Standing, State
+from plugwright.sdk.registration import RegistrationState, RegistrationStatus
 from tiny_kubelet import TinyKubelet, tiny_kubelet
 
 TAPE = "example.com/tape"
@@ -104,7 +104,7 @@ async def counting(message: str) -> AsyncIterator[Counting]:
         logger.removeHandler(handler)
 
 
-async def stands(daemon: Daemon, state: State, reason: str = "") -> Standing:
+async def stands(daemon: Daemon, state: RegistrationState, reason: str = "") -> RegistrationStatus:
     standing = daemon.resources[TAPE].lifecycle.standing
     async with asyncio.timeout(LIMIT):
         return await standing.until(lambda now: now.state is state and reason in now.reason)
@@ -123,7 +123,7 @@ async def test_a_plugin_registers_and_its_list_arrives(kubelet: TinyKubelet, set
     async with serving(Tape(), settings=settings) as daemon:
         tape = await kubelet.endpoint(TAPE)
         assert [device.id for device in tape.lists[0]] == ["st0", "st1"]
-        await stands(daemon, State.REGISTERED)
+        await stands(daemon, RegistrationState.REGISTERED)
 
 
 async def test_a_plugin_serves_before_it_registers(root: Path, settings: Settings) -> None:
@@ -148,10 +148,10 @@ async def test_a_registration_names_a_socket_that_only_its_owner_may_open(
 
 
 async def test_nothing_is_registered_before_the_first_list(kubelet: TinyKubelet, settings: Settings) -> None:
-    slow, patience = Slow(), replace(settings.patience, discovery=60)
-    async with serving(slow, Tape(), settings=replace(settings, patience=patience)) as daemon:
+    slow, patience = Slow(), replace(settings.timeouts, discovery=60)
+    async with serving(slow, Tape(), settings=replace(settings, timeouts=patience)) as daemon:
         await kubelet.endpoint(TAPE)
-        assert daemon.resources[slow.resource].lifecycle.standing.value.state is State.STARTING
+        assert daemon.resources[slow.resource].lifecycle.standing.value.state is RegistrationState.STARTING
         assert [request.resource for request in kubelet.registered] == [TAPE]
         slow.ready.set()
         await kubelet.endpoint(slow.resource)
@@ -163,7 +163,7 @@ async def test_a_plugin_waits_for_a_kubelet_that_comes_later(
     kubelet = TinyKubelet(root)
     kubelet.paths.device_plugins.mkdir()
     async with serving(Tape(), settings=settings) as daemon:
-        standing = await stands(daemon, State.WAITING)
+        standing = await stands(daemon, RegistrationState.WAITING)
         assert standing.reason == f"no kubelet.sock in {kubelet.paths.device_plugins}"
         assert list(kubelet.paths.device_plugins.iterdir()) == []
         await kubelet.start()
@@ -176,7 +176,7 @@ async def test_a_plugin_waits_for_a_kubelet_that_comes_later(
 async def test_a_plugin_waits_for_a_directory_that_comes_later(root: Path, settings: Settings) -> None:
     kubelet = TinyKubelet(root / "not" / "yet")
     async with serving(Tape(), settings=replace(settings, kubelet_dir=root / "not" / "yet")) as daemon:
-        await stands(daemon, State.WAITING)
+        await stands(daemon, RegistrationState.WAITING)
         await kubelet.start()
         await kubelet.endpoint(TAPE)
         await kubelet.stop()
@@ -188,7 +188,7 @@ async def test_a_directory_removed_and_made_again_is_found_again(kubelet: TinyKu
             await kubelet.endpoint(TAPE)
             await kubelet.stop()
             shutil.rmtree(kubelet.paths.device_plugins)
-            await stands(daemon, State.WAITING)
+            await stands(daemon, RegistrationState.WAITING)
             await kubelet.start()
         await kubelet.endpoint(TAPE)
 
@@ -199,7 +199,7 @@ async def test_a_directory_removed_under_a_running_kubelet_is_found_again(
     async with serving(Tape(), settings=settings) as daemon:
         await kubelet.endpoint(TAPE)
         shutil.rmtree(kubelet.paths.device_plugins)
-        await stands(daemon, State.WAITING)
+        await stands(daemon, RegistrationState.WAITING)
         await kubelet.restart()
         await kubelet.endpoint(TAPE)
 
@@ -210,10 +210,10 @@ async def test_a_refusal_is_said_once_and_tried_again_until_it_is_over(
     kubelet.refuse = 'the ResourceName "example.com/tape" is invalid'
     async with serving(Tape(), settings=settings) as daemon:
         await kubelet.until(lambda kubelet: len(kubelet.registered) >= 5)
-        standing = await stands(daemon, State.REFUSED)
+        standing = await stands(daemon, RegistrationState.REFUSED)
         kubelet.refuse = ""
         await kubelet.endpoint(TAPE)
-        await stands(daemon, State.REGISTERED)
+        await stands(daemon, RegistrationState.REGISTERED)
     assert standing.reason == 'the ResourceName "example.com/tape" is invalid (UNKNOWN)'
     assert warned(caplog, REFUSED) == [standing.reason]
     assert len({request.endpoint for request in kubelet.registered}) == len(kubelet.registered)
@@ -226,7 +226,7 @@ async def test_another_reason_is_said_again(
     async with serving(Tape(), settings=settings) as daemon:
         for reason in ("first", "second", "first"):
             kubelet.refuse = reason
-            await stands(daemon, State.REFUSED, reason)
+            await stands(daemon, RegistrationState.REFUSED, reason)
     assert [str(reason).partition(" ")[0] for reason in warned(caplog, REFUSED)] == ["first", "second", "first"]
 
 
@@ -238,10 +238,10 @@ async def test_a_socket_that_nobody_listens_on_is_tried_until_a_kubelet_does(
     transport.listen(kubelet.paths.kubelet_socket).close()
     async with counting(REFUSED) as refusals, serving(Tape(), settings=settings) as daemon:
         await refusals.reaches(3)
-        await stands(daemon, State.REFUSED, "kubelet.sock")
+        await stands(daemon, RegistrationState.REFUSED, "kubelet.sock")
         await kubelet.start()
         await kubelet.endpoint(TAPE)
-        await stands(daemon, State.REGISTERED)
+        await stands(daemon, RegistrationState.REGISTERED)
         await kubelet.stop()
     assert len(warned(caplog, REFUSED)) == 1
 
@@ -251,7 +251,7 @@ async def test_what_is_no_socket_at_all_is_tried_until_a_kubelet_comes(root: Pat
     kubelet.paths.device_plugins.mkdir()
     kubelet.paths.kubelet_socket.write_text("not a socket")
     async with serving(Tape(), settings=settings) as daemon:
-        await stands(daemon, State.REFUSED, "kubelet.sock")
+        await stands(daemon, RegistrationState.REFUSED, "kubelet.sock")
         kubelet.paths.kubelet_socket.unlink()
         await kubelet.start()
         await kubelet.endpoint(TAPE)
@@ -259,10 +259,10 @@ async def test_what_is_no_socket_at_all_is_tried_until_a_kubelet_comes(root: Pat
 
 
 async def test_a_kubelet_that_never_answers_is_given_up_and_tried_again(root: Path, settings: Settings) -> None:
-    kubelet, patience = TinyKubelet(root), replace(settings.patience, register=0.2)
+    kubelet, patience = TinyKubelet(root), replace(settings.timeouts, register=0.2)
     kubelet.paths.device_plugins.mkdir()
     with closing(transport.listen(kubelet.paths.kubelet_socket)):
-        async with counting(REFUSED) as refusals, serving(Tape(), settings=replace(settings, patience=patience)):
+        async with counting(REFUSED) as refusals, serving(Tape(), settings=replace(settings, timeouts=patience)):
             await refusals.reaches(2)
             await kubelet.start()
             await kubelet.endpoint(TAPE)
@@ -270,11 +270,11 @@ async def test_a_kubelet_that_never_answers_is_given_up_and_tried_again(root: Pa
 
 
 async def test_a_new_kubelet_is_not_kept_waiting_by_one_that_never_answers(root: Path, settings: Settings) -> None:
-    kubelet, patience = TinyKubelet(root), replace(settings.patience, register=600)
+    kubelet, patience = TinyKubelet(root), replace(settings.timeouts, register=600)
     kubelet.paths.device_plugins.mkdir()
     with closing(transport.listen(kubelet.paths.kubelet_socket)):
-        async with serving(Tape(), settings=replace(settings, patience=patience)) as daemon:
-            await stands(daemon, State.REGISTERING)
+        async with serving(Tape(), settings=replace(settings, timeouts=patience)) as daemon:
+            await stands(daemon, RegistrationState.REGISTERING)
             await kubelet.start()
             await kubelet.endpoint(TAPE)
             await kubelet.stop()
@@ -304,7 +304,7 @@ async def test_a_kubelet_that_hangs_up_at_once_is_tried_again(root: Path, settin
     kubelet.paths.device_plugins.mkdir()
     async with serving(Tape(), settings=settings) as daemon:
         with hanging_up(kubelet.paths.kubelet_socket):
-            await stands(daemon, State.REFUSED, "kubelet.sock")
+            await stands(daemon, RegistrationState.REFUSED, "kubelet.sock")
         await kubelet.start()
         await kubelet.endpoint(TAPE)
         await kubelet.stop()
@@ -323,7 +323,7 @@ async def test_a_kubelet_that_answers_nonsense_is_tried_again(
     register = Streaming(Method("/v1beta1.Registration/Register", pb.RegisterRequest, pb.Empty), answers)
     async with serving(Tape(), settings=settings) as daemon:
         async with transport.serve(kubelet.paths.kubelet_socket, [register]):
-            await stands(daemon, State.REFUSED)
+            await stands(daemon, RegistrationState.REFUSED)
         await kubelet.start()
         await kubelet.endpoint(TAPE)
         await kubelet.stop()

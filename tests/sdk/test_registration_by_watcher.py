@@ -16,10 +16,10 @@ from tests.sdk.actors import TAPE, Shelf
 from plugwright import Registration, Settings, serving
 from plugwright.errors import PeerGone, PeerRefused
 from plugwright.protocol import registration, transport
-from plugwright.protocol.registration import Announcement
+from plugwright.protocol.registration import PluginInfo
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.logs import facts
-from plugwright.sdk.registration import Standing, State, fixed_name
+from plugwright.sdk.registration import RegistrationState, RegistrationStatus, fixed_name
 from tiny_kubelet import TinyKubelet
 
 NAME = fixed_name(TAPE)
@@ -77,7 +77,7 @@ def settled(*shelves: Shelf) -> Callable[[TinyKubelet], bool]:
     return is_settled
 
 
-async def stands(daemon: Daemon, state: State, reason: str = "") -> Standing:
+async def stands(daemon: Daemon, state: RegistrationState, reason: str = "") -> RegistrationStatus:
     standing = daemon.resources[TAPE].lifecycle.standing
     async with asyncio.timeout(LIMIT):
         return await standing.until(lambda now: now.state is state and reason in now.reason)
@@ -87,7 +87,7 @@ async def test_a_plugin_is_found_and_its_list_arrives(kubelet: Watching, setting
     async with serving(Shelf(), settings=settings) as daemon:
         tape = await kubelet.endpoint(TAPE)
         assert [device.id for device in tape.lists[0]] == ["st0", "st1"]
-        await stands(daemon, State.REGISTERED)
+        await stands(daemon, RegistrationState.REGISTERED)
         assert registry(kubelet) == {NAME}
         assert stat.S_IMODE((kubelet.paths.plugins_registry / NAME).lstat().st_mode) == 0o600
     assert registry(kubelet) == set()
@@ -97,15 +97,15 @@ async def test_a_plugin_says_who_it_is(root: Path, settings: Settings) -> None:
     registry = root / "plugins_registry"
     registry.mkdir()
     async with serving(Shelf(), settings=settings) as daemon:
-        await stands(daemon, State.REGISTERING, "has not asked yet")
-        async with registration.connect_announced(registry / NAME) as plugin:
-            assert await plugin.announce() == Announcement(TAPE, "DevicePlugin", "", ("v1beta1",))
+        await stands(daemon, RegistrationState.REGISTERING, "has not asked yet")
+        async with registration.connect_watched(registry / NAME) as plugin:
+            assert await plugin.announce() == PluginInfo(TAPE, "DevicePlugin", "", ("v1beta1",))
 
 
 async def test_a_plugin_that_is_there_first_is_found_later(root: Path, settings: Settings) -> None:
     kubelet = Watching(root)
     async with serving(Shelf(), settings=settings) as daemon:
-        standing = await stands(daemon, State.WAITING)
+        standing = await stands(daemon, RegistrationState.WAITING)
         assert standing.reason == f"no directory {kubelet.paths.plugins_registry}"
         await kubelet.start()
         await kubelet.endpoint(TAPE)
@@ -130,12 +130,12 @@ async def test_a_refusal_is_said_with_its_reason_and_the_plugin_is_found_again(
     kubelet: Watching, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     kubelet.refuse = "RegisterPlugin error -- no handler registered for plugin type: DevicePlugin"
-    patience = replace(settings.patience, first_stream=0.05)
-    async with serving(Shelf(), settings=replace(settings, patience=patience)) as daemon:
-        await stands(daemon, State.REFUSED, "no handler registered")
+    patience = replace(settings.timeouts, first_stream=0.05)
+    async with serving(Shelf(), settings=replace(settings, timeouts=patience)) as daemon:
+        await stands(daemon, RegistrationState.REFUSED, "no handler registered")
         kubelet.refuse = ""
         await kubelet.until(settled(Shelf()))
-        await stands(daemon, State.REGISTERED)
+        await stands(daemon, RegistrationState.REGISTERED)
     refusals = [record for record in caplog.records if record.getMessage() == "not registered, trying again"]
     assert [facts(record)["reason"] for record in refusals if record.levelno >= logging.WARNING] == [
         "RegisterPlugin error -- no handler registered for plugin type: DevicePlugin"
@@ -144,8 +144,8 @@ async def test_a_refusal_is_said_with_its_reason_and_the_plugin_is_found_again(
 
 async def test_a_kubelet_that_asks_for_no_list_finds_a_new_socket(kubelet: Watching, settings: Settings) -> None:
     kubelet.watch_lists = False
-    patience = replace(settings.patience, first_stream=0.05)
-    async with serving(Shelf(), settings=replace(settings, patience=patience)):
+    patience = replace(settings.timeouts, first_stream=0.05)
+    async with serving(Shelf(), settings=replace(settings, timeouts=patience)):
         await kubelet.until(is_registered(3))
         kubelet.watch_lists = True
         await kubelet.until(settled(Shelf()))
@@ -178,7 +178,7 @@ async def test_the_directory_removed_and_made_again_is_found_again(kubelet: Watc
             await kubelet.until(settled(Shelf()))
             await kubelet.stop()
             shutil.rmtree(kubelet.paths.plugins_registry)
-            await stands(daemon, State.WAITING)
+            await stands(daemon, RegistrationState.WAITING)
             await kubelet.start()
         await kubelet.until(settled(Shelf()))
 
@@ -212,7 +212,7 @@ async def test_a_change_arrives_without_a_new_registration(kubelet: Watching, se
 
 async def test_a_registration_is_counted(kubelet: Watching, settings: Settings) -> None:
     async with serving(Shelf(), settings=settings) as daemon:
-        await stands(daemon, State.REGISTERED)
+        await stands(daemon, RegistrationState.REGISTERED)
         assert daemon.resources[TAPE].service.tally.registrations["ok"] == 1
 
 
@@ -238,7 +238,7 @@ async def test_a_second_daemon_leaves_the_socket_of_the_first_alone(kubelet: Wat
         async with serving(Shelf(), settings=settings) as second:
             standing = second.resource(TAPE).lifecycle.standing
             async with asyncio.timeout(LIMIT):
-                await standing.until(lambda now: now.state is State.REFUSED)
+                await standing.until(lambda now: now.state is RegistrationState.REFUSED)
             assert "belongs to another daemon" in standing.value.reason
         assert len(kubelet.registered) == 1
         assert registry(kubelet) == {NAME}

@@ -12,9 +12,9 @@ from tests.sdk.actors import Ear, listening
 
 from plugwright import Device, Plugin, Settings, serving
 from plugwright.protocol import checkpoint, pod_resources, transport
-from plugwright.protocol.checkpoint import Checkpoint, Entry
+from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
 from plugwright.protocol.paths import KubeletPaths
-from plugwright.protocol.pod_resources import Holding
+from plugwright.protocol.pod_resources import HeldDevice
 from plugwright.protocol.podresources.v1 import podresources_pb2 as pb
 from plugwright.protocol.transport import Method, Unary
 from plugwright.sdk.inventory import Inventory, forget_departed, held_by_checkpoint, held_by_pods
@@ -44,12 +44,12 @@ def inventory() -> Inventory:
 class Node:
     """Tells who holds what, and that it was asked."""
 
-    def __init__(self, *holdings: Holding) -> None:
+    def __init__(self, *holdings: HeldDevice) -> None:
         self.held = holdings
         self.asked = asyncio.Condition()
         self.times = 0
 
-    async def holdings(self) -> Sequence[Holding]:
+    async def holdings(self) -> Sequence[HeldDevice]:
         async with self.asked:
             self.times += 1
             self.asked.notify_all()
@@ -68,7 +68,7 @@ def ear(caplog: pytest.LogCaptureFixture) -> Iterator[Ear]:
 
 
 def write_checkpoint(paths: KubeletPaths, devices: dict[int, tuple[str, ...]], resource: str = TAPE) -> None:
-    entry = Entry("0d3c-uid", "main", resource, devices, b"")
+    entry = PodDevicesEntry("0d3c-uid", "main", resource, devices, b"")
     paths.checkpoint.write_bytes(checkpoint.encode(Checkpoint((entry,), {resource: ()})))
 
 
@@ -127,7 +127,7 @@ async def test_a_device_that_the_checkpoint_names_is_kept(
 
 
 async def test_a_device_that_pod_resources_name_is_kept(paths: KubeletPaths, inventory: Inventory) -> None:
-    node = Node(Holding(TAPE, "st0", "default", "backup", "main"))
+    node = Node(HeldDevice(TAPE, "st0", "default", "backup", "main"))
     async with pod_resources.serve(node, paths.pod_resources_socket), forgetting(inventory, paths):
         await node.is_asked_twice_more()
         assert listed(inventory) == {"st0", "st1"}
@@ -137,7 +137,7 @@ async def test_a_device_that_pod_resources_name_is_kept(paths: KubeletPaths, inv
 
 async def test_what_is_held_of_another_resource_keeps_nothing(paths: KubeletPaths, inventory: Inventory) -> None:
     write_checkpoint(paths, {-1: ("st0",)}, resource="example.com/disk")
-    node = Node(Holding("example.com/disk", "st0", "default", "backup", "main"))
+    node = Node(HeldDevice("example.com/disk", "st0", "default", "backup", "main"))
     async with pod_resources.serve(node, paths.pod_resources_socket), forgetting(inventory, paths):
         await forgotten(inventory, "st0")
 
@@ -147,7 +147,7 @@ async def test_of_several_devices_only_those_that_are_held_are_kept(paths: Kubel
     inventory.find([Device(f"st{number}") for number in range(4)])
     inventory.find([Device("st3")])
     write_checkpoint(paths, {0: ("st1",)})
-    node = Node(Holding(TAPE, "st2", "default", "backup", "main"))
+    node = Node(HeldDevice(TAPE, "st2", "default", "backup", "main"))
     async with pod_resources.serve(node, paths.pod_resources_socket), forgetting(inventory, paths):
         await forgotten(inventory, "st0")
         await node.is_asked_twice_more()
@@ -212,7 +212,9 @@ async def test_no_checkpoint_yet_means_that_nothing_was_given_out(paths: Kubelet
 async def test_both_are_asked_who_holds_what(paths: KubeletPaths) -> None:
     write_checkpoint(paths, {0: ("st0", "st1"), 1: ("st1",), -1: ("st2",)})
     assert held_by_checkpoint(paths.checkpoint, TAPE) == {"st0": (0,), "st1": (0, 1), "st2": ()}
-    node = Node(Holding(TAPE, "st3", "default", "backup", "main"), Holding("example.com/disk", "sd0", "a", "b", "c"))
+    node = Node(
+        HeldDevice(TAPE, "st3", "default", "backup", "main"), HeldDevice("example.com/disk", "sd0", "a", "b", "c")
+    )
     async with pod_resources.serve(node, paths.pod_resources_socket):
         assert await held_by_pods(paths.pod_resources_socket, TAPE) == {"st3"}
 
@@ -261,8 +263,8 @@ async def test_what_pods_held_at_the_start_is_forgotten_when_they_have_ended(
 ) -> None:
     write_checkpoint(kubelet.paths, {0: ("st0",)})
     kubelet.paths.pod_resources_socket.parent.mkdir()
-    node = Node(Holding(TAPE, "st0", "default", "backup", "main"))
-    quick = replace(settings, patience=replace(settings.patience, departed=PATIENCE))
+    node = Node(HeldDevice(TAPE, "st0", "default", "backup", "main"))
+    quick = replace(settings, timeouts=replace(settings.timeouts, departed=PATIENCE))
     async with pod_resources.serve(node, kubelet.paths.pod_resources_socket), serving(Tape(), settings=quick):
         tape = await kubelet.endpoint(TAPE, count=2)
         await node.is_asked_twice_more()

@@ -182,8 +182,8 @@ async def test_a_kubelet_that_asks_for_no_list_is_registered_with_again(
     kubelet: TinyKubelet, settings: Settings
 ) -> None:
     kubelet.watch_lists = False
-    patience = replace(settings.patience, first_stream=0.05)
-    async with serving(Shelf(), settings=replace(settings, patience=patience)):
+    patience = replace(settings.timeouts, first_stream=0.05)
+    async with serving(Shelf(), settings=replace(settings, timeouts=patience)):
         await kubelet.until(is_registered(3))
         kubelet.watch_lists = True
         await kubelet.until(settled(Shelf()))
@@ -243,7 +243,7 @@ async def test_a_storm_of_restarts_and_removals_ends_with_one_endpoint(
 async def test_a_storm_from_another_thread_ends_with_one_endpoint(kubelet: TinyKubelet, settings: Settings) -> None:
     """Files go at any moment then, also between two lines of ours: which is a failed try, and tries must stay close."""
     shelf, over = Shelf(), threading.Event()
-    impatient = replace(settings, patience=replace(settings.patience, longest=0.01))
+    impatient = replace(settings, timeouts=replace(settings.timeouts, longest=0.01))
 
     def storm() -> None:
         while not over.is_set():

@@ -19,7 +19,7 @@ from plugwright.errors import PeerGone
 from plugwright.protocol import device_plugin, transport
 from plugwright.protocol.device_plugin import DevicePluginClient
 from plugwright.sdk.daemon import Daemon
-from plugwright.system.concurrency import Newest
+from plugwright.system.concurrency import Latest
 from tiny_kubelet import TinyKubelet
 
 TAPE = "example.com/tape"
@@ -34,8 +34,8 @@ class Shelf(Plugin):
     resource = TAPE
 
     def __init__(self, *devices: Device) -> None:
-        self.devices = Newest(list(devices))
-        self.taken = Newest(0)
+        self.devices = Latest(list(devices))
+        self.taken = Latest(0)
 
     async def discover(self) -> AsyncIterator[list[Device]]:
         async for devices in self.devices.changes():
@@ -71,7 +71,7 @@ class Reader:
     """One stream, and the lists it has brought."""
 
     def __init__(self) -> None:
-        self.lists: Newest[list[list[Device]]] = Newest([])
+        self.lists: Latest[list[list[Device]]] = Latest([])
         self.ended = ""
 
     async def read(self, plugin: DevicePluginClient) -> None:
@@ -166,8 +166,8 @@ async def test_a_late_reader_gets_the_newest_list_and_none_of_the_older(
 async def test_a_burst_of_changes_is_sent_as_a_few_and_the_last_one_is_right(
     kubelet: TinyKubelet, settings: Settings
 ) -> None:
-    hurried, patience = Hurried(), replace(settings.patience, burst=0.05)
-    async with serving(hurried, settings=replace(settings, patience=patience)):
+    hurried, patience = Hurried(), replace(settings.timeouts, burst=0.05)
+    async with serving(hurried, settings=replace(settings, timeouts=patience)):
         tape = await kubelet.endpoint(TAPE)
         hurried.start.set()
         await kubelet.endpoint(TAPE, count=2)

@@ -2,16 +2,16 @@
 
 import asyncio
 
-from plugwright.system.concurrency import Newest
+from plugwright.system.concurrency import Latest
 
 
 async def test_a_reader_gets_the_value_that_is_there() -> None:
-    changes = Newest("now").changes()
+    changes = Latest("now").changes()
     assert await anext(changes) == "now"
 
 
 async def test_a_reader_is_woken_by_each_publication() -> None:
-    newest = Newest(0)
+    newest = Latest(0)
     seen = []
 
     async def read() -> None:
@@ -27,7 +27,7 @@ async def test_a_reader_is_woken_by_each_publication() -> None:
 
 
 async def test_a_reader_that_was_busy_sees_only_the_newest() -> None:
-    newest = Newest(0)
+    newest = Latest(0)
     changes = newest.changes()
     assert await anext(changes) == 0
     for value in range(1, 1000):
@@ -36,7 +36,7 @@ async def test_a_reader_that_was_busy_sees_only_the_newest() -> None:
 
 
 async def test_the_same_value_published_again_is_news() -> None:
-    newest = Newest("same")
+    newest = Latest("same")
     changes = newest.changes()
     await anext(changes)
     newest.publish("same")
@@ -45,7 +45,7 @@ async def test_the_same_value_published_again_is_news() -> None:
 
 
 async def test_a_reader_without_news_waits() -> None:
-    newest = Newest(0)
+    newest = Latest(0)
     changes = newest.changes()
     await anext(changes)
     waiting = asyncio.ensure_future(anext(changes))
@@ -56,7 +56,7 @@ async def test_a_reader_without_news_waits() -> None:
 
 
 async def test_many_readers_see_the_same() -> None:
-    newest = Newest(0)
+    newest = Latest(0)
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         readers = [tasks.create_task(newest.until(lambda value: value == 2)) for _ in range(50)]
         await asyncio.sleep(0)
@@ -67,7 +67,7 @@ async def test_many_readers_see_the_same() -> None:
 
 
 async def test_a_reader_that_left_steals_nothing() -> None:
-    newest = Newest(0)
+    newest = Latest(0)
     leaving = asyncio.create_task(newest.until(lambda value: value == 1))
     staying = asyncio.create_task(newest.until(lambda value: value == 1))
     await asyncio.sleep(0)
@@ -78,11 +78,11 @@ async def test_a_reader_that_left_steals_nothing() -> None:
 
 
 async def test_waiting_for_what_is_already_there_takes_no_time() -> None:
-    assert await Newest(5).until(lambda value: value == 5) == 5
+    assert await Latest(5).until(lambda value: value == 5) == 5
 
 
 async def test_the_bell_rings_after_each_publication() -> None:
-    newest = Newest(0)
+    newest = Latest(0)
     rung: list[int] = []
     newest.bell = lambda: rung.append(newest.value)
     newest.publish(1)

@@ -11,8 +11,8 @@ from plugwright import Device, Plugin, Registration, Settings
 from plugwright.errors import ConfigError, InvalidValue, KubeletFindings, PluginError
 from plugwright.testing import KubeletSettings, pod_requesting, running
 
-PATIENT = KubeletSettings(patience=60)
-IMPATIENT = KubeletSettings(patience=0.5)
+PATIENT = KubeletSettings(timeout=60)
+IMPATIENT = KubeletSettings(timeout=0.5)
 
 
 class Broken(Plugin):

@@ -33,7 +33,7 @@ asyncio.run(main())
 
 @pytest.fixture
 async def node(root: Path) -> AsyncIterator[Kubelet]:
-    async with Kubelet(root / "k", KubeletSettings(patience=60)) as kubelet:
+    async with Kubelet(root / "k", KubeletSettings(timeout=60)) as kubelet:
         yield kubelet
 
 
@@ -66,7 +66,7 @@ async def test_places_are_filled_in(node: Kubelet) -> None:
 
 
 async def test_one_that_never_lists_is_told_with_what_it_wrote(root: Path) -> None:
-    async with Kubelet(root / "k", KubeletSettings(patience=0.5)) as kubelet:
+    async with Kubelet(root / "k", KubeletSettings(timeout=0.5)) as kubelet:
         with pytest.raises(PluginError, match=f"did not list {TAPE} within 0.5 s; it wrote 'no drive\\\\n'"):
             async with plugin_process(kubelet, ["sh", "-c", "echo no drive; exec sleep 600"], TAPE):
                 pass

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from plugwright.cli.control import ask, control_socket, follow
-from plugwright.sdk.status import DaemonReport, DeviceReport, ResourceReport
+from plugwright.sdk.status import DaemonStatus, DeviceStatus, ResourceStatus
 
 __all__ = ["status"]
 
@@ -34,11 +34,11 @@ def status(control_socket: Path, output: str, watch: bool) -> None:
         click.echo(screen + _shown(report, output))
 
 
-def _shown(report: DaemonReport, output: str) -> str:
+def _shown(report: DaemonStatus, output: str) -> str:
     return json.dumps(report) if output == "json" else "\n".join(_lines(report, time.time()))
 
 
-def _lines(report: DaemonReport, now: float) -> Iterator[str]:
+def _lines(report: DaemonStatus, now: float) -> Iterator[str]:
     if report["stalled"]:
         yield f"{report['stalled']} blocks the event loop"
     if not report["resources"]:
@@ -49,7 +49,7 @@ def _lines(report: DaemonReport, now: float) -> Iterator[str]:
         yield from _resource(resource, now)
 
 
-def _resource(resource: ResourceReport, now: float) -> Iterator[str]:
+def _resource(resource: ResourceStatus, now: float) -> Iterator[str]:
     counts = Counter(device["health"] for device in resource["devices"])
     state = click.style(resource["state"], fg=_COLOURS.get(resource["state"], "yellow"))
     watched = f"{resource['streams']} watching" if resource["streams"] else "nobody watches"
@@ -65,7 +65,7 @@ def _resource(resource: ResourceReport, now: float) -> Iterator[str]:
     yield from _table(resource["devices"], now)
 
 
-def _table(devices: Sequence[DeviceReport], now: float) -> Iterator[str]:
+def _table(devices: Sequence[DeviceStatus], now: float) -> Iterator[str]:
     if not devices:
         return
     shares = any("sharing" in each["attributes"] for each in devices)
@@ -79,7 +79,7 @@ def _table(devices: Sequence[DeviceReport], now: float) -> Iterator[str]:
         yield f"  {'  '.join([*padded, row[-1]])}".rstrip()
 
 
-def _cells(device: DeviceReport, shares: bool) -> list[str]:
+def _cells(device: DeviceStatus, shares: bool) -> list[str]:
     memory = device["attributes"].get("memory")
     shown = f"{memory / 2**30:.3g}Gi" if isinstance(memory, int) and memory else "-"
     numa = ",".join(map(str, device["numa"])) or "-"

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from plugwright.kubelet.pod_table import Granted
+from plugwright.kubelet.pod_table import RunContainerOptions
 
 __all__ = ["ContainerLogs", "granted_text"]
 
@@ -40,12 +40,12 @@ class ContainerLogs:
         return self._root / uid / f"{container}.log"
 
 
-def granted_text(granted: Granted) -> str:
+def granted_text(granted: RunContainerOptions) -> str:
     """Sorted, one fact a line."""
     return "".join(f"{line}\n" for line in _lines(granted))
 
 
-def _lines(granted: Granted) -> Iterator[str]:
+def _lines(granted: RunContainerOptions) -> Iterator[str]:
     for name, value in sorted(granted.env.items()):
         yield f"env {name}={value}"
     for mount in granted.mounts:

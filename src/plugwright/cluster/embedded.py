@@ -24,7 +24,7 @@ from plugwright.cluster.api.registry import Place, Writer
 from plugwright.cluster.clock import Clock
 from plugwright.cluster.database import Database
 from plugwright.cluster.events import Access
-from plugwright.cluster.node import NodeAgent, NodeSettings
+from plugwright.cluster.node import EmulatedNode, NodeSettings
 from plugwright.cluster.node_lifecycle import Monitor, MonitorSettings
 from plugwright.cluster.node_pods import Runtime
 from plugwright.cluster.node_status import Identity, Machine, Shape
@@ -89,7 +89,7 @@ class EmbeddedCluster:
     def __init__(self, options: ClusterOptions | None = None) -> None:
         self.options = options or ClusterOptions()
         self.token = self.options.token or secrets.token_urlsafe(32)
-        self.nodes: dict[str, NodeAgent] = {}
+        self.nodes: dict[str, EmulatedNode] = {}
         self._plugins: dict[str, Daemon] = {}
         self._stack = AsyncExitStack()
         self._seen = 0
@@ -192,7 +192,7 @@ class EmbeddedCluster:
         name = f"node-{index + 1}"
         identity = Identity(name, index, options.shape, Machine.here(), options.release)
         settings = NodeSettings(options.kubelet, Runtime(options.processes, options.retry), options.heartbeat)
-        agent = await stack.enter_async_context(NodeAgent(access, identity, home / name, settings))
+        agent = await stack.enter_async_context(EmulatedNode(access, identity, home / name, settings))
         paths = agent.kubelet.paths
         places = Settings(kubelet_dir=paths.root, device_plugins_dir=paths.device_plugins)
         self._plugins[name] = await stack.enter_async_context(serving(*options.plugins(name), settings=places))
@@ -225,7 +225,7 @@ class EmbeddedCluster:
         else:
             agent.see(change.object)
 
-    def _agent(self, node: str) -> NodeAgent:
+    def _agent(self, node: str) -> EmulatedNode:
         if node not in self.nodes:
             raise ConfigError(f"there is no node {node!r}, only {', '.join(self.nodes)}")
         return self.nodes[node]

@@ -22,9 +22,9 @@ from plugwright.cluster.node_status import Identity, Supply
 from plugwright.cluster.store import Object
 from plugwright.errors import ClusterError, KubeletError, PeerGone
 from plugwright.kubelet import Kubelet, KubeletSettings, pods
-from plugwright.kubelet.events import State
+from plugwright.kubelet.events import StateChange
 
-__all__ = ["NodeAgent", "NodeSettings"]
+__all__ = ["EmulatedNode", "NodeSettings"]
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class NodeSettings:
     lease: int = 40
 
 
-class NodeAgent:
+class EmulatedNode:
     """`async with` is the whole life of the node; in it, it may be stopped and started again."""
 
     def __init__(self, access: Access, identity: Identity, root: Path, settings: NodeSettings) -> None:
@@ -69,7 +69,7 @@ class NodeAgent:
     def is_running(self) -> bool:
         return self._life is not None
 
-    async def __aenter__(self) -> "NodeAgent":
+    async def __aenter__(self) -> "EmulatedNode":
         await self.kubelet.__aenter__()
         self._begin()
         return self
@@ -144,7 +144,7 @@ class NodeAgent:
     async def _follow(self) -> None:
         async with aclosing(self.kubelet.events(new=True)) as events:
             async for event in events:
-                if not isinstance(event, State):
+                if not isinstance(event, StateChange):
                     continue
                 if event.kind in _COUNTS:
                     self._round()

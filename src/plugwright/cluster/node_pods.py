@@ -26,7 +26,7 @@ from plugwright.cluster.pod_status import Facts
 from plugwright.cluster.store import Key, Object
 from plugwright.errors import ClusterError, ContainerWaiting, InvalidPod, KubeletError, PodRefused
 from plugwright.kubelet import ContainerKind, Kubelet, Phase, Pod, pods, processes
-from plugwright.kubelet.events import State
+from plugwright.kubelet.events import StateChange
 from plugwright.kubelet.pod_table import Container
 from plugwright.kubelet.processes import Output
 
@@ -172,7 +172,7 @@ class PodLife:
             self.refresh()
 
     async def _run(self, pod: Pod) -> None:
-        def tell(event: State | Output) -> None:
+        def tell(event: StateChange | Output) -> None:
             name = event.about.rpartition("/")[2]
             if isinstance(event, Output):
                 self._quarters.logs.write(self.uid, name, event.text)

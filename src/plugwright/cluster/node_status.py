@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 
 from plugwright.cluster.store import Object
-from plugwright.kubelet.devicemanager.devices import Count
+from plugwright.kubelet.devicemanager.devices import DeviceCount
 from plugwright.version import __version__
 
 __all__ = ["Identity", "Machine", "Shape", "Supply", "created", "is_same", "round_of"]
@@ -94,7 +94,7 @@ class Identity:
 class Supply:
     """What the plugins of a node offer, and which of them have just been given up."""
 
-    served: Mapping[str, Count]
+    served: Mapping[str, DeviceCount]
     removed: Collection[str] = ()
 
 

@@ -33,7 +33,7 @@ from plugwright.plugins.generic.hardware import Naming, PciFilter, Selector
 from plugwright.plugins.generic.health import Check
 from plugwright.plugins.generic.paths import PathPattern, PathSelector, PathType, has_wildcard
 from plugwright.plugins.generic.plugin import Catalog, Generic, Options, Surroundings
-from plugwright.sdk.hotplug import Ears
+from plugwright.sdk.hotplug import HotplugSource
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.sysfs import Host
 
@@ -244,7 +244,7 @@ class Shared:
     """What all resources of a file have in common; `above` are those further up that keep their devices."""
 
     host: HostEntry
-    ears: Ears
+    ears: HotplugSource
     above: Sequence[GenericKeys] = ()
 
 

@@ -13,7 +13,7 @@ import msgspec
 from plugwright.config import nvidia, nvidia_build
 from plugwright.config.nvidia import NvidiaEntry
 from plugwright.config.schema import Config, ResourceEntry
-from plugwright.plugins.nvidia.monitor import Watch
+from plugwright.plugins.nvidia.monitor import GpuMonitor
 from plugwright.sdk.plugin import Plugin
 
 __all__ = ["Families"]
@@ -25,7 +25,7 @@ class Families:
     """Those of one daemon, whatever its file says by and by."""
 
     def __init__(self) -> None:
-        self._watches: dict[str, Watch] = {}
+        self._watches: dict[str, GpuMonitor] = {}
         self._begun: set[str] = set()
         self._found: dict[str, tuple[ResourceEntry, dict[str, ResourceEntry]]] = {}
         self._config: Config | None = None
@@ -65,6 +65,6 @@ class Families:
             known[1][name] = msgspec.structs.replace(entry, name=name, nvidia=member)
         return [known[1][name] for name in sorted(known[1])]
 
-    def _watch(self, entry: NvidiaEntry) -> Watch:
+    def _watch(self, entry: NvidiaEntry) -> GpuMonitor:
         watch = nvidia_build.watch(entry)
         return self._watches.setdefault(watch.driver.name, watch)

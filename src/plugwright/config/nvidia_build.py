@@ -18,13 +18,13 @@ from plugwright.errors import ConfigError, PluginError
 from plugwright.plugins.nvidia.config import Features, Options, Places
 from plugwright.plugins.nvidia.driver import Driver
 from plugwright.plugins.nvidia.health import Action, Rules
-from plugwright.plugins.nvidia.monitor import Pace, Watch
+from plugwright.plugins.nvidia.monitor import GpuMonitor, PollIntervals
 from plugwright.plugins.nvidia.mps.plan import MpsOptions, most_clients
 from plugwright.plugins.nvidia.mps.sharing import Mps
 from plugwright.plugins.nvidia.nvml import Nvml
 from plugwright.plugins.nvidia.plugin import Nvidia
 from plugwright.plugins.nvidia.selection import Mig, Pattern, Selection, chosen, overlaps
-from plugwright.plugins.nvidia.sharing import By, Isolation, Share, Unconfined
+from plugwright.plugins.nvidia.sharing import By, Share, SharingBackend, TimeSlicing
 from plugwright.plugins.nvidia.simulated_machines import load
 from plugwright.plugins.nvidia.simulation import Simulation
 from plugwright.plugins.nvidia.vgpu import Vgpu, VgpuOptions
@@ -151,10 +151,10 @@ def plugin(resource: str, entry: NvidiaEntry) -> Nvidia:
     return Nvidia(resource, options, watch(entry), isolation_of(resource, entry, options))
 
 
-def isolation_of(resource: str, entry: NvidiaEntry, options: Options) -> Isolation:
+def isolation_of(resource: str, entry: NvidiaEntry, options: Options) -> SharingBackend:
     """How the tenants of one device are kept apart."""
     if entry.share is None or options.share is None:
-        return Unconfined(resource, None)
+        return TimeSlicing(resource, None)
     check_sharing(resource, entry)
     match options.share.by:
         case By.MPS:
@@ -162,10 +162,10 @@ def isolation_of(resource: str, entry: NvidiaEntry, options: Options) -> Isolati
         case By.VGPU:
             return Vgpu(resource, options.share, vgpu_options(entry.share))
         case By.TIME_SLICING:
-            return Unconfined(resource, options.share)
+            return TimeSlicing(resource, options.share)
 
 
-def joined(plugins: Sequence[Plugin], watches: Sequence[Watch]) -> list[Plugin]:
+def joined(plugins: Sequence[Plugin], watches: Sequence[GpuMonitor]) -> list[Plugin]:
     """The same plugins, those of one machine with one watch: one of `watches`, which may be in use, or the first's."""
     known = {watch.driver.name: watch for watch in watches}
     for each in plugins:
@@ -177,11 +177,11 @@ def joined(plugins: Sequence[Plugin], watches: Sequence[Watch]) -> list[Plugin]:
     return list(plugins)
 
 
-def watches_of(plugins: Iterable[Plugin]) -> list[Watch]:
+def watches_of(plugins: Iterable[Plugin]) -> list[GpuMonitor]:
     return [each.watch for each in plugins if isinstance(each, Nvidia)]
 
 
-def members(name: str, family: NvidiaEntry, watch: Watch) -> dict[str, NvidiaEntry]:
+def members(name: str, family: NvidiaEntry, watch: GpuMonitor) -> dict[str, NvidiaEntry]:
     """The resources that a family stands for on this machine, by their names."""
     gpus = watch.view.reading.gpus if watch.view else ()
     found = {}
@@ -233,8 +233,8 @@ def driver_of(entry: NvidiaEntry) -> Driver:
     return Simulation(entry.simulate) if entry.simulate else Nvml(Path(entry.driver.root))
 
 
-def watch(entry: NvidiaEntry) -> Watch:
-    return Watch(driver_of(entry), Pace(rescan=entry.rescan))
+def watch(entry: NvidiaEntry) -> GpuMonitor:
+    return GpuMonitor(driver_of(entry), PollIntervals(rescan=entry.rescan))
 
 
 _NEWEST = (99, 0)  # the compute capability that no GPU surpasses

@@ -17,7 +17,7 @@ from plugwright.config.nvidia import NvidiaEntry, check, is_family, joined, name
 from plugwright.errors import ConfigError, InvalidValue
 from plugwright.model import Resource
 from plugwright.plugins.mock import Links, Mock, MockOptions
-from plugwright.sdk.hotplug import Ears
+from plugwright.sdk.hotplug import HotplugSource
 from plugwright.sdk.plugin import Plugin
 
 __all__ = ["Config", "ConfigFile", "MockEntry", "ResourceEntry", "effective", "load", "quantity", "read"]
@@ -60,7 +60,7 @@ class Config:
         """The plugins it asks for; those that `before` asked for in the same way are those of `serving`."""
         alike = before is not None and _context(before.file) == _context(self.file)
         unchanged = {entry.name: entry for entry in before.file.resources} if before is not None and alike else {}
-        made, ears = [], Ears()
+        made, ears = [], HotplugSource()
         for entry in self.file.resources:
             if is_family(entry.name):
                 continue  # see `families`
@@ -136,7 +136,7 @@ def _check_entry(document: Document, index: int, file: ConfigFile) -> None:
     if wrong := _wrong(entry, kinds[0]):
         raise document.error(f"{place}.{wrong[0]}", wrong[1])
     try:
-        _plugin(entry, file, Ears())
+        _plugin(entry, file, HotplugSource())
     except (ConfigError, InvalidValue) as error:
         raise document.error(f"{place}.{kinds[0]}", str(error)) from error
 
@@ -161,7 +161,7 @@ def _wrong(entry: ResourceEntry, kind: str) -> tuple[str, str] | None:
     return generic_build.wrong(entry)
 
 
-def _plugin(entry: ResourceEntry, file: ConfigFile, ears: Ears) -> Plugin:
+def _plugin(entry: ResourceEntry, file: ConfigFile, ears: HotplugSource) -> Plugin:
     [kind] = _kinds(entry)
     if kind in generic.KINDS:
         from plugwright.config import generic_build  # 2 MiB, for those who use it

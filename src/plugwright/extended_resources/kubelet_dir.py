@@ -66,7 +66,7 @@ async def _announced(path: Path) -> str | None:
     if not _listened_on(path):
         return None
     try:
-        async with registration.connect_announced(path) as plugin:
+        async with registration.connect_watched(path) as plugin:
             told = await plugin.announce()
     except (OSError, PlugwrightError):
         return ""
@@ -81,7 +81,7 @@ async def _holders(path: Path) -> dict[str, tuple[Holder, ...]]:
         return {}
 
 
-def _by_resource(holdings: Iterable[pod_resources.Holding]) -> dict[str, tuple[Holder, ...]]:
+def _by_resource(holdings: Iterable[pod_resources.HeldDevice]) -> dict[str, tuple[Holder, ...]]:
     counts: dict[str, dict[tuple[str, str], int]] = {}
     for each in holdings:
         pods = counts.setdefault(each.resource, {})

@@ -18,7 +18,7 @@ from itertools import islice
 
 from plugwright.errors import KubeletFindings, PeerGone, PlugwrightError
 
-__all__ = ["Call", "Event", "Finding", "Findings", "State", "Trace"]
+__all__ = ["Call", "Event", "Finding", "Findings", "StateChange", "Trace"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class StateChange:
     """Something became another: a plugin registered, a list came, a pod was admitted, refused or removed."""
 
     kind: str
@@ -84,7 +84,7 @@ class State:
     text: str = ""
 
 
-Event = Call | State | Finding
+Event = Call | StateChange | Finding
 
 
 class Trace:

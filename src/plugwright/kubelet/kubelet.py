@@ -20,18 +20,18 @@ from plugwright.kubelet.admission import Admission
 from plugwright.kubelet.devicemanager.allocation import Allocator
 from plugwright.kubelet.devicemanager.container_start import Starter
 from plugwright.kubelet.devicemanager.context import Context
-from plugwright.kubelet.devicemanager.devices import Count
+from plugwright.kubelet.devicemanager.devices import DeviceCount
 from plugwright.kubelet.devicemanager.endpoints import Endpoint
 from plugwright.kubelet.devicemanager.manager import DeviceHealth, DeviceManager, of_pod
 from plugwright.kubelet.devicemanager.registration import Registrar, Watcher
 from plugwright.kubelet.events import Call, Event, Finding, Findings, Trace
 from plugwright.kubelet.metrics import Metrics
-from plugwright.kubelet.pod_resources import Holdings, PodResources
-from plugwright.kubelet.pod_table import Granted, Phase, Pod, PodTable
+from plugwright.kubelet.pod_resources import Holdings, PodResourcesService
+from plugwright.kubelet.pod_table import Phase, Pod, PodTable, RunContainerOptions
 from plugwright.kubelet.pods import PodSpec
 from plugwright.kubelet.settings import KubeletSettings
 from plugwright.protocol import registration
-from plugwright.protocol.messages import Answer
+from plugwright.protocol.messages import AllocateResponse
 from plugwright.protocol.paths import KubeletPaths
 
 __all__ = ["Kubelet", "Parts", "running"]
@@ -45,7 +45,9 @@ class Parts:
         self.starter = Starter(self.manager, self.allocator)
         self.watcher = Watcher(self.manager, tasks)
         holdings = Holdings(self.manager, table, self.allocator)
-        self.pod_resources = PodResources(holdings, context.profile, self.manager.metrics, context.settings.clock)
+        self.pod_resources = PodResourcesService(
+            holdings, context.profile, self.manager.metrics, context.settings.clock
+        )
 
 
 @asynccontextmanager
@@ -151,7 +153,7 @@ class Kubelet:
         """The healthy devices, held ones too; waits until the resource is known, or until there are `count`."""
         return (await self._counted(resource, lambda found: count in (None, found.allocatable))).allocatable
 
-    def node(self) -> dict[str, Count]:
+    def node(self) -> dict[str, DeviceCount]:
         """Every resource in the node's status; one whose plugin was gone for five minutes has become 0."""
         return self._running.manager.survey()
 
@@ -200,7 +202,7 @@ class Kubelet:
             await self._running.starter.start_pod(pod)
         self._findings.check()
 
-    def granted(self, pod: Pod, name: str) -> Granted:
+    def granted(self, pod: Pod, name: str) -> RunContainerOptions:
         """What a container has got, also one that was running when this kubelet started."""
         return pod.state(name).granted or self._running.starter.granted(pod, pod.state(name))
 
@@ -216,7 +218,7 @@ class Kubelet:
             raise PeerGone(f"no plugin has registered {resource}")
         return found
 
-    async def allocate(self, resource: str, device_ids: Sequence[str]) -> Answer:
+    async def allocate(self, resource: str, device_ids: Sequence[str]) -> AllocateResponse:
         """A raw Allocate, outside of any admission."""
         return await self.endpoint(resource).allocate(device_ids)
 
@@ -282,13 +284,13 @@ class Kubelet:
                 return
             await self._running.starter.start_pod(pod)
 
-    async def _counted(self, resource: str, is_right: Callable[[Count], bool]) -> Count:
+    async def _counted(self, resource: str, is_right: Callable[[DeviceCount], bool]) -> DeviceCount:
         def found() -> bool:
             count = self._running.manager.node.get(resource)
             return count is not None and is_right(count)
 
         self._running.manager.survey()
-        await self._trace.until(found, self.settings.patience, f"no plugin listed {resource} as expected")
+        await self._trace.until(found, self.settings.timeout, f"no plugin listed {resource} as expected")
         return self._running.manager.node[resource]
 
     def _known(self, pod: Pod) -> None:

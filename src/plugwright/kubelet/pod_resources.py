@@ -20,10 +20,20 @@ from plugwright.kubelet.pod_table import Pod, PodTable
 from plugwright.kubelet.pods import ContainerKind, ContainerSpec
 from plugwright.kubelet.versions import Profile
 from plugwright.protocol import pod_resources
-from plugwright.protocol.pod_resources import AllocatableDevice, ContainerHoldings, DeviceHolding, PodHoldings
+from plugwright.protocol.pod_resources import AllocatableDevice, ContainerDevices, ContainerResources, PodResources
 from plugwright.protocol.transport import Serving
 
-__all__ = ["BURST", "RATE", "ContainerView", "Holdings", "Node", "PodResources", "PodView", "TokenBucket", "serving"]
+__all__ = [
+    "BURST",
+    "RATE",
+    "ContainerView",
+    "Holdings",
+    "Node",
+    "PodResourcesService",
+    "PodView",
+    "TokenBucket",
+    "serving",
+]
 
 RATE, BURST = 100.0, 10  # requests a second and at once, of all clients together
 _DIRECTORY_MODE = 0o750
@@ -35,7 +45,7 @@ class ContainerView:
 
     name: str
     kind: ContainerKind = ContainerKind.MAIN
-    devices: tuple[DeviceHolding, ...] = ()
+    devices: tuple[ContainerDevices, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +92,14 @@ class TokenBucket:
         return True
 
 
-class PodResources:
+class PodResourcesService:
     """Answers as a kubelet of this version does, sorted where the real one has no order."""
 
     def __init__(self, node: Node, profile: Profile, metrics: Metrics, clock: Callable[[], float]) -> None:
         self._node, self._profile, self._metrics = node, profile, metrics
         self._bucket = TokenBucket(clock)
 
-    async def pods(self) -> Sequence[PodHoldings]:
+    async def pods(self) -> Sequence[PodResources]:
         self._admit("v1", Name.POD_RESOURCES_LIST)
         self._node.collect()
         pods = self._node.active() if self._profile.lists_active_only else self._node.known()
@@ -101,7 +111,7 @@ class PodResources:
         devices = [device for device in self._node.allocatable() if device.nodes != ()]
         return sorted(devices, key=lambda device: (device.resource, device.device_id))
 
-    async def pod(self, name: str, namespace: str) -> PodHoldings:
+    async def pod(self, name: str, namespace: str) -> PodResources:
         self._admit("v1", Name.POD_RESOURCES_GET)
         found = self._node.find(name, namespace)
         if found is None:
@@ -109,7 +119,7 @@ class PodResources:
             raise PeerRefused("UNKNOWN", f"pod {name} in namespace {namespace} not found")
         return _shown(found, self._kinds)
 
-    async def alpha_pods(self) -> Sequence[PodHoldings]:
+    async def alpha_pods(self) -> Sequence[PodResources]:
         self._admit("v1alpha1")
         self._node.collect()
         return _told(self._node.known(), {ContainerKind.MAIN})
@@ -125,24 +135,24 @@ class PodResources:
             self._metrics.count(name, server_api_version=version)
 
 
-def _told(pods: Iterable[PodView], kinds: set[ContainerKind]) -> list[PodHoldings]:
+def _told(pods: Iterable[PodView], kinds: set[ContainerKind]) -> list[PodResources]:
     return [_shown(pod, kinds) for pod in sorted(pods, key=lambda pod: (pod.namespace, pod.name))]
 
 
-def _shown(pod: PodView, kinds: set[ContainerKind]) -> PodHoldings:
-    containers = [ContainerHoldings(each.name, _sorted(each.devices)) for each in pod.containers if each.kind in kinds]
-    return PodHoldings(pod.name, pod.namespace, tuple(containers))
+def _shown(pod: PodView, kinds: set[ContainerKind]) -> PodResources:
+    containers = [ContainerResources(each.name, _sorted(each.devices)) for each in pod.containers if each.kind in kinds]
+    return PodResources(pod.name, pod.namespace, tuple(containers))
 
 
-def _sorted(devices: Iterable[DeviceHolding]) -> tuple[DeviceHolding, ...]:
-    def order(device: DeviceHolding) -> tuple[str, str, int]:
+def _sorted(devices: Iterable[ContainerDevices]) -> tuple[ContainerDevices, ...]:
+    def order(device: ContainerDevices) -> tuple[str, str, int]:
         return device.resource, device.device_id, -1 if device.numa is None else device.numa
 
     return tuple(sorted(devices, key=order))
 
 
 @asynccontextmanager
-async def serving(service: PodResources, socket: Path, *, kept: bool = False) -> AsyncIterator[Serving]:
+async def serving(service: PodResourcesService, socket: Path, *, kept: bool = False) -> AsyncIterator[Serving]:
     """Serves on `socket`, whose directory is made where it is missing; `kept` leaves the file, as a kill does."""
     socket.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
     async with pod_resources.serve_lister(service, socket, kept=kept) as served:
@@ -181,9 +191,9 @@ class Holdings:
     def _container(self, pod: Pod, container: ContainerSpec) -> ContainerView:
         return ContainerView(container.name, container.kind, tuple(self._devices(pod, container)))
 
-    def _devices(self, pod: Pod, container: ContainerSpec) -> Iterator[DeviceHolding]:
+    def _devices(self, pod: Pod, container: ContainerSpec) -> Iterator[ContainerDevices]:
         """From the records, which survive the plugin and the kubelet (6.8)."""
         for entry in self._manager.ledger.of_container(pod.uid, container.name):
             for node, device_ids in (entry.devices or {}).items():
                 for device_id in device_ids or ():
-                    yield DeviceHolding(entry.resource, device_id, None if node == NO_NUMA else node)
+                    yield ContainerDevices(entry.resource, device_id, None if node == NO_NUMA else node)

@@ -15,23 +15,23 @@ from typing import TypeVar
 from plugwright.errors import ContainerWaiting, KubeletError
 from plugwright.kubelet.pods import ContainerKind, ContainerSpec, PodSpec
 from plugwright.model import some
-from plugwright.protocol.messages import Answer, AnsweredMount, AnsweredNode
+from plugwright.protocol.messages import AllocateResponse, DeviceSpec, MountSpec
 
-__all__ = ["Conflict", "Container", "Granted", "Phase", "Pod", "PodTable", "merge"]
+__all__ = ["Conflict", "Container", "Phase", "Pod", "PodTable", "RunContainerOptions", "merge"]
 
 _Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
+class RunContainerOptions:
     """What a container gets from its devices: env, mounts, device nodes, annotations and CDI names.
 
     `env` has the container's own variables too, which win over the plugins'.
     """
 
     env: Mapping[str, str]
-    mounts: tuple[AnsweredMount, ...]
-    nodes: tuple[AnsweredNode, ...]
+    mounts: tuple[MountSpec, ...]
+    nodes: tuple[DeviceSpec, ...]
     annotations: Mapping[str, str]
     cdi: tuple[str, ...]
 
@@ -49,13 +49,15 @@ class Conflict:
         return f"{self.what} {self.key} is {self.kept!r} in one answer and {self.dropped!r} in another"
 
 
-def merge(answers: Sequence[Answer], own_env: Mapping[str, str]) -> tuple[Granted, list[Conflict]]:
+def merge(
+    answers: Sequence[AllocateResponse], own_env: Mapping[str, str]
+) -> tuple[RunContainerOptions, list[Conflict]]:
     """One for the runtime, and what it had to leave out (3.54, 3.55)."""
     conflicts: list[Conflict] = []
     env = _texts("env", [answer.env for answer in answers], conflicts)
     mounts = [each for answer in answers for each in answer.mounts]
     nodes = [each for answer in answers for each in answer.nodes]
-    granted = Granted(
+    granted = RunContainerOptions(
         env={**env, **own_env},
         mounts=tuple(_placed("mount", mounts, conflicts, _mount_place)),
         nodes=tuple(_placed("device node", nodes, conflicts, _node_place)),
@@ -74,11 +76,11 @@ def _texts(what: str, maps: Sequence[Mapping[str, str]], conflicts: list[Conflic
     return merged
 
 
-def _mount_place(mount: AnsweredMount) -> tuple[str, str]:
+def _mount_place(mount: MountSpec) -> tuple[str, str]:
     return mount.container_path, mount.host_path
 
 
-def _node_place(node: AnsweredNode) -> tuple[str, str]:
+def _node_place(node: DeviceSpec) -> tuple[str, str]:
     return node.container_path, node.host_path
 
 
@@ -111,7 +113,7 @@ class Container:
     """One container of an admitted pod. `granted` is None until it has started."""
 
     spec: ContainerSpec
-    granted: Granted | None = None
+    granted: RunContainerOptions | None = None
     running: bool = False
     starts: int = 0
     reason: str = "PodInitializing"  # why it waits, empty when it does not
@@ -144,7 +146,7 @@ class Pod:
     def uid(self) -> str:
         return self.spec.uid
 
-    def container(self, name: str) -> Granted:
+    def container(self, name: str) -> RunContainerOptions:
         """What the runtime was told; raises `ContainerWaiting` for a container that did not start."""
         container = self.state(name)
         if container.granted is None:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from plugwright.kubelet import sandbox
-from plugwright.kubelet.events import State
-from plugwright.kubelet.pod_table import Container, Granted, Pod
+from plugwright.kubelet.events import StateChange
+from plugwright.kubelet.pod_table import Container, Pod, RunContainerOptions
 from plugwright.kubelet.pods import ContainerKind
 
 __all__ = ["GRACE", "Output", "Tell", "expanded", "run"]
@@ -38,7 +38,7 @@ class Output:
     text: str
 
 
-Tell = Callable[[State | Output], None]
+Tell = Callable[[StateChange | Output], None]
 
 
 async def run(pod: Pod, tell: Tell, grace: float = GRACE) -> Mapping[str, int]:
@@ -67,7 +67,7 @@ async def _live(process: "_Process", container: Container, codes: dict[str, int]
     if container.granted is None:
         return  # it waits: the kubelet could not start it
     if not container.spec.command:
-        process.tell(State("not started", process.about, "it has no command, and there is no image to have one"))
+        process.tell(StateChange("not started", process.about, "it has no command, and there is no image to have one"))
         return
     codes[container.spec.name] = await process.run(container.spec.command, container.granted)
 
@@ -79,26 +79,26 @@ class _Process:
     tell: Tell
     grace: float
 
-    async def run(self, command: tuple[str, ...], granted: Granted) -> int:
+    async def run(self, command: tuple[str, ...], granted: RunContainerOptions) -> int:
         environment = self._environment(granted)
         words = [expanded(word, environment) for word in command]
         try:
             async with self._started(words, environment, granted) as process:
-                self.tell(State("running", self.about, f"pid {process.pid}: {shlex.join(words)}"))
+                self.tell(StateChange("running", self.about, f"pid {process.pid}: {shlex.join(words)}"))
                 code = await process.wait()
         except (OSError, ValueError) as error:  # such as a NUL in a plugin's env
-            self.tell(State("ended", self.about, f"cannot be started: {error}"))
+            self.tell(StateChange("ended", self.about, f"cannot be started: {error}"))
             return sandbox.CANNOT_START
-        self.tell(State("ended", self.about, _how(code)))
+        self.tell(StateChange("ended", self.about, _how(code)))
         return code
 
-    def _environment(self, granted: Granted) -> dict[str, str]:
+    def _environment(self, granted: RunContainerOptions) -> dict[str, str]:
         own = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         return {**own, "HOSTNAME": self.host, **granted.env}
 
     @asynccontextmanager
     async def _started(
-        self, words: list[str], environment: Mapping[str, str], granted: Granted
+        self, words: list[str], environment: Mapping[str, str], granted: RunContainerOptions
     ) -> AsyncIterator[asyncio.subprocess.Process]:
         places = json.dumps(_places(granted))
         async with _pipe() as (stream, writing):
@@ -132,12 +132,12 @@ class _Process:
                 os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
 
-    async def _listen(self, stream: asyncio.StreamReader, granted: Granted) -> None:
+    async def _listen(self, stream: asyncio.StreamReader, granted: RunContainerOptions) -> None:
         lines = _lines(stream)
         for note in json.loads(await anext(lines, "[]")):
-            self.tell(State("limited", self.about, note))
+            self.tell(StateChange("limited", self.about, note))
         if granted.cdi:
-            self.tell(State("limited", self.about, f"CDI devices are only named here: {', '.join(granted.cdi)}"))
+            self.tell(StateChange("limited", self.about, f"CDI devices are only named here: {', '.join(granted.cdi)}"))
         async for line in lines:
             self.tell(Output(self.about, line))
 
@@ -147,7 +147,7 @@ def expanded(text: str, environment: Mapping[str, str]) -> str:
     return _REFERENCE.sub(lambda found: "$" if found[1] is None else environment.get(found[1], found[0]), text)
 
 
-def _places(granted: Granted) -> list[sandbox.Place]:
+def _places(granted: RunContainerOptions) -> list[sandbox.Place]:
     mounts = [(each.host_path, each.container_path, each.read_only) for each in granted.mounts]
     return [*mounts, *((each.host_path, each.container_path, False) for each in granted.nodes)]
 

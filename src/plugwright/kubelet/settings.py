@@ -42,7 +42,7 @@ class KubeletSettings:
     policy: Policy = Policy.NONE
     scope: Scope = Scope.CONTAINER
     strict: bool = False
-    patience: float = 10.0  # how long questions such as `allocatable()` wait for a plugin
+    timeout: float = 10.0  # how long questions such as `allocatable()` wait for a plugin
     timing: Timing = field(default_factory=Timing)
     clock: Callable[[], float] = time.monotonic
 

@@ -78,7 +78,7 @@ class _Since:
         return any(self.number[:2] == fix[:2] and self.number >= fix for fix in fixes)
 
 
-# What kubelets did up to 1.24, with the patience of 1.8's for plugins that know only ListAndWatch and Allocate.
+# What kubelets did up to 1.24, with the timeout of 1.8's for plugins that know only ListAndWatch and Allocate.
 _LEGACY_PROFILE = Profile(
     name=LEGACY,
     cleans_only_sockets=False,

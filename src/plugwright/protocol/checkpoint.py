@@ -20,8 +20,8 @@ from plugwright.errors import CheckpointCorrupt
 
 __all__ = [
     "Checkpoint",
-    "Entry",
     "Lists",
+    "PodDevicesEntry",
     "Reading",
     "checksum",
     "decode",
@@ -42,7 +42,7 @@ Lists = Mapping[_Key, tuple[str, ...] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PodDevicesEntry:
     """What one container holds of one resource: its devices by NUMA node, and the plugin's answer.
 
     Node -1 means none; a device near several nodes stands under each. `answer` is a ContainerAllocateResponse.
@@ -62,7 +62,7 @@ class Checkpoint:
     `registered` has the healthy devices of every resource. A kubelet without pods writes None for `entries`.
     """
 
-    entries: tuple[Entry, ...] | None
+    entries: tuple[PodDevicesEntry, ...] | None
     registered: Lists[str] | None
 
 
@@ -70,7 +70,7 @@ def go_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).translate(_ESCAPED)
 
 
-def entry_members(entry: Entry) -> dict[str, object]:
+def entry_members(entry: PodDevicesEntry) -> dict[str, object]:
     return {
         "PodUID": entry.pod_uid,
         "ContainerName": entry.container,
@@ -97,7 +97,7 @@ def printed(checkpoint: Checkpoint, plain_lists: bool = False) -> str:
     )
 
 
-def printed_entry(entry: Entry, plain_lists: bool = False) -> str:
+def printed_entry(entry: PodDevicesEntry, plain_lists: bool = False) -> str:
     answer = None if entry.answer is None else map(str, entry.answer)
     devices = _printed_plain(entry.devices) if plain_lists else _printed_nodes(entry.devices)
     return (
@@ -240,7 +240,7 @@ def _has_plain_lists(entries: object) -> bool:
     return any(isinstance(_members(item, "it").get("deviceids"), list) for item in objects)
 
 
-def _entries(value: object, plain_lists: bool) -> tuple[Entry, ...] | None:
+def _entries(value: object, plain_lists: bool) -> tuple[PodDevicesEntry, ...] | None:
     if value is None:
         return None
     found = []
@@ -252,10 +252,10 @@ def _entries(value: object, plain_lists: bool) -> tuple[Entry, ...] | None:
     return tuple(found)
 
 
-def _entry(value: object, plain_lists: bool) -> Entry:
+def _entry(value: object, plain_lists: bool) -> PodDevicesEntry:
     members = _members(value, "it")
     devices = members.get("deviceids")
-    return Entry(
+    return PodDevicesEntry(
         pod_uid=_text(members.get("poduid"), "PodUID"),
         container=_text(members.get("containername"), "ContainerName"),
         resource=_text(members.get("resourcename"), "ResourceName"),

@@ -17,8 +17,8 @@ from zlib import crc32
 
 from plugwright.errors import MalformedMessage
 from plugwright.protocol import checkpoint, messages
-from plugwright.protocol.checkpoint import Checkpoint, Entry, Reading
-from plugwright.protocol.messages import Answer
+from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry, Reading
+from plugwright.protocol.messages import AllocateResponse
 
 __all__ = ["Difference", "Fact", "Holding", "Owner", "differences", "explain", "facts", "holdings"]
 
@@ -45,7 +45,7 @@ class Holding:
     number: int
     owner: Owner
     devices: Mapping[str, tuple[int, ...]]
-    answer: Answer | None
+    answer: AllocateResponse | None
     problem: str
 
 
@@ -65,13 +65,13 @@ def holdings(found: Checkpoint) -> tuple[Holding, ...]:
     return tuple(sorted(made, key=lambda holding: (holding.owner, holding.number)))
 
 
-def _holding(number: int, entry: Entry) -> Holding:
+def _holding(number: int, entry: PodDevicesEntry) -> Holding:
     answer, problem = _decoded(entry.answer)
     devices = checkpoint.held(Checkpoint((entry,), None), entry.resource)
     return Holding(number, Owner(entry.pod_uid, entry.container, entry.resource), devices, answer, problem)
 
 
-def _decoded(answer: bytes | None) -> tuple[Answer | None, str]:
+def _decoded(answer: bytes | None) -> tuple[AllocateResponse | None, str]:
     try:
         return messages.decode(answer or b""), ""
     except MalformedMessage as error:
@@ -89,7 +89,7 @@ def facts(holding: Holding) -> Iterator[Fact]:
         yield "answer", holding.problem
 
 
-def _answer_facts(answer: Answer) -> Iterator[Fact]:
+def _answer_facts(answer: AllocateResponse) -> Iterator[Fact]:
     yield from (("env", f"{name}={value}") for name, value in answer.env.items())
     for mount in answer.mounts:
         yield "mount", f"{mount.host_path} -> {mount.container_path}{' (read-only)' if mount.read_only else ''}"
@@ -166,7 +166,7 @@ def _orders(count: int) -> Iterator[tuple[str, Iterable[int]]]:
         yield f"entries {first + 1} and {second + 1} of PodDeviceEntries in each other's place", swapped
 
 
-def _entry_candidates(entry: Entry) -> Iterator[tuple[str, Entry]]:
+def _entry_candidates(entry: PodDevicesEntry) -> Iterator[tuple[str, PodDevicesEntry]]:
     if not entry.answer:
         answer = b"" if entry.answer is None else None
         yield f"""{_null_or(answer, '""')} for AllocResp""", replace(entry, answer=answer)

@@ -10,7 +10,15 @@ from dataclasses import dataclass, field
 from itertools import compress, count, islice
 from operator import is_not
 
-from plugwright.protocol.checkpoint import Checkpoint, Entry, Lists, entry_members, go_json, printed_entry, printed_list
+from plugwright.protocol.checkpoint import (
+    Checkpoint,
+    Lists,
+    PodDevicesEntry,
+    entry_members,
+    go_json,
+    printed_entry,
+    printed_list,
+)
 
 __all__ = ["Encoder"]
 
@@ -29,7 +37,7 @@ class Encoder:
     """Remembers the last checkpoint: what is in the next one too, as the same object, is not encoded again."""
 
     def __init__(self) -> None:
-        self._entries: Sequence[Entry] = ()
+        self._entries: Sequence[PodDevicesEntry] = ()
         self._pieces: list[_Piece] = []
         # Of the checksum: before each entry, and after the last.
         self._states = [_before_first(_hashed(_START, _HEAD + b"["))]
@@ -41,7 +49,7 @@ class Encoder:
         ending = b'},"Checksum":%d}' % _hashed(state, b"}")
         return b"".join([b'{"Data":{"PodDeviceEntries":', *entries, b',"RegisteredDevices":', *registered, ending])
 
-    def _encode_entries(self, entries: tuple[Entry, ...] | None) -> tuple[Iterable[bytes], int]:
+    def _encode_entries(self, entries: tuple[PodDevicesEntry, ...] | None) -> tuple[Iterable[bytes], int]:
         if entries is None:
             return [b"null"], _hashed(_START, _HEAD + b"<nil>")
         self._follow(entries)
@@ -49,7 +57,7 @@ class Encoder:
             return [b"[]"], _hashed(_START, _HEAD + b"[]")
         return [b"[", *_separated(self._pieces), b"]"], _hashed(self._states[-1], b"]")
 
-    def _follow(self, entries: tuple[Entry, ...]) -> None:
+    def _follow(self, entries: tuple[PodDevicesEntry, ...]) -> None:
         """Keeps what stands before the first change; of what comes after, the pieces of entries that moved."""
         same = next(compress(count(), map(is_not, entries, self._entries)), min(len(entries), len(self._entries)))
         moved = {id(entry): piece for entry, piece in zip(self._entries[same:], self._pieces[same:], strict=True)}
@@ -112,7 +120,7 @@ class _Piece:
         self.learned = True
 
 
-def _entry_piece(entry: Entry) -> _Piece:
+def _entry_piece(entry: PodDevicesEntry) -> _Piece:
     return _piece(go_json(entry_members(entry)), printed_entry(entry))
 
 

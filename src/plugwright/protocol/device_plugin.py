@@ -10,7 +10,7 @@ from plugwright.protocol import transport
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.messages import (
     DeviceList,
-    Listed,
+    ListedDevice,
     from_allocations,
     from_options,
     from_preference_requests,
@@ -99,7 +99,7 @@ class DevicePluginClient:
             async for message in messages:
                 yield to_devices(message)
 
-    async def listed(self) -> AsyncGenerator[list[Listed], None]:
+    async def listed(self) -> AsyncGenerator[list[ListedDevice], None]:
         """The lists as they came: a kubelet takes what `Device` would refuse."""
         async with aclosing(self._connection.stream(_LIST, pb.Empty())) as messages:
             async for message in messages:

@@ -17,11 +17,11 @@ from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.transport import MESSAGE_LIMIT
 
 __all__ = [
-    "Answer",
-    "AnsweredMount",
-    "AnsweredNode",
+    "AllocateResponse",
     "DeviceList",
-    "Listed",
+    "DeviceSpec",
+    "ListedDevice",
+    "MountSpec",
     "decode",
     "decode_allocation",
     "encode_allocation",
@@ -48,7 +48,7 @@ class DeviceList:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedDevice:
     """A device as a plugin lists it, unchecked; `nodes` is None where it sent no topology at all."""
 
     id: str
@@ -75,9 +75,9 @@ def to_devices(message: pb.ListAndWatchResponse) -> list[Device]:
     return [Device(each.ID, each.health, numa=[node.ID for node in each.topology.nodes]) for each in message.devices]
 
 
-def to_listed(message: pb.ListAndWatchResponse) -> list[Listed]:
+def to_listed(message: pb.ListAndWatchResponse) -> list[ListedDevice]:
     return [
-        Listed(
+        ListedDevice(
             each.ID, each.health, tuple(node.ID for node in each.topology.nodes) if each.HasField("topology") else None
         )
         for each in message.devices
@@ -172,39 +172,39 @@ def from_preferences(preferences: Iterable[Sequence[str]]) -> pb.PreferredAlloca
 
 
 @dataclass(frozen=True, slots=True)
-class AnsweredMount:
+class MountSpec:
     host_path: str
     container_path: str
     read_only: bool
 
 
 @dataclass(frozen=True, slots=True)
-class AnsweredNode:
+class DeviceSpec:
     host_path: str
     container_path: str
     permissions: str
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AllocateResponse:
     """What one plugin gives one container."""
 
     env: Mapping[str, str]
-    mounts: tuple[AnsweredMount, ...]
-    nodes: tuple[AnsweredNode, ...]
+    mounts: tuple[MountSpec, ...]
+    nodes: tuple[DeviceSpec, ...]
     annotations: Mapping[str, str]
     cdi: tuple[str, ...]
 
 
-def decode(answer: bytes) -> Answer:
+def decode(answer: bytes) -> AllocateResponse:
     try:
         message = pb.ContainerAllocateResponse.FromString(answer)
     except DecodeError as error:
         raise MalformedMessage(f"not a plugin's answer: {error}") from error
-    return Answer(
+    return AllocateResponse(
         env=dict(sorted(message.envs.items())),
-        mounts=tuple(AnsweredMount(each.host_path, each.container_path, each.read_only) for each in message.mounts),
-        nodes=tuple(AnsweredNode(each.host_path, each.container_path, each.permissions) for each in message.devices),
+        mounts=tuple(MountSpec(each.host_path, each.container_path, each.read_only) for each in message.mounts),
+        nodes=tuple(DeviceSpec(each.host_path, each.container_path, each.permissions) for each in message.devices),
         annotations=dict(sorted(message.annotations.items())),
         cdi=tuple(each.name for each in message.cdi_devices),
     )

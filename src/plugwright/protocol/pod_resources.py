@@ -18,10 +18,10 @@ from plugwright.protocol.transport import Method, Serving, Unary
 
 __all__ = [
     "AllocatableDevice",
-    "ContainerHoldings",
-    "DeviceHolding",
-    "Holding",
-    "PodHoldings",
+    "ContainerDevices",
+    "ContainerResources",
+    "HeldDevice",
+    "PodResources",
     "PodResourcesClient",
     "PodResourcesLister",
     "PodResourcesService",
@@ -39,7 +39,7 @@ _ALPHA_LIST = Method("/v1alpha1.PodResourcesLister/List", alpha.ListPodResources
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Holding:
+class HeldDevice:
     """One device in one container of one pod."""
 
     resource: str
@@ -50,7 +50,7 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceHolding:
+class ContainerDevices:
     """One device on one NUMA node; a device on two is two of these, `numa` is None where it is on none."""
 
     resource: str
@@ -59,16 +59,16 @@ class DeviceHolding:
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerHoldings:
+class ContainerResources:
     name: str
-    devices: tuple[DeviceHolding, ...] = ()
+    devices: tuple[ContainerDevices, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class PodHoldings:
+class PodResources:
     name: str
     namespace: str
-    containers: tuple[ContainerHoldings, ...] = ()
+    containers: tuple[ContainerResources, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +81,19 @@ class AllocatableDevice:
 
 
 class PodResourcesService(Protocol):
-    async def holdings(self) -> Sequence[Holding]: ...
+    async def holdings(self) -> Sequence[HeldDevice]: ...
 
 
 class PodResourcesLister(Protocol):
     """The kubelet's side of it all: raises `PeerRefused` for a pod it does not know."""
 
-    async def pods(self) -> Sequence[PodHoldings]: ...
+    async def pods(self) -> Sequence[PodResources]: ...
 
     async def allocatable(self) -> Sequence[AllocatableDevice]: ...
 
-    async def pod(self, name: str, namespace: str) -> PodHoldings: ...
+    async def pod(self, name: str, namespace: str) -> PodResources: ...
 
-    async def alpha_pods(self) -> Sequence[PodHoldings]: ...
+    async def alpha_pods(self) -> Sequence[PodResources]: ...
 
 
 def serve(service: PodResourcesService, socket: Path) -> AbstractAsyncContextManager[Serving]:
@@ -130,32 +130,32 @@ def serve_lister(
     return transport.serve(socket, methods, kept=kept, listening_on=transport.listen_anew)
 
 
-def _from_holding(holding: Holding) -> pb.PodResources:
-    devices = (DeviceHolding(holding.resource, holding.device_id),)
-    return _from_pod(PodHoldings(holding.pod, holding.namespace, (ContainerHoldings(holding.container, devices),)))
+def _from_holding(holding: HeldDevice) -> pb.PodResources:
+    devices = (ContainerDevices(holding.resource, holding.device_id),)
+    return _from_pod(PodResources(holding.pod, holding.namespace, (ContainerResources(holding.container, devices),)))
 
 
-def _from_pod(pod: PodHoldings) -> pb.PodResources:
+def _from_pod(pod: PodResources) -> pb.PodResources:
     containers = [
         pb.ContainerResources(name=each.name, devices=map(_from_device, each.devices)) for each in pod.containers
     ]
     return pb.PodResources(name=pod.name, namespace=pod.namespace, containers=containers)
 
 
-def _from_device(device: DeviceHolding) -> pb.ContainerDevices:
+def _from_device(device: ContainerDevices) -> pb.ContainerDevices:
     topology = None if device.numa is None else pb.TopologyInfo(nodes=[pb.NUMANode(ID=device.numa)])
     return pb.ContainerDevices(resource_name=device.resource, device_ids=[device.device_id], topology=topology)
 
 
 def _from_allocatable(devices: Iterable[AllocatableDevice]) -> list[pb.ContainerDevices]:
     return [
-        _from_device(DeviceHolding(device.resource, device.device_id, node))
+        _from_device(ContainerDevices(device.resource, device.device_id, node))
         for device in devices
         for node in ((None,) if device.nodes is None else device.nodes)
     ]
 
 
-def _from_alpha_pod(pod: PodHoldings) -> alpha.PodResources:
+def _from_alpha_pod(pod: PodResources) -> alpha.PodResources:
     containers = [
         alpha.ContainerResources(name=each.name, devices=map(_from_alpha_device, each.devices))
         for each in pod.containers
@@ -163,7 +163,7 @@ def _from_alpha_pod(pod: PodHoldings) -> alpha.PodResources:
     return alpha.PodResources(name=pod.name, namespace=pod.namespace, containers=containers)
 
 
-def _from_alpha_device(device: DeviceHolding) -> alpha.ContainerDevices:
+def _from_alpha_device(device: ContainerDevices) -> alpha.ContainerDevices:
     return alpha.ContainerDevices(resource_name=device.resource, device_ids=[device.device_id])
 
 
@@ -173,23 +173,23 @@ class PodResourcesClient:
     def __init__(self, connection: transport.Connection) -> None:
         self._connection = connection
 
-    async def holdings(self, timeout: float | None = None) -> list[Holding]:
+    async def holdings(self, timeout: float | None = None) -> list[HeldDevice]:
         """Every device that an active pod holds, sorted."""
         return sorted(
             {
-                Holding(device.resource, device.device_id, pod.namespace, pod.name, container.name)
+                HeldDevice(device.resource, device.device_id, pod.namespace, pod.name, container.name)
                 for pod in await self.pods(timeout)
                 for container in pod.containers
                 for device in container.devices
             }
         )
 
-    async def pods(self, timeout: float | None = None) -> list[PodHoldings]:
+    async def pods(self, timeout: float | None = None) -> list[PodResources]:
         """Every active pod, those without devices too."""
         reply = await self._connection.call(_LIST, pb.ListPodResourcesRequest(), timeout)
         return [_to_pod(each) for each in reply.pod_resources]
 
-    async def pod(self, name: str, namespace: str, timeout: float | None = None) -> PodHoldings:
+    async def pod(self, name: str, namespace: str, timeout: float | None = None) -> PodResources:
         request = pb.GetPodResourcesRequest(pod_name=name, pod_namespace=namespace)
         return _to_pod((await self._connection.call(_GET, request, timeout)).pod_resources)
 
@@ -199,38 +199,38 @@ class PodResourcesClient:
         listed = sorted(_to_devices(reply.devices), key=_resource_and_id)
         return [_to_allocatable(*key, items) for key, items in groupby(listed, _resource_and_id)]
 
-    async def alpha_pods(self, timeout: float | None = None) -> list[PodHoldings]:
+    async def alpha_pods(self, timeout: float | None = None) -> list[PodResources]:
         """Every pod the kubelet knows, through v1alpha1: no NUMA nodes."""
         reply = await self._connection.call(_ALPHA_LIST, alpha.ListPodResourcesRequest(), timeout)
         return [_to_alpha_pod(each) for each in reply.pod_resources]
 
 
-def _to_pod(pod: pb.PodResources) -> PodHoldings:
-    containers = (ContainerHoldings(each.name, tuple(_to_devices(each.devices))) for each in pod.containers)
-    return PodHoldings(pod.name, pod.namespace, tuple(containers))
+def _to_pod(pod: pb.PodResources) -> PodResources:
+    containers = (ContainerResources(each.name, tuple(_to_devices(each.devices))) for each in pod.containers)
+    return PodResources(pod.name, pod.namespace, tuple(containers))
 
 
-def _to_devices(items: Iterable[pb.ContainerDevices]) -> Iterable[DeviceHolding]:
+def _to_devices(items: Iterable[pb.ContainerDevices]) -> Iterable[ContainerDevices]:
     for item in items:
         for device_id in item.device_ids:
             for node in tuple(each.ID for each in item.topology.nodes) or (None,):
-                yield DeviceHolding(item.resource_name, device_id, node)
+                yield ContainerDevices(item.resource_name, device_id, node)
 
 
-def _to_alpha_pod(pod: alpha.PodResources) -> PodHoldings:
-    containers = (ContainerHoldings(each.name, tuple(_to_alpha_devices(each.devices))) for each in pod.containers)
-    return PodHoldings(pod.name, pod.namespace, tuple(containers))
+def _to_alpha_pod(pod: alpha.PodResources) -> PodResources:
+    containers = (ContainerResources(each.name, tuple(_to_alpha_devices(each.devices))) for each in pod.containers)
+    return PodResources(pod.name, pod.namespace, tuple(containers))
 
 
-def _to_alpha_devices(items: Iterable[alpha.ContainerDevices]) -> Iterable[DeviceHolding]:
-    return (DeviceHolding(item.resource_name, device_id) for item in items for device_id in item.device_ids)
+def _to_alpha_devices(items: Iterable[alpha.ContainerDevices]) -> Iterable[ContainerDevices]:
+    return (ContainerDevices(item.resource_name, device_id) for item in items for device_id in item.device_ids)
 
 
-def _resource_and_id(device: DeviceHolding) -> tuple[str, str]:
+def _resource_and_id(device: ContainerDevices) -> tuple[str, str]:
     return device.resource, device.device_id
 
 
-def _to_allocatable(resource: str, device_id: str, items: Iterable[DeviceHolding]) -> AllocatableDevice:
+def _to_allocatable(resource: str, device_id: str, items: Iterable[ContainerDevices]) -> AllocatableDevice:
     nodes = tuple(sorted(item.numa for item in items if item.numa is not None))
     return AllocatableDevice(resource, device_id, nodes or None)
 

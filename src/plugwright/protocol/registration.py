@@ -21,16 +21,16 @@ from plugwright.protocol.transport import Method, Serving, Unary
 __all__ = [
     "API_VERSION",
     "DEVICE_PLUGIN",
-    "Announcement",
-    "AnnouncementClient",
     "AnnouncementService",
+    "PluginInfo",
+    "PluginInfoClient",
     "RegisterRequest",
     "RegistrationClient",
     "RegistrationService",
     "connect",
-    "connect_announced",
+    "connect_watched",
     "serve",
-    "serve_announced",
+    "serve_watched",
 ]
 
 API_VERSION = "v1beta1"
@@ -92,7 +92,7 @@ async def connect(socket: Path) -> AsyncIterator[RegistrationClient]:
 
 
 @dataclass(frozen=True, slots=True)
-class Announcement:
+class PluginInfo:
     """Who a plugin found in plugins_registry says it is; an empty endpoint means the same socket."""
 
     name: str
@@ -104,12 +104,12 @@ class Announcement:
 class AnnouncementService(Protocol):
     """The plugin's side of the watcher way."""
 
-    async def announce(self) -> Announcement: ...
+    async def announce(self) -> PluginInfo: ...
 
     async def notify(self, registered: bool, error: str) -> None: ...
 
 
-def serve_announced(
+def serve_watched(
     service: DevicePluginService, announcement: AnnouncementService, socket: Path
 ) -> AbstractAsyncContextManager[Serving]:
     """The plugin and its announcement on one socket."""
@@ -127,13 +127,13 @@ def serve_announced(
     return transport.serve(socket, [*device_plugin.methods(service), Unary(_INFO, info), Unary(_NOTIFY, notify)])
 
 
-class AnnouncementClient:
+class PluginInfoClient:
     def __init__(self, connection: transport.Connection) -> None:
         self._connection = connection
 
-    async def announce(self, timeout: float | None = 1) -> Announcement:
+    async def announce(self, timeout: float | None = 1) -> PluginInfo:
         told = await self._connection.call(_INFO, watcher_pb.InfoRequest(), timeout)
-        return Announcement(told.name, told.type, told.endpoint, tuple(told.supported_versions))
+        return PluginInfo(told.name, told.type, told.endpoint, tuple(told.supported_versions))
 
     async def notify(self, registered: bool, error: str = "", timeout: float | None = 5) -> None:
         message = watcher_pb.RegistrationStatus(plugin_registered=registered, error=error)
@@ -141,6 +141,6 @@ class AnnouncementClient:
 
 
 @asynccontextmanager
-async def connect_announced(socket: Path) -> AsyncIterator[AnnouncementClient]:
+async def connect_watched(socket: Path) -> AsyncIterator[PluginInfoClient]:
     async with transport.connect(socket) as connection:
-        yield AnnouncementClient(connection)
+        yield PluginInfoClient(connection)

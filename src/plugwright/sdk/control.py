@@ -18,15 +18,15 @@ from plugwright.errors import ConfigError, PlugwrightError
 from plugwright.protocol import transport
 from plugwright.protocol.transport import Serving
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
-from plugwright.sdk.registration import State
-from plugwright.sdk.status import DaemonReport, DeviceReport, ResourceReport
+from plugwright.sdk.registration import RegistrationState
+from plugwright.sdk.status import DaemonStatus, DeviceStatus, ResourceStatus
 
 __all__ = ["controlled", "is_ready", "report"]
 
 
-def report(daemon: Daemon) -> DaemonReport:
+def report(daemon: Daemon) -> DaemonStatus:
     runtimes = [daemon.resources[name] for name in sorted(daemon.resources)]
-    return DaemonReport(
+    return DaemonStatus(
         ready=all(map(is_ready, runtimes)),
         registration=daemon.settings.registration.value,
         directory=str(daemon.directory),
@@ -38,12 +38,15 @@ def report(daemon: Daemon) -> DaemonReport:
 
 def is_ready(runtime: ResourceRuntime) -> bool:
     """Registered, and the kubelet is watching the list."""
-    return runtime.lifecycle.standing.value.state is State.REGISTERED and runtime.service.streams.value.open > 0
+    return (
+        runtime.lifecycle.standing.value.state is RegistrationState.REGISTERED
+        and runtime.service.streams.value.open > 0
+    )
 
 
-def _resource(runtime: ResourceRuntime) -> ResourceReport:
+def _resource(runtime: ResourceRuntime) -> ResourceStatus:
     standing = runtime.lifecycle.standing.value
-    return ResourceReport(
+    return ResourceStatus(
         name=runtime.resource,
         state=standing.state.value,
         reason=standing.reason,
@@ -57,12 +60,12 @@ def _resource(runtime: ResourceRuntime) -> ResourceReport:
     )
 
 
-def _devices(runtime: ResourceRuntime) -> list[DeviceReport]:
+def _devices(runtime: ResourceRuntime) -> list[DeviceStatus]:
     snapshot = runtime.inventory.newest.value
     if snapshot is None:
         return []
     return [
-        DeviceReport(
+        DeviceStatus(
             id=device.id,
             health=device.health.value,
             reason=device.reason,

@@ -15,10 +15,10 @@ from plugwright.sdk.discovery import Discovery
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.plugin import Plugin, announced
 from plugwright.sdk.plugin_calls import Caller, StallWatch
-from plugwright.sdk.registration import Lifecycle
+from plugwright.sdk.registration import ResourceRegistration
 from plugwright.sdk.service import PluginService
 from plugwright.sdk.settings import Registration, Settings
-from plugwright.system.concurrency import Newest
+from plugwright.system.concurrency import Latest
 from plugwright.system.inotify import Directory
 
 __all__ = ["Daemon", "ResourceRuntime", "checked"]
@@ -35,8 +35,8 @@ class ResourceRuntime:
         self._settings = settings
         self._caller = Caller(plugin.resource, stalls)
         self.service = PluginService(plugin, self.inventory, self._caller, settings)
-        self.discovery = Discovery(self.inventory, self._caller, self.service.tally, settings.patience)
-        self.lifecycle = Lifecycle(self.inventory, self.service, directory, settings)
+        self.discovery = Discovery(self.inventory, self._caller, self.service.tally, settings.timeouts)
+        self.lifecycle = ResourceRegistration(self.inventory, self.service, directory, settings)
         self._exchanged = asyncio.Event()
 
     def ring(self, bell: Callable[[], None]) -> None:
@@ -46,7 +46,7 @@ class ResourceRuntime:
             part.bell = bell
 
     async def run(self) -> None:
-        paths, patience = self._settings.paths, self._settings.patience
+        paths, patience = self._settings.paths, self._settings.timeouts
         self.inventory.hold(inventory.held_by_checkpoint(paths.checkpoint, self.resource) or {})
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._discover(), name=f"discover {self.resource}")
@@ -82,7 +82,7 @@ class Daemon:
         self.stalls = StallWatch(settings.limits.loop_step)
         self.resources: dict[str, ResourceRuntime] = {}
         self.serving = False  # from the first configuration on, until it ends
-        self.changed = Newest(0)  # goes up whenever something that `status` shows has changed
+        self.changed = Latest(0)  # goes up whenever something that `status` shows has changed
         self._directory = Directory(_directory(settings))
         self._cordons = Cordons(settings.state_dir / "cordons.json" if settings.state_dir else None)
         self._tasks: dict[str, asyncio.Task[None]] = {}

@@ -7,11 +7,11 @@ from contextlib import aclosing
 
 from plugwright.errors import PluginError
 from plugwright.sdk.inventory import Inventory
-from plugwright.sdk.metrics import Tally
+from plugwright.sdk.metrics import ResourceMetrics
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.plugin_calls import Caller
-from plugwright.sdk.settings import Patience
-from plugwright.system.concurrency import Backoff, Newest
+from plugwright.sdk.settings import Timeouts
+from plugwright.system.concurrency import Backoff, Latest
 
 __all__ = ["Discovery"]
 
@@ -22,10 +22,10 @@ _STEADY = 10.0  # a discovery that worked for this long fails for the first time
 
 
 class Discovery:
-    def __init__(self, inventory: Inventory, caller: Caller, tally: Tally, patience: Patience) -> None:
-        self.failing = Newest("")
-        self._inventory, self._caller, self._tally, self._patience = inventory, caller, tally, patience
-        self._backoff = Backoff(min(0.1, patience.discovery / 10), _LONGEST_RETRY)
+    def __init__(self, inventory: Inventory, caller: Caller, tally: ResourceMetrics, timeouts: Timeouts) -> None:
+        self.failing = Latest("")
+        self._inventory, self._caller, self._tally, self._timeouts = inventory, caller, tally, timeouts
+        self._backoff = Backoff(min(0.1, timeouts.discovery / 10), _LONGEST_RETRY)
         self._said = ""
         self._untrusted = False
         self._deadline: asyncio.TimerHandle | None = None
@@ -67,7 +67,7 @@ class Discovery:
             if self._inventory.refused.value != str(error):
                 facts = {"resource": self._inventory.resource, "error": str(error)}
                 logger.error("device list refused, the last good one stays", extra=facts)
-            self._inventory.refused.become(str(error))
+            self._inventory.refused.publish_if_changed(str(error))
             return
         self._recovered()
 
@@ -78,17 +78,17 @@ class Discovery:
             logger.error("discover() failed, the last list stays and it is tried again", extra=facts)
         logger.debug("discover() failed here", exc_info=error)
         self._said = str(error)
-        self.failing.become(str(error))
+        self.failing.publish_if_changed(str(error))
         self._expect()
 
     def _expect(self) -> None:
         """A list is due: without one, the devices cannot be trusted after a while."""
         if self._deadline is None:
-            self._deadline = asyncio.get_running_loop().call_later(self._patience.discovery, self._overdue)
+            self._deadline = asyncio.get_running_loop().call_later(self._timeouts.discovery, self._overdue)
 
     def _overdue(self) -> None:
         resource = self._inventory.resource
-        reason = self.failing.value or f"discover() has yielded no list for {self._patience.discovery:g} s"
+        reason = self.failing.value or f"discover() has yielded no list for {self._timeouts.discovery:g} s"
         logger.error("no device list, devices turn Unhealthy", extra={"resource": resource, "error": reason})
         self._untrusted = True
         self._inventory.fail(reason)
@@ -98,7 +98,7 @@ class Discovery:
         if self._untrusted:
             logger.info("discover() works again", extra={"resource": self._inventory.resource})
         self._untrusted = False
-        self.failing.become("")
+        self.failing.publish_if_changed("")
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

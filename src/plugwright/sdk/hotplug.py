@@ -27,7 +27,7 @@ from typing import Protocol
 
 from asyncinotify import Inotify, Mask, Watch
 
-__all__ = ["Ears", "Hotplug", "Listener", "Pace", "Uevent", "listen_to_kernel", "parse", "receive"]
+__all__ = ["Hotplug", "HotplugSource", "HotplugTiming", "Listener", "Uevent", "listen_to_kernel", "parse", "receive"]
 
 _KOBJECT_UEVENT = 15
 _KERNEL_GROUP = 1
@@ -82,7 +82,7 @@ class Listener(Protocol):
     def hear(self, event: Uevent) -> None: ...
 
 
-class Ears:
+class HotplugSource:
     """`listen` opens the socket that uevents come from."""
 
     def __init__(self, listen: Callable[[], socket.socket] = listen_to_kernel) -> None:
@@ -185,7 +185,7 @@ class Ears:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class HotplugTiming:
     """Seconds. `rescan`: between slow looks; `blind`: the same where uevents cannot be heard."""
 
     rescan: float = 300.0
@@ -198,9 +198,12 @@ class Hotplug:
     """`accept` says which uevents are of interest."""
 
     def __init__(
-        self, accept: Callable[[Uevent], bool] = lambda event: True, ears: Ears | None = None, pace: Pace | None = None
+        self,
+        accept: Callable[[Uevent], bool] = lambda event: True,
+        ears: HotplugSource | None = None,
+        pace: HotplugTiming | None = None,
     ) -> None:
-        self._accept, self._ears, self._pace = accept, ears or Ears(), pace or Pace()
+        self._accept, self._ears, self._pace = accept, ears or HotplugSource(), pace or HotplugTiming()
         self._changed = asyncio.Event()
         self._looked = 0.0
 

@@ -23,7 +23,7 @@ from plugwright.errors import InvalidValue, PlugwrightError
 from plugwright.model import Device, Health, natural_order
 from plugwright.protocol import checkpoint, messages, pod_resources
 from plugwright.protocol.paths import KubeletPaths
-from plugwright.system.concurrency import Newest
+from plugwright.system.concurrency import Latest
 
 __all__ = ["Inventory", "Knowledge", "Snapshot", "compose", "forget_departed", "held_by_checkpoint", "held_by_pods"]
 
@@ -68,11 +68,11 @@ class Inventory:
     ) -> None:
         """`clock` is told to people, `elapsed` measures how long a device has been gone."""
         self.resource = resource
-        self.refused = Newest("")  # why the last list was not taken
+        self.refused = Latest("")  # why the last list was not taken
         self._clock, self._elapsed = clock, elapsed
         self._knowledge = Knowledge()
         self._departures: dict[str, float] = {}
-        self.newest: Newest[Snapshot | None] = Newest(None)
+        self.newest: Latest[Snapshot | None] = Latest(None)
 
     @property
     def departures(self) -> Mapping[str, float]:
@@ -90,7 +90,7 @@ class Inventory:
         self._take(replace(known, found=found, departed=departed, failure=""), publish=True)
         now = self._elapsed()
         self._departures = {each: self._departures.get(each, now) for each in departed}
-        self.refused.become("")
+        self.refused.publish_if_changed("")
 
     def hold(self, held: Mapping[str, tuple[int, ...]]) -> None:
         """Lists devices that pods hold, with their NUMA nodes, as departed unless they are found."""

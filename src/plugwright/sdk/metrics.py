@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from plugwright.errors import PlugwrightError, ProtocolError
 
-__all__ = ["BUCKETS", "Durations", "Tally"]
+__all__ = ["BUCKETS", "Durations", "ResourceMetrics"]
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -27,7 +27,7 @@ class Durations:
 
 
 @dataclass(slots=True)
-class Tally:
+class ResourceMetrics:
     """Counts for one resource."""
 
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)  # (method, outcome)

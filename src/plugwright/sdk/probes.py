@@ -17,7 +17,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from plugwright.errors import ConfigError
 from plugwright.sdk.control import is_ready
 from plugwright.sdk.daemon import Daemon
-from plugwright.sdk.registration import State
+from plugwright.sdk.registration import RegistrationState
 
 __all__ = ["answering_probes"]
 
@@ -141,7 +141,7 @@ def _readiness(daemon: Daemon) -> Answer:
     for name, runtime in sorted(daemon.resources.items()):
         if not is_ready(runtime):
             standing = runtime.lifecycle.standing.value
-            registered = standing.state is State.REGISTERED
+            registered = standing.state is RegistrationState.REGISTERED
             waiting.append(
                 f"{name}: {'no device list is watched' if registered else standing.state} {standing.reason}".strip()
             )

@@ -22,16 +22,24 @@ from typing import TypeVar
 
 from plugwright.errors import ConfigError, PathTooLong, PeerGone, PlugwrightError
 from plugwright.protocol import device_plugin, paths, registration
-from plugwright.protocol.registration import Announcement, RegisterRequest
+from plugwright.protocol.registration import PluginInfo, RegisterRequest
 from plugwright.protocol.transport import Serving
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.plugin import announced
 from plugwright.sdk.service import PluginService
 from plugwright.sdk.settings import Registration, Settings
-from plugwright.system.concurrency import Backoff, Newest
+from plugwright.system.concurrency import Backoff, Latest
 from plugwright.system.inotify import Directory, Identity
 
-__all__ = ["Lifecycle", "Standing", "State", "fixed_name", "fresh_name", "is_dead", "remove_stale"]
+__all__ = [
+    "RegistrationState",
+    "RegistrationStatus",
+    "ResourceRegistration",
+    "fixed_name",
+    "fresh_name",
+    "is_dead",
+    "remove_stale",
+]
 
 _PREFIX = "plugwright-"
 _NEWBORN = 1.0  # a socket younger than this may belong to someone who is about to listen
@@ -86,7 +94,7 @@ _STEADY = 60.0  # a stream that lasted this long makes the next loss a first one
 _KUBELET = "kubelet.sock"
 
 
-class State(StrEnum):
+class RegistrationState(StrEnum):
     STARTING = "starting"  # no device list yet
     WAITING = "waiting"  # no kubelet to register with
     REGISTERING = "registering"
@@ -96,21 +104,21 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RegistrationStatus:
     """How it stands between this resource and the kubelet."""
 
-    state: State
+    state: RegistrationState
     since: float
     reason: str = ""
 
 
-class Lifecycle:
+class ResourceRegistration:
     def __init__(self, inventory: Inventory, service: PluginService, directory: Directory, settings: Settings) -> None:
         self.resource = inventory.resource
-        self.standing = Newest(Standing(State.STARTING, time.time()))
+        self.standing = Latest(RegistrationStatus(RegistrationState.STARTING, time.time()))
         self.endpoint = ""
         self._inventory, self._service, self._directory, self._settings = inventory, service, directory, settings
-        patience = settings.patience
+        patience = settings.timeouts
         self._retry = Backoff(patience.retry, patience.longest)
         self._loss = Backoff(patience.lost_stream, patience.longest)
         self._first_stream = Backoff(patience.first_stream, max(patience.first_stream, patience.longest))
@@ -127,7 +135,7 @@ class Lifecycle:
             while True:
                 await self._once()
         finally:
-            self._stand(State.STOPPED)
+            self._stand(RegistrationState.STOPPED)
 
     async def _once(self) -> None:
         """One registration, from the socket's making to the reason why it must be made anew."""
@@ -142,7 +150,7 @@ class Lifecycle:
             self._failed(error)
             await self._pause(seen)
         else:
-            self._stand(State.REGISTERING, lost)
+            self._stand(RegistrationState.REGISTERING, lost)
             self._say("registering again", lost)
 
     async def _direct(self) -> str:
@@ -151,7 +159,7 @@ class Lifecycle:
         kubelet = await self._directory.appears(_KUBELET)
         path = self._directory.path / fresh_name(self.resource)
         async with device_plugin.serve(self._service, path) as serving:
-            self._stand(State.REGISTERING, self.standing.value.reason)
+            self._stand(RegistrationState.REGISTERING, self.standing.value.reason)
             before = self._service.streams.value.opened
             lost = await _first(self._register(serving), self._moved(serving, kubelet))
             if lost:
@@ -162,7 +170,7 @@ class Lifecycle:
     async def _register(self, serving: Serving) -> str:
         request = RegisterRequest(self.resource, serving.path.name, announced(self._service.plugin))
         async with registration.connect(self._directory.path / _KUBELET) as kubelet:
-            await kubelet.register(request, timeout=self._settings.patience.register)
+            await kubelet.register(request, timeout=self._settings.timeouts.register)
         return ""
 
     async def _watched(self) -> str:
@@ -174,14 +182,14 @@ class Lifecycle:
         if path.exists() and not is_dead(path):
             raise ConfigError(f"{path.name} in {path.parent} belongs to another daemon")
         path.unlink(missing_ok=True)
-        async with registration.serve_announced(self._service, self, path) as serving:
+        async with registration.serve_watched(self._service, self, path) as serving:
             self.endpoint = serving.path.name
-            self._stand(State.REGISTERING, "the kubelet's plugin watcher has not asked yet")
+            self._stand(RegistrationState.REGISTERING, "the kubelet's plugin watcher has not asked yet")
             before = self._service.streams.value.opened
             return await _first(self._removed(serving), self._stream_lost(before), self._told_to())
 
-    async def announce(self) -> Announcement:
-        return Announcement(self.resource)
+    async def announce(self) -> PluginInfo:
+        return PluginInfo(self.resource)
 
     async def notify(self, registered: bool, error: str) -> None:
         if registered:
@@ -240,16 +248,16 @@ class Lifecycle:
     def _settled(self, endpoint: str) -> None:
         self._service.tally.registrations["ok"] += 1
         self.endpoint, self._said = endpoint, ""
-        self._stand(State.REGISTERED)
+        self._stand(RegistrationState.REGISTERED)
         logger.info("registered", extra={"resource": self.resource, "endpoint": endpoint})
 
     def _waiting(self, reason: str) -> None:
-        self._stand(State.WAITING, reason)
+        self._stand(RegistrationState.WAITING, reason)
         self._say("waiting for the kubelet", reason)
 
     def _failed(self, error: Exception) -> None:
         self._service.tally.registrations["failed"] += 1
-        self._stand(State.REFUSED, str(error))
+        self._stand(RegistrationState.REFUSED, str(error))
         self._say("not registered, trying again", str(error))
 
     def _say(self, message: str, reason: str) -> None:
@@ -258,10 +266,10 @@ class Lifecycle:
         logger.log(level, message, extra={"resource": self.resource, "reason": reason})
         self._said = reason
 
-    def _stand(self, state: State, reason: str = "") -> None:
+    def _stand(self, state: RegistrationState, reason: str = "") -> None:
         before = self.standing.value
         if (before.state, before.reason) != (state, reason):
-            self.standing.publish(Standing(state, time.time(), reason))
+            self.standing.publish(RegistrationStatus(state, time.time(), reason))
 
 
 async def _first(*waits: Coroutine[object, object, T]) -> T:

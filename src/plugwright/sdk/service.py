@@ -11,11 +11,11 @@ from plugwright.errors import InvalidValue, PluginError, RepeatedDevice, Unhealt
 from plugwright.model import Allocation, Device, Options, PreferenceRequest, natural_order
 from plugwright.protocol.messages import DeviceList
 from plugwright.sdk.inventory import Inventory
-from plugwright.sdk.metrics import Tally
+from plugwright.sdk.metrics import ResourceMetrics
 from plugwright.sdk.plugin import Plugin, announced, completed, fewest_numa_nodes
 from plugwright.sdk.plugin_calls import Caller
 from plugwright.sdk.settings import Settings
-from plugwright.system.concurrency import Newest
+from plugwright.system.concurrency import Latest
 
 __all__ = ["PluginService", "Streams"]
 
@@ -41,11 +41,11 @@ class PluginService:
 
     def __init__(self, plugin: Plugin, inventory: Inventory, caller: Caller, settings: Settings) -> None:
         self.plugin = plugin
-        self.tally = Tally()
-        self.streams = Newest(Streams(0, 0))
+        self.tally = ResourceMetrics()
+        self.streams = Latest(Streams(0, 0))
         self.last_stream = time.time()  # when a list was last watched, or else when serving began
         self._inventory, self._caller = inventory, caller
-        self._limits, self._burst = settings.limits, settings.patience.burst
+        self._limits, self._burst = settings.limits, settings.timeouts.burst
 
     async def options(self) -> Options:
         with self.tally.call("GetDevicePluginOptions"):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from plugwright.protocol.paths import KubeletPaths
 
-__all__ = ["Limits", "Patience", "Registration", "Settings"]
+__all__ = ["Limits", "Registration", "Settings", "Timeouts"]
 
 
 class Registration(StrEnum):
@@ -28,7 +28,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class Timeouts:
     """Seconds before something is done about what is wrong."""
 
     discovery: float = 30.0  # discover() fails: the devices keep their last health for this long
@@ -52,7 +52,7 @@ class Settings:
     control_socket: Path | None = None
     listen: str = ""  # HOST:PORT for /healthz, /readyz and /metrics
     limits: Limits = field(default_factory=Limits)
-    patience: Patience = field(default_factory=Patience)
+    timeouts: Timeouts = field(default_factory=Timeouts)
 
     @property
     def paths(self) -> KubeletPaths:

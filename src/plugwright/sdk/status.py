@@ -5,10 +5,10 @@ Made in `reporting`; here are only the shapes, so that who reads a report loads 
 
 from typing import TypedDict
 
-__all__ = ["DaemonReport", "DeviceReport", "ResourceReport"]
+__all__ = ["DaemonStatus", "DeviceStatus", "ResourceStatus"]
 
 
-class DeviceReport(TypedDict):
+class DeviceStatus(TypedDict):
     id: str
     health: str
     reason: str
@@ -17,7 +17,7 @@ class DeviceReport(TypedDict):
     attributes: dict[str, object]
 
 
-class ResourceReport(TypedDict):
+class ResourceStatus(TypedDict):
     name: str
     state: str
     reason: str
@@ -27,13 +27,13 @@ class ResourceReport(TypedDict):
     registrations: int
     discovery: str  # why discovery fails, empty if it does not
     refused: str  # why the newest list was refused, empty if it was not
-    devices: list[DeviceReport]
+    devices: list[DeviceStatus]
 
 
-class DaemonReport(TypedDict):
+class DaemonStatus(TypedDict):
     ready: bool
     registration: str
     directory: str
     stalled: str
     stalls: int
-    resources: list[ResourceReport]
+    resources: list[ResourceStatus]

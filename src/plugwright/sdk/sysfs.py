@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 
 __all__ = [
     "Host",
-    "Node",
     "PciFunction",
+    "SysfsNode",
     "attribute",
     "entries",
     "link_name",
@@ -119,7 +119,7 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class SysfsNode:
     """A device node: its path on the host, the subsystem that it belongs to, and its directory in /sys."""
 
     path: str
@@ -206,7 +206,7 @@ def numa_nodes(directory: Path) -> tuple[int, ...]:
     return tuple(sorted({node for each in _made_of(place) for node in numa_nodes(each)}))
 
 
-def nodes_below(directory: Path) -> list[Node]:
+def nodes_below(directory: Path) -> list[SysfsNode]:
     """The device nodes of a device and of what is below it, but for those of another device behind it."""
     found = list(_nodes(real(directory), _DEPTH))
     return sorted(found, key=lambda node: node.path)
@@ -248,11 +248,11 @@ def _target(link: Path) -> PurePosixPath:
         return PurePosixPath(link.name)
 
 
-def _nodes(directory: Path, depth: int) -> Iterator[Node]:
+def _nodes(directory: Path, depth: int) -> Iterator[SysfsNode]:
     name = uevent(directory).get("DEVNAME") if directory.joinpath("dev").exists() else ""
     if name:
         path = name if name.startswith("/") else f"/dev/{name}"
-        yield Node(path, link_name(directory, "subsystem") or directory.parent.name, directory)
+        yield SysfsNode(path, link_name(directory, "subsystem") or directory.parent.name, directory)
     for child in entries(directory) if depth else []:
         if child.is_dir() and not child.is_symlink() and not _is_another(child):
             yield from _nodes(child, depth - 1)

@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
 
-__all__ = ["Backoff", "Newest", "begin_in_thread", "in_thread", "iterate_in_thread"]
+__all__ = ["Backoff", "Latest", "begin_in_thread", "in_thread", "iterate_in_thread"]
 
 T = TypeVar("T")
 
 
-class Newest(Generic[T]):
+class Latest(Generic[T]):
     def __init__(self, value: T) -> None:
         self.bell: Callable[[], object] | None = None  # rung after each publication
         self._value = value
@@ -43,7 +43,7 @@ class Newest(Generic[T]):
         if self.bell is not None:
             self.bell()
 
-    def become(self, value: T) -> None:
+    def publish_if_changed(self, value: T) -> None:
         """Publishes `value` if it is news."""
         if value != self._value:
             self.publish(value)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from asyncinotify import Event, Inotify, Mask
 
-from plugwright.system.concurrency import Newest
+from plugwright.system.concurrency import Latest
 
 __all__ = ["Directory", "Identity"]
 
@@ -32,7 +32,7 @@ class Directory:
     def __init__(self, path: Path, writes: bool = False) -> None:
         self.path = path
         self._mask = _COMING_AND_GOING | Mask.CLOSE_WRITE if writes else _COMING_AND_GOING
-        self.ticks = Newest(0)  # goes up whenever something in the directory may have changed
+        self.ticks = Latest(0)  # goes up whenever something in the directory may have changed
         self._polling = False
         self._created: dict[str, int] = {}  # how often each name that was asked for has been made
 

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from plugwright.errors import PluginError
 from plugwright.kubelet import Kubelet, KubeletSettings
-from plugwright.kubelet.events import Event, State
+from plugwright.kubelet.events import Event, StateChange
 from plugwright.protocol.paths import SOCKET_PATH_LIMIT, KubeletPaths
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.plugin import Plugin
@@ -34,7 +34,7 @@ T = TypeVar("T")
 async def until_listed(events: AsyncGenerator[Event, None], resources: Collection[str], seen: set[str]) -> None:
     """Returns when each of `resources` was listed, or any where none are named; `seen` grows with each list."""
     async for event in events:
-        if isinstance(event, State) and event.kind == "list":
+        if isinstance(event, StateChange) and event.kind == "list":
             seen.add(event.about)
             if seen.issuperset(resources):
                 return
@@ -99,8 +99,8 @@ async def running(
             async with aclosing(kubelet.events(new=True)) as events, serving(*plugins, settings=places) as daemon:
                 seen: set[str] = set()
                 listed = until_listed(events, [plugin.resource for plugin in plugins], seen)
-                await first(listed, _hopeless(daemon), limit=kubelet.settings.patience)
-                _check(daemon, seen, kubelet.settings.patience)
+                await first(listed, _hopeless(daemon), limit=kubelet.settings.timeout)
+                _check(daemon, seen, kubelet.settings.timeout)
                 yield kubelet
 
 

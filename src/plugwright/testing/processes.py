@@ -12,7 +12,7 @@ from pathlib import Path
 from plugwright.errors import ConfigError, PluginError
 from plugwright.kubelet import Kubelet
 from plugwright.protocol.paths import KubeletPaths
-from plugwright.system.concurrency import Newest
+from plugwright.system.concurrency import Latest
 from plugwright.testing import harness
 
 __all__ = ["PluginProcess", "plugin_process"]
@@ -29,7 +29,7 @@ class PluginProcess(asyncio.SubprocessProtocol):
         self.pid = 0
         self._transport: asyncio.SubprocessTransport | None = None
         self._written = bytearray()
-        self._news = Newest(0)
+        self._news = Latest(0)
         self._closed = False
 
     @property
@@ -114,9 +114,9 @@ async def plugin_process(
         try:
             seen: set[str] = set()
             await harness.first(
-                harness.until_listed(events, resources, seen), _ended(process), limit=kubelet.settings.patience
+                harness.until_listed(events, resources, seen), _ended(process), limit=kubelet.settings.timeout
             )
-            _check(process, resources, seen, kubelet.settings.patience)
+            _check(process, resources, seen, kubelet.settings.timeout)
             yield process
         finally:
             await process.stop()

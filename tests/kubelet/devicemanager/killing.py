@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from plugwright.kubelet.devicemanager.checkpoint import Files, Journal
-from plugwright.protocol.checkpoint import Checkpoint, Entry
+from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
 from plugwright.protocol.checkpoint_encoder import Encoder
 
 STEPS = ("open", "write", "fsync", "close", "rename")
 LONGEST = 0.004  # seconds between the first save of a process and its end; a save takes about one thousandth
 ENTRIES = tuple(
-    Entry(f"pod-{number}", "main", "example.com/gpu", {0: (f"gpu-{number}",)}, b"\n\x05\n\x01a\x12\x00" * 4)
+    PodDevicesEntry(f"pod-{number}", "main", "example.com/gpu", {0: (f"gpu-{number}",)}, b"\n\x05\n\x01a\x12\x00" * 4)
     for number in range(150)
 )
 

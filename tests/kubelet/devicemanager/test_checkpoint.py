@@ -17,14 +17,15 @@ import pytest
 
 from plugwright.kubelet.devicemanager.checkpoint import Files, Journal, Loaded
 from plugwright.protocol import checkpoint
-from plugwright.protocol.checkpoint import Checkpoint, Entry
+from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 KILLING = Path(__file__).with_name("killing.py")
 KILLS = int(os.environ.get("PLUGWRIGHT_KILLS", "200"))  # `make soak` asks for thousands
 EMPTY = Checkpoint(entries=None, registered={})
 FULL = Checkpoint(
-    entries=(Entry("pod", "main", "example.com/gpu", {0: ("g0",)}, b""),), registered={"example.com/gpu": ("g0",)}
+    entries=(PodDevicesEntry("pod", "main", "example.com/gpu", {0: ("g0",)}, b""),),
+    registered={"example.com/gpu": ("g0",)},
 )
 
 
@@ -229,8 +230,11 @@ def test_a_place_below_a_file_is_told(tmp_path: Path) -> None:
 
 
 def test_4_28_an_entry_whose_answer_does_not_decode_is_dropped_alone(path: Path) -> None:
-    good = [Entry(name, "main", "example.com/gpu", {0: ("g",)}, answer) for name, answer in (("a", b""), ("c", None))]
-    bad = Entry("b", "main", "example.com/gpu", {0: ("h",)}, b"\xff")
+    good = [
+        PodDevicesEntry(name, "main", "example.com/gpu", {0: ("g",)}, answer)
+        for name, answer in (("a", b""), ("c", None))
+    ]
+    bad = PodDevicesEntry("b", "main", "example.com/gpu", {0: ("h",)}, b"\xff")
     state = Checkpoint((good[0], bad, good[1]), {"example.com/gpu": ("g", "h")})
     journal(path).save(state)
     loaded = journal(path).load()
@@ -244,7 +248,7 @@ def test_4_28_an_entry_whose_answer_does_not_decode_is_dropped_alone(path: Path)
 
 def test_4_11_the_old_layout_is_loaded_only_where_the_profile_reads_it(path: Path) -> None:
     entry = '{"PodUID":"p","ContainerName":"c","ResourceName":"r","DeviceIDs":["x"],"AllocResp":""}'
-    state = Checkpoint((Entry("p", "c", "r", {0: ("x",)}, b""),), {})
+    state = Checkpoint((PodDevicesEntry("p", "c", "r", {0: ("x",)}, b""),), {})
     checksum = checkpoint.checksum(state, plain_lists=True)
     path.parent.mkdir()
     path.write_text(f'{{"Data":{{"PodDeviceEntries":[{entry}],"RegisteredDevices":{{}}}},"Checksum":{checksum}}}')

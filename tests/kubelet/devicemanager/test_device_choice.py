@@ -10,22 +10,22 @@ from tests.kubelet.actors import TAPE, device
 
 from plugwright.errors import AllocationFailed
 from plugwright.kubelet.devicemanager.allocation import Claim, choose, refuse_early
-from plugwright.kubelet.devicemanager.devices import Shelf, Stock
+from plugwright.kubelet.devicemanager.devices import DeviceStore, ResourceDevices
 from plugwright.model import PreferenceRequest
-from plugwright.protocol.messages import Listed
+from plugwright.protocol.messages import ListedDevice
 
 FOUR = (device("a0", 0), device("a1", 0), device("b0", 1), device("b1", 1))
 PLAIN = tuple(map(device, ("d0", "d1", "d2", "d3")))
 ZERO = frozenset({0})
 
 
-def shelf_of(*devices: Listed) -> Shelf:
-    stock = Stock()
+def shelf_of(*devices: ListedDevice) -> ResourceDevices:
+    stock = DeviceStore()
     stock.take(TAPE, devices)
     return stock.shelf(TAPE)
 
 
-def claim(required: int, devices: Sequence[Listed], mask: frozenset[int] | None = None) -> Claim:
+def claim(required: int, devices: Sequence[ListedDevice], mask: frozenset[int] | None = None) -> Claim:
     shelf = shelf_of(*devices)
     return Claim(TAPE, required, frozenset(), frozenset(), shelf.healthy, mask, shelf)
 

@@ -4,13 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.kubelet.actors import TAPE, device
 
-from plugwright.kubelet.devicemanager.devices import Count, Stock
+from plugwright.kubelet.devicemanager.devices import DeviceCount, DeviceStore
 from plugwright.model import natural_order
-from plugwright.protocol.messages import Listed
+from plugwright.protocol.messages import ListedDevice
 
 LISTED = st.lists(
     st.builds(
-        Listed,
+        ListedDevice,
         st.sampled_from(["a", "b", "c", "d10", "d9", ""]),
         st.sampled_from(["Healthy", "Unhealthy", "healthy", ""]),
         st.sampled_from([None, (), (0,), (0, 1)]),
@@ -18,8 +18,8 @@ LISTED = st.lists(
 )
 
 
-def stocked(*devices: Listed) -> Stock:
-    stock = Stock()
+def stocked(*devices: ListedDevice) -> DeviceStore:
+    stock = DeviceStore()
     stock.take(TAPE, devices)
     return stock
 
@@ -40,70 +40,72 @@ def test_only_the_exact_word_is_healthy() -> None:  # 0.6, 2.6
 
 def test_any_id_is_a_device() -> None:  # 2.7, 2.9
     names = ["", "x" * 1000, "two words", "ünï/côde\n"]
-    assert stocked(*map(device, names)).shelf(TAPE).count == Count(4, 4)
+    assert stocked(*map(device, names)).shelf(TAPE).count == DeviceCount(4, 4)
 
 
 def test_a_repeated_id_counts_once_in_each_health() -> None:  # 2.8
     twice = stocked(device("a", 0), device("a", 1)).shelf(TAPE)
-    assert twice.count == Count(1, 1)
+    assert twice.count == DeviceCount(1, 1)
     assert twice.nodes("a") == (1,)
     both = stocked(device("a"), device("a", health="Unhealthy")).shelf(TAPE)
-    assert both.count == Count(2, 1)
+    assert both.count == DeviceCount(2, 1)
     assert both.known["a"].health == "Unhealthy"
 
 
 def test_capacity_is_every_device_and_allocatable_the_healthy_ones() -> None:  # 2.10
-    assert stocked(device("a"), device("b"), device("c", health="Unhealthy")).shelf(TAPE).count == Count(3, 2)
+    assert stocked(device("a"), device("b"), device("c", health="Unhealthy")).shelf(TAPE).count == DeviceCount(3, 2)
 
 
 def test_an_empty_list_is_a_resource_without_devices() -> None:  # 2.11
     assert TAPE in stocked()
-    assert stocked().shelf(TAPE).count == Count(0, 0)
+    assert stocked().shelf(TAPE).count == DeviceCount(0, 0)
 
 
 def test_when_the_plugin_is_gone_nothing_is_healthy() -> None:  # 2.15
     stock = stocked(device("a"), device("b", health="Unhealthy"))
     stock.stop(TAPE)
-    assert stock.shelf(TAPE).count == Count(2, 0)
+    assert stock.shelf(TAPE).count == DeviceCount(2, 0)
     assert stock.shelf(TAPE).registered == ()
 
 
 def test_a_stream_that_ends_before_its_first_list_is_a_resource_without_devices() -> None:  # 2.21
-    stock = Stock()
+    stock = DeviceStore()
     stock.stop(TAPE)
     assert TAPE in stock
-    assert stock.shelf(TAPE).count == Count(0, 0)
+    assert stock.shelf(TAPE).count == DeviceCount(0, 0)
 
 
 def test_what_is_known_of_devices_outlives_the_resource() -> None:  # 2.20
     stock = stocked(device("a", 1, health="Unhealthy"))
     stock.drop(TAPE)
     assert TAPE not in stock
-    assert stock.shelf(TAPE).count == Count(0, 0)
+    assert stock.shelf(TAPE).count == DeviceCount(0, 0)
     assert stock.shelf(TAPE).known["a"] == device("a", 1, health="Unhealthy")
 
 
 def test_what_the_checkpoint_names_has_no_devices_and_nothing_known() -> None:  # 1.20, 1.22
-    stock = Stock()
+    stock = DeviceStore()
     stock.restore([TAPE])
     assert TAPE in stock
-    assert stock.shelf(TAPE).count == Count(0, 0)
+    assert stock.shelf(TAPE).count == DeviceCount(0, 0)
     assert stock.shelf(TAPE).known == {}
 
 
 @given(LISTED, LISTED)
-def test_numbers_are_those_of_the_newest_list(before: list[Listed], newest: list[Listed]) -> None:  # 2.5, 2.8, 2.10
+def test_numbers_are_those_of_the_newest_list(
+    before: list[ListedDevice], newest: list[ListedDevice]
+) -> None:  # 2.5, 2.8, 2.10
     stock = stocked(*before)
     left_out = stock.take(TAPE, newest)
     shelf, listed = stock.shelf(TAPE), {each.id for each in newest}
     assert shelf.healthy | shelf.unhealthy == shelf.known.keys() == listed
-    assert shelf.count == Count(len({(each.id, each.health == "Healthy") for each in newest}), len(shelf.healthy))
+    assert shelf.count == DeviceCount(len({(each.id, each.health == "Healthy") for each in newest}), len(shelf.healthy))
     assert left_out == sorted({each.id for each in before} - listed)
     assert shelf.registered == tuple(sorted(shelf.healthy))
 
 
 @given(LISTED, st.sets(st.sampled_from(["a", "b", "d10", "d9", "z1", "z02"])), st.integers(-1, 8))
-def test_the_first_devices_come_in_natural_order(devices: list[Listed], among: set[str], count: int) -> None:
+def test_the_first_devices_come_in_natural_order(devices: list[ListedDevice], among: set[str], count: int) -> None:
     shelf = stocked(*devices).shelf(TAPE)
     known = sorted(among & shelf.known.keys(), key=natural_order)
     others = sorted(among - shelf.known.keys(), key=natural_order)

@@ -26,10 +26,10 @@ from tests.kubelet.actors import (
 
 from plugwright.errors import AllocationFailed, PeerRefused
 from plugwright.kubelet import Kubelet
-from plugwright.kubelet.devicemanager.devices import Count
+from plugwright.kubelet.devicemanager.devices import DeviceCount
 from plugwright.model import Options
 from plugwright.protocol import device_plugin
-from plugwright.protocol.messages import Listed
+from plugwright.protocol.messages import ListedDevice
 from plugwright.protocol.registration import RegisterRequest
 from plugwright.protocol.transport import MESSAGE_LIMIT
 from plugwright.testing import pod_requesting
@@ -88,7 +88,7 @@ async def test_each_list_is_the_whole_truth(node: Kubelet) -> None:  # 2.5, 2.10
         assert await node.allocatable(TAPE, 3) == 3
         plugin.send("a", device("d", health="Unhealthy"))
         assert await node.capacity(TAPE, 2) == 2
-        assert node.node() == {TAPE: Count(2, 1)}
+        assert node.node() == {TAPE: DeviceCount(2, 1)}
         assert written(node).registered == {TAPE: ("a",)}
 
 
@@ -96,7 +96,7 @@ async def test_devices_in_use_do_not_lower_allocatable(node: Kubelet) -> None:  
     async with plugged(node, Scripted("a", "b")):
         await node.allocatable(TAPE, 2)
         await node.admit(pod_requesting({TAPE: 2}))
-        assert node.node() == {TAPE: Count(2, 2)}
+        assert node.node() == {TAPE: DeviceCount(2, 2)}
 
 
 async def test_whatever_a_plugin_calls_its_devices_is_taken(node: Kubelet) -> None:  # 2.7, 2.8, 2.9
@@ -131,7 +131,7 @@ async def test_until_the_new_list_the_old_numbers_stay(node: Kubelet) -> None:  
         await node.allocatable(TAPE, 2)
         async with plugged(node, new, "new.sock"):
             await hold.asked.wait()
-            assert node.node() == {TAPE: Count(2, 2)}
+            assert node.node() == {TAPE: DeviceCount(2, 2)}
             await node.admit(pod_requesting({TAPE: 1}))
             assert new.methods[-2:] == ["GetPreferredAllocation", "Allocate"]  # its options count, and it is called
             assert old.methods == ["GetDevicePluginOptions", "ListAndWatch"]
@@ -172,7 +172,7 @@ async def test_when_the_stream_ends_nothing_is_healthy_and_nobody_asks_again(nod
 
 async def test_a_plugin_that_is_gone_keeps_its_capacity(node: Kubelet) -> None:  # 2.15
     await gone(node, "a", "b")
-    assert node.node() == {TAPE: Count(2, 0)}
+    assert node.node() == {TAPE: DeviceCount(2, 0)}
     assert written(node).registered == {TAPE: ("a", "b")}  # 4.31: nothing is written then
 
 
@@ -185,13 +185,13 @@ async def test_a_stopped_plugin_is_not_called(node: Kubelet) -> None:  # 2.17
 async def test_five_minutes_after_its_plugin_a_resource_is_dropped(node: Kubelet, clock: Clock) -> None:  # 2.18, 2.19
     await gone(node, "a")
     clock.advance(GRACE)
-    assert node.node() == {TAPE: Count(1, 0)}
+    assert node.node() == {TAPE: DeviceCount(1, 0)}
     assert TAPE in (written(node).registered or {})
     clock.advance(0.1)
-    assert node.node() == {TAPE: Count(0, 0)}
+    assert node.node() == {TAPE: DeviceCount(0, 0)}
     assert written(node).registered == {}
     clock.advance(10 * GRACE)
-    assert node.node() == {TAPE: Count(0, 0)}  # the key stays
+    assert node.node() == {TAPE: DeviceCount(0, 0)}  # the key stays
 
 
 async def test_a_resource_is_called_removed_once(root: Path, clock: Clock) -> None:  # 2.18
@@ -209,7 +209,7 @@ async def test_a_plugin_that_comes_back_in_time_is_not_dropped(node: Kubelet, cl
     async with plugged(node, Scripted("a", "b")):
         assert await node.allocatable(TAPE, 2) == 2
         clock.advance(10 * GRACE)
-        assert node.node() == {TAPE: Count(2, 2)}
+        assert node.node() == {TAPE: DeviceCount(2, 2)}
 
 
 async def test_a_dropped_resource_comes_back_with_its_plugin(node: Kubelet, clock: Clock) -> None:  # 2.18, 2.23
@@ -233,7 +233,7 @@ async def test_a_stream_without_a_list_shows_zero_and_is_dropped(node: Kubelet, 
     plugin.end()
     async with plugged(node, plugin):
         assert await node.capacity(TAPE, 0) == 0
-        assert node.node() == {TAPE: Count(0, 0)}
+        assert node.node() == {TAPE: DeviceCount(0, 0)}
         clock.advance(2 * GRACE)
         node.node()
         await heard(node, "removed", TAPE)
@@ -272,7 +272,7 @@ async def test_the_end_of_the_older_stream_leaves_the_newer_and_is_said(
         for fact in facts:
             await said(kubelet, fact)
         await kubelet.admit(pod_requesting({TAPE: 1}))
-        assert kubelet.node() == {TAPE: Count(2, 2)}
+        assert kubelet.node() == {TAPE: DeviceCount(2, 2)}
         assert new.streams.value == 1
         assert [finding.fact for finding in kubelet.findings] == facts
 
@@ -319,7 +319,7 @@ async def test_a_device_dropped_during_allocate_is_said(node: Kubelet) -> None: 
     ids=["with a NUMA node", "without one", "before 1.34"],
 )
 async def test_a_held_device_that_is_dropped_is_said(
-    root: Path, version: str, held: Listed, facts: list[str]
+    root: Path, version: str, held: ListedDevice, facts: list[str]
 ) -> None:  # 2.25
     async with Kubelet(root, quick(version=version)) as kubelet, plugged(kubelet, Scripted(held)) as plugin:
         await kubelet.allocatable(TAPE, 1)

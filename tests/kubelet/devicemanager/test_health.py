@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.kubelet.actors import OTHER, TAPE, Clock, Scripted, device, heard, plugged, quick, states
 
 from plugwright.kubelet import Kubelet, Phase, Pod
-from plugwright.kubelet.devicemanager.devices import Stock
+from plugwright.kubelet.devicemanager.devices import DeviceStore
 from plugwright.kubelet.devicemanager.manager import changed
 from plugwright.testing import pod_requesting
 
@@ -133,7 +133,7 @@ LISTS = st.dictionaries(st.sampled_from("abcd"), st.sampled_from(["Healthy", "Un
 @drawn(LISTS, LISTS)
 def test_what_changed_is_listed_with_another_health_or_newly(before: dict[str, str], after: dict[str, str]) -> None:
     """2.24, 7.7."""
-    stock = Stock()
+    stock = DeviceStore()
     stock.take(TAPE, [device(name, health=word) for name, word in before.items()])
     old = stock.shelf(TAPE)
     stock.take(TAPE, [device(name, health=word) for name, word in after.items()])

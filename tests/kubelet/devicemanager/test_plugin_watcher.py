@@ -9,17 +9,17 @@ import pytest
 from tests.kubelet.actors import LIMIT, OTHER, TAPE, Announcing, Clock, Scripted, found, heard, plugged, quick, said
 
 from plugwright.kubelet import Kubelet
-from plugwright.kubelet.devicemanager.devices import Count
+from plugwright.kubelet.devicemanager.devices import DeviceCount
 from plugwright.kubelet.metrics import Name
 from plugwright.protocol import device_plugin
-from plugwright.protocol.registration import Announcement
+from plugwright.protocol.registration import PluginInfo
 from plugwright.testing import pod_requesting
 
 ACCEPTED = (True, "")
 
 
 def announcing(name: str = TAPE, **more: object) -> Announcing:
-    return Announcing(Announcement(name, **more))  # type: ignore[arg-type]
+    return Announcing(PluginInfo(name, **more))  # type: ignore[arg-type]
 
 
 async def told(announcing: Announcing) -> tuple[bool, str]:
@@ -87,22 +87,22 @@ async def test_a_removed_socket_ends_the_stream_of_a_plugin_that_still_runs(node
         path.unlink()
         assert await node.allocatable(TAPE, 0) == 0
         await plugin.streams.until(lambda opened: opened == 0)
-        assert node.node() == {TAPE: Count(1, 0)}
+        assert node.node() == {TAPE: DeviceCount(1, 0)}
 
 
 REFUSALS = {
-    Announcement(TAPE, kind="CSIPlugin"): "no handler registered for plugin type: CSIPlugin at socket {path}",
-    Announcement(TAPE, versions=("v1alpha1", "v2")): "plugin validation failed with err: "
+    PluginInfo(TAPE, kind="CSIPlugin"): "no handler registered for plugin type: CSIPlugin at socket {path}",
+    PluginInfo(TAPE, versions=("v1alpha1", "v2")): "plugin validation failed with err: "
     "manager version, v1beta1, is not among plugin supported versions [v1alpha1 v2]",
-    Announcement("tape"): "plugin validation failed with err: "
+    PluginInfo("tape"): "plugin validation failed with err: "
     'invalid name of device plugin socket: the ResourceName "tape" is invalid',
-    Announcement(TAPE, endpoint="/nowhere.sock"): "plugin registration failed with err: "
+    PluginInfo(TAPE, endpoint="/nowhere.sock"): "plugin registration failed with err: "
     "failed to dial device plugin: context deadline exceeded",
 }
 
 
 @pytest.mark.parametrize("announcement", REFUSALS, ids=["type", "version", "name", "connection"])
-async def test_a_refusal_is_told_in_the_kubelets_words(node: Kubelet, announcement: Announcement) -> None:
+async def test_a_refusal_is_told_in_the_kubelets_words(node: Kubelet, announcement: PluginInfo) -> None:
     """1.39, 1.45, 1.46."""
     who = Announcing(announcement)
     async with found(node, Scripted("a"), who) as path:
@@ -145,7 +145,7 @@ async def test_what_fails_is_tried_again_from_the_beginning(node: Kubelet, clock
     plugin, who = Scripted("a"), announcing("tape")
     async with found(node, plugin, who):
         assert (await told(who))[0] is False
-        who.announcement = Announcement(TAPE)
+        who.announcement = PluginInfo(TAPE)
         await looked_through(node, 0)
         clock.advance(1)
         assert await told(who) == ACCEPTED
@@ -207,7 +207,7 @@ async def test_of_two_sockets_for_one_resource_the_older_may_go_and_it_is_said(n
             await stack.enter_async_context(found(node, newer, name="newer.sock"))
             await node.allocatable(TAPE, 2)
         await said(node, "1.52")
-        assert node.node() == {TAPE: Count(2, 2)}  # where a real kubelet cuts off the newer one
+        assert node.node() == {TAPE: DeviceCount(2, 2)}  # where a real kubelet cuts off the newer one
         assert newer.streams.value == 1
 
 
@@ -218,7 +218,7 @@ async def test_a_plugin_that_registered_by_itself_is_no_business_of_the_watchers
             await node.allocatable(TAPE, 2)
             path.unlink()
             await said(node, "1.52")
-            assert node.node() == {TAPE: Count(2, 2)}
+            assert node.node() == {TAPE: DeviceCount(2, 2)}
 
 
 async def test_sockets_are_counted_as_found_and_as_registered(node: Kubelet) -> None:  # section 9

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from plugwright import Allocation, Device, Patience, Plugin, Settings, run
+from plugwright import Allocation, Device, Plugin, Settings, Timeouts, run
 
 
 class FromFile(Plugin):
@@ -22,4 +22,4 @@ class FromFile(Plugin):
 
 
 resource, path, seconds = sys.argv[1:]
-run(FromFile(resource, Path(path)), settings=Settings(patience=Patience(departed=float(seconds))))
+run(FromFile(resource, Path(path)), settings=Settings(timeouts=Timeouts(departed=float(seconds))))

@@ -27,12 +27,12 @@ from plugwright.plugins.generic.pci import FunctionFilter, PciSelector
 from plugwright.plugins.generic.plugin import Generic, Options, Surroundings
 from plugwright.plugins.generic.usb import UsbFilter, UsbSelector
 from plugwright.sdk import cdi
-from plugwright.sdk.hotplug import Ears, Pace
+from plugwright.sdk.hotplug import HotplugSource, HotplugTiming
 from tiny_kubelet import TinyKubelet
 
 NAME = "example.com/thing"
 LOOP_ADD, LOOP_REMOVE = 0x4C80, 0x4C81
-PATIENT = Pace(rescan=3600, blind=3600, burst=0.001, gap=0)
+PATIENT = HotplugTiming(rescan=3600, blind=3600, burst=0.001, gap=0)
 FTDI = UsbSelector([UsbFilter(vendor=["0403"])])
 
 
@@ -60,7 +60,7 @@ def generic(machine: Machine, selector: Selector, kernel: Kernel | None = None, 
     def deaf() -> socket.socket:
         raise PermissionError(1, "Operation not permitted")
 
-    around = Surroundings(host=machine.host, ears=Ears(kernel.listen if kernel else deaf), pace=PATIENT)
+    around = Surroundings(host=machine.host, ears=HotplugSource(kernel.listen if kernel else deaf), pace=PATIENT)
     return Generic(NAME, Options(selector=selector, **more), around)  # type: ignore[arg-type]
 
 

@@ -7,13 +7,13 @@ from typing import cast
 
 from plugwright import Device
 from plugwright.plugins.nvidia.config import Options
-from plugwright.plugins.nvidia.monitor import Pace, Watch
+from plugwright.plugins.nvidia.monitor import GpuMonitor, PollIntervals
 from plugwright.plugins.nvidia.plugin import Nvidia
 from plugwright.plugins.nvidia.simulation import Simulation
 
 __all__ = ["PACE", "Clock", "Lists", "listing", "machine", "resource"]
 
-PACE = Pace(rescan=3600, retry=0.02, patience=5, ear=0.2)
+PACE = PollIntervals(rescan=3600, retry=0.02, read_timeout=5, ear=0.2)
 
 
 class Clock:
@@ -26,11 +26,11 @@ class Clock:
         return self.now
 
 
-def machine(name: str, clock: Callable[[], float] | None = None) -> Watch:
-    return Watch(Simulation(name), PACE, clock or Clock())
+def machine(name: str, clock: Callable[[], float] | None = None) -> GpuMonitor:
+    return GpuMonitor(Simulation(name), PACE, clock or Clock())
 
 
-def resource(watch: Watch, options: Options | None = None, name: str = "nvidia.com/gpu") -> Nvidia:
+def resource(watch: GpuMonitor, options: Options | None = None, name: str = "nvidia.com/gpu") -> Nvidia:
     return Nvidia(name, options or Options(), watch)
 
 

@@ -11,7 +11,7 @@ from tests.plugins.nvidia.mps.node import gpu
 from plugwright.errors import ListTooLarge, PluginError
 from plugwright.model import Device
 from plugwright.plugins.nvidia import sharing
-from plugwright.plugins.nvidia.sharing import By, Share, Unconfined
+from plugwright.plugins.nvidia.sharing import By, Share, TimeSlicing
 from plugwright.protocol import messages
 
 MIB = 2**20
@@ -43,7 +43,7 @@ def test_too_many_replicas_are_refused_with_a_proposal() -> None:
 
 def test_nothing_is_made_of_units_that_cannot_be() -> None:
     with pytest.raises(PluginError, match="the kubelet takes"):
-        Unconfined("nvidia.com/gpu", Share(by=By.TIME_SLICING, memory=1)).units(WHOLE)
+        TimeSlicing("nvidia.com/gpu", Share(by=By.TIME_SLICING, memory=1)).units(WHOLE)
 
 
 @given(replicas=st.integers(1, 20_000))

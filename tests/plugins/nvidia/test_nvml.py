@@ -8,7 +8,7 @@ from tests.plugins.nvidia.looking import PACE, listing, resource
 from tests.sdk.actors import listening
 
 from plugwright.plugins.nvidia.driver import ComputeMode, DriverGone, Event, EventKind, Link, PcieLevel, Recovery
-from plugwright.plugins.nvidia.monitor import Pace, Watch
+from plugwright.plugins.nvidia.monitor import GpuMonitor, PollIntervals
 from plugwright.plugins.nvidia.nvml import Nvml, Roots
 
 
@@ -203,7 +203,7 @@ def test_waiting_that_fails_ends_the_waiting() -> None:
 
 async def test_an_xid_goes_all_the_way_and_a_lost_gpu_is_only_one() -> None:
     binding = Binding(*cards(4))
-    watch = Watch(driver(binding), PACE)
+    watch = GpuMonitor(driver(binding), PACE)
     async with listing(resource(watch)) as lists:
         await lists.first()
         binding.happening.put((binding.cards[2], 0x8, 48))
@@ -221,7 +221,7 @@ async def test_an_xid_goes_all_the_way_and_a_lost_gpu_is_only_one() -> None:
 async def test_an_xid_of_a_gpu_that_no_longer_tells_its_name_is_said(caplog: pytest.LogCaptureFixture) -> None:
     binding = Binding(*cards(2))
     with listening("plugwright.plugins.nvidia.monitor", caplog) as ear:
-        async with listing(resource(Watch(driver(binding), PACE))) as lists:
+        async with listing(resource(GpuMonitor(driver(binding), PACE))) as lists:
             await lists.first()
             binding.cards[1].broken = {"*": LOST}
             binding.happening.put((binding.cards[1], 0x8, 79))
@@ -233,7 +233,7 @@ async def test_waiting_that_always_fails_is_tried_now_and_then(caplog: pytest.Lo
     binding = Binding(*cards(1))
     for _ in range(100):
         binding.happening.put(999)
-    watch = Watch(driver(binding), Pace(retry=3600, rescan=3600))
+    watch = GpuMonitor(driver(binding), PollIntervals(retry=3600, rescan=3600))
     with listening("plugwright.plugins.nvidia.monitor", caplog) as ear:
         async with listing(resource(watch)) as lists:
             await lists.first()

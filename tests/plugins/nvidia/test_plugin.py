@@ -12,10 +12,10 @@ from plugwright.plugins.nvidia import simulated_machines
 from plugwright.plugins.nvidia.config import Options, Places, Strategy
 from plugwright.plugins.nvidia.driver import Reading
 from plugwright.plugins.nvidia.health import Action, Rules
-from plugwright.plugins.nvidia.monitor import Pace, Watch
+from plugwright.plugins.nvidia.monitor import GpuMonitor, PollIntervals
 from plugwright.plugins.nvidia.plugin import Nvidia
 from plugwright.plugins.nvidia.selection import Mig, Pattern, Selection
-from plugwright.plugins.nvidia.sharing import Share, Unconfined
+from plugwright.plugins.nvidia.sharing import Share, TimeSlicing
 from plugwright.plugins.nvidia.simulation import Simulation
 from plugwright.sdk import cdi
 from tiny_kubelet import TinyKubelet
@@ -148,7 +148,7 @@ async def test_events_that_cannot_be_heard_may_be_of_no_concern() -> None:
 
 
 async def test_a_driver_that_is_not_there_yet_is_waited_for(settings: Settings, kubelet: TinyKubelet) -> None:
-    watch = Watch(Simulation("t4"), Pace(retry=0.02))
+    watch = GpuMonitor(Simulation("t4"), PollIntervals(retry=0.02))
     assert isinstance(watch.driver, Simulation)
     watch.driver.act("driver", {"state": "gone"})
     async with serving(resource(watch), settings=settings) as daemon:
@@ -243,7 +243,7 @@ async def test_a_driver_that_hangs_is_said() -> None:
             return super().read()
 
     loop = asyncio.get_running_loop()
-    watch = Watch(Hanging("t4"), Pace(retry=0.02, patience=0.05))
+    watch = GpuMonitor(Hanging("t4"), PollIntervals(retry=0.02, read_timeout=0.05))
     plugin = resource(watch)
     async with listing(plugin) as lists:
         first, *_ = await lists.first()
@@ -254,7 +254,7 @@ async def test_a_driver_that_hangs_is_said() -> None:
 
 
 async def test_an_isolation_that_breaks_is_said() -> None:
-    class Broken(Unconfined):
+    class Broken(TimeSlicing):
         async def follow(self, changed: object) -> None:
             raise PluginError("the limiter has gone")
 

@@ -21,11 +21,11 @@ from plugwright.cli.kubelet.pod_files import Changes, Folder
 from plugwright.cli.kubelet.view import Show, Shown
 from plugwright.errors import KubeletError, PodRefused
 from plugwright.kubelet import ContainerKind, Kubelet, KubeletSettings, Phase, Pod, PodSpec, processes
-from plugwright.kubelet.devicemanager.devices import Count
-from plugwright.kubelet.events import State
-from plugwright.kubelet.pod_table import Granted
+from plugwright.kubelet.devicemanager.devices import DeviceCount
+from plugwright.kubelet.events import StateChange
+from plugwright.kubelet.pod_table import RunContainerOptions
 from plugwright.kubelet.processes import Output
-from plugwright.system.concurrency import Newest
+from plugwright.system.concurrency import Latest
 from plugwright.system.inotify import Directory
 
 __all__ = ["Node", "Plan", "emulate"]
@@ -61,7 +61,7 @@ class Node:
         self._plan = plan
         self._show = show
         self._tasks = tasks
-        self._offered: Newest[Mapping[str, Count]] = Newest({})
+        self._offered: Latest[Mapping[str, DeviceCount]] = Latest({})
         self._lives: dict[str, _Life] = {}
         self._names: dict[str, str] = {}  # of every pod there ever was, by uid
         self._numbers = itertools.count(1)
@@ -74,11 +74,11 @@ class Node:
                 self._offered.publish(self._counts())
 
     def show(self, event: Shown) -> None:
-        if isinstance(event, State) and event.kind == "health":
+        if isinstance(event, StateChange) and event.kind == "health":
             if event.about not in self._names:
                 return  # of a pod that only the checkpoint remembers: nobody has a status of it to look at
             event = replace(event, about=self._names[event.about])
-        elif isinstance(event, State) and event.kind == "freed":
+        elif isinstance(event, StateChange) and event.kind == "freed":
             event = replace(event, about=self._names.get(event.about, f"{event.about}, a pod of an earlier run"))
         self._show(event, self._granted(event))
 
@@ -100,7 +100,7 @@ class Node:
 
     async def apply(self, changes: Changes) -> None:
         for name, problem in changes.problems.items():
-            self.show(State("invalid", name, problem))
+            self.show(StateChange("invalid", name, problem))
         for key in changes.removed:
             await self.remove(key)
         for key, pod in changes.added.items():
@@ -109,7 +109,7 @@ class Node:
     async def restart(self) -> None:
         """Containers run on; those of pods that the new kubelet refuses are ended."""
         async with self._restarting:
-            self.show(State("restarting", f"kubelet {self._plan.settings.version}"))
+            self.show(StateChange("restarting", f"kubelet {self._plan.settings.version}"))
             await self._kubelet.restart()
             for life in self._lives.values():
                 pod = self._find(life.spec)
@@ -138,7 +138,7 @@ class Node:
         except PodRefused:
             return False  # the kubelet has said so itself
         except KubeletError as error:
-            self.show(State("refused", spec.key, str(error)))
+            self.show(StateChange("refused", spec.key, str(error)))
             return False
         has_started = self._check_started(pod)
         ended_well = await self._run(pod) if self._plan.starts else True
@@ -150,29 +150,29 @@ class Node:
         missing = _missing(self._counts(), wanted)
         if not missing or not self._plan.timeout:
             return True
-        self.show(State("waiting", spec.key, f"at most {self._plan.timeout:g} s, because {missing}"))
+        self.show(StateChange("waiting", spec.key, f"at most {self._plan.timeout:g} s, because {missing}"))
         try:
             async with asyncio.timeout(self._plan.timeout):
                 await self._offered.until(lambda counts: not _missing(counts, wanted))
         except TimeoutError:
             missing = _missing(self._counts(), wanted)
-            self.show(State("not waiting", spec.key, f"{missing}; the kubelet gets the pod all the same"))
+            self.show(StateChange("not waiting", spec.key, f"{missing}; the kubelet gets the pod all the same"))
             return False
         return True
 
     def _check_started(self, pod: Pod) -> bool:
         waiting = [(name, each) for name, each in pod.containers.items() if each.reason]
         for name, each in waiting:
-            self.show(State("waiting", f"{pod.spec.key}/{name}", f"{each.reason}: {each.message}".rstrip(": ")))
+            self.show(StateChange("waiting", f"{pod.spec.key}/{name}", f"{each.reason}: {each.message}".rstrip(": ")))
         return not waiting
 
     async def _run(self, pod: Pod) -> bool:
         """The exit codes are told to the kubelet: a container that ended does not run when it restarts."""
 
-        def tell(event: State | Output) -> None:
+        def tell(event: StateChange | Output) -> None:
             self.show(event)
             name = event.about.rpartition("/")[2]
-            if isinstance(event, State) and event.kind == "ended" and _goes_on(pod, name):
+            if isinstance(event, StateChange) and event.kind == "ended" and _goes_on(pod, name):
                 self._kubelet.stop_container(pod, name)
 
         codes = await processes.run(pod, tell)
@@ -181,7 +181,7 @@ class Node:
             self._kubelet.finish(pod)
         return all(code == 0 for code in codes.values())
 
-    def _counts(self) -> Mapping[str, Count]:
+    def _counts(self) -> Mapping[str, DeviceCount]:
         try:
             return self._kubelet.node()
         except KubeletError:  # while it restarts
@@ -190,9 +190,9 @@ class Node:
     def _find(self, spec: PodSpec) -> Pod | None:
         return next((pod for pod in self._kubelet.pods if pod.uid == spec.uid), None)
 
-    def _granted(self, event: Shown) -> Granted | None:
+    def _granted(self, event: Shown) -> RunContainerOptions | None:
         """What a container got that has just been started; its own variables are known to whoever wrote them."""
-        if not isinstance(event, State) or event.kind != "started":
+        if not isinstance(event, StateChange) or event.kind != "started":
             return None
         key, _, name = event.about.rpartition("/")
         pod = next((pod for pod in self._kubelet.pods if pod.spec.key == key), None)
@@ -209,7 +209,7 @@ def _goes_on(pod: Pod, name: str) -> bool:
     return pod.phase is Phase.RUNNING and pod.containers[name].running
 
 
-def _missing(counts: Mapping[str, Count], wanted: Mapping[str, int]) -> str:
+def _missing(counts: Mapping[str, DeviceCount], wanted: Mapping[str, int]) -> str:
     """What a node does not have, in words; nothing when it has it all."""
     words = []
     for resource, number in sorted(wanted.items()):

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import click
 
-from plugwright.kubelet.events import Call, Event, Finding, State
+from plugwright.kubelet.events import Call, Event, Finding, StateChange
 from plugwright.kubelet.kubelet import Kubelet
-from plugwright.kubelet.pod_table import Granted
+from plugwright.kubelet.pod_table import RunContainerOptions
 from plugwright.kubelet.processes import Output
 from plugwright.model import some
 
 __all__ = ["Show", "Shown", "show_json", "show_text", "start_facts", "start_lines"]
 
 Shown = Event | Output
-Show = Callable[[Shown, Granted | None], None]
+Show = Callable[[Shown, RunContainerOptions | None], None]
 
 _WIDTH = 24  # NotifyRegistrationStatus
 _DEVICES = 4  # named in a line; more are counted
@@ -36,7 +36,7 @@ _warn = partial(click.style, fg="yellow")
 _dim = partial(click.style, dim=True)
 
 
-def show_text(event: Shown, granted: Granted | None) -> None:
+def show_text(event: Shown, granted: RunContainerOptions | None) -> None:
     first, *rest = lines(event, granted)
     now = time.time()
     moment = time.strftime("%H:%M:%S", time.localtime(now))
@@ -45,7 +45,7 @@ def show_text(event: Shown, granted: Granted | None) -> None:
         click.echo(f"{_BESIDE}{line}")
 
 
-def show_json(event: Shown, granted: Granted | None) -> None:
+def show_json(event: Shown, granted: RunContainerOptions | None) -> None:
     now = time.time()
     moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
     click.echo(json.dumps({"time": f"{moment}.{_thousandths(now)}Z", **record(event, granted)}))
@@ -55,7 +55,7 @@ def _thousandths(moment: float) -> str:
     return f"{int(moment % 1 * 1000):03d}"
 
 
-def lines(event: Shown, granted: Granted | None) -> Iterator[str]:
+def lines(event: Shown, granted: RunContainerOptions | None) -> Iterator[str]:
     """The first with what happened, the others with what belongs to it."""
     if isinstance(event, Call):
         yield _call(event)
@@ -70,12 +70,12 @@ def lines(event: Shown, granted: Granted | None) -> Iterator[str]:
             yield from (f"{'':<{_WIDTH}}   {line}" for line in _granted(granted))
 
 
-def record(event: Shown, granted: Granted | None) -> Mapping[str, object]:
+def record(event: Shown, granted: RunContainerOptions | None) -> Mapping[str, object]:
     if isinstance(event, Call):
         facts = asdict(event)
         del facts["began"]  # a clock of our own
         return {"event": "call", **facts}
-    if isinstance(event, State):
+    if isinstance(event, StateChange):
         got = {"granted": asdict(granted)} if granted is not None else {}
         return {"event": "state", "state": event.kind, "about": event.about, "text": event.text, **got}
     return {"event": "finding" if isinstance(event, Finding) else "output", **asdict(event)}
@@ -128,7 +128,7 @@ def _kind(kind: str) -> str:
     return _good(padded) if kind in _GOOD else _bad(padded) if kind in _BAD else _warn(padded)
 
 
-def _granted(granted: Granted) -> Iterator[str]:
+def _granted(granted: RunContainerOptions) -> Iterator[str]:
     yield from (f"env        {name}={value}" for name, value in granted.env.items())
     for mount in granted.mounts:
         yield f"mount      {mount.container_path} from {mount.host_path}{', read-only' if mount.read_only else ''}"
@@ -136,5 +136,5 @@ def _granted(granted: Granted) -> Iterator[str]:
         yield f"node       {node.container_path} from {node.host_path}, {node.permissions or 'no permissions'}"
     yield from (f"annotation {name}={value}" for name, value in granted.annotations.items())
     yield from (f"CDI        {name}" for name in granted.cdi)
-    if granted == Granted({}, (), (), {}, ()):
+    if granted == RunContainerOptions({}, (), (), {}, ()):
         yield "nothing from any device"

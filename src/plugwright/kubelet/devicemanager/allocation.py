@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from plugwright.errors import AllocationFailed, KubeletError, PlugwrightError
 from plugwright.kubelet.devicemanager import pod_devices
-from plugwright.kubelet.devicemanager.devices import Shelf
+from plugwright.kubelet.devicemanager.devices import ResourceDevices
 from plugwright.kubelet.devicemanager.endpoints import Endpoint, status_text
 from plugwright.kubelet.devicemanager.manager import DeviceManager
 from plugwright.kubelet.devicemanager.pod_devices import Place, Reusable
@@ -38,7 +38,7 @@ class Claim:
     reusable: frozenset[str]
     available: frozenset[str]  # healthy and in nobody's use
     mask: frozenset[int] | None  # the NUMA nodes the topology manager decided on
-    shelf: Shelf
+    shelf: ResourceDevices
 
     @property
     def needed(self) -> int:
@@ -75,7 +75,7 @@ class _Taken:
     """What has been taken so far, and how many are still missing."""
 
     wanted: int
-    shelf: Shelf
+    shelf: ResourceDevices
     ids: set[str] = field(default_factory=set)
 
     @property

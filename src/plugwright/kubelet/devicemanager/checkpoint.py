@@ -14,7 +14,7 @@ from pathlib import Path
 
 from plugwright.errors import CheckpointCorrupt, MalformedMessage
 from plugwright.protocol import checkpoint, messages
-from plugwright.protocol.checkpoint import Checkpoint, Entry
+from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
 from plugwright.protocol.checkpoint_encoder import Encoder
 
 __all__ = ["Files", "Journal", "Loaded"]
@@ -129,7 +129,7 @@ def _without_undecodable(found: Checkpoint) -> Loaded:
     )
 
 
-def _problem(entry: Entry) -> str:
+def _problem(entry: PodDevicesEntry) -> str:
     """4.28: an entry whose answer does not decode is dropped, and the others are kept."""
     try:
         messages.decode(entry.answer or b"")

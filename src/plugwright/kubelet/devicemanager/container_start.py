@@ -6,7 +6,7 @@ from plugwright.kubelet.devicemanager.allocation import Allocator
 from plugwright.kubelet.devicemanager.endpoints import status_text
 from plugwright.kubelet.devicemanager.manager import DeviceManager
 from plugwright.kubelet.devicemanager.pod_devices import Place
-from plugwright.kubelet.pod_table import Container, Granted, Phase, Pod
+from plugwright.kubelet.pod_table import Container, Phase, Pod, RunContainerOptions
 from plugwright.kubelet.pods import ContainerKind
 from plugwright.protocol import messages
 
@@ -76,7 +76,7 @@ class Starter:
             text = f"device plugin PreStartContainer rpc failed with err: {status_text(error)}"
             raise AllocationFailed(text) from error
 
-    def granted(self, pod: Pod, container: Container) -> Granted:
+    def granted(self, pod: Pod, container: Container) -> RunContainerOptions:
         """From the records, which outlive the kubelet."""
         entries = self._manager.ledger.of_container(pod.uid, container.spec.name)
         found = [messages.decode(entry.answer) for entry in entries if entry.answer is not None]
@@ -88,5 +88,5 @@ class Starter:
             self._manager.context.findings.report(
                 "3.56", about, f"CDI devices {', '.join(granted.cdi)}", "of this version does not pass them on"
             )
-            return Granted(granted.env, granted.mounts, granted.nodes, granted.annotations, ())
+            return RunContainerOptions(granted.env, granted.mounts, granted.nodes, granted.annotations, ())
         return granted

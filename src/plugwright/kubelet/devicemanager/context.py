@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from plugwright.kubelet.devicemanager.devices import Count
-from plugwright.kubelet.events import Findings, State, Trace
+from plugwright.kubelet.devicemanager.devices import DeviceCount
+from plugwright.kubelet.events import Findings, StateChange, Trace
 from plugwright.kubelet.settings import KubeletSettings
 from plugwright.kubelet.versions import Profile
 from plugwright.protocol.paths import KubeletPaths
@@ -19,11 +19,11 @@ class Context:
     paths: KubeletPaths
     trace: Trace
     findings: Findings
-    node: dict[str, Count] = field(default_factory=dict)
+    node: dict[str, DeviceCount] = field(default_factory=dict)
 
     @property
     def profile(self) -> Profile:
         return self.settings.profile
 
     def tell(self, kind: str, about: str, text: str = "") -> None:
-        self.trace.add(State(kind, about, text))
+        self.trace.add(StateChange(kind, about, text))

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from plugwright.model import Health, natural_order, some
-from plugwright.protocol.messages import Listed
+from plugwright.protocol.messages import ListedDevice
 
-__all__ = ["Count", "Quirk", "Shelf", "Stock", "of_dropped", "of_list"]
+__all__ = ["DeviceCount", "DeviceStore", "Quirk", "ResourceDevices", "of_dropped", "of_list"]
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class DeviceCount:
     """What the node says of a resource: capacity is every device, allocatable the healthy ones."""
 
     capacity: int
@@ -27,19 +27,19 @@ class Count:
 
 
 @dataclass(slots=True)
-class Shelf:
+class ResourceDevices:
     """One resource. `known` outlives the plugin: hints and health are read from it."""
 
     healthy: frozenset[str] = frozenset()
     unhealthy: frozenset[str] = frozenset()
-    known: dict[str, Listed] = field(default_factory=dict)
+    known: dict[str, ListedDevice] = field(default_factory=dict)
     registered: tuple[str, ...] = ()  # the healthy ones, sorted: the same object until a list changes it
     _ordered: tuple[str, ...] | None = None
 
     @property
-    def count(self) -> Count:
+    def count(self) -> DeviceCount:
         # An id listed both ways counts twice (2.8).
-        return Count(len(self.healthy) + len(self.unhealthy), len(self.healthy))
+        return DeviceCount(len(self.healthy) + len(self.unhealthy), len(self.healthy))
 
     def nodes(self, device_id: str) -> tuple[int, ...]:
         listed = self.known.get(device_id)
@@ -65,12 +65,12 @@ class Shelf:
         return any(listed.nodes for listed in self.known.values())
 
 
-class Stock:
+class DeviceStore:
     """Every resource that a plugin listed or that the checkpoint names."""
 
     def __init__(self) -> None:
-        self._shelves: dict[str, Shelf] = {}
-        self._known: dict[str, dict[str, Listed]] = {}  # of resources that were dropped (2.20)
+        self._shelves: dict[str, ResourceDevices] = {}
+        self._known: dict[str, dict[str, ListedDevice]] = {}  # of resources that were dropped (2.20)
 
     def __contains__(self, resource: object) -> bool:
         return resource in self._shelves
@@ -78,16 +78,16 @@ class Stock:
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._shelves))
 
-    def shelf(self, resource: str) -> Shelf:
+    def shelf(self, resource: str) -> ResourceDevices:
         """An empty one where there is none."""
-        return self._shelves.get(resource) or Shelf(known=self._known.get(resource, {}))
+        return self._shelves.get(resource) or ResourceDevices(known=self._known.get(resource, {}))
 
     def restore(self, resources: Sequence[str]) -> None:
         """After a start: what the checkpoint names has no devices until its plugin is back (1.20)."""
         for resource in resources:
-            self._shelves[resource] = Shelf()
+            self._shelves[resource] = ResourceDevices()
 
-    def take(self, resource: str, devices: Sequence[Listed]) -> list[str]:
+    def take(self, resource: str, devices: Sequence[ListedDevice]) -> list[str]:
         """A new list, which replaces the last; returns the ids that it leaves out."""
         healthy = frozenset(each.id for each in devices if each.health == Health.HEALTHY)  # 2.6
         unhealthy = frozenset(each.id for each in devices if each.health != Health.HEALTHY)
@@ -95,13 +95,13 @@ class Stock:
         before = self.shelf(resource)
         registered = before.registered if before.healthy == healthy else tuple(sorted(healthy))
         ordered = before.ordered if before.known.keys() == known.keys() else None
-        self._shelves[resource] = Shelf(healthy, unhealthy, known, registered, ordered)
+        self._shelves[resource] = ResourceDevices(healthy, unhealthy, known, registered, ordered)
         return sorted(before.known.keys() - known.keys())
 
     def stop(self, resource: str) -> None:
         """The plugin is gone: its devices cannot be handed out (2.15)."""
         shelf = self.shelf(resource)
-        self._shelves[resource] = Shelf(frozenset(), shelf.unhealthy | shelf.healthy, shelf.known)
+        self._shelves[resource] = ResourceDevices(frozenset(), shelf.unhealthy | shelf.healthy, shelf.known)
 
     def drop(self, resource: str) -> None:
         """The plugin was gone for too long (2.18); what is known of its devices stays (2.20)."""
@@ -111,7 +111,7 @@ class Stock:
 Quirk = tuple[str, str, str]  # the fact, what happened, what a real kubelet does
 
 
-def of_list(devices: Sequence[Listed]) -> Iterator[Quirk]:
+def of_list(devices: Sequence[ListedDevice]) -> Iterator[Quirk]:
     """What the list itself shows."""
     healthy = {each.id for each in devices if each.health == Health.HEALTHY}
     both = healthy & {each.id for each in devices if each.health != Health.HEALTHY}
@@ -130,7 +130,7 @@ def of_list(devices: Sequence[Listed]) -> Iterator[Quirk]:
 
 
 def of_dropped(
-    dropped: Collection[str], before: Shelf, in_use: Collection[str], asked: Collection[str]
+    dropped: Collection[str], before: ResourceDevices, in_use: Collection[str], asked: Collection[str]
 ) -> Iterator[Quirk]:
     """What the list leaves out, on kubelets from 1.34 on."""
     mid_call = set(dropped) & set(asked)

@@ -25,7 +25,7 @@ from plugwright.kubelet.settings import Timing
 from plugwright.model import Options, PreferenceRequest
 from plugwright.protocol import device_plugin, messages
 from plugwright.protocol.device_plugin import DevicePluginClient
-from plugwright.protocol.messages import Answer, Listed
+from plugwright.protocol.messages import AllocateResponse, ListedDevice
 
 __all__ = ["Connections", "Endpoint", "Listener", "dialled", "options_of", "status_text"]
 
@@ -71,7 +71,7 @@ class Endpoint:
     stopped_at: float | None = None
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
-    async def lists(self) -> AsyncGenerator[list[Listed], None]:
+    async def lists(self) -> AsyncGenerator[list[ListedDevice], None]:
         async with aclosing(self._client().listed()) as lists:
             async for devices in lists:
                 yield devices
@@ -88,7 +88,7 @@ class Endpoint:
         with self.trace.timing("Allocate", self.resource, tuple(device_ids)):
             return await client.answers(device_ids)
 
-    async def allocate(self, device_ids: Sequence[str]) -> Answer:
+    async def allocate(self, device_ids: Sequence[str]) -> AllocateResponse:
         """Allocate as it is, outside of any admission: nothing is recorded."""
         given = await self.answers(device_ids)
         if not given:
@@ -154,7 +154,7 @@ async def options_of(client: DevicePluginClient, *, may_be_missing: bool) -> Opt
 class Listener(Protocol):
     """Who hears what the plugins say."""
 
-    async def listed(self, endpoint: Endpoint, devices: list[Listed]) -> None: ...
+    async def listed(self, endpoint: Endpoint, devices: list[ListedDevice]) -> None: ...
 
     def ended(self, endpoint: Endpoint, reason: str) -> None: ...
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from plugwright.kubelet.devicemanager.checkpoint import Journal
 from plugwright.kubelet.devicemanager.context import Context
-from plugwright.kubelet.devicemanager.devices import Count, Shelf, Stock, of_dropped, of_list
+from plugwright.kubelet.devicemanager.devices import DeviceCount, DeviceStore, ResourceDevices, of_dropped, of_list
 from plugwright.kubelet.devicemanager.endpoints import Connections, Endpoint
 from plugwright.kubelet.devicemanager.pod_devices import Ledger
 from plugwright.kubelet.metrics import Metrics
@@ -20,7 +20,7 @@ from plugwright.kubelet.pod_table import Pod
 from plugwright.kubelet.pods import ContainerKind
 from plugwright.model import Health
 from plugwright.protocol.checkpoint import Checkpoint
-from plugwright.protocol.messages import Listed
+from plugwright.protocol.messages import ListedDevice
 
 __all__ = ["DeviceHealth", "DeviceManager", "changed", "of_device", "of_pod"]
 
@@ -32,7 +32,7 @@ class DeviceHealth:
     health: Health
 
 
-def of_pod(pod: Pod, stock: Stock, ledger: Ledger) -> Mapping[str, tuple[DeviceHealth, ...]]:
+def of_pod(pod: Pod, stock: DeviceStore, ledger: Ledger) -> Mapping[str, tuple[DeviceHealth, ...]]:
     """By container: none for init containers and sidecars (7.3)."""
     return {
         container.name: tuple(
@@ -45,13 +45,13 @@ def of_pod(pod: Pod, stock: Stock, ledger: Ledger) -> Mapping[str, tuple[DeviceH
     }
 
 
-def of_device(shelf: Shelf, device_id: str) -> Health:
+def of_device(shelf: ResourceDevices, device_id: str) -> Health:
     """A device that nobody lists is called healthy (7.4)."""
     listed = shelf.known.get(device_id)
     return Health.HEALTHY if listed is None or listed.health == Health.HEALTHY else Health.UNHEALTHY
 
 
-def changed(before: Shelf, after: Shelf) -> list[str]:
+def changed(before: ResourceDevices, after: ResourceDevices) -> list[str]:
     """The devices whose pods are told: another health than in the last list, or new in this one (7.7)."""
     return sorted(
         device_id
@@ -64,7 +64,7 @@ class DeviceManager:
     def __init__(self, context: Context, tasks: asyncio.TaskGroup) -> None:
         self.context = context
         self.connections = Connections(context, tasks, self)
-        self.stock = Stock()
+        self.stock = DeviceStore()
         self.ledger = Ledger()
         self.metrics = Metrics()
         self.node = context.node
@@ -81,8 +81,10 @@ class DeviceManager:
         self.stock.restore(registered)
         self.connections.restore(registered)
         # Of what it does not know itself a kubelet leaves the capacity, and allocatable follows that (10.11).
-        self.node.update({resource: Count(count.capacity, count.capacity) for resource, count in self.node.items()})
-        self.node.update({resource: Count(0, 0) for resource in registered})  # 1.21
+        self.node.update(
+            {resource: DeviceCount(count.capacity, count.capacity) for resource, count in self.node.items()}
+        )
+        self.node.update({resource: DeviceCount(0, 0) for resource in registered})  # 1.21
 
     def save(self) -> None:
         """The state now, on disk before this returns; the newest is never overtaken by an older one."""
@@ -90,7 +92,7 @@ class DeviceManager:
         # Not in a thread: handing it over and back takes longer than the disk does.
         self._journal.save(Checkpoint(self.ledger.entries or None, registered))
 
-    async def listed(self, endpoint: Endpoint, devices: list[Listed]) -> None:
+    async def listed(self, endpoint: Endpoint, devices: list[ListedDevice]) -> None:
         resource = endpoint.resource
         before = self.stock.shelf(resource)
         dropped = self.stock.take(resource, devices)
@@ -107,14 +109,14 @@ class DeviceManager:
         self.node[endpoint.resource] = self.stock.shelf(endpoint.resource).count
         self.context.tell("stopped", endpoint.resource, reason)
 
-    def survey(self) -> dict[str, Count]:
+    def survey(self) -> dict[str, DeviceCount]:
         """What the node's status says now; drops resources whose plugin was gone for too long (2.18)."""
         now, grace = self.context.settings.clock(), self.context.settings.timing.grace
         removed = [each.resource for each in self.connections if _is_over(each, now, grace)]
         for resource in removed:
             self.connections.drop(resource)
             self.stock.drop(resource)
-            self.node[resource] = Count(0, 0)  # 2.19
+            self.node[resource] = DeviceCount(0, 0)  # 2.19
             self.context.tell("removed", resource, f"its plugin was gone for more than {grace:g} s")
         if removed:
             self._save_or_tell()
@@ -131,7 +133,7 @@ class DeviceManager:
         except OSError as error:  # 4.34: it is tried again with the next change
             self.context.tell("checkpoint", str(self.context.paths.checkpoint), f"cannot be written: {error.strerror}")
 
-    def _tell_pods(self, before: Shelf, after: Shelf) -> None:
+    def _tell_pods(self, before: ResourceDevices, after: ResourceDevices) -> None:
         """A pod's status is made anew when a device it holds changed; it is found by the id alone (7.7, 7.8)."""
         if not self.context.profile.reports_device_health:
             return
@@ -140,7 +142,7 @@ class DeviceManager:
             if device_id in holders:
                 self.context.tell("health", holders[device_id], f"{device_id} is {of_device(after, device_id)}")
 
-    def _report(self, resource: str, devices: list[Listed], dropped: list[str], before: Shelf) -> None:
+    def _report(self, resource: str, devices: list[ListedDevice], dropped: list[str], before: ResourceDevices) -> None:
         found = list(of_list(devices))
         if dropped and self.context.profile.crashes_on_dropped:
             asked = self.asked.get(resource, frozenset())

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from plugwright.kubelet.pods import ContainerKind
-from plugwright.protocol.checkpoint import Entry
+from plugwright.protocol.checkpoint import PodDevicesEntry
 
 __all__ = ["NO_NUMA", "Ledger", "Place", "Reusable", "by_node"]
 
@@ -30,7 +30,7 @@ class Place:
 class Ledger:
     """The records by place, and which devices of each resource are in use."""
 
-    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+    def __init__(self, entries: Iterable[PodDevicesEntry] = ()) -> None:
         self._entries = {Place(each.pod_uid, each.container, each.resource): each for each in entries}
         self._pods: dict[str, list[Place]] = {}
         for place in self._entries:
@@ -39,7 +39,7 @@ class Ledger:
         self.rebuild()
 
     @property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[PodDevicesEntry, ...]:
         return tuple(self._entries.values())
 
     def holds(self, pod_uid: str) -> bool:
@@ -52,14 +52,14 @@ class Ledger:
     def in_use(self, resource: str) -> Collection[str]:
         return self._in_use.get(resource, ())
 
-    def entry(self, place: Place) -> Entry | None:
+    def entry(self, place: Place) -> PodDevicesEntry | None:
         return self._entries.get(place)
 
     def held(self, place: Place) -> tuple[str, ...]:
         entry = self._entries.get(place)
         return tuple(sorted(_ids(entry))) if entry else ()
 
-    def of_container(self, pod_uid: str, container: str) -> list[Entry]:
+    def of_container(self, pod_uid: str, container: str) -> list[PodDevicesEntry]:
         """What a container holds, sorted by resource."""
         places = [place for place in self._pods.get(pod_uid, ()) if place.container == container]
         return [self._entries[place] for place in sorted(places)]
@@ -75,7 +75,7 @@ class Ledger:
     def record(self, place: Place, devices: Mapping[int, tuple[str, ...]], answer: bytes) -> None:
         if place not in self._entries:
             self._pods.setdefault(place.pod_uid, []).append(place)
-        self._entries[place] = Entry(place.pod_uid, place.container, place.resource, devices, answer)
+        self._entries[place] = PodDevicesEntry(place.pod_uid, place.container, place.resource, devices, answer)
         self.mark(place.resource, _ids(self._entries[place]))
 
     def forget(self, active: Set[str]) -> list[str]:
@@ -99,7 +99,7 @@ class Ledger:
         return {device_id: place.pod_uid for place, entry in self._entries.items() for device_id in _ids(entry)}
 
 
-def _ids(entry: Entry) -> frozenset[str]:
+def _ids(entry: PodDevicesEntry) -> frozenset[str]:
     return frozenset(device_id for ids in (entry.devices or {}).values() for device_id in ids or ())
 
 

@@ -19,8 +19,8 @@ from plugwright.protocol import registration
 from plugwright.protocol.registration import (
     API_VERSION,
     DEVICE_PLUGIN,
-    Announcement,
-    AnnouncementClient,
+    PluginInfo,
+    PluginInfoClient,
     RegisterRequest,
 )
 
@@ -143,7 +143,7 @@ class Watcher:
 
     async def _register(self, path: Path, found: _Found) -> None:
         try:
-            async with registration.connect_announced(path) as client:
+            async with registration.connect_watched(path) as client:
                 await self._introduce(path, found, client)
         except PlugwrightError as error:
             found.registered = False
@@ -152,7 +152,7 @@ class Watcher:
         finally:
             found.busy = False
 
-    async def _introduce(self, path: Path, found: _Found, client: AnnouncementClient) -> None:
+    async def _introduce(self, path: Path, found: _Found, client: PluginInfoClient) -> None:
         with self._manager.context.trace.timing("GetInfo", path.name):
             told = await client.announce(self._timing.get_info)
         found.endpoint = Path(told.endpoint) if told.endpoint else path  # as it is, nothing is joined (1.44)
@@ -166,7 +166,7 @@ class Watcher:
         self._count(path, desired=True, actual=True)
         self._manager.context.tell("registered", told.name, f"found at {path.name}")
 
-    async def _notify(self, path: Path, found: _Found, client: AnnouncementClient, error: str) -> None:
+    async def _notify(self, path: Path, found: _Found, client: PluginInfoClient, error: str) -> None:
         try:
             await client.notify(not error, error, self._timing.notify)
         except PlugwrightError:
@@ -187,7 +187,7 @@ class Watcher:
         found.not_before = self._clock() + found.wait
 
 
-def _why_not(told: Announcement, path: Path) -> str:
+def _why_not(told: PluginInfo, path: Path) -> str:
     """The kubelet's own texts (1.46); nothing if the plugin is welcome."""
     if told.kind != DEVICE_PLUGIN:
         return f"{_FAILED}no handler registered for plugin type: {told.kind} at socket {path}"

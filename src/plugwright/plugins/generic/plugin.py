@@ -19,7 +19,7 @@ from plugwright.plugins.generic.allocation import Handing
 from plugwright.plugins.generic.hardware import Naming, Selector, Unit
 from plugwright.plugins.generic.health import Check, Checking
 from plugwright.sdk import plugin, sysfs
-from plugwright.sdk.hotplug import Ears, Hotplug, Pace
+from plugwright.sdk.hotplug import Hotplug, HotplugSource, HotplugTiming
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.sysfs import Host
 from plugwright.system import concurrency
@@ -61,8 +61,8 @@ class Surroundings:
     """The machine, and how news of it come. Resources of one process share their `ears`."""
 
     host: Host = field(default_factory=Host)
-    ears: Ears = field(default_factory=Ears)
-    pace: Pace = field(default_factory=Pace)
+    ears: HotplugSource = field(default_factory=HotplugSource)
+    pace: HotplugTiming = field(default_factory=HotplugTiming)
 
 
 class Generic(Plugin):

@@ -11,7 +11,7 @@ from plugwright.plugins.generic import hardware
 from plugwright.plugins.generic.hardware import Member, Unit, matches, matches_id
 from plugwright.sdk import sysfs
 from plugwright.sdk.hotplug import Uevent
-from plugwright.sdk.sysfs import Host, Node
+from plugwright.sdk.sysfs import Host, SysfsNode
 
 __all__ = ["NODES", "UsbFilter", "UsbSelector", "find"]
 
@@ -111,10 +111,10 @@ def _unit(device: Path, wanted: UsbFilter) -> Unit:
     )
 
 
-def _kind(node: Node) -> str:
+def _kind(node: SysfsNode) -> str:
     return next((kind for kind, subsystems in NODES.items() if node.subsystem in subsystems), node.subsystem)
 
 
-def _rank(node: Node) -> tuple[bool, str]:
+def _rank(node: SysfsNode) -> tuple[bool, str]:
     """The bus node last: `{node}` is the one that programs open."""
     return node.subsystem == "usb", node.path

@@ -26,7 +26,7 @@ from plugwright.plugins.nvidia.health import Incident
 from plugwright.plugins.nvidia.selection import Selection
 from plugwright.system import concurrency
 
-__all__ = ["Ear", "Listener", "Pace", "View", "Watch", "changes"]
+__all__ = ["Ear", "GpuMonitor", "Listener", "PollIntervals", "View", "changes"]
 
 
 class Listener(Protocol):
@@ -40,13 +40,13 @@ class Listener(Protocol):
 
 
 class Ear:
-    """NVIDIA's library cannot be woken: a thread that is not needed any more is left behind, and ends within `patience`
-    seconds. It holds nobody up meanwhile, not even the end of the process.
+    """NVIDIA's library cannot be woken: a thread that is not needed any more is left behind, and ends within
+    `read_timeout` seconds. It holds nobody up meanwhile, not even the end of the process.
     """
 
-    def __init__(self, driver: Driver, uuids: tuple[str, ...], listener: Listener, patience: float) -> None:
+    def __init__(self, driver: Driver, uuids: tuple[str, ...], listener: Listener, read_timeout: float) -> None:
         self.left = False
-        self._driver, self._uuids, self._listener, self._patience = driver, uuids, listener, patience
+        self._driver, self._uuids, self._listener, self._patience = driver, uuids, listener, read_timeout
         self._loop = asyncio.get_running_loop()
 
     def start(self) -> None:
@@ -100,12 +100,12 @@ Answer = tuple[Reading, dict[str, Facts]] | DriverGone  # what the driver says, 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class PollIntervals:
     """How often, in seconds. `ear`: how long a thread that nobody needs any more may go on waiting for an event."""
 
     rescan: float = 60.0
     retry: float = 5.0  # while something is wrong
-    patience: float = 30.0  # for an answer of the driver
+    read_timeout: float = 30.0  # for an answer of the driver
     ear: float = 60.0
 
 
@@ -124,12 +124,14 @@ class View:
     problem: str = ""
 
 
-class Watch:
+class GpuMonitor:
     """Looks for as long as somebody is `watching`; what was seen is kept in between."""
 
-    def __init__(self, driver: Driver, pace: Pace | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, driver: Driver, pace: PollIntervals | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.driver = driver
-        self.pace = pace or Pace()
+        self.pace = pace or PollIntervals()
         self.clock = clock
         self.view: View | None = None
         self.claims: dict[str, Selection] = {}
@@ -189,9 +191,9 @@ class Watch:
         """A driver that hangs is not asked again before it has answered: each question would be a thread that hangs."""
         if self._asking is None or self._asking.done():
             self._asking = concurrency.begin_in_thread("nvidia read", self._read)
-        done, _ = await asyncio.wait((self._asking,), timeout=self.pace.patience)
+        done, _ = await asyncio.wait((self._asking,), timeout=self.pace.read_timeout)
         if not done:
-            return DriverGone(f"the driver has not answered for {self.pace.patience:g} s")
+            return DriverGone(f"the driver has not answered for {self.pace.read_timeout:g} s")
         return self._asking.result()
 
     def _read(self) -> Answer:

@@ -18,9 +18,9 @@ from plugwright.plugins.nvidia.config import Options
 from plugwright.plugins.nvidia.driver import Facts, Links
 from plugwright.plugins.nvidia.driver_files import Files
 from plugwright.plugins.nvidia.health import Verdict
-from plugwright.plugins.nvidia.monitor import View, Watch
+from plugwright.plugins.nvidia.monitor import GpuMonitor, View
 from plugwright.plugins.nvidia.preference import Policy, Preference
-from plugwright.plugins.nvidia.sharing import Isolation, Unconfined, Unit
+from plugwright.plugins.nvidia.sharing import SharingBackend, TimeSlicing, Unit
 from plugwright.plugins.nvidia.simulation import Simulation
 from plugwright.sdk.plugin import Plugin
 
@@ -32,11 +32,13 @@ logger = logging.getLogger(__name__)
 class Nvidia(Plugin):
     """`watch` may be shared: the resources of one machine have one."""
 
-    def __init__(self, resource: str, options: Options, watch: Watch, isolation: Isolation | None = None) -> None:
+    def __init__(
+        self, resource: str, options: Options, watch: GpuMonitor, isolation: SharingBackend | None = None
+    ) -> None:
         self.resource = resource
         self.watch = watch
         self.options = options
-        self._isolation = isolation or Unconfined(resource, options.share)
+        self._isolation = isolation or TimeSlicing(resource, options.share)
         files = Files(options.places, isinstance(watch.driver, Simulation))
         self._specs = Specs(files)
         self._answers = Answers(options, files, self._specs)

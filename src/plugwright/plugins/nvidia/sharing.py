@@ -6,8 +6,8 @@ their own.
 
 How the tenants of one GPU are kept apart, as the plugin sees it.
 
-The plugin asks an `Isolation` what units there are, what is wrong with them, what people should know of them and what a
-container gets beside its GPU. `mps` and `vgpu` have one each; `Unconfined` here keeps nobody apart.
+The plugin asks an `SharingBackend` what units there are, what is wrong with them, what people should know of them and
+what a container gets beside its GPU. `mps` and `vgpu` have one each; `TimeSlicing` here keeps nobody apart.
 
 How many units fit into what the kubelet takes: worked out before they are made, and refused with what would fit.
 
@@ -27,9 +27,9 @@ __all__ = [
     "NOT_CONFINED",
     "By",
     "Extras",
-    "Isolation",
     "Share",
-    "Unconfined",
+    "SharingBackend",
+    "TimeSlicing",
     "Unit",
     "by_device",
     "check",
@@ -164,7 +164,7 @@ class Extras:
     mounts: tuple[Mount, ...] = ()
 
 
-class Isolation(Protocol):
+class SharingBackend(Protocol):
     def units(self, whole: Sequence[Unit]) -> list[Unit]:
         """Every unit on offer of these devices."""
         ...
@@ -184,7 +184,7 @@ class Isolation(Protocol):
         ...
 
 
-class Unconfined:
+class TimeSlicing:
     """Whole devices, and time-slicing: tenants take turns, and each one may use all the memory."""
 
     def __init__(self, resource: str, share: Share | None) -> None:

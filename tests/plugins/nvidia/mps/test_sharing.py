@@ -18,7 +18,7 @@ from plugwright.plugins.nvidia.mps.plan import Mode, MpsOptions, daemons
 from plugwright.plugins.nvidia.mps.sharing import Mps
 from plugwright.plugins.nvidia.mps.state import Condition
 from plugwright.plugins.nvidia.sharing import By, Share, Unit
-from plugwright.system.concurrency import Newest
+from plugwright.system.concurrency import Latest
 
 QUARTERS = Share(by=By.MPS, replicas=4)
 FIRST, SECOND = gpu(0).uuid, gpu(1).uuid
@@ -120,9 +120,9 @@ def test_the_shm_of_tenants_may_be_left_alone(node: MpsNode) -> None:
 
 
 @asynccontextmanager
-async def followed(mps: Mps) -> AsyncIterator[Newest[int]]:
+async def followed(mps: Mps) -> AsyncIterator[Latest[int]]:
     """Counts how often the plugin is told to look again."""
-    told = Newest(0)
+    told = Latest(0)
     task = asyncio.create_task(mps.follow(lambda: told.publish(told.value + 1)))
     try:
         yield told
@@ -136,7 +136,7 @@ async def test_health_follows_the_daemon_both_ways(node: MpsNode) -> None:
     offer = offered(node, QUARTERS)
     unit = offer.units[0]
 
-    async def says(told: Newest[int], what: str) -> None:
+    async def says(told: Latest[int], what: str) -> None:
         async with asyncio.timeout(30):
             await told.until(lambda _: what in offer.mps.fault(unit) if what else not offer.mps.fault(unit))
 

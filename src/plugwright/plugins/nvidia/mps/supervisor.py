@@ -31,7 +31,7 @@ from plugwright.plugins.nvidia.mps.state import Condition, DaemonState, Resource
 from plugwright.plugins.nvidia.selection import Selection
 from plugwright.plugins.nvidia.sharing import Share
 from plugwright.system import concurrency
-from plugwright.system.concurrency import Backoff, Newest
+from plugwright.system.concurrency import Backoff, Latest
 
 __all__ = ["Supervisor", "Wanted", "look_after", "make_exclusive", "put_back"]
 
@@ -73,7 +73,7 @@ class Supervisor:
         self._place, self._habits = place, habits
         self._daemons = {plan.size: DaemonState(plan=plan, since=time.time()) for plan in plans}
         self._modes: dict[str, ComputeMode] = {}
-        self.state = Newest(self._composed())
+        self.state = Latest(self._composed())
 
     async def run(self, mode: Mode = Mode.LEAVE, modes: Mapping[str, ComputeMode] | None = None) -> None:
         """Until it is cancelled; ConfigError when somebody else does this already.
