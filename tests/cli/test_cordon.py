@@ -81,13 +81,12 @@ async def test_an_unknown_id_is_answered_with_the_known_ones(
 
 
 async def test_a_cordon_that_cannot_be_kept_is_not_made(kubelet: TinyKubelet, settings: Settings, node: Node) -> None:
-    node.state.mkdir()
-    node.state.joinpath(".cordons.json.new").mkdir()
     async with two_devices(kubelet, settings, node) as gpu:
+        node.state.touch()  # where a directory must be made
         first, _ = gpu.devices
         done = await node.ask("cordon", "mock/gpu", first, "--reason", "x")
         path = node.state / "cordons.json"
-        said = f"plugwright: cannot keep the cordon in {path}: Is a directory; nothing was changed\n"
+        said = f"plugwright: cannot keep the cordon in {path}: File exists; nothing was changed\n"
         assert done == Ended(1, "", said)
         assert await reasons(node) == ["", ""]
         assert len(gpu.lists) == 1

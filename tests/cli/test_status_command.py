@@ -106,7 +106,7 @@ async def test_watch_goes_on_until_the_daemon_ends(kubelet: TinyKubelet, node: N
             assert last["resources"][0]["devices"][0]["health"] == "Unhealthy"
             daemon.signal(signal.SIGTERM)
             assert await watch.ends() == 1
-        assert watch.err.all == ["plugwright: the daemon closed the connection"]
+        assert watch.err.all == [f"plugwright: the daemon on {node.control} closed the connection"]
 
 
 async def test_watch_ends_by_ctrl_c_without_a_word(controlled: Settings, node: Node) -> None:

@@ -1,10 +1,10 @@
-"""Names, quantities, and what a pod asks for as the scheduler counts it."""
+"""Names, and what a pod asks for as the scheduler counts it."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugwright.extended_resources.resources import Container, count, is_extended, pod_requests
+from plugwright.extended_resources.resources import Container, is_extended, pod_requests
 
 containers = st.lists(
     st.builds(Container, st.fixed_dictionaries({"a/b": st.integers(0, 9)}), st.booleans()), max_size=5
@@ -20,19 +20,6 @@ def test_extended_resources(name: str) -> None:
 @pytest.mark.parametrize("name", ["cpu", "hugepages-2Mi", "kubernetes.io/batch", "mykubernetes.io/x", "dongle"])
 def test_resources_of_other_kinds(name: str) -> None:
     assert not is_extended(name)
-
-
-@pytest.mark.parametrize(
-    ("quantity", "whole"),
-    [("4", 4), ("0", 0), ("3k", 3000), ("1Mi", 1048576), ("2E", 2 * 10**18), ("2e3", 2000), ("2000m", 2), ("1500m", 2)],
-)
-def test_quantities_as_the_api_writes_them(quantity: str, whole: int) -> None:
-    assert count(quantity) == whole
-
-
-@given(st.integers(0, 2**63 - 1))
-def test_a_whole_number_is_itself(number: int) -> None:
-    assert count(str(number)) == number
 
 
 def scheduler(init: list[Container], main: list[Container]) -> int:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugwright.kubelet.topology_manager import Hint, Supply, hints, pod_total
+from plugwright.kubelet.topology_manager import Hint, Supply, hints
 
 FOUR = {"a": (0,), "b": (0,), "c": (1,), "d": (1,)}
 TWO_NODES = (0, 1)
@@ -166,28 +166,3 @@ def test_hints_are_those_of_the_facts_word_for_word(
 ) -> None:
     expected = naive(supply, request, machine, devices_only)
     assert hints(supply, request, machine, masks_of_devices_only=devices_only) == expected
-
-
-def test_a_pod_needs_its_sidecars_all_along() -> None:  # 5.2
-    assert pod_total([("sidecar", 1), ("init", 3), ("main", 1), ("main", 1)]) == 4
-
-
-def test_a_sidecar_after_an_init_container_is_not_there_with_it() -> None:  # 5.2
-    assert pod_total([("init", 3), ("sidecar", 1), ("main", 1)]) == 3
-
-
-def test_a_pod_whose_containers_want_more_than_its_init_containers_needs_that() -> None:  # 5.2
-    assert pod_total([("init", 3), ("sidecar", 2), ("init", 1), ("main", 2), ("main", 2)]) == 6
-    assert pod_total([]) == 0
-
-
-kinds = st.sampled_from(["init", "sidecar", "main"])
-
-
-@given(st.lists(st.tuples(kinds, st.integers(0, 9))))
-def test_a_pod_never_needs_less_than_it_uses_at_any_moment(containers: list[tuple[str, int]]) -> None:  # 5.2
-    moments = [sum(limit for kind, limit in containers if kind != "init")]
-    for position, (kind, limit) in enumerate(containers):
-        if kind == "init":
-            moments.append(limit + sum(size for each, size in containers[:position] if each == "sidecar"))
-    assert pod_total(containers) == max(moments)

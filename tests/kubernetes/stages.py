@@ -21,11 +21,11 @@ from tests.kubernetes.waiting import until
 from plugwright.errors import PodRefused
 from plugwright.kubelet import Kubelet, Phase, Pod
 from plugwright.kubelet.pod_table import Container
-from plugwright.kubelet.root_dir import is_served
 from plugwright.protocol import checkpoint, messages, pod_resources
 from plugwright.protocol.checkpoint import Checkpoint
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.pod_resources import AllocatableDevice, PodResources
+from plugwright.system.sockets import is_listening
 
 __all__ = ["EmulatedStage", "Held", "Outcome", "RealStage", "Stage", "manifest"]
 
@@ -246,7 +246,7 @@ class RealStage:
     async def listens(self) -> None:
         """Once a kubelet that was started serves both of its sockets."""
         for socket in (self.paths.kubelet_socket, self.paths.pod_resources_socket):
-            await asyncio.to_thread(until, f"the kubelet serves {socket.name}", lambda at=socket: is_served(at))
+            await asyncio.to_thread(until, f"the kubelet serves {socket.name}", lambda at=socket: is_listening(at))
 
     def _read(self, name: str) -> Object:
         found = self._cluster.kubectl.get("pod", name)

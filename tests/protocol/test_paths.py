@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from plugwright.errors import ConfigError, PathTooLong
-from plugwright.protocol.paths import SOCKET_PATH_LIMIT, KubeletPaths, check_socket_path
-from plugwright.protocol.transport import Connection, listen
+from plugwright.protocol.paths import KubeletPaths
+from plugwright.protocol.transport import Connection
+from plugwright.system import sockets
 
 
 def test_a_kubelet_lives_where_kubelets_live() -> None:
@@ -51,17 +52,17 @@ def _of_length(directory: Path, length: int) -> Path:
 
 
 def test_the_longest_path_that_the_kernel_takes_is_taken(root: Path) -> None:
-    path = _of_length(root, SOCKET_PATH_LIMIT)
-    assert len(str(path)) == SOCKET_PATH_LIMIT
-    listen(check_socket_path(path)).close()
+    path = _of_length(root, sockets.PATH_LIMIT)
+    assert len(str(path)) == sockets.PATH_LIMIT
+    sockets.listen(sockets.check_path(path)).close()
 
 
 def test_a_path_one_byte_longer_is_refused_with_its_length(root: Path) -> None:
-    path = _of_length(root, SOCKET_PATH_LIMIT + 1)
+    path = _of_length(root, sockets.PATH_LIMIT + 1)
     with pytest.raises(
         PathTooLong, match=f"{root} is too deep for a socket: .* its path has 108, the kernel takes 107"
     ):
-        listen(path)
+        sockets.listen(path)
     with pytest.raises(PathTooLong):
         Connection(path)
     assert not path.exists()
@@ -69,6 +70,6 @@ def test_a_path_one_byte_longer_is_refused_with_its_length(root: Path) -> None:
 
 def test_a_path_is_measured_in_bytes_not_in_letters() -> None:
     with pytest.raises(PathTooLong, match="its path has 109, the kernel takes 107"):
-        check_socket_path(Path("/" + "ü" * 54))
+        sockets.check_path(Path("/" + "ü" * 54))
     with pytest.raises(PathTooLong, match="its path has 108, the kernel takes 107"):
-        check_socket_path(Path("/" + "\udcff" * 107))  # 107 bytes that are no UTF-8
+        sockets.check_path(Path("/" + "\udcff" * 107))  # 107 bytes that are no UTF-8

@@ -19,6 +19,7 @@ from plugwright.protocol.pod_resources import (
 )
 from plugwright.protocol.podresources.v1 import podresources_pb2 as pb
 from plugwright.protocol.transport import Method, Unary
+from plugwright.system import sockets
 
 LIST = Method("/v1.PodResourcesLister/List", pb.ListPodResourcesRequest, pb.ListPodResourcesResponse)
 DEVICE = b"\x0a\x03a/b\x12\x03st0"  # resource_name, device_ids
@@ -212,7 +213,7 @@ async def test_the_sockets_mode_is_left_to_the_umask(root: Path) -> None:  # 6.1
 
 
 async def test_a_socket_that_was_never_renamed_is_no_hindrance(root: Path) -> None:  # 6.1, killed in between
-    with transport.listen(root / ".new"):
+    with sockets.listen(root / ".new"):
         pass
     async with pod_resources.serve_lister(Lister(), root / "s"):
         assert [each.name for each in root.iterdir()] == ["s"]

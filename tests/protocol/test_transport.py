@@ -20,7 +20,7 @@ from plugwright.model import Allocation, Device, Options, PreferenceRequest
 from plugwright.protocol import device_plugin, messages, transport
 from plugwright.protocol.device_plugin import DevicePluginClient
 from plugwright.protocol.messages import DeviceList
-from plugwright.protocol.transport import Serving
+from plugwright.system.sockets import SocketFile
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
@@ -73,7 +73,7 @@ class Patient:
 
 
 @asynccontextmanager
-async def served(root: Path, service: Patient | None = None) -> AsyncIterator[Serving]:
+async def served(root: Path, service: Patient | None = None) -> AsyncIterator[SocketFile]:
     """Serves, and takes no longer than a second to end."""
     async with asyncio.timeout(30), device_plugin.serve(service or Patient(), root / "s") as serving:
         yield serving
@@ -82,12 +82,12 @@ async def served(root: Path, service: Patient | None = None) -> AsyncIterator[Se
     assert not serving.path.exists()
 
 
-async def still_answers(serving: Serving) -> bool:
+async def still_answers(serving: SocketFile) -> bool:
     async with device_plugin.connect(serving.path) as client:
         return await client.allocate(["st0"]) == [Allocation(env={"IDS": "st0"})]
 
 
-async def send(serving: Serving, data: bytes) -> bytes:
+async def send(serving: SocketFile, data: bytes) -> bytes:
     """Sends bytes and says no more; returns what comes back until the connection ends."""
     reader, writer = await asyncio.open_unix_connection(serving.path)
     try:
@@ -100,7 +100,7 @@ async def send(serving: Serving, data: bytes) -> bytes:
         writer.close()
 
 
-async def call(serving: Serving, body: bytes, **changed: str | None) -> dict[str, str]:
+async def call(serving: SocketFile, body: bytes, **changed: str | None) -> dict[str, str]:
     """One call as any client could make it; returns the headers and trailers of the answer."""
     headers = {name: value for name, value in {**HEADERS, **changed}.items() if value is not None}
     peer = H2Connection(H2Configuration(header_encoding="utf-8", validate_outbound_headers=False))

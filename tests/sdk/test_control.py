@@ -25,14 +25,14 @@ NO_REQUESTS = {
     "an empty line": (b"", "not JSON: "),
     "bytes that are no text": (b"\xff\xfe\xfd", "not JSON: "),
     "a number of 5000 digits": (b"9" * 5000, "not JSON: "),
-    "a list": (b"[]", "a request is a JSON object"),
-    "a text": (b'"status"', "a request is a JSON object"),
-    "an object of nothing": (b"{}", "not a request: {}"),
-    "an unknown word": (b'{"do": "dance"}', 'not a request: {"do": "dance"}'),
-    "no word": (b'{"do": ["watch"]}', "not a request: "),
-    "a cordon without a reason": (b'{"do": "cordon", "resource": "mock/gpu", "id": "x"}', "not a request: "),
-    "a cordon of a number": (b'{"do": "cordon", "resource": 1, "id": 2, "reason": 3}', "not a request: "),
-    "a long request": (b'{"do": "' + b"x" * 60_000 + b'"}', 'not a request: {"do": "xxx'),
+    "a list": (b"[]", "a request must be a JSON object"),
+    "a text": (b'"status"', "a request must be a JSON object"),
+    "an object of nothing": (b"{}", "unknown request: {}"),
+    "an unknown word": (b'{"do": "dance"}', 'unknown request: {"do": "dance"}'),
+    "no word": (b'{"do": ["watch"]}', "unknown request: "),
+    "a cordon without a reason": (b'{"do": "cordon", "resource": "mock/gpu", "id": "x"}', "unknown request: "),
+    "a cordon of a number": (b'{"do": "cordon", "resource": 1, "id": 2, "reason": 3}', "unknown request: "),
+    "a long request": (b'{"do": "' + b"x" * 60_000 + b'"}', 'unknown request: {"do": "xxx'),
     "an unknown resource": (
         b'{"do": "uncordon", "resource": "a/b", "id": "x"}',
         "no resource 'a/b' is served here (there is: mock/gpu)",
@@ -280,7 +280,7 @@ async def test_the_socket_of_a_daemon_that_runs_is_left_alone(
     async with two_devices(controlled):
         inode = path.stat().st_ino
         async with serving(settings=controlled):
-            assert said(caplog, "no control socket") == ["another daemon serves it"]
+            assert said(caplog, "no control socket") == [f"another process listens on {path}"]
         assert path.stat().st_ino == inode
         async with client(path) as someone:
             assert len((await someone.ask(do="status"))["ok"]["resources"]) == 1

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from plugwright import Device, Plugin, Settings, serving
 from plugwright.errors import PathTooLong
-from plugwright.protocol import transport
-from plugwright.protocol.paths import SOCKET_PATH_LIMIT, KubeletPaths
+from plugwright.protocol.paths import KubeletPaths
 from plugwright.sdk import registration
+from plugwright.system import sockets
 from tiny_kubelet import TinyKubelet
 
 RESOURCES = st.from_regex(
@@ -70,7 +70,7 @@ def test_a_name_is_plain_and_fits_below_the_kubelets_directories(resource: str) 
         assert name.startswith("plugwright-")
         assert name.endswith(".sock")
         assert set(name) <= plain
-        assert len(os.fsencode(place / name)) <= SOCKET_PATH_LIMIT
+        assert len(os.fsencode(place / name)) <= sockets.PATH_LIMIT
 
 
 @examples(deadline=None)
@@ -97,28 +97,28 @@ def test_a_fresh_name_is_another_one_each_time_and_a_fixed_one_never() -> None:
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
 def test_a_socket_is_for_its_owner_alone_whatever_the_umask(root: Path, mask: int) -> None:
-    with umask(mask), closing(transport.listen(root / "a.sock")):
+    with umask(mask), closing(sockets.listen(root / "a.sock")):
         assert stat.S_IMODE((root / "a.sock").lstat().st_mode) == 0o600
 
 
 def test_a_socket_can_be_connected_to_as_soon_as_it_is_there(root: Path) -> None:
-    with closing(transport.listen(root / "a.sock")), socket.socket(socket.AF_UNIX) as client:
+    with closing(sockets.listen(root / "a.sock")), socket.socket(socket.AF_UNIX) as client:
         client.connect(str(root / "a.sock"))
 
 
 def test_a_path_too_long_is_refused_with_the_path_and_the_limit(root: Path) -> None:
     path = root / ("x" * 100) / "a.sock"
     with pytest.raises(PathTooLong, match="the kernel takes 107") as refused:
-        transport.listen(path)
+        sockets.listen(path)
     assert str(path.parent) in str(refused.value)
 
 
 def test_the_longest_path_is_served_and_one_byte_more_is_not(root: Path) -> None:
-    longest = root / ("x" * (SOCKET_PATH_LIMIT - len(os.fsencode(root)) - 1))
-    transport.listen(longest).close()
+    longest = root / ("x" * (sockets.PATH_LIMIT - len(os.fsencode(root)) - 1))
+    sockets.listen(longest).close()
     assert longest.is_socket()
     with pytest.raises(PathTooLong):
-        transport.listen(longest.with_name(longest.name + "x"))
+        sockets.listen(longest.with_name(longest.name + "x"))
 
 
 async def test_stale_sockets_of_ours_are_removed_and_everything_else_stays(root: Path) -> None:
@@ -129,7 +129,7 @@ async def test_stale_sockets_of_ours_are_removed_and_everything_else_stays(root:
     plain.write_text("not a socket")
     (root / "plugwright-folder.sock").mkdir()
     (root / "plugwright-dangling.sock").symlink_to(root / "nowhere")
-    with closing(transport.listen(root / "plugwright-live.sock")):
+    with closing(sockets.listen(root / "plugwright-live.sock")):
         before = set(root.iterdir())
         await grow_old(*dead, foreign, not_quite_ours)
         assert registration.remove_stale(root) == [path.name for path in dead]

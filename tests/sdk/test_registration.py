@@ -22,6 +22,7 @@ from plugwright.protocol.transport import Method, Streaming
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.logs import facts
 from plugwright.sdk.registration import RegistrationState, RegistrationStatus
+from plugwright.system import sockets
 from tiny_kubelet import TinyKubelet, tiny_kubelet
 
 TAPE = "example.com/tape"
@@ -235,7 +236,7 @@ async def test_a_socket_that_nobody_listens_on_is_tried_until_a_kubelet_does(
 ) -> None:
     kubelet = TinyKubelet(root)
     kubelet.paths.device_plugins.mkdir()
-    transport.listen(kubelet.paths.kubelet_socket).close()
+    sockets.listen(kubelet.paths.kubelet_socket).close()
     async with counting(REFUSED) as refusals, serving(Tape(), settings=settings) as daemon:
         await refusals.reaches(3)
         await stands(daemon, RegistrationState.REFUSED, "kubelet.sock")
@@ -261,7 +262,7 @@ async def test_what_is_no_socket_at_all_is_tried_until_a_kubelet_comes(root: Pat
 async def test_a_kubelet_that_never_answers_is_given_up_and_tried_again(root: Path, settings: Settings) -> None:
     kubelet, patience = TinyKubelet(root), replace(settings.timeouts, register=0.2)
     kubelet.paths.device_plugins.mkdir()
-    with closing(transport.listen(kubelet.paths.kubelet_socket)):
+    with closing(sockets.listen(kubelet.paths.kubelet_socket)):
         async with counting(REFUSED) as refusals, serving(Tape(), settings=replace(settings, timeouts=patience)):
             await refusals.reaches(2)
             await kubelet.start()
@@ -272,7 +273,7 @@ async def test_a_kubelet_that_never_answers_is_given_up_and_tried_again(root: Pa
 async def test_a_new_kubelet_is_not_kept_waiting_by_one_that_never_answers(root: Path, settings: Settings) -> None:
     kubelet, patience = TinyKubelet(root), replace(settings.timeouts, register=600)
     kubelet.paths.device_plugins.mkdir()
-    with closing(transport.listen(kubelet.paths.kubelet_socket)):
+    with closing(sockets.listen(kubelet.paths.kubelet_socket)):
         async with serving(Tape(), settings=replace(settings, timeouts=patience)) as daemon:
             await stands(daemon, RegistrationState.REGISTERING)
             await kubelet.start()
@@ -291,7 +292,7 @@ def hanging_up(path: Path) -> Iterator[None]:
         if not over:
             loop.call_soon(hang_up)
 
-    with closing(transport.listen(path)) as listening:
+    with closing(sockets.listen(path)) as listening:
         hang_up()
         try:
             yield

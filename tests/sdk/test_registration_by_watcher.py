@@ -15,11 +15,12 @@ from tests.sdk.actors import TAPE, Shelf
 
 from plugwright import Registration, Settings, serving
 from plugwright.errors import PeerGone, PeerRefused
-from plugwright.protocol import registration, transport
+from plugwright.protocol import registration
 from plugwright.protocol.registration import PluginInfo
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.logs import facts
 from plugwright.sdk.registration import RegistrationState, RegistrationStatus, fixed_name
+from plugwright.system import sockets
 from tiny_kubelet import TinyKubelet
 
 NAME = fixed_name(TAPE)
@@ -167,7 +168,7 @@ async def test_a_socket_that_was_removed_is_made_again_under_the_same_name(
 
 
 async def test_a_socket_that_a_killed_run_left_behind_is_taken_over(kubelet: Watching, settings: Settings) -> None:
-    transport.listen(kubelet.paths.plugins_registry / NAME).close()
+    sockets.listen(kubelet.paths.plugins_registry / NAME).close()
     async with serving(Shelf(), settings=settings):
         await kubelet.until(settled(Shelf()))
 
@@ -246,6 +247,6 @@ async def test_a_second_daemon_leaves_the_socket_of_the_first_alone(kubelet: Wat
 
 async def test_a_socket_that_a_killed_daemon_left_is_replaced(kubelet: Watching, settings: Settings) -> None:
     path = kubelet.paths.plugins_registry / NAME
-    transport.listen(path).close()
+    sockets.listen(path).close()
     async with serving(Shelf(), settings=settings):
         await kubelet.endpoint(TAPE, count=2)

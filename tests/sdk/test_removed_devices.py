@@ -99,7 +99,7 @@ async def test_a_device_that_nobody_holds_is_forgotten_after_a_while(paths: Kube
         inventory.find([Device("st0"), Device("st1")])
         inventory.find([Device("st1")])
         gone = inventory.departures["st0"]
-        inventory.newest.bell = lambda: times.append(time.monotonic())
+        inventory.newest.subscribe(lambda: times.append(time.monotonic()))
         await forgotten(inventory, "st0")
     assert listed(inventory) == {"st1"}
     assert times[0] - gone >= PATIENCE

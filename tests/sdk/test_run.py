@@ -21,7 +21,7 @@ import pytest
 
 import plugwright
 from plugwright import Device, InvalidValue, Plugin, Settings, serving
-from plugwright.protocol import transport
+from plugwright.system import sockets
 from tiny_kubelet import TinyKubelet
 
 logger = logging.getLogger(__name__)
@@ -237,7 +237,7 @@ async def test_many_signals_are_as_good_as_one(kubelet: TinyKubelet, root: Path)
 async def test_a_signal_ends_it_while_the_kubelet_does_not_answer(root: Path) -> None:
     directory = root / "device-plugins"
     directory.mkdir()
-    with closing(transport.listen(directory / "kubelet.sock")) as listening:
+    with closing(sockets.listen(directory / "kubelet.sock")) as listening:
         async with program(root, STEADY) as process:
             async with asyncio.timeout(LIMIT):
                 connection, _ = await asyncio.get_running_loop().sock_accept(listening)

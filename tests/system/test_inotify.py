@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from plugwright.protocol import transport
+from plugwright.system import sockets
 from plugwright.system.inotify import Directory
 
 LIMIT = 10  # seconds that any of these facts may take on a slow machine
@@ -127,7 +127,7 @@ async def test_a_socket_that_is_only_used_stays_the_same_one(root: Path) -> None
     directory = Directory(root)
     async with directory.watching():
         await first_look(directory)
-        with closing(transport.listen(path)), socket.socket(socket.AF_UNIX) as client:
+        with closing(sockets.listen(path)), socket.socket(socket.AF_UNIX) as client:
             async with noticed(directory, there(directory, "first")):
                 (root / "first").touch()
             before = directory.identity(path.name)

@@ -84,7 +84,7 @@ async def test_waiting_for_what_is_already_there_takes_no_time() -> None:
 async def test_the_bell_rings_after_each_publication() -> None:
     newest = Latest(0)
     rung: list[int] = []
-    newest.bell = lambda: rung.append(newest.value)
+    newest.subscribe(lambda: rung.append(newest.value))
     newest.publish(1)
     newest.publish(2)
     assert rung == [1, 2]

@@ -3,7 +3,7 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from plugwright.protocol.paths import SOCKET_PATH_LIMIT
+from plugwright.system import sockets
 from plugwright.testing.harness import kubelet_root
 
 
@@ -15,7 +15,7 @@ def test_a_short_directory_is_used_as_it_is() -> None:
 def test_a_deep_directory_is_reached_through_a_link_that_goes_away(tmp_path: Path) -> None:
     deep = tmp_path.joinpath(*["directory"] * 12)
     with kubelet_root(deep) as place:
-        assert len(str(place)) < SOCKET_PATH_LIMIT // 2
+        assert len(str(place)) < sockets.PATH_LIMIT // 2
         (place / "checkpoint").touch()
     assert [each.name for each in (deep / "kubelet").iterdir()] == ["checkpoint"]
     assert not place.parent.exists()

@@ -9,7 +9,6 @@ Who listens, with which certificate, and who writes the kubeconfig is the caller
 """
 
 import asyncio
-import os
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
@@ -33,12 +32,11 @@ from plugwright.cluster.store import Change, Expired, Key, Object, Store
 from plugwright.errors import ConfigError
 from plugwright.kubelet import KubeletSettings
 from plugwright.plugins.mock import Mock, MockOptions
-from plugwright.protocol.paths import SOCKET_PATH_LIMIT
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.run import serving
 from plugwright.sdk.settings import Settings
-from plugwright.system import directories
+from plugwright.system import directories, sockets
 
 __all__ = ["ClusterOptions", "EmbeddedCluster", "mock_gpus"]
 
@@ -238,7 +236,7 @@ def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
 
 def _has_room(directory: Path) -> bool:
     """Whether the paths of sockets in it are short enough."""
-    return len(os.fsencode(directory)) + len("/node-1000/") + _LONGEST_SOCKET <= SOCKET_PATH_LIMIT
+    return sockets.fits(directory, len("node-1000/") + _LONGEST_SOCKET)
 
 
 def _linked(directory: Path, short: Path) -> Path:

@@ -9,11 +9,11 @@ A scheduler has looked at all that before; pods that name their node themselves 
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from decimal import ROUND_CEILING
 
-from plugwright.cluster import affinity, quantities
+from plugwright import quantity
+from plugwright.cluster import affinity
 from plugwright.cluster.affinity import Preference, Term
 from plugwright.cluster.store import Object
 from plugwright.model import natural_order
@@ -210,46 +210,26 @@ def _amount(resource: str, text: object) -> int:
     given = str(text)
     if given.isdecimal():
         return int(given) * (1000 if resource == _CPU else 1)
-    value = quantities.parse(given) * (1000 if resource == _CPU else 1)
-    return int(value.to_integral_value(ROUND_CEILING))
+    value = quantity.zero_if_invalid(given) * (1000 if resource == _CPU else 1)
+    return quantity.whole(value)
 
 
 def _requests(spec: Object) -> Amounts:
-    """The containers together, or an init container's moment if that is more."""
-    sidecars: Amounts = {}
-    greatest: Amounts = {}
-    for container in spec.get("initContainers") or ():
-        asked = _asked(container)
-        if container.get("restartPolicy") == "Always":
-            _add(sidecars, asked)
-        else:
-            _raise(greatest, _sum(asked, sidecars))
-    total = dict(sidecars)
-    for container in spec.get("containers") or ():
-        _add(total, _asked(container))
-    _raise(total, greatest)
-    _add(total, _amounts(spec.get("overhead") or {}))
+    total = quantity.effective_requests(_containers(spec))
+    for resource, amount in _amounts(spec.get("overhead") or {}).items():
+        total[resource] = total.get(resource, 0) + amount
     return total
+
+
+def _containers(spec: Object) -> Iterator[tuple[str, Amounts]]:
+    for container in spec.get("initContainers") or ():
+        yield "sidecar" if container.get("restartPolicy") == "Always" else "init", _asked(container)
+    for container in spec.get("containers") or ():
+        yield "main", _asked(container)
 
 
 def _asked(container: Object) -> Amounts:
     return _amounts((container.get("resources") or {}).get("requests") or {})
-
-
-def _add(total: Amounts, more: Mapping[str, int]) -> None:
-    for resource, amount in more.items():
-        total[resource] = total.get(resource, 0) + amount
-
-
-def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> Amounts:
-    total = dict(one)
-    _add(total, other)
-    return total
-
-
-def _raise(total: Amounts, least: Mapping[str, int]) -> None:
-    for resource, amount in least.items():
-        total[resource] = max(total.get(resource, 0), amount)
 
 
 def _weight(spec: Object) -> tuple[int, int]:

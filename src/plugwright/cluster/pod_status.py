@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from plugwright.cluster import quantities
+from plugwright import quantity
 from plugwright.cluster.store import Object
 from plugwright.kubelet.devicemanager.manager import DeviceHealth
 from plugwright.kubelet.pod_table import Container, Phase, Pod
@@ -81,8 +81,8 @@ def _resources(spec: Object) -> Object:
 def _total(amounts: list[Mapping[str, str]]) -> dict[str, str]:
     if len(amounts) == 1:
         return dict(amounts[0])
-    total = quantities.add({name: quantities.parse(text) for name, text in each.items()} for each in amounts)
-    return {name: quantities.as_text(value) for name, value in sorted(total.items())}
+    total = quantity.add({name: quantity.zero_if_invalid(text) for name, text in each.items()} for each in amounts)
+    return {name: quantity.as_text(value) for name, value in sorted(total.items())}
 
 
 @dataclass(frozen=True, slots=True)

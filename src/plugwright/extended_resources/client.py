@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from plugwright import quantity
 from plugwright.errors import ConfigError, MalformedMessage, PeerGone, PeerRefused
 from plugwright.extended_resources.changes import Operation
 from plugwright.extended_resources.resources import (
@@ -26,7 +27,6 @@ from plugwright.extended_resources.resources import (
     Entry,
     Node,
     Pod,
-    count,
     is_extended,
     pod_requests,
     setters,
@@ -164,7 +164,11 @@ def _entries(managed: Iterable[_Managed]) -> list[Entry]:
 
 
 def _counts(quantities: Mapping[str, str | int] | None) -> dict[str, int]:
-    return {name: count(str(number)) for name, number in (quantities or {}).items() if is_extended(name)}
+    return {
+        name: quantity.whole(quantity.parse(str(number)))
+        for name, number in (quantities or {}).items()
+        if is_extended(name)
+    }
 
 
 def _silence(conditions: Iterable[_Condition]) -> str:

@@ -4,14 +4,14 @@ The checkpoint names every resource that the kubelet knows a plugin of, or knew 
 somebody listens on may be a plugin; pod-resources has what was handed out.
 """
 
-import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from plugwright.errors import CheckpointCorrupt, ConfigError, PlugwrightError
 from plugwright.extended_resources.resources import Holder, Local
 from plugwright.protocol import checkpoint, pod_resources, registration
-from plugwright.protocol.paths import KubeletPaths, check_socket_path
+from plugwright.protocol.paths import KubeletPaths
+from plugwright.system import sockets
 
 __all__ = ["BOOT_ID", "read"]
 
@@ -23,13 +23,13 @@ async def read(paths: KubeletPaths, boot_id: Path = BOOT_ID) -> Local:
     """Raises `ConfigError` where it cannot be read: what is not seen must not look like nothing."""
     try:
         registered = _registered(paths.checkpoint)
-        sockets = list(_sockets(paths.device_plugins, paths.kubelet_socket))
+        found = list(_sockets(paths.device_plugins, paths.kubelet_socket))
         watched = list(_sockets(paths.plugins_registry))
         this_boot = boot_id.read_text().strip()
     except OSError as error:
         raise ConfigError(f"cannot read the kubelet's directory: {error}") from error
     announced = [await _announced(each) for each in watched]
-    listening = sum(map(_listened_on, sockets)) + sum(name is not None for name in announced)
+    listening = sum(map(sockets.is_listening, found)) + sum(name is not None for name in announced)
     names = frozenset(name for name in announced if name)
     return Local(this_boot, registered, listening, names, await _holders(paths.pod_resources_socket))
 
@@ -49,21 +49,9 @@ def _sockets(directory: Path, apart_from: Path | None = None) -> Iterator[Path]:
         yield from (path for path in sorted(directory.rglob("*")) if path.is_socket() and path != apart_from)
 
 
-def _listened_on(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(_TIMEOUT)
-        try:
-            connection.connect(str(check_socket_path(path)))
-        except (ConnectionRefusedError, FileNotFoundError):
-            return False
-        except (OSError, PlugwrightError):  # a queue that is full, for one: somebody is there
-            return True
-    return True
-
-
 async def _announced(path: Path) -> str | None:
     """The resource of a device plugin, "" for what does not say, None for drivers of other kinds and for nobody."""
-    if not _listened_on(path):
+    if not sockets.is_listening(path):
         return None
     try:
         async with registration.connect_watched(path) as plugin:

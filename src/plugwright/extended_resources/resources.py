@@ -7,13 +7,13 @@ Who set a capacity key of a node, as the node's own `managedFields` record it.
 Only what changes a value becomes its owner there: the kubelet of what it counts, anybody else of what was set by hand.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from fractions import Fraction
 from typing import NamedTuple
 
+from plugwright import quantity
 from plugwright.model import natural_order
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "Setter",
     "Verdict",
     "World",
-    "count",
     "is_extended",
     "pod_requests",
     "setters",
@@ -93,11 +92,6 @@ def _names(fields: Mapping[str, object]) -> Iterable[str]:
 
 
 _CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
-_SUFFIXES = {
-    "m": Fraction(1, 1000),
-    **{letter: Fraction(10 ** (3 * power)) for power, letter in enumerate("kMGTPE", 1)},
-    **{f"{letter}i": Fraction(2 ** (10 * power)) for power, letter in enumerate("KMGTPE", 1)},
-}
 
 
 class Backing(StrEnum):
@@ -218,23 +212,8 @@ def is_extended(name: str) -> bool:
     return "/" in name and ("kubernetes.io/" not in name or name.startswith(_CLASS_PREFIX))
 
 
-def count(quantity: str) -> int:
-    """Whole devices in a Kubernetes quantity such as `4`, `3k` or `1Mi`; a part of one counts as one."""
-    digits = quantity.rstrip("kmMGTPEi")
-    return -int(-Fraction(digits) * _SUFFIXES.get(quantity[len(digits) :], Fraction(1)) // 1)
-
-
-def pod_requests(init: Sequence[Container], main: Iterable[Container]) -> dict[str, int]:
-    """As the scheduler counts: the containers that run together, or the greediest moment of the start."""
-    together = _sum([*main, *(container for container in init if container.sidecar)])
-    moments = [_sum([container, *(each for each in init[:n] if each.sidecar)]) for n, container in enumerate(init)]
-    names = sorted({name for moment in (together, *moments) for name in moment}, key=natural_order)
-    return {name: max(moment.get(name, 0) for moment in (together, *moments)) for name in names}
-
-
-def _sum(containers: Iterable[Container]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for container in containers:
-        for name, number in container.requests.items():
-            total[name] = total.get(name, 0) + number
-    return total
+def pod_requests(init: Iterable[Container], main: Iterable[Container]) -> dict[str, int]:
+    kinds = [*(("sidecar" if container.sidecar else "init", container) for container in init)]
+    kinds += [("main", container) for container in main]
+    total = quantity.effective_requests((kind, container.requests) for kind, container in kinds)
+    return {name: total[name] for name in sorted(total, key=natural_order)}

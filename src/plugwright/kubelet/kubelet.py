@@ -33,6 +33,7 @@ from plugwright.kubelet.settings import KubeletSettings
 from plugwright.protocol import registration
 from plugwright.protocol.messages import AllocateResponse
 from plugwright.protocol.paths import KubeletPaths
+from plugwright.system.concurrency import single_error
 
 __all__ = ["Kubelet", "Parts", "running"]
 
@@ -135,7 +136,7 @@ class Kubelet:
         life.cancel()
         await asyncio.wait([life])
         if not life.cancelled() and (error := life.exception()):
-            raise _alone(error)
+            raise single_error(error)
 
     async def restart(self, *, reboot: bool = False) -> None:
         """Stops and starts; after a `reboot` no container is running any more (3.69)."""
@@ -302,10 +303,3 @@ class Kubelet:
             self._findings.report(
                 "10.4", f"{pod.key} {place}", text, "never sees such a pod: the API server refuses it"
             )
-
-
-def _alone(error: BaseException) -> BaseException:
-    """Out of the group of tasks that it happened in, where it is the only one."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error

@@ -3,11 +3,12 @@
 Nothing here exposes them; a page or an endpoint reads `Metrics.snapshot`.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
+
+from plugwright.system.histogram import Histogram
 
 __all__ = ["Metrics", "Name", "Sample", "rejection_reason"]
 
@@ -90,26 +91,13 @@ class Sample:
     value: float
 
 
-@dataclass(slots=True)
-class _Histogram:
-    buckets: tuple[float, ...]
-    counts: list[int] = field(init=False)
-    total: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.counts = [0] * (len(self.buckets) + 1)
-
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.buckets, value)] += 1
-        self.total += value
-
-    def samples(self, name: str, labels: _Labels) -> Iterator[Sample]:
-        below = 0
-        for count, bound in zip(self.counts, [*map("{:g}".format, self.buckets), "+Inf"], strict=True):
-            below += count
-            yield Sample(f"{name}_bucket", (*labels, ("le", bound)), below)
-        yield Sample(f"{name}_sum", labels, self.total)
-        yield Sample(f"{name}_count", labels, below)
+def _samples(histogram: Histogram, name: str, labels: _Labels) -> Iterator[Sample]:
+    below = 0
+    for count, bound in zip(histogram.counts, [*map("{:g}".format, histogram.buckets), "+Inf"], strict=True):
+        below += count
+        yield Sample(f"{name}_bucket", (*labels, ("le", bound)), below)
+    yield Sample(f"{name}_sum", labels, histogram.total)
+    yield Sample(f"{name}_count", labels, below)
 
 
 class Metrics:
@@ -123,8 +111,8 @@ class Metrics:
         self._numbers: dict[tuple[Name, _Labels], float] = {
             (name, ()): 0 for name, each in unlabelled.items() if each.kind is _Kind.COUNTER
         }
-        self._histograms: dict[tuple[Name, _Labels], _Histogram] = {
-            (name, ()): _Histogram(each.buckets) for name, each in unlabelled.items() if each.buckets
+        self._histograms: dict[tuple[Name, _Labels], Histogram] = {
+            (name, ()): Histogram(each.buckets) for name, each in unlabelled.items() if each.buckets
         }
 
     def count(self, name: str, /, **labels: str) -> None:
@@ -133,7 +121,7 @@ class Metrics:
 
     def observe(self, name: str, value: float, /, **labels: str) -> None:
         key = _key(name, _Kind.HISTOGRAM, labels)
-        self._histograms.setdefault(key, _Histogram(_DEFINITIONS[key[0]].buckets)).observe(value)
+        self._histograms.setdefault(key, Histogram(_DEFINITIONS[key[0]].buckets)).observe(value)
 
     def set(self, name: str, value: float, /, **labels: str) -> None:
         """A gauge; at 0 it is not there, as the kubelet's plugin manager counts what it finds."""
@@ -151,7 +139,7 @@ class Metrics:
     def snapshot(self) -> tuple[Sample, ...]:
         """Everything counted, by name and labels."""
         numbers = [(key, [Sample(*key, value)]) for key, value in self._numbers.items()]
-        histograms = [(key, list(each.samples(*key))) for key, each in self._histograms.items()]
+        histograms = [(key, list(_samples(each, *key))) for key, each in self._histograms.items()]
         ordered = sorted([*numbers, *histograms], key=lambda entry: entry[0])
         return tuple(sample for _, samples in ordered for sample in samples)
 

@@ -21,7 +21,7 @@ from plugwright.kubelet.pods import ContainerKind, ContainerSpec
 from plugwright.kubelet.versions import Profile
 from plugwright.protocol import pod_resources
 from plugwright.protocol.pod_resources import AllocatableDevice, ContainerDevices, ContainerResources, PodResources
-from plugwright.protocol.transport import Serving
+from plugwright.system.sockets import SocketFile
 
 __all__ = [
     "BURST",
@@ -152,7 +152,7 @@ def _sorted(devices: Iterable[ContainerDevices]) -> tuple[ContainerDevices, ...]
 
 
 @asynccontextmanager
-async def serving(service: PodResourcesService, socket: Path, *, kept: bool = False) -> AsyncIterator[Serving]:
+async def serving(service: PodResourcesService, socket: Path, *, kept: bool = False) -> AsyncIterator[SocketFile]:
     """Serves on `socket`, whose directory is made where it is missing; `kept` leaves the file, as a kill does."""
     socket.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
     async with pod_resources.serve_lister(service, socket, kept=kept) as served:

@@ -5,23 +5,16 @@ pod runs and what it got is `table`'s.
 """
 
 import hashlib
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from decimal import ROUND_CEILING, Decimal, InvalidOperation
+from decimal import Decimal
 from enum import StrEnum
 from itertools import count
 
-from plugwright.errors import InvalidPod
-from plugwright.kubelet import topology_manager
+from plugwright import quantity
+from plugwright.errors import InvalidPod, InvalidValue
 
-__all__ = ["ContainerKind", "ContainerSpec", "PodSpec", "quantity", "read", "violations"]
-
-_POWERS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
-_UNITS = {unit: Decimal(10) ** power for unit, power in _POWERS.items()}
-_UNITS |= {f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)}
-_DIGITS = 40  # a quantity of more is no quantity
-_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))([numkMGTPE]?|[KMGTPE]i|[eE][+-]?\d+)", re.ASCII)
+__all__ = ["ContainerKind", "ContainerSpec", "PodSpec", "read", "violations"]
 
 
 class ContainerKind(StrEnum):
@@ -43,7 +36,7 @@ class ContainerSpec:
 
     def wanted(self, resource: str) -> int:
         """How many devices: the limit, rounded up to a whole number."""
-        return int(quantity(self.limits.get(resource, "0")).to_integral_value(ROUND_CEILING))
+        return quantity.whole(_quantity(self.limits.get(resource, "0")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +68,9 @@ class PodSpec:
 
     def total(self, resource: str) -> int:
         """What the fit check counts: the containers together, or an init container's moment if that is more."""
-        return topology_manager.pod_total((each.kind, each.wanted(resource)) for each in self.containers)
+        return quantity.effective_requests((each.kind, {resource: each.wanted(resource)}) for each in self.containers)[
+            resource
+        ]
 
     @property
     def resources(self) -> list[str]:
@@ -87,22 +82,11 @@ def _uid(text: str) -> str:
     return "-".join([digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]])
 
 
-def quantity(text: str) -> Decimal:
-    """`2`, `500m`, `1Ki` or `1e3` as a number."""
-    found = _QUANTITY.fullmatch(text) if len(text) <= _DIGITS else None
-    if found is None:
-        raise InvalidPod(f"a quantity looks like 2 or 500m, not {text[:_DIGITS]!r}")
-    value = _value(found[1], found[2])
-    if value is None or value.adjusted() > _DIGITS:
-        raise InvalidPod(f"a quantity is a number that fits 64 bits, not {text!r}")
-    return value
-
-
-def _value(number: str, unit: str) -> Decimal | None:
+def _quantity(text: str) -> Decimal:
     try:
-        return Decimal(number) * _UNITS[unit] if unit in _UNITS else Decimal(number + unit)
-    except InvalidOperation:  # an exponent beyond all bounds
-        return None
+        return quantity.parse(text)
+    except InvalidValue as error:
+        raise InvalidPod(str(error)) from error
 
 
 def violations(pod: PodSpec) -> Iterator[tuple[str, str]]:
@@ -118,12 +102,12 @@ def _violations(place: str, resource: str, container: ContainerSpec) -> Iterator
     if limit is None:
         yield f"{place}.limits", "Limit must be set for non overcommitable resources"  # 10.4
         return
-    if quantity(limit) % 1 or quantity(limit) < 0:
+    if _quantity(limit) % 1 or _quantity(limit) < 0:
         yield (
             f"{place}.limits[{resource}]",
-            "must be an integer" if quantity(limit) > 0 else "must not be negative",
+            "must be an integer" if _quantity(limit) > 0 else "must not be negative",
         )  # 10.3
-    if request is not None and quantity(request) != quantity(limit):
+    if request is not None and _quantity(request) != _quantity(limit):
         yield f"{place}.requests", f"must be equal to {resource} limit of {limit}"  # 10.4
 
 
@@ -180,7 +164,7 @@ def _quantities(document: object, name: str) -> Mapping[str, str]:
     quantities = {str(key): str(value) for key, value in _mapping(document, name).items()}
     for resource, text in quantities.items():
         try:
-            quantity(text)
+            _quantity(text)
         except InvalidPod as error:
             raise InvalidPod(f"{name}[{resource}]: {error}") from error
     return quantities

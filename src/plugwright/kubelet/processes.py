@@ -13,7 +13,7 @@ import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -21,6 +21,7 @@ from plugwright.kubelet import sandbox
 from plugwright.kubelet.events import StateChange
 from plugwright.kubelet.pod_table import Container, Pod, RunContainerOptions
 from plugwright.kubelet.pods import ContainerKind
+from plugwright.system import processes
 
 __all__ = ["GRACE", "Output", "Tell", "expanded", "run"]
 
@@ -117,20 +118,8 @@ class _Process:
                 try:
                     yield process
                 finally:
-                    await self._end(process)
+                    await processes.end(process, self.grace)
                     await _finish(listener)
-
-    async def _end(self, process: asyncio.subprocess.Process) -> None:
-        """As a runtime does it: the first process is asked, then all that is left of the group is killed."""
-        try:
-            if process.returncode is None:
-                process.terminate()
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(process.wait(), self.grace)
-        finally:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
 
     async def _listen(self, stream: asyncio.StreamReader, granted: RunContainerOptions) -> None:
         lines = _lines(stream)

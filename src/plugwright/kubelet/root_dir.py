@@ -3,11 +3,11 @@
 Only names and files; who listens where is left to the callers.
 """
 
-import socket
 from pathlib import Path
 
 from plugwright.errors import ConfigError
-from plugwright.protocol.paths import KubeletPaths, check_socket_path
+from plugwright.protocol.paths import KubeletPaths
+from plugwright.system import sockets
 
 __all__ = ["claim", "clean"]
 
@@ -21,9 +21,10 @@ def claim(paths: KubeletPaths) -> None:
     root = paths.root
     if root.resolve() == _REAL or _REAL in root.resolve().parents:
         raise ConfigError(f"{root} belongs to a real kubelet; give the emulated one a directory of its own")
-    if is_served(paths.kubelet_socket):
+    for path in (paths.kubelet_socket, paths.pod_resources_socket):
+        sockets.check_path(path)
+    if sockets.is_listening(paths.kubelet_socket):
         raise ConfigError(f"a kubelet is already serving {paths.kubelet_socket}")
-    check_socket_path(paths.pod_resources_socket)
     try:
         root.mkdir(parents=True, exist_ok=True)
         if not (root / _MARK).exists():
@@ -33,18 +34,6 @@ def claim(paths: KubeletPaths) -> None:
             (root / _MARK).touch(mode=0o644)
     except OSError as error:
         raise ConfigError(f"cannot use {root}: {error.strerror}") from error
-
-
-def is_served(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(str(path))
-        except BlockingIOError:
-            return True  # its queue is full: somebody is there
-        except OSError:
-            return False
-        return True
 
 
 def clean(paths: KubeletPaths, *, only_sockets: bool, writes_deprecation: bool) -> list[str]:

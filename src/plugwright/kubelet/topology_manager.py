@@ -29,7 +29,6 @@ __all__ = [
     "check_machine",
     "hints",
     "mask_of",
-    "pod_total",
 ]
 
 
@@ -125,19 +124,6 @@ def _subsets(nodes: Sequence[int]) -> Iterator[tuple[int, ...]]:
 def mask_of(nodes: Iterable[int]) -> int:
     """A set of nodes as a number with a bit for each; the nodes are those of a machine, 0 to 63."""
     return sum(1 << node for node in nodes)
-
-
-def pod_total(containers: Iterable[tuple[str, int]]) -> int:
-    """What a pod needs of a resource at its greatest, from (`init`, `sidecar` or `main`; limit) in the pod's order."""
-    greatest = sidecars = mains = 0
-    for kind, limit in containers:
-        if kind == "init":
-            greatest = max(greatest, limit + sidecars)
-        elif kind == "sidecar":
-            sidecars += limit
-        else:
-            mains += limit
-    return max(greatest, mains + sidecars)
 
 
 MOST_NODES = 8  # what the kubelet takes with a policy, unless max-allowable-numa-nodes raises it

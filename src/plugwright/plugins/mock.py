@@ -184,7 +184,8 @@ def linked(links: Links, ids: Sequence[str]) -> dict[str, list[str]]:
 
 def _write_facts(path: Path, device: Device) -> None:
     """The file stays when we end: the kubelet mounts it again when a container restarts."""
-    files.replace(path, json.dumps({"id": device.id, "numa": list(device.numa), **device.attributes}, indent=2) + "\n")
+    facts = {"id": device.id, "numa": list(device.numa), **device.attributes}
+    files.write_atomically(path, json.dumps(facts, indent=2) + "\n", sync=False)
 
 
 def _links_of(device: Device) -> set[str]:

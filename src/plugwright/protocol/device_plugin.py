@@ -21,7 +21,8 @@ from plugwright.protocol.messages import (
     to_options,
     to_preference_requests,
 )
-from plugwright.protocol.transport import Method, Serving, Streaming, Unary
+from plugwright.protocol.transport import Method, Streaming, Unary
+from plugwright.system.sockets import SocketFile
 
 __all__ = ["DevicePluginClient", "DevicePluginService", "connect", "methods", "serve"]
 
@@ -47,7 +48,7 @@ class DevicePluginService(Protocol):
     async def pre_start(self, device_ids: Sequence[str]) -> None: ...
 
 
-def serve(service: DevicePluginService, socket: Path) -> AbstractAsyncContextManager[Serving]:
+def serve(service: DevicePluginService, socket: Path) -> AbstractAsyncContextManager[SocketFile]:
     return transport.serve(socket, methods(service))
 
 

@@ -1,15 +1,14 @@
-"""The kubelet's directories and sockets, and how long a socket's path may be."""
+"""The kubelet's directories and sockets."""
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from plugwright.errors import ConfigError, PathTooLong
+from plugwright.errors import ConfigError
 
-__all__ = ["SOCKET_PATH_LIMIT", "KubeletPaths", "check_socket_path"]
+__all__ = ["KubeletPaths"]
 
-SOCKET_PATH_LIMIT = 107  # sun_path is 108 bytes, the last one a NUL
 _DEFAULT = Path("/var/lib/kubelet")
 
 
@@ -55,13 +54,6 @@ class KubeletPaths:
     @property
     def pod_resources_socket(self) -> Path:
         return self.root / "pod-resources" / "kubelet.sock"
-
-
-def check_socket_path(path: Path) -> Path:
-    """Refuses what `bind` and `connect` would refuse, with a message that says why."""
-    if len(os.fsencode(path)) > SOCKET_PATH_LIMIT:
-        raise PathTooLong(str(path), SOCKET_PATH_LIMIT)
-    return path
 
 
 def _absolute(path: str | Path) -> Path:

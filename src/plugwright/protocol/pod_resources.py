@@ -14,7 +14,9 @@ from typing import Protocol
 from plugwright.protocol import transport
 from plugwright.protocol.podresources.v1 import podresources_pb2 as pb
 from plugwright.protocol.podresources.v1alpha1 import podresources_pb2 as alpha
-from plugwright.protocol.transport import Method, Serving, Unary
+from plugwright.protocol.transport import Method, Unary
+from plugwright.system import sockets
+from plugwright.system.sockets import SocketFile
 
 __all__ = [
     "AllocatableDevice",
@@ -96,7 +98,7 @@ class PodResourcesLister(Protocol):
     async def alpha_pods(self) -> Sequence[PodResources]: ...
 
 
-def serve(service: PodResourcesService, socket: Path) -> AbstractAsyncContextManager[Serving]:
+def serve(service: PodResourcesService, socket: Path) -> AbstractAsyncContextManager[SocketFile]:
     async def listed(_: pb.ListPodResourcesRequest) -> pb.ListPodResourcesResponse:
         return pb.ListPodResourcesResponse(pod_resources=[_from_holding(each) for each in await service.holdings()])
 
@@ -105,7 +107,7 @@ def serve(service: PodResourcesService, socket: Path) -> AbstractAsyncContextMan
 
 def serve_lister(
     lister: PodResourcesLister, socket: Path, *, kept: bool = False
-) -> AbstractAsyncContextManager[Serving]:
+) -> AbstractAsyncContextManager[SocketFile]:
     """As a kubelet does: an old socket makes way for the new one, and is left at the end where `kept` says so."""
 
     async def pods(_: pb.ListPodResourcesRequest) -> pb.ListPodResourcesResponse:
@@ -127,7 +129,7 @@ def serve_lister(
         Unary(_GET, pod),
         Unary(_ALPHA_LIST, alpha_pods),
     ]
-    return transport.serve(socket, methods, kept=kept, listening_on=transport.listen_anew)
+    return transport.serve(socket, methods, kept=kept, listening_on=sockets.listen_in_place)
 
 
 def _from_holding(holding: HeldDevice) -> pb.PodResources:

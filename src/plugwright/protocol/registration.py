@@ -16,7 +16,9 @@ from plugwright.protocol import device_plugin, messages, transport
 from plugwright.protocol.device_plugin import DevicePluginService
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.pluginregistration.v1 import pluginregistration_pb2 as watcher_pb
-from plugwright.protocol.transport import Method, Serving, Unary
+from plugwright.protocol.transport import Method, Unary
+from plugwright.system import sockets
+from plugwright.system.sockets import SocketFile
 
 __all__ = [
     "API_VERSION",
@@ -61,13 +63,13 @@ class RegistrationService(Protocol):
     async def register(self, request: RegisterRequest) -> None: ...
 
 
-def serve(service: RegistrationService, socket: Path, *, kept: bool = False) -> AbstractAsyncContextManager[Serving]:
+def serve(service: RegistrationService, socket: Path, *, kept: bool = False) -> AbstractAsyncContextManager[SocketFile]:
     async def register(request: pb.RegisterRequest) -> pb.Empty:
         options = messages.to_options(request.options)
         await service.register(RegisterRequest(request.resource_name, request.endpoint, options, request.version))
         return pb.Empty()
 
-    listening_on = partial(transport.listen, mode=None)  # a kubelet leaves its socket's mode to the umask
+    listening_on = partial(sockets.listen, mode=None)  # a kubelet leaves its socket's mode to the umask
     return transport.serve(socket, [Unary(_REGISTER, register)], kept=kept, listening_on=listening_on)
 
 
@@ -111,7 +113,7 @@ class AnnouncementService(Protocol):
 
 def serve_watched(
     service: DevicePluginService, announcement: AnnouncementService, socket: Path
-) -> AbstractAsyncContextManager[Serving]:
+) -> AbstractAsyncContextManager[SocketFile]:
     """The plugin and its announcement on one socket."""
 
     async def info(_: watcher_pb.InfoRequest) -> watcher_pb.PluginInfo:

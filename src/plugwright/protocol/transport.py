@@ -5,7 +5,6 @@ is done here, because it closes no connection by itself, and a kubelet keeps its
 """
 
 import asyncio
-import os
 import socket
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -24,18 +23,18 @@ from grpclib.server import Server, Stream
 from h2.events import Event as H2Event
 
 from plugwright.errors import MalformedMessage
-from plugwright.protocol import grpc_errors, paths
+from plugwright.protocol import grpc_errors
+from plugwright.system import sockets
+from plugwright.system.sockets import SocketFile
 
 __all__ = [
     "MESSAGE_LIMIT",
     "Connection",
     "Method",
-    "Serving",
+    "SocketFile",
     "Streaming",
     "Unary",
     "connect",
-    "listen",
-    "listen_anew",
     "serve",
 ]
 
@@ -76,24 +75,6 @@ class Streaming(Generic[Request, Reply]):
 Bound = Unary[Any, Any] | Streaming[Any, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """A socket that is being served: where it is, and whether the file is still ours."""
-
-    path: Path
-    inode: int
-
-    def exists(self) -> bool:
-        try:
-            return self.path.lstat().st_ino == self.inode
-        except OSError:
-            return False
-
-    def unlink(self) -> None:
-        if self.exists():
-            self.path.unlink(missing_ok=True)
-
-
 @asynccontextmanager
 async def serve(
     path: Path,
@@ -101,16 +82,16 @@ async def serve(
     *,
     kept: bool = False,
     listening_on: Callable[[Path], socket.socket] | None = None,
-) -> AsyncIterator[Serving]:
+) -> AsyncIterator[SocketFile]:
     """Serves `methods` on a socket of mode 0600; leaving ends every call and connection and removes the socket.
 
     `kept` leaves the file, as a process does that was killed. `listening_on` makes it in another way than `listen`.
     """
     services = _Services(methods)
     loop = asyncio.get_running_loop()
-    listening = (listening_on or listen)(path)
+    listening = (listening_on or sockets.listen)(path)
     try:
-        serving = Serving(path, path.lstat().st_ino)
+        serving = SocketFile(path, path.lstat().st_ino)
         server = await loop.create_unix_server(services.accept, sock=listening, start_serving=False)
     except BaseException:
         listening.close()
@@ -127,37 +108,6 @@ async def serve(
             await services.end()
         finally:
             server.close()
-
-
-def listen(path: Path, mode: int | None = 0o600) -> socket.socket:
-    """A socket file that is being listened on from the moment it can be found; None leaves its mode to the umask."""
-    paths.check_socket_path(path)
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        if mode is not None:
-            os.fchmod(listening.fileno(), mode)  # before bind: the file is never there with another mode
-        listening.bind(str(path))
-        listening.listen(128)  # at once: whoever finds the socket may take one that refuses for a dead one
-        listening.setblocking(False)
-    except OSError:
-        listening.close()
-        raise
-    return listening
-
-
-def listen_anew(path: Path) -> socket.socket:
-    """As the kubelet makes its pod-resources socket: the old one removed, the new one renamed into its place."""
-    path.unlink(missing_ok=True)
-    unnamed = path.with_name(".new")  # shorter than the name it gets: a path that is too long is told by its own
-    unnamed.unlink(missing_ok=True)
-    paths.check_socket_path(path)
-    listening = listen(unnamed, mode=None)
-    try:
-        unnamed.rename(path)
-    except OSError:
-        listening.close()
-        raise
-    return listening
 
 
 class _Services(Server):
@@ -295,7 +245,7 @@ class Connection:
     def __init__(self, path: Path, limit: int | None = None) -> None:
         self._peer = path.name
         self._limit = limit
-        self._channel = _Channel(path=str(paths.check_socket_path(path)))
+        self._channel = _Channel(path=str(sockets.check_path(path)))
 
     async def dial(self) -> None:
         """Connects now, not with the first call."""

@@ -10,16 +10,17 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from plugwright.errors import ConfigError, PlugwrightError
-from plugwright.protocol import transport
-from plugwright.protocol.transport import Serving
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.registration import RegistrationState
 from plugwright.sdk.status import DaemonStatus, DeviceStatus, ResourceStatus
+from plugwright.system import json_lines
+from plugwright.system.json_lines import Request
 
 __all__ = ["controlled", "is_ready", "report"]
 
@@ -79,133 +80,34 @@ def _devices(runtime: ResourceRuntime) -> list[DeviceStatus]:
 
 logger = logging.getLogger(__name__)
 
-_LINE_LIMIT = 64 * 1024
-_WATCH_INTERVAL = 0.1  # a watcher is told at most this often
+_WATCH_INTERVAL = 0.1  # seconds: a watcher gets at most ten reports a second
 
 
 @asynccontextmanager
 async def controlled(daemon: Daemon, path: Path | None) -> AsyncIterator[None]:
-    """Serves the control socket while inside. A daemon without one still serves devices: it only says so."""
+    """Serves the control socket while inside. A daemon without one logs that, and serves devices all the same."""
     listening = _listen(path) if path is not None else None
     if listening is None or path is None:
         yield
         return
-    serving = Serving(path, path.lstat().st_ino)
-    talks: set[asyncio.Task[None]] = set()
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        talks.add(task)
-        try:
-            # Cancelled when the daemon ends: nobody waits for this task, and asyncio would complain of it.
-            with suppress(ConnectionError, asyncio.CancelledError):
-                await _talk(daemon, reader, writer)
-        finally:
-            talks.discard(task)
-            writer.transport.abort()
-
-    server = await asyncio.start_unix_server(talk, sock=listening, limit=_LINE_LIMIT)
-    try:
+    async with json_lines.serving(path, listening, partial(_handle, daemon)):
         yield
-    finally:
-        serving.unlink()
-        server.close()
-        for task in talks:
-            task.cancel()
-        await asyncio.gather(*talks, return_exceptions=True)
 
 
 def _listen(path: Path) -> socket.socket | None:
     try:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        if path.exists() and not path.is_socket():
-            raise ConfigError("there is a file of that name that is no socket")
-        if _is_served(path):
-            raise ConfigError("another daemon serves it")
-        path.unlink(missing_ok=True)
-        return transport.listen(path)
-    except (OSError, ConfigError) as error:
+        return json_lines.listen(path)
+    except (OSError, PlugwrightError) as error:
         logger.warning("no control socket", extra={"path": str(path), "error": str(error)})
         return None
 
 
-def _is_served(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        return probe.connect_ex(str(path)) == 0
-
-
-async def _talk(daemon: Daemon, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    async for line in _lines(reader):
-        if _is_watch(line):
-            await _watched(daemon, reader, writer)
-            return
-        await _tell(writer, await _answer(daemon, line))
-    await _flushed(writer)
-
-
-async def _flushed(writer: asyncio.StreamWriter) -> None:
-    """What was written is on its way before the connection is cut."""
-    writer.close()
-    await writer.wait_closed()
-
-
-async def _watched(daemon: Daemon, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Tells of every change until the watcher hangs up."""
-
-    async def tell_changes() -> None:
-        with suppress(ConnectionError):
-            async for _ in daemon.changed.changes():
-                await _tell(writer, {"ok": report(daemon)})
-                await asyncio.sleep(_WATCH_INTERVAL)
-
-    telling = asyncio.create_task(tell_changes())
-    try:
-        await reader.read()
-    finally:
-        telling.cancel()
-        await asyncio.gather(telling, return_exceptions=True)
-
-
-async def _tell(writer: asyncio.StreamWriter, answer: Mapping[str, object]) -> None:
-    writer.write(json.dumps(answer, default=str).encode() + b"\n")  # attributes may hold anything
-    await writer.drain()
-
-
-async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    with suppress(ValueError):  # a line beyond the limit: nobody who means well sends one
-        while line := await reader.readline():
-            yield line
-
-
-def _is_watch(line: bytes) -> bool:
-    with suppress(ConfigError):
-        return _request(line).get("do") == "watch"
-    return False
-
-
-async def _answer(daemon: Daemon, line: bytes) -> Mapping[str, object]:
-    try:
-        return {"ok": await _do(daemon, _request(line))}
-    except PlugwrightError as error:
-        return {"error": str(error)}
-
-
-def _request(line: bytes) -> dict[str, object]:
-    try:
-        request = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"not JSON: {error}") from error
-    if not isinstance(request, dict):
-        raise ConfigError("a request is a JSON object")
-    return request
-
-
-async def _do(daemon: Daemon, request: dict[str, object]) -> object:
+async def _handle(daemon: Daemon, request: Request) -> object:
     match request:
         case {"do": "status"}:
             return report(daemon)
+        case {"do": "watch"}:
+            return _reports(daemon)
         case {"do": "cordon", "resource": str(resource), "id": str(device_id), "reason": str(reason)}:
             daemon.cordon(resource, device_id, reason)
             return f"{device_id} of {resource} is cordoned: {reason}"
@@ -215,4 +117,11 @@ async def _do(daemon: Daemon, request: dict[str, object]) -> object:
         case {"do": "plugin", "resource": str(resource), "name": str(name), "arguments": dict(arguments)}:
             texts = {str(key): str(value) for key, value in arguments.items()}
             return await daemon.resource(resource).command(name, texts)
-    raise ConfigError(f"not a request: {json.dumps(request)[:200]}")
+    raise ConfigError(f"unknown request: {json.dumps(request)[:200]}")
+
+
+async def _reports(daemon: Daemon) -> AsyncIterator[DaemonStatus]:
+    """One now, and one after every change."""
+    async for _ in daemon.changed.changes():
+        yield report(daemon)
+        await asyncio.sleep(_WATCH_INTERVAL)

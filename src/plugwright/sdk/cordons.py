@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
@@ -75,14 +74,7 @@ def _put_aside(path: Path) -> Path:
 
 
 def _save(path: Path, reasons: Reasons) -> None:
-    new = path.with_name(f".{path.name}.new")
     try:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:  # noqa: PTH123
-            file.write(json.dumps(reasons, indent=2).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-        files.sync_directory(path.parent)
+        files.write_atomically(path, json.dumps(reasons, indent=2) + "\n", mode=0o600)
     except OSError as error:
         raise ConfigError(f"cannot keep the cordon in {path}: {error.strerror}; nothing was changed") from error

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from plugwright.errors import ConfigError, InvalidValue
 from plugwright.model import Resource, some
-from plugwright.protocol.paths import check_socket_path
 from plugwright.sdk import inventory, registration
 from plugwright.sdk.cordons import Cordons
 from plugwright.sdk.discovery import Discovery
@@ -18,6 +17,7 @@ from plugwright.sdk.plugin_calls import Caller, StallWatch
 from plugwright.sdk.registration import ResourceRegistration
 from plugwright.sdk.service import PluginService
 from plugwright.sdk.settings import Registration, Settings
+from plugwright.system import sockets
 from plugwright.system.concurrency import Latest
 from plugwright.system.inotify import Directory
 
@@ -43,7 +43,7 @@ class ResourceRuntime:
         """Calls `bell` whenever something that `status` shows has changed."""
         parts = (self.inventory.newest, self.inventory.refused, self.discovery.failing)
         for part in (*parts, self.service.streams, self.lifecycle.standing):
-            part.bell = bell
+            part.subscribe(bell)
 
     async def run(self) -> None:
         paths, patience = self._settings.paths, self._settings.timeouts
@@ -93,7 +93,7 @@ class Daemon:
         """Serves while inside; leaving ends the streams and removes the sockets."""
         plugins = checked(plugins)
         for plugin in plugins:
-            check_socket_path(self._directory.path / registration.fresh_name(plugin.resource))
+            sockets.check_path(self._directory.path / registration.fresh_name(plugin.resource))
         removed = registration.remove_stale(self._directory.path)
         if removed:
             logger.info("sockets of an earlier run removed", extra={"sockets": removed})

@@ -1,29 +1,17 @@
 """What has happened so far, counted: for `status` and for the metrics page."""
 
 import time
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from plugwright.errors import PlugwrightError, ProtocolError
+from plugwright.system.histogram import Histogram
 
-__all__ = ["BUCKETS", "Durations", "ResourceMetrics"]
+__all__ = ["BUCKETS", "ResourceMetrics"]
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-
-
-@dataclass(slots=True)
-class Durations:
-    """A histogram: how many calls ended within each of `BUCKETS` seconds, the last for those beyond."""
-
-    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
-    total: float = 0.0
-
-    def add(self, seconds: float) -> None:
-        self.counts[bisect_left(BUCKETS, seconds)] += 1
-        self.total += seconds
 
 
 @dataclass(slots=True)
@@ -31,7 +19,7 @@ class ResourceMetrics:
     """Counts for one resource."""
 
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)  # (method, outcome)
-    durations: dict[str, Durations] = field(default_factory=dict)
+    durations: dict[str, Histogram] = field(default_factory=dict)
     registrations: Counter[str] = field(default_factory=Counter)  # by outcome
     discovery_failures: int = 0
     lists_refused: int = 0
@@ -52,4 +40,4 @@ class ResourceMetrics:
             raise
         finally:
             self.calls[method, outcome] += 1
-            self.durations.setdefault(method, Durations()).add(time.perf_counter() - start)
+            self.durations.setdefault(method, Histogram(BUCKETS)).observe(time.perf_counter() - start)

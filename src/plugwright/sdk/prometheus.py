@@ -10,7 +10,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
-from plugwright.sdk.metrics import BUCKETS, Durations
+from plugwright.sdk.metrics import BUCKETS
+from plugwright.system.histogram import Histogram
 
 __all__ = ["application"]
 
@@ -69,7 +70,7 @@ def _durations(runtimes: list[ResourceRuntime]) -> Metric:
     return family
 
 
-def _buckets(durations: Durations) -> list[tuple[str, float]]:
+def _buckets(durations: Histogram) -> list[tuple[str, float]]:
     bounds, total = [], 0
     for bound, count in zip([*map(str, BUCKETS), "+Inf"], durations.counts, strict=True):
         total += count

@@ -10,26 +10,26 @@ import asyncio
 import logging
 import os
 import re
-import socket
 import time
 import zlib
-from collections.abc import Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
-from plugwright.errors import ConfigError, PathTooLong, PeerGone, PlugwrightError
-from plugwright.protocol import device_plugin, paths, registration
+from plugwright.errors import ConfigError, PeerGone, PlugwrightError
+from plugwright.protocol import device_plugin, registration
 from plugwright.protocol.registration import PluginInfo, RegisterRequest
-from plugwright.protocol.transport import Serving
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.plugin import announced
 from plugwright.sdk.service import PluginService
 from plugwright.sdk.settings import Registration, Settings
-from plugwright.system.concurrency import Backoff, Latest
+from plugwright.system import sockets
+from plugwright.system.concurrency import Backoff, Latest, first
 from plugwright.system.inotify import Directory, Identity
+from plugwright.system.sockets import SocketFile
 
 __all__ = [
     "RegistrationState",
@@ -72,19 +72,13 @@ def remove_stale(directory: Path) -> list[str]:
     return removed
 
 
-def is_dead(path: Path) -> bool:
+def is_dead(path: Path, now: Callable[[], float] = time.time) -> bool:
     """Whether it is a socket that nobody listens on any more."""
     try:
-        if not path.is_socket() or time.time() - path.lstat().st_ctime < _NEWBORN:
-            return False
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.setblocking(False)
-            probe.connect(os.fspath(paths.check_socket_path(path)))
-    except ConnectionRefusedError:
-        return True
-    except (OSError, PathTooLong):
+        is_young = now() - path.lstat().st_ctime < _NEWBORN
+    except OSError:
         return False
-    return False
+    return path.is_socket() and not is_young and not sockets.is_listening(path)
 
 
 logger = logging.getLogger(__name__)
@@ -161,13 +155,13 @@ class ResourceRegistration:
         async with device_plugin.serve(self._service, path) as serving:
             self._stand(RegistrationState.REGISTERING, self.standing.value.reason)
             before = self._service.streams.value.opened
-            lost = await _first(self._register(serving), self._moved(serving, kubelet))
+            lost = await first(self._register(serving), self._moved(serving, kubelet))
             if lost:
                 return lost
             self._registered(serving)
-            return await _first(self._moved(serving, kubelet), self._stream_lost(before), self._told_to())
+            return await first(self._moved(serving, kubelet), self._stream_lost(before), self._told_to())
 
-    async def _register(self, serving: Serving) -> str:
+    async def _register(self, serving: SocketFile) -> str:
         request = RegisterRequest(self.resource, serving.path.name, announced(self._service.plugin))
         async with registration.connect(self._directory.path / _KUBELET) as kubelet:
             await kubelet.register(request, timeout=self._settings.timeouts.register)
@@ -186,7 +180,7 @@ class ResourceRegistration:
             self.endpoint = serving.path.name
             self._stand(RegistrationState.REGISTERING, "the kubelet's plugin watcher has not asked yet")
             before = self._service.streams.value.opened
-            return await _first(self._removed(serving), self._stream_lost(before), self._told_to())
+            return await first(self._removed(serving), self._stream_lost(before), self._told_to())
 
     async def announce(self) -> PluginInfo:
         return PluginInfo(self.resource)
@@ -197,16 +191,16 @@ class ResourceRegistration:
         else:
             self._failed(PeerGone(error or "refused without a reason"))
 
-    async def _moved(self, serving: Serving, kubelet: Identity) -> str:
+    async def _moved(self, serving: SocketFile, kubelet: Identity) -> str:
         """Returns when either socket is no longer what the other side knows."""
-        return await _first(self._kubelet_anew(kubelet), self._removed(serving))
+        return await first(self._kubelet_anew(kubelet), self._removed(serving))
 
     async def _kubelet_anew(self, kubelet: Identity) -> str:
         await self._directory.changes_from(_KUBELET, kubelet)
         self._loss.reset()
         return f"{_KUBELET} was made anew"
 
-    async def _removed(self, serving: Serving) -> str:
+    async def _removed(self, serving: SocketFile) -> str:
         await self._directory.ticks.until(lambda _: not serving.exists())
         return "our socket was removed"
 
@@ -241,7 +235,7 @@ class ResourceRegistration:
                 await self._directory.changes_from(_KUBELET, seen)
             self._retry.reset()
 
-    def _registered(self, serving: Serving) -> None:
+    def _registered(self, serving: SocketFile) -> None:
         self._retry.reset()
         self._settled(serving.path.name)
 
@@ -270,15 +264,3 @@ class ResourceRegistration:
         before = self.standing.value
         if (before.state, before.reason) != (state, reason):
             self.standing.publish(RegistrationStatus(state, time.time(), reason))
-
-
-async def _first(*waits: Coroutine[object, object, T]) -> T:
-    """The result of whichever ends first; the others are cancelled and awaited."""
-    tasks = [asyncio.create_task(wait) for wait in waits]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        return next(task for task in tasks if task in done).result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -134,7 +134,7 @@ async def watching_file(path: Path, wish: Callable[[], None]) -> AsyncIterator[N
     async with AsyncExitStack() as stack:
         for place in sorted({path.absolute().parent, path.resolve().parent}):
             directory = Directory(place, writes=True)
-            directory.ticks.bell = lambda: loop.call_later(_SETTLE, wish)
+            directory.ticks.subscribe(lambda: loop.call_later(_SETTLE, wish))
             await stack.enter_async_context(directory.watching())
         yield
 

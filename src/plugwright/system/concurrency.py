@@ -1,32 +1,38 @@
-"""One writer, many readers: the newest value, and a wake-up when there is a newer one.
+"""The event loop's tools: the newest value with a wake-up, the first of several, threads, the wait before a retry.
 
-Nobody queues: a reader that was busy sees the newest value, not those it missed; one that is gone costs nothing.
+`Latest` is the only wake-up of the tree: one writer publishes, readers see the newest value. Nobody queues: a reader
+that was busy sees the newest value and not those it missed, and one that is gone costs nothing.
 
-Code that may block, kept off the event loop.
-
-The threads are daemons: one that hangs in a driver keeps neither a call waiting beyond its limit nor the process
-from ending. Python cannot stop a thread, so one that hangs stays until the process ends.
-
-How long to wait before the next try: twice as long each time, never in step with the neighbours.
+Threads are daemons: one that hangs in a driver keeps neither a call waiting beyond its limit nor the process from
+ending. Python cannot stop a thread, so one that hangs stays until the process ends.
 """
 
 import asyncio
 import random
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-__all__ = ["Backoff", "Latest", "begin_in_thread", "in_thread", "iterate_in_thread"]
+__all__ = [
+    "Backoff",
+    "Latest",
+    "begin_in_thread",
+    "cancel",
+    "first",
+    "in_thread",
+    "iterate_in_thread",
+    "single_error",
+]
 
 T = TypeVar("T")
 
 
 class Latest(Generic[T]):
     def __init__(self, value: T) -> None:
-        self.bell: Callable[[], object] | None = None  # rung after each publication
+        self._callbacks: list[Callable[[], object]] = []
         self._value = value
         self._version = 0
         self._newer = asyncio.Event()
@@ -40,8 +46,13 @@ class Latest(Generic[T]):
         self._version += 1
         newer, self._newer = self._newer, asyncio.Event()
         newer.set()
-        if self.bell is not None:
-            self.bell()
+        for callback in tuple(self._callbacks):
+            callback()
+
+    def subscribe(self, callback: Callable[[], object]) -> Callable[[], None]:
+        """Calls `callback` after each publication, until what is returned is called."""
+        self._callbacks.append(callback)
+        return lambda: self._callbacks.remove(callback)
 
     def publish_if_changed(self, value: T) -> None:
         """Publishes `value` if it is news."""
@@ -62,6 +73,30 @@ class Latest(Generic[T]):
         while not accept(self._value):
             await self._newer.wait()
         return self._value
+
+
+async def first(*waits: Coroutine[object, object, T]) -> T:
+    """The result of whichever ends first, the earlier argument if several do; the others are cancelled and awaited."""
+    tasks = [asyncio.create_task(wait) for wait in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(task for task in tasks if task in done).result()
+    finally:
+        await cancel(*tasks)
+
+
+async def cancel(*tasks: "asyncio.Task[Any]") -> None:
+    """Cancels the tasks and returns when they have ended, however they ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def single_error(error: BaseException) -> BaseException:
+    """What went wrong first inside a TaskGroup: it is one thing, and is reported in one line."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 async def in_thread(name: str, function: Callable[[], T]) -> T:

@@ -10,8 +10,8 @@ of the test, and where that is too deep, the sockets are reached through a short
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Coroutine, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,13 +20,15 @@ from typing import TypeVar
 from plugwright.errors import PluginError
 from plugwright.kubelet import Kubelet, KubeletSettings
 from plugwright.kubelet.events import Event, StateChange
-from plugwright.protocol.paths import SOCKET_PATH_LIMIT, KubeletPaths
+from plugwright.protocol.paths import KubeletPaths
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.run import serving
 from plugwright.sdk.settings import Settings
+from plugwright.system import sockets
+from plugwright.system.concurrency import first
 
-__all__ = ["first", "kubelet_root", "running", "until_listed"]
+__all__ = ["kubelet_root", "running", "until_listed"]
 
 T = TypeVar("T")
 
@@ -38,18 +40,6 @@ async def until_listed(events: AsyncGenerator[Event, None], resources: Collectio
             seen.add(event.about)
             if seen.issuperset(resources):
                 return
-
-
-async def first(*waits: Coroutine[object, object, T], limit: float) -> T | None:
-    """What ends first; None when nothing did in time. The others are cancelled."""
-    tasks = [asyncio.create_task(wait) for wait in waits]
-    try:
-        done, _ = await asyncio.wait(tasks, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-        return next((task.result() for task in tasks if task in done), None)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 _LONGEST_NAME = 56  # of a socket that the SDK makes; a plugin of one's own may take as much
@@ -72,7 +62,7 @@ def kubelet_root(directory: Path) -> Iterator[Path]:
 
 def _has_room(root: Path) -> bool:
     directory = KubeletPaths.from_environment({}, root).device_plugins
-    return len(os.fsencode(directory)) + 1 + _LONGEST_NAME <= SOCKET_PATH_LIMIT
+    return sockets.fits(directory, _LONGEST_NAME)
 
 
 _SECOND_CHANCE = 1.0  # seconds for a discover() that has failed: it is tried three or four times in them
@@ -99,7 +89,9 @@ async def running(
             async with aclosing(kubelet.events(new=True)) as events, serving(*plugins, settings=places) as daemon:
                 seen: set[str] = set()
                 listed = until_listed(events, [plugin.resource for plugin in plugins], seen)
-                await first(listed, _hopeless(daemon), limit=kubelet.settings.timeout)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(kubelet.settings.timeout):
+                        await first(listed, _hopeless(daemon))
                 _check(daemon, seen, kubelet.settings.timeout)
                 yield kubelet
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from plugwright.errors import ConfigError, PluginError
 from plugwright.kubelet import Kubelet
 from plugwright.protocol.paths import KubeletPaths
-from plugwright.system.concurrency import Latest
+from plugwright.system.concurrency import Latest, first
 from plugwright.testing import harness
 
 __all__ = ["PluginProcess", "plugin_process"]
@@ -113,9 +113,9 @@ async def plugin_process(
         process = await _start(filled, _environment(kubelet.paths, env or {}))
         try:
             seen: set[str] = set()
-            await harness.first(
-                harness.until_listed(events, resources, seen), _ended(process), limit=kubelet.settings.timeout
-            )
+            with suppress(TimeoutError):
+                async with asyncio.timeout(kubelet.settings.timeout):
+                    await first(harness.until_listed(events, resources, seen), _ended(process))
             _check(process, resources, seen, kubelet.settings.timeout)
             yield process
         finally:

@@ -17,9 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from plugwright.kubelet.devicemanager.checkpoint import Files, Journal
+from plugwright.kubelet.devicemanager.checkpoint import Journal
 from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
 from plugwright.protocol.checkpoint_encoder import Encoder
+from plugwright.system.files import FileCalls
 
 STEPS = ("open", "write", "fsync", "close", "rename")
 LONGEST = 0.004  # seconds between the first save of a process and its end; a save takes about one thousandth
@@ -105,8 +106,8 @@ def kill_at_each_step(path: Path) -> dict[str, str]:
 
 
 def _kill_at(path: Path, before: int, step: str, after: bool) -> int:
-    last: dict[str, Any] = {step: _last_call(getattr(Files(), step), after)}
-    journal = Journal(path, plain_lists=False, files=replace(Files(), **last))
+    last: dict[str, Any] = {step: _last_call(getattr(FileCalls(), step), after)}
+    journal = Journal(path, plain_lists=False, calls=replace(FileCalls(), **last))
     process = in_a_process_of_its_own(lambda: journal.save(numbered(before + 1)))
     assert os.waitpid(process, 0)[1] == signal.SIGKILL
     return number_in(path, before, before + 1)

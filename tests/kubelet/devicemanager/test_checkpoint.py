@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from plugwright.kubelet.devicemanager.checkpoint import Files, Journal, Loaded
+from plugwright.kubelet.devicemanager.checkpoint import Journal, Loaded
 from plugwright.protocol import checkpoint
 from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
+from plugwright.system.files import FileCalls
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 KILLING = Path(__file__).with_name("killing.py")
@@ -35,7 +36,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def journal(path: Path, **calls: Any) -> Journal:
-    return Journal(path, plain_lists=False, files=replace(Files(), **calls))
+    return Journal(path, plain_lists=False, calls=replace(FileCalls(), **calls))
 
 
 def refusing(number: int) -> Callable[..., Any]:
@@ -51,7 +52,7 @@ def watched(seen: list[str]) -> dict[str, Callable[..., object]]:
     def watching(name: str) -> Callable[..., object]:
         def call(*arguments: object) -> object:
             seen.append(name)
-            return getattr(Files(), name)(*arguments)
+            return getattr(FileCalls(), name)(*arguments)
 
         return call
 

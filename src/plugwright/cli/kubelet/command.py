@@ -17,6 +17,7 @@ from plugwright.errors import ConfigError
 from plugwright.kubelet import Kubelet, KubeletSettings
 from plugwright.kubelet.topology_manager import Policy, Scope
 from plugwright.kubelet.versions import DEFAULT_VERSION
+from plugwright.system.concurrency import single_error
 
 __all__ = ["kubelet"]
 
@@ -101,7 +102,7 @@ def kubelet(pods: tuple[Path, ...], root: Path, output: str, **values: Any) -> N
     try:
         well = asyncio.run(emulate(plan, show, partial(_begin, output, plan.folder)))
     except BaseExceptionGroup as group:
-        raise _first(group) from None
+        raise single_error(group) from None
     sys.exit(0 if well else 1)
 
 
@@ -120,9 +121,3 @@ def _begin(output: str, folder: Path | None, kubelet: Kubelet) -> None:
     for line in view.start_lines(kubelet, folder, os.getpid()):
         click.echo(line)
     click.echo()
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Tasks wrap what went wrong in them; it is one thing, said in one line."""
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error

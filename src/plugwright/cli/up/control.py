@@ -6,18 +6,18 @@ How an embedded cluster stands, as plain values: its nodes with what they offer,
 """
 
 import asyncio
-import json
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from plugwright.cluster.api.kinds import NODES, PODS
 from plugwright.cluster.embedded import EmbeddedCluster
 from plugwright.cluster.store import Object
-from plugwright.errors import ConfigError, PlugwrightError
-from plugwright.protocol import transport
+from plugwright.errors import ConfigError
+from plugwright.system import json_lines
+from plugwright.system.json_lines import Request
 
 __all__ = ["Controller", "controlled", "offers", "report"]
 
@@ -48,9 +48,6 @@ def _node(cluster: EmbeddedCluster, node: Object) -> dict[str, object]:
     }
 
 
-_LINE_LIMIT = 64 * 1024
-
-
 @dataclass(frozen=True, slots=True)
 class Controller:
     """What can be done to a cluster from outside; `stop` is set when it is to end."""
@@ -58,13 +55,7 @@ class Controller:
     cluster: EmbeddedCluster
     stop: asyncio.Event
 
-    async def answer(self, line: bytes) -> Mapping[str, object]:
-        try:
-            return {"ok": await self._do(_request(line))}
-        except PlugwrightError as error:
-            return {"error": str(error)}
-
-    async def _do(self, request: Mapping[str, object]) -> object:
+    async def handle(self, request: Request) -> object:
         node = str(request.get("node", ""))
         match request.get("do"):
             case "status":
@@ -76,44 +67,12 @@ class Controller:
             case "end":
                 self.stop.set()
             case other:
-                raise ConfigError(f"cannot do {other!r}")
+                raise ConfigError(f"unknown request: {other!r}")
         return "done"
 
 
 @asynccontextmanager
 async def controlled(controller: Controller, path: Path) -> AsyncIterator[None]:
-    """Answers while inside."""
-    talks: set[asyncio.Task[None]] = set()
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        talks.add(task)
-        try:
-            with suppress(ConnectionError, ValueError, asyncio.CancelledError):
-                while line := await reader.readline():
-                    writer.write(json.dumps(await controller.answer(line)).encode() + b"\n")
-                    await writer.drain()
-        finally:
-            talks.discard(task)
-            writer.close()
-
-    server = await asyncio.start_unix_server(talk, sock=transport.listen(path), limit=_LINE_LIMIT)
-    try:
+    """Serves the control socket while inside."""
+    async with json_lines.serving(path, json_lines.listen(path), controller.handle):
         yield
-    finally:
-        path.unlink(missing_ok=True)
-        server.close()
-        for task in talks:
-            task.cancel()
-        await asyncio.gather(*talks, return_exceptions=True)
-
-
-def _request(line: bytes) -> Mapping[str, object]:
-    try:
-        request = json.loads(line)
-    except ValueError as error:
-        raise ConfigError(f"not JSON: {error}") from error
-    if not isinstance(request, dict):
-        raise ConfigError("a request is a JSON object")
-    return request

@@ -26,13 +26,13 @@ from typing import Any
 import yaml
 
 from plugwright.errors import ConfigError, PeerGone, PeerSilent
-from plugwright.protocol.paths import SOCKET_PATH_LIMIT
+from plugwright.system import files, sockets
 
-__all__ = ["Facts", "Kubeconfig", "Place", "check_foreign", "place", "write_privately"]
+__all__ = ["Facts", "Kubeconfig", "Place", "check_foreign", "place"]
 
 _LOCK, _FACTS, _ACCESS = "lock", "up.json", "access.json"
 _OURS = {_LOCK, _FACTS, _ACCESS, "objects.db", "up.log", "kubeconfig"}  # one of them, and it is a cluster's directory
-_LONGEST_SOCKET = len("/node-10000.sock")
+_LONGEST_SOCKET = len("node-10000.sock")
 _LOOK = 0.02
 
 
@@ -112,7 +112,7 @@ class Place:
     @contextmanager
     def sockets(self) -> Iterator[Path]:
         """Where sockets are made: here, unless their paths would be too long."""
-        if len(os.fsencode(self.directory)) + _LONGEST_SOCKET <= SOCKET_PATH_LIMIT:
+        if sockets.fits(self.directory, _LONGEST_SOCKET):
             for left in self.directory.glob("*.sock"):
                 left.unlink()
             yield self.directory
@@ -121,7 +121,7 @@ class Place:
                 yield Path(short)
 
     def publish(self, facts: Facts) -> None:
-        write_privately(self.directory / _FACTS, json.dumps(facts.document()))
+        files.write_atomically(self.directory / _FACTS, json.dumps(facts.document()), mode=0o600, sync=False)
 
     def running(self) -> Mapping[str, Any]:
         """The facts of the cluster that runs here; raises `PeerGone` where none does."""
@@ -157,7 +157,9 @@ class Place:
             raise ConfigError(f"cannot read {self.directory / _ACCESS}: {error}") from error
 
     def keep_access(self, token: str, port: int) -> None:
-        write_privately(self.directory / _ACCESS, json.dumps({"token": token, "port": port}))
+        files.write_atomically(
+            self.directory / _ACCESS, json.dumps({"token": token, "port": port}), mode=0o600, sync=False
+        )
 
     def _read(self) -> dict[str, Any] | None:
         try:
@@ -197,18 +199,6 @@ def place(state: Path | None, environment: Mapping[str, str]) -> Place:
     if runtime and Path(runtime).is_dir():
         return Place(Path(runtime).absolute() / "plugwright-up", kept=False)
     return Place(Path(tempfile.gettempdir()).absolute() / f"plugwright-{os.getuid()}", kept=False)
-
-
-def write_privately(path: Path, text: str) -> None:
-    """Mode 0600 from the first moment on, and all of it or nothing."""
-    descriptor, new = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(new).replace(path)
-    except BaseException:
-        Path(new).unlink(missing_ok=True)
-        raise
 
 
 def _check_private(directory: Path) -> None:
@@ -259,7 +249,7 @@ class Kubeconfig:
         text = yaml.safe_dump(self._document(), sort_keys=False)
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_privately(path, text)
+            files.write_atomically(path, text, mode=0o600, sync=False)
         except OSError as error:
             raise ConfigError(f"cannot write the kubeconfig {path}: {error.strerror}") from error
         try:

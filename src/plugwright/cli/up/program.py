@@ -32,6 +32,7 @@ from plugwright.kubelet import KubeletSettings, Timing
 from plugwright.sdk.control import controlled as daemon_controlled
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.plugin import Plugin
+from plugwright.system.concurrency import single_error
 from plugwright.system.inotify import Directory
 
 __all__ = ["Resources", "run"]
@@ -92,7 +93,7 @@ def run(wish: Wish, place: Place, ready: Ready) -> None:
         try:
             asyncio.run(_live(wish, place, resources, ready))
         except BaseExceptionGroup as group:
-            raise _first(group) from None
+            raise single_error(group) from None
 
 
 async def _live(wish: Wish, place: Place, resources: Resources, ready: Ready) -> None:
@@ -211,9 +212,3 @@ def _signals(stop: asyncio.Event) -> Iterator[None]:
     finally:
         for number in heeded:
             loop.remove_signal_handler(number)
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Tasks wrap what went wrong in them; it is one thing, said in one line."""
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -13,7 +13,7 @@ from datetime import datetime
 
 import msgspec
 
-from plugwright.cluster import quantities
+from plugwright import quantity
 from plugwright.cluster.api.kinds import KINDS, Kind
 from plugwright.cluster.store import Object
 
@@ -138,7 +138,7 @@ def _mistyped_members(annotation: object, value: Object, place: tuple[str, str])
             yield from _mistyped(_member(annotation, name) or object, within, inside)
     elif path.rpartition(".")[2] in _QUANTITIES:
         for within in value.values():
-            if isinstance(within, bool | dict | list) or not quantities.is_quantity(within):
+            if isinstance(within, bool | dict | list) or not quantity.is_quantity(within):
                 yield _NO_QUANTITY
     else:
         for name, within in value.items():

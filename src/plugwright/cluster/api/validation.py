@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from plugwright.cluster import quantities
+from plugwright import quantity
 from plugwright.cluster.api.errors import Cause
 from plugwright.cluster.api.kinds import NAMESPACES, Kind
 from plugwright.cluster.store import Object
@@ -160,9 +160,9 @@ def _resource_name(resource: str) -> Iterator[str]:
 
 
 def _amount(resource: str, text: str) -> Iterator[str]:
-    if quantities.parse(text) < 0:
+    if quantity.zero_if_invalid(text) < 0:
         yield "must be greater than or equal to 0"
-    if is_extended(resource) and quantities.parse(text) % 1:
+    if is_extended(resource) and quantity.zero_if_invalid(text) % 1:
         yield "must be an integer"
 
 
@@ -175,7 +175,7 @@ def _overcommitted(place: str, resources: Object) -> Iterator[Cause]:
                 text = "Required value: Limit must be set for non overcommitable resources"
                 yield Cause(f"{place}.limits", text, "FieldValueRequired")
             continue
-        request, limit = quantities.parse(value), quantities.parse(limits[resource])
+        request, limit = quantity.zero_if_invalid(value), quantity.zero_if_invalid(limits[resource])
         if whole and request != limit:
             text = f'Invalid value: "{value}": must be equal to {resource} limit of {limits[resource]}'
             yield Cause(f"{place}.requests", text)
@@ -235,7 +235,7 @@ def _plain(given: Any) -> Any:  # type: ignore[explicit-any,unused-ignore]
     """Quantities written in one way: `2000m` is stored as `2`."""
     if not isinstance(given, Mapping):
         return given
-    return {name: quantities.canonical(value) for name, value in given.items()}
+    return {name: quantity.canonical(value) for name, value in given.items()}
 
 
 def _tolerations(given: list[Object]) -> list[Object]:
@@ -259,7 +259,8 @@ def qos_class(pod: Object) -> str:
 def _is_guaranteed(resources: Object) -> bool:
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     return all(
-        name in limits and quantities.parse(limits[name]) == quantities.parse(requests.get(name, limits[name]))
+        name in limits
+        and quantity.zero_if_invalid(limits[name]) == quantity.zero_if_invalid(requests.get(name, limits[name]))
         for name in ("cpu", "memory")
     )
 
@@ -328,7 +329,7 @@ def defaulted_node(node: Object) -> Object:
         status["allocatable"] = status["capacity"]
     for part in ("capacity", "allocatable"):
         if part in status:
-            status[part] = {name: quantities.canonical(value) for name, value in status[part].items()}
+            status[part] = {name: quantity.canonical(value) for name, value in status[part].items()}
     return {**node, "status": status}
 
 
@@ -341,7 +342,7 @@ def node_violations(node: Object) -> Iterator[Cause]:
 
 def _capacity_amount(place: str, name: str, value: object) -> Iterator[Cause]:
     text = str(value)
-    if quantities.parse(text) < 0:
+    if quantity.zero_if_invalid(text) < 0:
         yield Cause(place, f'Invalid value: "{text}": must be greater than or equal to 0')
-    elif is_extended(name) and quantities.parse(text) % 1:
+    elif is_extended(name) and quantity.zero_if_invalid(text) % 1:
         yield Cause(place, f'Invalid value: "{text}": must be an integer')

@@ -6,7 +6,7 @@ writes one file, one save at a time. A file that cannot be used is never lost: i
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -16,27 +16,16 @@ from plugwright.errors import CheckpointCorrupt, MalformedMessage
 from plugwright.protocol import checkpoint, messages
 from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
 from plugwright.protocol.checkpoint_encoder import Encoder
+from plugwright.system import files
+from plugwright.system.files import FileCalls
 
-__all__ = ["Files", "Journal", "Loaded"]
+__all__ = ["Journal", "Loaded"]
 
 _EMPTY = Checkpoint(entries=None, registered={})
 _TEMPORARY = re.compile(r"\.[0-9]+")
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
-@dataclass(frozen=True, slots=True)
-class Files:
-    """The calls that writing takes: in a test they can be watched, fail, or be the last that a process makes."""
-
-    open: Callable[[str, int, int], int] = os.open
-    write: Callable[[int, memoryview], int] = os.write
-    fsync: Callable[[int], None] = os.fsync
-    close: Callable[[int], None] = os.close
-    rename: Callable[[str, Path], None] = os.rename
-    remove: Callable[[str], None] = os.unlink
-
-
-_REAL = Files()
+_REAL = FileCalls()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +38,8 @@ class Loaded:
 
 
 class Journal:
-    def __init__(self, path: Path, *, plain_lists: bool, files: Files = _REAL) -> None:
-        self._path, self._plain_lists, self._files = path, plain_lists, files
+    def __init__(self, path: Path, *, plain_lists: bool, calls: FileCalls = _REAL) -> None:
+        self._path, self._plain_lists, self._calls = path, plain_lists, calls
         self._encoder = Encoder()
 
     def load(self) -> Loaded:
@@ -71,31 +60,9 @@ class Journal:
 
         The data is synced before the name moves to it: whatever happens in between, the name leads to a whole file.
         """
+        # As the kubelet, not waiting for the name to be on disk: after a power failure the file before is as good.
         data = self._encoder.encode(state)
-        self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        descriptor, temporary = self._create()
-        try:
-            self._fill(descriptor, data)
-            self._files.rename(temporary, self._path)
-        except BaseException:
-            with suppress(OSError):
-                self._files.remove(temporary)
-            raise
-
-    def _create(self) -> tuple[int, str]:
-        while True:
-            temporary = str(self._path.with_name(f".{int.from_bytes(os.urandom(4))}"))
-            with suppress(FileExistsError):
-                return self._files.open(temporary, _CREATE, 0o600), temporary
-
-    def _fill(self, descriptor: int, data: bytes) -> None:
-        try:
-            left = memoryview(data)
-            while left:
-                left = left[self._files.write(descriptor, left) :]
-            self._files.fsync(descriptor)
-        finally:
-            self._files.close(descriptor)
+        files.write_atomically(self._path, data, mode=0o600, sync_name=False, calls=self._calls)
 
     def _remove_temporary_files(self) -> None:
         """A kubelet that was killed while it wrote leaves one behind."""

@@ -7,7 +7,6 @@ The device-info files of the network plumbing group: what Multus tells a CNI plu
 
 import json
 import logging
-import os
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from plugwright.errors import InvalidValue, PluginError
 from plugwright.model import Allocation, DeviceNode, Mount
 from plugwright.plugins.generic.hardware import Member, Unit, facts_of, pattern
 from plugwright.sdk import sysfs
+from plugwright.system import files
 
 __all__ = ["FIELDS", "Handing", "answer", "check", "fill", "members_of", "write"]
 
@@ -163,8 +163,8 @@ def write(directory: Path, resource: str, device_id: str, unit: Unit) -> None:
     """A network without the file still works; so failing to write it is said, and not the pod's problem."""
     path = directory / f"{resource.replace('/', '-')}-{device_id}-device.json"
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        _replace(path, json.dumps({"type": "pci", "version": _VERSION, "pci": _network_facts(unit)}, sort_keys=True))
+        facts = {"type": "pci", "version": _VERSION, "pci": _network_facts(unit)}
+        files.write_atomically(path, json.dumps(facts, sort_keys=True), mode=0o444, sync=False)
     except OSError as error:
         logger.warning("no device-info file for Multus", extra={"file": str(path), "error": str(error)})
 
@@ -174,10 +174,3 @@ def _network_facts(unit: Unit) -> dict[str, str]:
     if unit.directory is not None:
         facts["pf-pci-address"] = sysfs.link_name(unit.directory, "physfn")
     return {name: value for name, value in facts.items() if value}
-
-
-def _replace(path: Path, text: str) -> None:
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")
-    new.write_text(text)
-    new.chmod(0o444)
-    new.replace(path)

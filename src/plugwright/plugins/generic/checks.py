@@ -2,18 +2,9 @@
 
 Each says what is wrong, nothing if all is well, or None when it cannot be told. When a device counts as broken is
 `health`'s business, asking is `checking`'s. Loaded only where something is to be checked.
-
-Runs an operator's command to its end, and no longer than its caller waits.
-
-What it wrote last is kept, however much it writes. It ends with its process: a child that it leaves behind with the
-output still open is not waited for, and ends with it where the caller gave up.
 """
 
-import asyncio
-import os
-import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,70 +12,9 @@ from plugwright.plugins.generic import allocation
 from plugwright.plugins.generic.hardware import Unit, facts_of, pattern
 from plugwright.sdk import sysfs
 from plugwright.sdk.sysfs import Host
-from plugwright.system import concurrency
+from plugwright.system import concurrency, processes
 
-__all__ = ["Command", "Driver", "File", "Http", "Link", "run"]
-
-_KEPT = 4096  # bytes of what was written last
-
-
-class _Tail:
-    """The end of what comes out of a pipe."""
-
-    def __init__(self) -> None:
-        self.kept = b""
-
-    def read(self, pipe: int) -> bool:
-        """Whether there may be more at once; BlockingIOError is for later."""
-        try:
-            written = os.read(pipe, _KEPT)
-        except BlockingIOError:
-            return False
-        self.kept = (self.kept + written)[-_KEPT:]
-        if not written:
-            asyncio.get_running_loop().remove_reader(pipe)
-        return bool(written)
-
-
-async def run(words: Sequence[str]) -> tuple[int, str]:
-    """Its exit status, and the end of what it wrote. OSError where it cannot be started."""
-    with _collecting() as (tail, reading, writing):
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *words, stdin=asyncio.subprocess.DEVNULL, stdout=writing, stderr=writing, start_new_session=True
-            )
-        finally:
-            os.close(writing)
-        try:
-            status = await process.wait()
-        finally:
-            await _end(process)
-        # Not until its end: whoever it left behind may write for ever.
-        for _ in range(_KEPT):
-            if not tail.read(reading):
-                break
-        return status, tail.kept.decode(errors="replace")
-
-
-@contextmanager
-def _collecting() -> Iterator[tuple[_Tail, int, int]]:
-    tail, (reading, writing) = _Tail(), os.pipe()
-    os.set_blocking(reading, False)
-    loop = asyncio.get_running_loop()
-    loop.add_reader(reading, tail.read, reading)
-    try:
-        yield tail, reading, writing
-    finally:
-        loop.remove_reader(reading)
-        os.close(reading)
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """With all that it has started, which is its session."""
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+__all__ = ["Command", "Driver", "File", "Http", "Link"]
 
 
 _LONGEST = 200  # of what a command or a file says
@@ -213,7 +143,7 @@ class Command:
     async def fault(self, host: Host, unit: Unit) -> str | None:
         words = [allocation.fill(each, facts_of(unit)) for each in self.words]
         try:
-            status, written = await run(words)
+            status, written = await processes.run(words)
         except OSError as error:
             return f"{words[0]}: {error.strerror}"
         lines = written.strip().splitlines() or [f"exit status {status}"]

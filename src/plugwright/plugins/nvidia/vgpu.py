@@ -183,4 +183,4 @@ def _write(path: Path, text: str) -> None:
     with suppress(OSError):
         if path.read_text() == text:
             return  # containers that have it mounted keep seeing the one they have
-    files.replace(path, text)
+    files.write_atomically(path, text, sync=False)

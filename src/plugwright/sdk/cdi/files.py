@@ -8,10 +8,8 @@ runtimes' own: an unknown key is an error.
 
 import json
 import logging
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -240,7 +238,7 @@ class SpecDirectory:
         path, content = self.file(spec.kind, part), to_json(spec).encode()
         if not _is(path, content):
             self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
-            _write(path, content)
+            files.write_atomically(path, content, mode=_MODE)
         return path
 
     def files(self) -> list[Path]:
@@ -331,20 +329,3 @@ def _is(path: Path, content: bytes) -> bool:
         return path.read_bytes() == content and path.stat().st_mode & 0o777 == _MODE
     except OSError:
         return False
-
-
-def _write(path: Path, content: bytes) -> None:
-    # No ending that a runtime looks for, so that nobody reads it before it is whole.
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        with new.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fchmod(file.fileno(), _MODE)
-            os.fsync(file.fileno())
-        new.replace(path)
-    except OSError:
-        with suppress(OSError):
-            new.unlink()
-        raise
-    files.sync_directory(path.parent)

@@ -25,6 +25,7 @@ from pathlib import Path
 from plugwright.errors import PeerGone
 from plugwright.plugins.nvidia.mps.plan import Clients, DaemonPlan
 from plugwright.plugins.nvidia.mps.state import Condition, DaemonState
+from plugwright.system import processes
 from plugwright.system.concurrency import Backoff
 
 __all__ = ["Control", "Habits", "Keeper", "answer", "same_memory", "same_percent", "without_cuda"]
@@ -34,29 +35,17 @@ async def answer(
     command: Sequence[str], timeout: float, typed: str = "", environment: Mapping[str, str] | None = None
 ) -> str:
     """What it writes, on both its streams, when `typed` is its input; PeerGone when it fails or does not end."""
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env=environment,
-        )
-    except OSError as error:
-        raise PeerGone(f"cannot start {command[0]}: {error.strerror}") from error
     what = repr(typed.strip() or " ".join(command[1:]))
     try:
         async with asyncio.timeout(timeout):
-            out, _ = await process.communicate(typed.encode())
+            status, text = await processes.run(command, standard_input=typed.encode(), environment=environment)
     except TimeoutError as error:
         raise PeerGone(f"no answer to {what} within {timeout:g} s") from error
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    text = out.decode(errors="replace").strip()
-    if process.returncode:
-        raise PeerGone(f"{what} failed: {' '.join(text.split()) or f'status {process.returncode}'}")
+    except OSError as error:
+        raise PeerGone(f"cannot start {command[0]}: {error.strerror}") from error
+    text = text.strip()
+    if status:
+        raise PeerGone(f"{what} failed: {' '.join(text.split()) or f'status {status}'}")
     return text
 
 

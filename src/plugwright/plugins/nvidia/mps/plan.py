@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from plugwright.errors import ConfigError, PathTooLong
+from plugwright.errors import ConfigError
 from plugwright.plugins.nvidia.choices import Clients, Mode
 from plugwright.plugins.nvidia.driver import ComputeMode
 from plugwright.plugins.nvidia.sharing import Share, Unit
+from plugwright.system import sockets
 
 __all__ = ["Clients", "DaemonPlan", "Mode", "MpsOptions", "Place", "daemons", "largest", "most_clients", "why_not"]
 
 _MIB = 2**20
-_SOCKET_PATH_LIMIT = 107
 _LONGEST_SOCKET = "control_privileged"
 
 
@@ -57,9 +57,7 @@ class Place:
     resource: str
 
     def __post_init__(self) -> None:
-        longest = str(self.pipe(99) / _LONGEST_SOCKET)
-        if len(longest) > _SOCKET_PATH_LIMIT:
-            raise PathTooLong(longest, _SOCKET_PATH_LIMIT)
+        sockets.check_path(self.pipe(99) / _LONGEST_SOCKET)
 
     @property
     def directory(self) -> Path:

@@ -54,7 +54,8 @@ class ResourceState:
 
 
 def write(path: Path, state: ResourceState) -> None:
-    files.replace(path, json.dumps({"version": _VERSION, **asdict(state)}, indent=2, default=list) + "\n")
+    document = json.dumps({"version": _VERSION, **asdict(state)}, indent=2, default=list)
+    files.write_atomically(path, document + "\n", sync=False)
 
 
 def read(path: Path) -> ResourceState | None:

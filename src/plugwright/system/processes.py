@@ -1,0 +1,97 @@
+"""Child processes: run to the end with the last of their output kept, or ended with everything they have started."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+
+__all__ = ["end", "run"]
+
+_KEPT = 4096  # bytes of output that are kept: the last ones
+
+
+async def run(
+    command: Sequence[str], *, standard_input: bytes = b"", environment: Mapping[str, str] | None = None
+) -> tuple[int, str]:
+    """The exit status and the end of the output. OSError where it cannot be started.
+
+    Ends with the process: a child that it leaves behind with the output still open is not waited for. A caller that
+    stops waiting (a time limit, say) kills the process and its whole session.
+    """
+    with _collecting() as (tail, reading, writing):
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.PIPE if standard_input else asyncio.subprocess.DEVNULL,
+                stdout=writing,
+                stderr=writing,
+                env=environment,
+                start_new_session=True,
+            )
+        finally:
+            os.close(writing)
+        try:
+            if process.stdin is not None:
+                await _feed(process.stdin, standard_input)
+            status = await process.wait()
+        finally:
+            await end(process)
+        # Not until the pipe's end: a process that was left behind may write for ever.
+        for _ in range(_KEPT):
+            if not tail.read(reading):
+                break
+        return status, tail.kept.decode(errors="replace")
+
+
+async def end(process: asyncio.subprocess.Process, grace: float = 0.0) -> None:
+    """Terminates the process where there is a `grace` for it, then kills what is left of its session."""
+    if process.returncode is None and grace:
+        with suppress(ProcessLookupError, TimeoutError):
+            process.terminate()
+            async with asyncio.timeout(grace):
+                await process.wait()
+    if process.returncode is None or grace:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+async def _feed(pipe: asyncio.StreamWriter, content: bytes) -> None:
+    with suppress(ConnectionError):  # the process need not read it
+        pipe.write(content)
+        await pipe.drain()
+    pipe.close()
+    with suppress(ConnectionError):
+        await pipe.wait_closed()
+
+
+class _Tail:
+    """The end of what comes out of a pipe."""
+
+    def __init__(self) -> None:
+        self.kept = b""
+
+    def read(self, pipe: int) -> bool:
+        """Whether there may be more to read at once."""
+        try:
+            written = os.read(pipe, _KEPT)
+        except BlockingIOError:
+            return False
+        self.kept = (self.kept + written)[-_KEPT:]
+        if not written:
+            asyncio.get_running_loop().remove_reader(pipe)
+        return bool(written)
+
+
+@contextmanager
+def _collecting() -> Iterator[tuple[_Tail, int, int]]:
+    tail, (reading, writing) = _Tail(), os.pipe()
+    os.set_blocking(reading, False)
+    loop = asyncio.get_running_loop()
+    loop.add_reader(reading, tail.read, reading)
+    try:
+        yield tail, reading, writing
+    finally:
+        loop.remove_reader(reading)
+        os.close(reading)

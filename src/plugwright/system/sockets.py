@@ -1,0 +1,94 @@
+"""Unix sockets as files: how long a path may be, who listens on one, and whose file it is."""
+
+import errno
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from plugwright.errors import PathTooLong
+
+__all__ = ["PATH_LIMIT", "SocketFile", "check_path", "fits", "is_listening", "listen", "listen_in_place"]
+
+PATH_LIMIT = 107  # sun_path is 108 bytes, the last one a NUL
+
+
+def fits(directory: Path, longest_name: int) -> bool:
+    """Whether a socket with a name of `longest_name` bytes can be bound in `directory`."""
+    return len(os.fsencode(directory)) + 1 + longest_name <= PATH_LIMIT
+
+
+def check_path(path: Path) -> Path:
+    """Refuses what `bind` and `connect` would refuse, with a message that says why."""
+    if len(os.fsencode(path)) > PATH_LIMIT:
+        raise PathTooLong(str(path), PATH_LIMIT)
+    return path
+
+
+def is_listening(path: Path) -> bool:
+    """Whether a process accepts connections on this socket; True where that cannot be told.
+
+    A full backlog (EAGAIN) means that somebody listens. Only a refused connection or a missing file means that nobody
+    does: a caller that removes what nobody listens on must not remove another process's socket.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            code = probe.connect_ex(os.fspath(check_path(path)))
+        except PathTooLong:
+            return True
+    return code not in (errno.ECONNREFUSED, errno.ENOENT, errno.ENOTDIR)
+
+
+def listen(path: Path, mode: int | None = 0o600) -> socket.socket:
+    """A socket file that is being listened on from the moment it can be found; None leaves its mode to the umask."""
+    check_path(path)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if mode is not None:
+            os.fchmod(listening.fileno(), mode)  # before bind: the file never exists with another mode
+        listening.bind(str(path))
+        listening.listen(128)  # at once: a socket file that refuses connections may be removed as stale
+        listening.setblocking(False)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def listen_in_place(path: Path) -> socket.socket:
+    """As the kubelet makes its pod-resources socket: the old file is removed, the new one renamed to its name."""
+    path.unlink(missing_ok=True)
+    unnamed = path.with_name(".new")  # shorter than the final name, so that `check_path` reports the final one
+    unnamed.unlink(missing_ok=True)
+    check_path(path)
+    listening = listen(unnamed, mode=None)
+    try:
+        unnamed.rename(path)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+@dataclass(frozen=True, slots=True)
+class SocketFile:
+    """A socket that this process serves: its path, and whether the file is still the one that was made."""
+
+    path: Path
+    inode: int
+
+    @classmethod
+    def of(cls, path: Path) -> "SocketFile":
+        return cls(path, path.lstat().st_ino)
+
+    def exists(self) -> bool:
+        try:
+            return self.path.lstat().st_ino == self.inode
+        except OSError:
+            return False
+
+    def unlink(self) -> None:
+        """Removes the file, unless another process has put its own there."""
+        if self.exists():
+            self.path.unlink(missing_ok=True)
