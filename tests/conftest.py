@@ -15,7 +15,7 @@ from tiny_kubelet import TinyKubelet, tiny_kubelet
 
 
 def pytest_configure() -> None:
-    """nohup, a shell's `&` and some CI runners start us with these ignored, and every process that a test starts too."""
+    """nohup, a shell's `&` and some CI runners start us with these ignored, and so every process of a test."""
     for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, default)
