@@ -46,7 +46,8 @@ def make_targets(command: str) -> list[str]:
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_github_accepts_the_files(schema: str) -> None:
     assert SCHEMAS[schema]
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *SCHEMAS[schema]]
+    files = [str(path) for path in SCHEMAS[schema]]
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *files]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
