@@ -17,8 +17,8 @@ def is_generated(package: Path) -> bool:
 
 
 def packages() -> set[str]:
-    found = {path.parent for path in PACKAGE.rglob("__init__.py")} - {PACKAGE}
-    return {str(package.relative_to(ROOT)) for package in found if not is_generated(package)}
+    directories = {path.parent for path in PACKAGE.rglob("__init__.py")} - {PACKAGE}
+    return {str(package.relative_to(ROOT)) for package in directories if not is_generated(package)}
 
 
 def mapped() -> dict[str, str]:

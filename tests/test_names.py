@@ -48,23 +48,23 @@ def classes() -> Named:
 
 
 def used_twice(named: Named) -> dict[str, list[str]]:
-    places: dict[str, list[str]] = defaultdict(list)
-    for name, place in named:
-        places[name].append(place)
-    return {name: found for name, found in places.items() if len(found) > 1}
+    locations: dict[str, list[str]] = defaultdict(list)
+    for name, location in named:
+        locations[name].append(location)
+    return {name: several for name, several in locations.items() if len(several) > 1}
 
 
 def lines(names: Mapping[str, list[str]]) -> str:
-    return "".join(f"\n  {name}: {', '.join(places)}" for name, places in sorted(names.items()))
+    return "".join(f"\n  {name}: {', '.join(locations)}" for name, locations in sorted(names.items()))
 
 
 def test_a_class_name_is_used_once() -> None:
-    twice = {name: places for name, places in used_twice(classes()).items() if name not in CLASSES}
+    twice = {name: locations for name, locations in used_twice(classes()).items() if name not in CLASSES}
     assert not twice, f"used for several classes:{lines(twice)}"
 
 
 def test_a_module_name_is_used_once() -> None:
-    twice = {name: places for name, places in used_twice(modules()).items() if name not in STEMS}
+    twice = {name: locations for name, locations in used_twice(modules()).items() if name not in STEMS}
     assert not twice, f"used for several modules:{lines(twice)}"
 
 
