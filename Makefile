@@ -10,7 +10,7 @@ UV      = VIRTUAL_ENV= UV_PYTHON_DOWNLOADS=never
 JOBS   ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak test-kubernetes test-gpu check proto bench image chart clean
+.PHONY: help setup demo test soak test-kubernetes test-gpu check check-format check-lint check-types check-layers check-proto proto bench image chart clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -46,16 +46,26 @@ endif
 test-gpu: $(READY) ## ring 3, on a machine with an NVIDIA GPU; skipped with the reason where there is none
 	@$(BIN)/python -m pytest --timeout 1200 tests/gpu $(ARGS)
 
-check: $(READY) ## format, lint, types, layers, generated code
+check: check-format check-lint check-types check-layers check-proto ## format, lint, types, layers, generated code
+	@echo "all good"
+
+check-format: $(READY)
 	@$(BIN)/ruff format --check .
+
+check-lint: $(READY)
 	@$(BIN)/ruff check .
+
+check-types: $(READY)
 	@$(BIN)/mypy
+
+check-layers: $(READY)
 	@$(BIN)/lint-imports --no-logo --cache-dir .cache/import-linter
+
+check-proto: $(READY)
 	@rm -rf build/proto && mkdir -p build/proto
 	@$(PROTOC) --python_out=build/proto --mypy_out=quiet:build/proto $(PROTOS)
 	@cd build/proto && find . -type f | sort | while read -r file; do \
 	  cmp "$$file" "../../src/$$file" || { echo "generated code is not what 'make proto' makes" >&2; exit 1; }; done
-	@echo "all good"
 
 proto: $(READY) ## the protobuf code anew, after a change to a .proto
 	@$(PROTOC) --python_out=src --mypy_out=quiet:src $(PROTOS)

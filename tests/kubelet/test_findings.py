@@ -139,7 +139,7 @@ async def test_what_would_trouble_a_real_kubelet_is_said_and_survived(node: Kube
     [finding] = node.findings
     assert finding.fact == fact
     assert really in finding.really
-    assert str(finding).endswith(f"a real kubelet {finding.really} ({fact})")
+    assert str(finding).endswith(f"a real kubelet {finding.really} (docs/kubelet-behaviour.md#{fact})")
     assert await said(node, fact) == finding  # and who follows the kubelet hears it
     async with plugged(node, Scripted("fine", resource="example.com/fine")):
         await node.allocatable("example.com/fine", 1)  # it goes on
@@ -148,7 +148,7 @@ async def test_what_would_trouble_a_real_kubelet_is_said_and_survived(node: Kube
 @pytest.mark.parametrize("trouble", TROUBLES, ids=NAMES)
 async def test_in_strict_mode_it_is_an_error(root: Path, trouble: Trouble) -> None:
     fact, _ = TROUBLES[trouble]
-    with pytest.raises(KubeletFindings, match=rf"\({fact}\)"):
+    with pytest.raises(KubeletFindings, match=rf"#{fact}\)"):
         async with Kubelet(root, quick(strict=True)) as kubelet:
             await trouble(kubelet)
 

@@ -12,38 +12,54 @@ from plugwright.version import __version__
 
 __all__ = ["cli", "main"]
 
+# By heading of `--help`: each command's module and its line there, so that the list loads none of them.
 _COMMANDS = {
-    "checkpoint": "checkpoint",
-    "completion": "completion",
-    "cordon": "cordon",
-    "down": "up.command",
-    "import": "import_",
-    "kubelet": "kubelet.command",
-    "manifest": "manifest",
-    "mock": "mock",
-    "mps": "mps",
-    "node": "node",
-    "nvidia": "nvidia",
-    "run": "run",
-    "status": "status",
-    "uncordon": "cordon",
-    "up": "up.command",
+    "Serve devices": {
+        "run": ("run", "Serve the configured resources on this node."),
+        "nvidia": ("nvidia", "Recover GPUs, simulate their failures, and remove left CDI specs."),
+        "mps": ("mps", "Run the MPS control daemons of GPUs shared by MPS."),
+        "mock": ("mock", "Make mock devices fail, recover, appear and disappear."),
+        "manifest": ("manifest", "Print the manifests that run plugwright on every node."),
+        "import": ("import_", "Convert another plugin's configuration to plugwright's."),
+    },
+    "Test without hardware": {
+        "up": ("up.command", "Start a cluster on this machine, with mock devices, for kubectl."),
+        "down": ("up.command", "Stop the cluster that `up` started."),
+        "kubelet": ("kubelet.command", "Run an emulated kubelet for a plugin under development."),
+    },
+    "Look and repair": {
+        "status": ("status", "Show resources, their registration, and the health of each device."),
+        "checkpoint": ("checkpoint", "Show, verify and compare the kubelet's device checkpoint."),
+        "node": ("node", "Show and clean up extended resources of nodes."),
+        "cordon": ("cordon", "Take a device out of service: it is reported Unhealthy."),
+        "uncordon": ("cordon", "Put a cordoned device back into service."),
+    },
+    "Shell": {
+        "completion": ("completion", "Print the completion script for bash, zsh or fish."),
+    },
 }
+_MODULES = {name: module for commands in _COMMANDS.values() for name, (module, _) in commands.items()}
 
 
 class _Lazy(click.Group):
     """Loads a command's module when the command is called: `run` pays for nothing but itself."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(_COMMANDS)
+        return list(_MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in _MODULES:
             return None
         name = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
-        command = getattr(import_module(f"plugwright.cli.{_COMMANDS[cmd_name]}"), name)
+        command = getattr(import_module(f"plugwright.cli.{_MODULES[cmd_name]}"), name)
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, _MODULES))
+        for heading, commands in _COMMANDS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), line) for name, (_, line) in commands.items()])
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
