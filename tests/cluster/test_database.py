@@ -11,20 +11,20 @@ from pathlib import Path
 import pytest
 
 from plugwright.cluster.database import Database
-from plugwright.cluster.store import Key, Store
+from plugwright.cluster.store import ObjectKey, Store
 from plugwright.errors import ClusterError
 
 WRITER = """
 import sys
 from pathlib import Path
 from plugwright.cluster.database import Database
-from plugwright.cluster.store import Key, Store
+from plugwright.cluster.store import ObjectKey, Store
 store = Store(Database(Path(sys.argv[1])))
 for number in range(store.revision, 10**9):
     name = f"m-{number}"
-    store.create(Key("configmaps", "default", name), {"metadata": {"name": name}, "data": {"x": "y" * 2000}})
+    store.create(ObjectKey("configmaps", "default", name), {"metadata": {"name": name}, "data": {"x": "y" * 2000}})
     if number % 3 == 0:
-        store.delete(Key("configmaps", "default", name))
+        store.delete(ObjectKey("configmaps", "default", name))
     print(store.revision, name, number % 3 != 0, flush=True)  # the answer
 """
 
@@ -33,18 +33,18 @@ def test_what_was_stored_is_there_again(tmp_path: Path) -> None:
     database = Database(tmp_path / "state" / "cluster.db")
     store = Store(database)
     for name in "abc":
-        store.create(Key("pods", "default", name), {"metadata": {"name": name}})
-    store.delete(Key("pods", "default", "b"))
+        store.create(ObjectKey("pods", "default", name), {"metadata": {"name": name}})
+    store.delete(ObjectKey("pods", "default", "b"))
     database.close()
     database = Database(tmp_path / "state" / "cluster.db")
     again = Store(database)
-    assert (again.every("pods"), again.revision) == (store.every("pods"), store.revision)
+    assert (again.objects("pods"), again.revision) == (store.objects("pods"), store.revision)
     database.close()
 
 
 def test_only_its_owner_reads_it(tmp_path: Path) -> None:
     database = Database(tmp_path / "state" / "cluster.db")
-    Store(database).create(Key("pods", "default", "a"), {"metadata": {"name": "a"}})
+    Store(database).create(ObjectKey("pods", "default", "a"), {"metadata": {"name": "a"}})
     for path in (tmp_path / "state").iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
     assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
@@ -70,7 +70,7 @@ def test_a_killed_process_loses_nothing_that_it_answered(tmp_path: Path) -> None
         process.stdout.close()
         database = Database(tmp_path / "c.db")
         store = Store(database)
-        assert {name: store.get(Key("configmaps", "default", name)) is not None for name in answered} == answered
+        assert {name: store.get(ObjectKey("configmaps", "default", name)) is not None for name in answered} == answered
         assert store.revision >= last
         database.close()
     assert len(answered) >= 100
@@ -111,8 +111,8 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 def test_a_write_that_fails_changes_nothing(tmp_path: Path) -> None:
     database = Database(tmp_path / "c.db")
     store = Store(database)
-    store.create(Key("pods", "default", "a"), {"metadata": {"name": "a"}})
+    store.create(ObjectKey("pods", "default", "a"), {"metadata": {"name": "a"}})
     database.close()
     with pytest.raises(ClusterError, match="cannot write"):
-        store.create(Key("pods", "default", "b"), {"metadata": {"name": "b"}})
-    assert (store.get(Key("pods", "default", "b")), store.revision) == (None, 2)
+        store.create(ObjectKey("pods", "default", "b"), {"metadata": {"name": "b"}})
+    assert (store.get(ObjectKey("pods", "default", "b")), store.revision) == (None, 2)

@@ -14,7 +14,7 @@ import uvicorn
 
 from plugwright.cluster.api.app import Server, application
 from plugwright.cluster.api.kinds import NAMESPACES, NODES
-from plugwright.cluster.api.registry import Place, Writer
+from plugwright.cluster.api.registry import ResourcePath, Writer
 from plugwright.cluster.store import Store
 
 __all__ = ["TOKEN", "Answer", "Api", "Written", "container", "furnished", "pod", "served", "server"]
@@ -70,9 +70,9 @@ def furnished(store: Store) -> Store:
     """With a namespace and a node."""
     writer = Writer(store, lambda: EPOCH)
     for name in ("default", "kube-system"):
-        writer.create(Place(NAMESPACES, "", name), {"metadata": {"name": name}}, "test")
+        writer.create(ResourcePath(NAMESPACES, "", name), {"metadata": {"name": name}}, "test")
     node = {"metadata": {"name": "node"}, "status": {"capacity": {"cpu": "4", "memory": "8Gi", "pods": "110"}}}
-    writer.create(Place(NODES, "", "node"), node, "test")
+    writer.create(ResourcePath(NODES, "", "node"), node, "test")
     return store
 
 

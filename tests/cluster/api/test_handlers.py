@@ -6,7 +6,7 @@ import logging
 import pytest
 from tests.cluster.api.serving import Api, pod
 
-from plugwright.cluster.store import Key, Store
+from plugwright.cluster.store import ObjectKey, Store
 
 PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -165,7 +165,7 @@ class TestDryRun:
 async def test_a_pod_is_bound_once(api: Api, store: Store) -> None:
     await made(api)
     await bound(api)
-    stored = store.take(Key("pods", "default", "p"))
+    stored = store.require(ObjectKey("pods", "default", "p"))
     assert stored["spec"]["nodeName"] == "node"
     assert [(each["type"], each["status"]) for each in stored["status"]["conditions"]] == [("PodScheduled", "True")]
     again = await api("POST", f"{PODS}/p/binding", {"target": {"name": "other"}})

@@ -22,7 +22,7 @@ from plugwright.cluster.api.app import application
 from plugwright.cluster.database import Database
 from plugwright.cluster.store import Store
 store = Store(Database(Path(sys.argv[1])))
-app = application(server(store if store.every("nodes") else furnished(store)))
+app = application(server(store if store.objects("nodes") else furnished(store)))
 uvicorn.run(app, port=int(sys.argv[2]), log_level="critical", lifespan="off")
 """
 

@@ -6,7 +6,7 @@ from tests.cluster.api.serving import TOKEN, Api, container, furnished, pod, ser
 
 from plugwright.cluster.api.app import application
 from plugwright.cluster.api.kinds import PODS
-from plugwright.cluster.api.registry import Place, Writer
+from plugwright.cluster.api.registry import ResourcePath, Writer
 from plugwright.cluster.store import Store
 
 PODS_PATH = "/api/v1/namespaces/default/pods"
@@ -88,7 +88,7 @@ async def test_a_list_of_a_very_moment(api: Api, store: Store) -> None:
 
 
 async def test_a_moment_that_is_forgotten_is_expired() -> None:
-    store = furnished(Store(kept=2))
+    store = furnished(Store(history=2))
     transport = httpx2.ASGITransport(application(server(store)))
     headers = {"authorization": f"Bearer {TOKEN}"}
     async with httpx2.AsyncClient(transport=transport, base_url="http://test", headers=headers) as client:
@@ -131,7 +131,7 @@ class TestLogs:
         await api("POST", PODS_PATH, pod("one"))
         await api("POST", PODS_PATH, pod("two", container("a"), container("b")))
         for name in ("one", "two"):
-            Writer(store).bind(Place(PODS, "default", name), "node")
+            Writer(store).bind(ResourcePath(PODS, "default", name), "node")
 
     async def test_of_the_only_container(self, api: Api) -> None:
         answer = await api("GET", f"{PODS_PATH}/one/log")

@@ -12,11 +12,10 @@ import pytest
 from tests.cluster.api.serving import TOKEN, Api, furnished, pod, served
 
 from plugwright.cluster.api.kinds import CONFIG_MAPS, PODS
-from plugwright.cluster.api.list_options import everything
-from plugwright.cluster.api.registry import Place, Writer
-from plugwright.cluster.api.watch import Telling, Watch, watch_lines
+from plugwright.cluster.api.registry import ResourcePath, Writer
+from plugwright.cluster.api.watch import Watch, WatchOptions, watch_lines
 from plugwright.cluster.database import Database
-from plugwright.cluster.store import Key, Store
+from plugwright.cluster.store import ObjectKey, Store
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 HEADERS = {"authorization": f"Bearer {TOKEN}"}
@@ -100,14 +99,14 @@ async def test_it_ends_when_its_time_is_over_and_says_how_far_it_is(over_http: A
 
 
 async def test_bookmarks_come_though_only_others_change(store: Store) -> None:
-    telling = Telling(bookmarks=True, bookmark_seconds=0.05)
-    watch = Watch(CONFIG_MAPS, "", everything, lambda found: found, telling)
+    options = WatchOptions(bookmarks=True, bookmark_interval=0.05)
+    watch = Watch(CONFIG_MAPS, "", lambda _: True, lambda content: content, options)
     lines = watch_lines(store, watch, store.revision)
     writer = Writer(store)
 
     async def others() -> None:
         for number in range(10_000):
-            writer.create(Place(PODS, "default", ""), pod(f"p-{number}"), "test")
+            writer.create(ResourcePath(PODS, "default", ""), pod(f"p-{number}"), "test")
             await asyncio.sleep(0.005)
 
     noise = asyncio.create_task(others())
@@ -146,14 +145,14 @@ async def test_a_version_of_another_life_has_to_be_listed_anew(over_http: Api) -
 
 
 async def test_who_falls_behind_is_told_so_and_costs_nothing_meanwhile() -> None:
-    store = furnished(Store(kept=50))
+    store = furnished(Store(history=50))
     writer, start = Writer(store), store.revision
-    watch = Watch(CONFIG_MAPS, "", everything, lambda found: found)
+    watch = Watch(CONFIG_MAPS, "", lambda _: True, lambda content: content)
     slow = watch_lines(store, watch, start)
-    writer.create(Place(CONFIG_MAPS, "default", ""), config_map("first"), "test")
+    writer.create(ResourcePath(CONFIG_MAPS, "default", ""), config_map("first"), "test")
     assert json.loads(await anext(slow))["object"]["metadata"]["name"] == "first"
     for number in range(500):
-        writer.create(Place(CONFIG_MAPS, "default", ""), config_map(f"m-{number}"), "test")
+        writer.create(ResourcePath(CONFIG_MAPS, "default", ""), config_map(f"m-{number}"), "test")
     rest = [json.loads(line) async for line in slow]
     assert [each["type"] for each in rest] == ["ERROR"]
     assert (rest[0]["object"]["code"], rest[0]["object"]["reason"]) == (410, "Expired")
@@ -197,4 +196,4 @@ async def test_a_server_started_anew_goes_on_where_the_watch_was(tmp_path: Path)
             await api("POST", MAPS, config_map("after"))
             assert await take(events, 1) == [("ADDED", "after")]
     database.close()
-    assert again.get(Key("configmaps", "default", "before")) is not None
+    assert again.get(ObjectKey("configmaps", "default", "before")) is not None
