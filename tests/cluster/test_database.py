@@ -1,4 +1,4 @@
-"""Objects on disk: nothing that was answered is lost, whatever happens to the process."""
+"""Objects on disk: no answered write is lost, however the process ends."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ for number in range(store.revision, 10**9):
 """
 
 
-def test_what_was_stored_is_there_again(tmp_path: Path) -> None:
+def test_objects_and_revision_are_loaded_again(tmp_path: Path) -> None:
     database = Database(tmp_path / "state" / "cluster.db")
     store = Store(database)
     for name in "abc":
@@ -42,7 +42,7 @@ def test_what_was_stored_is_there_again(tmp_path: Path) -> None:
     database.close()
 
 
-def test_only_its_owner_reads_it(tmp_path: Path) -> None:
+def test_the_files_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
     database = Database(tmp_path / "state" / "cluster.db")
     Store(database).create(ObjectKey("pods", "default", "a"), {"metadata": {"name": "a"}})
     for path in (tmp_path / "state").iterdir():
@@ -51,8 +51,8 @@ def test_only_its_owner_reads_it(tmp_path: Path) -> None:
     database.close()
 
 
-def test_a_killed_process_loses_nothing_that_it_answered(tmp_path: Path) -> None:
-    """Killed five times in the middle of writing; each time the next one goes on."""
+def test_a_killed_process_loses_no_answered_write(tmp_path: Path) -> None:
+    """Killed five times while it writes; the next process continues."""
     answered: dict[str, bool] = {}
     last = 1
     for round_ in range(5):
@@ -77,7 +77,7 @@ def test_a_killed_process_loses_nothing_that_it_answered(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("content", [b"this is no database" * 100, b"\x00" * 4096])
-def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_database_is_refused_and_kept(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "c.db"
     path.write_bytes(content)
     with pytest.raises(ClusterError, match=r"cannot use .*c\.db"):
@@ -85,7 +85,7 @@ def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path, content:
     assert path.read_bytes() == content
 
 
-def test_a_database_of_another_version_is_refused(tmp_path: Path) -> None:
+def test_a_database_of_another_layout_is_refused(tmp_path: Path) -> None:
     Database(tmp_path / "c.db").close()
     connection = sqlite3.connect(tmp_path / "c.db")
     connection.execute("UPDATE facts SET value = 99 WHERE name = 'layout'")
@@ -95,14 +95,14 @@ def test_a_database_of_another_version_is_refused(tmp_path: Path) -> None:
         Database(tmp_path / "c.db")
 
 
-def test_two_processes_do_not_share_one(tmp_path: Path) -> None:
+def test_a_database_in_use_is_refused(tmp_path: Path) -> None:
     database = Database(tmp_path / "c.db")
     with pytest.raises(ClusterError, match="locked"):
         Database(tmp_path / "c.db")
     database.close()
 
 
-def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ClusterError, match="cannot use"):
         Database(tmp_path / "file" / "c.db")

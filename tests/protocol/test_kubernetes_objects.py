@@ -30,7 +30,7 @@ def test_kubectls_bytes_decode_to_what_it_would_send_as_json() -> None:
     }
 
 
-def test_numbers_stay_numbers_and_empty_values_of_maps_stay() -> None:
+def test_numbers_and_empty_values_of_maps_are_kept() -> None:
     options = b"k8s\x00\x0a\x13\x0a\x02v1\x12\x0dDeleteOptions\x12\x02\x08\x05"
     assert decode(options)["gracePeriodSeconds"] == 5
     empty = CONFIG_MAP.replace(b"\x12\x06\x0a\x01a\x12\x01b", b"\x12\x06\x0a\x02ab\x12\x00")
@@ -43,9 +43,9 @@ def test_a_kind_that_is_not_accepted_is_refused_by_name() -> None:
 
 
 @given(st.binary(max_size=60) | st.binary(max_size=60).map(lambda rest: CONFIG_MAP[:22] + rest))
-def test_other_bytes_are_refused(content: bytes) -> None:
+def test_random_bytes_are_refused_or_decoded(content: bytes) -> None:
     try:
         decoded = decode(content)
     except MalformedMessage:
         return
-    assert decoded["kind"] in KINDS
+    assert decoded["kind"] in ("ConfigMap", "Namespace")

@@ -1,4 +1,4 @@
-"""Strategic merge patches as kubectl sends them, and whatever else comes."""
+"""Strategic merge patches as kubectl sends them, and random ones."""
 
 import contextlib
 import copy
@@ -48,7 +48,7 @@ B = {"name": "b", "image": "two"}
         ),
     ],
 )
-def test_it_makes(document: Any, patch: Any, result: Any) -> None:
+def test_a_strategic_merge_patch_gives_its_result(document: Any, patch: Any, result: Any) -> None:
     kept = copy.deepcopy(document)
     assert strategic_merge_patch(document, patch, MERGE_KEYS) == result
     assert document == kept
@@ -58,7 +58,7 @@ def test_it_makes(document: Any, patch: Any, result: Any) -> None:
     "patch",
     [[], "x", {"containers": [{"image": "one"}]}, {"$patch": "explode"}, {"$retainKeys": 1}, {"a": {"$patch": []}}],
 )
-def test_what_it_cannot_be(patch: Any) -> None:
+def test_an_invalid_strategic_merge_patch_is_refused(patch: Any) -> None:
     with pytest.raises(PatchFailed):
         strategic_merge_patch({"containers": [A]}, patch, MERGE_KEYS)
 
@@ -86,7 +86,7 @@ values = st.recursive(
 
 
 @given(values, values)
-def test_whatever_comes_fits_or_fails_and_changes_nothing_given(document: Any, patch: Any) -> None:
+def test_a_random_patch_leaves_its_arguments_unchanged(document: Any, patch: Any) -> None:
     kept, kept_patch = copy.deepcopy(document), copy.deepcopy(patch)
     with contextlib.suppress(PatchFailed):
         strategic_merge_patch(document, patch, MERGE_KEYS)

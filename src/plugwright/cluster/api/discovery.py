@@ -40,7 +40,7 @@ async def review(request: Request, path: str) -> Response:
         raise method_not_allowed()
     content, kind = await requests.read_body(request), REVIEWS[path]
     if not isinstance(content, dict) or content.get("kind", kind) != kind:
-        raise bad_request(f"the body must be a {kind} object")
+        raise bad_request(f"the body must be an object of kind {kind}")
     spec = content.get("spec", {})
     if not isinstance(spec, dict):
         raise bad_request(f"the spec of a {kind} must be an object")

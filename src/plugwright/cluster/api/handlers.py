@@ -205,8 +205,8 @@ class ResourceHandlers:
         if path.kind.returns_deleted_object or not is_gone:
             return responses.json(deleted)
         details = {"name": path.name, "group": path.kind.group, "kind": path.kind.plural}
-        given = {name: value for name, value in details.items() if value}
-        return responses.success(200, {**given, "uid": deleted["metadata"]["uid"]})
+        non_empty = {name: value for name, value in details.items() if value}
+        return responses.success(200, {**non_empty, "uid": deleted["metadata"]["uid"]})
 
     def _delete_collection(
         self, request: Request, path: ResourcePath, options: DeleteOptions, writer: Writer

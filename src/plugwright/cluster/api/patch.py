@@ -262,8 +262,8 @@ def _identity(item: Json, key: str) -> str:
 
 def _ordered(items: list[Json], order: list[Json], key: str | None) -> list[Json]:
     """In the client's order if it knows all items; else as they are, so that other clients' items keep their places."""
-    wanted = [_identity(item, key) if key else item for item in order]
+    ordered = [_identity(item, key) if key else item for item in order]
     identified = [(_identity(item, key) if key else item, item) for item in items]
-    if not all(identity in wanted for identity, _ in identified):
+    if not all(identity in ordered for identity, _ in identified):
         return items
-    return [item for _, item in sorted(identified, key=lambda pair: wanted.index(pair[0]))]
+    return [item for _, item in sorted(identified, key=lambda pair: ordered.index(pair[0]))]

@@ -132,7 +132,7 @@ def check_depth(value: object) -> None:
 def checked_object(kind: Kind, content: object, validation: str) -> tuple[Object, list[str]]:
     """The object without its unknown fields, and the warnings about them; with `Strict` they are refused."""
     if not isinstance(content, dict):
-        raise bad_request(f"the body must be a {kind.name} object")
+        raise bad_request(f"the body must be an object of kind {kind.name}")
     context = f'{kind.name} in version "{kind.version}" cannot be handled as a {kind.name}: '
     type_error = next(schema.type_errors(kind, content), None)
     if type_error:

@@ -48,7 +48,7 @@ class Kind:
     has_status: bool = False
     subresources: tuple[str, ...] = ()  # besides status
 
-    # Creating and updating. `prepare` functions fill in defaults; they may change the metadata of what they are given.
+    # Creating and updating. `prepare` functions fill in defaults; they may change the metadata of their argument.
     prepare_for_create: Callable[[Object], Object] = _unchanged
     prepare_for_update: Callable[[Object, Object], Object] = _replacement  # of the stored object and the new one
     prepare_status: Callable[[Object], Object] = _unchanged
