@@ -1,4 +1,4 @@
-"""The strategies of the kinds: each is complete, and generic code follows it."""
+"""The kinds: every strategy is complete, and generic code follows it."""
 
 import pytest
 from tests.cluster.api.serving import Api

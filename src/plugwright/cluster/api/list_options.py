@@ -1,6 +1,6 @@
 """Options of a list: label and field selectors, and the continue token of a list that is read in chunks.
 
-Pure. Which fields a selector may name is the kind's to say.
+Pure. A kind says which fields its selectors may name.
 """
 
 import base64
@@ -63,7 +63,7 @@ def decode_token(text: str) -> ContinueToken:
         return msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=ContinueToken)
     except (msgspec.MsgspecError, binascii.Error, ValueError):
         raise bad_request(
-            "invalid continue token: continue key is not valid: it is not one that this server has given out"
+            "invalid continue token: continue key is not valid: it was not issued by this server"
         ) from None
 
 

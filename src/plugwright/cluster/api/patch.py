@@ -1,6 +1,6 @@
 """Patches: JSON patch (RFC 6902), merge patch (RFC 7396) and Kubernetes' strategic merge patch.
 
-Pure: the document given is never changed. Which lists a strategic merge patch merges by key is the kind's to say.
+Pure: documents and patches are never changed. A kind says which lists its strategic merge patches merge by key.
 """
 
 import copy
