@@ -83,8 +83,7 @@ class ResourceHandlers:
         return self.create(request, path, content)
 
     def get(self, request: Request, path: ResourcePath) -> Response:
-        stored = self._store.require(path.key)
-        return responses.json(responses.presenter(request, path.kind, self._now)(stored))
+        return self._present(request, path.kind, self._store.require(path.key))
 
     def list_collection(self, request: Request, path: ResourcePath) -> Response:
         query = request.query_params
@@ -158,16 +157,14 @@ class ResourceHandlers:
     def create(self, request: Request, path: ResourcePath, content: object) -> Response:
         checked, warnings = requests.checked_object(path.kind, content, requests.field_validation(request))
         created = self._writer_for(request).create(path, checked, requests.field_manager(request))
-        presented = responses.presenter(request, path.kind, self._now)(created)
-        return responses.with_warnings(responses.json(presented, 201), warnings)
+        return responses.with_warnings(self._present(request, path.kind, created, 201), warnings)
 
     async def update(self, request: Request, path: ResourcePath) -> Response:
         _check_writable(path)
         content = await requests.read_body(request)
         checked, warnings = requests.checked_object(path.kind, content, requests.field_validation(request))
         updated = self._writer_for(request).update(path, checked, requests.field_manager(request))
-        presented = responses.presenter(request, path.kind, self._now)(updated)
-        return responses.with_warnings(responses.json(presented), warnings)
+        return responses.with_warnings(self._present(request, path.kind, updated), warnings)
 
     async def patch(self, request: Request, path: ResourcePath) -> Response:
         _check_writable(path)
@@ -191,8 +188,7 @@ class ResourceHandlers:
             return checked
 
         updated = self._writer_for(request).change(path, patched, requests.field_manager(request))
-        presented = responses.presenter(request, path.kind, self._now)(updated)
-        return responses.with_warnings(responses.json(presented), warnings)
+        return responses.with_warnings(self._present(request, path.kind, updated), warnings)
 
     async def delete(self, request: Request, path: ResourcePath) -> Response:
         if path.subresource:
@@ -231,6 +227,9 @@ class ResourceHandlers:
         options = (content.get("deleteOptions") if isinstance(content, dict) else None) or {}
         self._writer_for(request, options).delete(path, requests.delete_options(options, {}))
         return responses.success(201)
+
+    def _present(self, request: Request, kind: Kind, content: Object, code: int = 200) -> Response:
+        return responses.json(responses.presenter(request, kind, self._now)(content), code)
 
     def _writer_for(self, request: Request, content: object = None) -> Writer:
         return self._dry_run_writer if requests.is_dry_run(request.query_params, content) else self._writer
