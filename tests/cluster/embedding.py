@@ -13,9 +13,9 @@ from tests.cluster.pods_and_nodes import pod_object
 
 from plugwright.cluster import tls
 from plugwright.cluster.api.kinds import EVENTS, NODES, PODS
-from plugwright.cluster.api.registry import Deletion, Place
+from plugwright.cluster.api.registry import DeleteOptions, ResourcePath
 from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster
-from plugwright.cluster.store import Key, Object
+from plugwright.cluster.store import Object, ObjectKey
 
 __all__ = ["Lab", "embedded", "served"]
 
@@ -29,16 +29,16 @@ class Lab:
         self.writer = cluster.writer
 
     def create(self, name: str, asked: Mapping[str, str] | None = None, **spec: object) -> Object:
-        return self.writer.create(Place(PODS, "default", name), pod_object(name, asked, **spec), "test")
+        return self.writer.create(ResourcePath(PODS, "default", name), pod_object(name, asked, **spec), "test")
 
     def delete(self, name: str, grace: int | None = None) -> None:
-        self.writer.delete(Place(PODS, "default", name), Deletion(grace))
+        self.writer.delete(ResourcePath(PODS, "default", name), DeleteOptions(grace))
 
     def pod(self, name: str) -> Object | None:
-        return self.store.get(Key(PODS.qualified, "default", name))
+        return self.store.get(ObjectKey(PODS.qualified, "default", name))
 
     def node(self, name: str = "node-1") -> Object:
-        return self.store.take(Key(NODES.qualified, "", name))
+        return self.store.require(ObjectKey(NODES.qualified, "", name))
 
     def status(self, name: str) -> Object:
         return dict((self.pod(name) or {}).get("status") or {})
@@ -51,7 +51,7 @@ class Lab:
         return next(dict(each) for each in self.node(node)["status"]["conditions"] if each["type"] == kind)
 
     def events(self, name: str) -> list[tuple[str, str]]:
-        found = [each for each in self.store.every(EVENTS.qualified) if each["involvedObject"]["name"] == name]
+        found = [each for each in self.store.objects(EVENTS.qualified) if each["involvedObject"]["name"] == name]
         return [(each["reason"], each["message"]) for each in sorted(found, key=lambda each: each["metadata"]["name"])]
 
     async def offered(self, resource: str = "mock/gpu", count: str = "10", node: str = "node-1") -> None:

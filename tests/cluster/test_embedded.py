@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.cluster.embedding import Lab, embedded
 
-from plugwright.cluster.api.errors import Refused
+from plugwright.cluster.api.errors import StatusError
 from plugwright.cluster.api.kinds import NODES
-from plugwright.cluster.api.registry import Place
+from plugwright.cluster.api.registry import ResourcePath
 from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster, mock_gpus
 from plugwright.cluster.node_status import Shape
 from plugwright.cluster.store import Object
@@ -95,7 +95,7 @@ async def test_what_a_node_has_to_tell_is_told_in_the_real_words() -> None:
 
 async def test_a_cordoned_node_is_tainted_and_takes_no_pod_until_it_is_not() -> None:
     def cordoned(lab: Lab, wanted: bool) -> None:
-        place = Place(NODES, "", "node-1")
+        place = ResourcePath(NODES, "", "node-1")
         lab.writer.change(place, lambda node: {**node, "spec": {**node["spec"], "unschedulable": wanted}}, "kubectl")
 
     async with embedded() as lab:
@@ -198,7 +198,7 @@ async def test_a_container_that_cannot_start_waits_and_is_tried_again() -> None:
         await lab.cluster.until(lambda: waiting().get("reason") == "CreateContainerConfigError")
         assert "not warm yet" in waiting()["message"]
         assert lab.status("p")["phase"] == "Pending"
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(StatusError) as refused:
             lab.cluster.log("default", "p", "main")
         assert refused.value.message == 'container "main" in pod "p" is waiting to start: CreateContainerConfigError'
         await lab.cluster.until(lambda: any(reason == "Failed" for reason, _ in lab.events("p")))
@@ -276,7 +276,7 @@ async def test_a_stopped_node_goes_not_ready_and_comes_back() -> None:
             ("node.kubernetes.io/unreachable", "NoSchedule"),
             ("node.kubernetes.io/unreachable", "NoExecute"),
         }
-        with pytest.raises(Refused, match="connection refused"):
+        with pytest.raises(StatusError, match="connection refused"):
             lab.cluster.log("default", "p", "main")
         await lab.cluster.start_node("node-1")
         await lab.is_ready("True")
@@ -360,7 +360,7 @@ async def test_capacity_set_by_hand_flows_and_what_a_plugin_backs_is_put_back() 
             capacity = {**node["status"]["capacity"], "example.com/dongle": "4", "mock/gpu": "99"}
             return {**node, "status": {**node["status"], "capacity": capacity}}
 
-        lab.writer.change(Place(NODES, "", "node-1", "status"), set_by_hand, "kubectl-patch")
+        lab.writer.change(ResourcePath(NODES, "", "node-1", "status"), set_by_hand, "kubectl-patch")
         await lab.cluster.until(lambda: lab.counts("example.com/dongle") == ("4", "4"))
         await lab.offered()
         lab.create("p", {"example.com/dongle": "4"})

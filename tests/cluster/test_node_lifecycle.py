@@ -7,7 +7,7 @@ from tests.cluster.pods_and_nodes import node_object, pod_object
 
 from plugwright.cluster import clock
 from plugwright.cluster.api.kinds import EVENTS, LEASES, NAMESPACES, NODES, PODS
-from plugwright.cluster.api.registry import Place, Writer
+from plugwright.cluster.api.registry import ResourcePath, Writer
 from plugwright.cluster.events import Access, Happening, Recorder, Teller
 from plugwright.cluster.node_lifecycle import Monitor, MonitorSettings
 from plugwright.cluster.store import Object, Store
@@ -24,7 +24,7 @@ class Lab:
         self.access = Access(self.store, self.writer, self.now)
         self.monitor = Monitor(self.access, MonitorSettings(GRACE, most_events=3))
         for name in ("default", "kube-node-lease"):
-            self.writer.create(Place(NAMESPACES, "", name), {"metadata": {"name": name}}, "test")
+            self.writer.create(ResourcePath(NAMESPACES, "", name), {"metadata": {"name": name}}, "test")
 
     def now(self) -> datetime:
         return self.time
@@ -34,18 +34,18 @@ class Lab:
         self.monitor.look()
 
     def add(self, name: str = "n1") -> None:
-        self.writer.create(Place(NODES, "", name), node_object(name), "kubelet")
-        spec = {"holderIdentity": name, "renewTime": clock.micro(self.time)}
+        self.writer.create(ResourcePath(NODES, "", name), node_object(name), "kubelet")
+        spec = {"holderIdentity": name, "renewTime": clock.micro_time(self.time)}
         content = {"metadata": {"name": name}, "spec": spec}
-        self.writer.create(Place(LEASES, "kube-node-lease", name), content, "kubelet")
+        self.writer.create(ResourcePath(LEASES, "kube-node-lease", name), content, "kubelet")
 
     def renew(self, name: str = "n1") -> None:
-        place = Place(LEASES, "kube-node-lease", name)
-        spec = {"renewTime": clock.micro(self.time)}
+        place = ResourcePath(LEASES, "kube-node-lease", name)
+        spec = {"renewTime": clock.micro_time(self.time)}
         self.writer.change(place, lambda lease: {**lease, "spec": {**lease["spec"], **spec}}, "kubelet")
 
     def node(self, name: str = "n1") -> Object:
-        return self.store.take(Place(NODES, "", name).key)
+        return self.store.require(ResourcePath(NODES, "", name).key)
 
     def ready(self, name: str = "n1") -> Object:
         return next(dict(each) for each in self.node(name)["status"]["conditions"] if each["type"] == "Ready")
@@ -54,7 +54,7 @@ class Lab:
         return [(each["key"], each["effect"]) for each in self.node(name)["spec"].get("taints") or ()]
 
     def happenings(self) -> list[str]:
-        return [each["reason"] for each in self.store.every(EVENTS.qualified)]
+        return [each["reason"] for each in self.store.objects(EVENTS.qualified)]
 
 
 def test_a_node_that_is_heard_of_stays_ready() -> None:
@@ -79,7 +79,7 @@ def test_a_silent_node_is_given_up_once() -> None:
 
 def test_a_node_that_never_had_a_kubelet_is_said_to_have_none() -> None:
     lab = Lab()
-    lab.writer.create(Place(NODES, "", "n1"), {"metadata": {"name": "n1"}, "spec": {}}, "kubectl")
+    lab.writer.create(ResourcePath(NODES, "", "n1"), {"metadata": {"name": "n1"}, "spec": {}}, "kubectl")
     lab.later(GRACE + 1)
     ready = lab.ready()
     assert (ready["reason"], ready["message"]) == ("NodeStatusNeverUpdated", "Kubelet never posted node status.")
@@ -103,24 +103,24 @@ def test_pods_of_a_silent_node_are_not_ready_any_more() -> None:
     lab = Lab()
     lab.add()
     lab.add("other")
-    place = Place(PODS, "default", "p")
+    place = ResourcePath(PODS, "default", "p")
     lab.writer.create(place, pod_object("p"), "test")
     lab.writer.bind(place, "n1")
     ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-    lab.writer.change(Place(PODS, "default", "p", "status"), lambda pod: {**pod, "status": ready}, "kubelet")
+    lab.writer.change(ResourcePath(PODS, "default", "p", "status"), lambda pod: {**pod, "status": ready}, "kubelet")
     lab.later(1)
     lab.later(GRACE)
     lab.renew("other")
     lab.later(1)
-    (condition,) = lab.store.take(place.key)["status"]["conditions"]
+    (condition,) = lab.store.require(place.key)["status"]["conditions"]
     assert condition["status"] == "False"
-    assert "deletionTimestamp" not in lab.store.take(place.key)["metadata"]
+    assert "deletionTimestamp" not in lab.store.require(place.key)["metadata"]
     lab.time += timedelta(seconds=298)
     lab.renew("other")
     lab.later(1)
-    assert "deletionTimestamp" not in lab.store.take(place.key)["metadata"]
+    assert "deletionTimestamp" not in lab.store.require(place.key)["metadata"]
     lab.later(1)
-    assert "deletionTimestamp" in lab.store.take(place.key)["metadata"]
+    assert "deletionTimestamp" in lab.store.require(place.key)["metadata"]
 
 
 @pytest.mark.parametrize(("age", "left"), [(3599, 2), (3601, 1)])
@@ -132,7 +132,7 @@ def test_events_are_kept_for_an_hour(age: float, left: int) -> None:
     lab.time += timedelta(seconds=age)
     recorder.tell(lab.node(), Happening("Second", "second"))
     lab.monitor.tidy()
-    assert len(lab.store.every(EVENTS.qualified)) == left
+    assert len(lab.store.objects(EVENTS.qualified)) == left
 
 
 def test_of_too_many_events_the_newest_are_kept() -> None:

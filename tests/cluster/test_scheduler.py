@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from tests.cluster.pods_and_nodes import node_object, pod_object
 
 from plugwright.cluster.api.kinds import EVENTS, NAMESPACES, NODES, PODS
-from plugwright.cluster.api.registry import Deletion, Place, Writer
+from plugwright.cluster.api.registry import DeleteOptions, ResourcePath, Writer
 from plugwright.cluster.scheduler import Scheduler
-from plugwright.cluster.store import Key, Object, Store
+from plugwright.cluster.store import Object, ObjectKey, Store
 
 LIMIT = 10.0
 
@@ -18,23 +18,23 @@ class Lab:
     def __init__(self) -> None:
         self.store = Store()
         self.writer = Writer(self.store)
-        self.writer.create(Place(NAMESPACES, "", "default"), {"metadata": {"name": "default"}}, "test")
+        self.writer.create(ResourcePath(NAMESPACES, "", "default"), {"metadata": {"name": "default"}}, "test")
 
     def node(self, name: str, allocatable: Mapping[str, str] | None = None, **more: object) -> None:
-        self.writer.create(Place(NODES, "", name), node_object(name, allocatable, **more), "kubelet")
+        self.writer.create(ResourcePath(NODES, "", name), node_object(name, allocatable, **more), "kubelet")
 
     def pod(self, name: str, asked: Mapping[str, str] | None = None, **spec: object) -> None:
-        self.writer.create(Place(PODS, "default", name), pod_object(name, asked, **spec), "test")
+        self.writer.create(ResourcePath(PODS, "default", name), pod_object(name, asked, **spec), "test")
 
     def read(self, name: str) -> Object:
-        return self.store.take(Key(PODS.qualified, "default", name))
+        return self.store.require(ObjectKey(PODS.qualified, "default", name))
 
     def condition(self, name: str) -> Object:
         conditions = self.read(name)["status"].get("conditions") or [{}]
         return dict(conditions[0])
 
     def events(self, name: str, reason: str) -> list[Object]:
-        found = self.store.every(EVENTS.qualified)
+        found = self.store.objects(EVENTS.qualified)
         return [each for each in found if (each["involvedObject"]["name"], each["reason"]) == (name, reason)]
 
     async def until(self, fact: Callable[[], bool]) -> None:
@@ -95,7 +95,7 @@ async def test_a_waiting_pod_is_bound_when_a_node_offers_more() -> None:
         lab.pod("p", {"mock/gpu": "1"})
         await lab.refused("p")
         offer = node_object("n1")["status"]
-        lab.writer.change(Place(NODES, "", "n1", "status"), lambda node: {**node, "status": offer}, "kubelet")
+        lab.writer.change(ResourcePath(NODES, "", "n1", "status"), lambda node: {**node, "status": offer}, "kubelet")
         assert await lab.bound("p") == "n1"
         assert lab.condition("p")["status"] == "True"
 
@@ -107,7 +107,7 @@ async def test_a_waiting_pod_is_bound_when_another_is_deleted() -> None:
         await lab.bound("first")
         lab.pod("second", {"mock/gpu": "1"})
         await lab.refused("second")
-        lab.writer.delete(Place(PODS, "default", "first"), Deletion(grace=0))
+        lab.writer.delete(ResourcePath(PODS, "default", "first"), DeleteOptions(grace=0))
         assert await lab.bound("second") == "n1"
 
 
@@ -118,7 +118,7 @@ async def test_a_pod_that_is_over_holds_nothing() -> None:
         await lab.bound("first")
         lab.pod("second", {"mock/gpu": "2"})
         await lab.refused("second")
-        place = Place(PODS, "default", "first", "status")
+        place = ResourcePath(PODS, "default", "first", "status")
         lab.writer.change(place, lambda pod: {**pod, "status": {**pod["status"], "phase": "Succeeded"}}, "kubelet")
         assert await lab.bound("second") == "n1"
 
@@ -131,7 +131,7 @@ async def test_what_is_said_again_is_counted() -> None:
         one = await lab.refused("p", "0/1 nodes")
         lab.node("n2")
         await lab.refused("p", "0/2 nodes")
-        lab.writer.delete(Place(NODES, "", "n2"), Deletion())
+        lab.writer.delete(ResourcePath(NODES, "", "n2"), DeleteOptions())
         await lab.refused("p", "0/1 nodes")
         counts = {
             each["message"]: (each.get("series") or {}).get("count", 1) for each in lab.events("p", "FailedScheduling")
@@ -147,7 +147,7 @@ async def test_a_pod_that_waits_for_another_reason_now_says_so() -> None:
         await lab.refused("p", "1 Insufficient mock/gpu")
         cordoned = {"unschedulable": True}
         lab.writer.change(
-            Place(NODES, "", "n1"), lambda node: {**node, "spec": {**node["spec"], **cordoned}}, "kubectl"
+            ResourcePath(NODES, "", "n1"), lambda node: {**node, "spec": {**node["spec"], **cordoned}}, "kubectl"
         )
         await lab.refused("p", "1 node(s) were unschedulable")
 
@@ -156,7 +156,7 @@ async def test_pods_that_were_there_before_the_scheduler_count() -> None:
     lab = Lab()
     lab.node("n1")
     lab.pod("first", {"mock/gpu": "2"})
-    lab.writer.bind(Place(PODS, "default", "first"), "n1")
+    lab.writer.bind(ResourcePath(PODS, "default", "first"), "n1")
     lab.pod("second", {"mock/gpu": "1"})
     async with scheduling(lab):
         assert "1 Insufficient mock/gpu" in await lab.refused("second")
@@ -175,7 +175,7 @@ async def test_a_pod_bound_by_somebody_else_is_counted_where_it_is() -> None:
     async with scheduling(Lab()) as lab:
         lab.node("n1")
         lab.pod("first", {"mock/gpu": "2"}, schedulerName="mine")
-        lab.writer.bind(Place(PODS, "default", "first"), "n1")
+        lab.writer.bind(ResourcePath(PODS, "default", "first"), "n1")
         lab.pod("second", {"mock/gpu": "1"})
         assert "1 Insufficient mock/gpu" in await lab.refused("second")
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from plugwright.cluster import clock
 from plugwright.cluster.api import app
-from plugwright.cluster.api.errors import Refused, bad_request
+from plugwright.cluster.api.errors import StatusError, bad_request
 from plugwright.cluster.api.kinds import NAMESPACES, NODES, PODS
-from plugwright.cluster.api.registry import Place, Writer
+from plugwright.cluster.api.registry import ResourcePath, Writer
 from plugwright.cluster.clock import Clock
 from plugwright.cluster.database import Database
 from plugwright.cluster.events import Access
@@ -28,7 +28,7 @@ from plugwright.cluster.node_lifecycle import Monitor, MonitorSettings
 from plugwright.cluster.node_pods import Runtime
 from plugwright.cluster.node_status import Identity, Machine, Shape
 from plugwright.cluster.scheduler import Scheduler
-from plugwright.cluster.store import Change, Expired, Key, Object, Store
+from plugwright.cluster.store import Change, Expired, Object, ObjectKey, Store
 from plugwright.errors import ConfigError
 from plugwright.kubelet import KubeletSettings
 from plugwright.plugins.mock import Mock, MockOptions
@@ -144,7 +144,7 @@ class EmbeddedCluster:
 
     def log(self, namespace: str, pod: str, container: str) -> str:
         """What a container has written: for the API server."""
-        stored = self.store.take(Key(PODS.qualified, namespace, pod))
+        stored = self.store.require(ObjectKey(PODS.qualified, namespace, pod))
         agent = self.nodes.get(str(stored["spec"].get("nodeName")))
         if agent is None:
             raise bad_request(f"pod {pod} does not have a host assigned")
@@ -152,7 +152,7 @@ class EmbeddedCluster:
             host = f"{agent.identity.address}:10250"
             url = f"https://{host}/containerLogs/{namespace}/{pod}/{container}"
             text = f'Get "{url}": dial tcp {host}: connect: connection refused'
-            raise Refused(500, "InternalError", text)
+            raise StatusError(500, "InternalError", text)
         if waiting := _waiting(stored, container):
             raise bad_request(f'container "{container}" in pod "{pod}" is waiting to start: {waiting}')
         return agent.log(stored, container)
@@ -180,7 +180,7 @@ class EmbeddedCluster:
 
     def _make_namespaces(self) -> None:
         for name in _NAMESPACES:
-            place = Place(NAMESPACES, "", name)
+            place = ResourcePath(NAMESPACES, "", name)
             if self.store.get(place.key) is None:
                 labels = {"kubernetes.io/metadata.name": name}
                 self.writer.create(place, {"metadata": {"name": name, "labels": labels}}, "kube-apiserver")

@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from plugwright.cluster import clock
-from plugwright.cluster.api.errors import Refused
+from plugwright.cluster.api.errors import StatusError
 from plugwright.cluster.api.kinds import EVENTS
-from plugwright.cluster.api.registry import Place, Writer
+from plugwright.cluster.api.registry import ResourcePath, Writer
 from plugwright.cluster.clock import Clock
-from plugwright.cluster.store import Missing, Object, Store
+from plugwright.cluster.store import NotFound, Object, Store
 from plugwright.errors import ClusterError
 
 __all__ = ["MALFORMED", "Access", "Happening", "Recorder", "Teller"]
@@ -49,7 +49,7 @@ class Recorder:
         self._writer = writer
         self._teller = teller
         self._now = now
-        self._told: OrderedDict[tuple[str, Happening], Place] = OrderedDict()
+        self._told: OrderedDict[tuple[str, Happening], ResourcePath] = OrderedDict()
 
     def tell(self, about: Object, happening: Happening) -> None:
         """Never in the way of what it tells of: in a namespace that is gone nothing can be told."""
@@ -57,21 +57,21 @@ class Recorder:
         key = (str(metadata.get("uid") or metadata["name"]), happening)
         try:
             if key in self._told:
-                with suppress(Missing):  # cleared away in the meantime
+                with suppress(NotFound):  # cleared away in the meantime
                     self._count(key)
                     return
             self._told[key] = self._create(about, happening)
-        except (ClusterError, Refused):
+        except (ClusterError, StatusError):
             self._told.pop(key, None)
         if len(self._told) > _REMEMBERED:
             self._told.popitem(last=False)
 
-    def _create(self, about: Object, happening: Happening) -> Place:
+    def _create(self, about: Object, happening: Happening) -> ResourcePath:
         metadata = about["metadata"]
         namespace = metadata.get("namespace") or "default"
         name = f"{metadata['name']}.{time.time_ns():x}"
         content = {"metadata": {"name": name}, **self._content(about, happening)}
-        place = Place(EVENTS, namespace, name)
+        place = ResourcePath(EVENTS, namespace, name)
         self._writer.create(place, content, self._manager)
         return place
 
@@ -102,15 +102,15 @@ class Recorder:
                 "source": {},
                 "firstTimestamp": None,
                 "lastTimestamp": None,
-                "eventTime": clock.micro(now),
+                "eventTime": clock.micro_time(now),
                 "action": happening.action,
                 "reportingInstance": teller.component,
             }
         source = {"component": teller.component, "host": teller.host}
         return {
             "source": {key: value for key, value in source.items() if value},
-            "firstTimestamp": clock.stamp(now),
-            "lastTimestamp": clock.stamp(now),
+            "firstTimestamp": clock.timestamp(now),
+            "lastTimestamp": clock.timestamp(now),
             "count": 1,
             "eventTime": None,
             "reportingInstance": teller.host,
@@ -122,8 +122,8 @@ class Recorder:
         def counted(event: Object) -> Object:
             if self._teller.series:
                 count = (event.get("series") or {}).get("count", 1) + 1
-                return {**event, "series": {"count": count, "lastObservedTime": clock.micro(now)}}
-            return {**event, "count": event.get("count", 1) + 1, "lastTimestamp": clock.stamp(now)}
+                return {**event, "series": {"count": count, "lastObservedTime": clock.micro_time(now)}}
+            return {**event, "count": event.get("count", 1) + 1, "lastTimestamp": clock.timestamp(now)}
 
         self._writer.change(self._told[key], counted, self._manager)
         self._told.move_to_end(key)
@@ -145,4 +145,4 @@ class Access:
     now: Clock = clock.now
 
     def stamp(self) -> str:
-        return clock.stamp(self.now())
+        return clock.timestamp(self.now())

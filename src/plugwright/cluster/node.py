@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from plugwright.cluster import clock, container_logs, node_status
-from plugwright.cluster.api.errors import Refused
+from plugwright.cluster.api.errors import StatusError
 from plugwright.cluster.api.kinds import LEASES, NODES, PODS
-from plugwright.cluster.api.registry import Place
+from plugwright.cluster.api.registry import ResourcePath
 from plugwright.cluster.container_logs import ContainerLogs
 from plugwright.cluster.events import Access, Happening, Recorder, Teller
 from plugwright.cluster.node_pods import NodePods, Quarters, Runtime
@@ -193,8 +193,8 @@ class EmulatedNode:
         if node_status.is_same(node.get("status") or {}, status) and now - self._reported < self.settings.report:
             return
         self._reported = now
-        place = Place(NODES, "", self.name, "status")
-        with suppress(ClusterError, Refused):
+        place = ResourcePath(NODES, "", self.name, "status")
+        with suppress(ClusterError, StatusError):
             self._access.writer.change(place, lambda stored: {**stored, "status": status}, _MANAGER)
 
     def _note_cordon(self, cordoned: bool) -> None:
@@ -219,12 +219,12 @@ class EmulatedNode:
         return True
 
     def _renew(self) -> None:
-        now = clock.micro(self._access.now())
-        place = Place(LEASES, _LEASES_NAMESPACE, self.name)
+        now = clock.micro_time(self._access.now())
+        place = ResourcePath(LEASES, _LEASES_NAMESPACE, self.name)
         spec = {"holderIdentity": self.name, "leaseDurationSeconds": self.settings.lease, "renewTime": now}
-        with suppress(ClusterError, Refused):
+        with suppress(ClusterError, StatusError):
             if self._access.store.get(place.key) is None:
-                uid = self._access.store.take(self._place.key)["metadata"]["uid"]
+                uid = self._access.store.require(self._place.key)["metadata"]["uid"]
                 owner = {"apiVersion": "v1", "kind": NODES.name, "name": self.name, "uid": uid}
                 metadata = {"name": self.name, "ownerReferences": [owner]}
                 self._access.writer.create(place, {"metadata": metadata, "spec": spec}, _MANAGER)
@@ -232,11 +232,13 @@ class EmulatedNode:
                 self._access.writer.change(place, lambda lease: {**lease, "spec": spec}, _MANAGER)
 
     def _bound(self) -> list[Object]:
-        return [each for each in self._access.store.every(PODS.qualified) if each["spec"].get("nodeName") == self.name]
+        return [
+            each for each in self._access.store.objects(PODS.qualified) if each["spec"].get("nodeName") == self.name
+        ]
 
     @property
-    def _place(self) -> Place:
-        return Place(NODES, "", self.name)
+    def _place(self) -> ResourcePath:
+        return ResourcePath(NODES, "", self.name)
 
 
 def _runs(pod: Object) -> bool:

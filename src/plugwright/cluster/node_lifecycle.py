@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from plugwright.cluster import affinity, clock
-from plugwright.cluster.api.errors import Refused
+from plugwright.cluster.api.errors import StatusError
 from plugwright.cluster.api.kinds import EVENTS, LEASES, NODES, PODS, Kind
-from plugwright.cluster.api.registry import Deletion, Place
+from plugwright.cluster.api.registry import DeleteOptions, ResourcePath
 from plugwright.cluster.events import MALFORMED, Access, Happening, Recorder, Teller
-from plugwright.cluster.store import Key, Object
+from plugwright.cluster.store import Object, ObjectKey
 from plugwright.errors import ClusterError
 
 __all__ = ["Monitor", "MonitorSettings"]
@@ -62,18 +62,18 @@ class Monitor:
     def look(self) -> None:
         """Once over all nodes. While none at all is heard of, it may be us who are cut off: nobody is evicted then."""
         now = self._access.now()
-        nodes = self._access.store.every(NODES.qualified)
+        nodes = self._access.store.objects(NODES.qualified)
         silent = [node for node in nodes if self._is_silent(node, now)]
         effects = ("NoSchedule",) if len(silent) == len(nodes) else ("NoSchedule", "NoExecute")
         for node in nodes:
             self._welcome(node)
         for node in silent:
-            with suppress(ClusterError, Refused, *MALFORMED):
+            with suppress(ClusterError, StatusError, *MALFORMED):
                 self._look_at(node, now, effects)
 
     def see(self, node: Object) -> None:
         """A node was added or changed: taints that follow from what it says come and go at once."""
-        with suppress(ClusterError, Refused, *MALFORMED):
+        with suppress(ClusterError, StatusError, *MALFORMED):
             self._welcome(node)
             taints = list(node["spec"].get("taints") or ())
             kept = [each for each in taints if not (each["key"] == _UNREACHABLE and _ready(node) == "True")]
@@ -89,7 +89,7 @@ class Monitor:
         taints = node["spec"].get("taints") or []
         known = {each["effect"]: each for each in taints if each["key"] == _UNREACHABLE}
         if tuple(known) != effects:
-            fresh = {"key": _UNREACHABLE, "timeAdded": clock.stamp(now)}
+            fresh = {"key": _UNREACHABLE, "timeAdded": clock.timestamp(now)}
             others = [each for each in taints if each["key"] != _UNREACHABLE]
             ours = [known.get(effect) or {**fresh, "effect": effect} for effect in effects]
             node = self._set_taints(node, [*others, *ours])
@@ -109,13 +109,13 @@ class Monitor:
             self._nodes.tell(node, Happening("RegisteredNode", text))
 
     def _heard(self, node: Object) -> datetime:
-        lease = self._access.store.get(Key(LEASES.qualified, _LEASES_NAMESPACE, node["metadata"]["name"]))
+        lease = self._access.store.get(ObjectKey(LEASES.qualified, _LEASES_NAMESPACE, node["metadata"]["name"]))
         renewed = ((lease or {}).get("spec") or {}).get("renewTime")
-        return clock.read(renewed or node["metadata"]["creationTimestamp"])
+        return clock.parse(renewed or node["metadata"]["creationTimestamp"])
 
     def _give_up(self, node: Object, now: datetime) -> None:
-        name, stamp = node["metadata"]["name"], clock.stamp(now)
-        place = Place(NODES, "", name, "status")
+        name, stamp = node["metadata"]["name"], clock.timestamp(now)
+        place = ResourcePath(NODES, "", name, "status")
         self._access.writer.change(place, lambda stored: _silent(stored, stamp), _MANAGER)
         self._nodes.tell(node, Happening("NodeNotReady", f"Node {name} status is now: NodeNotReady"))
         for pod in self._pods_on(name):
@@ -134,7 +134,7 @@ class Monitor:
         taint = next((each for each in node["spec"].get("taints") or () if _is_eviction(each)), None)
         if taint is None:
             return
-        tainted = clock.read(taint["timeAdded"])
+        tainted = clock.parse(taint["timeAdded"])
         for pod in self._pods_on(node["metadata"]["name"]):
             tolerated = affinity.toleration(pod["spec"].get("tolerations") or (), taint)
             seconds = (tolerated or {"tolerationSeconds": 0}).get("tolerationSeconds")
@@ -145,16 +145,16 @@ class Monitor:
         metadata = pod["metadata"]
         text = f"Marking for deletion Pod {metadata['namespace']}/{metadata['name']}"
         self._taints.tell(pod, Happening("TaintManagerEviction", text))
-        self._access.writer.delete(_place(pod), Deletion(uid=metadata["uid"]))
+        self._access.writer.delete(_place(pod), DeleteOptions(uid=metadata["uid"]))
 
     def _pods_on(self, name: str) -> Iterable[Object]:
         """Those that are not on their way out already."""
-        for pod in self._access.store.every(PODS.qualified):
+        for pod in self._access.store.objects(PODS.qualified):
             if pod["spec"].get("nodeName") == name and not pod["metadata"].get("deletionTimestamp"):
                 yield pod
 
     def _set_taints(self, node: Object, taints: list[Object]) -> Object:
-        place = Place(NODES, "", node["metadata"]["name"])
+        place = ResourcePath(NODES, "", node["metadata"]["name"])
 
         def tainted(stored: Object) -> Object:
             spec = {key: value for key, value in stored["spec"].items() if key != "taints"}
@@ -164,12 +164,12 @@ class Monitor:
 
     def tidy(self) -> None:
         """Old events go; of very many the oldest, whatever their age."""
-        events = sorted(self._access.store.every(EVENTS.qualified), key=_last)
+        events = sorted(self._access.store.objects(EVENTS.qualified), key=_last)
         oldest = self._access.now() - timedelta(seconds=self._settings.events)
         surplus = len(events) - self._settings.most_events
         for number, event in enumerate(events):
             with suppress(*MALFORMED):
-                if number < surplus or clock.read(_last(event)) < oldest:
+                if number < surplus or clock.parse(_last(event)) < oldest:
                     self._access.store.delete(_place(event, kind=EVENTS).key)
 
 
@@ -211,5 +211,5 @@ def _is_eviction(taint: Object) -> bool:
     return bool(taint["key"] == _UNREACHABLE and taint["effect"] == "NoExecute")
 
 
-def _place(found: Object, subresource: str = "", kind: Kind = PODS) -> Place:
-    return Place(kind, found["metadata"]["namespace"], found["metadata"]["name"], subresource)
+def _place(found: Object, subresource: str = "", kind: Kind = PODS) -> ResourcePath:
+    return ResourcePath(kind, found["metadata"]["namespace"], found["metadata"]["name"], subresource)

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from plugwright.cluster import fit, pod_status
-from plugwright.cluster.api.errors import Refused
+from plugwright.cluster.api.errors import StatusError
 from plugwright.cluster.api.kinds import NODES, PODS
-from plugwright.cluster.api.registry import Deletion, Place
+from plugwright.cluster.api.registry import DeleteOptions, ResourcePath
 from plugwright.cluster.container_logs import ContainerLogs
 from plugwright.cluster.events import MALFORMED, Access, Happening, Recorder
 from plugwright.cluster.fit import Rejection, Room, Wish
 from plugwright.cluster.node_status import Identity
 from plugwright.cluster.pod_status import Facts
-from plugwright.cluster.store import Key, Object
+from plugwright.cluster.store import Object, ObjectKey
 from plugwright.errors import ClusterError, ContainerWaiting, InvalidPod, KubeletError, PodRefused
 from plugwright.kubelet import ContainerKind, Kubelet, Phase, Pod, pods, processes
 from plugwright.kubelet.events import StateChange
@@ -126,9 +126,9 @@ class PodLife:
             if self.pod.phase is not Phase.FAILED:
                 self.pod.phase = Phase.SUCCEEDED
             self._write(self._status)
-        with suppress(ClusterError, Refused):
-            place = Place(PODS, self._namespace, self._name)
-            self._quarters.access.writer.delete(place, Deletion(grace=0, uid=self.uid))
+        with suppress(ClusterError, StatusError):
+            place = ResourcePath(PODS, self._namespace, self._name)
+            self._quarters.access.writer.delete(place, DeleteOptions(grace=0, uid=self.uid))
         self._quarters.logs.forget(self.uid)
 
     async def forget(self) -> None:
@@ -229,11 +229,11 @@ class PodLife:
 
     def _write(self, status: Callable[[Object], Object]) -> None:
         """Only to the very pod that it is about."""
-        access, place = self._quarters.access, Place(PODS, self._namespace, self._name, "status")
+        access, place = self._quarters.access, ResourcePath(PODS, self._namespace, self._name, "status")
         found = access.store.get(place.key)
         if found is None or found["metadata"]["uid"] != self.uid:
             return
-        with suppress(ClusterError, Refused):
+        with suppress(ClusterError, StatusError):
             self.stored = access.writer.change(place, lambda stored: {**stored, "status": status(stored)}, _MANAGER)
 
     def _image(self, name: str) -> str:
@@ -320,7 +320,7 @@ class NodePods:
 
     def _rejection(self, life: PodLife) -> Rejection | None:
         quarters = self._quarters
-        node = quarters.access.store.get(Key(NODES.qualified, "", quarters.identity.name))
+        node = quarters.access.store.get(ObjectKey(NODES.qualified, "", quarters.identity.name))
         if node is None:
             return None
         room = Room.of(node)

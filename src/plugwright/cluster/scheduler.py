@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from plugwright.cluster import clock, fit
-from plugwright.cluster.api.errors import Refused
+from plugwright.cluster.api.errors import StatusError
 from plugwright.cluster.api.kinds import NODES, PODS
-from plugwright.cluster.api.registry import Place, Writer
+from plugwright.cluster.api.registry import ResourcePath, Writer
 from plugwright.cluster.clock import Clock
 from plugwright.cluster.events import MALFORMED, Happening, Recorder, Teller
 from plugwright.cluster.fit import Room, Wish
-from plugwright.cluster.store import Change, Expired, Key, Object, Store
+from plugwright.cluster.store import Change, Expired, Object, ObjectKey, Store
 from plugwright.errors import ClusterError
 
 __all__ = ["Scheduler"]
@@ -41,9 +41,9 @@ class Scheduler:
         self._now = now
         self._recorder = Recorder(writer, Teller(_NAME, series=True, manager=_MANAGER), now)
         self._rooms: dict[str, Room] = {}
-        self._bound: dict[Key, _Bound] = {}
-        self._pending: dict[Key, Wish] = {}  # in the order they came
-        self._waiting: dict[Key, Wish] = {}  # fits nowhere as things are
+        self._bound: dict[ObjectKey, _Bound] = {}
+        self._pending: dict[ObjectKey, Wish] = {}  # in the order they came
+        self._waiting: dict[ObjectKey, Wish] = {}  # fits nowhere as things are
         self._since = 0
 
     async def run(self) -> None:
@@ -62,9 +62,9 @@ class Scheduler:
         self._since = self._store.revision
         for known in (self._rooms, self._bound, self._pending, self._waiting):
             known.clear()
-        for node in self._store.every(NODES.qualified):
+        for node in self._store.objects(NODES.qualified):
             self._note_node(node["metadata"]["name"], node)
-        for pod in sorted(self._store.every(PODS.qualified), key=_age):
+        for pod in sorted(self._store.objects(PODS.qualified), key=_age):
             self._note_pod(_key(pod), pod)
 
     async def _catch_up(self) -> None:
@@ -109,13 +109,13 @@ class Scheduler:
         elif before.allocatable != room.allocatable:
             self._again(self._fitting(room))
 
-    def _note_pod(self, key: Key, pod: Object) -> None:
+    def _note_pod(self, key: ObjectKey, pod: Object) -> None:
         try:
             self._account(key, pod)
         except MALFORMED:
             logger.warning("a pod that cannot be read is not scheduled", extra={"pod": f"{key.namespace}/{key.name}"})
 
-    def _account(self, key: Key, pod: Object) -> None:
+    def _account(self, key: ObjectKey, pod: Object) -> None:
         if pod.get("status", {}).get("phase") in _OVER:
             self._drop(key)
         elif node := pod["spec"].get("nodeName"):
@@ -126,7 +126,7 @@ class Scheduler:
         elif key not in self._pending and key not in self._waiting and _is_ours(pod):
             self._pending[key] = fit.wish(pod)
 
-    def _drop(self, key: Key) -> None:
+    def _drop(self, key: ObjectKey) -> None:
         self._pending.pop(key, None)
         self._waiting.pop(key, None)
         bound = self._bound.pop(key, None)
@@ -135,20 +135,20 @@ class Scheduler:
             room.take(bound.asked, -1)
             self._again(self._fitting(room))
 
-    def _fitting(self, room: Room) -> list[Key]:
+    def _fitting(self, room: Room) -> list[ObjectKey]:
         """Of those that wait, whom this node would take now."""
         return [key for key, asked in self._waiting.items() if fit.refusal(asked, room) is None]
 
-    def _again(self, keys: Iterable[Key]) -> None:
+    def _again(self, keys: Iterable[ObjectKey]) -> None:
         for key in keys:
             self._pending[key] = self._waiting.pop(key)
 
-    def _take(self, key: Key, node: str, asked: Wish) -> None:
+    def _take(self, key: ObjectKey, node: str, asked: Wish) -> None:
         self._bound[key] = _Bound(node, asked)
         if node in self._rooms:
             self._rooms[node].take(asked)
 
-    def _place(self, key: Key, asked: Wish) -> None:
+    def _place(self, key: ObjectKey, asked: Wish) -> None:
         pod = self._store.get(key)
         if pod is None or pod["spec"].get("nodeName"):
             return
@@ -158,22 +158,22 @@ class Scheduler:
                 self._waiting[key] = asked
                 self._refuse(key, pod, fit.unschedulable(refused))
             else:
-                self._writer.bind(Place(PODS, key.namespace, key.name), room.name)
+                self._writer.bind(ResourcePath(PODS, key.namespace, key.name), room.name)
                 self._take(key, room.name, asked)
                 text = f"Successfully assigned {key.namespace}/{key.name} to {room.name}"
                 self._recorder.tell(pod, Happening("Scheduled", text, action="Binding"))
-        except (ClusterError, Refused):  # somebody else was faster: the store tells what became of it
+        except (ClusterError, StatusError):  # somebody else was faster: the store tells what became of it
             self._waiting.pop(key, None)
         except MALFORMED:
             logger.warning("a pod that cannot be read is not scheduled", extra={"pod": f"{key.namespace}/{key.name}"})
 
-    def _refuse(self, key: Key, pod: Object, message: str) -> None:
+    def _refuse(self, key: ObjectKey, pod: Object, message: str) -> None:
         self._recorder.tell(pod, Happening("FailedScheduling", message, "Warning", action="Scheduling"))
         found = {each["type"]: each for each in (pod.get("status") or {}).get("conditions") or ()}
         before = found.get("PodScheduled") or {}
         if before.get("status") == "False" and before.get("message") == message:
             return
-        since = before["lastTransitionTime"] if before.get("status") == "False" else clock.stamp(self._now())
+        since = before["lastTransitionTime"] if before.get("status") == "False" else clock.timestamp(self._now())
         found["PodScheduled"] = {
             "type": "PodScheduled",
             "observedGeneration": 1,
@@ -187,11 +187,11 @@ class Scheduler:
         def changed(stored: Object) -> Object:
             return {**stored, "status": {**(stored.get("status") or {}), "conditions": list(found.values())}}
 
-        self._writer.change(Place(PODS, key.namespace, key.name, "status"), changed, _MANAGER)
+        self._writer.change(ResourcePath(PODS, key.namespace, key.name, "status"), changed, _MANAGER)
 
 
-def _key(pod: Object) -> Key:
-    return Key(PODS.qualified, pod["metadata"]["namespace"], pod["metadata"]["name"])
+def _key(pod: Object) -> ObjectKey:
+    return ObjectKey(PODS.qualified, pod["metadata"]["namespace"], pod["metadata"]["name"])
 
 
 def _age(pod: Object) -> tuple[str, str, str]:

@@ -24,9 +24,9 @@ __all__ = ["Controller", "controlled", "offers", "report"]
 
 def report(cluster: EmbeddedCluster) -> dict[str, object]:
     phases = Counter(
-        str((pod.get("status") or {}).get("phase") or "Pending") for pod in cluster.store.every(PODS.qualified)
+        str((pod.get("status") or {}).get("phase") or "Pending") for pod in cluster.store.objects(PODS.qualified)
     )
-    nodes = [_node(cluster, node) for node in cluster.store.every(NODES.qualified)]
+    nodes = [_node(cluster, node) for node in cluster.store.objects(NODES.qualified)]
     return {"nodes": nodes, "pods": dict(sorted(phases.items()))}
 
 

@@ -177,7 +177,7 @@ def _nodes(cluster: EmbeddedCluster, sockets: Path) -> dict[str, Mapping[str, st
 def _resources(cluster: EmbeddedCluster) -> dict[str, int]:
     """Of one node; they are alike at first."""
     first = next(iter(cluster.nodes))
-    found = next(each for each in cluster.store.every(NODES.qualified) if each["metadata"]["name"] == first)
+    found = next(each for each in cluster.store.objects(NODES.qualified) if each["metadata"]["name"] == first)
     return control.offers(found)
 
 
@@ -185,7 +185,7 @@ async def _until_listed(cluster: EmbeddedCluster) -> None:
     """Whoever looks at a node first sees what its plugins have."""
 
     def are_listed() -> bool:
-        shown = {each["metadata"]["name"]: control.offers(each) for each in cluster.store.every(NODES.qualified)}
+        shown = {each["metadata"]["name"]: control.offers(each) for each in cluster.store.objects(NODES.qualified)}
         return all(_healthy(cluster.daemon(name)).items() <= shown.get(name, {}).items() for name in cluster.nodes)
 
     with suppress(TimeoutError):
