@@ -130,7 +130,7 @@ def _wait_for_devices(client: _Client, nodes: int) -> None:
     connection, end = client.connection(), time.monotonic() + _PATIENCE
     while time.monotonic() < end:
         listed = json.loads(client.ask(connection, "GET", "/api/v1/nodes"))["items"]
-        ready = [each for each in listed if each["status"]["allocatable"].get(_RESOURCE) == str(DEVICES)]
+        ready = [node for node in listed if node["status"]["allocatable"].get(_RESOURCE) == str(DEVICES)]
         if len(ready) == nodes:
             return
         time.sleep(0.05)

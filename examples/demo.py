@@ -192,8 +192,8 @@ def is_running(found: Pod) -> bool:
 def health(found: Pod, device_id: str) -> str:
     """Of one device, as the status of the pod that holds it says."""
     assert found.status is not None
-    parts = [each for status in found.status.containerStatuses or () for each in status.allocatedResourcesStatus or ()]
-    known = {each.resourceID: each.health for part in parts for each in part.resources or ()}
+    parts = [part for status in found.status.containerStatuses or () for part in status.allocatedResourcesStatus or ()]
+    known = {device.resourceID: device.health for part in parts for device in part.resources or ()}
     return known.get(device_id) or ""
 
 
