@@ -155,10 +155,10 @@ class NodePods:
 class PodWorker:
     """`stored` is the newest version of the pod's object; `pod` is None until the pod is admitted."""
 
-    def __init__(self, context: NodeContext, stored: Object, address: str, pod: Pod | None = None) -> None:
+    def __init__(self, context: NodeContext, stored: Object, address: str) -> None:
         self.stored = stored
         self.address = address
-        self.pod = pod
+        self.pod: Pod | None = None
         self.is_terminating = False
         self._context = context
         self._task: asyncio.Task[None] | None = None
