@@ -61,11 +61,11 @@ class NodeLifecycleController:
                 self.delete_expired_events()
 
     def check_nodes(self) -> None:
-        """One round over all nodes. While every node is silent, it may be the controller that is cut off: then no
-        pods are evicted."""
+        """One round over all nodes."""
         now = self._client.now()
         nodes = self._client.store.every(NODES.qualified)
         silent = [node for node in nodes if self._is_silent(node, now)]
+        # While every node is silent, the controller itself may be cut off: no pods are evicted then.
         effects = ("NoSchedule",) if len(silent) == len(nodes) else ("NoSchedule", "NoExecute")
         for node in nodes:
             self._record_registration(node)
