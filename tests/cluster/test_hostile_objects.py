@@ -1,4 +1,4 @@
-"""Objects that are not built as their kind is: whoever stores one harms that object alone."""
+"""Malformed objects: a stored one harms no other object."""
 
 import asyncio
 from typing import Any
@@ -10,6 +10,7 @@ from tests.cluster.pods_and_nodes import node_object, pod_object
 
 from plugwright.cluster.api.kinds import NAMESPACES, NODES, PODS
 from plugwright.cluster.api.registry import ResourcePath, Writer
+from plugwright.cluster.events import ClusterClient
 from plugwright.cluster.scheduler import Scheduler
 from plugwright.cluster.store import Object, ObjectKey, Store
 
@@ -65,7 +66,7 @@ node_parts = st.fixed_dictionaries(
 
 @given(pods=st.lists(pod_specs, max_size=3), nodes=st.lists(node_parts, max_size=3))
 @settings(deadline=None, max_examples=150)
-def test_the_scheduler_goes_on_whatever_is_stored(pods: list[Any], nodes: list[Any]) -> None:
+def test_the_scheduler_goes_on_whatever_objects_are_stored(pods: list[Any], nodes: list[Any]) -> None:
     store = Store()
     for number, parts in enumerate(nodes):
         name = f"a-bad-{number}"
@@ -80,7 +81,7 @@ def test_the_scheduler_goes_on_whatever_is_stored(pods: list[Any], nodes: list[A
 
 
 async def _scheduled(store: Store) -> str:
-    """Where a pod goes that only one node can take."""
+    """The node of a pod that only one node can take."""
     writer = Writer(store)
     writer.create(ResourcePath(NAMESPACES, "", "default"), {"metadata": {"name": "default"}}, "test")
     good = node_object("z-good", {"cpu": "1", "memory": "1Gi", "pods": "9", "good/thing": "1"})
@@ -88,14 +89,14 @@ async def _scheduled(store: Store) -> str:
     writer.create(ResourcePath(PODS, "default", "p"), pod_object("p", {"good/thing": "1"}), "test")
     key = ObjectKey(PODS.qualified, "default", "p")
     async with asyncio.timeout(LIMIT), asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(Scheduler(store, writer).run())
+        running = tasks.create_task(Scheduler(ClusterClient(store, writer)).run())
         while not (node := store.require(key)["spec"].get("nodeName")):
             await store.changes(store.revision)
         running.cancel()
     return str(node)
 
 
-async def test_a_node_refuses_a_pod_that_it_cannot_read_and_goes_on() -> None:
+async def test_a_node_rejects_a_malformed_pod_and_goes_on() -> None:
     bad: list[Object] = [
         {"containers": [{"name": "main", "resources": {"limits": {"mock/gpu": "many"}}}]},
         {"containers": [{"name": "main", "resources": {"limits": 3}}]},

@@ -6,15 +6,15 @@ A ConfigMap is changed by exchanging a link beside the file.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 from asyncinotify import Event, Inotify, Mask
 
 from plugwright.system.concurrency import Latest
 
-__all__ = ["Directory", "Identity"]
+__all__ = ["Directory", "Identity", "settled_changes"]
 
 logger = logging.getLogger(__name__)
 
@@ -108,3 +108,19 @@ class Directory:
 
     def _tick(self) -> None:
         self.ticks.publish(self.ticks.value + 1)
+
+
+async def settled_changes(*directories: Path, settle: float = 0.1) -> AsyncGenerator[None, None]:
+    """Yields at first, and `settle` seconds after something in the directories changed: editors write in many steps.
+
+    For one file, watch its own directory and that of the file it links to. Close it with `aclosing`.
+    """
+    changed = Latest(0)
+    async with AsyncExitStack() as stack:
+        for path in sorted(set(directories)):
+            directory = Directory(path, writes=True)
+            directory.ticks.subscribe(lambda: changed.publish(changed.value + 1))
+            await stack.enter_async_context(directory.watching())
+        async for _ in changed.changes():
+            await asyncio.sleep(settle)
+            yield

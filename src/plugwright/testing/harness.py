@@ -9,23 +9,20 @@ of the test, and where that is too deep, the sockets are reached through a short
 """
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from plugwright.errors import PluginError
 from plugwright.kubelet import Kubelet, KubeletSettings
 from plugwright.kubelet.events import Event, StateChange
-from plugwright.protocol.paths import KubeletPaths
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.run import serving
 from plugwright.sdk.settings import Settings
-from plugwright.system import sockets
+from plugwright.system import directories
 from plugwright.system.concurrency import first
 
 __all__ = ["kubelet_root", "running", "until_listed"]
@@ -42,27 +39,14 @@ async def until_listed(events: AsyncGenerator[Event, None], resources: Collectio
                 return
 
 
-_LONGEST_NAME = 56  # of a socket that the SDK makes; a plugin of one's own may take as much
-_SHORT = "/tmp"
+_LONGEST_SOCKET = len("device-plugins/") + 56  # the SDK's socket names have up to 56 bytes
 
 
 @contextmanager
 def kubelet_root(directory: Path) -> Iterator[Path]:
-    """The root for a kubelet: `kubelet` in `directory`, or a link to it for as long as it is used."""
-    root = Path(directory).absolute() / "kubelet"
-    if _has_room(root):
+    """The root for a kubelet: `kubelet` in `directory`, or a link to it where sockets' paths would be too long."""
+    with directories.linked_directory(Path(directory).absolute() / "kubelet", _LONGEST_SOCKET) as root:
         yield root
-        return
-    root.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix="pw-", dir=_SHORT if os.access(_SHORT, os.W_OK) else None) as short:
-        link = Path(short, root.name)
-        link.symlink_to(root, target_is_directory=True)
-        yield link
-
-
-def _has_room(root: Path) -> bool:
-    directory = KubeletPaths.from_environment({}, root).device_plugins
-    return sockets.fits(directory, _LONGEST_NAME)
 
 
 _SECOND_CHANCE = 1.0  # seconds for a discover() that has failed: it is tried three or four times in them

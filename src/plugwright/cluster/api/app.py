@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from plugwright.cluster import clock
+from plugwright.cluster import KUBERNETES_VERSION, clock
 from plugwright.cluster.api import discovery, requests, responses, schema
 from plugwright.cluster.api.errors import StatusError, from_cluster_error, method_not_allowed, not_found
 from plugwright.cluster.api.handlers import Logs, ResourceHandlers
@@ -35,7 +35,7 @@ class Server:
     store: Store
     logs: Logs
     token: str = field(repr=False)
-    release: str = "1.36.4"
+    release: str = KUBERNETES_VERSION
     now: Clock = clock.now
 
 
