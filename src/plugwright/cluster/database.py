@@ -35,12 +35,22 @@ class Database:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.touch(mode=0o600, exist_ok=True)
             self._connection = sqlite3.connect(path, timeout=_LOCK_TIMEOUT, isolation_level=None)
+        except (OSError, sqlite3.Error) as error:
+            raise ClusterError(f"cannot use {path}: {error}") from error
+        try:
+            self._prepare()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _prepare(self) -> None:
+        try:
             self._connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # one cluster, one process
             self._connection.execute("PRAGMA journal_mode=WAL")
             self._connection.execute("PRAGMA synchronous=NORMAL")
             self._connection.executescript(_TABLES)
-        except (OSError, sqlite3.Error) as error:
-            raise ClusterError(f"cannot use {path}: {error}") from error
+        except sqlite3.Error as error:
+            raise ClusterError(f"cannot use {self._path}: {error}") from error
         self._check_layout()
 
     def load(self) -> tuple[int, Iterable[tuple[ObjectKey, Object]]]:
