@@ -19,7 +19,7 @@ class Kubelet:
         self._plugins: dict[str, tuple[int, int]] = {}
         self._stopped: dict[str, float] = {}
         self._last = cluster.time.now
-        cluster.time.everywhen.append(self._tick)
+        cluster.time.every_second.append(self._tick)
 
     def serve(self, resource: str, healthy: int, unhealthy: int = 0) -> None:
         self._plugins[resource] = (healthy + unhealthy, healthy)
