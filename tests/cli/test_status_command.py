@@ -83,7 +83,7 @@ async def test_daemon_without_a_kubelet_shows_the_reason(controlled: Settings, n
         done = await node.ask("status")
     head, reason = done.out.splitlines()
     assert head.startswith("mock/gpu  waiting ")
-    assert head.endswith("s, nobody watches, 0 of 0 healthy")
+    assert head.endswith("s, not watched, 0 of 0 healthy")
     assert reason == f"  reason: no kubelet.sock in {node.root}/device-plugins"
 
 

@@ -99,7 +99,7 @@ def node() -> None:
 @click.argument("name", metavar="[NODE]", default="")
 @_kubelet_dir_option
 @_cluster_options
-def resources(name: str, kubelet_dir: Path | None, output: str, rbac: bool, **account: Any) -> None:
+def resources(name: str, kubelet_dir: Path | None, output: str, rbac: bool, **access: Any) -> None:
     """List the extended resources of every node, or of one, with counts, pods and what backs them.
 
     \b
@@ -110,7 +110,7 @@ def resources(name: str, kubelet_dir: Path | None, output: str, rbac: bool, **ac
     names = [name] if name else []
     if rbac:
         return _print_role("resources", names, patch=False)
-    with _connected(**account) as api:
+    with _connected(**access) as api:
         nodes = survey.nodes_named(api, names)
         listed = survey.list_resources(api, nodes, survey.cluster_context(api, nodes, _paths(kubelet_dir))())
     if output == "json":
@@ -168,7 +168,7 @@ def remove(
 ) -> None:
     """Remove resources by name, or with --stale those that nothing serves any more.
 
-    The kubelet puts a key back while its plugin runs, and for five minutes after it stopped: --wait waits for that,
+    The kubelet puts a key back while its plugin runs, and for a grace period after it stopped: --wait waits for that,
     removes the key, and checks that it stays away. Resources that a live plugin serves or pods hold are left alone.
     """
     node_names = names if stale else names[:1]

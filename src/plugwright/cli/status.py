@@ -54,7 +54,7 @@ def _resource_lines(resource: ResourceStatus, now: float) -> Iterator[str]:
     devices = resource["devices"]
     counts = Counter(device["health"] for device in devices)
     state = click.style(resource["state"], fg=_COLOURS.get(resource["state"], "yellow"))
-    watchers = f"{resource['streams']} watching" if resource["streams"] else "nobody watches"
+    watchers = f"{resource['streams']} watching" if resource["streams"] else "not watched"
     yield (
         f"{click.style(resource['name'], bold=True)}  {state} {_age(now - resource['since'])}, {watchers}, "
         f"{counts['Healthy']} of {len(devices)} healthy"

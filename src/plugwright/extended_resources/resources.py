@@ -54,7 +54,7 @@ class Backing(StrEnum):
 
 
 class KeyState(StrEnum):
-    """What the kubelet does after somebody removes the key of a resource from the node's status."""
+    """The kubelet's reaction when the key of a resource is removed from the node's status."""
 
     ABSENT = "absent"
     SERVED = "served"  # a live plugin: the key is back at the next status update

@@ -1,6 +1,6 @@
-"""Pods for tests: what a plugin author writes instead of a manifest.
+"""Pods for tests, written as resource requests instead of manifests.
 
-A module of its own, because tests of a plugin in another language need no harness and no SDK.
+A module of its own, so that a test with the emulated kubelet alone loads no SDK.
 """
 
 from collections.abc import Iterator, Mapping
