@@ -1,6 +1,6 @@
-"""What a small API server stores and answers: nodes and their status, pods, device classes.
+"""A small API server for tests: nodes and their status, pods, device classes.
 
-It does with JSON patches, versions and managed fields what the real one was seen to do. `serving` puts it behind
+It treats JSON patches, versions and managed fields as the real one was seen to do. `serving` puts it behind
 HTTP, `kubelet` behind a node.
 """
 

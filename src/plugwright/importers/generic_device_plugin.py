@@ -12,7 +12,7 @@ from plugwright.importers import text
 from plugwright.importers.source import ForeignConfig, ImportedResource, ImportResult
 from plugwright.importers.values import ConfigValue, ImportNote, parse_flags
 
-__all__ = ["GdpDevice", "GdpGroup", "GdpPath", "GdpUsb", "read_device", "recognises", "translate"]
+__all__ = ["recognises", "translate"]
 
 _FILE_KEYS = ("domain", "listen", "log-level", "plugin-directory", "device", "devices")
 _GROUP_KEYS = ("paths", "usb", "count")
@@ -31,7 +31,7 @@ _PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{1,3}")
 
 
 @dataclass(frozen=True, slots=True)
-class GdpPath:
+class _GdpPath:
     """One path of a group as a pattern of ours; a container gets it as a device node, or as a mount."""
 
     path: str
@@ -45,7 +45,7 @@ class GdpPath:
 
 
 @dataclass(frozen=True, slots=True)
-class GdpUsb:
+class _GdpUsb:
     """Every USB device with these ids."""
 
     vendor: str
@@ -54,20 +54,20 @@ class GdpUsb:
 
 
 @dataclass(frozen=True, slots=True)
-class GdpGroup:
+class _GdpGroup:
     """Paths that a container gets together, or USB devices that are one device together."""
 
     count: int
-    paths: tuple[GdpPath, ...] = ()
-    usb: tuple[GdpUsb, ...] = ()
+    paths: tuple[_GdpPath, ...] = ()
+    usb: tuple[_GdpUsb, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class GdpDevice:
+class _GdpDevice:
     """One resource; its groups are alternatives."""
 
     name: str
-    groups: tuple[GdpGroup, ...]
+    groups: tuple[_GdpGroup, ...]
 
     @property
     def dangerous(self) -> bool:
@@ -158,7 +158,7 @@ def _import_devices(source: ForeignConfig, settings: _GdpSettings, domain: str) 
     resources: list[ImportedResource] = []
     for value in settings.devices:
         notes: list[ImportNote] = []
-        device = read_device(value, notes)
+        device = _read_device(value, notes)
         if device.name in lines:
             raise value.error(f"device {device.name} must not be repeated, the first is in line {lines[device.name]}")
         lines[device.name] = value.line
@@ -172,7 +172,7 @@ def _import_devices(source: ForeignConfig, settings: _GdpSettings, domain: str) 
     return ImportResult(tuple(resources), tuple(settings.notes))
 
 
-def read_device(value: ConfigValue, notes: list[ImportNote]) -> GdpDevice:
+def _read_device(value: ConfigValue, notes: list[ImportNote]) -> _GdpDevice:
     fields = value.fields(("name", "groups", "count"), notes)
     name = fields["name"].string().strip() if "name" in fields else ""
     if not _NAME.fullmatch(name):
@@ -184,10 +184,10 @@ def read_device(value: ConfigValue, notes: list[ImportNote]) -> GdpDevice:
     groups = [_read_group(group, notes) for group in (fields["groups"].items() if "groups" in fields else [])]
     if not any(groups):
         notes.append(value.note(f"no group of {name} can match a device, left out"))
-    return GdpDevice(name, tuple(group for group in groups if group))
+    return _GdpDevice(name, tuple(group for group in groups if group))
 
 
-def _read_group(value: ConfigValue, notes: list[ImportNote]) -> GdpGroup | None:
+def _read_group(value: ConfigValue, notes: list[ImportNote]) -> _GdpGroup | None:
     fields = value.fields(_GROUP_KEYS, notes)
     count = (text.device_count(fields["count"]) if "count" in fields else 1) or 1
     paths = tuple(_read_path(path, notes) for path in (fields["paths"].items() if "paths" in fields else []))
@@ -202,10 +202,10 @@ def _read_group(value: ConfigValue, notes: list[ImportNote]) -> GdpGroup | None:
         notes.append(
             value.note("all USB devices of this group are one device, as in that plugin; its id changes on replugging")
         )
-    return GdpGroup(count, paths, usb)
+    return _GdpGroup(count, paths, usb)
 
 
-def _read_path(value: ConfigValue, notes: list[ImportNote]) -> GdpPath:
+def _read_path(value: ConfigValue, notes: list[ImportNote]) -> _GdpPath:
     fields = value.fields(_PATH_KEYS, notes)
     if "path" not in fields:
         raise value.error("path is missing")
@@ -216,7 +216,7 @@ def _read_path(value: ConfigValue, notes: list[ImportNote]) -> GdpPath:
     path = text.from_go_glob(fields["path"])
     danger = text.danger_of(path)
     notes += [fields["path"].note(danger)] if danger else []
-    return GdpPath(
+    return _GdpPath(
         path=path,
         dangerous=bool(danger),
         container=_container_path(fields, notes),
@@ -255,13 +255,13 @@ def _permissions(value: ConfigValue | None) -> str:
     return letters or "mrw"
 
 
-def _read_usb(value: ConfigValue, notes: list[ImportNote]) -> GdpUsb | None:
+def _read_usb(value: ConfigValue, notes: list[ImportNote]) -> _GdpUsb | None:
     fields = value.fields(("vendor", "product", "serial"), notes)
     ids = {key: _usb_id(fields[key], notes) for key in ("vendor", "product") if key in fields}
     if len(ids) < 2 or "0000" in ids.values():
         notes.append(value.note("matches nothing without a vendor and a product, left out"))
         return None
-    return GdpUsb(ids["vendor"], ids["product"], fields["serial"].raw if "serial" in fields else "")
+    return _GdpUsb(ids["vendor"], ids["product"], fields["serial"].raw if "serial" in fields else "")
 
 
 def _usb_id(value: ConfigValue, notes: list[ImportNote]) -> str:
@@ -275,7 +275,7 @@ def _usb_id(value: ConfigValue, notes: list[ImportNote]) -> str:
     return usb_id
 
 
-def _content(name: str, device: GdpDevice) -> dict[str, object]:
+def _content(name: str, device: _GdpDevice) -> dict[str, object]:
     """A list of paths where every group is one path, else groups."""
     permissions = "rw" if any(group.usb for group in device.groups) else "mrw"
     counts = {group.count for group in device.groups}
@@ -293,7 +293,7 @@ def _content(name: str, device: GdpDevice) -> dict[str, object]:
     return content | {"ids": "gdp"}
 
 
-def _group_content(group: GdpGroup, permissions: str, *, with_count: bool) -> dict[str, object]:
+def _group_content(group: _GdpGroup, permissions: str, *, with_count: bool) -> dict[str, object]:
     content: dict[str, object] = {}
     if group.usb:
         content["usb"] = [_usb_content(usb) for usb in group.usb]
@@ -303,12 +303,12 @@ def _group_content(group: GdpGroup, permissions: str, *, with_count: bool) -> di
     return content | {"count": group.count} if with_count else content
 
 
-def _usb_content(usb: GdpUsb) -> dict[str, object]:
+def _usb_content(usb: _GdpUsb) -> dict[str, object]:
     serial = {"serial": text.literal(usb.serial)} if usb.serial else {}
     return {"vendor": usb.vendor, "product": usb.product, **serial, "nodes": ["usb"]}
 
 
-def _path_content(path: GdpPath, permissions: str) -> dict[str, object]:
+def _path_content(path: _GdpPath, permissions: str) -> dict[str, object]:
     content: dict[str, object] = {"path": path.path}
     if path.container:
         content["to"] = path.container
@@ -320,7 +320,7 @@ def _path_content(path: GdpPath, permissions: str) -> dict[str, object]:
     return content
 
 
-def _group_keys(path: GdpPath) -> dict[str, object]:
+def _group_keys(path: _GdpPath) -> dict[str, object]:
     """The keys of a path that only groups have."""
     optional: dict[str, object] = {"optional": True} if path.optional else {}
     return optional | {"limit": path.limit} if path.limit > 1 else optional

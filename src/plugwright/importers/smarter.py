@@ -15,9 +15,9 @@ from plugwright.importers.text import danger_of, device_count, literal
 from plugwright.importers.values import ConfigValue, ImportNote
 from plugwright.model import Resource, natural_order
 
-__all__ = ["MAX_NAMES", "MAX_NUMBERS", "expand_pattern", "recognises", "translate"]
+__all__ = ["MAX_NUMBERS", "expand_pattern", "recognises", "translate"]
 
-MAX_NAMES = 64
+_MAX_NAMES = 64
 MAX_NUMBERS = 16
 _KEYS = ("devicematch", "nummaxdevices")
 _DEFAULT_DOMAIN = "smarter-devices"
@@ -135,7 +135,7 @@ def expand_pattern(pattern: str) -> list[str] | None:
     """Every name that `pattern` matches from end to end, sorted, or None; anchors position its ends are ignored.
 
     Supports enough of Go's syntax for names of device nodes. Unlimited digits stand for the numbers 0 to 15; patterns
-    without another end, with more than `MAX_NAMES` names or with other syntax give None.
+    without another end, with more than `_MAX_NAMES` names or with other syntax give None.
     """
     inner = pattern.removeprefix("^")
     inner = inner[:-1] if inner.endswith("$") and not inner.endswith("\\$") else inner
@@ -159,7 +159,7 @@ def _sequence(text: str, position: int) -> tuple[set[str], int]:
     while position < len(text) and text[position] not in "|)":
         atom, position = _atom(text, position)
         repeated, position = _repeated(atom, text, position)
-        if len(names) * len(repeated) > MAX_NAMES:
+        if len(names) * len(repeated) > _MAX_NAMES:
             raise _CannotExpand
         names = {first + second for first, second in product(names, repeated)}
     return names, position
@@ -224,12 +224,12 @@ def _repeated(atom: set[str], text: str, position: int) -> tuple[set[str], int]:
 
 
 def _times(atom: set[str], least: int, most: int) -> set[str]:
-    if most > len(str(MAX_NAMES)) + 1 or len(atom) ** most > MAX_NAMES:
+    if most > len(str(_MAX_NAMES)) + 1 or len(atom) ** most > _MAX_NAMES:
         raise _CannotExpand
     return {"".join(parts) for count in range(least, most + 1) for parts in product(sorted(atom), repeat=count)}
 
 
 def _limited(names: set[str]) -> set[str]:
-    if len(names) > MAX_NAMES:
+    if len(names) > _MAX_NAMES:
         raise _CannotExpand
     return names

@@ -12,7 +12,7 @@ from plugwright.importers import text
 from plugwright.importers.source import ForeignConfig, ImportedResource, ImportResult
 from plugwright.importers.values import ConfigValue, ImportNote, parse_flags
 
-__all__ = ["PoolSelector", "ResourcePool", "read_pool", "recognises", "translate"]
+__all__ = ["recognises", "translate"]
 
 _POOL_KEYS = (
     *("resourceName", "resourcePrefix", "deviceType", "excludeTopology"),
@@ -38,7 +38,7 @@ _MAX_FUNCTION = 65535
 
 
 @dataclass(frozen=True, slots=True)
-class PoolSelector:
+class _PoolSelector:
     """A device is selected if it matches any item of a list, for all of the lists."""
 
     value: ConfigValue
@@ -49,14 +49,14 @@ class PoolSelector:
 
 
 @dataclass(frozen=True, slots=True)
-class ResourcePool:
+class _ResourcePool:
     """One resource: the devices that any of its selectors selects."""
 
     name: str
     prefix: str
     kind: str
     exclude_topology: bool
-    selectors: tuple[PoolSelector, ...]
+    selectors: tuple[_PoolSelector, ...]
     additional_info: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
@@ -92,7 +92,7 @@ def _import_pools(values: list[ConfigValue], prefix: str, file_notes: list[Impor
     resources: list[ImportedResource] = []
     for value in values:
         notes: list[ImportNote] = []
-        pool = read_pool(value, notes)
+        pool = _read_pool(value, notes)
         name = text.resource_name(value, pool.prefix or prefix, pool.name)
         if name in lines:
             raise value.error(f"{name} must not be repeated, the first is in line {lines[name]}")
@@ -106,7 +106,7 @@ def _import_pools(values: list[ConfigValue], prefix: str, file_notes: list[Impor
     return ImportResult(tuple(resources), tuple(file_notes))
 
 
-def read_pool(value: ConfigValue, notes: list[ImportNote]) -> ResourcePool:
+def _read_pool(value: ConfigValue, notes: list[ImportNote]) -> _ResourcePool:
     fields = value.fields(_POOL_KEYS, notes)
     name = fields["resourceName"].string() if "resourceName" in fields else ""
     if not _NAME.fullmatch(name):
@@ -119,7 +119,7 @@ def read_pool(value: ConfigValue, notes: list[ImportNote]) -> ResourcePool:
     if "selectors" not in fields:
         raise value.error("selectors are missing; without them the SR-IOV plugin crashes")
     selectors = fields["selectors"].items() if fields["selectors"].is_list else [fields["selectors"]]
-    return ResourcePool(
+    return _ResourcePool(
         name=name,
         prefix=fields["resourcePrefix"].string() if "resourcePrefix" in fields else "",
         kind=kind,
@@ -129,9 +129,9 @@ def read_pool(value: ConfigValue, notes: list[ImportNote]) -> ResourcePool:
     )
 
 
-def _read_selector(value: ConfigValue, kind: str, notes: list[ImportNote]) -> PoolSelector:
+def _read_selector(value: ConfigValue, kind: str, notes: list[ImportNote]) -> _PoolSelector:
     fields = value.fields(_SELECTOR_KEYS[kind], notes)
-    selector = PoolSelector(
+    selector = _PoolSelector(
         value,
         lists={key: fields[key].items() for key in _SELECTOR_KEYS[kind] if key in fields and key not in _NO_LISTS},
         rdma="isRdma" in fields and fields["isRdma"].boolean(),
@@ -149,7 +149,7 @@ def _additional_info(value: ConfigValue) -> dict[str, dict[str, str]]:
     return {device: {key: item.raw for key, item in items.members()} for device, items in value.members()}
 
 
-def _content(name: str, pool: ResourcePool, selectors: list[dict[str, object]]) -> dict[str, object]:
+def _content(name: str, pool: _ResourcePool, selectors: list[dict[str, object]]) -> dict[str, object]:
     content: dict[str, object] = {"name": name, "pci": selectors[0] if len(selectors) == 1 else selectors}
     if pool.exclude_topology:
         content["topology"] = False
@@ -158,7 +158,7 @@ def _content(name: str, pool: ResourcePool, selectors: list[dict[str, object]]) 
     return content | {"exclusive": True}
 
 
-def _selector_content(selector: PoolSelector, kind: str, notes: list[ImportNote]) -> dict[str, object] | None:
+def _selector_content(selector: _PoolSelector, kind: str, notes: list[ImportNote]) -> dict[str, object] | None:
     reason = _unsupported(selector, kind)
     if reason:
         notes.append(selector.value.note(f"{reason}, which plugwright does not support; left out"))
@@ -184,7 +184,7 @@ def _selector_content(selector: PoolSelector, kind: str, notes: list[ImportNote]
     return content
 
 
-def _unsupported(selector: PoolSelector, kind: str) -> str:
+def _unsupported(selector: _PoolSelector, kind: str) -> str:
     """Why the selector cannot be imported; empty if it can."""
     if kind not in _PCI_CLASSES:
         return f"it selects devices of type {kind}"
