@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["ServiceAccount", "ConfigMap", "DaemonSet"])
-def test_it_says_what_the_chart_says_with_its_default_values(kind: str) -> None:
+def test_the_manifest_equals_the_chart_with_its_default_values(kind: str) -> None:
     name = "plugwright"
     rendered = one("mock", kind, name)
     for helms_own in ("app.kubernetes.io/managed-by", "helm.sh/chart"):
@@ -63,7 +63,7 @@ def test_a_namespace_that_is_there_already_is_not_made_nor_deleted(namespace: st
 
 
 @pytest.mark.parametrize("namespace", ["", "Devices", "a b", "-a", "x" * 64])
-def test_what_cannot_be_a_namespace_is_a_wrong_call(namespace: str) -> None:
+def test_an_invalid_namespace_is_a_usage_error(namespace: str) -> None:
     assert run("--namespace", namespace).exit_code == 2
 
 

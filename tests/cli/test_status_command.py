@@ -36,7 +36,7 @@ async def one_of_two_failed(kubelet: TinyKubelet, settings: Settings) -> AsyncIt
         first, second = (await kubelet.endpoint("mock/gpu", 2)).devices
         await daemon.resource("mock/gpu").command("fail", {"id": second, "reason": "fell off the bus"})
         await kubelet.health("mock/gpu", second, "Unhealthy")
-        await daemon.resource("mock/gpu").lifecycle.standing.until(lambda standing: standing.state == "registered")
+        await daemon.resource("mock/gpu").registration.status.until(lambda standing: standing.state == "registered")
         yield daemon, first, second
 
 

@@ -119,7 +119,7 @@ async def test_a_peer_that_left_its_socket_behind_is_gone(root: Path) -> None:
     async with registration.serve(Raising(), root / "s") as serving:
         serving.path.rename(root / "kubelet.sock")
     async with registration.connect(root / "kubelet.sock") as client:
-        with pytest.raises(PeerGone, match=r"nobody listens on kubelet.sock"):
+        with pytest.raises(PeerGone, match=r"no process listens on kubelet.sock"):
             await client.register(REQUEST)
 
 

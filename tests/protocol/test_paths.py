@@ -39,11 +39,11 @@ def test_the_environment_says_what_was_not_given() -> None:
 
 @pytest.mark.parametrize("path", ["kubelet", "./kubelet", "../kubelet"])
 def test_a_relative_directory_is_refused(path: str) -> None:
-    with pytest.raises(ConfigError, match="a kubelet directory is an absolute path, not"):
+    with pytest.raises(ConfigError, match="kubelet directory must be an absolute path, got"):
         KubeletPaths.under(path)
-    with pytest.raises(ConfigError, match="a kubelet directory is an absolute path, not"):
+    with pytest.raises(ConfigError, match="kubelet directory must be an absolute path, got"):
         KubeletPaths.under("/k", path)
-    with pytest.raises(ConfigError, match="a kubelet directory is an absolute path, not"):
+    with pytest.raises(ConfigError, match="kubelet directory must be an absolute path, got"):
         KubeletPaths.from_environment({"PLUGWRIGHT_KUBELET_DIR": path})
 
 

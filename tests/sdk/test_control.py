@@ -35,7 +35,7 @@ NO_REQUESTS = {
     "a long request": (b'{"do": "' + b"x" * 60_000 + b'"}', 'unknown request: {"do": "xxx'),
     "an unknown resource": (
         b'{"do": "uncordon", "resource": "a/b", "id": "x"}',
-        "no resource 'a/b' is served here (there is: mock/gpu)",
+        "no resource 'a/b' is served here (served: mock/gpu)",
     ),
     "an unknown command": (
         b'{"do": "plugin", "resource": "mock/gpu", "name": "dance", "arguments": {}}',
@@ -63,7 +63,7 @@ def controlled(settings: Settings, path: Path) -> Settings:
 @asynccontextmanager
 async def two_devices(settings: Settings) -> AsyncIterator[Daemon]:
     async with serving(Mock("mock/gpu", MockOptions(count=2)), settings=settings) as daemon:
-        await daemon.resource("mock/gpu").inventory.newest.until(lambda snapshot: snapshot is not None)
+        await daemon.resource("mock/gpu").inventory.latest.until(lambda snapshot: snapshot is not None)
         yield daemon
 
 
@@ -129,7 +129,7 @@ async def test_status_is_answered_again_and_again(controlled: Settings, path: Pa
 
 
 @pytest.mark.parametrize(("line", "said"), NO_REQUESTS.values(), ids=NO_REQUESTS)
-async def test_what_is_no_request_is_answered_with_why(
+async def test_an_invalid_request_is_answered_with_the_reason(
     controlled: Settings, path: Path, line: bytes, said: str
 ) -> None:
     async with two_devices(controlled), client(path) as someone:
@@ -177,7 +177,7 @@ def health(answer: Mapping[str, Any]) -> list[str]:
 
 async def test_a_watcher_is_told_of_each_change(controlled: Settings, path: Path) -> None:
     async with two_devices(controlled) as daemon, client(path) as watcher, client(path) as operator:
-        first, _ = daemon.resource("mock/gpu").inventory.newest.value.devices  # type: ignore[union-attr]
+        first, _ = daemon.resource("mock/gpu").inventory.latest.value.devices  # type: ignore[union-attr]
         answer = await watcher.ask(do="watch")
         assert health(answer) == ["Healthy", "Healthy"]
         said = await operator.ask(do="cordon", resource="mock/gpu", id=first, reason="it smells")
@@ -201,7 +201,7 @@ async def test_registrations_are_counted(
     kubelet: TinyKubelet, controlled: Settings, path: Path, registration: Registration
 ) -> None:
     async with two_devices(replace(controlled, registration=registration)) as daemon, client(path) as someone:
-        await daemon.resource("mock/gpu").lifecycle.standing.until(lambda standing: standing.state == "registered")
+        await daemon.resource("mock/gpu").registration.status.until(lambda standing: standing.state == "registered")
         [gpu] = (await someone.ask(do="status"))["ok"]["resources"]
         assert gpu["registrations"] == 1
         await kubelet.endpoint("mock/gpu", 2)
@@ -226,7 +226,7 @@ async def test_a_watcher_is_told_when_discovery_fails(settings: Settings) -> Non
     patient = replace(settings, timeouts=replace(settings.timeouts, discovery=30))
     async with serving(plugin, settings=patient) as daemon:
         runtime = daemon.resource("example.com/failing")
-        await until(lambda: runtime.lifecycle.standing.value.state == "waiting")
+        await until(lambda: runtime.registration.status.value.state == "waiting")
         before = daemon.changed.value
         plugin.trouble.set()
         await until(lambda: runtime.discovery.failing.value)
@@ -255,7 +255,7 @@ async def test_an_end_with_watchers_is_no_trouble(
 
 async def test_a_watcher_that_left_costs_nothing(controlled: Settings, path: Path) -> None:
     async with two_devices(controlled) as daemon:
-        await until(lambda: daemon.resource("mock/gpu").lifecycle.standing.value.state == "waiting")
+        await until(lambda: daemon.resource("mock/gpu").registration.status.value.state == "waiting")
         before = descriptors()
         for _ in range(10):
             async with client(path) as watcher:
@@ -334,7 +334,7 @@ _REQUESTS = st.fixed_dictionaries(
 @given(
     lines=st.lists(st.binary(max_size=40) | _REQUESTS.map(lambda request: json.dumps(request).encode()), max_size=20)
 )
-async def test_whatever_is_sent_the_daemon_goes_on(
+async def test_any_bytes_sent_leave_the_daemon_running(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]
 ) -> None:
     root = tmp_path_factory.mktemp("k")
@@ -355,6 +355,6 @@ class Documented(Plugin):
 
 async def test_attributes_that_are_no_json_are_told_as_texts(controlled: Settings, path: Path) -> None:
     async with serving(Documented(), settings=controlled) as daemon, client(path) as asking:
-        await daemon.resource("example.com/documented").inventory.newest.until(lambda snapshot: snapshot is not None)
+        await daemon.resource("example.com/documented").inventory.latest.until(lambda snapshot: snapshot is not None)
         answer = await asking.ask(do="status")
     assert answer["ok"]["resources"][0]["devices"][0]["attributes"] == {"path": "/sys/class/tape"}

@@ -65,13 +65,13 @@ def test_without_a_directory_they_last_as_long_as_the_process() -> None:
 
 
 @pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
-def test_a_broken_file_is_put_aside_and_said(path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_file_is_renamed_and_logged(path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
     path.parent.mkdir()
     path.write_bytes(content)
     cordons = Cordons(path)
     assert cordons.of("a/b") == {}
     assert [(each.levelno, each.getMessage()) for each in caplog.records] == [
-        (logging.ERROR, "cordons not readable, put aside")
+        (logging.ERROR, "cordons not readable, file renamed")
     ]
     cordons.add("a/b", "x", "why")
     assert path.with_name("cordons.json.unreadable-1").read_bytes() == content
@@ -84,12 +84,12 @@ def test_a_file_nested_beyond_reason_is_put_aside(path: Path) -> None:
     assert Cordons(path).of("a/b") == {}
 
 
-def test_what_cannot_be_kept_is_not_done(path: Path) -> None:
+def test_a_cordon_that_cannot_be_written_is_not_made(path: Path) -> None:
     cordons = Cordons(path)
     cordons.add("a/b", "x", "why")
     path.unlink()
     path.mkdir()  # nothing can be renamed to it
-    with pytest.raises(ConfigError, match=rf"cannot keep the cordon in {path}: .*; nothing was changed"):
+    with pytest.raises(ConfigError, match=rf"cannot write the cordons to {path}: .*; nothing was changed"):
         cordons.add("a/b", "y", "why")
     with pytest.raises(ConfigError, match="nothing was changed"):
         cordons.remove("a/b", "x")
@@ -100,7 +100,7 @@ def test_what_cannot_be_kept_is_not_done(path: Path) -> None:
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     cordons = Cordons(tmp_path / "state" / "cordons.json")
     tmp_path.joinpath("state").touch()
-    with pytest.raises(ConfigError, match=rf"cannot keep the cordon in {tmp_path}/state/cordons\.json"):
+    with pytest.raises(ConfigError, match=rf"cannot write the cordons to {tmp_path}/state/cordons\.json"):
         cordons.add("a/b", "x", "why")
 
 

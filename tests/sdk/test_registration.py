@@ -15,7 +15,7 @@ import pytest
 from plugwright import Allocation, Device, Plugin, Settings, serving
 from plugwright.errors import PathTooLong
 from plugwright.model import Options
-from plugwright.protocol import device_plugin, transport
+from plugwright.protocol import transport
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.registration import RegisterRequest
 from plugwright.protocol.transport import Method, Streaming
@@ -23,7 +23,7 @@ from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.logs import facts
 from plugwright.sdk.registration import RegistrationState, RegistrationStatus
 from plugwright.system import sockets
-from tiny_kubelet import TinyKubelet, tiny_kubelet
+from tiny_kubelet import TinyKubelet, connect_plugin, tiny_kubelet
 
 TAPE = "example.com/tape"
 LIMIT = 10  # seconds that any fact here may take on a slow machine
@@ -67,7 +67,7 @@ class Curious(TinyKubelet):
         self.devices: list[list[Device]] = []
 
     async def register(self, request: RegisterRequest) -> None:
-        async with device_plugin.connect(self.paths.device_plugins / request.endpoint) as plugin:
+        async with connect_plugin(self.paths.device_plugins / request.endpoint) as plugin:
             self.options.append(await plugin.options(timeout=LIMIT))
             async with aclosing(plugin.lists()) as lists:
                 self.devices.append(await anext(lists))
@@ -106,7 +106,7 @@ async def counting(message: str) -> AsyncIterator[Counting]:
 
 
 async def stands(daemon: Daemon, state: RegistrationState, reason: str = "") -> RegistrationStatus:
-    standing = daemon.resources[TAPE].lifecycle.standing
+    standing = daemon.resources[TAPE].registration.status
     async with asyncio.timeout(LIMIT):
         return await standing.until(lambda now: now.state is state and reason in now.reason)
 
@@ -152,7 +152,7 @@ async def test_nothing_is_registered_before_the_first_list(kubelet: TinyKubelet,
     slow, patience = Slow(), replace(settings.timeouts, discovery=60)
     async with serving(slow, Tape(), settings=replace(settings, timeouts=patience)) as daemon:
         await kubelet.endpoint(TAPE)
-        assert daemon.resources[slow.resource].lifecycle.standing.value.state is RegistrationState.STARTING
+        assert daemon.resources[slow.resource].registration.status.value.state is RegistrationState.STARTING
         assert [request.resource for request in kubelet.registered] == [TAPE]
         slow.ready.set()
         await kubelet.endpoint(slow.resource)
@@ -247,7 +247,7 @@ async def test_a_socket_that_nobody_listens_on_is_tried_until_a_kubelet_does(
     assert len(warned(caplog, REFUSED)) == 1
 
 
-async def test_what_is_no_socket_at_all_is_tried_until_a_kubelet_comes(root: Path, settings: Settings) -> None:
+async def test_a_kubelet_sock_that_is_no_socket_is_tried_until_a_kubelet_comes(root: Path, settings: Settings) -> None:
     kubelet = TinyKubelet(root)
     kubelet.paths.device_plugins.mkdir()
     kubelet.paths.kubelet_socket.write_text("not a socket")

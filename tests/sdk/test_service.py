@@ -114,7 +114,7 @@ async def test_an_answer_that_is_no_allocation_is_the_plugins_fault(kubelet: Tin
     async with plugged(plugin, kubelet, settings) as tape:
         for answer in [None, {"TAPES": "st0"}, "/dev/st0", Allocation, [Allocation()]]:
             plugin.answer = partial(lambda same: same, answer)
-            said = f"allocate() of {TAPE} returns an Allocation, not {answer!r}"
+            said = f"allocate() of {TAPE} must return an Allocation, got {answer!r}"
             assert await refusal(tape, ["st0"]) == ("INTERNAL", said)
 
 
@@ -126,7 +126,7 @@ async def test_an_allocation_of_more_than_4_mib_is_the_plugins_fault(kubelet: Ti
     async with plugged(Verbose(), kubelet, settings) as tape:
         code, message = await refusal(tape, ["st0"])
     assert code == "INTERNAL"
-    assert "the kubelet takes 4194304" in message
+    assert "at most 4194304 bytes for the kubelet" in message
 
 
 async def test_a_container_that_fails_leaves_no_answer_for_the_others(kubelet: TinyKubelet, settings: Settings) -> None:

@@ -16,11 +16,10 @@ from h2.settings import SettingCodes
 
 from plugwright import Device, Plugin, Settings, serving
 from plugwright.errors import PeerGone
-from plugwright.protocol import device_plugin, transport
-from plugwright.protocol.device_plugin import DevicePluginClient
+from plugwright.protocol import transport
 from plugwright.sdk.daemon import Daemon
 from plugwright.system.concurrency import Latest
-from tiny_kubelet import TinyKubelet
+from tiny_kubelet import PluginClient, TinyKubelet, connect_plugin
 
 TAPE = "example.com/tape"
 LIMIT = 20  # seconds that any fact here may take on a slow machine
@@ -74,7 +73,7 @@ class Reader:
         self.lists: Latest[list[list[Device]]] = Latest([])
         self.ended = ""
 
-    async def read(self, plugin: DevicePluginClient) -> None:
+    async def read(self, plugin: PluginClient) -> None:
         try:
             async for devices in plugin.lists():
                 self.lists.publish([*self.lists.value, devices])
@@ -101,7 +100,7 @@ async def reading(path: Path, connections: int, streams: int = 1) -> AsyncIterat
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         started = []
         for _ in range(connections):
-            plugin = await stack.enter_async_context(device_plugin.connect(path))
+            plugin = await stack.enter_async_context(connect_plugin(path))
             for _ in range(streams):
                 readers.append(Reader())
                 started.append(tasks.create_task(readers[-1].read(plugin)))
@@ -196,7 +195,7 @@ async def test_a_list_changed_and_changed_back_at_once_is_not_sent_again(
     async with serving(shelf, settings=settings) as daemon:
         tape = await kubelet.endpoint(TAPE)
         for health in ("Unhealthy", "Healthy"):
-            daemon.resources[TAPE].inventory.find([Device("st0", health)])
+            daemon.resources[TAPE].inventory.update([Device("st0", health)])
         await shelf.list(Device("st0"), Device("st1"))
         await kubelet.endpoint(TAPE, count=2)
         assert [len(devices) for devices in tape.lists] == [1, 2]

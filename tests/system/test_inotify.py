@@ -327,9 +327,8 @@ async def test_the_inotify_instance_is_closed_when_the_last_directory_is_left(ro
 async def test_two_readers_of_one_directory_both_notice_and_one_outlives_the_other(root: Path) -> None:
     first, second = Directory(root), Directory(root)
     async with second.watching():
-        async with first.watching():
-            async with noticed(first, there(first)), noticed(second, there(second)):
-                (root / "kubelet.sock").touch()
+        async with first.watching(), noticed(first, there(first)), noticed(second, there(second)):
+            (root / "kubelet.sock").touch()
         async with noticed(second, gone(second)):
             (root / "kubelet.sock").unlink()
 

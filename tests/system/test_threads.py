@@ -27,7 +27,7 @@ async def test_a_function_runs_in_a_daemon_thread_of_its_own() -> None:
     assert thread is not threading.current_thread()
 
 
-async def test_what_a_function_raises_is_raised_where_it_is_awaited() -> None:
+async def test_an_exception_in_a_thread_is_raised_where_it_is_awaited() -> None:
     def fail() -> None:
         raise OSError("bus error")
 

@@ -64,7 +64,7 @@ async def _announced(path: Path) -> str | None:
 async def _holders(path: Path) -> dict[str, tuple[Holder, ...]]:
     try:
         async with pod_resources.connect(path) as kubelet:
-            return _by_resource(await kubelet.holdings(timeout=_TIMEOUT))
+            return _by_resource(await kubelet.held_devices(timeout=_TIMEOUT))
     except (OSError, PlugwrightError):  # the kubelet may be down: the API's pods are known all the same
         return {}
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from plugwright.errors import ConfigError
 from plugwright.importers import text
 from plugwright.importers.source import Entry, Imported, Note, Source, Value, read_flags
+from plugwright.model import PERMISSIONS
 
 __all__ = ["Device", "Group", "Path", "Usb", "read_device", "recognises", "translate"]
 
@@ -20,7 +21,6 @@ _PATH = ("path", "mountPath", "type", "permissions", "readOnly", "limit", "optio
 _NAME = re.compile(r"[a-z0-9][-a-z0-9]*[a-z0-9]")
 _HEX = re.compile(r"(?:0x)?([0-9a-f]{1,4})", re.IGNORECASE)
 _NOT_A_TEXT = re.compile(r"[0-9]+(?:e[0-9]+)?|0x[0-9a-f]+", re.IGNORECASE)
-_PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{1,3}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def _is_mount(value: Value | None, notes: list[Note]) -> bool:
 
 def _permissions(value: Value | None) -> str:
     written = value.text() if value else ""
-    if value and written and not _PERMISSIONS.fullmatch(written):
+    if value and written and not PERMISSIONS.fullmatch(written):
         raise value.error(f"permissions are letters of 'mrw', not {written!r}")
     return written or "mrw"
 

@@ -29,7 +29,7 @@ _POLL = 1.0  # seconds between two looks without inotify
 _BATCH = 1000  # events handled before others have their turn on the loop
 
 Identity = tuple[int, int]
-Callback = Callable[[Event], None]
+Callback = Callable[[Event], object]
 
 
 class Directory:
@@ -134,7 +134,8 @@ class WatchedDirectories:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Watches while inside; OSError where the kernel has no inotify instance left."""
-        with _shared_instance() as self._instance:
+        with _shared_instance() as instance:
+            self._instance = instance
             try:
                 yield
             finally:

@@ -106,7 +106,7 @@ async def _hopeless(daemon: Daemon) -> None:
 
 
 def _fails(runtime: ResourceRuntime) -> bool:
-    return runtime.inventory.newest.value is None and bool(runtime.discovery.failing.value)
+    return runtime.inventory.latest.value is None and bool(runtime.discovery.failing.value)
 
 
 def _check(daemon: Daemon, seen: set[str], patience: float) -> None:
@@ -119,7 +119,7 @@ def _check(daemon: Daemon, seen: set[str], patience: float) -> None:
 def _why(runtime: ResourceRuntime, patience: float) -> str:
     if runtime.discovery.failing.value:
         return runtime.discovery.failing.value
-    if runtime.inventory.newest.value is None:
+    if runtime.inventory.latest.value is None:
         return f"discover() of {runtime.resource} yielded no list within {patience:g} s"
-    standing = runtime.lifecycle.standing.value
+    standing = runtime.registration.status.value
     return f"{runtime.resource} was not listed within {patience:g} s: {standing.reason or standing.state.value}"

@@ -29,7 +29,7 @@ from plugwright.config import schema
 from plugwright.config.schema import Config
 from plugwright.errors import ConfigError
 from plugwright.kubelet import KubeletSettings, Timing
-from plugwright.sdk.control import controlled as daemon_controlled
+from plugwright.sdk.control import serve_control_socket
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.plugin import Plugin
 from plugwright.system.concurrency import single_error
@@ -152,7 +152,7 @@ async def _reached(wish: Wish, place: Place, controller: Controller, listening: 
         stack.enter_context(kubeconfig.at(path, kept=place.kept))
         sockets = stack.enter_context(place.sockets())
         for name in cluster.nodes:
-            await stack.enter_async_context(daemon_controlled(cluster.daemon(name), sockets / f"{name}.sock"))
+            await stack.enter_async_context(serve_control_socket(cluster.daemon(name), sockets / f"{name}.sock"))
         await stack.enter_async_context(controlled(controller, sockets / "control.sock"))
         yield Facts(
             pid=os.getpid(),
@@ -194,7 +194,7 @@ async def _until_listed(cluster: EmbeddedCluster) -> None:
 
 def _healthy(daemon: Daemon) -> dict[str, int]:
     """How many devices of each resource its plugin offers; -1 while it has not found any."""
-    newest = {name: runtime.inventory.newest.value for name, runtime in daemon.resources.items()}
+    newest = {name: runtime.inventory.latest.value for name, runtime in daemon.resources.items()}
     return {
         name: -1 if snapshot is None else sum(each.healthy for each in snapshot.devices.values())
         for name, snapshot in newest.items()

@@ -16,6 +16,7 @@ from plugwright import quantity
 from plugwright.cluster.api.errors import Cause
 from plugwright.cluster.api.kinds import NAMESPACES, Kind
 from plugwright.cluster.store import Object
+from plugwright.model import DNS_LABEL, DNS_SUBDOMAIN
 
 __all__ = [
     "LABEL_RULE",
@@ -33,8 +34,6 @@ __all__ = [
     "violations_of_change",
 ]
 
-_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
-_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _PART = re.compile(r"(?:[A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _LONGEST_NAME, _LONGEST_LABEL, _LONGEST_PREFIX = 253, 63, 58
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words
@@ -61,7 +60,7 @@ _VALUE_RULE = (
 
 
 def is_dns_label(name: str) -> bool:
-    return bool(_LABEL.fullmatch(name))
+    return bool(DNS_LABEL.fullmatch(name))
 
 
 def generated(prefix: str) -> str:
@@ -77,7 +76,7 @@ def unqualified(name: str) -> Iterator[str]:
         return
     if slash and not prefix:
         yield "prefix part must be non-empty"
-    elif slash and not _SUBDOMAIN.fullmatch(prefix):
+    elif slash and not DNS_SUBDOMAIN.fullmatch(prefix):
         yield f"prefix part {_SUBDOMAIN_RULE}"
     if slash and len(prefix) > _LONGEST_NAME:
         yield f"prefix part must be no more than {_LONGEST_NAME} bytes"
@@ -105,7 +104,7 @@ def _name(kind: Kind, name: str) -> Iterator[Cause]:
         yield Cause("metadata.name", f'Invalid value: "{name}": must be no more than {_LONGEST_NAME} characters')
     elif kind is NAMESPACES and not is_dns_label(name):
         yield Cause("metadata.name", f'Invalid value: "{name}": {LABEL_RULE}')
-    elif not _SUBDOMAIN.fullmatch(name):
+    elif not DNS_SUBDOMAIN.fullmatch(name):
         yield Cause("metadata.name", f'Invalid value: "{name}": {_SUBDOMAIN_RULE}')
 
 
