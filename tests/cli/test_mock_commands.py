@@ -72,7 +72,7 @@ async def test_a_command_that_fails_prints_one_line(kubelet: TinyKubelet, settin
             ("recover", first, "--resource", "mock/fpga"): (
                 "no resource 'mock/fpga' is served here (served: mock/gpu, mock/nic)"
             ),
-            ("add", "spare-1"): "say which with --resource: mock/gpu, mock/nic",
+            ("add", "spare-1"): "several resources are possible, choose one with --resource: mock/gpu, mock/nic",
             ("add", second, "--resource", "mock/gpu"): f"mock/gpu has {second!r} already",
             ("add", "../spare", "--resource", "mock/gpu"): (
                 "a mock device's id has letters, digits, '-', '_' and '.', not '../spare'"

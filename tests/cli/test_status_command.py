@@ -119,7 +119,7 @@ async def test_watch_ends_by_ctrl_c_without_a_word(controlled: Settings, node: N
 
 async def test_without_a_daemon_it_says_so_in_one_line(node: Node) -> None:
     done = await node.ask("status")
-    said = f"plugwright: no daemon here: there is no {node.control}; is `plugwright run` running?\n"
+    said = f"plugwright: no daemon: {node.control} does not exist; is `plugwright run` running?\n"
     assert (done.code, done.out, done.err) == (1, "", said)
 
 

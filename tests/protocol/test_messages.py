@@ -83,7 +83,7 @@ def test_a_list_of_exactly_4_mib_is_sent_and_one_byte_more_is_not() -> None:
     devices = [Device(f"{number:063}", "Unhealthy") for number in range(53_772)]  # 78 bytes each, and 88 are left
     devices.append(Device("a" * 29, "Unhealthy"))
     assert len(messages.encode_devices("a/b", [*devices, Device("b" * 29, "Unhealthy")])) == transport.MESSAGE_LIMIT
-    with pytest.raises(ListTooLarge, match="a/b lists 53774 devices in 4194305 bytes, the kubelet takes 4194304"):
+    with pytest.raises(ListTooLarge, match="a/b lists 53774 devices in 4194305 bytes, the kubelet accepts 4194304"):
         messages.encode_devices("a/b", [*devices, Device("b" * 30, "Unhealthy")])
 
 

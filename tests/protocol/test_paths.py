@@ -60,7 +60,7 @@ def test_the_longest_path_that_the_kernel_takes_is_taken(root: Path) -> None:
 def test_a_path_one_byte_longer_is_refused_with_its_length(root: Path) -> None:
     path = _of_length(root, sockets.PATH_LIMIT + 1)
     with pytest.raises(
-        PathTooLong, match=f"{root} is too deep for a socket: .* its path has 108, the kernel takes 107"
+        PathTooLong, match=f"{root} is too deep for a socket: .* its path has 108, the kernel allows 107"
     ):
         sockets.listen(path)
     with pytest.raises(PathTooLong):
@@ -69,7 +69,7 @@ def test_a_path_one_byte_longer_is_refused_with_its_length(root: Path) -> None:
 
 
 def test_a_path_is_measured_in_bytes_not_in_letters() -> None:
-    with pytest.raises(PathTooLong, match="its path has 109, the kernel takes 107"):
+    with pytest.raises(PathTooLong, match="its path has 109, the kernel allows 107"):
         sockets.check_path(Path("/" + "ü" * 54))
-    with pytest.raises(PathTooLong, match="its path has 108, the kernel takes 107"):
+    with pytest.raises(PathTooLong, match="its path has 108, the kernel allows 107"):
         sockets.check_path(Path("/" + "\udcff" * 107))  # 107 bytes that are no UTF-8

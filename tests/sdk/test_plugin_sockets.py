@@ -108,7 +108,7 @@ def test_a_socket_can_be_connected_to_as_soon_as_it_is_there(root: Path) -> None
 
 def test_a_path_too_long_is_refused_with_the_path_and_the_limit(root: Path) -> None:
     path = root / ("x" * 100) / "a.sock"
-    with pytest.raises(PathTooLong, match="the kernel takes 107") as refused:
+    with pytest.raises(PathTooLong, match="the kernel allows 107") as refused:
         sockets.listen(path)
     assert str(path.parent) in str(refused.value)
 

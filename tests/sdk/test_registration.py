@@ -339,7 +339,7 @@ def as_deep_as(root: Path, length: int) -> Path:
 
 async def test_a_directory_too_deep_for_any_socket_is_refused_at_once(root: Path, settings: Settings) -> None:
     deep = as_deep_as(root, 100)
-    with pytest.raises(PathTooLong, match="the kernel takes 107") as refused:
+    with pytest.raises(PathTooLong, match="the kernel allows 107") as refused:
         async with serving(Tape(), settings=replace(settings, kubelet_dir=deep)):
             pass
     assert str(deep / "device-plugins") in str(refused.value)
@@ -359,5 +359,5 @@ async def test_a_resource_whose_name_is_too_long_for_the_directory_is_refused_on
             await kubelet.endpoint(TAPE)
     [reason] = warned(caplog, REFUSED)
     assert str(deep / "device-plugins") in str(reason)
-    assert "the kernel takes 107" in str(reason)
+    assert "the kernel allows 107" in str(reason)
     assert [request.resource for request in kubelet.registered] == [TAPE]
