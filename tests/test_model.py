@@ -35,7 +35,7 @@ def _is_refused(make: Callable[..., object], value: object) -> bool:
 
 
 def test_an_id_that_can_be_printed_is_taken() -> None:
-    assert [Device(each).id for each in GOOD_IDS] == GOOD_IDS
+    assert [Device(device_id).id for device_id in GOOD_IDS] == GOOD_IDS
 
 
 def test_an_id_that_a_reader_cannot_tell_apart_is_refused() -> None:

@@ -31,7 +31,7 @@ async def two_devices(kubelet: TinyKubelet, settings: Settings, node: Node) -> A
 
 
 async def reasons(node: Node) -> list[str]:
-    """Why each device is as it is."""
+    """The reason of every device."""
     report = json.loads((await node.ask("status", "-o", "json")).out)
     return [device["reason"] for device in report["resources"][0]["devices"]]
 
@@ -77,7 +77,7 @@ async def test_an_unknown_id_is_answered_with_the_known_ones(
 ) -> None:
     async with two_devices(kubelet, settings, node) as gpu:
         done = await node.ask("cordon", "mock/gpu", "mock-9", "--reason", "x")
-        assert all(each in done.err for each in gpu.devices)
+        assert all(device_id in done.err for device_id in gpu.devices)
 
 
 async def test_a_cordon_that_cannot_be_kept_is_not_made(kubelet: TinyKubelet, settings: Settings, node: Node) -> None:

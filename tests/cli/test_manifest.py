@@ -13,13 +13,13 @@ FILE = "# ours\nresources:\n  - name: example.com/widget   # two of them\n    mo
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(manifest, [str(each) for each in arguments])
+    return CliRunner().invoke(manifest, [str(argument) for argument in arguments])
 
 
 def printed(*arguments: object) -> dict[str, Object]:
     result = run(*arguments)
     assert result.exit_code == 0, result.output
-    return {each["kind"]: each for each in yaml.safe_load_all(result.output)}
+    return {manifest["kind"]: manifest for manifest in yaml.safe_load_all(result.output)}
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_a_bad_file_is_refused_with_its_line(path: Path) -> None:
 def test_namespace_and_image_are_as_asked() -> None:
     found = printed("--namespace", "devices", "--image", "registry.example.com/plugwright@sha256:00")
     assert found["Namespace"]["metadata"]["name"] == "devices"
-    assert {each["metadata"].get("namespace", "devices") for each in found.values()} == {"devices"}
+    assert {manifest["metadata"].get("namespace", "devices") for manifest in found.values()} == {"devices"}
     container = found["DaemonSet"]["spec"]["template"]["spec"]["containers"][0]
     assert container["image"] == "registry.example.com/plugwright@sha256:00"
 

@@ -170,9 +170,9 @@ async def test_an_allocatable_device_has_an_item_for_each_node(root: Path) -> No
     async with pod_resources.serve(Lister(devices=devices), root / "s"):
         async with transport.connect(root / "s") as kubelet:
             reply = await kubelet.call(method, pb.AllocatableResourcesRequest())
-        told = [(*each.device_ids, [node.ID for node in each.topology.nodes]) for each in reply.devices]
-        assert told == [("st1", [1]), ("st1", [0]), ("st0", [])]
-        assert [each.HasField("topology") for each in reply.devices] == [True, True, False]
+        sent = [(*device.device_ids, [node.ID for node in device.topology.nodes]) for device in reply.devices]
+        assert sent == [("st1", [1]), ("st1", [0]), ("st0", [])]
+        assert [device.HasField("topology") for device in reply.devices] == [True, True, False]
         async with pod_resources.connect(root / "s") as client:
             assert await client.allocatable() == [
                 AllocatableDevice("a/b", "st0"),
@@ -197,7 +197,7 @@ async def test_an_old_socket_makes_way_for_the_new_one(root: Path) -> None:  # 6
         pass
     assert first.exists()
     async with pod_resources.serve(Lister(IDLE), root / "s") as second:
-        assert [each.name for each in root.iterdir()] == ["s"]
+        assert [path.name for path in root.iterdir()] == ["s"]
         assert second.exists()
         async with pod_resources.connect(root / "s") as kubelet:
             assert await kubelet.pods() == [IDLE]
@@ -217,4 +217,4 @@ async def test_a_socket_that_was_never_renamed_is_no_hindrance(root: Path) -> No
     with sockets.listen(root / ".new"):
         pass
     async with pod_resources.serve(Lister(), root / "s"):
-        assert [each.name for each in root.iterdir()] == ["s"]
+        assert [path.name for path in root.iterdir()] == ["s"]

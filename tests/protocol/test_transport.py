@@ -50,8 +50,8 @@ class Patient:
     async def list_and_watch(self) -> AsyncGenerator[bytes, None]:
         self.entered.set()
         try:
-            for each in self.listed:
-                yield each
+            for devices in self.listed:
+                yield devices
             await asyncio.Event().wait()
         finally:
             self.left.set()
@@ -340,7 +340,7 @@ async def test_many_calls_on_one_connection_at_once_are_answered_each_with_its_o
         calls = [tasks.create_task(client.allocate([f"st{number}"])) for number in range(90)]
         await service.entered.wait()
         service.go_on.set()
-    assert [each.result()[0].env["IDS"] for each in calls] == [f"st{number}" for number in range(90)]
+    assert [task.result()[0].env["IDS"] for task in calls] == [f"st{number}" for number in range(90)]
 
 
 async def test_the_socket_is_for_its_owner_alone_whatever_the_umask(root: Path) -> None:

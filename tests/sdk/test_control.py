@@ -167,7 +167,7 @@ async def test_a_client_that_leaves_harms_nobody(
 async def test_a_hundred_clients_are_answered_at_once(controlled: Settings, path: Path) -> None:
     async with two_devices(controlled), AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(client(path)) for _ in range(100)]
-        answers = await asyncio.gather(*(each.ask(do="status") for each in clients))
+        answers = await asyncio.gather(*(client.ask(do="status") for client in clients))
         assert all(answer["ok"] == answers[0]["ok"] for answer in answers)
 
 
@@ -239,7 +239,7 @@ async def test_watchers_are_hung_up_on_when_the_daemon_ends(controlled: Settings
             clients = [await stack.enter_async_context(client(path)) for _ in range(5)]
             for watcher in clients[:3]:
                 assert "ok" in await watcher.ask(do="watch")
-        assert all([await each.hung_up_on() for each in clients])
+        assert all([await client.hung_up_on() for client in clients])
 
 
 async def test_an_end_with_watchers_is_no_trouble(

@@ -55,7 +55,7 @@ def test_a_second_cordon_has_the_last_word(path: Path) -> None:
 def test_the_file_is_for_its_owner_alone(path: Path) -> None:
     Cordons(path).add("a/b", "x", "why")
     assert path.stat().st_mode & 0o777 == 0o600
-    assert [each.name for each in path.parent.iterdir()] == ["cordons.json"]
+    assert [file.name for file in path.parent.iterdir()] == ["cordons.json"]
 
 
 def test_without_a_directory_they_last_as_long_as_the_process() -> None:
@@ -70,7 +70,7 @@ def test_a_broken_file_is_renamed_and_logged(path: Path, content: bytes, caplog:
     path.write_bytes(content)
     cordons = Cordons(path)
     assert cordons.of("a/b") == {}
-    assert [(each.levelno, each.getMessage()) for each in caplog.records] == [
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
         (logging.ERROR, "cordons not readable, file renamed")
     ]
     cordons.add("a/b", "x", "why")

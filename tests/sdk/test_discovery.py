@@ -48,11 +48,11 @@ async def discovering(plugin: Plugin, timeouts: Timeouts) -> AsyncIterator[Inven
 def states(inventory: Inventory) -> dict[str, str] | None:
     """Each device's reason, empty if it is healthy; None before the first list."""
     snapshot = inventory.latest.value
-    return None if snapshot is None else {each: device.reason for each, device in snapshot.devices.items()}
+    return None if snapshot is None else {key: device.reason for key, device in snapshot.devices.items()}
 
 
 async def reach(inventory: Inventory, wanted: dict[str, str]) -> dict[str, float]:
-    """Waits for these states, and says since when each device has been as it is."""
+    """Waits for these states, and says since when the devices have had them."""
     snapshot = await inventory.latest.until(lambda _: states(inventory) == wanted)
     return dict(snapshot.since) if snapshot else {}
 
@@ -202,7 +202,7 @@ async def test_a_discover_that_fails_is_named_and_tried_again(
     async with discovering(plugin, SHORT) as inventory:
         await reach(inventory, {"st0": ""})
     assert plugin.tries == 3
-    failures = [each for each in log.lines if each.startswith("discover() failed, the last list stays")]
+    failures = [line for line in log.lines if line.startswith("discover() failed, the last list stays")]
     assert len(failures) == 1, "the same failure is told once"
     assert reason in failures[0]
 
@@ -389,6 +389,6 @@ async def test_a_discover_that_fails_right_after_its_list_is_tried_less_and_less
     plugin.times = []
     async with discovering(plugin, SHORT):
         await log.until("discover() failed here", times=8)
-    assert len([each for each in log.lines if "discover() failed, " in each]) == 1
+    assert len([line for line in log.lines if "discover() failed, " in line]) == 1
     pauses = [after - before for before, after in zip(plugin.times, plugin.times[1:], strict=False)]
     assert min(pauses[4:7]) > SHORT.discovery / 10 * 2**4 * 0.7

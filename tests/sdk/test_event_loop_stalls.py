@@ -57,10 +57,10 @@ async def test_a_blocked_loop_is_noticed_while_it_is_blocked_and_named_with_the_
 
     await watch.run("allocate() of example.com/tape", allocate())
     assert seen == [(1, "allocate() of example.com/tape")]
-    (told,) = _said(caplog, "plugin code blocks the event loop")
-    assert (told["levelname"], told["code"]) == ("ERROR", "allocate() of example.com/tape")
-    assert str(told["where"]).startswith(__file__)
-    assert str(told["where"]).endswith("in block_until_noticed")
+    (facts,) = _said(caplog, "plugin code blocks the event loop")
+    assert (facts["levelname"], facts["code"]) == ("ERROR", "allocate() of example.com/tape")
+    assert str(facts["where"]).startswith(__file__)
+    assert str(facts["where"]).endswith("in block_until_noticed")
 
 
 async def test_a_stall_is_told_once_and_its_end_too(watch: StallDetector, caplog: pytest.LogCaptureFixture) -> None:
@@ -70,9 +70,9 @@ async def test_a_stall_is_told_once_and_its_end_too(watch: StallDetector, caplog
 
     await watch.run("allocate()", allocate())
     assert len(_said(caplog, "plugin code blocks the event loop")) == 1
-    (told,) = _said(caplog, "plugin code gave the event loop back")
-    assert told["levelname"] == "WARNING"
-    assert float(str(told["seconds"])) >= LIMIT
+    (facts,) = _said(caplog, "plugin code gave the event loop back")
+    assert facts["levelname"] == "WARNING"
+    assert float(str(facts["seconds"])) >= LIMIT
     assert (watch.count, watch.stalled) == (1, "")
 
 
@@ -220,5 +220,5 @@ async def test_a_served_plugin_that_blocks_is_named_and_counted_and_goes_on(
         tape = await kubelet.endpoint("example.com/tape")
         assert await tape.client.allocate(["st0"]) == [Allocation()]
         assert daemon.stalls.count >= plugin.blocked == 2
-    told = {str(each["code"]) for each in _said(caplog, "plugin code blocks the event loop")}
-    assert told == {"discover() of example.com/tape", "allocate() of example.com/tape"}
+    codes = {str(facts["code"]) for facts in _said(caplog, "plugin code blocks the event loop")}
+    assert codes == {"discover() of example.com/tape", "allocate() of example.com/tape"}

@@ -1,4 +1,4 @@
-"""One list out of all that is known of the devices, and since when each is as it is."""
+"""One list of devices out of several sources, and since when a device has had its state."""
 
 from contextlib import suppress
 
@@ -16,7 +16,7 @@ LISTS = st.lists(st.sets(st.sampled_from(["st0", "st1", "st2", "st3"])), min_siz
 
 
 class Clock:
-    """Tells a time that goes up by one each time it is set on."""
+    """A clock that goes up by one with every tick."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -38,14 +38,14 @@ def inventory(clock: Clock) -> Inventory:
     return Inventory("example.com/tape", clock, clock)
 
 
-def newest(inventory: Inventory) -> Snapshot:
+def latest(inventory: Inventory) -> Snapshot:
     assert inventory.latest.value is not None
     return inventory.latest.value
 
 
 def states(inventory: Inventory) -> dict[str, str]:
     """Each device's reason, empty if it is healthy."""
-    return {each: "" if device.healthy else device.reason for each, device in newest(inventory).devices.items()}
+    return {key: "" if device.healthy else device.reason for key, device in latest(inventory).devices.items()}
 
 
 def test_nothing_is_told_before_the_first_list(inventory: Inventory) -> None:
@@ -58,12 +58,12 @@ def test_nothing_is_told_before_the_first_list(inventory: Inventory) -> None:
 
 def test_an_empty_list_is_a_list(inventory: Inventory) -> None:
     inventory.update([])
-    assert (newest(inventory).devices, newest(inventory).encoded) == ({}, b"")
+    assert (latest(inventory).devices, latest(inventory).encoded) == ({}, b"")
 
 
 def test_devices_are_listed_in_natural_order(inventory: Inventory) -> None:
     inventory.update([Device("st10"), Device("st9"), Device("st1")])
-    assert list(newest(inventory).devices) == ["st1", "st9", "st10"]
+    assert list(latest(inventory).devices) == ["st1", "st9", "st10"]
 
 
 def test_a_list_replaces_the_last(inventory: Inventory) -> None:
@@ -74,14 +74,14 @@ def test_a_list_replaces_the_last(inventory: Inventory) -> None:
 
 def test_the_same_list_again_is_no_news(inventory: Inventory) -> None:
     inventory.update([Device("st0"), Device("st1")])
-    before = newest(inventory)
+    before = latest(inventory)
     inventory.update([Device("st1"), Device("st0")])
-    assert newest(inventory) is before
+    assert latest(inventory) is before
 
 
 def test_a_list_may_be_any_iterable(inventory: Inventory) -> None:
     inventory.update(Device(f"st{number}") for number in range(2))
-    assert set(newest(inventory).devices) == {"st0", "st1"}
+    assert set(latest(inventory).devices) == {"st0", "st1"}
 
 
 WRONG = [None, "st0", 5, ["st0"], [Device("st0"), None], [[Device("st0")]], {"st0": Device("st0")}, Device("st0")]
@@ -90,10 +90,10 @@ WRONG = [None, "st0", 5, ["st0"], [Device("st0"), None], [[Device("st0")]], {"st
 @pytest.mark.parametrize("devices", WRONG, ids=repr)
 def test_a_list_of_the_wrong_kind_is_refused_whole(devices: object, inventory: Inventory) -> None:
     inventory.update([Device("st7")])
-    before = newest(inventory)
+    before = latest(inventory)
     with pytest.raises(InvalidValue, match=r"discover\(\) of example.com/tape must yield lists of devices, got"):
         inventory.update(devices)
-    assert newest(inventory) is before
+    assert latest(inventory) is before
 
 
 def test_a_list_with_an_id_twice_is_refused_whole(inventory: Inventory) -> None:
@@ -117,8 +117,8 @@ def test_a_device_no_longer_found_stays_listed_as_unhealthy(inventory: Inventory
     clock.tick()
     inventory.update([Device("st1")])
     gone = Device("st0", "Unhealthy", "gone: discovery no longer finds it", [1], {"model": "T1"})
-    assert newest(inventory).devices["st0"] == gone
-    assert newest(inventory).since == {"st0": 1, "st1": 0}
+    assert latest(inventory).devices["st0"] == gone
+    assert latest(inventory).since == {"st0": 1, "st1": 0}
     assert inventory.removed_since == {"st0": 1}
 
 
@@ -127,10 +127,10 @@ def test_a_departure_lasts_from_its_beginning_and_ends_with_a_return(inventory: 
     for _ in range(3):
         clock.tick()
         inventory.update([])
-    assert (inventory.removed_since, newest(inventory).since) == ({"st0": 1}, {"st0": 1})
+    assert (inventory.removed_since, latest(inventory).since) == ({"st0": 1}, {"st0": 1})
     clock.tick()
     inventory.update([Device("st0")])
-    assert (states(inventory), inventory.removed_since, newest(inventory).since) == ({"st0": ""}, {}, {"st0": 4})
+    assert (states(inventory), inventory.removed_since, latest(inventory).since) == ({"st0": ""}, {}, {"st0": 4})
 
 
 def test_forget_drops_a_removed_device_and_keeps_a_discovered_one(inventory: Inventory) -> None:
@@ -145,7 +145,7 @@ def test_held_devices_are_listed_with_the_first_list(inventory: Inventory, clock
     clock.tick()
     inventory.update([Device("st1")])
     held = Device("st0", "Unhealthy", "gone: a pod holds it, discovery does not find it", [1])
-    assert newest(inventory).devices == {"st0": held, "st1": Device("st1")}
+    assert latest(inventory).devices == {"st0": held, "st1": Device("st1")}
     assert inventory.removed_since == {"st0": 0}
 
 
@@ -153,22 +153,22 @@ def test_held_devices_are_listed_after_the_first_list_too(inventory: Inventory, 
     inventory.update([Device("st1")])
     clock.tick()
     inventory.add_held({"st0": (0, 1), "st1": ()})
-    assert newest(inventory).devices["st0"].numa == (0, 1)
-    assert (newest(inventory).since, inventory.removed_since) == ({"st0": 1, "st1": 0}, {"st0": 1})
+    assert latest(inventory).devices["st0"].numa == (0, 1)
+    assert (latest(inventory).since, inventory.removed_since) == ({"st0": 1, "st1": 0}, {"st0": 1})
 
 
 def test_holding_a_removed_device_changes_nothing(inventory: Inventory) -> None:
     inventory.update([Device("st0")])
     inventory.update([])
-    before = newest(inventory)
+    before = latest(inventory)
     inventory.add_held({"st0": (3,)})
-    assert newest(inventory) is before
+    assert latest(inventory) is before
 
 
 def test_a_held_id_that_nobody_could_make_is_left_out(inventory: Inventory) -> None:
     inventory.add_held({"": (), "st 0": (), "x" * 64: (), "st0": (-1,)})
     inventory.publish_without_list()
-    assert list(newest(inventory).devices) == ["st0"]
+    assert list(latest(inventory).devices) == ["st0"]
 
 
 def test_settling_tells_what_is_known_and_only_once(inventory: Inventory) -> None:
@@ -176,9 +176,9 @@ def test_settling_tells_what_is_known_and_only_once(inventory: Inventory) -> Non
     inventory.distrust("no driver")
     inventory.publish_without_list()
     assert states(inventory) == {"st0": "gone: a pod holds it, discovery does not find it"}
-    before = newest(inventory)
+    before = latest(inventory)
     inventory.publish_without_list()
-    assert newest(inventory) is before
+    assert latest(inventory) is before
 
 
 def test_a_failing_discovery_marks_healthy_devices_and_leaves_other_reasons(inventory: Inventory) -> None:
@@ -192,10 +192,10 @@ def test_a_list_ends_the_failure(inventory: Inventory, clock: Clock) -> None:
     inventory.update([Device("st0")])
     clock.tick()
     inventory.distrust("no driver")
-    assert newest(inventory).since == {"st0": 1}
+    assert latest(inventory).since == {"st0": 1}
     clock.tick()
     inventory.update([Device("st0")])
-    assert (states(inventory), newest(inventory).since) == ({"st0": ""}, {"st0": 2})
+    assert (states(inventory), latest(inventory).since) == ({"st0": ""}, {"st0": 2})
 
 
 def test_a_cordon_wins_over_everything_and_is_lifted_again(inventory: Inventory) -> None:
@@ -220,17 +220,17 @@ def test_since_changes_only_with_health_or_reason(inventory: Inventory, clock: C
     since = []
     for device in versions:
         inventory.update([device])
-        since.append(newest(inventory).since["st0"])
+        since.append(latest(inventory).since["st0"])
         clock.tick()
     assert since == [0, 0, 0, 3, 3, 5]
 
 
 def test_a_change_that_the_kubelet_cannot_see_keeps_the_message(inventory: Inventory) -> None:
     inventory.update([Device("st0", "Unhealthy", "hot", attributes={"temperature": 90})])
-    before = newest(inventory)
+    before = latest(inventory)
     inventory.update([Device("st0", "Unhealthy", "very hot", attributes={"temperature": 99})])
-    assert newest(inventory) is not before
-    assert newest(inventory).encoded == before.encoded
+    assert latest(inventory) is not before
+    assert latest(inventory).encoded == before.encoded
 
 
 @steady
@@ -241,12 +241,12 @@ def test_every_device_ever_found_stays_listed_and_is_healthy_only_if_it_is_sound
     inventory = Inventory("example.com/tape", Clock())
     inventory.cordon(dict.fromkeys(cordoned, "dusty"))
     for found in lists:
-        inventory.update([Device(each) for each in found])
+        inventory.update([Device(device_id) for device_id in found])
     inventory.distrust(failure)
     ever = set().union(*lists)
     sound = set() if failure else lists[-1] - cordoned
-    assert {each: device.healthy for each, device in newest(inventory).devices.items()} == {
-        each: each in sound for each in ever
+    assert {key: device.healthy for key, device in latest(inventory).devices.items()} == {
+        device_id: device_id in sound for device_id in ever
     }
     assert inventory.removed_since.keys() == ever - lists[-1]
 
@@ -262,4 +262,4 @@ def test_a_list_that_is_taken_can_turn_unhealthy(inventory: Inventory) -> None:
     with suppress(ListTooLarge):  # to refuse it at once would do as well
         inventory.update([Device(f"{number:063}") for number in range(55_188)])
     inventory.distrust("no driver")
-    assert inventory.latest.value is None or not newest(inventory).devices[f"{0:063}"].healthy
+    assert inventory.latest.value is None or not latest(inventory).devices[f"{0:063}"].healthy

@@ -97,7 +97,7 @@ async def test_a_method_that_hangs_is_left_at_its_limit(hang: Hang, caller: Plug
 async def test_a_hundred_threads_that_hang_keep_no_call_waiting(hang: Hang, caller: PluginCalls) -> None:
     hanging = [caller.call("rewind", hang.without_async, limit=0.05) for _ in range(100)]
     ended = await asyncio.gather(*hanging, return_exceptions=True)
-    assert {type(each) for each in ended} == {PluginTimeout}
+    assert {type(error) for error in ended} == {PluginTimeout}
     assert await caller.call("rewind", without_async, 1, limit=20) == 2
 
 

@@ -87,7 +87,7 @@ def test_names_differ_where_only_their_beginnings_or_signs_do() -> None:
         f"{'x' * 200}.com/tape",
         f"{'y' * 200}.com/tape",
     ]
-    assert len({registration.fixed_socket_name(each) for each in alike}) == len(alike)
+    assert len({registration.fixed_socket_name(resource) for resource in alike}) == len(alike)
 
 
 def test_unique_socket_names_differ_and_fixed_ones_do_not() -> None:

@@ -308,8 +308,8 @@ async def test_one_broken_discovery_leaves_the_others_alone(kubelet: TinyKubelet
     ]
     try:
         async with serving(plugin, *broken, settings=settings):
-            for each in broken:  # registered in the end, with what is known of it
-                await kubelet.until(knows(each.resource))
+            for plugin in broken:  # registered in the end, with what is known of it
+                await kubelet.until(knows(plugin.resource))
             plugin.ids.publish(("st0", "st1", "st2"))
             await kubelet.endpoint(TAPE, count=3)
     finally:
@@ -348,12 +348,12 @@ async def test_one_broken_allocation_leaves_the_others_alone(kubelet: TinyKubele
     try:
         async with serving(plugin, *broken, settings=settings):
             tape = await kubelet.endpoint(TAPE)
-            asked = [await ask(kubelet, each.resource) for each in broken]
+            asked = [await ask(kubelet, plugin.resource) for plugin in broken]
             assert (await tape.client.allocate(["st0"]))[0].env == {"SHELF": TAPE}
-            assert not any(each.done() for each in asked[1:])  # answered while the others hang
-            for each, reason in zip(asked, broken.values(), strict=True):
+            assert not any(task.done() for task in asked[1:])  # answered while the others hang
+            for task, reason in zip(asked, broken.values(), strict=True):
                 with pytest.raises(PeerRefused, match=reason):
-                    await each
+                    await task
             plugin.ids.publish(("st0", "st1", "st2"))
             await kubelet.endpoint(TAPE, count=3)
     finally:

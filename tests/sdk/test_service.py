@@ -200,7 +200,7 @@ async def test_a_method_without_async_blocks_nobody_else(kubelet: TinyKubelet, s
     async with plugged(plugin, kubelet, settings) as tape:
         allocating = [asyncio.create_task(tape.client.allocate(["st0"])) for _ in range(3)]
         assert await tape.client.options() == Options(pre_start=True, preference=True)
-        assert not any(each.done() for each in allocating)
+        assert not any(task.done() for task in allocating)
         plugin.let_go.set()
         assert await asyncio.gather(*allocating) == [[Allocation()]] * 3
     assert plugin.threads == [f"{TAPE} allocate"] * 3
@@ -247,7 +247,7 @@ NONSENSE: dict[str, Callable[[], object]] = {
     "None": lambda: None,
     "a text": lambda: "st0",
     "a number": lambda: 2,
-    "a generator": lambda: (Device(each) for each in ["st0"]),
+    "a generator": lambda: (Device(device_id) for device_id in ["st0"]),
     "nothing": list,
     "unknown devices": lambda: [Device("st9"), "st8", "", None, 7],
     "one device again and again": lambda: [Device("st2")] * 9,

@@ -94,7 +94,7 @@ async def socket_of(kubelet: TinyKubelet) -> Path:
 
 @asynccontextmanager
 async def reading(path: Path, connections: int, streams: int = 1) -> AsyncIterator[list[Reader]]:
-    """Readers on as many connections, each with as many streams."""
+    """Readers on as many connections, with as many streams on every one."""
     readers = []
     async with AsyncExitStack() as stack:
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
@@ -170,7 +170,7 @@ async def test_a_burst_of_changes_is_sent_as_a_few_and_the_last_one_is_right(
         tape = await kubelet.endpoint(TAPE)
         hurried.start.set()
         await kubelet.endpoint(TAPE, count=2)
-        assert {each.id: each.health for each in tape.lists[-1]} == {"st0": "Healthy", "last": "Healthy"}
+        assert {device.id: device.health for device in tape.lists[-1]} == {"st0": "Healthy", "last": "Healthy"}
         assert len(tape.lists) < 200
 
 

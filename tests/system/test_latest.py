@@ -1,4 +1,4 @@
-"""Readers see the newest value, each as fast as it can, and none costs another anything."""
+"""Readers see the latest value, as fast as they can, and a slow one does not delay the others."""
 
 import asyncio
 

@@ -88,7 +88,7 @@ async def test_nothing_is_an_end_too() -> None:
     def nothing() -> list[int]:
         return []
 
-    assert [each async for each in iterate_in_thread("tape", nothing)] == []
+    assert [item async for item in iterate_in_thread("tape", nothing)] == []
 
 
 async def test_all_items_are_made_in_one_thread() -> None:
@@ -96,7 +96,7 @@ async def test_all_items_are_made_in_one_thread() -> None:
         yield threading.current_thread()
         yield threading.current_thread()
 
-    threads = {each async for each in iterate_in_thread("tape", items)}
+    threads = {item async for item in iterate_in_thread("tape", items)}
     assert len(threads) == 1
     assert threading.current_thread() not in threads
 

@@ -153,7 +153,7 @@ def test_the_file_is_what_the_specification_shows() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("made", [FULL, *(each for each, _ in VERSIONS.values())])
+@pytest.mark.parametrize("made", [FULL, *(made for made, _ in VERSIONS.values())])
 def test_a_written_spec_is_read_again_unchanged(made: cdi.Spec, tmp_path: Path) -> None:
     assert cdi.read(cdi.SpecDirectory(tmp_path).write(made)) == made
 
