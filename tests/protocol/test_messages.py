@@ -73,7 +73,7 @@ def test_an_empty_list_is_an_empty_message() -> None:
 
 @steady
 @given(st.lists(DEVICES, max_size=8))
-def test_devices_come_back_as_they_were(devices: list[Device]) -> None:
+def test_encoded_devices_are_decoded_unchanged(devices: list[Device]) -> None:
     listed = messages.encode_devices("a/b", devices)
     expected = [ListedDevice(device.id, device.health, device.numa or None) for device in devices]
     assert messages.to_listed(pb.ListAndWatchResponse.FromString(listed)) == expected
@@ -115,7 +115,7 @@ def test_an_allocation_is_written_as_the_kubelet_reads_it() -> None:
 
 @steady
 @given(ALLOCATIONS)
-def test_an_allocation_comes_back_as_it_was(allocation: Allocation) -> None:
+def test_an_encoded_allocation_is_decoded_unchanged(allocation: Allocation) -> None:
     assert decode_allocation(encode_allocation(allocation)) == allocation
 
 

@@ -52,7 +52,7 @@ async def test_a_device_on_two_numa_nodes_is_held_once_and_idle_pods_hold_nothin
         assert await kubelet.held_devices() == [HeldDevice("a/b", "st0", "n", "p", "c")]
 
 
-async def test_holdings_come_back_sorted(root: Path) -> None:
+async def test_held_devices_are_sorted(root: Path) -> None:
     first, second = HeldDevice("a/b", "st0", "ns", "p1", "c"), HeldDevice("a/b", "st1", "ns", "p0", "c")
     async with serve_held_devices(Node(second, first), root / "s"), pod_resources.connect(root / "s") as kubelet:
         assert await kubelet.held_devices() == [first, second]
@@ -213,7 +213,7 @@ async def test_the_sockets_mode_is_left_to_the_umask(root: Path) -> None:  # 6.1
         os.umask(before)
 
 
-async def test_a_socket_that_was_never_renamed_is_no_hindrance(root: Path) -> None:  # 6.1, killed in between
+async def test_a_socket_that_was_never_renamed_is_replaced(root: Path) -> None:  # 6.1, killed in between
     with sockets.listen(root / ".new"):
         pass
     async with pod_resources.serve(Lister(), root / "s"):

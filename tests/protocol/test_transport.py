@@ -240,7 +240,7 @@ async def test_random_messages_are_survived(root: Path) -> None:
         assert await still_answers(serving)
 
 
-async def test_connections_that_are_opened_and_left_cost_nobody_anything(root: Path) -> None:
+async def test_idle_connections_do_not_disturb_other_calls(root: Path) -> None:
     async with served(root) as serving:
         left = [await asyncio.open_unix_connection(serving.path) for _ in range(150)]
         for number, (_, writer) in enumerate(left):
@@ -251,7 +251,7 @@ async def test_connections_that_are_opened_and_left_cost_nobody_anything(root: P
         writer.close()
 
 
-async def test_a_call_in_progress_when_serving_ends_is_told_unavailable(root: Path) -> None:
+async def test_a_call_in_progress_when_serving_ends_gets_unavailable(root: Path) -> None:
     service = Patient()
     service.go_on.clear()
     async with connect_plugin(root / "s") as client:
@@ -262,7 +262,7 @@ async def test_a_call_in_progress_when_serving_ends_is_told_unavailable(root: Pa
             await allocating
 
 
-async def test_a_stream_in_progress_when_serving_ends_is_told_unavailable(root: Path) -> None:
+async def test_a_stream_in_progress_when_serving_ends_gets_unavailable(root: Path) -> None:
     service = Patient()
     async with connect_plugin(root / "s") as client:
         async with served(root, service):
@@ -316,20 +316,20 @@ async def test_messages_encoded_before_arrive_as_they_are(root: Path) -> None:
         await lists.aclose()
 
 
-async def test_a_request_of_more_than_4_mib_is_taken(root: Path) -> None:
+async def test_a_request_of_more_than_4_mib_is_accepted(root: Path) -> None:
     many = PreferenceRequest(tuple(f"{number:063}" for number in range(70_000)), (), 1)
     async with served(root) as serving, transport.connect(serving.path) as connection:
         assert await PluginClient(connection).prefer(many) == [list(many.available)]
 
 
-async def test_an_answer_that_a_kubelet_would_not_take_is_refused_in_its_words(root: Path) -> None:
+async def test_an_answer_beyond_the_kubelets_limit_is_refused_in_its_words(root: Path) -> None:
     many = PreferenceRequest(tuple(f"{number:063}" for number in range(70_000)), (), 1)
     async with served(root) as serving, connect_plugin(serving.path) as client:
         with pytest.raises(PeerRefused, match=r"received message larger than max \(\d+ vs. 4194304\)"):
             await client.prefer(many)
 
 
-async def test_many_calls_on_one_connection_at_once_are_answered_each_with_its_own(root: Path) -> None:
+async def test_many_calls_on_one_connection_get_their_own_answers(root: Path) -> None:
     service = Patient()
     service.go_on.clear()
     async with (
@@ -352,14 +352,14 @@ async def test_the_socket_is_for_its_owner_alone_whatever_the_umask(root: Path) 
         os.umask(before)
 
 
-async def test_a_socket_that_was_removed_is_noticed_and_not_missed(root: Path) -> None:
+async def test_a_removed_socket_no_longer_exists_and_its_removal_is_no_error(root: Path) -> None:
     async with device_plugin.serve(Patient(), root / "s") as serving:
         assert serving.exists()
         serving.path.unlink()
         assert not serving.exists()
 
 
-async def test_a_socket_that_took_our_place_stays(root: Path) -> None:
+async def test_a_socket_that_replaced_ours_stays(root: Path) -> None:
     async with device_plugin.serve(Patient(), root / "s") as old:
         old.path.unlink()
         async with device_plugin.serve(Patient(), root / "s") as new:

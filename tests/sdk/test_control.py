@@ -115,7 +115,7 @@ async def until(happened: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_only_the_owner_may_open_it(controlled: Settings, path: Path) -> None:
+async def test_the_control_socket_is_for_its_owner_alone(controlled: Settings, path: Path) -> None:
     async with two_devices(controlled):
         assert path.stat().st_mode & 0o777 == 0o600
     assert not path.exists()
@@ -138,13 +138,13 @@ async def test_an_invalid_request_is_answered_with_the_reason(
         assert "ok" in await someone.ask(do="status")
 
 
-async def test_nesting_beyond_reason_is_answered_with_why(controlled: Settings, path: Path) -> None:
+async def test_deeply_nested_json_is_answered_with_the_reason(controlled: Settings, path: Path) -> None:
     async with two_devices(controlled), client(path) as someone:
         someone.send(b"[" * 60_000 + b"\n")
         assert "error" in await someone.answer()
 
 
-async def test_a_line_without_end_is_hung_up_on(controlled: Settings, path: Path) -> None:
+async def test_a_line_without_end_ends_the_connection(controlled: Settings, path: Path) -> None:
     async with two_devices(controlled), client(path) as someone, client(path) as another:
         someone.send(b"x" * 1_000_000)
         assert await someone.hung_up_on()
@@ -152,7 +152,7 @@ async def test_a_line_without_end_is_hung_up_on(controlled: Settings, path: Path
 
 
 @pytest.mark.parametrize("sent", TEARS.values(), ids=TEARS)
-async def test_a_client_that_leaves_harms_nobody(
+async def test_a_client_that_leaves_does_not_disturb_the_others(
     controlled: Settings, path: Path, sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with two_devices(controlled), client(path) as another:
@@ -175,7 +175,7 @@ def health(answer: Mapping[str, Any]) -> list[str]:
     return [device["health"] for device in answer["ok"]["resources"][0]["devices"]]
 
 
-async def test_a_watcher_is_told_of_each_change(controlled: Settings, path: Path) -> None:
+async def test_a_watcher_gets_a_report_after_every_change(controlled: Settings, path: Path) -> None:
     async with two_devices(controlled) as daemon, client(path) as watcher, client(path) as operator:
         first, _ = daemon.resource("mock/gpu").inventory.latest.value.devices  # type: ignore[union-attr]
         answer = await watcher.ask(do="watch")
@@ -221,7 +221,7 @@ class Failing(Plugin):
         raise OSError("the bus is gone")
 
 
-async def test_a_watcher_is_told_when_discovery_fails(settings: Settings) -> None:
+async def test_a_watcher_gets_a_report_when_discovery_fails(settings: Settings) -> None:
     plugin = Failing()
     patient = replace(settings, timeouts=replace(settings.timeouts, discovery=30))
     async with serving(plugin, settings=patient) as daemon:
@@ -233,7 +233,7 @@ async def test_a_watcher_is_told_when_discovery_fails(settings: Settings) -> Non
         assert daemon.changed.value > before
 
 
-async def test_watchers_are_hung_up_on_when_the_daemon_ends(controlled: Settings, path: Path) -> None:
+async def test_watchers_are_disconnected_when_the_daemon_ends(controlled: Settings, path: Path) -> None:
     async with AsyncExitStack() as stack:
         async with two_devices(controlled):
             clients = [await stack.enter_async_context(client(path)) for _ in range(5)]
@@ -242,7 +242,7 @@ async def test_watchers_are_hung_up_on_when_the_daemon_ends(controlled: Settings
         assert all([await client.hung_up_on() for client in clients])
 
 
-async def test_an_end_with_watchers_is_no_trouble(
+async def test_a_daemon_with_watchers_ends_without_an_error(
     controlled: Settings, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with AsyncExitStack() as stack:
@@ -310,7 +310,7 @@ async def test_a_file_that_is_no_socket_is_left_alone(
 
 
 @pytest.mark.parametrize("place", ["a-file/control.sock", "a-directory", "x" * 120])
-async def test_a_daemon_that_cannot_have_one_says_so_and_goes_on(
+async def test_a_daemon_without_a_control_socket_logs_that_and_goes_on(
     settings: Settings, root: Path, place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     root.joinpath("a-file").touch()
@@ -353,7 +353,7 @@ class Documented(Plugin):
         yield [Device("one", attributes={"path": Path("/sys/class/tape")})]
 
 
-async def test_attributes_that_are_no_json_are_told_as_texts(controlled: Settings, path: Path) -> None:
+async def test_attributes_that_are_no_json_are_sent_as_strings(controlled: Settings, path: Path) -> None:
     async with serving(Documented(), settings=controlled) as daemon, client(path) as asking:
         await daemon.resource("example.com/documented").inventory.latest.until(lambda snapshot: snapshot is not None)
         answer = await asking.ask(do="status")

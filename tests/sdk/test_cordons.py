@@ -58,7 +58,7 @@ def test_the_file_is_for_its_owner_alone(path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["cordons.json"]
 
 
-def test_without_a_directory_they_last_as_long_as_the_process() -> None:
+def test_cordons_without_a_directory_last_as_long_as_the_process() -> None:
     cordons = Cordons(None)
     cordons.add("a/b", "x", "why")
     assert cordons.of("a/b") == {"x": "why"}
@@ -78,7 +78,7 @@ def test_a_broken_file_is_renamed_and_logged(path: Path, content: bytes, caplog:
     assert Cordons(path).of("a/b") == {"x": "why"}
 
 
-def test_a_file_nested_beyond_reason_is_put_aside(path: Path) -> None:
+def test_a_deeply_nested_file_is_renamed(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"[" * 100_000)
     assert Cordons(path).of("a/b") == {}
@@ -109,7 +109,7 @@ _NAMES = st.text("abc", min_size=1, max_size=3)
 
 @UNHURRIED
 @given(changes=st.lists(st.tuples(st.booleans(), _NAMES, _NAMES, _NAMES), max_size=8))
-def test_the_file_says_what_was_done(
+def test_the_file_holds_the_cordons(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[bool, str, str, str]]
 ) -> None:
     path = tmp_path_factory.mktemp("state") / "cordons.json"

@@ -106,7 +106,7 @@ async def test_discover_may_be_written_in_any_way_and_its_last_list_stays(way: t
         assert states(inventory) == {"st0": "", "st1": ""}
 
 
-async def test_a_generator_without_async_waits_in_a_thread_and_blocks_nobody() -> None:
+async def test_a_generator_without_async_waits_in_a_thread_and_does_not_block_the_loop() -> None:
     class Slow(Tape):
         def discover(self) -> Iterator[list[Device]]:
             try:
@@ -125,7 +125,7 @@ async def test_a_generator_without_async_waits_in_a_thread_and_blocks_nobody() -
     assert plugin.closed.wait(20)
 
 
-async def test_a_generator_in_a_thread_ends_at_its_next_list_when_nobody_listens() -> None:
+async def test_a_generator_in_a_thread_ends_at_its_next_list_when_discovery_ends() -> None:
     class Endless(Tape):
         def discover(self) -> Iterator[list[Device]]:
             try:
@@ -141,7 +141,7 @@ async def test_a_generator_in_a_thread_ends_at_its_next_list_when_nobody_listens
     assert plugin.closed.wait(20)
 
 
-async def test_an_async_generator_is_closed_when_nobody_listens() -> None:
+async def test_an_async_generator_is_closed_when_discovery_ends() -> None:
     class Watching(Tape):
         async def discover(self) -> AsyncIterator[list[Device]]:
             try:

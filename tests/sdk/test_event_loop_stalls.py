@@ -46,7 +46,7 @@ def _said(caplog: pytest.LogCaptureFixture, message: str) -> list[dict[str, obje
     return [record.__dict__ for record in caplog.records if record.getMessage() == message]
 
 
-async def test_a_blocked_loop_is_noticed_while_it_is_blocked_and_named_with_the_place(
+async def test_a_blocked_loop_is_logged_with_its_line_while_it_is_blocked(
     watch: StallDetector, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[tuple[int, str]] = []
@@ -63,7 +63,7 @@ async def test_a_blocked_loop_is_noticed_while_it_is_blocked_and_named_with_the_
     assert str(facts["where"]).endswith("in block_until_noticed")
 
 
-async def test_a_stall_is_told_once_and_its_end_too(watch: StallDetector, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_stall_is_logged_once_and_its_end_too(watch: StallDetector, caplog: pytest.LogCaptureFixture) -> None:
     async def allocate() -> None:
         block_until_noticed(watch)
         time.sleep(LIMIT * 4)  # the watch looks several times more
@@ -110,14 +110,14 @@ async def test_there_is_no_thread_before_plugin_code_has_run_and_none_after_the_
     assert not thread.is_alive()
 
 
-async def test_closing_twice_or_before_the_beginning_is_nothing() -> None:
+async def test_close_twice_or_before_the_first_step_does_nothing() -> None:
     watch = StallDetector(LIMIT)
     watch.close()
     watch.close()
     assert not _watchers()
 
 
-async def test_an_idle_watch_never_wakes_up_until_there_is_work_again(watch: StallDetector) -> None:
+async def test_an_idle_detector_sleeps_until_plugin_code_runs_again(watch: StallDetector) -> None:
     async def allocate() -> None:
         block_until_noticed(watch)
 

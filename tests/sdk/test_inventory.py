@@ -48,7 +48,7 @@ def states(inventory: Inventory) -> dict[str, str]:
     return {key: "" if device.healthy else device.reason for key, device in latest(inventory).devices.items()}
 
 
-def test_nothing_is_told_before_the_first_list(inventory: Inventory) -> None:
+def test_nothing_is_published_before_the_first_list(inventory: Inventory) -> None:
     inventory.add_held({"st0": ()})
     inventory.cordon({"st0": "dusty"})
     inventory.distrust("no driver")
@@ -72,7 +72,7 @@ def test_a_list_replaces_the_last(inventory: Inventory) -> None:
     assert states(inventory) == {"st0": "jammed", "st1": ""}
 
 
-def test_the_same_list_again_is_no_news(inventory: Inventory) -> None:
+def test_the_same_list_again_is_not_published(inventory: Inventory) -> None:
     inventory.update([Device("st0"), Device("st1")])
     before = latest(inventory)
     inventory.update([Device("st1"), Device("st0")])
@@ -122,7 +122,9 @@ def test_a_device_no_longer_found_stays_listed_as_unhealthy(inventory: Inventory
     assert inventory.removed_since == {"st0": 1}
 
 
-def test_a_departure_lasts_from_its_beginning_and_ends_with_a_return(inventory: Inventory, clock: Clock) -> None:
+def test_removed_since_lasts_from_the_first_removal_until_the_device_returns(
+    inventory: Inventory, clock: Clock
+) -> None:
     inventory.update([Device("st0")])
     for _ in range(3):
         clock.tick()
@@ -165,13 +167,13 @@ def test_holding_a_removed_device_changes_nothing(inventory: Inventory) -> None:
     assert latest(inventory) is before
 
 
-def test_a_held_id_that_nobody_could_make_is_left_out(inventory: Inventory) -> None:
+def test_a_held_id_that_no_device_can_have_is_left_out(inventory: Inventory) -> None:
     inventory.add_held({"": (), "st 0": (), "x" * 64: (), "st0": (-1,)})
     inventory.publish_without_list()
     assert list(latest(inventory).devices) == ["st0"]
 
 
-def test_settling_tells_what_is_known_and_only_once(inventory: Inventory) -> None:
+def test_publish_without_list_publishes_what_is_known_and_only_once(inventory: Inventory) -> None:
     inventory.add_held({"st0": ()})
     inventory.distrust("no driver")
     inventory.publish_without_list()
@@ -251,7 +253,7 @@ def test_every_device_ever_found_stays_listed_and_is_healthy_only_if_it_is_sound
     assert inventory.removed_since.keys() == ever - lists[-1]
 
 
-def test_composing_is_a_matter_of_values() -> None:
+def test_compose_merges_removed_cordoned_and_failed_devices() -> None:
     known = DeviceSources(
         discovered={"b": Device("b")}, removed={"a": Device("a", "Unhealthy", "gone")}, cordons={"b": "x"}
     )

@@ -43,7 +43,7 @@ def test_no_pre_start_call_is_announced_if_there_is_none(kind: type[Plugin]) -> 
     assert supported_options(kind()) == Options(pre_start=False, preference=True)
 
 
-def test_a_container_gets_nothing_unless_told() -> None:
+def test_the_default_allocation_is_empty() -> None:
     assert Bare().allocate([Device("st0")]) == Allocation()
 
 

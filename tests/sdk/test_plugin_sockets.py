@@ -147,7 +147,7 @@ async def test_a_live_socket_too_busy_to_answer_stays(root: Path) -> None:
         assert path.is_socket()
 
 
-def test_a_newborn_socket_stays_because_its_owner_may_be_about_to_listen(root: Path) -> None:
+def test_a_new_socket_stays_because_its_owner_may_be_about_to_listen(root: Path) -> None:
     newborn = leave_dead(root / "plugwright-newborn.sock")
     assert registration.remove_stale_sockets(root) == []
     assert newborn.is_socket()
@@ -157,7 +157,7 @@ def test_a_directory_that_is_not_there_holds_nothing_stale(root: Path) -> None:
     assert registration.remove_stale_sockets(root / "missing") == []
 
 
-async def test_a_stale_socket_beyond_the_path_limit_stops_nobody(root: Path) -> None:
+async def test_a_stale_socket_beyond_the_path_limit_is_skipped(root: Path) -> None:
     deep = root / ("d" * 100)
     deep.mkdir()
     (root / "short").symlink_to(deep)  # another run had the directory under a shorter name: a mount, for one

@@ -137,7 +137,7 @@ async def test_metrics_count_what_happened(kubelet: TinyKubelet, node: Node) -> 
         assert ("plugwright_stalls_total",) in found
 
 
-async def test_metrics_tell_that_the_kubelet_is_gone_or_refuses(kubelet: TinyKubelet, node: Node) -> None:
+async def test_metrics_show_that_the_kubelet_is_gone_or_refuses(kubelet: TinyKubelet, node: Node) -> None:
     async with node.daemon("--listen", "127.0.0.1:0") as daemon:
         await kubelet.endpoint("mock/gpu", 3)
         kubelet.refuse = "not today"
@@ -165,7 +165,7 @@ async def test_health_names_the_code_that_blocks_the_event_loop(kubelet: TinyKub
 
 
 @pytest.mark.parametrize("address", NO_ADDRESSES)
-async def test_an_address_that_is_none_is_refused(settings: Settings, address: str) -> None:
+async def test_an_invalid_address_is_refused(settings: Settings, address: str) -> None:
     with pytest.raises(ConfigError, match=f"address to listen on must be HOST:PORT .*, got {address!r}"):
         async with serving(settings=replace(settings, listen=address)):
             pytest.fail("served")

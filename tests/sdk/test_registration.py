@@ -205,7 +205,7 @@ async def test_a_directory_removed_under_a_running_kubelet_is_found_again(
         await kubelet.endpoint(TAPE)
 
 
-async def test_a_refusal_is_said_once_and_tried_again_until_it_is_over(
+async def test_a_refusal_is_logged_once_and_tried_again_until_it_is_over(
     kubelet: TinyKubelet, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     kubelet.refuse = 'the ResourceName "example.com/tape" is invalid'
@@ -220,7 +220,7 @@ async def test_a_refusal_is_said_once_and_tried_again_until_it_is_over(
     assert len({request.endpoint for request in kubelet.registered}) == len(kubelet.registered)
 
 
-async def test_another_reason_is_said_again(
+async def test_another_reason_is_logged_again(
     kubelet: TinyKubelet, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     kubelet.refuse = "first"
@@ -231,7 +231,7 @@ async def test_another_reason_is_said_again(
     assert [str(reason).partition(" ")[0] for reason in warned(caplog, REFUSED)] == ["first", "second", "first"]
 
 
-async def test_a_socket_that_nobody_listens_on_is_tried_until_a_kubelet_does(
+async def test_a_stale_kubelet_socket_is_tried_until_a_kubelet_listens(
     root: Path, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     kubelet = TinyKubelet(root)

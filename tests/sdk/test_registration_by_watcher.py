@@ -94,7 +94,7 @@ async def test_a_plugin_is_found_and_its_list_arrives(kubelet: Watching, setting
     assert registry(kubelet) == set()
 
 
-async def test_a_plugin_says_who_it_is(root: Path, settings: Settings) -> None:
+async def test_a_plugin_answers_get_info(root: Path, settings: Settings) -> None:
     registry = root / "plugins_registry"
     registry.mkdir()
     async with serving(ListingPlugin(), settings=settings) as daemon:
@@ -127,7 +127,7 @@ async def test_nothing_is_ever_registered_both_ways(root: Path, settings: Settin
     assert [request.endpoint == NAME for request in kubelet.registered] == [True, False]
 
 
-async def test_a_refusal_is_said_with_its_reason_and_the_plugin_is_found_again(
+async def test_a_refusal_is_logged_with_its_reason_and_the_plugin_is_found_again(
     kubelet: Watching, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     kubelet.refuse = "RegisterPlugin error -- no handler registered for plugin type: DevicePlugin"

@@ -94,7 +94,7 @@ async def forgotten(inventory: Inventory, device_id: str) -> None:
     await inventory.latest.until(lambda snapshot: snapshot is not None and device_id not in snapshot.devices)
 
 
-async def test_a_device_that_nobody_holds_is_forgotten_after_a_while(paths: KubeletPaths) -> None:
+async def test_a_removed_device_that_no_pod_holds_is_forgotten_after_a_while(paths: KubeletPaths) -> None:
     inventory, times = Inventory(TAPE), []
     async with serve_held_devices(Node(), paths.pod_resources_socket), forgetting(inventory, paths):
         inventory.update([Device("st0"), Device("st1")])
@@ -204,13 +204,13 @@ async def test_pod_resources_that_answer_nonsense_keep_everything(
         assert listed(inventory) == {"st0", "st1"}
 
 
-async def test_no_checkpoint_yet_means_that_nothing_was_given_out(paths: KubeletPaths) -> None:
+async def test_no_checkpoint_yet_means_that_nothing_was_allocated(paths: KubeletPaths) -> None:
     assert held_by_checkpoint(paths.checkpoint, TAPE) == {}
     async with serve_held_devices(Node(), paths.pod_resources_socket):
         assert await held_by_pods(paths.pod_resources_socket, TAPE) == set()
 
 
-async def test_both_are_asked_who_holds_what(paths: KubeletPaths) -> None:
+async def test_checkpoint_and_pod_resources_are_both_read(paths: KubeletPaths) -> None:
     write_checkpoint(paths, {0: ("st0", "st1"), 1: ("st1",), -1: ("st2",)})
     assert held_by_checkpoint(paths.checkpoint, TAPE) == {"st0": (0,), "st1": (0, 1), "st2": ()}
     node = Node(
@@ -220,7 +220,7 @@ async def test_both_are_asked_who_holds_what(paths: KubeletPaths) -> None:
         assert await held_by_pods(paths.pod_resources_socket, TAPE) == {"st3"}
 
 
-async def test_an_inventory_without_departures_asks_nobody(paths: KubeletPaths) -> None:
+async def test_an_inventory_without_removed_devices_reads_neither(paths: KubeletPaths) -> None:
     inventory, node = Inventory(TAPE), Node()
     inventory.update([Device("st0")])
     async with serve_held_devices(node, paths.pod_resources_socket), forgetting(inventory, paths, 0.001):
@@ -250,7 +250,7 @@ async def test_devices_that_pods_hold_at_the_start_are_listed_as_unhealthy_with_
         assert snapshot.devices["st0"].reason == "gone: a pod holds it, discovery does not find it"
 
 
-async def test_a_checkpoint_that_cannot_be_read_at_the_start_holds_nobody_up(
+async def test_a_checkpoint_that_cannot_be_read_at_the_start_does_not_delay_serving(
     kubelet: TinyKubelet, settings: Settings
 ) -> None:
     kubelet.paths.checkpoint.write_bytes(b"{")

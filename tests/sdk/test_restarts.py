@@ -109,7 +109,7 @@ async def test_a_kubelet_socket_made_again_with_the_same_inode_is_noticed(witnes
         await registrations(witness, 11)
 
 
-async def test_a_socket_of_ours_that_was_removed_is_made_anew(witness: Witness, settings: Settings) -> None:
+async def test_a_removed_socket_of_ours_is_made_again(witness: Witness, settings: Settings) -> None:
     async with serving(ListingPlugin(), settings=settings):
         for count in range(1, 11):
             await registrations(witness, count)
@@ -308,8 +308,8 @@ async def test_one_broken_discovery_leaves_the_others_alone(kubelet: TinyKubelet
     ]
     try:
         async with serving(plugin, *broken, settings=settings):
-            for plugin in broken:  # registered in the end, with what is known of it
-                await kubelet.until(knows(plugin.resource))
+            for faulty in broken:  # registered in the end, with what is known of it
+                await kubelet.until(knows(faulty.resource))
             plugin.ids.publish(("st0", "st1", "st2"))
             await kubelet.endpoint(TAPE, count=3)
     finally:

@@ -136,7 +136,7 @@ def many(prefix: str) -> list[Device]:
     return [Device(f"{prefix}-{n:05}-{'x' * 50}") for n in range(MANY)]
 
 
-async def test_many_readers_each_get_the_newest_list_at_once_and_every_change(
+async def test_many_streams_get_the_latest_list_at_once_and_every_change(
     kubelet: TinyKubelet, settings: Settings
 ) -> None:
     shelf = Shelf(Device("st0"))
@@ -150,9 +150,7 @@ async def test_many_readers_each_get_the_newest_list_at_once_and_every_change(
             assert [len(devices) for devices in reader.lists.value] == [1, 2, 3, 4, 5]
 
 
-async def test_a_late_reader_gets_the_newest_list_and_none_of_the_older(
-    kubelet: TinyKubelet, settings: Settings
-) -> None:
+async def test_a_late_stream_gets_the_latest_list_and_no_older_one(kubelet: TinyKubelet, settings: Settings) -> None:
     shelf = Shelf(Device("st0"))
     async with serving(shelf, settings=settings):
         path = await socket_of(kubelet)
@@ -254,7 +252,7 @@ async def test_a_reader_that_leaves_is_no_longer_counted(kubelet: TinyKubelet, s
     assert len(kubelet.registered) == 1
 
 
-async def test_readers_are_told_why_their_list_ends(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_an_ended_stream_carries_the_reason(kubelet: TinyKubelet, settings: Settings) -> None:
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(serving(Shelf(Device("st0")), settings=settings))
         async with reading(await socket_of(kubelet), 2, streams=2) as readers:

@@ -333,7 +333,7 @@ async def test_two_readers_of_one_directory_both_notice_and_one_outlives_the_oth
             (root / "kubelet.sock").unlink()
 
 
-async def test_a_set_of_directories_hears_of_its_own_alone(root: Path) -> None:
+async def test_a_set_of_directories_gets_events_of_its_own_alone(root: Path) -> None:
     mine, yours = root / "mine", root / "yours"
     mine.mkdir()
     yours.mkdir()

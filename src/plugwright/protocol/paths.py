@@ -25,7 +25,7 @@ class KubeletPaths:
 
     @classmethod
     def under(cls, root: str | Path | None = None, device_plugins: str | Path | None = None) -> "KubeletPaths":
-        """The paths under `root`; what is not given comes from the environment, then from the default."""
+        """The paths under `root`; None comes from the environment, then from the default."""
         return cls.from_environment(os.environ, root, device_plugins)
 
     @classmethod

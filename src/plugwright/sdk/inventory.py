@@ -215,7 +215,7 @@ async def _held(inventory: Inventory, paths: KubeletPaths, due: list[str]) -> se
 
 
 def held_by_checkpoint(path: Path, resource: str) -> dict[str, tuple[int, ...]] | None:
-    """The devices of `resource` that containers were given, with their NUMA nodes; None if it cannot be read."""
+    """The devices of `resource` that are allocated to containers, with their NUMA nodes; None if it cannot be read."""
     try:
         return checkpoint.held(checkpoint.decode(path.read_bytes()), resource)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """The class that a plugin author subclasses, and the default choice of devices.
 
 One method is required. Every method may be written with or without `async`; those without run in threads, so that
-they may block. What is overridden is what the kubelet is told that the plugin supports, so the two cannot disagree.
+they may block. The options sent to the kubelet follow from what is overridden, so the two cannot disagree.
 """
 
 from collections import Counter
@@ -51,7 +51,7 @@ class Plugin:
 
 
 def supported_options(plugin: Plugin) -> Options:
-    """What the kubelet is told that the plugin supports."""
+    """The options that the plugin sends to the kubelet."""
     # The default preference is worth the kubelet's call. A pre-start call is not: it costs time at every container
     # start, and fails it while the plugin is down.
     return Options(pre_start=type(plugin).pre_start is not Plugin.pre_start, preference=True)

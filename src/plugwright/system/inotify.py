@@ -146,10 +146,10 @@ class WatchedDirectories:
         """Watches these directories and no others; returns whether one of them was not watched before."""
         if self._instance is None:
             return False
-        wanted = set(directories)
-        for path in [path for path, held in self._subscriptions.items() if path not in wanted or held.ended]:
+        paths = set(directories)
+        for path in [path for path, held in self._subscriptions.items() if path not in paths or held.ended]:
             self._instance.unsubscribe(self._subscriptions.pop(path))
-        added = wanted - self._subscriptions.keys()
+        added = paths - self._subscriptions.keys()
         for path in added:
             with suppress(OSError):  # there is no such directory any more
                 self._subscriptions[path] = self._instance.subscribe(path, _ENTRIES, lambda _: self._changed())

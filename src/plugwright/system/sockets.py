@@ -73,7 +73,7 @@ def listen_in_place(path: Path) -> socket.socket:
 
 @dataclass(frozen=True, slots=True)
 class SocketFile:
-    """A socket file of this process, told apart by its inode from one that replaces it."""
+    """A socket file of this process; its inode distinguishes it from one that replaces it."""
 
     path: Path
     inode: int

@@ -112,7 +112,7 @@ class SpecDirectory:
             raise InvalidValue(f"owner of CDI files must have letters, digits, '-' and '_', got {self.owner!r}")
 
     def file(self, kind: str, part: str = "") -> Path:
-        """`vendor-class_owner[.part].json`; `part` tells several files of one kind apart."""
+        """`vendor-class_owner[.part].json`; `part` distinguishes several files of one kind."""
         part = f".{part.replace('/', '_')}" if part else ""
         return self.path / f"{_stem(kind, self.owner)}{part}.json"
 
