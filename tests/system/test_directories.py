@@ -19,7 +19,7 @@ with directories.directory(Path(sys.argv[1])) as made:
 """
 
 
-def test_it_is_gone_when_it_is_left(tmp_path: Path) -> None:
+def test_a_temporary_directory_is_removed_when_it_is_left(tmp_path: Path) -> None:
     with directories.directory(tmp_path) as made:
         (made / "file").touch()
         assert made.stat().st_mode & 0o777 == 0o700
@@ -32,7 +32,7 @@ def test_two_do_not_disturb_each_other(tmp_path: Path) -> None:
         assert one.is_dir()
 
 
-async def test_what_a_killed_one_left_is_removed_by_the_next(tmp_path: Path) -> None:
+async def test_a_directory_of_a_killed_process_is_removed_by_the_next(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _SCRIPT, str(tmp_path)), stdout=asyncio.subprocess.PIPE
     )
@@ -54,4 +54,4 @@ def test_directories_of_others_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     with directories.directory(tmp_path):
         pass
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["other", "pw-theirs"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "pw-theirs"]

@@ -76,7 +76,7 @@ def encode_devices(resource: str, devices: Sequence[Device]) -> bytes:
 
 
 def _from_device(device: Device) -> pb.Device:
-    # A topology message without nodes hides the device from GetAllocatableResources: none or at least one node.
+    # A topology message without nodes hides the device from GetAllocatableResources (6.11): none or at least one node.
     topology = pb.TopologyInfo(nodes=[pb.NUMANode(ID=node) for node in device.numa]) if device.numa else None
     return pb.Device(ID=device.id, health=device.health.value, topology=topology)
 

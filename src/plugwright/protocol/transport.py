@@ -233,7 +233,7 @@ def _abort(connection: H2Protocol) -> None:
 
 
 class _Channel(Channel):
-    """Sends the authority that a kubelet sends: some servers refuse one that is a path or a port."""
+    """Sends the authority `localhost`, as a kubelet does (2.1): some servers refuse one that is a path or a port."""
 
     def _get_authority(self, host: str, port: int) -> str:
         return "localhost"

@@ -3,9 +3,9 @@
 Three sources know something about a device: discovery lists it, an operator has cordoned it, the kubelet says that a
 pod holds it. `compose` makes one list of them; `Inventory` keeps them and publishes the list when it changes.
 
-Kubelets from 1.34 on crash when a device that a pod holds disappears from the list. So a device that discovery no
-longer lists stays in it as Unhealthy until no pod can hold it. That is read from the kubelet's checkpoint and its
-pod-resources API; neither is changed.
+Kubelets from 1.34 on may crash when a device that a pod holds disappears from the list (2.25). So a device that
+discovery no longer lists stays in it as Unhealthy until no pod can hold it. That is read from the kubelet's checkpoint
+and its pod-resources API; neither is changed.
 """
 
 import asyncio
@@ -207,7 +207,7 @@ async def _held(inventory: Inventory, paths: KubeletPaths, due: list[str]) -> se
     if active is None or stored is None:
         return None
     if any(device_id in stored and device_id not in active for device_id in due):
-        # The kubelet has freed them but writes its checkpoint only when it is sent a list.
+        # The kubelet does not write its checkpoint when it frees a device (3.60), but after every device list (4.31).
         inventory.resend()
         await asyncio.sleep(_CHECKPOINT_DELAY)
         stored = held_by_checkpoint(paths.checkpoint, inventory.resource)
@@ -219,7 +219,7 @@ def held_by_checkpoint(path: Path, resource: str) -> dict[str, tuple[int, ...]] 
     try:
         return checkpoint.held(checkpoint.decode(path.read_bytes()), resource)
     except FileNotFoundError:
-        return {} if path.parent.is_dir() else None  # a kubelet that has allocated nothing yet has written nothing
+        return {} if path.parent.is_dir() else None  # a kubelet writes none at its start (4.31)
     except (OSError, PlugwrightError) as error:
         logger.debug("checkpoint not readable", extra={"path": str(path), "error": str(error)})
         return None

@@ -1,7 +1,7 @@
 """Registration of one resource with the kubelet: made, kept, and made again after a restart of either side.
 
-Serve first, then register: the kubelet connects to the plugin before it answers. Before registering again, the old
-streams are ended, because up to Kubernetes 1.36 the end of an old stream cuts off the new connection.
+Serve first, then register: the kubelet connects to the plugin before it answers (1.25). Before registering again, the
+old streams are ended, because up to Kubernetes 1.36 the end of an old stream cuts off the new connection (2.22).
 
 Sockets are named after the resource; `remove_stale_sockets` removes those that a killed run has left.
 """
@@ -166,7 +166,7 @@ class ResourceRegistration:
         return f"{_KUBELET} was created again"
 
     async def _socket_removed(self, served: SocketFile) -> str:
-        # The kubelet removes every socket in this directory when it starts (1.10).
+        # The kubelet removes every socket in this directory when it starts (1.16).
         await self._directory.ticks.until(lambda _: not served.exists())
         return "our socket was removed"
 

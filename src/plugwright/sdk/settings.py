@@ -22,7 +22,7 @@ class Limits:
 
     allocate: float = 10.0  # then Allocate fails, and the kubelet refuses the pod
     prefer: float = 1.0  # then the default preference is used
-    pre_start: float = 25.0  # then the container does not start; the kubelet itself gives up after 30
+    pre_start: float = 25.0  # then the container does not start; the kubelet itself gives up after 30 (0.8)
     command: float = 10.0  # then the operator's command fails
     loop_step: float = 1.0  # an async method that keeps the event loop longer is logged as a stall
 
@@ -37,7 +37,7 @@ class Timeouts:
     lost_stream: float = 0.2  # the kubelet ended ListAndWatch: registered again after this, doubling each time
     retry: float = 0.01  # registration failed: tried again after this, doubling each time
     longest: float = 30.0  # the end of that doubling
-    register: float = 15.0  # one Register call; the kubelet needs up to 10 to answer that it cannot connect
+    register: float = 15.0  # one Register call; the kubelet tries for 10 to connect back before it answers (2.1)
     burst: float = 0.05  # changes of the device list closer together than this are sent as one
 
 
