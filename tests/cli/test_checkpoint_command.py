@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from tests.cli.processes import ended, python
+from tests.protocol.allocations import encode_allocation
 
 from plugwright.cli.main import cli
 from plugwright.errors import CheckpointCorrupt, ConfigError
 from plugwright.model import Allocation, Mount
-from plugwright.protocol import checkpoint, messages
+from plugwright.protocol import checkpoint
 from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
 
 ROOT = Path(__file__).parent.parent.parent
@@ -75,7 +76,7 @@ def entry(pod: str, *device_ids: str, answer: bytes = b"", node: int = 0) -> Pod
 @pytest.fixture
 def full(tmp_path: Path) -> Path:
     """Two pods, one of which got everything that a plugin can give."""
-    found = holding(entry("pod-b", "g1", node=-1), entry("pod-a", "g0", answer=messages.encode_allocation(ANSWER)))
+    found = holding(entry("pod-b", "g1", node=-1), entry("pod-a", "g0", answer=encode_allocation(ANSWER)))
     return written(tmp_path / "full.json", found)
 
 
@@ -244,7 +245,7 @@ def test_4_8_the_order_in_which_a_kubelet_writes_is_no_difference(tmp_path: Path
 
 
 def test_diff_says_what_changed_for_whom(full: Path, tmp_path: Path) -> None:
-    answer = messages.encode_allocation(Allocation(env={"VISIBLE": "g1"}, nodes=["/dev/gpu0"]))
+    answer = encode_allocation(Allocation(env={"VISIBLE": "g1"}, nodes=["/dev/gpu0"]))
     new = written(
         tmp_path / "new.json",
         holding(entry("pod-a", "g0", answer=answer, node=1), entry("pod-c", "g2"), registered=("g0", "g2")),

@@ -36,7 +36,7 @@ async def one_of_two_failed(kubelet: TinyKubelet, settings: Settings) -> AsyncIt
         first, second = (await kubelet.endpoint("mock/gpu", 2)).devices
         await daemon.resource("mock/gpu").command("fail", {"id": second, "reason": "fell off the bus"})
         await kubelet.health("mock/gpu", second, "Unhealthy")
-        await daemon.resource("mock/gpu").lifecycle.standing.until(lambda standing: standing.state == "registered")
+        await daemon.resource("mock/gpu").registration.status.until(lambda standing: standing.state == "registered")
         yield daemon, first, second
 
 
@@ -119,8 +119,8 @@ async def test_watch_ends_by_ctrl_c_without_a_message(controlled: Settings, node
 
 async def test_missing_daemon_is_one_line(node: Node) -> None:
     done = await node.ask("status")
-    message = f"plugwright: no daemon here: there is no {node.control}; is `plugwright run` running?\n"
-    assert (done.code, done.out, done.err) == (1, "", message)
+    said = f"plugwright: no daemon: {node.control} does not exist; is `plugwright run` running?\n"
+    assert (done.code, done.out, done.err) == (1, "", said)
 
 
 @pytest.mark.parametrize("socket", ["a-file/control.sock", "x" * 120])

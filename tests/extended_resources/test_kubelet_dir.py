@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.protocol.held_devices import serve_held_devices
 
 from plugwright import Device, Plugin, Settings, serving
 from plugwright.errors import ConfigError
 from plugwright.extended_resources.kubelet_dir import read
 from plugwright.extended_resources.resources import Holder, KubeletDirectory
-from plugwright.protocol import checkpoint, pod_resources
+from plugwright.protocol import checkpoint
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.pod_resources import HeldDevice
 from plugwright.sdk.settings import Registration
@@ -87,20 +88,20 @@ async def test_a_plugin_in_plugins_registry_says_what_it_serves(
 
 async def test_unidentified_server_in_plugins_registry_counts_as_listening(paths: KubeletPaths) -> None:
     class Node:
-        async def holdings(self) -> Sequence[HeldDevice]:
+        async def held_devices(self) -> Sequence[HeldDevice]:
             return ()
 
     paths.plugins_registry.mkdir()
     abandoned(paths.plugins_registry / "killed.sock")
-    async with pod_resources.serve(Node(), paths.plugins_registry / "csi.sock"):
+    async with serve_held_devices(Node(), paths.plugins_registry / "csi.sock"):
         assert await state_of(paths) == replace(NOTHING, listening=1)
 
 
 async def test_pods_hold_the_allocated_devices(paths: KubeletPaths) -> None:
     class Node:
-        async def holdings(self) -> Sequence[HeldDevice]:
+        async def held_devices(self) -> Sequence[HeldDevice]:
             return [HeldDevice("a/b", device_id, "default", "p1", "main") for device_id in ("x", "y")]
 
     paths.pod_resources_socket.parent.mkdir()
-    async with pod_resources.serve(Node(), paths.pod_resources_socket):
+    async with serve_held_devices(Node(), paths.pod_resources_socket):
         assert (await state_of(paths)).holders == {"a/b": (Holder("default", "p1", 2),)}

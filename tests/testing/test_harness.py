@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.sdk.actors import TAPE, Shelf
+from tests.sdk.actors import TAPE
+from tests.sdk.actors import ListingPlugin as Shelf
 
 from plugwright import Device, Plugin, Registration, Settings
 from plugwright.errors import ConfigError, InvalidValue, KubeletFindings, PluginError

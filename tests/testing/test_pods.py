@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from tests.sdk.actors import TAPE, Shelf
+from tests.sdk.actors import TAPE
+from tests.sdk.actors import ListingPlugin as Shelf
 
 from plugwright.kubelet import ContainerKind, PodSpec
 from plugwright.testing import pod_requesting, running

@@ -65,7 +65,7 @@ async def _announced_resource(path: Path) -> str | None:
 async def _holders(path: Path) -> dict[str, tuple[Holder, ...]]:
     try:
         async with pod_resources.connect(path) as kubelet:
-            devices = await kubelet.holdings(timeout=_TIMEOUT)
+            devices = await kubelet.held_devices(timeout=_TIMEOUT)
     except (OSError, PlugwrightError):  # the kubelet may be down; the API server's pods are enough then
         return {}
     holders: dict[str, tuple[Holder, ...]] = {}

@@ -11,6 +11,7 @@ from plugwright.errors import ConfigError
 from plugwright.importers import text
 from plugwright.importers.source import ForeignConfig, ImportedResource, ImportResult
 from plugwright.importers.values import ConfigValue, ImportNote, parse_flags
+from plugwright.model import PERMISSIONS
 
 __all__ = ["recognises", "translate"]
 
@@ -27,7 +28,6 @@ _DEFAULT_DOMAIN = "squat.ai"
 _NAME = re.compile(r"[a-z0-9][-a-z0-9]*[a-z0-9]")
 _USB_ID = re.compile(r"(?:0x)?([0-9a-f]{1,4})", re.IGNORECASE)
 _YAML_NUMBER = re.compile(r"[0-9]+(?:e[0-9]+)?|0x[0-9a-f]+", re.IGNORECASE)
-_PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{1,3}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +250,7 @@ def _is_mount(value: ConfigValue | None, notes: list[ImportNote]) -> bool:
 
 def _permissions(value: ConfigValue | None) -> str:
     letters = value.string() if value else ""
-    if value and letters and not _PERMISSIONS.fullmatch(letters):
+    if value and letters and not PERMISSIONS.fullmatch(letters):
         raise value.error(f"must be letters of 'mrw', got {letters!r}")
     return letters or "mrw"
 

@@ -155,7 +155,7 @@ def _sorted(devices: Iterable[ContainerDevices]) -> tuple[ContainerDevices, ...]
 async def serving(service: PodResourcesService, socket: Path, *, kept: bool = False) -> AsyncIterator[SocketFile]:
     """Serves on `socket`, whose directory is made where it is missing; `kept` leaves the file, as a kill does."""
     socket.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
-    async with pod_resources.serve_lister(service, socket, kept=kept) as served:
+    async with pod_resources.serve(service, socket, kept=kept) as served:
         yield served
 
 

@@ -80,7 +80,7 @@ async def _until_discovery_fails(daemon: Daemon) -> None:
 
 
 def _discovery_fails(runtime: ResourceRuntime) -> bool:
-    return runtime.inventory.newest.value is None and bool(runtime.discovery.failing.value)
+    return runtime.inventory.latest.value is None and bool(runtime.discovery.failing.value)
 
 
 def _check_listed(daemon: Daemon, listed: set[str], timeout: float) -> None:
@@ -93,7 +93,7 @@ def _check_listed(daemon: Daemon, listed: set[str], timeout: float) -> None:
 def _reason(runtime: ResourceRuntime, timeout: float) -> str:
     if runtime.discovery.failing.value:
         return runtime.discovery.failing.value
-    if runtime.inventory.newest.value is None:
+    if runtime.inventory.latest.value is None:
         return f"discover() of {runtime.resource} yielded no list within {timeout:g} s"
-    standing = runtime.lifecycle.standing.value
-    return f"{runtime.resource} was not listed within {timeout:g} s: {standing.reason or standing.state.value}"
+    status = runtime.registration.status.value
+    return f"{runtime.resource} was not listed within {timeout:g} s: {status.reason or status.state.value}"

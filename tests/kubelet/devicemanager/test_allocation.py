@@ -82,7 +82,7 @@ async def test_nothing_is_freed_by_the_removal_itself(root: Path) -> None:  # 3.
         await kubelet.remove(pod)
         assert plugin.calls == calls
         async with pod_resources.connect(kubelet.paths.pod_resources_socket) as client:
-            await client.holdings()  # which looks
+            await client.held_devices()  # which looks
         assert list(records(kubelet)) == [("main", TAPE)]  # on disk it stays until the next write
         await kubelet.admit(pod_requesting({"other": {TAPE: 1}}))
         assert list(records(kubelet)) == [("other", TAPE)]

@@ -24,7 +24,7 @@ from plugwright.config import schema
 from plugwright.config.schema import Config
 from plugwright.errors import ConfigError
 from plugwright.kubelet import KubeletSettings, Timing
-from plugwright.sdk.control import controlled as daemon_controlled
+from plugwright.sdk.control import serve_control_socket
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.plugin import Plugin
 from plugwright.system.concurrency import single_error
@@ -145,7 +145,7 @@ async def _reachable(
         nodes = {}
         for name in cluster.nodes:
             node_socket = sockets / f"{name}.sock"
-            await stack.enter_async_context(daemon_controlled(cluster.daemon(name), node_socket))
+            await stack.enter_async_context(serve_control_socket(cluster.daemon(name), node_socket))
             nodes[name] = {"kubelet_dir": str(cluster.directory(name)), "control_socket": str(node_socket)}
         await stack.enter_async_context(controlled(controller, sockets / "control.sock"))
         yield ClusterInfo(
@@ -181,7 +181,7 @@ def _allocatable(cluster: EmbeddedCluster) -> dict[str, dict[str, int]]:
 
 def _healthy(daemon: Daemon) -> dict[str, int]:
     """The number of healthy devices of every resource; -1 until its first list."""
-    snapshots = {name: runtime.inventory.newest.value for name, runtime in daemon.resources.items()}
+    snapshots = {name: runtime.inventory.latest.value for name, runtime in daemon.resources.items()}
     return {
         name: -1 if snapshot is None else sum(device.healthy for device in snapshot.devices.values())
         for name, snapshot in snapshots.items()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from plugwright import quantity
 from plugwright.cluster.store import Object
+from plugwright.model import DNS_LABEL, DNS_SUBDOMAIN
 
 __all__ = [
     "FieldError",
@@ -22,8 +23,6 @@ __all__ = [
     "validate_resources",
 ]
 
-_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
-_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _NAME_PART = re.compile(r"(?:[A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _LONGEST_NAME, _LONGEST_LABEL, _LONGEST_PREFIX = 253, 63, 58
 _GENERATED_CHARACTERS = "bcdfghjklmnpqrstvwxz2456789"  # no vowels, so no words
@@ -65,12 +64,12 @@ class FieldError:
 
 
 def dns_label_errors(name: str) -> Iterator[str]:
-    if not _LABEL.fullmatch(name):
+    if not DNS_LABEL.fullmatch(name):
         yield _LABEL_RULE
 
 
 def dns_subdomain_errors(name: str) -> Iterator[str]:
-    if not _SUBDOMAIN.fullmatch(name):
+    if not DNS_SUBDOMAIN.fullmatch(name):
         yield _SUBDOMAIN_RULE
 
 
@@ -116,7 +115,7 @@ def _qualified_name_errors(name: str) -> Iterator[str]:
         return
     if slash and not prefix:
         yield "prefix part must be non-empty"
-    elif slash and not _SUBDOMAIN.fullmatch(prefix):
+    elif slash and not DNS_SUBDOMAIN.fullmatch(prefix):
         yield f"prefix part {_SUBDOMAIN_RULE}"
     if slash and len(prefix) > _LONGEST_NAME:
         yield f"prefix part must be no more than {_LONGEST_NAME} bytes"

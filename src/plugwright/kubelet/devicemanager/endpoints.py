@@ -72,7 +72,7 @@ class Endpoint:
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
     async def lists(self) -> AsyncGenerator[list[ListedDevice], None]:
-        async with aclosing(self._client().listed()) as lists:
+        async with aclosing(self._client().list_and_watch()) as lists:
             async for devices in lists:
                 yield devices
 
@@ -86,7 +86,7 @@ class Endpoint:
     async def answers(self, device_ids: Sequence[str]) -> list[bytes]:
         client = self._client()
         with self.trace.timing("Allocate", self.resource, tuple(device_ids)):
-            return await client.answers(device_ids)
+            return await client.allocate_encoded(device_ids)
 
     async def allocate(self, device_ids: Sequence[str]) -> AllocateResponse:
         """Allocate as it is, outside of any admission: nothing is recorded."""
