@@ -29,15 +29,18 @@ REFUSED = {
     "checksum": ("checksum", "stored 3937692181, should be 3937692180"),
     "checksum-missing": ("checksum", "stored 0, should be 3937692180"),
     "order-swapped": ("checksum", "stored 2070980646, should be 2826365586"),
-    "checksum-string": ("format", "Checksum holds a text instead of a number; it should be 3937692180"),
-    "checksum-negative": ("format", "Checksum is -1, not an unsigned integer of 64 bits; it should be 3937692180"),
+    "checksum-string": ("format", "Checksum must be a number (3937692180 for this content), got a text"),
+    "checksum-negative": (
+        "format",
+        "Checksum must be an unsigned integer of 64 bits (3937692180 for this content), got -1",
+    ),
     "checksum-float": (
         "format",
-        "Checksum is 3937692180.0, not an unsigned integer of 64 bits; it should be 3937692180",
+        "Checksum must be an unsigned integer of 64 bits (3937692180 for this content), got 3937692180.0",
     ),
     "numa-key": (
         "format",
-        "entry 1 of PodDeviceEntries: DeviceIDs has NUMA node 'zero', which is no integer of 64 bits",
+        "entry 1 of PodDeviceEntries: NUMA node in DeviceIDs must be an integer of 64 bits, got 'zero'",
     ),
     "base64-nopad": ("format", "entry 1 of PodDeviceEntries: AllocResp is not padded base64"),
     "truncated": ("format", "Unterminated string starting at: line 1 column 231 (char 230)"),
@@ -189,7 +192,7 @@ def test_a_file_with_a_wrong_checksum_is_shown_and_is_an_error() -> None:
     result = call("show", path)
     assert result.exit_code == 1
     assert "    device      dev-a (NUMA 0)\n" in result.output
-    told = f"{path} is not what was written: checksum stored 3937692181, computed 3937692180"
+    told = f"{path} does not match its checksum: stored 3937692181, computed 3937692180"
     assert str(result.exception).startswith(told)
 
 
@@ -214,7 +217,7 @@ def test_the_old_layout_is_shown_and_named(tmp_path: Path) -> None:
 
 def test_verify_tries_what_usually_spoils_a_file() -> None:
     path = VECTORS / "negative-order-swapped.json"
-    told = f"{path}: checksum: what is stored fits with PodDeviceEntries in the order 4, 3, 2, 1\n"
+    told = f"{path}: checksum: the stored one matches with PodDeviceEntries in the order 4, 3, 2, 1\n"
     assert call("verify", path).output.endswith(told)
 
 
@@ -311,7 +314,8 @@ def test_a_wrong_call_is_exit_code_2(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "reason"), [("none", "No such file"), ("", "Is a directory; for a kubelet's own: --kubelet-dir")]
+    ("file", "reason"),
+    [("none", "No such file"), ("", "Is a directory; to read the checkpoint in it, use --kubelet-dir")],
 )
 def test_what_cannot_be_read_is_told(tmp_path: Path, file: str, reason: str) -> None:
     result = call("show", f"{tmp_path}/{file}")

@@ -78,7 +78,7 @@ class Clock:
 
 def quick(**settings: object) -> KubeletSettings:
     """The settings given, little time for what fails, and much for what must come about on a busy machine."""
-    timing = Timing(dial=0.5, look=0.02, retry=0.02, most_retry=0.1)
+    timing = Timing(dial=0.5, reconcile=0.02, retry=0.02, max_retry=0.1)
     return KubeletSettings(**{"timing": timing, "timeout": LIMIT, **settings})  # type: ignore[arg-type]
 
 

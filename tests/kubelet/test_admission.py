@@ -8,7 +8,7 @@ from tests.kubelet.actors import OTHER, TAPE, Scripted, device, given, plugged, 
 
 from plugwright.errors import ContainerWaiting
 from plugwright.kubelet import ContainerKind, ContainerSpec, Kubelet, Phase, PodSpec
-from plugwright.kubelet.metrics import Name
+from plugwright.kubelet.metrics import MetricName
 from plugwright.testing import pod_requesting
 
 NUMA = (device("a", 0), device("b", 1), device("c", 1))
@@ -100,8 +100,8 @@ async def test_a_pod_that_needs_two_nodes(root: Path, policy: str, is_admitted: 
         told = await refused(kubelet, pod)
         assert (told.reason, told.message) == ("TopologyAffinityError", NOT_ALIGNED)
         assert plugin.asked("Allocate") == []
-        assert kubelet.metrics.value(Name.ADMISSION_ERRORS) == 1
-        assert kubelet.metrics.value(Name.REJECTIONS, reason="TopologyAffinityError") == 1
+        assert kubelet.metrics.value(MetricName.ADMISSION_ERRORS) == 1
+        assert kubelet.metrics.value(MetricName.REJECTIONS, reason="TopologyAffinityError") == 1
 
 
 async def test_what_an_init_container_leaves_counts_for_the_hints(root: Path) -> None:  # 3.5, 5.5, T7
@@ -140,7 +140,7 @@ async def test_a_refused_pod_has_failed_for_good(node: Kubelet) -> None:  # 3.64
             pod.container("main")
         await node.restart()
         assert pod.phase is Phase.FAILED
-        assert node.metrics.value(Name.ADMISSIONS) == 0  # nor was it tried again
+        assert node.metrics.value(MetricName.ADMISSIONS) == 0  # nor was it tried again
 
 
 async def test_a_refused_pod_uses_nothing(node: Kubelet) -> None:  # 3.59, 3.67
@@ -163,9 +163,9 @@ async def test_refusals_are_counted_by_their_reason(node: Kubelet) -> None:
     async with plugged(node, Scripted("a")):
         await node.allocatable(TAPE, 1)
         await refused(node, two_tapes("greedy"))
-        assert node.metrics.value(Name.REJECTIONS, reason="UnexpectedAdmissionError") == 1
-        assert node.metrics.value(Name.ADMISSIONS) == 1
-        assert node.metrics.value(Name.ADMISSION_ERRORS) == 0  # of a topology policy there is none
+        assert node.metrics.value(MetricName.REJECTIONS, reason="UnexpectedAdmissionError") == 1
+        assert node.metrics.value(MetricName.ADMISSIONS) == 1
+        assert node.metrics.value(MetricName.ADMISSION_ERRORS) == 0  # of a topology policy there is none
 
 
 async def test_a_pod_made_again_under_its_name_is_a_new_one(node: Kubelet) -> None:

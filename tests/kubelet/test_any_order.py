@@ -262,7 +262,7 @@ class AnyOrder(RuleBasedStateMachine):
         return {(each.resource, each.device_id) for each in self.kubelet.device_health(pod)["main"]}
 
     def has_all_it_asked_for(self, pod: Pod) -> bool:
-        return all(len(self.devices(pod, each)) == pod.spec.total(each) for each in pod.spec.resources)
+        return all(len(self.devices(pod, each)) == pod.spec.requested(each) for each in pod.spec.resources)
 
     def devices(self, pod: Pod, resource: str) -> set[str]:
         return {device_id for each, device_id in self.holdings(pod) if each == resource}

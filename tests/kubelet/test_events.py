@@ -8,17 +8,17 @@ from tests.kubelet.actors import TAPE, Scripted, plugged, quick, refused
 
 from plugwright.errors import PeerGone
 from plugwright.kubelet import Kubelet
-from plugwright.kubelet.events import Call, Event, StateChange, Trace
+from plugwright.kubelet.events import Call, Event, EventLog, StateChange
 from plugwright.model import Options
 from plugwright.testing import pod_requesting
 
 
-async def heard(trace: Trace) -> list[Event]:
+async def heard(trace: EventLog) -> list[Event]:
     return [event async for event in trace.follow()]
 
 
 async def test_a_follower_hears_what_happened_before_and_after_it_came() -> None:
-    trace = Trace()
+    trace = EventLog()
     trace.add(StateChange("before", "it"))
     follower = asyncio.create_task(heard(trace))
     await asyncio.sleep(0)
@@ -91,7 +91,7 @@ async def test_the_trace_goes_on_over_a_restart(node: Kubelet) -> None:
 
 
 async def test_who_comes_late_may_hear_only_what_is_new() -> None:
-    trace = Trace()
+    trace = EventLog()
     trace.add(StateChange("before", "it"))
     events = trace.follow(new=True)
     trace.add(Call("Allocate", TAPE))
@@ -101,4 +101,4 @@ async def test_who_comes_late_may_hear_only_what_is_new() -> None:
 
 async def test_what_does_not_come_about_is_said_in_time() -> None:
     with pytest.raises(PeerGone, match=r"no plugin listed x within 0\.01 s"):
-        await Trace().until(lambda: False, 0.01, "no plugin listed x")
+        await EventLog().until(lambda: False, 0.01, "no plugin listed x")

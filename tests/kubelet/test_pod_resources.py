@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugwright.errors import PeerGone, PeerRefused
-from plugwright.kubelet.metrics import Metrics, Name
+from plugwright.kubelet.metrics import KubeletMetrics, MetricName
 from plugwright.kubelet.pod_resources import ContainerView, PodResourcesService, PodView, TokenBucket, serving
 from plugwright.kubelet.pods import ContainerKind
 from plugwright.kubelet.versions import profile
@@ -52,19 +52,19 @@ class Manager:
         self.collections = 0
         self.devices = devices
 
-    def collect(self) -> None:
+    def update_allocated_devices(self) -> None:
         self.collections += 1
 
-    def active(self) -> Iterable[PodView]:
+    def active_pods(self) -> Iterable[PodView]:
         return [IDLE, BUSY]
 
-    def known(self) -> Iterable[PodView]:
+    def all_pods(self) -> Iterable[PodView]:
         return [IDLE, BUSY, ENDED]
 
-    def find(self, name: str, namespace: str) -> PodView | None:
-        return next((pod for pod in self.active() if (pod.name, pod.namespace) == (name, namespace)), None)
+    def active_pod(self, name: str, namespace: str) -> PodView | None:
+        return next((pod for pod in self.active_pods() if (pod.name, pod.namespace) == (name, namespace)), None)
 
-    def allocatable(self) -> Iterable[AllocatableDevice]:
+    def allocatable_devices(self) -> Iterable[AllocatableDevice]:
         return self.devices
 
 
@@ -73,7 +73,7 @@ class Kubelet:
 
     def __init__(self, root: Path, *devices: AllocatableDevice, version: str = "1.36") -> None:
         self.now = 1000.0
-        self.manager, self.metrics = Manager(*devices), Metrics()
+        self.manager, self.metrics = Manager(*devices), KubeletMetrics()
         self.service = PodResourcesService(self.manager, profile(version), self.metrics, lambda: self.now)
         self.socket = root / "pod-resources" / "kubelet.sock"
         self._stack = AsyncExitStack()
@@ -85,7 +85,7 @@ class Kubelet:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    def counted(self, name: Name, version: str = "v1") -> float:
+    def counted(self, name: MetricName, version: str = "v1") -> float:
         return self.metrics.value(name, server_api_version=version)
 
 
@@ -154,7 +154,7 @@ async def test_a_pod_that_is_not_active_is_not_found(root: Path, name: str, name
             "UNKNOWN",
             f"pod {name} in namespace {namespace} not found",
         )
-        assert kubelet.counted(Name.POD_RESOURCES_GET_ERRORS) == 1
+        assert kubelet.counted(MetricName.POD_RESOURCES_GET_ERRORS) == 1
 
 
 async def test_v1alpha1_tells_all_pods_their_app_containers_and_no_nodes(root: Path) -> None:  # 6.13
@@ -176,13 +176,13 @@ async def test_requests_are_counted_by_version_and_method(root: Path) -> None:  
         await client.allocatable()
         await client.pod("busy", "work")
         await client.alpha_pods()
-        assert kubelet.counted(Name.POD_RESOURCES) == 4
-        assert kubelet.counted(Name.POD_RESOURCES_LIST) == 2
-        assert kubelet.counted(Name.POD_RESOURCES_ALLOCATABLE) == 1
-        assert kubelet.counted(Name.POD_RESOURCES_GET) == 1
-        assert kubelet.counted(Name.POD_RESOURCES_GET_ERRORS) == 0
-        assert kubelet.counted(Name.POD_RESOURCES, "v1alpha1") == 1
-        assert kubelet.counted(Name.POD_RESOURCES_LIST, "v1alpha1") == 0
+        assert kubelet.counted(MetricName.POD_RESOURCES) == 4
+        assert kubelet.counted(MetricName.POD_RESOURCES_LIST) == 2
+        assert kubelet.counted(MetricName.POD_RESOURCES_ALLOCATABLE) == 1
+        assert kubelet.counted(MetricName.POD_RESOURCES_GET) == 1
+        assert kubelet.counted(MetricName.POD_RESOURCES_GET_ERRORS) == 0
+        assert kubelet.counted(MetricName.POD_RESOURCES, "v1alpha1") == 1
+        assert kubelet.counted(MetricName.POD_RESOURCES_LIST, "v1alpha1") == 0
 
 
 async def test_ten_requests_at_once_are_answered_and_the_eleventh_is_not(root: Path) -> None:  # 6.2
@@ -197,7 +197,10 @@ async def test_ten_requests_at_once_are_answered_and_the_eleventh_is_not(root: P
             assert refusal.value.code == "RESOURCE_EXHAUSTED"
         with pytest.raises(PeerRefused, match="rejected by rate limit"):
             await client.pod("busy", "work")
-        assert (kubelet.counted(Name.POD_RESOURCES), kubelet.counted(Name.POD_RESOURCES, "v1alpha1")) == (5, 5)
+        assert (kubelet.counted(MetricName.POD_RESOURCES), kubelet.counted(MetricName.POD_RESOURCES, "v1alpha1")) == (
+            5,
+            5,
+        )
         kubelet.now += 1 / 64  # a token and a half
         assert await client.pods()
         with pytest.raises(PeerRefused):

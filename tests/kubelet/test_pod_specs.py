@@ -40,15 +40,15 @@ def test_init_containers_come_first_in_the_order_they_are_written_and_ephemeral_
 
 def test_only_limits_count_and_are_rounded_up() -> None:  # 3.8
     [container] = read(manifest(containers=[wanting({TAPE: "1500m"}, requests={OTHER: 3})])).containers
-    assert container.wanted(TAPE) == 2
-    assert container.wanted(OTHER) == 0
+    assert container.requested(TAPE) == 2
+    assert container.requested(OTHER) == 0
     assert read(manifest(containers=[wanting({}, requests={OTHER: 3})])).resources == []
 
 
 @given(st.integers(0, 10**15))
 def test_a_fraction_is_rounded_up_whatever_it_is(thousandths: int) -> None:  # 3.8
     container = ContainerSpec("main", {TAPE: f"{thousandths}m"})
-    assert container.wanted(TAPE) == -(-thousandths // 1000)
+    assert container.requested(TAPE) == -(-thousandths // 1000)
 
 
 def test_a_pods_total_is_what_it_needs_at_its_greatest() -> None:  # 5.2
@@ -61,7 +61,7 @@ def test_a_pods_total_is_what_it_needs_at_its_greatest() -> None:  # 5.2
             ContainerSpec("two", {TAPE: "1"}),
         ),
     )
-    assert pod.total(TAPE) == 4
+    assert pod.requested(TAPE) == 4
 
 
 @pytest.mark.parametrize(
@@ -85,19 +85,19 @@ def test_what_an_api_server_would_have_refused_is_said_in_its_words(resources: o
 @pytest.mark.parametrize(
     ("document", "text"),
     [
-        ("text", "a pod is an object"),
-        ({"kind": "Deployment"}, "kind is Pod"),
+        ("text", "a pod must be an object"),
+        ({"kind": "Deployment"}, "kind must be Pod"),
         ({"kind": "Pod", "spec": {"containers": [{"name": "main"}]}}, "metadata.name is missing"),
-        ({"metadata": {"name": "pod"}}, "has no container"),
-        (manifest(containers={}), "is a list"),
-        (manifest(containers=[{}]), "no name"),
+        ({"metadata": {"name": "pod"}}, "must have at least one container"),
+        (manifest(containers={}), "must be a list"),
+        (manifest(containers=[{}]), "must have a name"),
         (manifest(containers=[{"name": "a"}, {"name": "a"}]), "two containers are named 'a'"),
         (manifest(initContainers=[{"name": "main"}]), "two containers are named 'main'"),
         (
             manifest(containers=[wanting({TAPE: "many"})]),
             re.escape(f"main.resources.limits[{TAPE}]: a quantity must look like 2 or 500m, got 'many'"),
         ),
-        (manifest(containers=[{"name": "main", "resources": "many"}]), "main.resources is an object"),
+        (manifest(containers=[{"name": "main", "resources": "many"}]), "main.resources must be an object"),
     ],
 )
 def test_what_is_no_pod_is_refused_with_the_reason(document: object, text: str) -> None:
@@ -120,7 +120,7 @@ async def test_a_generated_name_is_completed_with_a_number(node: Kubelet) -> Non
 
 async def test_a_name_is_there_once(node: Kubelet) -> None:
     await node.admit(manifest())
-    with pytest.raises(KubeletError, match="pod default/pod is there already"):
+    with pytest.raises(KubeletError, match="pod default/pod already exists"):
         await node.admit(manifest())
 
 

@@ -15,7 +15,7 @@ import pytest
 from plugwright.kubelet import ContainerKind, ContainerSpec, Pod, PodSpec, sandbox
 from plugwright.kubelet.events import StateChange
 from plugwright.kubelet.pod_table import RunContainerOptions
-from plugwright.kubelet.processes import Output, expanded, run
+from plugwright.kubelet.processes import Output, expand_references, run
 from plugwright.protocol.messages import DeviceSpec, MountSpec
 
 LIMIT = 20.0  # seconds; only a test that fails waits for so long
@@ -104,7 +104,7 @@ async def test_the_command_finds_the_granted_environment_and_little_else(monkeyp
     ],
 )
 def test_a_reference_is_expanded_as_kubernetes_does(text: str, becomes: str) -> None:
-    assert expanded(text, {"A": "1", "B": "2"}) == becomes
+    assert expand_references(text, {"A": "1", "B": "2"}) == becomes
 
 
 async def test_an_init_container_ends_before_the_next_begins() -> None:
@@ -219,7 +219,7 @@ async def test_mounts_and_device_nodes_are_where_the_plugin_wants_them(tmp_path:
     skip_without_namespaces(heard.states("limited"))
     assert codes == {"main": 0}
     assert heard.lines == ["a tape drive", "kept", "  \\0  \\0", str(Path.cwd())]
-    assert heard.states("limited") == ["CDI devices are only named here: example.com/tape=st0"]
+    assert heard.states("limited") == ["CDI devices are not applied: example.com/tape=st0"]
     assert (tmp_path / "written").read_text() == "yes\n"
     assert not any(map(os.path.lexists, ["/run/plugwright-test", "/plugwright-test", "/dev/plugwright-test"]))
 
@@ -230,7 +230,10 @@ async def test_what_cannot_be_put_in_its_place_is_said_and_the_command_runs(tmp_
     skip_without_namespaces(heard.states("limited"))
     assert codes == {"main": 0}
     assert heard.lines == ["here"]
-    assert heard.states("limited") == ["/no/such/file is not on this machine", "relative is no place in a container"]
+    assert heard.states("limited") == [
+        "/no/such/file does not exist on this machine",
+        "path in the container must be absolute, got 'relative'",
+    ]
 
 
 async def test_a_user_without_rights_gets_the_same_view(tmp_path: Path) -> None:

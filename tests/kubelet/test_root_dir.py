@@ -166,7 +166,7 @@ async def test_a_kubelet_that_ends_leaves_its_socket_and_the_next_makes_a_new_on
 
 
 async def test_it_is_started_once(node: Kubelet) -> None:
-    with pytest.raises(KubeletError, match="running already"):
+    with pytest.raises(KubeletError, match="already running"):
         await node.start()
 
 
@@ -178,7 +178,7 @@ def test_a_real_kubelets_directory_is_refused(place: str) -> None:
 
 def test_a_directory_with_other_files_is_refused_and_left_alone(root: Path) -> None:
     (root / "thesis.txt").touch()
-    with pytest.raises(ConfigError, match=r"holds files that no emulated kubelet made, such as thesis\.txt"):
+    with pytest.raises(ConfigError, match=r"contains files that no emulated kubelet wrote, such as thesis\.txt"):
         claim(KubeletPaths.from_environment({}, root))
     assert names(root) == {"thesis.txt"}
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.kubelet.actors import OTHER, TAPE, Scripted, plugged, quick
 
 from plugwright.kubelet import ContainerSpec, Kubelet, PodSpec
-from plugwright.kubelet.pod_table import merge
+from plugwright.kubelet.pod_table import merge_responses
 from plugwright.model import Allocation, DeviceNode, Mount
 from plugwright.protocol.messages import AllocateResponse, DeviceSpec, MountSpec
 from plugwright.testing import pod_requesting
@@ -23,7 +23,7 @@ def answer(env: Mapping[str, str] | None = None, **more: object) -> AllocateResp
 
 
 def test_nothing_is_merged_from_no_answer() -> None:  # 3.54
-    granted, conflicts = merge([], {})
+    granted, conflicts = merge_responses([], {})
     assert (granted.env, granted.mounts, granted.nodes, granted.annotations, granted.cdi) == ({}, (), (), {}, ())
     assert conflicts == []
 
@@ -31,7 +31,7 @@ def test_nothing_is_merged_from_no_answer() -> None:  # 3.54
 def test_answers_of_several_resources_come_together() -> None:  # 3.54
     one = answer({"A": "1"}, annotations={"a": "1"}, cdi=("v/c=1",))
     two = answer({"B": "2"}, annotations={"b": "2"}, cdi=("v/c=2",))
-    granted, conflicts = merge([one, two], {})
+    granted, conflicts = merge_responses([one, two], {})
     assert granted.env == {"A": "1", "B": "2"}
     assert granted.annotations == {"a": "1", "b": "2"}
     assert granted.cdi == ("v/c=1", "v/c=2")
@@ -39,7 +39,7 @@ def test_answers_of_several_resources_come_together() -> None:  # 3.54
 
 
 def test_of_different_texts_the_first_is_kept_and_the_other_said() -> None:  # 3.54
-    granted, conflicts = merge(
+    granted, conflicts = merge_responses(
         [answer({"A": "1"}, annotations={"k": "x"}), answer({"A": "2"}, annotations={"k": "y"})], {}
     )
     assert granted.env == {"A": "1"}
@@ -52,39 +52,45 @@ def test_of_different_texts_the_first_is_kept_and_the_other_said() -> None:  # 3
 
 def test_of_a_device_node_only_the_hosts_path_is_compared() -> None:  # 3.54
     kept = DeviceSpec("/dev/st0", "/dev/tape", "r")
-    granted, conflicts = merge([answer(nodes=(kept,)), answer(nodes=(DeviceSpec("/dev/st0", "/dev/tape", "rw"),))], {})
+    granted, conflicts = merge_responses(
+        [answer(nodes=(kept,)), answer(nodes=(DeviceSpec("/dev/st0", "/dev/tape", "rw"),))], {}
+    )
     assert granted.nodes == (kept,)
     assert conflicts == []
-    granted, conflicts = merge([answer(nodes=(kept,)), answer(nodes=(DeviceSpec("/dev/st1", "/dev/tape", "r"),))], {})
+    granted, conflicts = merge_responses(
+        [answer(nodes=(kept,)), answer(nodes=(DeviceSpec("/dev/st1", "/dev/tape", "r"),))], {}
+    )
     assert granted.nodes == (kept,)
-    assert [each.what for each in conflicts] == ["device node"]
+    assert [each.option for each in conflicts] == ["device node"]
 
 
 def test_of_a_mount_only_the_hosts_path_is_compared() -> None:  # 3.54
     kept = MountSpec("/lib/a", "/lib", read_only=True)
-    granted, conflicts = merge([answer(mounts=(kept, MountSpec("/lib/a", "/lib", read_only=False)))], {})
+    granted, conflicts = merge_responses([answer(mounts=(kept, MountSpec("/lib/a", "/lib", read_only=False)))], {})
     assert granted.mounts == (kept,)
     assert conflicts == []
-    granted, conflicts = merge([answer(mounts=(kept,)), answer(mounts=(MountSpec("/lib/b", "/lib", True),))], {})
+    granted, conflicts = merge_responses(
+        [answer(mounts=(kept,)), answer(mounts=(MountSpec("/lib/b", "/lib", True),))], {}
+    )
     assert granted.mounts == (kept,)
-    assert [(each.what, each.key) for each in conflicts] == [("mount", "/lib")]
+    assert [(each.option, each.key) for each in conflicts] == [("mount", "/lib")]
 
 
 def test_a_repeated_cdi_name_is_dropped_without_a_word() -> None:  # 3.54
-    granted, conflicts = merge([answer(cdi=("v/c=1", "v/c=1")), answer(cdi=("v/c=1", "v/c=0"))], {})
+    granted, conflicts = merge_responses([answer(cdi=("v/c=1", "v/c=1")), answer(cdi=("v/c=1", "v/c=0"))], {})
     assert granted.cdi == ("v/c=1", "v/c=0")
     assert conflicts == []
 
 
 def test_the_pods_own_variables_win() -> None:  # 3.55
-    granted, conflicts = merge([answer({"A": "plugin", "B": "plugin"})], {"A": "pod"})
+    granted, conflicts = merge_responses([answer({"A": "plugin", "B": "plugin"})], {"A": "pod"})
     assert granted.env == {"A": "pod", "B": "plugin"}
     assert conflicts == []
 
 
 @given(st.lists(TEXTS, max_size=4), TEXTS)
 def test_the_first_answer_wins_and_every_other_value_is_said(envs: list[dict[str, str]], own: dict[str, str]) -> None:
-    granted, conflicts = merge([answer(env) for env in envs], own)
+    granted, conflicts = merge_responses([answer(env) for env in envs], own)
     first = {key: value for env in reversed(envs) for key, value in env.items()}
     assert granted.env == {**first, **own}
     lost = [(key, value) for env in envs for key, value in env.items() if first[key] != value]

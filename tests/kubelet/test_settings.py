@@ -7,7 +7,7 @@ from tests.kubelet.actors import TAPE, Clock, Scripted, heard, plugged, quick
 
 from plugwright.errors import ConfigError
 from plugwright.kubelet import Kubelet, KubeletSettings, Timing
-from plugwright.kubelet.topology_manager import Policy, Scope
+from plugwright.kubelet.topology_manager import TopologyPolicy, TopologyScope
 
 
 def test_times_are_those_of_a_real_kubelet() -> None:  # 0.8
@@ -17,16 +17,16 @@ def test_times_are_those_of_a_real_kubelet() -> None:  # 0.8
         notify=5,
         pre_start=30,
         grace=300,
-        look=1,
+        reconcile=1,
         retry=0.5,
-        most_retry=122,
+        max_retry=122,
         node_status=10,
     )
 
 
 def test_the_defaults_are_those_of_a_node() -> None:  # 5.17
     settings = KubeletSettings()
-    assert (settings.version, settings.policy, settings.scope) == ("1.36", Policy.NONE, Scope.CONTAINER)
+    assert (settings.version, settings.policy, settings.scope) == ("1.36", TopologyPolicy.NONE, TopologyScope.CONTAINER)
     assert settings.machine == (0,)
 
 
@@ -37,12 +37,12 @@ def test_a_machines_nodes_are_counted_from_zero_and_stay() -> None:  # 1.4
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        ({"numa": 0}, "1 to 64 NUMA nodes"),
-        ({"numa": 65}, "1 to 64 NUMA nodes"),
-        ({"policy": "strict"}, "policy is one of none, best-effort, restricted, single-numa-node, not 'strict'"),
-        ({"scope": "node"}, "scope is one of container, pod, not 'node'"),
-        ({"policy": "restricted", "numa": 9}, "more than 8 NUMA nodes"),  # 5.17
-        ({"version": "1.25"}, "kubelets from 1.26 to 1.37"),
+        ({"numa": 0}, "number of NUMA nodes must be 1 to 64"),
+        ({"numa": 65}, "number of NUMA nodes must be 1 to 64"),
+        ({"policy": "strict"}, "policy must be one of none, best-effort, restricted, single-numa-node, got 'strict'"),
+        ({"scope": "node"}, "scope must be one of container, pod, got 'node'"),
+        ({"policy": "restricted", "numa": 9}, "number of NUMA nodes must be at most 8, got 9"),  # 5.17
+        ({"version": "1.25"}, "kubelet version must be 1.26 to 1.37"),
     ],
 )
 def test_what_no_kubelet_starts_with_is_refused(wrong: dict[str, object], text: str) -> None:

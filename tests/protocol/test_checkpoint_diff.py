@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugwright.protocol import checkpoint
-from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry, Reading
-from plugwright.protocol.checkpoint_diff import Owner, differences, explain, holdings
+from plugwright.protocol.checkpoint import Checkpoint, CheckpointReading, PodDevicesEntry
+from plugwright.protocol.checkpoint_diff import EntryKey, decoded_entries, differences, explain
 
 names = st.sampled_from(["", "a", "b", "c"])
 lists = st.lists(st.sampled_from(["g0", "g1", "g2"]), unique=True, max_size=3).map(tuple)
@@ -35,8 +35,8 @@ def entry(
     return PodDevicesEntry(pod, "main", "example.com/gpu", devices, answer)
 
 
-def reading(found: Checkpoint, stored: int) -> Reading:
-    return Reading(found, stored, checkpoint.checksum(found), plain_lists=False)
+def reading(found: Checkpoint, stored: int) -> CheckpointReading:
+    return CheckpointReading(found, stored, checkpoint.checksum(found), plain_lists=False)
 
 
 def turned(found: Checkpoint, order: list[PodDevicesEntry]) -> Checkpoint:
@@ -61,8 +61,8 @@ def test_order_has_no_meaning(found: Checkpoint, data: st.DataObject) -> None:
 @given(checkpoints, checkpoints)
 def test_what_was_added_one_way_is_removed_the_other_way(old: Checkpoint, new: Checkpoint) -> None:
     there, back = differences(old, new), differences(new, old)
-    assert [(each.owner, each.added, each.removed) for each in there] == [
-        (each.owner, each.removed, each.added) for each in back
+    assert [(each.key, each.added, each.removed) for each in there] == [
+        (each.key, each.removed, each.added) for each in back
     ]
     words = {"added": "removed", "removed": "added", "changed": "changed"}
     assert [words[each.change] for each in there] == [each.change for each in back]
@@ -77,7 +77,7 @@ def test_of_two_entries_for_one_container_the_last_counts() -> None:
 def test_a_pod_without_a_name_is_not_a_list_of_devices() -> None:
     nameless = PodDevicesEntry("", "", "r", {}, b"")
     [first, second] = differences(Checkpoint((nameless,), {}), Checkpoint((), {"r": ()}))
-    assert {first.owner, second.owner} == {Owner("", "", "r"), Owner("", "", "r", registered=True)}
+    assert {first.key, second.key} == {EntryKey("", "", "r"), EntryKey("", "", "r", registered=True)}
 
 
 def test_answers_that_do_not_decode_are_told_apart() -> None:
@@ -87,8 +87,8 @@ def test_answers_that_do_not_decode_are_told_apart() -> None:
 
 
 def test_holdings_are_sorted_and_number_their_entries() -> None:
-    found = holdings(Checkpoint((entry("b"), entry("a"), entry("c", answer=b"\xff")), {}))
-    assert [(each.owner.pod_uid, each.number, bool(each.problem)) for each in found] == [
+    found = decoded_entries(Checkpoint((entry("b"), entry("a"), entry("c", answer=b"\xff")), {}))
+    assert [(each.key.pod_uid, each.number, bool(each.problem)) for each in found] == [
         ("a", 2, False), ("b", 1, False), ("c", 3, True),
     ]  # fmt: skip
 
@@ -114,7 +114,7 @@ SPOILED = {
         Checkpoint(tuple(map(entry, "abcdefg")), {}),
         Checkpoint(tuple(map(entry, "gfedcba")), {}),
     ),
-    "entries 2 and 6 of PodDeviceEntries in each other's place": (
+    "entries 2 and 6 of PodDeviceEntries swapped": (
         Checkpoint(tuple(map(entry, "abcdefg")), {}),
         Checkpoint(tuple(map(entry, "afcdebg")), {}),
     ),

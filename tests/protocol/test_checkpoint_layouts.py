@@ -77,32 +77,34 @@ def test_4_11_all_devices_of_the_old_layout_stand_under_node_0() -> None:
 
 
 def test_4_11_the_old_layout_is_refused_where_it_is_not_asked_for() -> None:
-    with pytest.raises(CheckpointCorrupt, match="entry 1 of PodDeviceEntries: DeviceIDs holds a list"):
+    with pytest.raises(CheckpointCorrupt, match="entry 1 of PodDeviceEntries: DeviceIDs must be an object, got a list"):
         checkpoint.decode(HISTORIC)
 
 
 def test_the_old_layout_with_a_wrong_checksum_is_refused() -> None:
     data = HISTORIC.replace(b"405612085", b"405612086")
-    with pytest.raises(CheckpointCorrupt, match="checksum stored 405612086, computed 405612085"):
+    with pytest.raises(CheckpointCorrupt, match="checksum: stored 405612086, computed 405612085"):
         checkpoint.decode(data, plain_lists=True)
 
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_both_layouts_in_one_file_are_refused(order: int) -> None:
     entries = [entry("a", ["x"]), entry("b", {"0": ["y"]})][::order]
-    with pytest.raises(CheckpointCorrupt, match=r"entry [12] of PodDeviceEntries: DeviceIDs holds an object"):
+    with pytest.raises(
+        CheckpointCorrupt, match=r"entry [12] of PodDeviceEntries: DeviceIDs must be a list, got an object"
+    ):
         checkpoint.decode(written(entries, 1), plain_lists=True)
 
 
 def test_an_entry_that_is_no_object_is_refused_in_either_layout() -> None:
     data = json.dumps({"Data": {"PodDeviceEntries": [7, entry("a", ["x"])]}}).encode()
-    with pytest.raises(CheckpointCorrupt, match="entry 1 of PodDeviceEntries: it holds a number"):
+    with pytest.raises(CheckpointCorrupt, match="entry 1 of PodDeviceEntries: it must be an object, got a number"):
         checkpoint.decode(data, plain_lists=True)
 
 
 def test_4_10_the_file_of_1_10_has_no_checksum_and_is_refused() -> None:
     data = json.dumps({"PodDeviceEntries": [entry("a", ["x"])], "RegisteredDevices": {}}).encode()
-    with pytest.raises(CheckpointCorrupt, match="checksum stored 0, computed 2932075448"):
+    with pytest.raises(CheckpointCorrupt, match="checksum: stored 0, computed 2932075448"):
         checkpoint.decode(data, plain_lists=True)
 
 

@@ -10,7 +10,7 @@ from plugwright.testing import pod_requesting, running
 
 
 def shown(pod: PodSpec) -> list[tuple[str, str, int]]:
-    return [(each.name, each.kind.value, each.wanted(TAPE)) for each in pod.containers]
+    return [(each.name, each.kind.value, each.requested(TAPE)) for each in pod.containers]
 
 
 def test_one_container_is_called_main() -> None:

@@ -250,7 +250,7 @@ async def test_processes_end_with_their_pod_and_with_the_program(how: str, place
         os.kill(pid, 0)  # it is there
         if how == "removal":
             path.unlink()
-            await kubelet.out.until("deleted")
+            await kubelet.out.until("deleted  ")
         else:
             kubelet.signal(signal.SIGTERM)
             assert await kubelet.ends() == 0
@@ -269,7 +269,7 @@ async def test_a_directory_with_other_files_is_refused(place: Place) -> None:
     (place.root / "mine").touch()
     done = await ended(place.command())
     assert (done.code, done.out) == (1, "")
-    assert done.err == f"plugwright: {place.root} holds files that no emulated kubelet made, such as mine\n"
+    assert done.err == f"plugwright: {place.root} contains files that no emulated kubelet wrote, such as mine\n"
 
 
 @pytest.mark.parametrize(

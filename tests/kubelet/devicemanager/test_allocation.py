@@ -23,7 +23,7 @@ from tests.kubelet.actors import (
 )
 
 from plugwright.kubelet import ContainerSpec, Kubelet, PodSpec
-from plugwright.kubelet.metrics import Name
+from plugwright.kubelet.metrics import MetricName
 from plugwright.model import Allocation, Options
 from plugwright.protocol import device_plugin, messages, pod_resources
 from plugwright.protocol.registration import RegisterRequest
@@ -34,7 +34,7 @@ PREFERS = Options(preference=True)
 
 
 async def allocations(kubelet: Kubelet, resource: str = TAPE) -> float:
-    return kubelet.metrics.value(Name.ALLOCATION_SECONDS, resource_name=resource)
+    return kubelet.metrics.value(MetricName.ALLOCATION_SECONDS, resource_name=resource)
 
 
 async def test_only_limits_ask_for_devices(node: Kubelet) -> None:  # 3.8

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.kubelet.actors import TAPE, device
 
 from plugwright.errors import AllocationFailed
-from plugwright.kubelet.devicemanager.allocation import Claim, choose, refuse_early
+from plugwright.kubelet.devicemanager.allocation import AllocationRequest, check_allocatable, select_devices
 from plugwright.kubelet.devicemanager.devices import DeviceStore, ResourceDevices
 from plugwright.model import PreferenceRequest
 from plugwright.protocol.messages import ListedDevice
@@ -19,15 +19,15 @@ PLAIN = tuple(map(device, ("d0", "d1", "d2", "d3")))
 ZERO = frozenset({0})
 
 
-def shelf_of(*devices: ListedDevice) -> ResourceDevices:
-    stock = DeviceStore()
-    stock.take(TAPE, devices)
-    return stock.shelf(TAPE)
+def devices_of(*devices: ListedDevice) -> ResourceDevices:
+    store = DeviceStore()
+    store.update(TAPE, devices)
+    return store.of(TAPE)
 
 
-def claim(required: int, devices: Sequence[ListedDevice], mask: frozenset[int] | None = None) -> Claim:
-    shelf = shelf_of(*devices)
-    return Claim(TAPE, required, frozenset(), frozenset(), shelf.healthy, mask, shelf)
+def claim(required: int, devices: Sequence[ListedDevice], mask: frozenset[int] | None = None) -> AllocationRequest:
+    listed = devices_of(*devices)
+    return AllocationRequest(TAPE, required, frozenset(), frozenset(), listed.healthy, mask, listed)
 
 
 @dataclass
@@ -37,8 +37,8 @@ class Asked:
     wish: Sequence[str] = ()
     questions: list[PreferenceRequest] = field(default_factory=list)
 
-    def choose(self, claim: Claim) -> frozenset[str]:
-        choosing = choose(claim)
+    def choose(self, claim: AllocationRequest) -> frozenset[str]:
+        choosing = select_devices(claim)
         try:
             question = next(choosing)
             while True:
@@ -48,14 +48,14 @@ class Asked:
             return frozenset(chosen.value)
 
 
-def refusal(claim: Claim, *, in_stock: bool = True, refuses_unhealthy: bool = True) -> str:
+def refusal(claim: AllocationRequest, *, is_registered: bool = True, refuses_unhealthy: bool = True) -> str:
     with pytest.raises(AllocationFailed) as told:
-        refuse_early(claim, in_stock=in_stock, refuses_unhealthy=refuses_unhealthy)
+        check_allocatable(claim, is_registered=is_registered, refuses_unhealthy=refuses_unhealthy)
     return str(told.value)
 
 
 def test_a_resource_without_a_plugin_is_refused() -> None:  # 3.15
-    assert refusal(claim(1, PLAIN), in_stock=False) == f"cannot allocate unregistered device {TAPE}"
+    assert refusal(claim(1, PLAIN), is_registered=False) == f"cannot allocate unregistered device {TAPE}"
 
 
 @pytest.mark.parametrize("required", [0, 1])
@@ -73,7 +73,7 @@ def test_devices_that_are_held_must_be_healthy() -> None:  # 3.17
 
 
 def test_kubelets_before_1_28_did_not_look_at_health_first() -> None:  # 3.16, 3.17 by version
-    refuse_early(claim(1, [device("a", health="Unhealthy")]), in_stock=True, refuses_unhealthy=False)
+    check_allocatable(claim(1, [device("a", health="Unhealthy")]), is_registered=True, refuses_unhealthy=False)
 
 
 def test_what_an_init_container_left_is_taken_first_and_without_asking() -> None:  # 3.19
@@ -103,7 +103,7 @@ def test_what_is_still_missing_is_what_is_requested() -> None:  # 3.12, 3.20
 
 
 @pytest.mark.parametrize("unaligned", [claim(2, PLAIN, ZERO), claim(2, FOUR, None)], ids=["no topology", "no mask"])
-def test_without_topology_or_mask_all_devices_are_alike(unaligned: Claim) -> None:  # 3.21
+def test_without_topology_or_mask_all_devices_are_alike(unaligned: AllocationRequest) -> None:  # 3.21
     asked = Asked()
     asked.choose(unaligned)
     assert [set(each.available) for each in asked.questions] == [unaligned.available]
@@ -189,16 +189,18 @@ CLAIMS = st.builds(
 WISHES = st.lists(st.sampled_from([f"d{n}" for n in range(9)]))
 
 
-def split(claim: Claim) -> tuple[set[str], set[str]]:
+def split(claim: AllocationRequest) -> tuple[set[str], set[str]]:
     """The available devices that touch the mask, and those that have no node: none and all, if there is no mask."""
-    if claim.mask is None or not claim.shelf.has_topology:
+    if claim.mask is None or not claim.devices.has_topology:
         return set(), set(claim.available)
-    near = {each for each in claim.available if claim.mask & set(claim.shelf.nodes(each))}
-    return near, {each for each in claim.available if not claim.shelf.nodes(each)}
+    near = {each for each in claim.available if claim.mask & set(claim.devices.nodes(each))}
+    return near, {each for each in claim.available if not claim.devices.nodes(each)}
 
 
 @given(CLAIMS, WISHES)
-def test_a_choice_is_complete_and_from_what_there_is(claim: Claim, wish: list[str]) -> None:  # 3.19, 3.20, 3.26
+def test_a_choice_is_complete_and_from_what_there_is(
+    claim: AllocationRequest, wish: list[str]
+) -> None:  # 3.19, 3.20, 3.26
     asked = Asked(wish)
     if claim.required > len(claim.reusable | claim.available):
         with pytest.raises(AllocationFailed, match="requested number of devices unavailable"):
@@ -212,7 +214,9 @@ def test_a_choice_is_complete_and_from_what_there_is(claim: Claim, wish: list[st
 
 
 @given(CLAIMS, WISHES)
-def test_a_choice_is_as_near_as_it_can_be_and_then_as_wished(claim: Claim, wish: list[str]) -> None:  # 3.21 to 3.25
+def test_a_choice_is_as_near_as_it_can_be_and_then_as_wished(
+    claim: AllocationRequest, wish: list[str]
+) -> None:  # 3.21 to 3.25
     missing = claim.required - len(claim.reusable)
     if not 0 < missing <= len(claim.available):
         return
@@ -232,7 +236,7 @@ def test_a_choice_is_as_near_as_it_can_be_and_then_as_wished(claim: Claim, wish:
 
 
 @given(CLAIMS)
-def test_without_a_wish_devices_of_other_nodes_go_first(claim: Claim) -> None:  # 3.24
+def test_without_a_wish_devices_of_other_nodes_go_first(claim: AllocationRequest) -> None:  # 3.24
     missing = claim.required - len(claim.reusable)
     near, anywhere = split(claim)
     far = claim.available - near - anywhere

@@ -9,7 +9,7 @@ from tests.kubelet.actors import OTHER, TAPE, Clock, Scripted, device, heard, pl
 
 from plugwright.kubelet import Kubelet, Phase, Pod
 from plugwright.kubelet.devicemanager.devices import DeviceStore
-from plugwright.kubelet.devicemanager.manager import changed
+from plugwright.kubelet.devicemanager.manager import devices_with_changed_health
 from plugwright.testing import pod_requesting
 
 ILL = "Unhealthy"
@@ -133,9 +133,9 @@ LISTS = st.dictionaries(st.sampled_from("abcd"), st.sampled_from(["Healthy", "Un
 @drawn(LISTS, LISTS)
 def test_what_changed_is_listed_with_another_health_or_newly(before: dict[str, str], after: dict[str, str]) -> None:
     """2.24, 7.7."""
-    stock = DeviceStore()
-    stock.take(TAPE, [device(name, health=word) for name, word in before.items()])
-    old = stock.shelf(TAPE)
-    stock.take(TAPE, [device(name, health=word) for name, word in after.items()])
+    store = DeviceStore()
+    store.update(TAPE, [device(name, health=word) for name, word in before.items()])
+    old = store.of(TAPE)
+    store.update(TAPE, [device(name, health=word) for name, word in after.items()])
     wanted = sorted(name for name, word in after.items() if before.get(name) != word)
-    assert changed(old, stock.shelf(TAPE)) == wanted
+    assert devices_with_changed_health(old, store.of(TAPE)) == wanted

@@ -10,7 +10,7 @@ from tests.kubelet.actors import LIMIT, OTHER, TAPE, Announcing, Clock, Scripted
 
 from plugwright.kubelet import Kubelet
 from plugwright.kubelet.devicemanager.devices import DeviceCount
-from plugwright.kubelet.metrics import Name
+from plugwright.kubelet.metrics import MetricName
 from plugwright.protocol import device_plugin
 from plugwright.protocol.registration import PluginInfo
 from plugwright.testing import pod_requesting
@@ -33,7 +33,7 @@ async def test_a_socket_is_found_registered_and_told(node: Kubelet) -> None:  # 
         assert await node.allocatable(TAPE, 2) == 2
         await node.admit(pod_requesting({TAPE: 1}))
         assert plugin.methods == ["GetDevicePluginOptions", "ListAndWatch", "Allocate"]
-        assert node.metrics.value(Name.REGISTRATIONS, resource_name=TAPE) == 0
+        assert node.metrics.value(MetricName.REGISTRATIONS, resource_name=TAPE) == 0
 
 
 async def test_the_directory_is_made_and_never_cleaned(node: Kubelet) -> None:  # 1.40
@@ -153,7 +153,7 @@ async def test_what_fails_is_tried_again_from_the_beginning(node: Kubelet, clock
 
 
 async def test_each_retry_waits_twice_as_long_up_to_a_limit(root: Path, clock: Clock) -> None:  # 1.43
-    timing = replace(quick().timing, retry=0.5, most_retry=2.0)
+    timing = replace(quick().timing, retry=0.5, max_retry=2.0)
     who = announcing("tape")
     async with Kubelet(root, quick(clock=clock, timing=timing)) as kubelet, found(kubelet, Scripted("a"), who):
         await told(who)
@@ -223,7 +223,7 @@ async def test_a_plugin_that_registered_by_itself_is_no_business_of_the_watchers
 
 async def test_sockets_are_counted_as_found_and_as_registered(node: Kubelet) -> None:  # section 9
     def count(state: str, path: Path) -> float:
-        return node.metrics.value(Name.WATCHED_PLUGINS, socket_path=str(path), state=f"{state}_state_of_world")
+        return node.metrics.value(MetricName.WATCHED_PLUGINS, socket_path=str(path), state=f"{state}_state_of_world")
 
     who = announcing("tape")
     async with found(node, Scripted("x", resource=OTHER)) as good, found(node, Scripted("a"), who, "bad.sock") as bad:

@@ -8,7 +8,7 @@ from tests.kubelet.actors import OTHER, TAPE, Scripted, plugged, quick, register
 
 from plugwright.errors import PeerRefused, PeerSilent
 from plugwright.kubelet import Kubelet
-from plugwright.kubelet.metrics import Name
+from plugwright.kubelet.metrics import MetricName
 from plugwright.model import Options
 from plugwright.protocol import device_plugin, transport
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
@@ -61,7 +61,7 @@ async def test_what_is_no_extended_resource_is_refused(node: Kubelet, name: str)
 async def test_the_version_is_looked_at_first_and_every_attempt_counts(node: Kubelet) -> None:  # 1.25
     told = await refusal(node, RegisterRequest("no-slash", "x.sock", version="v2"))
     assert "requested API version" in told.message
-    assert node.metrics.value(Name.REGISTRATIONS, resource_name="no-slash") == 1
+    assert node.metrics.value(MetricName.REGISTRATIONS, resource_name="no-slash") == 1
 
 
 async def test_nobody_at_the_endpoint(node: Kubelet) -> None:  # 1.32

@@ -9,16 +9,16 @@ from tests.kubelet import actors
 from tests.kubelet.actors import TAPE, Scripted, Seen, plugged, quick
 
 from plugwright.kubelet import ContainerKind, ContainerSpec, Kubelet, PodSpec
-from plugwright.kubelet.devicemanager.pod_devices import Reusable
+from plugwright.kubelet.devicemanager.pod_devices import ReusableDevices
 from plugwright.model import Options
 
 INIT, SIDECAR, MAIN = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.MAIN
 
 
 def handed_on(*steps: tuple[ContainerKind, str], keeps_sidecars: bool = True) -> frozenset[str]:
-    reusable = Reusable(keeps_sidecars=keeps_sidecars)
+    reusable = ReusableDevices(keeps_sidecars=keeps_sidecars)
     for kind, held in steps:
-        reusable.pass_on("pod", kind, {TAPE: held})
+        reusable.update("pod", kind, {TAPE: held})
     return reusable.of("pod", TAPE)
 
 
@@ -37,8 +37,8 @@ def test_before_1_29_a_sidecars_devices_were_handed_on() -> None:  # 3.33 by ver
 
 
 def test_another_pod_discards_the_set() -> None:  # 3.32
-    reusable = Reusable(keeps_sidecars=True)
-    reusable.pass_on("first", INIT, {TAPE: "a"})
+    reusable = ReusableDevices(keeps_sidecars=True)
+    reusable.update("first", INIT, {TAPE: "a"})
     assert reusable.of("second", TAPE) == set()
     assert reusable.of("first", TAPE) == set()
 
