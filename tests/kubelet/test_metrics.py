@@ -1,4 +1,4 @@
-"""What a kubelet counts: names, labels and buckets of section 9."""
+"""The kubelet's metrics: names, labels and buckets of section 9."""
 
 import pytest
 
@@ -31,8 +31,8 @@ def test_an_allocations_seconds_fall_into_the_buckets_of_the_real_kubelet() -> N
     name, labels = "kubelet_device_plugin_alloc_duration_seconds", (("resource_name", TAPE),)
     told = samples(metrics, name)
     bounds = [".005", ".01", ".025", ".05", ".1", ".25", ".5", "1", "2.5", "5", "10"]
-    assert [float(dict(each.labels)["le"]) for each in told[:-3]] == [float(bound) for bound in bounds]
-    assert [each.value for each in told[:-2]] == [1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 3]
+    assert [float(dict(sample.labels)["le"]) for sample in told[:-3]] == [float(bound) for bound in bounds]
+    assert [sample.value for sample in told[:-2]] == [1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 3]
     assert told[-3] == MetricSample(f"{name}_bucket", (*labels, ("le", "+Inf")), 3)
     assert told[-2:] == [
         MetricSample(f"{name}_sum", labels, 0.005 + 0.3 + 11),
@@ -42,21 +42,21 @@ def test_an_allocations_seconds_fall_into_the_buckets_of_the_real_kubelet() -> N
 
 
 def test_admissions_take_fifteen_buckets_doubling_from_a_twentieth_of_a_millisecond() -> None:  # 9
-    bounds = [dict(each.labels).get("le") for each in samples(KubeletMetrics(), MetricName.ADMISSION_MILLISECONDS)]
+    bounds = [dict(sample.labels).get("le") for sample in samples(KubeletMetrics(), MetricName.ADMISSION_MILLISECONDS)]
     assert bounds[:3] == ["0.05", "0.1", "0.2"]
     assert bounds[14:] == ["819.2", "+Inf", None, None]
 
 
-def test_what_has_no_labels_is_there_from_the_start() -> None:  # 9
+def test_metrics_without_labels_exist_from_the_start() -> None:  # 9
     told = KubeletMetrics().snapshot()
-    assert [each for each in told if each.name.endswith("_total")] == [
+    assert [sample for sample in told if sample.name.endswith("_total")] == [
         MetricSample("kubelet_topology_manager_admission_errors_total", (), 0),
         MetricSample("kubelet_topology_manager_admission_requests_total", (), 0),
     ]
-    assert {each.value for each in told} == {0}
+    assert {sample.value for sample in told} == {0}
 
 
-def test_a_gauge_is_what_it_was_set_to_last_and_not_there_at_nothing() -> None:  # 9: watcher path
+def test_gauge_has_the_last_value_and_disappears_at_zero() -> None:  # 9: watcher path
     metrics = KubeletMetrics()
     for state in ("actual_state_of_world", "desired_state_of_world"):
         metrics.set(MetricName.WATCHED_PLUGINS, 1, socket_path="/s", state=state)
@@ -65,15 +65,15 @@ def test_a_gauge_is_what_it_was_set_to_last_and_not_there_at_nothing() -> None: 
     assert samples(metrics, "plugin_manager_total_plugins") == [MetricSample("plugin_manager_total_plugins", labels, 1)]
 
 
-def test_a_snapshot_is_sorted_however_it_came_about() -> None:
+def test_snapshot_is_sorted() -> None:
     one, other = KubeletMetrics(), KubeletMetrics()
     resources = ["c/d", "a/b", "b/c"]
-    for each in resources:
-        one.count(MetricName.REGISTRATIONS, resource_name=each)
-        one.observe(MetricName.ALLOCATION_SECONDS, 1, resource_name=each)
-    for each in reversed(resources):
-        other.observe(MetricName.ALLOCATION_SECONDS, 1, resource_name=each)
-        other.count(MetricName.REGISTRATIONS, resource_name=each)
+    for resource in resources:
+        one.count(MetricName.REGISTRATIONS, resource_name=resource)
+        one.observe(MetricName.ALLOCATION_SECONDS, 1, resource_name=resource)
+    for resource in reversed(resources):
+        other.observe(MetricName.ALLOCATION_SECONDS, 1, resource_name=resource)
+        other.count(MetricName.REGISTRATIONS, resource_name=resource)
     assert one.snapshot() == other.snapshot()
 
 

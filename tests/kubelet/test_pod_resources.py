@@ -1,4 +1,4 @@
-"""The emulated kubelet's pod-resources service over real sockets; the numbers are those of the facts."""
+"""The pod-resources API over real sockets; numbers in comments are those of the facts."""
 
 import os
 import stat
@@ -112,7 +112,7 @@ async def test_sidecars_come_before_the_others_and_init_containers_never(root: P
         assert [container.name for container in (await client.pod("busy", "work")).containers] == ["beside", "main"]
 
 
-async def test_a_device_on_two_nodes_is_told_twice_and_one_on_none_without_topology(root: Path) -> None:  # 6.7, 6.8
+async def test_device_on_two_nodes_is_listed_twice_and_one_on_none_without_topology(root: Path) -> None:  # 6.7, 6.8
     async with Kubelet(root) as client:
         beside, main = (await client.pods())[0].containers
         assert main.devices == (ContainerDevices(TAPE, "st0", 0), ContainerDevices(TAPE, "st0", 1))
@@ -137,7 +137,7 @@ async def test_nothing_is_allocatable_before_the_first_list(root: Path) -> None:
         assert await client.allocatable() == []
 
 
-async def test_one_active_pod_is_got_and_nothing_is_collected(root: Path) -> None:  # 6.12
+async def test_get_returns_an_active_pod_and_frees_nothing(root: Path) -> None:  # 6.12
     kubelet = Kubelet(root)
     async with kubelet as client:
         assert await client.pod("busy", "work") == SHOWN_BUSY
@@ -157,7 +157,7 @@ async def test_a_pod_that_is_not_active_is_not_found(root: Path, name: str, name
         assert kubelet.counted(MetricName.POD_RESOURCES_GET_ERRORS) == 1
 
 
-async def test_v1alpha1_tells_all_pods_their_app_containers_and_no_nodes(root: Path) -> None:  # 6.13
+async def test_v1alpha1_lists_main_containers_of_all_pods_without_numa_nodes(root: Path) -> None:  # 6.13
     kubelet = Kubelet(root)
     async with kubelet as client:
         ended, busy, idle = await client.alpha_pods()
@@ -185,7 +185,7 @@ async def test_requests_are_counted_by_version_and_method(root: Path) -> None:  
         assert kubelet.counted(MetricName.POD_RESOURCES_LIST, "v1alpha1") == 0
 
 
-async def test_ten_requests_at_once_are_answered_and_the_eleventh_is_not(root: Path) -> None:  # 6.2
+async def test_eleventh_request_at_once_is_refused(root: Path) -> None:  # 6.2
     kubelet = Kubelet(root)
     async with kubelet as client, pod_resources.connect(kubelet.socket) as another:
         for _ in range(5):  # one bucket for all clients and both versions
@@ -208,7 +208,7 @@ async def test_ten_requests_at_once_are_answered_and_the_eleventh_is_not(root: P
 
 
 @given(st.lists(st.floats(0, 0.02), max_size=60))
-def test_no_stretch_of_time_sees_more_than_its_tokens(pauses: list[float]) -> None:  # 6.2
+def test_token_bucket_never_exceeds_its_rate(pauses: list[float]) -> None:  # 6.2
     now, taken = 0.0, []
     bucket = TokenBucket(lambda: now)
     for pause in pauses:
@@ -242,7 +242,7 @@ async def test_the_directory_is_made_for_root_and_its_group(root: Path) -> None:
         async with kubelet:
             assert stat.S_IMODE(kubelet.socket.parent.stat().st_mode) == 0o750
             assert stat.S_IMODE(kubelet.socket.stat().st_mode) == 0o755
-            assert [each.name for each in kubelet.socket.parent.iterdir()] == ["kubelet.sock"]
+            assert [entry.name for entry in kubelet.socket.parent.iterdir()] == ["kubelet.sock"]
     finally:
         os.umask(before)
 
@@ -259,7 +259,7 @@ async def test_after_a_restart_a_client_dials_again(root: Path) -> None:  # 6.15
             assert await client.pods()
 
 
-async def test_a_directory_that_cannot_be_is_an_error_at_once(root: Path) -> None:  # 6.1: the kubelet ends
+async def test_directory_that_cannot_be_created_is_an_error(root: Path) -> None:  # 6.1: the kubelet ends
     (root / "pod-resources").touch()
     with pytest.raises(OSError, match="pod-resources"):
         async with Kubelet(root):

@@ -1,4 +1,4 @@
-"""Containers as local processes: with what their devices gave them, in order, and with nothing left behind."""
+"""Containers as local processes: their options, their order, and nothing left behind."""
 
 import asyncio
 import json
@@ -141,13 +141,13 @@ async def test_a_container_that_waits_is_not_started() -> None:
     assert (await ended(pod))[0] == {}
 
 
-async def test_a_program_that_is_not_there_is_said() -> None:
+async def test_command_that_does_not_exist_is_reported() -> None:
     codes, heard = await ended(started(ContainerSpec("main", command=("no-such-program",))))
     assert codes == {"main": 127}
     assert heard.lines == ["no-such-program: No such file or directory"]
 
 
-async def test_an_answer_that_no_process_can_have_is_said() -> None:
+async def test_environment_that_no_process_can_have_is_reported() -> None:
     codes, heard = await ended(started(shell("main", "echo"), granted=RunContainerOptions({"A": "\0"}, (), (), {}, ())))
     assert codes == {"main": 127}
     assert heard.states("ended") == ["cannot be started: embedded null byte"]
@@ -173,7 +173,7 @@ async def test_a_process_that_ended_takes_its_children_with_it() -> None:
     assert await dies(int(heard.lines[0]))
 
 
-async def test_a_process_is_asked_before_it_is_killed() -> None:
+async def test_process_gets_sigterm_before_sigkill() -> None:
     async with running(
         started(shell("main", "trap 'echo asked; exit' TERM; echo ready; while :; do sleep 0.01; done"))
     ) as heard:
@@ -181,7 +181,7 @@ async def test_a_process_is_asked_before_it_is_killed() -> None:
     assert heard.lines == ["ready", "asked"]
 
 
-async def test_a_process_that_does_not_listen_is_killed() -> None:
+async def test_process_that_ignores_sigterm_is_killed() -> None:
     async with running(
         started(shell("main", "trap '' TERM; echo $$$$; while :; do sleep 1; done")), grace=0.05
     ) as heard:
@@ -189,7 +189,7 @@ async def test_a_process_that_does_not_listen_is_killed() -> None:
     assert await dies(stubborn)
 
 
-async def test_one_that_left_the_group_does_not_keep_us_waiting(tmp_path: Path) -> None:
+async def test_process_that_left_the_group_does_not_delay_the_end(tmp_path: Path) -> None:
     """It holds the pipe; a container would have taken it along, a process group cannot."""
     held = tmp_path / "held"
     os.mkfifo(held)
@@ -224,7 +224,7 @@ async def test_mounts_and_device_nodes_are_where_the_plugin_wants_them(tmp_path:
     assert not any(map(os.path.lexists, ["/run/plugwright-test", "/plugwright-test", "/dev/plugwright-test"]))
 
 
-async def test_what_cannot_be_put_in_its_place_is_said_and_the_command_runs(tmp_path: Path) -> None:
+async def test_path_that_cannot_be_mounted_is_reported_and_the_command_runs(tmp_path: Path) -> None:
     mounts = (MountSpec("/no/such/file", "/x", False), MountSpec(str(tmp_path), "relative", False))
     codes, heard = await ended(started(shell("main", "echo here"), granted=RunContainerOptions({}, mounts, (), {}, ())))
     skip_without_namespaces(heard.states("limited"))
@@ -251,7 +251,7 @@ async def test_a_user_without_rights_gets_the_same_view(tmp_path: Path) -> None:
     assert (json.loads(notes), lines) == ([], [str(NOBODY), "  \\0"])
 
 
-async def test_without_a_namespace_the_command_runs_all_the_same() -> None:
+async def test_command_runs_without_a_mount_namespace_too() -> None:
     if not shutil.which("unshare") or await output("unshare", "-Ur", "echo", "yes") != ["yes"]:
         pytest.skip("needs user namespaces, to take the right to mount away in one")
     places = json.dumps([("/dev/zero", "/dev/plugwright-test", False)])
@@ -279,9 +279,9 @@ def skip_without_namespaces(notes: list[str]) -> None:
 
 
 def open_to_all(path: Path) -> None:
-    for each in [path, *path.parents]:
-        if each.stat().st_uid == os.getuid() and each != Path("/"):
-            each.chmod(each.stat().st_mode | 0o055)
+    for directory in [path, *path.parents]:
+        if directory.stat().st_uid == os.getuid() and directory != Path("/"):
+            directory.chmod(directory.stat().st_mode | 0o055)
 
 
 async def dies(pid: int) -> bool:

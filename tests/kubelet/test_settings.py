@@ -1,9 +1,9 @@
-"""How a kubelet is set up, and how long it waits; the numbers are those of the facts."""
+"""Settings and timeouts; numbers in comments are those of the facts."""
 
 from pathlib import Path
 
 import pytest
-from tests.kubelet.actors import TAPE, Clock, Scripted, heard, plugged, quick
+from tests.kubelet.actors import TAPE, Clock, ScriptedPlugin, quick_settings, registered, until_state
 
 from plugwright.errors import ConfigError
 from plugwright.kubelet import Kubelet, KubeletSettings, Timing
@@ -45,16 +45,16 @@ def test_a_machines_nodes_are_counted_from_zero_and_stay() -> None:  # 1.4
         ({"version": "1.25"}, "kubelet version must be 1.26 to 1.37"),
     ],
 )
-def test_what_no_kubelet_starts_with_is_refused(wrong: dict[str, object], text: str) -> None:
+def test_invalid_settings_are_refused(wrong: dict[str, object], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         KubeletSettings(**wrong)  # type: ignore[arg-type]
 
 
-async def test_the_nodes_status_is_computed_by_itself_again_and_again(root: Path, clock: Clock) -> None:  # 7.12, 2.18
+async def test_node_status_is_computed_periodically(root: Path, clock: Clock) -> None:  # 7.12, 2.18
     timing = Timing(node_status=0.01)
-    async with Kubelet(root, quick(clock=clock, timing=timing)) as kubelet:
-        async with plugged(kubelet, Scripted("a")):
+    async with Kubelet(root, quick_settings(clock=clock, timing=timing)) as kubelet:
+        async with registered(kubelet, ScriptedPlugin("a")):
             await kubelet.allocatable(TAPE, 1)
         await kubelet.allocatable(TAPE, 0)
         clock.advance(301)
-        await heard(kubelet, "removed", TAPE)  # nobody had to ask
+        await until_state(kubelet, "removed", TAPE)  # nobody had to ask

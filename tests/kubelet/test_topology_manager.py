@@ -1,4 +1,4 @@
-"""Hints of the device manager; the numbers are those of the facts, T1 to T15 the worked examples of the real code."""
+"""Topology hints; numbers in comments are those of the facts, T1 to T15 the worked examples of the real code."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,7 +22,7 @@ def written(found: tuple[TopologyHint, ...] | None) -> str:
     """As in the table: {nodes}+ where preferred, {nodes}- where not."""
     if found is None:
         return "no preference"
-    return " ".join(f"{{{','.join(map(str, sorted(each.nodes or ())))}}}{'-+'[each.preferred]}" for each in found)
+    return " ".join(f"{{{','.join(map(str, sorted(hint.nodes or ())))}}}{'-+'[hint.preferred]}" for hint in found)
 
 
 IN_USE_A = ResourceTopology(FOUR, {"b", "c", "d"})
@@ -80,11 +80,11 @@ def test_too_few_devices_are_no_possibility() -> None:  # 5.5
     assert topology_hints(IN_USE_A, 4, TWO_NODES) == ()
 
 
-def test_what_init_containers_left_counts_as_there() -> None:  # 5.5
+def test_reusable_devices_count_as_available() -> None:  # 5.5
     assert written(topology_hints(replace(IN_USE_A, reusable={"a"}), 4, TWO_NODES)) == "{0,1}+"
 
 
-def test_held_devices_are_given_again_though_others_are_free() -> None:  # 5.4
+def test_hints_of_a_container_with_devices_are_those_of_its_devices() -> None:  # 5.4
     supply = ResourceTopology(FOUR, {"a", "b"}, reusable={"a"}, held={"c"})
     assert written(topology_hints(supply, 1, TWO_NODES)) == "{1}+ {0,1}-"
 
@@ -113,7 +113,7 @@ def test_a_machine_without_nodes_has_no_possibility() -> None:
     assert topology_hints(all_free(FOUR), 1, ()) == ()
 
 
-def test_a_node_number_beyond_all_reason_costs_nothing() -> None:  # 5.6; 5.17: masks hold 0 to 63
+def test_unknown_node_number_costs_nothing() -> None:  # 5.6; 5.17: masks hold 0 to 63
     assert written(topology_hints(all_free({"a": (0,), "b": (2**62,), "c": (-1,)}), 1, TWO_NODES)) == "{0}+"
 
 
@@ -121,7 +121,7 @@ def test_thousands_of_devices_on_eight_nodes_are_counted_by_class() -> None:
     known = {f"d{number}": (number % 8,) for number in range(50_000)}
     found = topology_hints(all_free(known), 12_500, range(8))
     assert found is not None
-    assert [len(each.nodes or ()) for each in found if each.preferred] == [2] * 28
+    assert [len(hint.nodes or ()) for hint in found if hint.preferred] == [2] * 28
     assert len(found) == 255 - 8
 
 
@@ -150,7 +150,7 @@ def naive(
         return ()
     carrying = sorted({node for where in known.values() for node in where if node in machine})
     candidates = carrying if devices_only and carrying else machine
-    masks = [set(each) for size in range(len(candidates)) for each in combinations(candidates, size + 1)]
+    masks = [set(nodes) for size in range(len(candidates)) for nodes in combinations(candidates, size + 1)]
     enough = [len(mask) for mask in masks if sum(bool(mask & set(where)) for where in known.values()) >= request]
     placed = [set(known[device]) for device in reusable if known.get(device)]
     kept = []

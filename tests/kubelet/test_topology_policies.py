@@ -1,4 +1,4 @@
-"""Which hint wins; the numbers are those of the facts, T1 to T15 the worked examples of the real code."""
+"""Topology policies; numbers in comments are those of the facts, T1 to T15 the worked examples of the real code."""
 
 from collections.abc import Mapping
 from itertools import product
@@ -23,7 +23,7 @@ BEST_EFFORT, RESTRICTED, SINGLE = TopologyPolicy.BEST_EFFORT, TopologyPolicy.RES
 
 def read(text: str) -> tuple[TopologyHint, ...]:
     """Hints as the table writes them: {nodes}+ where preferred, {nodes}- where not."""
-    return tuple(TopologyHint(frozenset(map(int, each[1:-2].split(","))), each[-1] == "+") for each in text.split())
+    return tuple(TopologyHint(frozenset(map(int, hint[1:-2].split(","))), hint[-1] == "+") for hint in text.split())
 
 
 ONE_OF_TWO = "{0}+ {1}+ {0,1}-"
@@ -64,11 +64,11 @@ def test_no_preference_is_admitted_by_every_policy(results: Results) -> None:  #
     )  # 5.16: all nodes are stored as no mask
 
 
-def test_the_policy_none_asks_nobody_and_stores_no_mask() -> None:  # 5.16, 5.18
+def test_policy_none_uses_no_hints_and_stores_no_mask() -> None:  # 5.16, 5.18
     assert merge_hints(TopologyPolicy.NONE, {"a/b": ()}, (0, 1)) == Decision(TopologyHint(None, False), True)
 
 
-def test_no_possibility_is_a_hint_without_mask_that_nobody_prefers() -> None:  # 5.13
+def test_no_possibility_is_an_unpreferred_hint_without_mask() -> None:  # 5.13
     decision = merge_hints(BEST_EFFORT, {"a/b": (), "a/c": read("{1}+")}, (0, 1))
     assert decision == Decision(TopologyHint(frozenset({1}), False), True)
     assert not merge_hints(RESTRICTED, {"a/b": (), "a/c": read("{1}+")}, (0, 1)).admitted
@@ -92,7 +92,7 @@ def test_resources_on_different_nodes_share_nothing_and_get_all_nodes() -> None:
     assert merge_hints(SINGLE, results, (0, 1)) == Decision(TopologyHint(None, False), False)  # 5.16
 
 
-def test_among_what_nobody_prefers_the_widest_need_decides_the_size() -> None:  # 5.15
+def test_size_of_an_unpreferred_mask_is_the_greatest_minimum() -> None:  # 5.15
     results = {"a/b": read("{0}- {0,1}- {0,1,2}-"), "a/c": read("{0,1}- {0,1,2}-")}
     assert merge_hints(BEST_EFFORT, results, range(3)).hint == TopologyHint(frozenset({0, 1}), False)
 
@@ -166,7 +166,7 @@ def naive(policy: TopologyPolicy, results: Results) -> Decision:
     if policy is SINGLE:
         choices = [[hint for hint in said if hint.preferred and len(hint.nodes or {0}) == 1] for said in choices]
     sizes = [[len(hint.nodes) for hint in said if hint.nodes is not None] for said in choices]
-    largest = max((min(each) for each in sizes if each), default=0)
+    largest = max((min(resource_sizes) for resource_sizes in sizes if resource_sizes), default=0)
     current: Merged | None = None
     for combination in product(*choices):
         candidate = merged(combination)

@@ -154,7 +154,7 @@ def test_no_vector_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_what_the_kubelet_wrote_is_written_again_to_the_byte(name: str) -> None:
+def test_kubelets_file_is_encoded_to_the_same_bytes(name: str) -> None:
     assert checkpoint.encode(checkpoint.decode(written(name))) == written(name)
 
 
@@ -166,13 +166,13 @@ def test_the_text_that_go_prints_is_what_is_hashed(vector: dict[str, object]) ->
 
 
 @pytest.mark.parametrize(("spelling", "meaning"), LENIENT.items(), ids=LENIENT)
-def test_another_spelling_means_the_same(spelling: str, meaning: str) -> None:
+def test_other_spelling_decodes_to_the_same_values(spelling: str, meaning: str) -> None:
     data = (VECTORS / f"lenient-{spelling}.json").read_bytes()
     assert checkpoint.decode(data) == checkpoint.decode(written(meaning))
 
 
 @pytest.mark.parametrize(("name", "reason"), REFUSED.items(), ids=REFUSED)
-def test_what_the_kubelet_refuses_is_refused(name: str, reason: str) -> None:
+def test_file_that_the_kubelet_refuses_is_refused(name: str, reason: str) -> None:
     with pytest.raises(CheckpointCorrupt, match=reason):
         checkpoint.decode((VECTORS / f"negative-{name}.json").read_bytes())
 
@@ -198,7 +198,7 @@ def test_a_changed_byte_is_noticed() -> None:
         assert refused(data[:position] + bytes([byte ^ 1]) + data[position + 1 :]), position
 
 
-def test_null_and_empty_are_told_apart() -> None:
+def test_null_and_empty_are_distinguished() -> None:
     assert checkpoint.decode(written("01-empty-null")) == Checkpoint(entries=None, registered={})
     assert checkpoint.decode(written("02-empty-list")) == Checkpoint(entries=(), registered={})
     assert checkpoint.decode(written("03-all-null")) == Checkpoint(entries=None, registered=None)
@@ -216,7 +216,7 @@ def test_an_entry_is_read_whole() -> None:
     assert found == Checkpoint(entries=(entry,), registered={"example.com/gpu": ("g0",)})
 
 
-def test_of_duplicates_the_last_wins_whatever_its_case() -> None:
+def test_last_of_duplicate_members_wins_whatever_its_case() -> None:
     meaning = Checkpoint(entries=(), registered={"r": ("c",)})
     content = '{"RegisteredDevices":{"r":["a"]},"registereddevices":{"r":["b"]},"RegisteredDevices":{"r":["c"]}}'
     assert checkpoint.decode(signed(content, meaning)) == meaning
@@ -240,7 +240,7 @@ def test_line_breaks_in_base64_do_no_harm() -> None:
     assert checkpoint.decode(signed('{"PodDeviceEntries":[{"AllocResp":"AP\\r\\n8="}]}', meaning)) == meaning
 
 
-def test_numbers_of_any_size_do_no_harm_where_nobody_looks() -> None:
+def test_numbers_of_any_size_are_accepted_in_unknown_members() -> None:
     data = b'{"Future":[' + b"9" * 10_000 + b',1e999999999],"Checksum":2932075448}'
     assert checkpoint.decode(data) == Checkpoint(entries=(), registered={})
 
@@ -270,7 +270,7 @@ def test_nothing_is_held_where_there_are_no_pods() -> None:
 
 
 @given(checkpoints)
-def test_what_is_written_is_read_again(value: Checkpoint) -> None:
+def test_encoded_checkpoint_decodes_to_the_same_values(value: Checkpoint) -> None:
     data = checkpoint.encode(value)
     assert checkpoint.decode(data) == value
     assert checkpoint.encode(checkpoint.decode(data)) == data

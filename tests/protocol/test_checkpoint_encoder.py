@@ -1,4 +1,4 @@
-"""The encoder that remembers: byte for byte what the plain one gives, whatever changed in between."""
+"""The incremental encoder: byte for byte the result of `encode`, whatever changed in between."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,14 +77,14 @@ def entry(number: int) -> PodDevicesEntry:
 
 @given(histories())
 @settings(max_examples=200)
-def test_it_gives_what_the_plain_one_gives_after_any_changes(history: list[Checkpoint]) -> None:
+def test_encoder_gives_the_bytes_of_encode_after_any_changes(history: list[Checkpoint]) -> None:
     encoder = CheckpointEncoder()
-    for each in history:
-        assert encoder.encode(each) == checkpoint.encode(each)
+    for state in history:
+        assert encoder.encode(state) == checkpoint.encode(state)
 
 
 @pytest.mark.parametrize("path", VECTORS, ids=lambda path: path.stem)
-def test_what_the_kubelet_wrote_is_written_again(path: Path) -> None:
+def test_kubelets_files_are_encoded_to_the_same_bytes(path: Path) -> None:
     assert CheckpointEncoder().encode(checkpoint.decode(path.read_bytes())) == path.read_bytes()
 
 
@@ -105,7 +105,7 @@ def test_pods_that_come_and_go_for_long_keep_their_checksum() -> None:
         assert encoder.encode(now) == checkpoint.encode(now)
 
 
-def test_what_is_no_text_leaves_the_encoder_as_it_was() -> None:
+def test_text_that_cannot_be_encoded_leaves_the_encoder_unchanged() -> None:
     encoder, first = CheckpointEncoder(), Checkpoint((entry(1), entry(2)), {})
     before = encoder.encode(first)
     broken = PodDevicesEntry("\ud800", "main", "example.com/gpu", None, None)

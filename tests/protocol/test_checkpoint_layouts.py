@@ -1,4 +1,4 @@
-"""The checkpoint of Kubernetes 1.11 to 1.19, whose devices are a plain list: taken when asked for, else refused."""
+"""The checkpoint of Kubernetes 1.11 to 1.19, whose devices are a plain list: read only on request."""
 
 import json
 
@@ -68,12 +68,12 @@ def test_4_12_the_historic_file_is_read_and_its_checksum_is_right() -> None:
     assert checkpoint.held(reading.checkpoint, "example.com/deviceA") == {"DevA3": (0,), "DevA4": (0,)}
 
 
-def test_4_11_all_devices_of_the_old_layout_stand_under_node_0() -> None:
+def test_4_11_devices_of_the_old_layout_are_under_node_0() -> None:
     texts = [hashed_entry("a", "[x y]"), hashed_entry("b", "[]"), hashed_entry("c", "<nil>")]
     data = written([entry("a", ["x", "y"]), entry("b", []), entry("c", None)], hashed(*texts))
     found = checkpoint.decode(data, plain_lists=True).entries
     assert found is not None
-    assert [each.devices for each in found] == [{0: ("x", "y")}, {0: ()}, {0: None}]
+    assert [entry.devices for entry in found] == [{0: ("x", "y")}, {0: ()}, {0: None}]
 
 
 def test_4_11_the_old_layout_is_refused_where_it_is_not_asked_for() -> None:
@@ -126,5 +126,5 @@ checkpoints = st.builds(
 
 
 @given(checkpoints)
-def test_asking_for_the_old_layout_changes_nothing_for_the_new_one(value: Checkpoint) -> None:
+def test_accepting_the_old_layout_changes_nothing_for_the_new_one(value: Checkpoint) -> None:
     assert checkpoint.decode(checkpoint.encode(value), plain_lists=True) == value

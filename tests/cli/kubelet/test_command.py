@@ -95,10 +95,10 @@ def place(root: Path) -> Place:
 
 
 def states(records: list[dict[str, Any]], *kinds: str) -> list[tuple[str, str]]:
-    return [(each["state"], each["about"]) for each in records if each.get("state") in kinds]
+    return [(record["state"], record["about"]) for record in records if record.get("state") in kinds]
 
 
-async def test_it_says_where_it_is_and_how_a_plugin_finds_it(place: Place) -> None:
+async def test_start_shows_the_sockets_and_how_to_point_a_plugin_at_them(place: Place) -> None:
     async with place.kubelet("--numa", 2, "--policy", "restricted", "--version", "1.34.7") as kubelet:
         await kubelet.out.until("started")
         assert (place.root / "device-plugins" / "kubelet.sock").is_socket()
@@ -136,19 +136,21 @@ async def test_pods_wait_for_their_resources_and_show_what_they_got(place: Place
         ("waiting", "default/web"),
         ("admitted", "default/web"),
     ]
-    [got] = [each["granted"] for each in records if "granted" in each]
-    allocated = [each for each in records if each.get("method") == "Allocate"]
+    [got] = [record["granted"] for record in records if "granted" in record]
+    allocated = [record for record in records if record.get("method") == "Allocate"]
     assert got["env"]["MOCK_VISIBLE_DEVICES"] == ",".join(allocated[0]["asked"])
     assert (allocated[0]["outcome"], allocated[0]["seconds"] > 0) == ("OK", True)
 
 
-async def test_pods_of_an_earlier_run_are_freed_and_otherwise_not_spoken_of(place: Place) -> None:
+async def test_pods_of_an_earlier_run_are_freed_and_not_shown_otherwise(place: Place) -> None:
     path = place.write("a", pod("web", {GPU: 1}))
     async with place.plugin(count=1):
         await place.once(path)
         done, records = await place.once(path)
     assert done.code == 0, done.out
-    assert len([each for each in records if each.get("method") == "Allocate"]) == 1  # a new pod, asked for anew
+    assert (
+        len([record for record in records if record.get("method") == "Allocate"]) == 1
+    )  # a new pod, so Allocate is called again
     assert [about.partition(", ")[2] for _, about in states(records, "freed", "health")] == ["a pod of an earlier run"]
 
 
@@ -161,7 +163,7 @@ async def test_a_refused_pod_is_exit_code_1_with_the_kubelets_reason(place: Plac
     assert "requested number of devices unavailable" in done.out
 
 
-async def test_a_resource_that_nobody_lists_is_given_up_and_the_kubelet_goes_its_way(place: Place) -> None:
+async def test_pod_with_an_unlisted_resource_is_submitted_after_the_timeout(place: Place) -> None:
     done, records = await place.once("--timeout", "0.05", place.write("a", pod("web", {GPU: 1})))
     assert done.code == 1
     assert [kind for kind, _ in states(records, "waiting", "not waiting", "admitted")] == [
@@ -176,7 +178,7 @@ async def test_a_finding_is_an_error_only_when_it_is_strict(place: Place) -> Non
     path = place.write("a", pod("web", {GPU: 1}))
     tolerant, records = await place.once("--timeout", "0", path)
     strict, _ = await place.once("--timeout", "0", "--strict", path)
-    assert [each["fact"] for each in records if each["event"] == "finding"] == ["3.63"]
+    assert [record["fact"] for record in records if record["event"] == "finding"] == ["3.63"]
     assert (tolerant.code, strict.code) == (0, 1)
 
 
@@ -190,7 +192,7 @@ async def test_a_container_that_cannot_start_is_exit_code_1(place: Place) -> Non
 
 
 @pytest.mark.parametrize("restarts", [0, 2])
-async def test_a_plugin_that_hangs_does_not_keep_it_from_ending(restarts: int, place: Place) -> None:
+async def test_plugin_that_hangs_does_not_prevent_the_end(restarts: int, place: Place) -> None:
     path = place.write("a", pod("web", {"example.com/hanging": 1}))
     where = {"PLUGWRIGHT_KUBELET_DIR": str(place.root)}
     async with place.kubelet(path) as kubelet, running(python("-c", HANGING), where) as plugin:
@@ -225,12 +227,12 @@ async def test_usr1_restarts_the_kubelet_and_plugins_come_back(place: Place) -> 
     assert len([line for line in kubelet.out.all if "Allocate  " in line]) == 1
 
 
-async def test_run_starts_the_command_with_what_the_devices_gave(place: Place) -> None:
+async def test_run_starts_the_command_with_the_options_of_its_devices(place: Place) -> None:
     path = place.write("a", pod("web", {GPU: 1}, "sh", "-c", "echo it got $MOCK_VISIBLE_DEVICES"))
     async with place.plugin():
         done, records = await place.once("--run", path)
     assert done.code == 0, done.out
-    [line] = [each for each in records if each["event"] == "output"]
+    [line] = [record for record in records if record["event"] == "output"]
     assert line["about"] == "default/web/main"
     assert line["text"].startswith("it got mock-")
     assert ("succeeded", "default/web") in states(records, "succeeded")
@@ -239,7 +241,7 @@ async def test_run_starts_the_command_with_what_the_devices_gave(place: Place) -
 async def test_a_process_that_fails_is_exit_code_1(place: Place) -> None:
     done, records = await place.once("--run", place.write("a", pod("web", {}, "sh", "-c", "exit 3")))
     assert done.code == 1
-    assert [each["text"] for each in records if each.get("state") == "ended"] == ["exit code 3"]
+    assert [record["text"] for record in records if record.get("state") == "ended"] == ["exit code 3"]
 
 
 @pytest.mark.parametrize("how", ["removal", "signal"])
@@ -258,7 +260,7 @@ async def test_processes_end_with_their_pod_and_with_the_program(how: str, place
             os.kill(pid, 0)
 
 
-async def test_nothing_is_started_unless_asked_for(place: Place) -> None:
+async def test_no_process_is_started_without_run(place: Place) -> None:
     done, records = await place.once(place.write("a", pod("web", {}, "touch", str(place.pods / "started"))))
     assert (done.code, states(records, "running")) == (0, [])
     assert not (place.pods / "started").exists()
@@ -282,14 +284,14 @@ async def test_a_wrong_call_is_exit_code_2(flags: tuple[str, ...], place: Place)
     assert "Error: " in done.err
 
 
-async def test_a_reader_that_goes_away_ends_it_without_a_traceback(place: Place) -> None:
+async def test_closed_output_ends_the_program_without_a_traceback(place: Place) -> None:
     """It notices with its next line."""
     command = " ".join(place.command("--once", "--timeout", "0", place.write("a", pod("web", {GPU: 1}))))
     done = await ended(["sh", "-c", f"{command} | true"])
     assert "Traceback" not in done.err
 
 
-def test_many_devices_are_counted_not_named() -> None:
+def test_many_devices_are_counted_instead_of_named() -> None:
     call = Call("Allocate", GPU, tuple(f"gpu-{number}" for number in range(100)), 0.0012)
     [line] = view.lines(call, None)
     assert "mock/gpu [gpu-0, gpu-1, gpu-2, gpu-3 and 96 more]" in line

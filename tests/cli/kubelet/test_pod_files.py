@@ -1,4 +1,4 @@
-"""Pods in YAML: read from files, and from a folder in which files come, change and go."""
+"""Pods in YAML: from files, and from a folder whose files are added, changed and deleted."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ def keys(changes: PodChanges) -> tuple[list[str], list[str]]:
 def test_a_file_may_have_several_pods_and_empty_documents(tmp_path: Path) -> None:
     path = tmp_path / "pods.yaml"
     path.write_text(f"---\n{pod('one')}\n---\n# nothing\n---\n{pod('two')}\n")
-    assert [each.key for each in read(path)] == ["default/one", "default/two"]
+    assert [spec.key for spec in read(path)] == ["default/one", "default/two"]
 
 
 @pytest.mark.parametrize(
@@ -47,14 +47,14 @@ def test_a_bad_file_is_refused_with_its_line(text: str, says: str, tmp_path: Pat
     assert says in str(refusal.value)
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "pods.yaml"
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="not UTF-8"):
         read(path)
 
 
-def test_pods_come_change_and_go_with_their_files(tmp_path: Path) -> None:
+def test_pods_are_added_changed_and_removed_with_their_files(tmp_path: Path) -> None:
     folder = PodFolder(tmp_path)
     assert folder.scan() == PodChanges()
     (tmp_path / "a.yaml").write_text(pod("one"))
@@ -68,7 +68,7 @@ def test_pods_come_change_and_go_with_their_files(tmp_path: Path) -> None:
     assert keys(folder.scan()) == (["default/one"], [])
 
 
-def test_a_file_that_turns_bad_is_said_once_and_leaves_its_pods(tmp_path: Path) -> None:
+def test_file_that_becomes_invalid_is_reported_once_and_keeps_its_pods(tmp_path: Path) -> None:
     folder = PodFolder(tmp_path)
     (tmp_path / "a.yaml").write_text(pod("one"))
     folder.scan()
@@ -79,7 +79,7 @@ def test_a_file_that_turns_bad_is_said_once_and_leaves_its_pods(tmp_path: Path) 
     assert folder.scan() == PodChanges()
 
 
-def test_of_two_pods_with_one_name_the_first_counts(tmp_path: Path) -> None:
+def test_first_of_two_pods_with_one_name_counts(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(pod("one"))
     (tmp_path / "b.yaml").write_text(pod("one", wanted=2))
     changes = PodFolder(tmp_path).scan()
@@ -94,7 +94,7 @@ def test_only_files_that_look_like_pods_are_read(tmp_path: Path) -> None:
     assert PodFolder(tmp_path).scan() == PodChanges()
 
 
-def test_a_folder_that_goes_takes_its_pods_along(tmp_path: Path) -> None:
+def test_removed_folder_removes_its_pods(tmp_path: Path) -> None:
     path = tmp_path / "pods"
     path.mkdir()
     (path / "a.yml").write_text(pod("one"))
@@ -106,7 +106,7 @@ def test_a_folder_that_goes_takes_its_pods_along(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(0, 2), max_size=3), max_size=6))
-def test_changes_lead_from_one_look_to_the_next(
+def test_changes_lead_from_one_scan_to_the_next(
     tmp_path_factory: pytest.TempPathFactory, contents: list[dict[str, int]]
 ) -> None:
     path = tmp_path_factory.mktemp("pods")

@@ -1,7 +1,7 @@
 """A program that kills a process again and again while it saves, and looks at what it left.
 
     python killing.py DIRECTORY instants COUNT    at COUNT random instants, of a process that saves without a pause
-    python killing.py DIRECTORY steps             before and after each of the calls that a save is made of
+    python killing.py DIRECTORY steps             before and after every call of a save
 
 Prints what it saw as JSON. It forks, so it is a process of its own: the tests' has threads.
 """

@@ -47,7 +47,7 @@ def refusing(number: int) -> Callable[..., Any]:
 
 
 def watched(seen: list[str]) -> dict[str, Callable[..., object]]:
-    """The real calls, each of which writes down its name."""
+    """The real calls, which record their names."""
 
     def watching(name: str) -> Callable[..., object]:
         def call(*arguments: object) -> object:
@@ -60,7 +60,7 @@ def watched(seen: list[str]) -> dict[str, Callable[..., object]]:
 
 
 def names(path: Path) -> list[str]:
-    return sorted(each.name for each in path.parent.iterdir())
+    return sorted(entry.name for entry in path.parent.iterdir())
 
 
 def killed(tmp_path: Path, *arguments: object) -> dict[str, Any]:
@@ -71,12 +71,12 @@ def killed(tmp_path: Path, *arguments: object) -> dict[str, Any]:
     return found
 
 
-def test_what_is_saved_is_loaded(path: Path) -> None:
+def test_saved_checkpoint_is_loaded(path: Path) -> None:
     journal(path).save(FULL)
     assert journal(path).load() == LoadedCheckpoint(FULL)
 
 
-def test_one_journal_saves_again_and_again(path: Path) -> None:
+def test_one_checkpoint_file_saves_several_times(path: Path) -> None:
     kept = journal(path)
     for state in (EMPTY, FULL, replace(FULL, registered={}), EMPTY):
         kept.save(state)
@@ -153,7 +153,7 @@ def test_4_30_when_a_save_fails_the_old_file_stays_and_nothing_else(path: Path, 
     assert journal(path).load() == LoadedCheckpoint(EMPTY)
 
 
-def test_a_journal_whose_save_failed_saves_again(path: Path) -> None:
+def test_checkpoint_file_whose_save_failed_saves_again(path: Path) -> None:
     full = [True]
 
     def fsync(descriptor: int) -> None:
@@ -198,7 +198,7 @@ def test_no_file_kept_aside_is_overwritten(path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_what_is_no_file_is_kept_aside_too(path: Path) -> None:
+def test_directory_in_place_of_the_file_is_moved_aside_too(path: Path) -> None:
     path.mkdir(parents=True)
     loaded = journal(path).load()
     assert loaded.problem.startswith("cannot be read: Is a directory; kept as ")
@@ -209,7 +209,7 @@ def test_what_is_no_file_is_kept_aside_too(path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
-def test_a_file_that_may_be_neither_read_nor_moved_is_told(path: Path) -> None:
+def test_file_that_can_be_neither_read_nor_moved_is_a_problem(path: Path) -> None:
     journal(path).save(FULL)
     path.chmod(0)
     path.parent.chmod(0o500)
@@ -223,7 +223,7 @@ def test_a_file_that_may_be_neither_read_nor_moved_is_told(path: Path) -> None:
     assert loaded.kept_aside is None
 
 
-def test_a_place_below_a_file_is_told(tmp_path: Path) -> None:
+def test_path_below_a_file_is_a_problem(tmp_path: Path) -> None:
     tmp_path.joinpath("a-file").touch()
     loaded = journal(tmp_path / "a-file" / "kubelet_internal_checkpoint").load()
     assert loaded.checkpoint == EMPTY

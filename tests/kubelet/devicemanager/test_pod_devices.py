@@ -1,4 +1,4 @@
-"""Who holds what; the numbers are those of the facts."""
+"""The pod devices: entries and devices in use; numbers in comments are those of the facts."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ KEYS = st.builds(
 HELD = st.dictionaries(st.sampled_from([-1, 0, 1]), st.lists(st.sampled_from("abcd"), min_size=1).map(tuple))
 
 
-def test_what_is_marked_is_in_use_before_the_plugin_has_answered() -> None:  # 3.27
+def test_marked_device_is_in_use_before_the_plugin_has_answered() -> None:  # 3.27
     pod_devices = PodDevices()
     pod_devices.mark_in_use(TAPE, {"a"})
     assert set(pod_devices.in_use(TAPE)) == {"a"}
@@ -28,7 +28,7 @@ def test_a_mark_without_a_record_is_gone_when_the_table_is_rebuilt() -> None:  #
     assert set(pod_devices.in_use(TAPE)) == {"a"}
 
 
-def test_a_resource_is_known_while_somebody_holds_or_asks_for_it() -> None:  # 3.10
+def test_resource_is_known_while_devices_are_held_or_allocated() -> None:  # 3.10
     pod_devices = PodDevices()
     assert not pod_devices.has_resource(TAPE)
     pod_devices.mark_in_use(TAPE, ())
@@ -56,7 +56,7 @@ def test_pods_that_are_not_active_lose_what_they_held() -> None:  # 3.57
     assert pod_devices.device_ids(SECOND) == ("b",)
 
 
-def test_marks_stay_when_there_is_nobody_to_forget() -> None:  # 3.43, 3.57
+def test_marks_stay_when_every_pod_is_active() -> None:  # 3.43, 3.57
     pod_devices = PodDevices()
     pod_devices.mark_in_use(TAPE, {"leaked"})
     assert pod_devices.remove_inactive(set()) == []
@@ -77,7 +77,7 @@ def test_a_holder_is_found_by_the_id_alone() -> None:  # 7.8
 
 
 @given(st.dictionaries(KEYS, HELD), st.sets(st.sampled_from("123")))
-def test_what_is_in_use_is_what_is_recorded(
+def test_devices_in_use_are_those_recorded(
     recorded: dict[AllocationKey, dict[int, tuple[str, ...]]], active: set[str]
 ) -> None:  # 1.22, 3.57
     pod_devices = PodDevices()
@@ -85,7 +85,7 @@ def test_what_is_in_use_is_what_is_recorded(
     for key, devices in recorded.items():
         pod_devices.insert(key, devices, b"")
         if key.pod_uid in active:
-            wanted[key.resource].update(each for ids in devices.values() for each in ids)
+            wanted[key.resource].update(device_id for ids in devices.values() for device_id in ids)
     pod_devices.remove_inactive(active)
     assert {entry.pod_uid for entry in pod_devices.entries} <= active
     for same in (pod_devices, PodDevices(pod_devices.entries)):  # as it is, and as after a restart
