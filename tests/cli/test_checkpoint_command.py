@@ -192,8 +192,8 @@ def test_a_file_with_a_wrong_checksum_is_shown_and_is_an_error() -> None:
     result = call("show", path)
     assert result.exit_code == 1
     assert "    device      dev-a (NUMA 0)\n" in result.output
-    told = f"{path} does not match its checksum: stored 3937692181, computed 3937692180"
-    assert str(result.exception).startswith(told)
+    text = f"{path} does not match its checksum: stored 3937692181, computed 3937692180"
+    assert str(result.exception).startswith(text)
 
 
 def test_control_characters_in_names_are_quoted(tmp_path: Path) -> None:
@@ -217,8 +217,8 @@ def test_the_old_layout_is_shown_and_named(tmp_path: Path) -> None:
 
 def test_verify_explains_the_usual_accidents() -> None:
     path = VECTORS / "negative-order-swapped.json"
-    told = f"{path}: checksum: the stored one matches with PodDeviceEntries in the order 4, 3, 2, 1\n"
-    assert call("verify", path).output.endswith(told)
+    text = f"{path}: checksum: the stored one matches the content with PodDeviceEntries in the order 4, 3, 2, 1\n"
+    assert call("verify", path).output.endswith(text)
 
 
 def test_4_28_response_that_does_not_decode_is_shown(tmp_path: Path) -> None:
@@ -324,7 +324,7 @@ def test_unreadable_file_is_an_error(tmp_path: Path, file: str, reason: str) -> 
 
 
 def examples() -> dict[str, str]:
-    """The commands of the page that read a vector, with what it says that they print."""
+    """The commands of the page that read a vector, with the output that the page shows."""
     page = (ROOT / "docs" / "checkpoint.md").read_text()
     found = re.findall(r"^    \$ plugwright checkpoint (.* tests/vectors/.*)\n((?:    .*\n)+)", page, re.MULTILINE)
     return {command: textwrap.dedent(output) for command, output in found}
@@ -344,5 +344,5 @@ async def test_an_error_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
     junk = tmp_path / "junk"
     junk.write_bytes(b"\x00\xff")
     done = await ended(python("-m", "plugwright", "checkpoint", "show", junk))
-    said = f"plugwright: {junk}: checkpoint does not parse: byte 1 is not UTF-8\n"
-    assert (done.code, done.out, done.err) == (1, "", said)
+    text = f"plugwright: {junk}: checkpoint does not parse: byte 1 is not UTF-8\n"
+    assert (done.code, done.out, done.err) == (1, "", text)

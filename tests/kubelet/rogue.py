@@ -56,7 +56,7 @@ async def allocate(request: Message) -> object:
 
 
 class Hanging:
-    """An answer that does not come before it is let go; `asked` tells that somebody waits for it."""
+    """A response that waits for `free`; `asked` is set when the call arrives."""
 
     def __init__(self, then: Answer = allocate) -> None:
         self.asked, self.free = asyncio.Event(), asyncio.Event()

@@ -30,16 +30,16 @@ def two_tapes(name: str) -> PodSpec:
 
 
 async def test_devices_are_allocated_before_the_fit_check(root: Path) -> None:  # 3.1, 3.46, 3.66
-    """A pod that runs without a record, as after a lost checkpoint, uses what nobody holds."""
+    """A pod that runs without a record, as after a lost checkpoint, uses devices that no pod holds."""
     async with (
         Kubelet(root, quick_settings(), pods=[two_tapes("older")]) as kubelet,
         registered(kubelet, ScriptedPlugin("a", "b")) as plugin,
     ):
         await kubelet.allocatable(TAPE, 2)
-        told = await refusal_of(kubelet, pod_requesting({TAPE: 1}))
+        refusal = await refusal_of(kubelet, pod_requesting({TAPE: 1}))
         assert plugin.asked("Allocate") == [("a",)]
-        assert told.reason == f"OutOf{TAPE}"
-        assert told.message == (
+        assert refusal.reason == f"OutOf{TAPE}"
+        assert refusal.message == (
             f"Pod was rejected: Node didn't have enough resource: {TAPE}, requested: 1, used: 2, capacity: 2"
         )
 
@@ -113,8 +113,8 @@ async def test_a_pod_that_needs_two_nodes(root: Path, policy: str, is_admitted: 
         if is_admitted:
             assert granted_devices(await kubelet.admit(pod)) == ["a", "b", "c"]
             return
-        told = await refusal_of(kubelet, pod)
-        assert (told.reason, told.message) == ("TopologyAffinityError", NOT_ALIGNED)
+        refusal = await refusal_of(kubelet, pod)
+        assert (refusal.reason, refusal.message) == ("TopologyAffinityError", NOT_ALIGNED)
         assert plugin.asked("Allocate") == []
         assert kubelet.metrics.value(MetricName.ADMISSION_ERRORS) == 1
         assert kubelet.metrics.value(MetricName.REJECTIONS, reason="TopologyAffinityError") == 1
@@ -154,9 +154,9 @@ async def test_request_of_zero_of_an_unknown_resource_is_no_finding(
 async def test_a_refused_pod_has_failed_for_good(node: Kubelet) -> None:  # 3.64, 3.67
     async with registered(node, ScriptedPlugin("a")):
         await node.allocatable(TAPE, 1)
-        told = await refusal_of(node, two_tapes("greedy"))
+        refusal = await refusal_of(node, two_tapes("greedy"))
         [pod] = node.pods
-        assert (pod.phase, pod.reason, pod.message) == (Phase.FAILED, "UnexpectedAdmissionError", told.message)
+        assert (pod.phase, pod.reason, pod.message) == (Phase.FAILED, "UnexpectedAdmissionError", refusal.message)
         with pytest.raises(ContainerWaiting):
             pod.container("main")
         await node.restart()
@@ -177,7 +177,7 @@ async def test_request_of_zero_fits_whatever_is_used(node: Kubelet) -> None:  # 
         await node.allocatable(TAPE, 1)
         await node.admit(pod_requesting({TAPE: 1}))
     await node.restart()
-    assert modest.phase is Phase.RUNNING  # though the node says 0, and another pod uses 1
+    assert modest.phase is Phase.RUNNING  # though allocatable is 0, and another pod uses 1
 
 
 async def test_refusals_are_counted_by_their_reason(node: Kubelet) -> None:

@@ -37,7 +37,7 @@ requests = st.dictionaries(resources, st.integers(0, 3), min_size=1)
 
 @dataclass
 class Served:
-    """What the node is to say of a resource, and its plugin, if it is there."""
+    """The expected counts of a resource, and its plugin if it is running."""
 
     healthy: frozenset[str] = frozenset()
     unhealthy: frozenset[str] = frozenset()
@@ -91,8 +91,8 @@ class AnyOrder(RuleBasedStateMachine):
                 pod = await self.kubelet.admit(pod_requesting({resource: len(served.healthy)}))
                 assert self.devices(pod, resource) == served.healthy
 
-    async def heard(self, kind: str, resource: str, cause: Callable[[], Awaitable[None]]) -> None:
-        """Does something and waits until the kubelet has heard of it."""
+    async def until_recorded(self, kind: str, resource: str, cause: Callable[[], Awaitable[None]]) -> None:
+        """Runs `cause` and waits for the state change that it causes."""
         async with aclosing(self.kubelet.events(new=True)) as events:
             await cause()
             async for event in events:
@@ -111,7 +111,7 @@ class AnyOrder(RuleBasedStateMachine):
         async def cause() -> None:
             await served.stack.enter_async_context(registered(self.kubelet, rogue, resource))
 
-        await self.heard("list", resource, cause)
+        await self.until_recorded("list", resource, cause)
         served.rogue, served.remembered = rogue, True
         self.note_list(resource, devices)
 
@@ -125,7 +125,7 @@ class AnyOrder(RuleBasedStateMachine):
         async def cause() -> None:
             rogue.lists.publish(_listing(devices))
 
-        await self.heard("list", resource, cause)
+        await self.until_recorded("list", resource, cause)
         self.note_list(resource, devices)
 
     def note_list(self, resource: str, devices: dict[str, bool]) -> None:
@@ -144,7 +144,7 @@ class AnyOrder(RuleBasedStateMachine):
         if served.rogue is None:
             await stack.aclose()
         else:
-            await self.heard("stopped", resource, stack.aclose)
+            await self.until_recorded("stopped", resource, stack.aclose)
             served.stop()
 
     @rule(request=requests, init=st.booleans())
@@ -210,7 +210,9 @@ class AnyOrder(RuleBasedStateMachine):
     async def restart(self, reboot: bool) -> None:
         """Plugins are cut off; containers that run keep what they have, those that do not are refused (3.68, 3.69)."""
         before = {pod.uid: self.holdings(pod) for pod in self.active}
-        satisfied = all(map(self.has_all_it_asked_for, self.active))  # or the fit check counts what nobody has
+        satisfied = all(
+            map(self.has_all_it_asked_for, self.active)
+        )  # else the fit check counts devices that no pod has
         await self.kubelet.restart(reboot=reboot)
         for served in self.served.values():
             served.stop()

@@ -69,8 +69,8 @@ async def test_state_changes_of_plugins_and_pods_are_recorded(root: Path) -> Non
             await refusal_of(kubelet, pod_requesting({TAPE: 1}, name="bad"))
             await kubelet.remove(pod)
         await kubelet.allocatable(TAPE, 0)
-    told = [(event.kind, event.about) async for event in kubelet.events() if isinstance(event, StateChange)]
-    assert told == [
+    changes = [(event.kind, event.about) async for event in kubelet.events() if isinstance(event, StateChange)]
+    assert changes == [
         ("started", "kubelet 1.36"),
         ("registered", TAPE),
         ("list", TAPE),

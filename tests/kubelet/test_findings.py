@@ -151,7 +151,7 @@ async def test_trouble_of_a_real_kubelet_is_a_finding_and_survived(node: Kubelet
     assert finding.fact == fact
     assert really in finding.really
     assert str(finding).endswith(f"a real kubelet {finding.really} ({fact})")
-    assert await until_finding(node, fact) == finding  # and who follows the kubelet hears it
+    assert await until_finding(node, fact) == finding  # in the event log too
     async with registered(node, ScriptedPlugin("fine", resource="example.com/fine")):
         await node.allocatable("example.com/fine", 1)  # it goes on
 
@@ -166,9 +166,9 @@ async def test_finding_is_an_error_in_strict_mode(root: Path, trouble: Trouble) 
 
 async def test_in_strict_mode_the_pod_that_asks_for_trouble_is_the_one_that_raises(root: Path) -> None:
     async with Kubelet(root, quick_settings(strict=True)) as kubelet:
-        with pytest.raises(KubeletFindings) as told:
+        with pytest.raises(KubeletFindings) as raised:
             await kubelet.admit(pod_requesting({OTHER: 1, "example.com/third": 1}, name="pod"))
-        assert len(told.value.findings) == 2
+        assert len(raised.value.findings) == 2
         await kubelet.remove(kubelet.pods[0])  # what was raised is not raised again
 
 
@@ -187,7 +187,7 @@ async def test_a_good_plugin_and_a_good_pod_give_no_finding(root: Path) -> None:
     async with Kubelet(root, quick_settings(strict=True)) as kubelet, registered(kubelet, plugin):
         await kubelet.allocatable(TAPE, 1)
         pod = await kubelet.admit(pod_requesting({TAPE: 1}))
-        plugin.send(device("a", 0, health="Unhealthy"))  # b is held by nobody
+        plugin.send(device("a", 0, health="Unhealthy"))  # no pod holds b
         await kubelet.allocatable(TAPE, 0)
         await kubelet.restart()
         await kubelet.remove(pod)

@@ -28,11 +28,11 @@ async def node(root: Path) -> AsyncIterator[Kubelet]:
 
 
 async def refusal(kubelet: Kubelet, count: int = 1) -> str:
-    """What a pod's status says that could not be admitted."""
-    with pytest.raises(PodRefused) as told:
+    """The message in the status of a pod that is refused."""
+    with pytest.raises(PodRefused) as raised:
         await kubelet.admit(pod_requesting({TAPE: count}))
-    assert told.value.reason == "UnexpectedAdmissionError"
-    return told.value.message
+    assert raised.value.reason == "UnexpectedAdmissionError"
+    return raised.value.message
 
 
 async def admitted(kubelet: Kubelet, count: int = 1) -> Pod:

@@ -29,12 +29,12 @@ def test_an_allocations_seconds_fall_into_the_buckets_of_the_real_kubelet() -> N
     for seconds in (0.005, 0.3, 11):
         metrics.observe(MetricName.ALLOCATION_SECONDS, seconds, resource_name=TAPE)
     name, labels = "kubelet_device_plugin_alloc_duration_seconds", (("resource_name", TAPE),)
-    told = samples(metrics, name)
+    snapshot = samples(metrics, name)
     bounds = [".005", ".01", ".025", ".05", ".1", ".25", ".5", "1", "2.5", "5", "10"]
-    assert [float(dict(sample.labels)["le"]) for sample in told[:-3]] == [float(bound) for bound in bounds]
-    assert [sample.value for sample in told[:-2]] == [1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 3]
-    assert told[-3] == MetricSample(f"{name}_bucket", (*labels, ("le", "+Inf")), 3)
-    assert told[-2:] == [
+    assert [float(dict(sample.labels)["le"]) for sample in snapshot[:-3]] == [float(bound) for bound in bounds]
+    assert [sample.value for sample in snapshot[:-2]] == [1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 3]
+    assert snapshot[-3] == MetricSample(f"{name}_bucket", (*labels, ("le", "+Inf")), 3)
+    assert snapshot[-2:] == [
         MetricSample(f"{name}_sum", labels, 0.005 + 0.3 + 11),
         MetricSample(f"{name}_count", labels, 3),
     ]
@@ -48,12 +48,12 @@ def test_admissions_take_fifteen_buckets_doubling_from_a_twentieth_of_a_millisec
 
 
 def test_metrics_without_labels_exist_from_the_start() -> None:  # 9
-    told = KubeletMetrics().snapshot()
-    assert [sample for sample in told if sample.name.endswith("_total")] == [
+    snapshot = KubeletMetrics().snapshot()
+    assert [sample for sample in snapshot if sample.name.endswith("_total")] == [
         MetricSample("kubelet_topology_manager_admission_errors_total", (), 0),
         MetricSample("kubelet_topology_manager_admission_requests_total", (), 0),
     ]
-    assert {sample.value for sample in told} == {0}
+    assert {sample.value for sample in snapshot} == {0}
 
 
 def test_gauge_has_the_last_value_and_disappears_at_zero() -> None:  # 9: watcher path

@@ -46,7 +46,7 @@ SHOWN_ENDED = PodResources("ended", "home", (ContainerResources("main"),))
 
 
 class Manager:
-    """Two active pods and one that has ended, whose device is still recorded until somebody looks."""
+    """Two active pods and one that has ended, whose device stays recorded until the next update."""
 
     def __init__(self, *devices: AllocatableDevice) -> None:
         self.collections = 0

@@ -38,8 +38,8 @@ async def test_resource_has_no_devices_until_its_plugin_is_back(node: Kubelet) -
     await holding(node, "a", "b")
     await node.restart()
     assert node.node() == {TAPE: DeviceCount(0, 0)}
-    told = await refusal_of(node, pod_requesting({TAPE: 1}))
-    assert NONE_HEALTHY in told.message
+    refusal = await refusal_of(node, pod_requesting({TAPE: 1}))
+    assert NONE_HEALTHY in refusal.message
     async with registered(node, ScriptedPlugin("a", "b")):
         assert await node.allocatable(TAPE, 2) == 2
 
@@ -80,8 +80,8 @@ async def test_unusable_checkpoint_is_recorded_and_the_kubelet_starts_empty(root
         kubelet.paths.checkpoint.write_text(text)
         await kubelet.restart()
         assert kubelet.node() == {}
-        told = await until_state(kubelet, "checkpoint")
-        assert "starting empty" in told[-1].text
+        changes = await until_state(kubelet, "checkpoint")
+        assert "starting empty" in changes[-1].text
         async with registered(kubelet, ScriptedPlugin("a")):
             await kubelet.allocatable(TAPE, 1)
             assert checkpoint_of(kubelet).registered == {TAPE: ("a",)}  # the next write replaces it
@@ -176,11 +176,11 @@ async def test_a_changed_request_is_refused(root: Path) -> None:  # 3.13
 async def test_pods_that_have_ended_are_not_admitted_again(node: Kubelet) -> None:  # 3.71
     done, failed = await holding(node, "a", "b"), pod_requesting({TAPE: 3}, name="failed")
     node.finish(done)
-    told = await refusal_of(node, failed)
+    refusal = await refusal_of(node, failed)
     await node.restart()
     assert [(pod.phase, pod.message) for pod in node.pods] == [
         (Phase.SUCCEEDED, ""),
-        (Phase.FAILED, told.message),
+        (Phase.FAILED, refusal.message),
     ]
 
 

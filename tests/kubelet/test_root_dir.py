@@ -74,7 +74,7 @@ def test_start_of_older_kubelets_removes_every_file_but_the_checkpoint(paths: Ku
 @pytest.mark.parametrize(
     ("version", "left"),
     [
-        ("legacy", {"DEPRECATION"}),  # made anew, by kubelets up to 1.24
+        ("legacy", {"DEPRECATION"}),  # created again by kubelets up to 1.24
         ("1.30", set()),
         ("1.31.0", {"DEPRECATION", "regular"}),
         ("1.32", set()),
@@ -153,9 +153,9 @@ async def test_the_checkpoint_is_read_before_the_directory_is_cleaned(root: Path
     kubelet.paths.checkpoint.write_text("not a checkpoint")
     make_socket(kubelet.paths.device_plugins / "old.sock")
     async with kubelet:
-        told = await until_state(kubelet, "started")
-        assert [(state.kind, state.text) for state in told[1:]] == [("started", "removed old.sock")]
-        assert told[0].kind == "checkpoint"
+        changes = await until_state(kubelet, "started")
+        assert [(state.kind, state.text) for state in changes[1:]] == [("started", "removed old.sock")]
+        assert changes[0].kind == "checkpoint"
         assert kubelet.node() == {}
 
 

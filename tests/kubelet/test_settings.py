@@ -57,4 +57,4 @@ async def test_node_status_is_computed_periodically(root: Path, clock: Clock) ->
             await kubelet.allocatable(TAPE, 1)
         await kubelet.allocatable(TAPE, 0)
         clock.advance(301)
-        await until_state(kubelet, "removed", TAPE)  # nobody had to ask
+        await until_state(kubelet, "removed", TAPE)  # without any query

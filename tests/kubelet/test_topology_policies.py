@@ -159,13 +159,13 @@ Merged = tuple[frozenset[int], bool]
 def naive(policy: TopologyPolicy, results: Results) -> Decision:
     """The facts 5.13 to 5.16 once more, combination by combination and comparison by comparison."""
     choices = [
-        [TopologyHint(None, True)] if said is None else list(said) or [TopologyHint(None, False)]
-        for said in results.values()
+        [TopologyHint(None, True)] if hints is None else list(hints) or [TopologyHint(None, False)]
+        for hints in results.values()
     ]
     choices = choices or [[TopologyHint(None, True)]]
     if policy is SINGLE:
-        choices = [[hint for hint in said if hint.preferred and len(hint.nodes or {0}) == 1] for said in choices]
-    sizes = [[len(hint.nodes) for hint in said if hint.nodes is not None] for said in choices]
+        choices = [[hint for hint in hints if hint.preferred and len(hint.nodes or {0}) == 1] for hints in choices]
+    sizes = [[len(hint.nodes) for hint in hints if hint.nodes is not None] for hints in choices]
     largest = max((min(resource_sizes) for resource_sizes in sizes if resource_sizes), default=0)
     current: Merged | None = None
     for combination in product(*choices):

@@ -48,7 +48,7 @@ HOSTILE = {
     "a checksum with an exponent": (b'{"Checksum":1e999999999}', "Checksum must be .* got 1e999999999"),
     "a checksum that is true": (b'{"Checksum":true}', "Checksum must be a number .* got a boolean"),
     "a checksum that is not a number": (b'{"Checksum":NaN}', "NaN is not a number"),
-    "infinity where nobody looks": (b'{"x":-Infinity,"Checksum":2932075448}', "-Infinity is not a number"),
+    "infinity in an unknown member": (b'{"x":-Infinity,"Checksum":2932075448}', "-Infinity is not a number"),
     "data that is a number": (b'{"Data":1}', "Data must be an object, got a number"),
     "entries that are an object": (
         b'{"Data":{"PodDeviceEntries":{}}}',

@@ -121,10 +121,10 @@ SPOILED = {
 }
 
 
-@pytest.mark.parametrize(("told", "files"), SPOILED.items(), ids=SPOILED)
-def test_usual_accident_is_explained(told: str, files: tuple[Checkpoint, Checkpoint]) -> None:
+@pytest.mark.parametrize(("text", "files"), SPOILED.items(), ids=SPOILED)
+def test_usual_accident_is_explained(text: str, files: tuple[Checkpoint, Checkpoint]) -> None:
     good, spoiled = files
-    assert explain(reading(spoiled, checkpoint.checksum(good))) == f"with {told}"
+    assert explain(reading(spoiled, checkpoint.checksum(good))) == f"with {text}"
 
 
 def test_other_damage_is_not_explained() -> None:

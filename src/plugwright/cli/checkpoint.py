@@ -178,7 +178,7 @@ def _checksum_problems(reading: CheckpointReading) -> Iterator[Detail]:
     if reading.stored != reading.computed:
         yield "checksum", f"stored {reading.stored}, should be {reading.computed}"
         if explanation := explain(reading):
-            yield "checksum", f"the stored one matches {explanation}"
+            yield "checksum", f"the stored one matches the content {explanation}"
 
 
 def _dropped(content: Checkpoint) -> Iterator[Detail]:

@@ -63,7 +63,7 @@ class Place:
         self.node = Node(root)
 
     def write(self, name: str, text: str) -> Path:
-        """At once: nobody reads half of it."""
+        """Written atomically: a reader never sees half of it."""
         new = self.pods / f".{name}"
         new.write_text(text)
         return new.rename(self.pods / f"{name}.yaml")

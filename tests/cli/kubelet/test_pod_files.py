@@ -28,7 +28,7 @@ def test_a_file_may_have_several_pods_and_empty_documents(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("kind: Pod\n}", "pods.yaml:2: not YAML"),
         ("kind: Deployment", "pods.yaml:1: kind must be Pod, got 'Deployment'"),
@@ -39,12 +39,12 @@ def test_a_file_may_have_several_pods_and_empty_documents(tmp_path: Path) -> Non
         ("[1, 2]", "pods.yaml:1: a pod must be an object"),
     ],
 )
-def test_a_bad_file_is_refused_with_its_line(text: str, says: str, tmp_path: Path) -> None:
+def test_a_bad_file_is_refused_with_its_line(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "pods.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError) as refusal:
         read(path)
-    assert says in str(refusal.value)
+    assert message in str(refusal.value)
 
 
 def test_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def kill_at_random_instants(path: Path, count: int) -> dict[str, int]:
 
 
 def _kill_a_saving_process(journal: CheckpointFile, last: int, seconds: float) -> int:
-    """The number that it last said it had saved."""
+    """The number of the last state that the process reported as saved."""
     receiving, sending = os.pipe()
 
     def save_on() -> None:

@@ -59,12 +59,12 @@ async def test_resource_that_is_held_is_a_device_resource_without_its_plugin(nod
     await node.allocatable(TAPE, 0)
     clock.advance(301)
     node.node()
-    told = await refusal_of(node, pod_requesting({TAPE: 1}))
-    assert told.message == FAILED.format(f"cannot allocate unregistered device {TAPE}")
+    refusal = await refusal_of(node, pod_requesting({TAPE: 1}))
+    assert refusal.message == FAILED.format(f"cannot allocate unregistered device {TAPE}")
     await node.remove(holder)
-    told = await refusal_of(node, pod_requesting({TAPE: 1}))  # the record is dropped by this attempt
-    told = await refusal_of(node, pod_requesting({TAPE: 1}))
-    assert told.reason == f"OutOf{TAPE}"
+    refusal = await refusal_of(node, pod_requesting({TAPE: 1}))  # the record is dropped by this attempt
+    refusal = await refusal_of(node, pod_requesting({TAPE: 1}))
+    assert refusal.reason == f"OutOf{TAPE}"
 
 
 async def test_devices_of_removed_pods_are_freed_before_the_selection(node: Kubelet) -> None:  # 3.11, 3.57, 3.58
@@ -89,7 +89,7 @@ async def test_removal_itself_frees_nothing(root: Path) -> None:  # 3.58, 3.60, 
     assert len(await states(kubelet, "freed")) == 1
 
 
-@pytest.mark.parametrize("asks", [pod_requesting({"cpu": 1}), pod_requesting({OTHER: 1})], ids=["cpu", "nobody's"])
+@pytest.mark.parametrize("asks", [pod_requesting({"cpu": 1}), pod_requesting({OTHER: 1})], ids=["cpu", "unknown"])
 async def test_a_pod_without_devices_frees_nothing(root: Path, asks: PodSpec) -> None:  # 3.58
     async with Kubelet(root, quick_settings()) as kubelet, registered(kubelet, ScriptedPlugin("a")):
         await kubelet.allocatable(TAPE, 1)
@@ -109,9 +109,9 @@ async def test_a_finished_pod_gives_its_devices_back(node: Kubelet) -> None:  # 
 async def test_request_of_zero_is_refused_without_healthy_devices(node: Kubelet, count: int) -> None:  # 3.16, 3.18
     async with registered(node, ScriptedPlugin(device("a", health="Unhealthy"))):
         await node.capacity(TAPE, 1)
-        told = await refusal_of(node, pod_requesting({TAPE: count}))
+        refusal = await refusal_of(node, pod_requesting({TAPE: count}))
         words = f"no healthy devices present; cannot allocate unhealthy devices {TAPE}"
-        assert told.message == FAILED.format(words)
+        assert refusal.message == FAILED.format(words)
 
 
 async def test_request_of_zero_gets_no_device(node: Kubelet) -> None:  # 3.18
@@ -126,18 +126,18 @@ async def test_refusal_before_1_28_only_counts_devices(root: Path) -> None:  # 3
     ill = ScriptedPlugin(device("a", health="Unhealthy"))
     async with Kubelet(root, quick_settings(version="1.27.1")) as kubelet, registered(kubelet, ill):
         await kubelet.capacity(TAPE, 1)
-        told = await refusal_of(kubelet, pod_requesting({TAPE: 1}))
+        refusal = await refusal_of(kubelet, pod_requesting({TAPE: 1}))
     words = f"requested number of devices unavailable for {TAPE}. Requested: 1, Available: 0"
-    assert told.message == FAILED.format(words)
+    assert refusal.message == FAILED.format(words)
 
 
 async def test_too_many_are_refused_with_both_numbers(node: Kubelet) -> None:  # 3.20, 3.64
     async with registered(node, ScriptedPlugin("a", "b")) as plugin:
         await node.allocatable(TAPE, 2)
         await node.admit(pod_requesting({TAPE: 1}))
-        told = await refusal_of(node, pod_requesting({TAPE: 2}))
+        refusal = await refusal_of(node, pod_requesting({TAPE: 2}))
         words = f"requested number of devices unavailable for {TAPE}. Requested: 2, Available: 1"
-        assert (told.reason, told.message) == ("UnexpectedAdmissionError", FAILED.format(words))
+        assert (refusal.reason, refusal.message) == ("UnexpectedAdmissionError", FAILED.format(words))
         assert len(plugin.asked("Allocate")) == 1
 
 
@@ -177,9 +177,9 @@ async def test_a_preference_that_fails_refuses_the_pod(node: Kubelet) -> None:  
     async with registered(node, ScriptedPlugin("a", options=PREFERS)) as plugin:
         await node.allocatable(TAPE, 1)
         plugin.errors["GetPreferredAllocation"] = "no idea"
-        told = await refusal_of(node, pod_requesting({TAPE: 1}))
+        refusal = await refusal_of(node, pod_requesting({TAPE: 1}))
         words = "device plugin GetPreferredAllocation rpc failed with err: rpc error: code = Unknown desc = no idea"
-        assert told.message == FAILED.format(words)
+        assert refusal.message == FAILED.format(words)
         assert node.findings == ()  # nothing had been taken before: nothing leaks
 
 
@@ -210,8 +210,8 @@ async def test_durations_are_recorded_of_failures_too(node: Kubelet) -> None:  #
     async with registered(node, ScriptedPlugin("a")) as plugin:
         await node.allocatable(TAPE, 1)
         plugin.errors["Allocate"] = "hw fault"
-        told = await refusal_of(node, pod_requesting({TAPE: 1}))
-        assert told.message == FAILED.format("rpc error: code = Unknown desc = hw fault")  # 3.39
+        refusal = await refusal_of(node, pod_requesting({TAPE: 1}))
+        assert refusal.message == FAILED.format("rpc error: code = Unknown desc = hw fault")  # 3.39
         assert await allocations(node) == 1
         plugin.errors.clear()
         assert granted_devices(await node.admit(pod_requesting({TAPE: 1}))) == ["a"]  # 3.39: it is free again
@@ -222,8 +222,8 @@ async def test_response_without_containers_is_refused_with_a_finding(node: Kubel
     async with registered(node, ScriptedPlugin("a")) as plugin:
         await node.allocatable(TAPE, 1)
         usual, plugin.answer = plugin.answer, lambda _: []
-        told = await refusal_of(node, pod_requesting({TAPE: 1}))
-        assert "no containers return in allocation response" in told.message
+        refusal = await refusal_of(node, pod_requesting({TAPE: 1}))
+        assert "no containers return in allocation response" in refusal.message
         assert [finding.fact for finding in node.findings] == ["3.43"]
         plugin.answer = usual
         assert granted_devices(await node.admit(pod_requesting({TAPE: 1}))) == ["a"]  # not leaked here
@@ -288,9 +288,9 @@ async def test_a_checkpoint_that_cannot_be_written_refuses_the_pod(node: Kubelet
         await node.allocatable(TAPE, 1)
         node.paths.checkpoint.unlink()
         node.paths.checkpoint.mkdir()
-        told = await refusal_of(node, pod_requesting({TAPE: 1}))
-        assert told.reason == "UnexpectedAdmissionError"
-        assert 'failed to write checkpoint file "kubelet_internal_checkpoint": ' in told.message
+        refusal = await refusal_of(node, pod_requesting({TAPE: 1}))
+        assert refusal.reason == "UnexpectedAdmissionError"
+        assert 'failed to write checkpoint file "kubelet_internal_checkpoint": ' in refusal.message
         plugin.send("a", "b")
         assert await node.allocatable(TAPE, 2) == 2  # a list is taken all the same
         await until_state(node, "checkpoint")
@@ -305,8 +305,8 @@ async def test_first_of_two_resources_stays_recorded_until_the_pod_is_freed(root
             await kubelet.allocatable(OTHER, 1)
             await kubelet.allocatable(TAPE, 1)
             two.errors["Allocate"] = "hw fault"
-            told = await refusal_of(kubelet, pod_requesting({OTHER: 1, TAPE: 1}))
-            assert "hw fault" in told.message
+            refusal = await refusal_of(kubelet, pod_requesting({OTHER: 1, TAPE: 1}))
+            assert "hw fault" in refusal.message
             assert one.asked("Allocate") == [("x",)]
             two.errors.clear()
             pod = await kubelet.admit(pod_requesting({OTHER: 1, TAPE: 1}))

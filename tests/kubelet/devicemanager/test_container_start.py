@@ -16,11 +16,11 @@ WAITS = "CreateContainerConfigError"
 
 async def waiting(kubelet: Kubelet, pod: Pod) -> str:
     """Why its container cannot be started again."""
-    with pytest.raises(ContainerWaiting) as told:
+    with pytest.raises(ContainerWaiting) as raised:
         await kubelet.restart_container(pod, "main")
-    assert told.value.reason == pod.state("main").reason == WAITS  # 3.53
+    assert raised.value.reason == pod.state("main").reason == WAITS  # 3.53
     assert not pod.state("main").running
-    return told.value.message
+    return raised.value.message
 
 
 async def test_pre_start_container_is_called_before_every_start_and_allocate_once(
@@ -145,7 +145,7 @@ async def test_container_does_not_start_once_its_plugin_is_gone_for_five_minutes
     await node.allocatable(TAPE, 0)
     clock.advance(301)
     node.node()
-    assert pod.state("main").running  # who runs is left alone
+    assert pod.state("main").running  # a running container is left alone
     assert await waiting(node, pod) == f"endpoint not found in cache for a registered resource: {TAPE}"
     async with registered(node, ScriptedPlugin("a")):
         await node.allocatable(TAPE, 1)

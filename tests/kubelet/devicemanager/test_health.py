@@ -39,8 +39,10 @@ async def test_pod_status_has_the_health_of_the_pods_devices(node: Kubelet) -> N
         pod = await node.admit(pod_requesting({TAPE: 2, OTHER: 1}))
         plugin.send("a", device("b", health=ILL))
         await node.allocatable(TAPE, 1)
-        told = [(device.resource, device.device_id, device.health.value) for device in node.device_health(pod)["main"]]
-        assert told == [(OTHER, "x", "Healthy"), (TAPE, "a", "Healthy"), (TAPE, "b", ILL)]
+        health = [
+            (device.resource, device.device_id, device.health.value) for device in node.device_health(pod)["main"]
+        ]
+        assert health == [(OTHER, "x", "Healthy"), (TAPE, "a", "Healthy"), (TAPE, "b", ILL)]
 
 
 async def test_init_containers_and_sidecars_have_no_device_health(node: Kubelet) -> None:  # 7.3
@@ -95,12 +97,12 @@ async def test_pod_status_is_updated_when_a_device_changes(root: Path) -> None: 
         pod = await kubelet.admit(pod_requesting({TAPE: 2}))
         plugin.send(device("a", health=ILL), "b", device("free", health=ILL))
         await kubelet.allocatable(TAPE, 1)
-        plugin.send(device("a", health=ILL), "free")  # b vanished: nobody is told
+        plugin.send(device("a", health=ILL), "free")  # b vanished: no status is updated
         await kubelet.capacity(TAPE, 2)
         plugin.send(device("a", health=ILL), "b", "free")  # b is back: its pod is
         await kubelet.capacity(TAPE, 3)
-    told = [(state.about, state.text) for state in await states(kubelet, "health")]
-    assert told == [(pod.uid, "a is Unhealthy"), (pod.uid, "b is Healthy")]
+    changes = [(state.about, state.text) for state in await states(kubelet, "health")]
+    assert changes == [(pod.uid, "a is Unhealthy"), (pod.uid, "b is Healthy")]
 
 
 async def test_lost_plugin_updates_no_pod_status(root: Path) -> None:  # 7.7
@@ -121,8 +123,8 @@ async def test_a_pod_is_found_by_the_devices_name_whatever_the_resource(node: Ku
         await node.allocatable(OTHER, 1)
         pod = await node.admit(pod_requesting({TAPE: 1}))
         other.send(device("same", health=ILL))
-        told = await until_state(node, "health")
-        assert told[-1].about == pod.uid  # which holds none of it
+        changes = await until_state(node, "health")
+        assert changes[-1].about == pod.uid  # which holds none of it
         assert health(node, pod) == {"same": "Healthy"}
 
 

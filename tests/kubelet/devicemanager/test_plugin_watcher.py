@@ -34,14 +34,14 @@ def announcing(name: str = TAPE, **more: object) -> ScriptedInfo:
     return ScriptedInfo(PluginInfo(name, **more))  # type: ignore[arg-type]
 
 
-async def told(announcing: ScriptedInfo) -> tuple[bool, str]:
+async def notification(announcing: ScriptedInfo) -> tuple[bool, str]:
     return await asyncio.wait_for(announcing.notifications.get(), LIMIT)
 
 
 async def test_socket_is_found_registered_and_notified(node: Kubelet) -> None:  # 1.39, 1.42, 1.47, 1.51
     plugin, info = ScriptedPlugin("a", "b"), announcing()
     async with serving_in_registry(node, plugin, info):
-        assert await told(info) == ACCEPTED
+        assert await notification(info) == ACCEPTED
         assert await node.allocatable(TAPE, 2) == 2
         await node.admit(pod_requesting({TAPE: 1}))
         assert plugin.methods == ["GetDevicePluginOptions", "ListAndWatch", "Allocate"]
@@ -122,7 +122,7 @@ async def test_notification_of_a_refusal_has_the_kubelets_text(node: Kubelet, an
     info = ScriptedInfo(announcement)
     async with serving_in_registry(node, ScriptedPlugin("a"), info) as path:
         words = REFUSALS[announcement].format(path=path)
-        assert await told(info) == (False, f"RegisterPlugin error -- {words}")
+        assert await notification(info) == (False, f"RegisterPlugin error -- {words}")
         assert node.node() == {}
 
 
@@ -130,7 +130,7 @@ async def test_notification_of_failing_options_has_the_kubelets_text(node: Kubel
     plugin, info = ScriptedPlugin("a"), announcing()
     plugin.errors["GetDevicePluginOptions"] = "not now"
     async with serving_in_registry(node, plugin, info):
-        registered, words = await told(info)
+        registered, words = await notification(info)
         assert not registered
         assert words == (
             "RegisterPlugin error -- plugin registration failed with err: "
@@ -141,7 +141,7 @@ async def test_notification_of_failing_options_has_the_kubelets_text(node: Kubel
 async def test_one_good_version_among_others_is_enough(node: Kubelet) -> None:  # 1.45
     info = announcing(versions=("v1alpha1", "v1beta1"))
     async with serving_in_registry(node, ScriptedPlugin("a"), info):
-        assert await told(info) == ACCEPTED
+        assert await notification(info) == ACCEPTED
 
 
 async def test_an_endpoint_is_a_path_as_it_is(node: Kubelet) -> None:  # 1.44
@@ -159,11 +159,11 @@ async def test_an_endpoint_is_a_path_as_it_is(node: Kubelet) -> None:  # 1.44
 async def test_failed_registration_is_retried_from_the_beginning(node: Kubelet, clock: Clock) -> None:  # 1.43
     plugin, info = ScriptedPlugin("a"), announcing("tape")
     async with serving_in_registry(node, plugin, info):
-        assert (await told(info))[0] is False
+        assert (await notification(info))[0] is False
         info.announcement = PluginInfo(TAPE)
         await looked_through(node, 0)
         clock.advance(1)
-        assert await told(info) == ACCEPTED
+        assert await notification(info) == ACCEPTED
         assert await node.allocatable(TAPE, 1) == 1
 
 
@@ -174,14 +174,14 @@ async def test_retry_waits_twice_as_long_up_to_a_limit(root: Path, clock: Clock)
         Kubelet(root, quick_settings(clock=clock, timing=timing)) as kubelet,
         serving_in_registry(kubelet, ScriptedPlugin("a"), info),
     ):
-        await told(info)
+        await notification(info)
         for number, wait in enumerate((0.5, 1.0, 2.0, 2.0)):
             await looked_through(kubelet, number)
             clock.advance(wait - 0.1)
             await looked_through(kubelet, number + 10)
             assert info.asked == number + 1
             clock.advance(0.2)
-            await told(info)
+            await notification(info)
 
 
 async def looked_through(kubelet: Kubelet, number: int) -> None:
@@ -195,12 +195,12 @@ async def test_a_plugin_that_fails_the_notification_is_cut_off_again(node: Kubel
     plugin, info = ScriptedPlugin("a"), announcing()
     info.error = "I do not care"
     async with serving_in_registry(node, plugin, info):
-        assert await told(info) == ACCEPTED
+        assert await notification(info) == ACCEPTED
         await until_state(node, "stopped", TAPE)
         info.error = ""
         await looked_through(node, 0)
         clock.advance(1)
-        assert await told(info) == ACCEPTED  # and tried again
+        assert await notification(info) == ACCEPTED  # and tried again
         assert await node.allocatable(TAPE, 1) == 1
 
 
@@ -215,7 +215,7 @@ async def test_plugin_that_answers_get_info_too_late_is_not_notified(root: Path)
         await until_state(kubelet, "refused", "found.sock")
         assert info.notifications.empty()
         info.slow.set()
-        assert await told(info) == ACCEPTED
+        assert await notification(info) == ACCEPTED
         outcomes = [call.outcome for call in kubelet.calls if call.method == "GetInfo"]
         assert (outcomes[0] == "OK", outcomes[-1] == "OK") == (False, True)
 
@@ -251,7 +251,7 @@ async def test_sockets_are_counted_as_found_and_as_registered(node: Kubelet) -> 
         serving_in_registry(node, ScriptedPlugin("x", resource=OTHER)) as good,
         serving_in_registry(node, ScriptedPlugin("a"), info, "bad.sock") as bad,
     ):
-        await told(info)
+        await notification(info)
         await node.allocatable(OTHER, 1)
         await until_state(node, "registered", OTHER)
         assert [count("desired", good), count("actual", good)] == [1, 1]

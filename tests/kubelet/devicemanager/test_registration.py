@@ -20,10 +20,10 @@ UNREACHABLE = "failed to dial device plugin: context deadline exceeded"
 
 
 async def refusal(kubelet: Kubelet, request: RegisterRequest) -> PeerRefused:
-    with pytest.raises(PeerRefused) as told:
+    with pytest.raises(PeerRefused) as raised:
         await register(kubelet, request)
-    assert told.value.code == "UNKNOWN"  # 1.26
-    return told.value
+    assert raised.value.code == "UNKNOWN"  # 1.26
+    return raised.value
 
 
 async def test_the_service_is_found_by_its_name_on_the_wire(node: Kubelet) -> None:  # 0.5, 0.7
@@ -39,28 +39,28 @@ async def test_the_service_is_found_by_its_name_on_the_wire(node: Kubelet) -> No
 )
 async def test_nothing_else_is_served_there(node: Kubelet, path: str) -> None:  # 1.9
     async with transport.connect(node.paths.kubelet_socket) as kubelet:
-        with pytest.raises(PeerRefused) as told:
+        with pytest.raises(PeerRefused) as raised:
             await kubelet.call(Method(path, pb.Empty, pb.Empty), pb.Empty())
-    assert told.value.code == "UNIMPLEMENTED"
+    assert raised.value.code == "UNIMPLEMENTED"
 
 
 @pytest.mark.parametrize("version", ["v1beta2", "v1", "", "V1BETA1", "v1beta1 "])
 async def test_another_version_is_refused(node: Kubelet, version: str) -> None:  # 1.26, 1.27
-    told = await refusal(node, RegisterRequest(TAPE, "x.sock", version=version))
-    assert told.message == (
+    refused = await refusal(node, RegisterRequest(TAPE, "x.sock", version=version))
+    assert refused.message == (
         f'requested API version "{version}" is not supported by kubelet. Supported version is ["v1beta1"]'
     )
 
 
 @pytest.mark.parametrize("name", ["tape", "", "/tape", "kubernetes.io/tape", "example.com/-x", "requests.a.b/x"])
 async def test_name_that_is_no_extended_resource_is_refused(node: Kubelet, name: str) -> None:  # 1.28
-    told = await refusal(node, RegisterRequest(name, "x.sock"))
-    assert told.message == f'the ResourceName "{name}" is invalid'
+    refused = await refusal(node, RegisterRequest(name, "x.sock"))
+    assert refused.message == f'the ResourceName "{name}" is invalid'
 
 
 async def test_version_is_checked_first_and_every_attempt_counts(node: Kubelet) -> None:  # 1.25
-    told = await refusal(node, RegisterRequest("no-slash", "x.sock", version="v2"))
-    assert "requested API version" in told.message
+    refused = await refusal(node, RegisterRequest("no-slash", "x.sock", version="v2"))
+    assert "requested API version" in refused.message
     assert node.metrics.value(MetricName.REGISTRATIONS, resource_name="no-slash") == 1
 
 
@@ -123,10 +123,10 @@ async def test_the_answer_comes_after_the_options_and_before_the_list(node: Kube
 async def test_without_options_there_is_no_resource_and_no_list(node: Kubelet) -> None:  # 1.33, 1.38
     plugin = ScriptedPlugin("a")
     plugin.errors["GetDevicePluginOptions"] = "not now"
-    with pytest.raises(PeerRefused) as told:
+    with pytest.raises(PeerRefused) as raised:
         async with registered(node, plugin):
             pass
-    assert told.value.message == "failed to get device plugin options: rpc error: code = Unknown desc = not now"
+    assert raised.value.message == "failed to get device plugin options: rpc error: code = Unknown desc = not now"
     assert node.node() == {}
     assert plugin.methods == ["GetDevicePluginOptions"]
 
@@ -174,7 +174,7 @@ async def test_since_1_37_a_socket_that_is_connected_is_refused(root: Path) -> N
         registered(kubelet, ScriptedPlugin("a"), "one.sock"),
     ):
         await kubelet.allocatable(TAPE, 1)
-        told = await refusal(kubelet, RegisterRequest(TAPE, "one.sock"))
-        assert "already connected" in told.message
+        refused = await refusal(kubelet, RegisterRequest(TAPE, "one.sock"))
+        assert "already connected" in refused.message
         async with registered(kubelet, ScriptedPlugin("a", "b"), "two.sock"):
             assert await kubelet.allocatable(TAPE, 2) == 2

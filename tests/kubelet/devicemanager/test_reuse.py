@@ -92,8 +92,8 @@ async def test_the_example_of_the_facts_comes_out_as_in_the_real_kubelet(node: K
 async def test_app_containers_never_share(node: Kubelet) -> None:  # 3.34
     async with registered(node, ScriptedPlugin("a")):
         await node.allocatable(TAPE, 1)
-        told = await actors.refusal_of(node, PodSpec("two", (container("one", 1), container("two", 1))))
-        assert "Requested: 1, Available: 0" in told.message
+        refusal = await actors.refusal_of(node, PodSpec("two", (container("one", 1), container("two", 1))))
+        assert "Requested: 1, Available: 0" in refusal.message
 
 
 async def test_devices_of_an_init_container_are_not_for_other_pods(node: Kubelet) -> None:  # 3.32, 3.59
@@ -101,8 +101,8 @@ async def test_devices_of_an_init_container_are_not_for_other_pods(node: Kubelet
         await node.allocatable(TAPE, 2)
         first = await node.admit(PodSpec("first", (container("init", 2, INIT), container("main", 1))))
         assert actors.granted_devices(first) == ["a"]
-        told = await actors.refusal_of(node, PodSpec("second", (container("main", 1),)))
-        assert "Requested: 1, Available: 0" in told.message  # the init container's record stays as long as its pod
+        refusal = await actors.refusal_of(node, PodSpec("second", (container("main", 1),)))
+        assert "Requested: 1, Available: 0" in refusal.message  # the init container's record stays as long as its pod
 
 
 @pytest.mark.parametrize(("version", "got"), [("1.28", ["a"]), ("1.29", ["b"]), ("1.36", ["b"])])
