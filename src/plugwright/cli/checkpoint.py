@@ -48,7 +48,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def _shared_options(command: F) -> F:
     for option in (
-        click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True),
+        click.option(
+            "-o",
+            "--output",
+            type=click.Choice(["text", "json"]),
+            default="text",
+            show_default=True,
+            help="Output format.",
+        ),
         click.option(
             "--device-plugins-dir",
             type=click.Path(path_type=Path),
@@ -67,14 +74,19 @@ def _shared_options(command: F) -> F:
 
 @click.group(epilog="Example:  plugwright checkpoint show /var/lib/kubelet/device-plugins/kubelet_internal_checkpoint")
 def checkpoint() -> None:
-    """Show, verify and compare the kubelet's record of which container holds which devices."""
+    """Show, verify and compare device checkpoints.
+
+    The checkpoint is the kubelet's record of which container holds which devices.
+    """
 
 
 @checkpoint.command(epilog="Example:  plugwright checkpoint show --output json | jq '.entries[] | {pod, devices}'")
 @click.argument("file", type=click.Path(allow_dash=True), default="")
 @_shared_options
 def show(file: str, output: str, kubelet_dir: Path | None, device_plugins_dir: Path | None) -> None:
-    """Show the devices of each container, and the plugins' responses for them.
+    """Show the devices of each container.
+
+    The plugins' responses are shown with them: environment, mounts, device nodes, annotations and CDI devices.
 
     FILE is a checkpoint, or - for standard input; by default the kubelet's own.
     """
@@ -88,7 +100,9 @@ def show(file: str, output: str, kubelet_dir: Path | None, device_plugins_dir: P
 @click.argument("file", type=click.Path(allow_dash=True), default="")
 @_shared_options
 def verify(file: str, output: str, kubelet_dir: Path | None, device_plugins_dir: Path | None) -> None:
-    """Check that the kubelet accepts the file; if not, show what is wrong and the correct checksum.
+    """Check that the kubelet accepts the file.
+
+    If not, show what is wrong and the correct checksum; exit code 1.
 
     FILE is a checkpoint, or - for standard input; by default the kubelet's own.
     """
@@ -110,10 +124,11 @@ def verify(file: str, output: str, kubelet_dir: Path | None, device_plugins_dir:
 @click.argument("new", metavar="[FILE]", type=click.Path(allow_dash=True), default="")
 @_shared_options
 def diff(old: str, new: str, output: str, kubelet_dir: Path | None, device_plugins_dir: Path | None) -> None:
-    """Compare the content of two checkpoints: which container holds which devices, and which devices are healthy.
+    """Compare the content of two checkpoints.
 
-    The first FILE is the old one, the second the new one, by default the kubelet's own. The order of entries and ids,
-    which changes from write to write, makes no difference. Exit code 1 if they differ.
+    That is which container holds which devices, and which devices are healthy. The first FILE is the old one, the
+    second the new one, by default the kubelet's own. The order of entries and ids, which changes from write to write,
+    makes no difference. Exit code 1 if they differ.
     """
     new = new or _default_file(kubelet_dir, device_plugins_dir)
     if old == new == "-":

@@ -153,8 +153,9 @@ def checksum(checkpoint: Checkpoint, plain_lists: bool = False) -> int:
 
 def fnv1a(state: int, data: bytes) -> int:
     """The state of the hash after `data`; the first state is `FNV_OFFSET`."""
+    prime, mask = FNV_PRIME, FNV_MASK
     for byte in data:
-        state = ((state ^ byte) * FNV_PRIME) & FNV_MASK
+        state = ((state ^ byte) * prime) & mask
     return state
 
 

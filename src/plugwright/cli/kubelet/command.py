@@ -92,10 +92,10 @@ Examples:
     "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format."
 )
 def kubelet(pods: tuple[Path, ...], root: Path, output: str, **values: Any) -> None:
-    """Run an emulated kubelet, without a cluster, and show every call, state change and finding.
+    """Run an emulated kubelet, without a cluster.
 
-    Plugins register as on a node. Pods are admitted and get devices as from the real kubelet; the output shows what
-    each container would run with. No container is started without --run.
+    Plugins register as on a node. Pods are admitted and get devices as from the real kubelet. The output has every
+    call, state change and finding, and what each container would run with; no container is started without --run.
 
     Ctrl-C and SIGTERM stop it. SIGUSR1 restarts the kubelet, and plugins have to register again.
     """
