@@ -1,8 +1,8 @@
-"""`python -m bench.manager`: the emulated device manager until its devices are all given out, every record durable.
+"""`python -m bench.manager`: allocations per second of the emulated device manager, every record durable.
 
-Pods of one device each are admitted one after the other through a plugin in a process of its own: the Go yardstick
-where it was built, else `plugwright run` with mock devices. The real kubelet's device manager takes turns with it where
-it was built. It reports and never judges.
+Pods with one device are admitted one after the other until none is left, through a plugin in a process of its own: the
+Go yardstick where it was built, else `plugwright run` with mock devices. The real kubelet's device manager takes turns
+with it where it was built. The numbers are reported and not judged.
 """
 
 import argparse
@@ -26,9 +26,9 @@ __all__ = ["main"]
 
 FULL, QUICK = (100, 1_000, 4_000), (100, 1_000)
 REAL = {100: 333, 1_000: 108, 4_000: 30}  # the real kubelet's own code, on a machine of this class
-TIMES = {100: 1, 1_000: 5, 4_000: 12}
+FACTORS = {100: 1, 1_000: 5, 4_000: 12}
 _YARDSTICK = Path("build/yardstick")
-_MANY = 64_000
+_MANY_DEVICES = 64_000
 _CONFIG = "resources:\n  - name: mock/gpu\n    mock: {{count: {count}}}\n"
 
 
@@ -58,10 +58,10 @@ def _table(sizes: Sequence[int], samples: Samples) -> str:
     lines = ["| devices | allocations/s | the real kubelet's code | ratio | bar |", "| --- | --- | --- | --- | --- |"]
     for size in sizes:
         ours, real = samples[f"fill_{size}"], samples.get(f"real_{size}") or [REAL[size]]
-        cells = [f"{size:,}", _spread(ours), _spread(real), f"{median(ours) / median(real):.1f}", f"≥ {TIMES[size]}"]
+        cells = [f"{size:,}", _spread(ours), _spread(real), f"{median(ours) / median(real):.1f}", f"≥ {FACTORS[size]}"]
         lines.append(f"| {' | '.join(cells)} |")
     rows = [
-        Row(f"{_MANY:,} devices registered in one list", "many_ms", "ms", digits=0),
+        Row(f"{_MANY_DEVICES:,} devices registered in one list", "many_ms", "ms", digits=0),
         Row("1,000 pods admitted and removed, five times: RSS after the first", "first_mib", "MiB"),
         Row("RSS after the last, with a restart in between each", "last_mib", "MiB"),
     ]
@@ -84,8 +84,8 @@ async def _fill(count: int) -> float:
 
 
 async def _churn() -> dict[str, float]:
-    """A thousand pods come and go, and the kubelet is restarted between."""
-    found = {}
+    """Admits and removes a thousand pods, with a restart of the kubelet in between."""
+    rss = {}
     async with _kubelet(1_000) as (kubelet, resource):
         for turn in range(5):
             admitted = [await kubelet.admit(_pod(number, resource)) for number in range(1_000)]
@@ -94,13 +94,13 @@ async def _churn() -> dict[str, float]:
             for pod in admitted:
                 await kubelet.remove(pod)
             gc.collect()
-            found["first_mib" if not turn else "last_mib"] = _rss_mib()
-    return found
+            rss["first_mib" if not turn else "last_mib"] = _rss_mib()
+    return rss
 
 
 async def _list_many() -> float:
     began = time.perf_counter()
-    async with _kubelet(_MANY, timeout=60):
+    async with _kubelet(_MANY_DEVICES, timeout=60):
         return (time.perf_counter() - began) * 1000
 
 
@@ -115,8 +115,8 @@ def _pod(number: int, resource: str) -> PodSpec:
 
 @asynccontextmanager
 async def _kubelet(count: int, timeout: float = 20) -> AsyncIterator[tuple[Kubelet, str]]:
-    with tempfile.TemporaryDirectory(prefix="bench-") as place:
-        root = Path(place, "k")
+    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+        root = Path(directory, "k")
         async with Kubelet(root, KubeletSettings(timeout=timeout)) as kubelet:
             resource = "example.com/yardstick" if _YARDSTICK.exists() else "mock/gpu"
             plugin = subprocess.Popen(_command(root, count), stderr=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""`plugwright checkpoint`: who holds what, whether the kubelet would take a file, and what changed between two."""
+"""`plugwright checkpoint`: show, verify and diff."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
 
 ROOT = Path(__file__).parent.parent.parent
 VECTORS = ROOT / "tests" / "vectors"
-INDEX = {each["name"]: each for each in json.loads((VECTORS / "index.json").read_bytes())}
+INDEX = {vector["name"]: vector for vector in json.loads((VECTORS / "index.json").read_bytes())}
 LENIENT = sorted(VECTORS.glob("lenient-*.json"))
 SPELLINGS = {path.stem: "10-several-containers" for path in LENIENT} | {
     "lenient-missing-members": "02-empty-list",
@@ -30,15 +30,18 @@ REFUSED = {
     "checksum": ("checksum", "stored 3937692181, should be 3937692180"),
     "checksum-missing": ("checksum", "stored 0, should be 3937692180"),
     "order-swapped": ("checksum", "stored 2070980646, should be 2826365586"),
-    "checksum-string": ("format", "Checksum holds a text instead of a number; it should be 3937692180"),
-    "checksum-negative": ("format", "Checksum is -1, not an unsigned integer of 64 bits; it should be 3937692180"),
+    "checksum-string": ("format", "Checksum must be a number (3937692180 for this content), got a text"),
+    "checksum-negative": (
+        "format",
+        "Checksum must be an unsigned integer of 64 bits (3937692180 for this content), got -1",
+    ),
     "checksum-float": (
         "format",
-        "Checksum is 3937692180.0, not an unsigned integer of 64 bits; it should be 3937692180",
+        "Checksum must be an unsigned integer of 64 bits (3937692180 for this content), got 3937692180.0",
     ),
     "numa-key": (
         "format",
-        "entry 1 of PodDeviceEntries: DeviceIDs has NUMA node 'zero', which is no integer of 64 bits",
+        "entry 1 of PodDeviceEntries: NUMA node in DeviceIDs must be an integer of 64 bits, got 'zero'",
     ),
     "base64-nopad": ("format", "entry 1 of PodDeviceEntries: AllocResp is not padded base64"),
     "truncated": ("format", "Unterminated string starting at: line 1 column 231 (char 230)"),
@@ -102,8 +105,8 @@ def test_json_has_every_entry_and_list(name: str) -> None:
     found = checkpoint.decode(Path(vector(name)).read_bytes())
     shown = report("show", vector(name))
     assert shown["checksum"] == {"stored": INDEX[name]["checksum"], "computed": INDEX[name]["checksum"]}
-    assert sorted((each["pod"], each["container"], each["resource"]) for each in shown["entries"]) == sorted(
-        (each.pod_uid, each.container, each.resource) for each in found.entries or ()
+    assert sorted((entry["pod"], entry["container"], entry["resource"]) for entry in shown["entries"]) == sorted(
+        (entry.pod_uid, entry.container, entry.resource) for entry in found.entries or ()
     )
     assert shown["registered"] == {key: sorted(value or ()) for key, value in (found.registered or {}).items()}
 
@@ -116,7 +119,7 @@ def test_another_spelling_is_good_and_no_difference(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "finding"), REFUSED.items(), ids=REFUSED)
-def test_what_the_kubelet_refuses_is_said_by_its_part(name: str, finding: tuple[str, str]) -> None:
+def test_verify_names_the_part_that_the_kubelet_refuses(name: str, finding: tuple[str, str]) -> None:
     path = VECTORS / f"negative-{name}.json"
     result = call("verify", path)
     assert (result.exit_code, result.stderr) == (1, "")
@@ -127,7 +130,7 @@ def test_what_the_kubelet_refuses_is_said_by_its_part(name: str, finding: tuple[
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_refused_file_is_no_side_of_a_comparison(name: str) -> None:
+def test_diff_refuses_a_file_that_the_kubelet_refuses(name: str) -> None:
     path = VECTORS / f"negative-{name}.json"
     result = call("diff", path, vector("06-one-pod"))
     assert (result.exit_code, result.output) == (1, "")
@@ -139,12 +142,12 @@ def test_no_vector_is_left_out() -> None:
     left = {path.name for path in VECTORS.glob("*.json")} - {
         "generic-device-plugin.json",
         "index.json",
-        *(f"checkpoint-{each}.json" for each in INDEX),
+        *(f"checkpoint-{name}.json" for name in INDEX),
     }
-    assert left == {*(path.name for path in LENIENT), *(f"negative-{each}.json" for each in REFUSED)}
+    assert left == {*(path.name for path in LENIENT), *(f"negative-{name}.json" for name in REFUSED)}
 
 
-def test_show_says_who_holds_what_with_the_plugins_answer(full: Path) -> None:
+def test_show_has_the_devices_and_the_response_of_every_container(full: Path) -> None:
     assert call("show", full).output.splitlines() == [
         "pod pod-a, container main, example.com/gpu",
         "    device      g0 (NUMA 0)",
@@ -190,11 +193,11 @@ def test_a_file_with_a_wrong_checksum_is_shown_and_is_an_error() -> None:
     result = call("show", path)
     assert result.exit_code == 1
     assert "    device      dev-a (NUMA 0)\n" in result.output
-    told = f"{path} is not what was written: checksum stored 3937692181, computed 3937692180"
-    assert str(result.exception).startswith(told)
+    text = f"{path} does not match its checksum: stored 3937692181, computed 3937692180"
+    assert str(result.exception).startswith(text)
 
 
-def test_what_a_name_holds_cannot_drive_the_terminal(tmp_path: Path) -> None:
+def test_control_characters_in_names_are_quoted(tmp_path: Path) -> None:
     path = written(tmp_path / "bad.json", holding(entry("pod\n\x1b[2J", "g\x1b[31m")))
     result = call("show", path)
     assert result.exit_code == 0
@@ -213,13 +216,13 @@ def test_the_old_layout_is_shown_and_named(tmp_path: Path) -> None:
     assert report("show", path)["layout"] == "plain lists"
 
 
-def test_verify_tries_what_usually_spoils_a_file() -> None:
+def test_verify_explains_the_usual_accidents() -> None:
     path = VECTORS / "negative-order-swapped.json"
-    told = f"{path}: checksum: what is stored fits with PodDeviceEntries in the order 4, 3, 2, 1\n"
-    assert call("verify", path).output.endswith(told)
+    text = f"{path}: checksum: the stored one matches the content with PodDeviceEntries in the order 4, 3, 2, 1\n"
+    assert call("verify", path).output.endswith(text)
 
 
-def test_4_28_an_answer_that_does_not_decode_is_told(tmp_path: Path) -> None:
+def test_4_28_response_that_does_not_decode_is_shown(tmp_path: Path) -> None:
     path = written(tmp_path / "bad.json", holding(entry("pod-a", "g0"), entry("pod-b", "g1", answer=b"\xff")))
     result = call("verify", path)
     assert result.exit_code == 0
@@ -244,7 +247,7 @@ def test_4_8_the_order_in_which_a_kubelet_writes_is_no_difference(tmp_path: Path
     assert report("diff", left, right)["differences"] == []
 
 
-def test_diff_says_what_changed_for_whom(full: Path, tmp_path: Path) -> None:
+def test_diff_shows_the_changes_of_every_container(full: Path, tmp_path: Path) -> None:
     answer = encode_allocation(Allocation(env={"VISIBLE": "g1"}, nodes=["/dev/gpu0"]))
     new = written(
         tmp_path / "new.json",
@@ -279,7 +282,7 @@ def test_diff_says_what_changed_for_whom(full: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["show", "verify"])
-def test_without_a_file_the_kubelets_own_is_read(command: str, tmp_path: Path) -> None:
+def test_default_file_is_the_kubelets_own(command: str, tmp_path: Path) -> None:
     own = tmp_path / "device-plugins" / "kubelet_internal_checkpoint"
     own.parent.mkdir()
     written(own, holding(entry("pod-a", "g0")))
@@ -312,16 +315,17 @@ def test_a_wrong_call_is_exit_code_2(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "reason"), [("none", "No such file"), ("", "Is a directory; for a kubelet's own: --kubelet-dir")]
+    ("file", "reason"),
+    [("none", "No such file"), ("", "Is a directory; to read the checkpoint in it, use --kubelet-dir")],
 )
-def test_what_cannot_be_read_is_told(tmp_path: Path, file: str, reason: str) -> None:
+def test_unreadable_file_is_an_error(tmp_path: Path, file: str, reason: str) -> None:
     result = call("show", f"{tmp_path}/{file}")
     assert isinstance(result.exception, ConfigError)
     assert str(result.exception).startswith(f"cannot read {tmp_path}/{file}: {reason}")
 
 
 def examples() -> dict[str, str]:
-    """The commands of the page that read a vector, with what it says that they print."""
+    """The commands of the page that read a vector, with the output that the page shows."""
     page = (ROOT / "docs" / "checkpoint.md").read_text()
     found = re.findall(r"^    \$ plugwright checkpoint (.* tests/vectors/.*)\n((?:    .*\n)+)", page, re.MULTILINE)
     return {command: textwrap.dedent(output) for command, output in found}
@@ -341,5 +345,5 @@ async def test_an_error_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
     junk = tmp_path / "junk"
     junk.write_bytes(b"\x00\xff")
     done = await ended(python("-m", "plugwright", "checkpoint", "show", junk))
-    said = f"plugwright: {junk}: checkpoint does not parse: byte 1 is not UTF-8\n"
-    assert (done.code, done.out, done.err) == (1, "", said)
+    text = f"plugwright: {junk}: checkpoint does not parse: byte 1 is not UTF-8\n"
+    assert (done.code, done.out, done.err) == (1, "", text)

@@ -59,7 +59,7 @@ async def test_checkpoint_names_the_registered_resources(paths: KubeletPaths) ->
 
 async def test_a_checkpoint_that_cannot_be_trusted_is_an_error(paths: KubeletPaths) -> None:
     paths.checkpoint.write_bytes(b'{"Data":{},"Checksum":1}')
-    with pytest.raises(ConfigError, match=r"kubelet_internal_checkpoint: checkpoint is not what was written"):
+    with pytest.raises(ConfigError, match=r"kubelet_internal_checkpoint: checkpoint does not match its checksum"):
         await state_of(paths)
 
 

@@ -1,4 +1,4 @@
-"""Whom the emulated kubelet meets in its tests: a plugin that does what a test says, and a clock turned by hand."""
+"""What the tests of the emulated kubelet share: a scripted plugin, a manual clock, and waits for events."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -23,48 +23,48 @@ __all__ = [
     "LIMIT",
     "OTHER",
     "TAPE",
-    "Announcing",
     "Clock",
-    "Hold",
-    "Scripted",
-    "Seen",
-    "called",
+    "HeldCall",
+    "PluginCall",
+    "ScriptedInfo",
+    "ScriptedPlugin",
+    "checkpoint_of",
     "device",
-    "found",
-    "given",
-    "heard",
-    "plugged",
-    "quick",
-    "records",
-    "refused",
+    "granted_devices",
+    "quick_settings",
+    "recorded_devices",
+    "refusal_of",
     "register",
-    "said",
+    "registered",
+    "serving_in_registry",
     "states",
-    "written",
+    "until_call",
+    "until_finding",
+    "until_state",
 ]
 
-LIMIT = 30.0  # seconds for what must come about, on a busy machine
+LIMIT = 30.0  # seconds for what must happen, on a busy machine
 TAPE, OTHER = "example.com/tape", "example.com/other"
 
 
 def device(device_id: str, *nodes: int, health: str = "Healthy") -> ListedDevice:
-    """Without nodes it has no topology at all."""
+    """A listed device; without `nodes` it has no topology message."""
     return ListedDevice(device_id, health, nodes or None)
 
 
 def encoded(devices: Sequence[ListedDevice]) -> bytes:
-    """As it goes over the wire, whatever it says: nothing is checked."""
-    message = pb.ListAndWatchResponse(devices=[_message(each) for each in devices])
+    """The list as it goes over the wire; nothing is validated."""
+    message = pb.ListAndWatchResponse(devices=[_message(listed) for listed in devices])
     return message.SerializeToString()
 
 
-def _message(each: ListedDevice) -> pb.Device:
-    nodes = None if each.nodes is None else pb.TopologyInfo(nodes=[pb.NUMANode(ID=node) for node in each.nodes])
-    return pb.Device(ID=each.id, health=each.health, topology=nodes)
+def _message(listed: ListedDevice) -> pb.Device:
+    nodes = None if listed.nodes is None else pb.TopologyInfo(nodes=[pb.NUMANode(ID=node) for node in listed.nodes])
+    return pb.Device(ID=listed.id, health=listed.health, topology=nodes)
 
 
 class Clock:
-    """Stands still until it is advanced."""
+    """A clock that stands still until `advance`."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -76,14 +76,14 @@ class Clock:
         self.now += seconds
 
 
-def quick(**settings: object) -> KubeletSettings:
-    """The settings given, little time for what fails, and much for what must come about on a busy machine."""
-    timing = Timing(dial=0.5, look=0.02, retry=0.02, most_retry=0.1)
+def quick_settings(**settings: object) -> KubeletSettings:
+    """Settings with short timeouts for what must fail, and long ones for what must succeed on a busy machine."""
+    timing = Timing(dial=0.5, reconcile=0.02, retry=0.02, max_retry=0.1)
     return KubeletSettings(**{"timing": timing, "timeout": LIMIT, **settings})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PluginCall:
     """One call; ids in natural order."""
 
     method: str
@@ -93,38 +93,38 @@ class Seen:
 
 
 @dataclass
-class Hold:
-    """A call that is not answered before it is let go; `asked` tells that a kubelet waits for it."""
+class HeldCall:
+    """A call that waits for `free` before it is answered; `asked` is set when it arrives."""
 
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     free: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Scripted:
-    """A plugin that lists `devices` and remembers its `calls`; `wish` is what it prefers, else the last ones."""
+class ScriptedPlugin:
+    """A plugin that lists `devices` and records its `calls`; `preference` is by default the last devices."""
 
     def __init__(self, *devices: str | ListedDevice, resource: str = TAPE, options: Options | None = None) -> None:
         self.resource = resource
-        self.told = options or Options()
-        self.calls: list[Seen] = []
+        self.plugin_options = options or Options()
+        self.calls: list[PluginCall] = []
         self.errors: dict[str, str] = {}  # by method: the refusal's text
-        self.wish: list[str] | None = None
+        self.preference: list[str] | None = None
         self.answer: Callable[[Sequence[str]], list[Allocation]] = self._names
         self.streams = Latest(0)
-        self._holds: dict[str, Hold] = {}
+        self._holds: dict[str, HeldCall] = {}
         self._lists: Latest[bytes | PeerRefused | None] = Latest(None)
         self.send(*devices)
 
     def send(self, *devices: str | ListedDevice) -> None:
-        self._lists.publish(encoded([device(each) if isinstance(each, str) else each for each in devices]))
+        self._lists.publish(encoded([device(item) if isinstance(item, str) else item for item in devices]))
 
     def end(self, error: str = "") -> None:
         """ListAndWatch returns, without an error if there is none."""
         self._lists.publish(PeerRefused("INTERNAL", error) if error else None)
 
-    def hold(self, method: str) -> Hold:
-        """From now on calls of this method wait."""
-        return self._holds.setdefault(method, Hold())
+    def hold(self, method: str) -> HeldCall:
+        """Makes calls of this method wait from now on."""
+        return self._holds.setdefault(method, HeldCall())
 
     @property
     def methods(self) -> list[str]:
@@ -135,13 +135,13 @@ class Scripted:
         return [seen.devices for seen in self.calls if seen.method == method]
 
     async def options(self) -> Options:
-        await self._note(Seen("GetDevicePluginOptions"))
-        return self.told
+        await self._note(PluginCall("GetDevicePluginOptions"))
+        return self.plugin_options
 
     async def list_and_watch(self) -> AsyncGenerator[bytes, None]:
         self.streams.publish(self.streams.value + 1)
         try:
-            await self._note(Seen("ListAndWatch"))
+            await self._note(PluginCall("ListAndWatch"))
             async for message in self._lists.changes():
                 if message is None:
                     return
@@ -154,25 +154,25 @@ class Scripted:
     async def prefer(self, requests: Sequence[PreferenceRequest]) -> list[list[str]]:
         [request] = requests  # 3.28: one, never more
         await self._note(
-            Seen("GetPreferredAllocation", _sorted(request.available), _sorted(request.required), request.size)
+            PluginCall("GetPreferredAllocation", _sorted(request.available), _sorted(request.required), request.size)
         )
-        if self.wish is not None:
-            return [self.wish]
-        free = [each for each in reversed(_sorted(request.available)) if each not in request.required]
+        if self.preference is not None:
+            return [self.preference]
+        free = [device_id for device_id in reversed(_sorted(request.available)) if device_id not in request.required]
         return [[*request.required, *free][: request.size]]
 
     async def allocate(self, containers: Sequence[Sequence[str]]) -> list[Allocation]:
         [device_ids] = containers  # 3.36: one, never more
-        await self._note(Seen("Allocate", _sorted(device_ids)))
+        await self._note(PluginCall("Allocate", _sorted(device_ids)))
         return self.answer(device_ids)
 
     async def pre_start(self, device_ids: Sequence[str]) -> None:
-        await self._note(Seen("PreStartContainer", _sorted(device_ids)))
+        await self._note(PluginCall("PreStartContainer", _sorted(device_ids)))
 
     def _names(self, device_ids: Sequence[str]) -> list[Allocation]:
         return [Allocation(env={_variable(self.resource): ",".join(_sorted(device_ids))})]
 
-    async def _note(self, seen: Seen) -> None:
+    async def _note(self, seen: PluginCall) -> None:
         self.calls.append(seen)
         if seen.method in self._holds:
             self._holds[seen.method].asked.set()
@@ -190,8 +190,8 @@ def _variable(resource: str) -> str:
 
 
 @asynccontextmanager
-async def plugged(kubelet: Kubelet, plugin: Scripted, name: str = "") -> AsyncIterator[Scripted]:
-    """Served beside the kubelet's socket and registered; its list may still be on the way."""
+async def registered(kubelet: Kubelet, plugin: ScriptedPlugin, name: str = "") -> AsyncIterator[ScriptedPlugin]:
+    """Serves the plugin beside the kubelet's socket and registers it; its list may follow later."""
     socket = kubelet.paths.device_plugins / (name or f"{_variable(plugin.resource)}.sock")
     async with device_plugin.serve(plugin, socket):
         await register(kubelet, RegisterRequest(plugin.resource, socket.name))
@@ -203,12 +203,12 @@ async def register(kubelet: Kubelet, request: RegisterRequest, timeout: float | 
         await client.register(request, timeout)
 
 
-class Announcing:
-    """Says who a plugin is and remembers what it was told; `told` has every notification."""
+class ScriptedInfo:
+    """Answers GetInfo with `announcement`, and queues every notification."""
 
     def __init__(self, announcement: PluginInfo) -> None:
         self.announcement = announcement
-        self.told: asyncio.Queue[tuple[bool, str]] = asyncio.Queue()
+        self.notifications: asyncio.Queue[tuple[bool, str]] = asyncio.Queue()
         self.error = ""
         self.slow: asyncio.Event | None = None
         self.asked = 0
@@ -220,59 +220,59 @@ class Announcing:
         return self.announcement
 
     async def notify(self, registered: bool, error: str) -> None:
-        self.told.put_nowait((registered, error))
+        self.notifications.put_nowait((registered, error))
         if self.error:
             raise PeerRefused("UNKNOWN", self.error)
 
 
 @asynccontextmanager
-async def found(
-    kubelet: Kubelet, plugin: Scripted, announcing: Announcing | None = None, name: str = "found.sock"
+async def serving_in_registry(
+    kubelet: Kubelet, plugin: ScriptedPlugin, announcing: ScriptedInfo | None = None, name: str = "found.sock"
 ) -> AsyncIterator[Path]:
-    """Served in plugins_registry, where a kubelet finds it by itself."""
+    """Serves the plugin in plugins_registry, where the plugin watcher finds it."""
     path = kubelet.paths.plugins_registry / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    announcing = announcing or Announcing(PluginInfo(plugin.resource))
+    announcing = announcing or ScriptedInfo(PluginInfo(plugin.resource))
     async with registration.serve_watched(plugin, announcing, path) as served:
         yield served.path
 
 
-def written(kubelet: Kubelet) -> Checkpoint:
+def checkpoint_of(kubelet: Kubelet) -> Checkpoint:
     return checkpoint.decode(kubelet.paths.checkpoint.read_bytes())
 
 
-def records(kubelet: Kubelet) -> dict[tuple[str, str], dict[int, tuple[str, ...]]]:
-    """What the checkpoint says, by container and resource: the devices by NUMA node."""
+def recorded_devices(kubelet: Kubelet) -> dict[tuple[str, str], dict[int, tuple[str, ...]]]:
+    """The devices in the checkpoint by NUMA node, for every container and resource."""
     return {
         (entry.container, entry.resource): {node: tuple(ids or ()) for node, ids in (entry.devices or {}).items()}
-        for entry in written(kubelet).entries or ()
+        for entry in checkpoint_of(kubelet).entries or ()
     }
 
 
-def given(pod: Pod, container: str = "main", resource: str = TAPE) -> list[str]:
-    """The devices a container was started with."""
+def granted_devices(pod: Pod, container: str = "main", resource: str = TAPE) -> list[str]:
+    """The devices that a container was started with."""
     return pod.container(container).env[_variable(resource)].split(",")
 
 
-async def refused(kubelet: Kubelet, pod: PodSpec) -> PodRefused:
-    with pytest.raises(PodRefused) as told:
+async def refusal_of(kubelet: Kubelet, pod: PodSpec) -> PodRefused:
+    with pytest.raises(PodRefused) as raised:
         await kubelet.admit(pod)
-    return told.value
+    return raised.value
 
 
-async def heard(kubelet: Kubelet, kind: str, about: str | None = None) -> list[StateChange]:
-    """Waits for a state of this kind; returns everything that was told up to it."""
-    found: list[StateChange] = []
+async def until_state(kubelet: Kubelet, kind: str, about: str | None = None) -> list[StateChange]:
+    """Waits for a state change of this kind; returns all state changes up to it."""
+    changes: list[StateChange] = []
     async with asyncio.timeout(LIMIT), aclosing(kubelet.events()) as events:
         async for event in events:
             if isinstance(event, StateChange):
-                found.append(event)
+                changes.append(event)
                 if event.kind == kind and about in (None, event.about):
-                    return found
-    raise AssertionError(f"no {kind} of {about}, only {found}")
+                    return changes
+    raise AssertionError(f"no {kind} of {about}, only {changes}")
 
 
-async def called(kubelet: Kubelet, method: str) -> Call:
+async def until_call(kubelet: Kubelet, method: str) -> Call:
     """Waits until the first call of this method has ended."""
     async with asyncio.timeout(LIMIT), aclosing(kubelet.events()) as events:
         async for event in events:
@@ -281,15 +281,15 @@ async def called(kubelet: Kubelet, method: str) -> Call:
     raise AssertionError(f"no {method}")
 
 
-async def said(kubelet: Kubelet, fact: str) -> Finding:
+async def until_finding(kubelet: Kubelet, fact: str) -> Finding:
     """Waits for a finding."""
     async with asyncio.timeout(LIMIT), aclosing(kubelet.events()) as events:
         async for event in events:
             if isinstance(event, Finding) and event.fact == fact:
                 return event
-    raise AssertionError(f"{fact} was not found")
+    raise AssertionError(f"no finding {fact}")
 
 
 async def states(kubelet: Kubelet, kind: str) -> list[StateChange]:
-    """Every state of one kind, of a kubelet that was left."""
+    """Every state change of one kind, of a kubelet that has ended."""
     return [event async for event in kubelet.events() if isinstance(event, StateChange) and event.kind == kind]

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.kubelet.actors import Clock, quick
+from tests.kubelet.actors import Clock, quick_settings
 
 from plugwright.kubelet import Kubelet
 
@@ -16,5 +16,5 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def node(root: Path, clock: Clock) -> AsyncIterator[Kubelet]:
-    async with Kubelet(root, quick(clock=clock)) as kubelet:
+    async with Kubelet(root, quick_settings(clock=clock)) as kubelet:
         yield kubelet

@@ -1,4 +1,4 @@
-"""A plugin that answers what it is told to, in whatever bytes: what the emulated kubelet must bear."""
+"""A plugin that answers any bytes a test wants, which the emulated kubelet must survive."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -26,12 +26,14 @@ _METHODS: dict[str, tuple[type[Message], type[Message]]] = {
 
 
 def listing(*ids: str, health: str = "Healthy") -> bytes:
-    return pb.ListAndWatchResponse(devices=[pb.Device(ID=each, health=health) for each in ids]).SerializeToString()
+    return pb.ListAndWatchResponse(
+        devices=[pb.Device(ID=device_id, health=health) for device_id in ids]
+    ).SerializeToString()
 
 
 def granting(*envs: dict[str, str]) -> pb.AllocateResponse:
-    """One container's answer for each."""
-    return pb.AllocateResponse(container_responses=[pb.ContainerAllocateResponse(envs=each) for each in envs])
+    """A response with one container for every environment."""
+    return pb.AllocateResponse(container_responses=[pb.ContainerAllocateResponse(envs=env) for env in envs])
 
 
 def options(*, preference: bool = False, pre_start: bool = False) -> Answer:
@@ -50,11 +52,11 @@ def always(answer: object) -> Answer:
 async def allocate(request: Message) -> object:
     """As a good plugin answers: with the names of the devices."""
     assert isinstance(request, pb.AllocateRequest)
-    return granting(*({"TAPES": ",".join(each.devices_ids)} for each in request.container_requests))
+    return granting(*({"TAPES": ",".join(container.devices_ids)} for container in request.container_requests))
 
 
 class Hanging:
-    """An answer that does not come before it is let go; `asked` tells that somebody waits for it."""
+    """A response that waits for `free`; `asked` is set when the call arrives."""
 
     def __init__(self, then: Answer = allocate) -> None:
         self.asked, self.free = asyncio.Event(), asyncio.Event()
@@ -84,7 +86,7 @@ class Rogue:
 
     def _method(self, name: str) -> Bound:
         async def answer(request: Message) -> object:
-            return await self.answers[name](request)  # looked up with each call: a test may change its mind
+            return await self.answers[name](request)  # looked up at every call: a test may replace it
 
         return Unary(Method(f"/v1beta1.DevicePlugin/{name}", *_METHODS[name]), answer)
 

@@ -1,4 +1,4 @@
-"""Plugins, pods, restarts and crashes in any order: no device twice, none lost, disk and node tell the truth."""
+"""Plugins, pods, restarts and crashes in any order: no device twice, none lost, checkpoint and node status agree."""
 
 import asyncio
 import re
@@ -32,12 +32,12 @@ FOREVER = 3600.0
 
 resources = st.sampled_from(RESOURCES)
 lists = st.dictionaries(st.sampled_from(IDS), st.booleans())  # the devices, and whether they are healthy
-wishes = st.dictionaries(resources, st.integers(0, 3), min_size=1)
+requests = st.dictionaries(resources, st.integers(0, 3), min_size=1)
 
 
 @dataclass
 class Served:
-    """What the node is to say of a resource, and its plugin, if it is there."""
+    """The expected counts of a resource, and its plugin if it is running."""
 
     healthy: frozenset[str] = frozenset()
     unhealthy: frozenset[str] = frozenset()
@@ -91,8 +91,8 @@ class AnyOrder(RuleBasedStateMachine):
                 pod = await self.kubelet.admit(pod_requesting({resource: len(served.healthy)}))
                 assert self.devices(pod, resource) == served.healthy
 
-    async def heard(self, kind: str, resource: str, cause: Callable[[], Awaitable[None]]) -> None:
-        """Does something and waits until the kubelet has heard of it."""
+    async def until_recorded(self, kind: str, resource: str, cause: Callable[[], Awaitable[None]]) -> None:
+        """Runs `cause` and waits for the state change that it causes."""
         async with aclosing(self.kubelet.events(new=True)) as events:
             await cause()
             async for event in events:
@@ -111,7 +111,7 @@ class AnyOrder(RuleBasedStateMachine):
         async def cause() -> None:
             await served.stack.enter_async_context(registered(self.kubelet, rogue, resource))
 
-        await self.heard("list", resource, cause)
+        await self.until_recorded("list", resource, cause)
         served.rogue, served.remembered = rogue, True
         self.note_list(resource, devices)
 
@@ -125,12 +125,12 @@ class AnyOrder(RuleBasedStateMachine):
         async def cause() -> None:
             rogue.lists.publish(_listing(devices))
 
-        await self.heard("list", resource, cause)
+        await self.until_recorded("list", resource, cause)
         self.note_list(resource, devices)
 
     def note_list(self, resource: str, devices: dict[str, bool]) -> None:
-        self.served[resource].healthy = frozenset(each for each, healthy in devices.items() if healthy)
-        self.served[resource].unhealthy = frozenset(each for each, healthy in devices.items() if not healthy)
+        self.served[resource].healthy = frozenset(device_id for device_id, healthy in devices.items() if healthy)
+        self.served[resource].unhealthy = frozenset(device_id for device_id, healthy in devices.items() if not healthy)
 
     @rule(resource=resources)
     def a_plugin_ends(self, resource: str) -> None:
@@ -144,33 +144,33 @@ class AnyOrder(RuleBasedStateMachine):
         if served.rogue is None:
             await stack.aclose()
         else:
-            await self.heard("stopped", resource, stack.aclose)
+            await self.until_recorded("stopped", resource, stack.aclose)
             served.stop()
 
-    @rule(wish=wishes, init=st.booleans())
-    def a_pod_comes(self, wish: dict[str, int], init: bool) -> None:
-        self.run(self.admit(wish, {"prepare": wish} if init else {}))
+    @rule(request=requests, init=st.booleans())
+    def a_pod_comes(self, request: dict[str, int], init: bool) -> None:
+        self.run(self.admit(request, {"prepare": request} if init else {}))
 
-    async def admit(self, wish: dict[str, int], init: dict[str, dict[str, int]]) -> None:
+    async def admit(self, request: dict[str, int], init: dict[str, dict[str, int]]) -> None:
         held, known = self.held(), self.kubelet.node()
         try:
-            pod = await self.kubelet.admit(pod_requesting(wish, init=init))
+            pod = await self.kubelet.admit(pod_requesting(request, init=init))
         except PodRefused as refused:
             for resource, available in UNAVAILABLE.findall(refused.message):
                 free = self.served[resource].healthy - held[resource].keys()
                 assert int(available) == len(free), "a device was lost"
             return
         self.active.append(pod)
-        for resource, count in wish.items():
+        for resource, count in request.items():
             got = self.devices(pod, resource)
             assert len(got) == (count if resource in known else 0)  # 3.63
             assert not got or got <= self.served[resource].healthy
 
-    @rule(wish=wishes)
-    def a_pod_comes_while_plugins_fail(self, wish: dict[str, int]) -> None:
+    @rule(request=requests)
+    def a_pod_comes_while_plugins_fail(self, request: dict[str, int]) -> None:
         async def play() -> None:
             self.answer_with(always(PeerRefused("UNKNOWN", "broken")))
-            await self.admit(wish, {})
+            await self.admit(request, {})
             self.answer_with(allocate)
 
         self.run(play())
@@ -193,14 +193,14 @@ class AnyOrder(RuleBasedStateMachine):
     def the_kubelet_restarts(self, reboot: bool) -> None:
         self.run(self.restart(reboot))
 
-    @rule(wish=wishes)
-    def the_kubelet_crashes_while_a_pod_comes(self, wish: dict[str, int]) -> None:
-        self.run(self.crash(wish))
+    @rule(request=requests)
+    def the_kubelet_crashes_while_a_pod_comes(self, request: dict[str, int]) -> None:
+        self.run(self.crash(request))
 
-    async def crash(self, wish: dict[str, int]) -> None:
+    async def crash(self, request: dict[str, int]) -> None:
         hanging = Hanging()
         self.answer_with(hanging)
-        coming = asyncio.create_task(self.admit(wish, {}))
+        coming = asyncio.create_task(self.admit(request, {}))
         asked = asyncio.create_task(hanging.asked.wait())
         await asyncio.wait({coming, asked}, return_when=asyncio.FIRST_COMPLETED)
         asked.cancel()
@@ -210,7 +210,9 @@ class AnyOrder(RuleBasedStateMachine):
     async def restart(self, reboot: bool) -> None:
         """Plugins are cut off; containers that run keep what they have, those that do not are refused (3.68, 3.69)."""
         before = {pod.uid: self.holdings(pod) for pod in self.active}
-        satisfied = all(map(self.has_all_it_asked_for, self.active))  # or the fit check counts what nobody has
+        satisfied = all(
+            map(self.has_all_it_asked_for, self.active)
+        )  # else the fit check counts devices that no pod has
         await self.kubelet.restart(reboot=reboot)
         for served in self.served.values():
             served.stop()
@@ -237,7 +239,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def no_device_is_granted_twice(self) -> None:
-        assert not [each for devices in self.held().values() for each, count in devices.items() if count > 1]
+        assert not [device_id for devices in self.held().values() for device_id, count in devices.items() if count > 1]
 
     @invariant()
     def the_checkpoint_is_what_the_kubelet_remembers(self) -> None:
@@ -247,7 +249,7 @@ class AnyOrder(RuleBasedStateMachine):
         written = checkpoint.decode(self.kubelet.paths.checkpoint.read_bytes())
         on_disk: Counter[tuple[str, str, str]] = Counter()
         for entry in written.entries or ():
-            for device_id in {each for ids in (entry.devices or {}).values() for each in ids or ()}:
+            for device_id in {device_id for ids in (entry.devices or {}).values() for device_id in ids or ()}:
                 if entry.container == "main":
                     on_disk[entry.pod_uid, entry.resource, device_id] += 1
         for pod in self.active:
@@ -259,23 +261,26 @@ class AnyOrder(RuleBasedStateMachine):
                 assert set(registered[resource] or ()) == served.healthy
 
     def holdings(self, pod: Pod) -> set[tuple[str, str]]:
-        return {(each.resource, each.device_id) for each in self.kubelet.device_health(pod)["main"]}
+        return {(device.resource, device.device_id) for device in self.kubelet.device_health(pod)["main"]}
 
     def has_all_it_asked_for(self, pod: Pod) -> bool:
-        return all(len(self.devices(pod, each)) == pod.spec.total(each) for each in pod.spec.resources)
+        return all(len(self.devices(pod, resource)) == pod.spec.requested(resource) for resource in pod.spec.resources)
 
     def devices(self, pod: Pod, resource: str) -> set[str]:
-        return {device_id for each, device_id in self.holdings(pod) if each == resource}
+        return {device_id for held, device_id in self.holdings(pod) if held == resource}
 
     def held(self) -> dict[str, Counter[str]]:
-        return {each: Counter(one for pod in self.active for one in self.devices(pod, each)) for each in RESOURCES}
+        return {
+            resource: Counter(device_id for pod in self.active for device_id in self.devices(pod, resource))
+            for resource in RESOURCES
+        }
 
 
 def _listing(devices: dict[str, bool]) -> bytes:
     healths = {True: "Healthy", False: "Unhealthy"}
-    listed = [pb.Device(ID=each, health=healths[healthy]) for each, healthy in devices.items()]
+    listed = [pb.Device(ID=device_id, health=healths[healthy]) for device_id, healthy in devices.items()]
     return pb.ListAndWatchResponse(devices=listed).SerializeToString()
 
 
-def test_whatever_happens_no_device_is_granted_twice_or_lost() -> None:
+def test_no_device_is_granted_twice_or_lost_in_any_order() -> None:
     run_state_machine_as_test(AnyOrder, settings=settings(max_examples=60, stateful_step_count=25))

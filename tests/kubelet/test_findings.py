@@ -1,11 +1,22 @@
-"""Every finding: what a plugin or a pod did, and what a real kubelet would have made of it. Numbers name the facts."""
+"""Every finding, with the plugin or the pod that causes it; numbers are those of the facts."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from tests.kubelet.actors import OTHER, TAPE, Scripted, device, found, plugged, quick, refused, register, said
+from tests.kubelet.actors import (
+    OTHER,
+    TAPE,
+    ScriptedPlugin,
+    device,
+    quick_settings,
+    refusal_of,
+    register,
+    registered,
+    serving_in_registry,
+    until_finding,
+)
 
 from plugwright.errors import KubeletFindings, PeerRefused
 from plugwright.kubelet import ContainerSpec, Kubelet, PodSpec
@@ -19,31 +30,31 @@ Trouble = Callable[[Kubelet], Awaitable[object]]
 
 
 async def listing(kubelet: Kubelet, *devices: ListedDevice) -> None:
-    async with plugged(kubelet, Scripted(*devices)):
+    async with registered(kubelet, ScriptedPlugin(*devices)):
         await kubelet.capacity(TAPE)
 
 
 async def an_endpoint_elsewhere(kubelet: Kubelet) -> None:
-    async with device_plugin.serve(Scripted("a"), kubelet.paths.root / "out.sock"):
+    async with device_plugin.serve(ScriptedPlugin("a"), kubelet.paths.root / "out.sock"):
         await register(kubelet, RegisterRequest(TAPE, "../out.sock"))
 
 
 async def a_failed_second_registration(kubelet: Kubelet) -> None:
-    second = Scripted("b")
+    second = ScriptedPlugin("b")
     second.errors["GetDevicePluginOptions"] = "not now"
-    async with plugged(kubelet, Scripted("a")):
+    async with registered(kubelet, ScriptedPlugin("a")):
         with pytest.raises(PeerRefused):
-            async with plugged(kubelet, second, "second.sock"):
+            async with registered(kubelet, second, "second.sock"):
                 pass
 
 
 async def an_older_socket_that_goes(kubelet: Kubelet) -> None:
-    async with found(kubelet, Scripted("a")) as path:
+    async with serving_in_registry(kubelet, ScriptedPlugin("a")) as path:
         await kubelet.allocatable(TAPE, 1)
-        async with plugged(kubelet, Scripted("b", "c")):
+        async with registered(kubelet, ScriptedPlugin("b", "c")):
             await kubelet.allocatable(TAPE, 2)
             path.unlink()
-            await said(kubelet, "1.52")
+            await until_finding(kubelet, "1.52")
 
 
 async def an_odd_word_for_health(kubelet: Kubelet) -> None:
@@ -55,14 +66,14 @@ async def a_device_healthy_and_unhealthy(kubelet: Kubelet) -> None:
 
 
 async def an_older_stream_that_ends(kubelet: Kubelet) -> None:
-    old = Scripted("a")
-    async with plugged(kubelet, old, "old.sock"), plugged(kubelet, Scripted("b"), "new.sock"):
+    old = ScriptedPlugin("a")
+    async with registered(kubelet, old, "old.sock"), registered(kubelet, ScriptedPlugin("b"), "new.sock"):
         old.end()
-        await said(kubelet, "2.22")
+        await until_finding(kubelet, "2.22")
 
 
 async def a_held_device_dropped(kubelet: Kubelet) -> None:
-    async with plugged(kubelet, Scripted(device("a", 0))) as plugin:
+    async with registered(kubelet, ScriptedPlugin(device("a", 0))) as plugin:
         await kubelet.allocatable(TAPE, 1)
         await kubelet.admit(pod_requesting({TAPE: 1}))
         plugin.send()
@@ -70,7 +81,7 @@ async def a_held_device_dropped(kubelet: Kubelet) -> None:
 
 
 async def a_device_dropped_in_the_middle_of_allocate(kubelet: Kubelet) -> None:
-    async with plugged(kubelet, Scripted("a")) as plugin:
+    async with registered(kubelet, ScriptedPlugin("a")) as plugin:
         await kubelet.allocatable(TAPE, 1)
         hold = plugin.hold("Allocate")
         admitting = asyncio.create_task(kubelet.admit(pod_requesting({TAPE: 1})))
@@ -82,18 +93,18 @@ async def a_device_dropped_in_the_middle_of_allocate(kubelet: Kubelet) -> None:
 
 
 async def an_answer_without_containers(kubelet: Kubelet) -> None:
-    plugin = Scripted("a")
+    plugin = ScriptedPlugin("a")
     plugin.answer = lambda _: []
-    async with plugged(kubelet, plugin):
+    async with registered(kubelet, plugin):
         await kubelet.allocatable(TAPE, 1)
-        await refused(kubelet, pod_requesting({TAPE: 1}))
+        await refusal_of(kubelet, pod_requesting({TAPE: 1}))
 
 
 async def two_answers_that_differ(kubelet: Kubelet) -> None:
-    one, two = Scripted("a"), Scripted("x", resource=OTHER)
+    one, two = ScriptedPlugin("a"), ScriptedPlugin("x", resource=OTHER)
     one.answer = lambda _: [Allocation(env={"MODE": "slow"})]
     two.answer = lambda _: [Allocation(env={"MODE": "fast"})]
-    async with plugged(kubelet, one), plugged(kubelet, two):
+    async with registered(kubelet, one), registered(kubelet, two):
         await kubelet.allocatable(TAPE, 1)
         await kubelet.allocatable(OTHER, 1)
         await kubelet.admit(pod_requesting({TAPE: 1, OTHER: 1}))
@@ -104,7 +115,7 @@ async def a_resource_of_nobody(kubelet: Kubelet) -> None:
 
 
 async def a_topology_without_nodes(kubelet: Kubelet) -> None:
-    async with plugged(kubelet, Scripted(ListedDevice("a", "Healthy", ()))):
+    async with registered(kubelet, ScriptedPlugin(ListedDevice("a", "Healthy", ()))):
         await kubelet.allocatable(TAPE, 1)
         async with pod_resources.connect(kubelet.paths.pod_resources_socket) as client:
             assert await client.allocatable() == []
@@ -133,37 +144,37 @@ NAMES = [trouble.__name__.replace("_", " ") for trouble in TROUBLES]
 
 
 @pytest.mark.parametrize("trouble", TROUBLES, ids=NAMES)
-async def test_what_would_trouble_a_real_kubelet_is_said_and_survived(node: Kubelet, trouble: Trouble) -> None:
+async def test_trouble_of_a_real_kubelet_is_a_finding_and_survived(node: Kubelet, trouble: Trouble) -> None:
     await trouble(node)
     fact, really = TROUBLES[trouble]
     [finding] = node.findings
     assert finding.fact == fact
     assert really in finding.really
     assert str(finding).endswith(f"a real kubelet {finding.really} (docs/kubelet-behaviour.md#{fact})")
-    assert await said(node, fact) == finding  # and who follows the kubelet hears it
-    async with plugged(node, Scripted("fine", resource="example.com/fine")):
+    assert await until_finding(node, fact) == finding  # in the event log too
+    async with registered(node, ScriptedPlugin("fine", resource="example.com/fine")):
         await node.allocatable("example.com/fine", 1)  # it goes on
 
 
 @pytest.mark.parametrize("trouble", TROUBLES, ids=NAMES)
-async def test_in_strict_mode_it_is_an_error(root: Path, trouble: Trouble) -> None:
+async def test_finding_is_an_error_in_strict_mode(root: Path, trouble: Trouble) -> None:
     fact, _ = TROUBLES[trouble]
     with pytest.raises(KubeletFindings, match=rf"#{fact}\)"):
-        async with Kubelet(root, quick(strict=True)) as kubelet:
+        async with Kubelet(root, quick_settings(strict=True)) as kubelet:
             await trouble(kubelet)
 
 
 async def test_in_strict_mode_the_pod_that_asks_for_trouble_is_the_one_that_raises(root: Path) -> None:
-    async with Kubelet(root, quick(strict=True)) as kubelet:
-        with pytest.raises(KubeletFindings) as told:
+    async with Kubelet(root, quick_settings(strict=True)) as kubelet:
+        with pytest.raises(KubeletFindings) as raised:
             await kubelet.admit(pod_requesting({OTHER: 1, "example.com/third": 1}, name="pod"))
-        assert len(told.value.findings) == 2
+        assert len(raised.value.findings) == 2
         await kubelet.remove(kubelet.pods[0])  # what was raised is not raised again
 
 
 async def test_a_test_that_has_failed_keeps_its_own_error(root: Path) -> None:
     async def fail() -> None:
-        async with Kubelet(root, quick(strict=True)) as kubelet:
+        async with Kubelet(root, quick_settings(strict=True)) as kubelet:
             await listing(kubelet, device("a", health="odd"))
             raise ZeroDivisionError
 
@@ -172,11 +183,11 @@ async def test_a_test_that_has_failed_keeps_its_own_error(root: Path) -> None:
 
 
 async def test_a_good_plugin_and_a_good_pod_give_no_finding(root: Path) -> None:
-    plugin = Scripted(device("a", 0), device("b", health="Unhealthy"), options=Options(True, True))
-    async with Kubelet(root, quick(strict=True)) as kubelet, plugged(kubelet, plugin):
+    plugin = ScriptedPlugin(device("a", 0), device("b", health="Unhealthy"), options=Options(True, True))
+    async with Kubelet(root, quick_settings(strict=True)) as kubelet, registered(kubelet, plugin):
         await kubelet.allocatable(TAPE, 1)
         pod = await kubelet.admit(pod_requesting({TAPE: 1}))
-        plugin.send(device("a", 0, health="Unhealthy"))  # b is held by nobody
+        plugin.send(device("a", 0, health="Unhealthy"))  # no pod holds b
         await kubelet.allocatable(TAPE, 0)
         await kubelet.restart()
         await kubelet.remove(pod)

@@ -17,7 +17,7 @@ def first_plugin() -> Rogue:
 
 
 @pytest.mark.parametrize("version", ["1.26", "1.36", "1.37"])
-async def test_it_is_refused_by_the_kubelets_of_today(root: Path, version: str) -> None:
+async def test_first_plugin_is_refused_by_current_kubelets(root: Path, version: str) -> None:
     async with Kubelet(root, KubeletSettings(version=version)) as kubelet:
         with pytest.raises(PeerRefused, match="failed to get device plugin options: rpc error: code = Unimplemented"):
             async with registered(kubelet, first_plugin()):
@@ -26,7 +26,7 @@ async def test_it_is_refused_by_the_kubelets_of_today(root: Path, version: str) 
         assert "ListAndWatch" not in [call.method for call in kubelet.calls]
 
 
-async def test_it_is_served_by_the_legacy_profile_which_says_so(root: Path) -> None:
+async def test_first_plugin_is_served_by_the_legacy_profile_with_a_finding(root: Path) -> None:
     async with Kubelet(root, KubeletSettings(version="legacy")) as kubelet, registered(kubelet, first_plugin()):
         assert await kubelet.allocatable(TAPE, 2) == 2
         pod = await kubelet.admit(pod_requesting({TAPE: 1}))

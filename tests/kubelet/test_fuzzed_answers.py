@@ -1,4 +1,4 @@
-"""Whatever a plugin answers: a pod is admitted or refused, nothing leaks, and the next one is served."""
+"""Fuzzed responses of a plugin: a pod is admitted or refused, nothing leaks, and the next one is served."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator
@@ -96,7 +96,7 @@ def responses() -> st.SearchStrategy[bytes]:
 
 @one_node_for_all
 @given(answer=responses(), count=st.integers(1, len(IDS)))
-def test_whatever_allocate_answers_nothing_is_lost(scene: Scene, answer: bytes, count: int) -> None:
+def test_any_response_to_allocate_loses_no_device(scene: Scene, answer: bytes, count: int) -> None:
     async def play() -> None:
         scene.rogue.answers["Allocate"] = always(answer)
         try:
@@ -116,18 +116,20 @@ def test_whatever_allocate_answers_nothing_is_lost(scene: Scene, answer: bytes, 
 
 
 @one_node_for_all
-@given(wish=st.lists(st.sampled_from([*IDS, "", "none", "ST0"]), max_size=12), count=st.integers(1, len(IDS)))
-def test_a_wish_is_cut_and_filled_up_and_otherwise_followed(scene: Scene, wish: list[str], count: int) -> None:
+@given(preference=st.lists(st.sampled_from([*IDS, "", "none", "ST0"]), max_size=12), count=st.integers(1, len(IDS)))
+def test_any_preference_is_cut_completed_and_otherwise_followed(
+    scene: Scene, preference: list[str], count: int
+) -> None:
     async def play() -> list[str]:
-        answer = pb.ContainerPreferredAllocationResponse(deviceIDs=wish)
+        answer = pb.ContainerPreferredAllocationResponse(deviceIDs=preference)
         response = pb.PreferredAllocationResponse(container_responses=[answer])
         scene.rogue.answers["GetPreferredAllocation"] = always(response)
         pod = await scene.admit(count)
         await scene.clear()
         return pod.container("main").env["TAPES"].split(",")
 
-    sensible = list(dict.fromkeys(each for each in wish if each in IDS))[:count]
-    rest = [each for each in IDS if each not in sensible][: count - len(sensible)]
+    sensible = list(dict.fromkeys(device_id for device_id in preference if device_id in IDS))[:count]
+    rest = [device_id for device_id in IDS if device_id not in sensible][: count - len(sensible)]
     assert scene.run(play()) == sorted([*sensible, *rest], key=natural_order)
 
 
@@ -140,18 +142,18 @@ def devices() -> st.SearchStrategy[pb.Device]:
 
 @one_node_for_all
 @given(listed=st.lists(devices(), max_size=6))
-def test_whatever_is_listed_is_counted_and_written_down(scene: Scene, listed: list[pb.Device]) -> None:
+def test_any_list_is_counted_and_recorded(scene: Scene, listed: list[pb.Device]) -> None:
     async def play() -> None:
         await scene.listed(pb.ListAndWatchResponse(devices=listed).SerializeToString())
-        healthy = {each.ID for each in listed if each.health == "Healthy"}
-        others = {each.ID for each in listed if each.health != "Healthy"}
+        healthy = {device.ID for device in listed if device.health == "Healthy"}
+        others = {device.ID for device in listed if device.health != "Healthy"}
         count = scene.kubelet.node()[TAPE]
         assert (count.capacity, count.allocatable) == (len(healthy) + len(others), len(healthy))
         written = checkpoint.decode(scene.kubelet.paths.checkpoint.read_bytes()).registered or {}
         assert written[TAPE] == tuple(sorted(healthy))
         if healthy:
             pod = await scene.admit(len(healthy))
-            assert {each.device_id for each in scene.kubelet.device_health(pod)["main"]} == healthy
+            assert {device.device_id for device in scene.kubelet.device_health(pod)["main"]} == healthy
             await scene.clear()
 
     scene.run(play())

@@ -49,7 +49,7 @@ async def plugin(node: Kubelet, program: Path) -> AsyncIterator[PluginProcess]:
         yield running
 
 
-async def test_it_is_listed_and_called_as_a_kubelet_calls(node: Kubelet, plugin: PluginProcess) -> None:
+async def test_go_plugin_is_listed_and_called_as_by_a_kubelet(node: Kubelet, plugin: PluginProcess) -> None:
     assert await node.allocatable(RESOURCE) == 4
     await node.admit(pod_requesting({RESOURCE: 2}))
     assert [call.method for call in node.calls] == [
@@ -63,16 +63,16 @@ async def test_it_is_listed_and_called_as_a_kubelet_calls(node: Kubelet, plugin:
     assert [call.outcome for call in node.calls if call.outcome not in ("OK", "open")] == []
 
 
-async def test_its_wish_and_its_answer_are_what_a_container_gets(node: Kubelet, plugin: PluginProcess) -> None:
+async def test_go_plugins_preference_and_response_reach_the_container(node: Kubelet, plugin: PluginProcess) -> None:
     pod = await node.admit(pod_requesting({RESOURCE: 2}))
     granted = pod.container("main")
-    assert granted.env == {"GO_DEVICES": "go-2,go-3"}  # it wishes for the last ones
+    assert granted.env == {"GO_DEVICES": "go-2,go-3"}  # its preference is the last ones
     assert [(node.host_path, node.permissions) for node in granted.nodes] == [("/dev/go-2", "rw"), ("/dev/go-3", "rw")]
     assert [(mount.container_path, mount.read_only) for mount in granted.mounts] == [("/go", True)]
     assert (granted.annotations, granted.cdi) == ({"example.com/go": "yes"}, ("example.com/go=go-2",))
 
 
-async def test_it_comes_back_after_the_kubelet_restarted(node: Kubelet, plugin: PluginProcess) -> None:
+async def test_go_plugin_registers_again_after_a_kubelet_restart(node: Kubelet, plugin: PluginProcess) -> None:
     pod = await node.admit(pod_requesting({RESOURCE: 3}))
     await node.restart()
     assert await node.allocatable(RESOURCE, 4) == 4
@@ -81,7 +81,9 @@ async def test_it_comes_back_after_the_kubelet_restarted(node: Kubelet, plugin: 
         await node.admit(pod_requesting({RESOURCE: 2}))
 
 
-async def test_another_one_takes_over_when_it_was_killed(node: Kubelet, plugin: PluginProcess, program: Path) -> None:
+async def test_second_go_plugin_takes_over_from_a_killed_one(
+    node: Kubelet, plugin: PluginProcess, program: Path
+) -> None:
     held = await node.admit(pod_requesting({RESOURCE: 3}))
     await plugin.stop(signal.SIGKILL)
     await node.allocatable(RESOURCE, 0)
@@ -92,7 +94,7 @@ async def test_another_one_takes_over_when_it_was_killed(node: Kubelet, plugin: 
         assert last.container("main").env["GO_DEVICES"] == "go-0"
 
 
-async def test_a_device_that_fails_is_not_handed_out(node: Kubelet, plugin: PluginProcess) -> None:
+async def test_device_that_fails_is_not_allocated(node: Kubelet, plugin: PluginProcess) -> None:
     os.kill(plugin.pid, signal.SIGUSR1)
     assert await node.allocatable(RESOURCE, 3) == 3
     assert await node.capacity(RESOURCE) == 4
@@ -101,7 +103,7 @@ async def test_a_device_that_fails_is_not_handed_out(node: Kubelet, plugin: Plug
 
 
 @pytest.mark.parametrize("node_settings", [{"policy": "single-numa-node"}], indirect=True)
-async def test_its_numa_nodes_count(node: Kubelet, plugin: PluginProcess) -> None:
+async def test_numa_nodes_of_a_go_plugin_decide(node: Kubelet, plugin: PluginProcess) -> None:
     pod = await node.admit(pod_requesting({RESOURCE: 2}))
     assert pod.container("main").env["GO_DEVICES"] == "go-0,go-2"
     with pytest.raises(PodRefused, match="Topology locality"):

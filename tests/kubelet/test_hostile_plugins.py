@@ -28,11 +28,11 @@ async def node(root: Path) -> AsyncIterator[Kubelet]:
 
 
 async def refusal(kubelet: Kubelet, count: int = 1) -> str:
-    """What a pod's status says that could not be admitted."""
-    with pytest.raises(PodRefused) as told:
+    """The message in the status of a pod that is refused."""
+    with pytest.raises(PodRefused) as raised:
         await kubelet.admit(pod_requesting({TAPE: count}))
-    assert told.value.reason == "UnexpectedAdmissionError"
-    return told.value.message
+    assert raised.value.reason == "UnexpectedAdmissionError"
+    return raised.value.message
 
 
 async def admitted(kubelet: Kubelet, count: int = 1) -> Pod:
@@ -43,7 +43,7 @@ def tapes(pod: Pod) -> str:
     return pod.container("main").env["TAPES"]
 
 
-async def test_an_answer_for_no_container_is_refused_and_the_leak_of_a_real_kubelet_is_said(node: Kubelet) -> None:
+async def test_response_without_containers_is_refused_and_its_leak_is_a_finding(node: Kubelet) -> None:
     """3.40, 3.43."""
     async with registered(node, Rogue()) as rogue:
         await node.allocatable(TAPE, 2)
@@ -54,7 +54,7 @@ async def test_an_answer_for_no_container_is_refused_and_the_leak_of_a_real_kube
         assert tapes(await admitted(node, 2)) == "st0,st1"  # nothing leaked here
 
 
-async def test_of_answers_for_more_containers_the_first_counts(node: Kubelet) -> None:
+async def test_first_of_several_container_responses_counts(node: Kubelet) -> None:
     """3.41."""
     async with registered(node, Rogue()) as rogue:
         await node.allocatable(TAPE, 2)
@@ -62,7 +62,7 @@ async def test_of_answers_for_more_containers_the_first_counts(node: Kubelet) ->
         assert tapes(await admitted(node)) == "first"
 
 
-async def test_an_empty_answer_is_an_answer(node: Kubelet) -> None:
+async def test_empty_container_response_is_accepted(node: Kubelet) -> None:
     async with registered(node, Rogue()) as rogue:
         await node.allocatable(TAPE, 2)
         rogue.answers["Allocate"] = always(granting({}))
@@ -127,7 +127,7 @@ async def test_a_slow_plugin_makes_all_pods_wait_their_turn(node: Kubelet) -> No
         assert (tapes(await first), tapes(await second)) == ("st0", "x0")
 
 
-async def test_an_admission_that_is_given_up_leaves_nothing_behind(node: Kubelet) -> None:
+async def test_cancelled_admission_leaves_nothing_behind(node: Kubelet) -> None:
     async with registered(node, Rogue("only")) as rogue:
         await node.allocatable(TAPE, 1)
         hanging = rogue.answers["Allocate"] = Hanging()
@@ -154,7 +154,7 @@ async def test_a_kubelet_stops_while_a_plugin_hangs(node: Kubelet) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "got"),
+    ("preference", "got"),
     [
         (["st3", "st2"], "st2,st3"),
         (["st3", "st3", "st3"], "st0,st3"),
@@ -164,18 +164,18 @@ async def test_a_kubelet_stops_while_a_plugin_hangs(node: Kubelet) -> None:
     ],
     ids=["as wished", "one thing again and again", "what is not there", "too many", "nothing"],
 )
-async def test_a_wish_is_followed_as_far_as_it_makes_sense(node: Kubelet, wish: list[str], got: str) -> None:
+async def test_odd_preference_is_followed_as_far_as_possible(node: Kubelet, preference: list[str], got: str) -> None:
     """3.29."""
     rogue = Rogue("st0", "st1", "st2", "st3")
     rogue.answers["GetDevicePluginOptions"] = options(preference=True)
-    preferred = pb.ContainerPreferredAllocationResponse(deviceIDs=wish)
+    preferred = pb.ContainerPreferredAllocationResponse(deviceIDs=preference)
     rogue.answers["GetPreferredAllocation"] = always(pb.PreferredAllocationResponse(container_responses=[preferred]))
     async with registered(node, rogue):
         await node.allocatable(TAPE, 4)
         assert tapes(await admitted(node, 2)) == got
 
 
-async def test_a_wish_without_any_container_is_no_wish(node: Kubelet) -> None:
+async def test_preference_without_containers_is_ignored(node: Kubelet) -> None:
     rogue = Rogue()
     rogue.answers["GetDevicePluginOptions"] = options(preference=True)
     async with registered(node, rogue):
@@ -194,7 +194,7 @@ async def test_a_preference_that_fails_refuses_the_pod(node: Kubelet, answer: ob
         assert "device plugin GetPreferredAllocation rpc failed with err: rpc error: code" in await refusal(node)
 
 
-async def test_a_container_waits_while_its_preparation_fails(node: Kubelet) -> None:
+async def test_container_waits_while_pre_start_container_fails(node: Kubelet) -> None:
     """3.48, 3.53."""
     rogue = Rogue()
     rogue.answers["GetDevicePluginOptions"] = options(pre_start=True)
@@ -209,7 +209,7 @@ async def test_a_container_waits_while_its_preparation_fails(node: Kubelet) -> N
         assert tapes(pod) == "st0"
 
 
-async def test_a_preparation_that_hangs_is_given_up(root: Path) -> None:
+async def test_pre_start_container_that_hangs_times_out(root: Path) -> None:
     rogue = Rogue()
     rogue.answers["GetDevicePluginOptions"] = options(pre_start=True)
     rogue.answers["PreStartContainer"] = Hanging()
@@ -232,7 +232,7 @@ async def test_a_bad_list_ends_the_plugin_and_nothing_else(node: Kubelet, messag
         assert await node.allocatable("example.com/other", 1) == 1
 
 
-async def test_of_a_storm_of_lists_the_last_one_counts(node: Kubelet) -> None:
+async def test_last_of_many_lists_counts(node: Kubelet) -> None:
     async with registered(node, Rogue()) as rogue:
         await node.allocatable(TAPE, 2)
         for count in range(300):
@@ -263,7 +263,7 @@ async def test_a_plugin_whose_options_cannot_be_had_is_not_registered(node: Kube
     assert node.node() == {}
 
 
-async def test_a_plugin_that_never_tells_its_options_holds_up_nobody(node: Kubelet) -> None:
+async def test_plugin_that_never_answers_for_its_options_blocks_no_other(node: Kubelet) -> None:
     """2.2: only its own call waits."""
     silent = Rogue()
     silent.answers["GetDevicePluginOptions"] = Hanging(options())
@@ -288,7 +288,7 @@ async def test_something_that_does_not_speak_grpc_is_not_registered(node: Kubele
     assert node.node() == {}
 
 
-async def test_nobody_at_the_socket_is_said_in_the_words_of_a_kubelet(node: Kubelet) -> None:
+async def test_socket_without_a_listener_is_refused_in_the_kubelets_words(node: Kubelet) -> None:
     """1.32."""
     with pytest.raises(PeerRefused, match="failed to dial device plugin: context deadline exceeded"):
         await register(node, "nobody.sock", timeout=30)

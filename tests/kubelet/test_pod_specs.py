@@ -1,4 +1,4 @@
-"""Pods as a kubelet reads them; the numbers are those of the facts."""
+"""Pod specs: reading, requests and violations; numbers in comments are those of the facts."""
 
 import re
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.kubelet.actors import OTHER, TAPE, Scripted, plugged
+from tests.kubelet.actors import OTHER, TAPE, ScriptedPlugin, registered
 
 from plugwright.errors import InvalidPod, KubeletError
 from plugwright.kubelet import ContainerKind, ContainerSpec, Kubelet, PodSpec
@@ -29,7 +29,7 @@ def test_init_containers_come_first_in_the_order_they_are_written_and_ephemeral_
             ephemeralContainers=[{"name": "debugger"}],
         )
     )
-    assert [(each.name, each.kind) for each in pod.containers] == [
+    assert [(container.name, container.kind) for container in pod.containers] == [
         ("z", ContainerKind.INIT),
         ("side", ContainerKind.SIDECAR),
         ("a", ContainerKind.INIT),
@@ -40,18 +40,18 @@ def test_init_containers_come_first_in_the_order_they_are_written_and_ephemeral_
 
 def test_only_limits_count_and_are_rounded_up() -> None:  # 3.8
     [container] = read(manifest(containers=[wanting({TAPE: "1500m"}, requests={OTHER: 3})])).containers
-    assert container.wanted(TAPE) == 2
-    assert container.wanted(OTHER) == 0
+    assert container.requested(TAPE) == 2
+    assert container.requested(OTHER) == 0
     assert read(manifest(containers=[wanting({}, requests={OTHER: 3})])).resources == []
 
 
 @given(st.integers(0, 10**15))
 def test_a_fraction_is_rounded_up_whatever_it_is(thousandths: int) -> None:  # 3.8
     container = ContainerSpec("main", {TAPE: f"{thousandths}m"})
-    assert container.wanted(TAPE) == -(-thousandths // 1000)
+    assert container.requested(TAPE) == -(-thousandths // 1000)
 
 
-def test_a_pods_total_is_what_it_needs_at_its_greatest() -> None:  # 5.2
+def test_effective_request_of_a_pod_is_its_peak() -> None:  # 5.2
     pod = PodSpec(
         "pod",
         (
@@ -61,7 +61,7 @@ def test_a_pods_total_is_what_it_needs_at_its_greatest() -> None:  # 5.2
             ContainerSpec("two", {TAPE: "1"}),
         ),
     )
-    assert pod.total(TAPE) == 4
+    assert pod.requested(TAPE) == 4
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_pods_total_is_what_it_needs_at_its_greatest() -> None:  # 5.2
         ({"limits": {TAPE: 2}, "requests": {TAPE: 1}}, [f"must be equal to {TAPE} limit of 2"]),  # 10.4
     ],
 )
-def test_what_an_api_server_would_have_refused_is_said_in_its_words(resources: object, texts: list[str]) -> None:
+def test_violations_have_the_api_servers_texts(resources: object, texts: list[str]) -> None:
     pod = read(manifest(containers=[{"name": "main", "resources": resources}]))
     assert [text for _, text in violations(pod)] == texts
 
@@ -85,22 +85,22 @@ def test_what_an_api_server_would_have_refused_is_said_in_its_words(resources: o
 @pytest.mark.parametrize(
     ("document", "text"),
     [
-        ("text", "a pod is an object"),
-        ({"kind": "Deployment"}, "kind is Pod"),
+        ("text", "a pod must be an object"),
+        ({"kind": "Deployment"}, "kind must be Pod"),
         ({"kind": "Pod", "spec": {"containers": [{"name": "main"}]}}, "metadata.name is missing"),
-        ({"metadata": {"name": "pod"}}, "has no container"),
-        (manifest(containers={}), "is a list"),
-        (manifest(containers=[{}]), "no name"),
+        ({"metadata": {"name": "pod"}}, "must have at least one container"),
+        (manifest(containers={}), "must be a list"),
+        (manifest(containers=[{}]), "must have a name"),
         (manifest(containers=[{"name": "a"}, {"name": "a"}]), "two containers are named 'a'"),
         (manifest(initContainers=[{"name": "main"}]), "two containers are named 'main'"),
         (
             manifest(containers=[wanting({TAPE: "many"})]),
             re.escape(f"main.resources.limits[{TAPE}]: a quantity must look like 2 or 500m, got 'many'"),
         ),
-        (manifest(containers=[{"name": "main", "resources": "many"}]), "main.resources is an object"),
+        (manifest(containers=[{"name": "main", "resources": "many"}]), "main.resources must be an object"),
     ],
 )
-def test_what_is_no_pod_is_refused_with_the_reason(document: object, text: str) -> None:
+def test_invalid_pod_is_refused_with_the_reason(document: object, text: str) -> None:
     with pytest.raises(InvalidPod, match=text):
         read(document)
 
@@ -118,24 +118,24 @@ async def test_a_generated_name_is_completed_with_a_number(node: Kubelet) -> Non
     assert names == ["job-1", "job-2"]
 
 
-async def test_a_name_is_there_once(node: Kubelet) -> None:
+async def test_pod_with_a_used_name_is_refused(node: Kubelet) -> None:
     await node.admit(manifest())
-    with pytest.raises(KubeletError, match="pod default/pod is there already"):
+    with pytest.raises(KubeletError, match="pod default/pod already exists"):
         await node.admit(manifest())
 
 
-async def test_a_fraction_and_a_request_that_differs_are_admitted_and_said(node: Kubelet) -> None:  # 3.8, 10.3, 10.4
-    async with plugged(node, Scripted("a", "b")) as plugin:
+async def test_fraction_and_a_different_request_are_admitted_with_a_finding(node: Kubelet) -> None:  # 3.8, 10.3, 10.4
+    async with registered(node, ScriptedPlugin("a", "b")) as plugin:
         await node.allocatable(TAPE, 2)
         await node.admit(manifest(containers=[wanting({TAPE: "1500m"}, requests={TAPE: 1})]))
         assert plugin.asked("Allocate") == [("a", "b")]
-        assert [(each.fact, each.happened) for each in node.findings] == [
+        assert [(finding.fact, finding.happened) for finding in node.findings] == [
             ("10.4", "must be an integer"),
             ("10.4", f"must be equal to {TAPE} limit of 1500m"),
         ]
 
 
-def test_a_variable_from_elsewhere_hides_nothing_that_a_plugin_sets() -> None:
+def test_variable_with_value_from_does_not_hide_a_plugins() -> None:
     env = [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]
     pod = read({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "env": env}]}})
     assert pod.containers[0].env == {"A": "1"}

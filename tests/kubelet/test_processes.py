@@ -1,4 +1,4 @@
-"""Containers as local processes: with what their devices gave them, in order, and with nothing left behind."""
+"""Containers as local processes: their options, their order, and nothing left behind."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ import pytest
 from plugwright.kubelet import ContainerKind, ContainerSpec, Pod, PodSpec, sandbox
 from plugwright.kubelet.events import StateChange
 from plugwright.kubelet.pod_table import RunContainerOptions
-from plugwright.kubelet.processes import Output, expanded, run
+from plugwright.kubelet.processes import Output, expand_references, run
 from plugwright.protocol.messages import DeviceSpec, MountSpec
 
 LIMIT = 20.0  # seconds; only a test that fails waits for so long
@@ -23,8 +23,8 @@ NOTHING = RunContainerOptions(env={}, mounts=(), nodes=(), annotations={}, cdi=(
 NOBODY = 65534
 
 
-class Heard:
-    """What the runtime told so far."""
+class Reports:
+    """The events and lines that the runtime has reported so far."""
 
     def __init__(self) -> None:
         self.all: list[StateChange | Output] = []
@@ -61,19 +61,19 @@ def started(*containers: ContainerSpec, granted: RunContainerOptions = NOTHING) 
     return pod
 
 
-async def ended(pod: Pod) -> tuple[Mapping[str, int], Heard]:
-    heard = Heard()
+async def ended(pod: Pod) -> tuple[Mapping[str, int], Reports]:
+    reports = Reports()
     async with asyncio.timeout(LIMIT):
-        return await run(pod, heard), heard
+        return await run(pod, reports), reports
 
 
 @asynccontextmanager
-async def running(pod: Pod, grace: float = LIMIT) -> AsyncIterator[Heard]:
+async def running(pod: Pod, grace: float = LIMIT) -> AsyncIterator[Reports]:
     """While inside; then it is cancelled, as when the pod is removed."""
-    heard = Heard()
-    life = asyncio.create_task(run(pod, heard, grace))
+    reports = Reports()
+    life = asyncio.create_task(run(pod, reports, grace))
     try:
-        yield heard
+        yield reports
     finally:
         life.cancel()
         async with asyncio.timeout(LIMIT):
@@ -85,11 +85,11 @@ async def test_the_command_finds_the_granted_environment_and_little_else(monkeyp
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "of the author's own shell")
     granted = RunContainerOptions({"TAPES": "st0"}, (), (), {}, ())
     pod = started(ContainerSpec("main", command=("sh", "-c", "echo $0; env", "got $(TAPES)")), granted=granted)
-    codes, heard = await ended(pod)
-    names = {line.partition("=")[0] for line in heard.lines[1:]}
+    codes, reports = await ended(pod)
+    names = {line.partition("=")[0] for line in reports.lines[1:]}
     assert codes == {"main": 0}
-    assert heard.lines[0] == "got st0"
-    assert {"TAPES=st0", "HOSTNAME=pod"} <= set(heard.lines)
+    assert reports.lines[0] == "got st0"
+    assert {"TAPES=st0", "HOSTNAME=pod"} <= set(reports.lines)
     assert names <= {"HOME", "HOSTNAME", "LANG", "PATH", "PWD", "TAPES", "TZ", "USER", "SHLVL", "_", "OLDPWD"}
 
 
@@ -104,23 +104,23 @@ async def test_the_command_finds_the_granted_environment_and_little_else(monkeyp
     ],
 )
 def test_a_reference_is_expanded_as_kubernetes_does(text: str, becomes: str) -> None:
-    assert expanded(text, {"A": "1", "B": "2"}) == becomes
+    assert expand_references(text, {"A": "1", "B": "2"}) == becomes
 
 
 async def test_an_init_container_ends_before_the_next_begins() -> None:
     first = shell("first", "sleep 0.2; echo first", ContainerKind.INIT)
-    _, heard = await ended(
+    _, reports = await ended(
         started(first, shell("second", "echo second", ContainerKind.INIT), shell("main", "echo main"))
     )
-    assert heard.lines == ["first", "second", "main"]
+    assert reports.lines == ["first", "second", "main"]
 
 
 async def test_nothing_starts_after_an_init_container_that_failed() -> None:
     sidecar = shell("beside", "echo beside; sleep 1000", ContainerKind.SIDECAR)
     failing = shell("failing", "exit 3", ContainerKind.INIT)
-    codes, heard = await ended(started(sidecar, failing, shell("main", "echo main")))
+    codes, reports = await ended(started(sidecar, failing, shell("main", "echo main")))
     assert codes == {"failing": 3}
-    assert "main" not in heard.lines
+    assert "main" not in reports.lines
 
 
 async def test_a_sidecar_ends_with_the_containers_it_is_for() -> None:
@@ -130,9 +130,9 @@ async def test_a_sidecar_ends_with_the_containers_it_is_for() -> None:
 
 
 async def test_a_container_without_a_command_is_not_started() -> None:
-    codes, heard = await ended(started(ContainerSpec("main")))
+    codes, reports = await ended(started(ContainerSpec("main")))
     assert codes == {}
-    assert len(heard.states("not started")) == 1
+    assert len(reports.states("not started")) == 1
 
 
 async def test_a_container_that_waits_is_not_started() -> None:
@@ -141,62 +141,64 @@ async def test_a_container_that_waits_is_not_started() -> None:
     assert (await ended(pod))[0] == {}
 
 
-async def test_a_program_that_is_not_there_is_said() -> None:
-    codes, heard = await ended(started(ContainerSpec("main", command=("no-such-program",))))
+async def test_command_that_does_not_exist_is_reported() -> None:
+    codes, reports = await ended(started(ContainerSpec("main", command=("no-such-program",))))
     assert codes == {"main": 127}
-    assert heard.lines == ["no-such-program: No such file or directory"]
+    assert reports.lines == ["no-such-program: No such file or directory"]
 
 
-async def test_an_answer_that_no_process_can_have_is_said() -> None:
-    codes, heard = await ended(started(shell("main", "echo"), granted=RunContainerOptions({"A": "\0"}, (), (), {}, ())))
+async def test_environment_that_no_process_can_have_is_reported() -> None:
+    codes, reports = await ended(
+        started(shell("main", "echo"), granted=RunContainerOptions({"A": "\0"}, (), (), {}, ()))
+    )
     assert codes == {"main": 127}
-    assert heard.states("ended") == ["cannot be started: embedded null byte"]
+    assert reports.states("ended") == ["cannot be started: embedded null byte"]
 
 
 async def test_a_line_without_an_end_is_passed_on() -> None:
-    codes, heard = await ended(started(shell("main", "head -c 300000 /dev/zero | tr '\\0' x; printf '\\nlast'")))
+    codes, reports = await ended(started(shell("main", "head -c 300000 /dev/zero | tr '\\0' x; printf '\\nlast'")))
     assert codes == {"main": 0}
-    assert sum(map(len, heard.lines[:-1])) == 300_000
-    assert heard.lines[-1] == "last"
+    assert sum(map(len, reports.lines[:-1])) == 300_000
+    assert reports.lines[-1] == "last"
 
 
 async def test_a_removed_pod_takes_all_its_processes_with_it() -> None:
-    async with running(started(shell("main", "sleep 1000 & echo $!; wait"))) as heard:
-        child = int(await heard.line())
-    assert heard.states("ended") == []  # it was not its own doing
+    async with running(started(shell("main", "sleep 1000 & echo $!; wait"))) as reports:
+        child = int(await reports.line())
+    assert reports.states("ended") == []  # it was not its own doing
     assert await dies(child)
 
 
 async def test_a_process_that_ended_takes_its_children_with_it() -> None:
-    codes, heard = await ended(started(shell("main", "sleep 1000 & echo $!")))
+    codes, reports = await ended(started(shell("main", "sleep 1000 & echo $!")))
     assert codes == {"main": 0}
-    assert await dies(int(heard.lines[0]))
+    assert await dies(int(reports.lines[0]))
 
 
-async def test_a_process_is_asked_before_it_is_killed() -> None:
+async def test_process_gets_sigterm_before_sigkill() -> None:
     async with running(
         started(shell("main", "trap 'echo asked; exit' TERM; echo ready; while :; do sleep 0.01; done"))
-    ) as heard:
-        await heard.line()
-    assert heard.lines == ["ready", "asked"]
+    ) as reports:
+        await reports.line()
+    assert reports.lines == ["ready", "asked"]
 
 
-async def test_a_process_that_does_not_listen_is_killed() -> None:
+async def test_process_that_ignores_sigterm_is_killed() -> None:
     async with running(
         started(shell("main", "trap '' TERM; echo $$$$; while :; do sleep 1; done")), grace=0.05
-    ) as heard:
-        stubborn = int(await heard.line())
+    ) as reports:
+        stubborn = int(await reports.line())
     assert await dies(stubborn)
 
 
-async def test_one_that_left_the_group_does_not_keep_us_waiting(tmp_path: Path) -> None:
+async def test_process_that_left_the_group_does_not_delay_the_end(tmp_path: Path) -> None:
     """It holds the pipe; a container would have taken it along, a process group cannot."""
     held = tmp_path / "held"
     os.mkfifo(held)
-    codes, heard = await ended(started(shell("main", f"setsid sh -c 'echo out; cat {held}' & exec sleep 0.2")))
+    codes, reports = await ended(started(shell("main", f"setsid sh -c 'echo out; cat {held}' & exec sleep 0.2")))
     held.open("w").close()
     assert codes == {"main": 0}
-    assert heard.lines == ["out"]
+    assert reports.lines == ["out"]
 
 
 async def test_mounts_and_device_nodes_are_where_the_plugin_wants_them(tmp_path: Path) -> None:
@@ -215,22 +217,27 @@ async def test_mounts_and_device_nodes_are_where_the_plugin_wants_them(tmp_path:
         "cd /run/plugwright-test/deep; cat facts; echo; (echo no > facts) 2>/dev/null || echo kept; cd - > /dev/null; "
         "echo yes > /plugwright-test/written; head -c 2 /dev/plugwright-test | od -An -c; test -d /tmp && pwd"
     )
-    codes, heard = await ended(started(shell("main", script), granted=granted))
-    skip_without_namespaces(heard.states("limited"))
+    codes, reports = await ended(started(shell("main", script), granted=granted))
+    skip_without_namespaces(reports.states("limited"))
     assert codes == {"main": 0}
-    assert heard.lines == ["a tape drive", "kept", "  \\0  \\0", str(Path.cwd())]
-    assert heard.states("limited") == ["CDI devices are only named here: example.com/tape=st0"]
+    assert reports.lines == ["a tape drive", "kept", "  \\0  \\0", str(Path.cwd())]
+    assert reports.states("limited") == ["CDI devices are not applied: example.com/tape=st0"]
     assert (tmp_path / "written").read_text() == "yes\n"
     assert not any(map(os.path.lexists, ["/run/plugwright-test", "/plugwright-test", "/dev/plugwright-test"]))
 
 
-async def test_what_cannot_be_put_in_its_place_is_said_and_the_command_runs(tmp_path: Path) -> None:
+async def test_path_that_cannot_be_mounted_is_reported_and_the_command_runs(tmp_path: Path) -> None:
     mounts = (MountSpec("/no/such/file", "/x", False), MountSpec(str(tmp_path), "relative", False))
-    codes, heard = await ended(started(shell("main", "echo here"), granted=RunContainerOptions({}, mounts, (), {}, ())))
-    skip_without_namespaces(heard.states("limited"))
+    codes, reports = await ended(
+        started(shell("main", "echo here"), granted=RunContainerOptions({}, mounts, (), {}, ()))
+    )
+    skip_without_namespaces(reports.states("limited"))
     assert codes == {"main": 0}
-    assert heard.lines == ["here"]
-    assert heard.states("limited") == ["/no/such/file is not on this machine", "relative is no place in a container"]
+    assert reports.lines == ["here"]
+    assert reports.states("limited") == [
+        "/no/such/file does not exist on this machine",
+        "path in the container must be absolute, got 'relative'",
+    ]
 
 
 async def test_a_user_without_rights_gets_the_same_view(tmp_path: Path) -> None:
@@ -248,7 +255,7 @@ async def test_a_user_without_rights_gets_the_same_view(tmp_path: Path) -> None:
     assert (json.loads(notes), lines) == ([], [str(NOBODY), "  \\0"])
 
 
-async def test_without_a_namespace_the_command_runs_all_the_same() -> None:
+async def test_command_runs_without_a_mount_namespace_too() -> None:
     if not shutil.which("unshare") or await output("unshare", "-Ur", "echo", "yes") != ["yes"]:
         pytest.skip("needs user namespaces, to take the right to mount away in one")
     places = json.dumps([("/dev/zero", "/dev/plugwright-test", False)])
@@ -276,13 +283,13 @@ def skip_without_namespaces(notes: list[str]) -> None:
 
 
 def open_to_all(path: Path) -> None:
-    for each in [path, *path.parents]:
-        if each.stat().st_uid == os.getuid() and each != Path("/"):
-            each.chmod(each.stat().st_mode | 0o055)
+    for directory in [path, *path.parents]:
+        if directory.stat().st_uid == os.getuid() and directory != Path("/"):
+            directory.chmod(directory.stat().st_mode | 0o055)
 
 
 async def dies(pid: int) -> bool:
-    """Whether it was told to: SIGKILL needs a moment."""
+    """Whether the process ends; SIGKILL needs a moment."""
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:

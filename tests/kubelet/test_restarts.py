@@ -1,9 +1,21 @@
-"""The kubelet or the machine goes down and comes back; the numbers are those of the facts."""
+"""Restarts of the kubelet and of the machine; numbers in comments are those of the facts."""
 
 from pathlib import Path
 
 import pytest
-from tests.kubelet.actors import OTHER, TAPE, Clock, Scripted, given, heard, plugged, quick, records, refused, written
+from tests.kubelet.actors import (
+    OTHER,
+    TAPE,
+    Clock,
+    ScriptedPlugin,
+    checkpoint_of,
+    granted_devices,
+    quick_settings,
+    recorded_devices,
+    refusal_of,
+    registered,
+    until_state,
+)
 
 from plugwright.kubelet import Kubelet, Phase, Pod, PodSpec
 from plugwright.kubelet.devicemanager.devices import DeviceCount
@@ -15,33 +27,33 @@ NONE_HEALTHY = f"no healthy devices present; cannot allocate unhealthy devices {
 
 async def holding(kubelet: Kubelet, *devices: str, count: int = 1) -> Pod:
     """A pod that runs with devices of a plugin that has gone again."""
-    async with plugged(kubelet, Scripted(*devices)):
+    async with registered(kubelet, ScriptedPlugin(*devices)):
         await kubelet.allocatable(TAPE, len(devices))
         pod = await kubelet.admit(pod_requesting({TAPE: count}))
     await kubelet.allocatable(TAPE, 0)
     return pod
 
 
-async def test_until_its_plugin_is_back_a_resource_has_no_devices(node: Kubelet) -> None:  # 1.20, 1.21
+async def test_resource_has_no_devices_until_its_plugin_is_back(node: Kubelet) -> None:  # 1.20, 1.21
     await holding(node, "a", "b")
     await node.restart()
     assert node.node() == {TAPE: DeviceCount(0, 0)}
-    told = await refused(node, pod_requesting({TAPE: 1}))
-    assert NONE_HEALTHY in told.message
-    async with plugged(node, Scripted("a", "b")):
+    refusal = await refusal_of(node, pod_requesting({TAPE: 1}))
+    assert NONE_HEALTHY in refusal.message
+    async with registered(node, ScriptedPlugin("a", "b")):
         assert await node.allocatable(TAPE, 2) == 2
 
 
-async def test_what_is_held_stays_held(node: Kubelet) -> None:  # 1.22
+async def test_held_devices_stay_held_over_a_restart(node: Kubelet) -> None:  # 1.22
     pod = await holding(node, "a", "b")
     await node.restart()
-    async with plugged(node, Scripted("a", "b")):
+    async with registered(node, ScriptedPlugin("a", "b")):
         await node.allocatable(TAPE, 2)
-        assert given(await node.admit(pod_requesting({TAPE: 1}))) == ["b"]
-        assert given(pod) == ["a"]
+        assert granted_devices(await node.admit(pod_requesting({TAPE: 1}))) == ["b"]
+        assert granted_devices(pod) == ["a"]
 
 
-async def test_a_plugin_that_does_not_come_back_has_five_minutes_again(
+async def test_restart_begins_a_new_grace_period_for_a_missing_plugin(
     node: Kubelet, clock: Clock
 ) -> None:  # 1.20, 1.23
     await holding(node, "a")
@@ -49,43 +61,43 @@ async def test_a_plugin_that_does_not_come_back_has_five_minutes_again(
     await node.restart()
     clock.advance(299)
     assert node.node() == {TAPE: DeviceCount(0, 0)}
-    assert TAPE in (written(node).registered or {})
+    assert TAPE in (checkpoint_of(node).registered or {})
     clock.advance(2)
     node.node()
-    await heard(node, "removed", TAPE)
-    assert written(node).registered == {}
+    await until_state(node, "removed", TAPE)
+    assert checkpoint_of(node).registered == {}
     assert node.node() == {TAPE: DeviceCount(0, 0)}
 
 
-async def test_without_a_checkpoint_it_starts_empty(node: Kubelet) -> None:  # 1.24
+async def test_kubelet_without_a_checkpoint_starts_empty(node: Kubelet) -> None:  # 1.24
     assert not node.paths.checkpoint.exists()
     assert node.node() == {}
 
 
 @pytest.mark.parametrize("text", ["", "{}", "not json", '{"Data":{},"Checksum":1}'])
-async def test_a_checkpoint_that_cannot_be_used_is_said_and_it_starts_empty(root: Path, text: str) -> None:  # 1.6, 1.24
-    async with Kubelet(root, quick()) as kubelet:
+async def test_unusable_checkpoint_is_recorded_and_the_kubelet_starts_empty(root: Path, text: str) -> None:  # 1.6, 1.24
+    async with Kubelet(root, quick_settings()) as kubelet:
         kubelet.paths.checkpoint.write_text(text)
         await kubelet.restart()
         assert kubelet.node() == {}
-        told = await heard(kubelet, "checkpoint")
-        assert "starting empty" in told[-1].text
-        async with plugged(kubelet, Scripted("a")):
+        changes = await until_state(kubelet, "checkpoint")
+        assert "starting empty" in changes[-1].text
+        async with registered(kubelet, ScriptedPlugin("a")):
             await kubelet.allocatable(TAPE, 1)
-            assert written(kubelet).registered == {TAPE: ("a",)}  # the next write replaces it
+            assert checkpoint_of(kubelet).registered == {TAPE: ("a",)}  # the next write replaces it
 
 
 async def test_a_running_container_is_admitted_without_its_plugin(node: Kubelet) -> None:  # 3.14, 3.62, 3.68
     pod = await holding(node, "a")
     await node.restart()
     assert pod.phase is Phase.RUNNING
-    assert given(pod) == ["a"]
-    assert list(records(node)) == [("main", TAPE)]
+    assert granted_devices(pod) == ["a"]
+    assert list(recorded_devices(node)) == [("main", TAPE)]
 
 
-async def test_a_running_container_asks_nobody(node: Kubelet) -> None:  # 3.14, 3.49
-    plugin = Scripted("a")
-    async with plugged(node, plugin):
+async def test_running_container_causes_no_call(node: Kubelet) -> None:  # 3.14, 3.49
+    plugin = ScriptedPlugin("a")
+    async with registered(node, plugin):
         await node.allocatable(TAPE, 1)
         pod = await node.admit(pod_requesting({TAPE: 1}))
         await node.restart()
@@ -98,14 +110,14 @@ async def test_a_running_container_asks_nobody(node: Kubelet) -> None:  # 3.14, 
     [("1.27.5", Phase.FAILED), ("1.27.6", Phase.RUNNING), ("1.28", Phase.RUNNING)],
 )
 async def test_older_kubelets_refused_running_containers(root: Path, version: str, phase: Phase) -> None:  # 3.14, 3.68
-    async with Kubelet(root, quick(version=version)) as kubelet:
+    async with Kubelet(root, quick_settings(version=version)) as kubelet:
         pod = await holding(kubelet, "a")
         await kubelet.restart()
         assert pod.phase is phase
 
 
 async def test_many_pods_keep_what_they_hold_though_the_node_says_zero(node: Kubelet) -> None:  # 3.62
-    async with plugged(node, Scripted("a", "b", "c")):
+    async with registered(node, ScriptedPlugin("a", "b", "c")):
         await node.allocatable(TAPE, 3)
         pods = [await node.admit(pod_requesting({TAPE: 1})) for _ in range(3)]
     await node.allocatable(TAPE, 0)
@@ -125,7 +137,7 @@ async def test_a_container_that_does_not_run_is_refused_without_its_plugin(node:
 async def test_a_pod_that_runs_is_refused_for_its_init_container_without_the_plugin(
     node: Kubelet,
 ) -> None:  # 3.14, 3.16
-    async with plugged(node, Scripted("a")):
+    async with registered(node, ScriptedPlugin("a")):
         await node.allocatable(TAPE, 1)
         pod = await node.admit(pod_requesting({"cpu": 1}, init={"first": {TAPE: 1}}))
         assert pod.state("main").running
@@ -152,45 +164,45 @@ async def test_a_resource_that_was_dropped_is_refused_as_unregistered(
 
 
 async def test_a_changed_request_is_refused(root: Path) -> None:  # 3.13
-    async with Kubelet(root, quick()) as kubelet:
+    async with Kubelet(root, quick_settings()) as kubelet:
         pod = await holding(kubelet, "a", "b")
         changed = PodSpec(pod.name, pod_requesting({TAPE: 2}).containers)
-    async with Kubelet(root, quick(), pods=[changed]) as kubelet:
+    async with Kubelet(root, quick_settings(), pods=[changed]) as kubelet:
         [pod] = kubelet.pods
         words = f'pod "{pod.uid}" container "main" changed request for resource "{TAPE}" from 1 to 2'
         assert pod.message == f"Pod was rejected: Allocate failed due to {words}, which is unexpected"
 
 
-async def test_pods_that_are_over_are_not_admitted_again(node: Kubelet) -> None:  # 3.71
+async def test_pods_that_have_ended_are_not_admitted_again(node: Kubelet) -> None:  # 3.71
     done, failed = await holding(node, "a", "b"), pod_requesting({TAPE: 3}, name="failed")
     node.finish(done)
-    told = await refused(node, failed)
+    refusal = await refusal_of(node, failed)
     await node.restart()
     assert [(pod.phase, pod.message) for pod in node.pods] == [
         (Phase.SUCCEEDED, ""),
-        (Phase.FAILED, told.message),
+        (Phase.FAILED, refusal.message),
     ]
 
 
-async def test_a_pod_deleted_meanwhile_is_forgotten_when_it_is_looked_for(node: Kubelet) -> None:  # 3.57, 3.72
+async def test_devices_of_a_pod_deleted_meanwhile_are_freed_by_the_next_allocation(node: Kubelet) -> None:  # 3.57, 3.72
     pod = await holding(node, "a")
     await node.stop()
     await node.remove(pod)
     await node.start()
-    assert list(records(node)) == [("main", TAPE)]
-    async with plugged(node, Scripted("a")):
+    assert list(recorded_devices(node)) == [("main", TAPE)]
+    async with registered(node, ScriptedPlugin("a")):
         await node.allocatable(TAPE, 1)
-        assert given(await node.admit(pod_requesting({TAPE: 1}))) == ["a"]
+        assert granted_devices(await node.admit(pod_requesting({TAPE: 1}))) == ["a"]
 
 
-async def test_nothing_is_forgotten_before_all_pods_are_known(node: Kubelet) -> None:  # 3.14, 3.57
+async def test_no_device_is_freed_before_all_pods_are_known(node: Kubelet) -> None:  # 3.14, 3.57
     first, second = await holding(node, "a", "b"), await node.admit(pod_requesting({"cpu": 1}))
     assert second.phase is Phase.RUNNING
     await node.restart()
     async with pod_resources.connect(node.paths.pod_resources_socket) as client:
         held = {holding.device_id for holding in await client.held_devices()}
     assert held == {"a"}
-    assert given(first) == ["a"]
+    assert granted_devices(first) == ["a"]
 
 
 async def test_with_a_lost_checkpoint_a_pod_is_admitted_without_devices(node: Kubelet) -> None:  # 3.73
@@ -204,7 +216,9 @@ async def test_with_a_lost_checkpoint_a_pod_is_admitted_without_devices(node: Ku
     assert pod.container("main").env == {}
 
 
-async def test_with_a_lost_checkpoint_what_the_node_lists_decides(node: Kubelet, clock: Clock) -> None:  # 3.73
+async def test_pod_after_a_lost_checkpoint_is_refused_by_the_nodes_allocatable(
+    node: Kubelet, clock: Clock
+) -> None:  # 3.73
     pod = await holding(node, "a")
     clock.advance(301)
     assert node.node() == {TAPE: DeviceCount(0, 0)}
@@ -215,25 +229,25 @@ async def test_with_a_lost_checkpoint_what_the_node_lists_decides(node: Kubelet,
 
 
 async def test_a_removed_resource_stays_in_the_nodes_status(node: Kubelet, clock: Clock) -> None:  # 2.19, 10.18
-    async with plugged(node, Scripted("a")):
+    async with registered(node, ScriptedPlugin("a")):
         await node.allocatable(TAPE, 1)
     await node.allocatable(TAPE, 0)
     clock.advance(301)
     node.node()
     await node.restart()
     assert node.node() == {TAPE: DeviceCount(0, 0)}
-    assert (await refused(node, pod_requesting({TAPE: 1}))).reason == f"OutOf{TAPE}"
+    assert (await refusal_of(node, pod_requesting({TAPE: 1}))).reason == f"OutOf{TAPE}"
 
 
-async def test_a_plugins_restart_disturbs_nobody(node: Kubelet) -> None:  # 3.74
+async def test_restart_of_a_plugin_leaves_running_pods_alone(node: Kubelet) -> None:  # 3.74
     pod = await holding(node, "a", "b")
-    async with plugged(node, Scripted("a", "b")) as plugin:
+    async with registered(node, ScriptedPlugin("a", "b")) as plugin:
         await node.allocatable(TAPE, 2)
         assert (pod.phase, pod.state("main").running, pod.state("main").starts) == (Phase.RUNNING, True, 1)
         assert plugin.methods == ["GetDevicePluginOptions", "ListAndWatch"]
 
 
-async def test_pods_without_devices_are_none_of_its_business(node: Kubelet) -> None:
+async def test_pods_without_devices_are_admitted_again_without_any_call(node: Kubelet) -> None:
     pod = await node.admit(pod_requesting({"cpu": 1, OTHER: 0}))
     await node.restart(reboot=True)
     assert (pod.phase, pod.state("main").starts) == (Phase.RUNNING, 1)

@@ -1,4 +1,4 @@
-"""The kubelet's directory: whose it is, what is in it, what is cleaned away; the numbers are those of the facts."""
+"""The root directory: claim, content and cleaning; numbers in comments are those of the facts."""
 
 import os
 import socket
@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from tests.kubelet.actors import TAPE, Scripted, heard, plugged, quick
+from tests.kubelet.actors import TAPE, ScriptedPlugin, quick_settings, registered, until_state
 
 from plugwright.errors import ConfigError, KubeletError, PathTooLong
 from plugwright.kubelet import Kubelet
@@ -41,7 +41,7 @@ def names(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir()}
 
 
-def test_everything_is_removed_that_is_a_socket_and_nothing_else(paths: KubeletPaths) -> None:  # 1.12 to 1.16
+def test_start_removes_every_socket_and_nothing_else(paths: KubeletPaths) -> None:  # 1.12 to 1.16
     here = paths.device_plugins
     elsewhere = paths.root / "elsewhere.sock"
     for path in (elsewhere, paths.kubelet_socket, here / "plugin.sock"):
@@ -59,7 +59,7 @@ def test_everything_is_removed_that_is_a_socket_and_nothing_else(paths: KubeletP
     assert elsewhere.is_socket()
 
 
-def test_older_kubelets_removed_every_file_but_the_checkpoint(paths: KubeletPaths) -> None:  # 1.13, 1.18
+def test_start_of_older_kubelets_removes_every_file_but_the_checkpoint(paths: KubeletPaths) -> None:  # 1.13, 1.18
     here = paths.device_plugins
     for name in ("regular", "DEPRECATION", ".hidden", paths.checkpoint.name):
         (here / name).touch()
@@ -74,7 +74,7 @@ def test_older_kubelets_removed_every_file_but_the_checkpoint(paths: KubeletPath
 @pytest.mark.parametrize(
     ("version", "left"),
     [
-        ("legacy", {"DEPRECATION"}),  # made anew, by kubelets up to 1.24
+        ("legacy", {"DEPRECATION"}),  # created again by kubelets up to 1.24
         ("1.30", set()),
         ("1.31.0", {"DEPRECATION", "regular"}),
         ("1.32", set()),
@@ -82,8 +82,10 @@ def test_older_kubelets_removed_every_file_but_the_checkpoint(paths: KubeletPath
         ("1.36", {"DEPRECATION", "regular"}),
     ],
 )
-async def test_what_is_left_after_a_start(root: Path, version: str, left: set[str]) -> None:  # 1.18, 1.19
-    async with Kubelet(root, quick(version=version)) as kubelet:
+async def test_directory_after_a_start_has_the_files_that_are_not_sockets(
+    root: Path, version: str, left: set[str]
+) -> None:  # 1.18, 1.19
+    async with Kubelet(root, quick_settings(version=version)) as kubelet:
         for name in ("DEPRECATION", "regular", "plugin.sock"):
             (kubelet.paths.device_plugins / name).unlink(missing_ok=True)
         for name in ("DEPRECATION", "regular"):
@@ -93,20 +95,20 @@ async def test_what_is_left_after_a_start(root: Path, version: str, left: set[st
         assert names(kubelet.paths.device_plugins) == left | {"kubelet.sock"}
 
 
-async def test_no_deprecation_file_is_made_any_more(node: Kubelet) -> None:  # 1.19
+async def test_deprecation_file_is_not_created(node: Kubelet) -> None:  # 1.19
     assert names(node.paths.device_plugins) == {"kubelet.sock"}
 
 
-async def test_a_running_plugins_socket_goes_too(node: Kubelet) -> None:  # 1.16
-    async with plugged(node, Scripted("a"), "plugin.sock"):
+async def test_start_removes_the_socket_of_a_running_plugin(node: Kubelet) -> None:  # 1.16
+    async with registered(node, ScriptedPlugin("a"), "plugin.sock"):
         await node.allocatable(TAPE, 1)
         await node.restart()
         assert not (node.paths.device_plugins / "plugin.sock").exists()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may remove everything")
-async def test_a_socket_that_cannot_be_removed_ends_the_start(root: Path) -> None:  # 1.17
-    async with Kubelet(root, quick()) as kubelet:
+async def test_socket_that_cannot_be_removed_aborts_the_start(root: Path) -> None:  # 1.17
+    async with Kubelet(root, quick_settings()) as kubelet:
         await kubelet.stop()
         kubelet.paths.device_plugins.chmod(0o555)
         with pytest.raises(ConfigError):
@@ -114,8 +116,8 @@ async def test_a_socket_that_cannot_be_removed_ends_the_start(root: Path) -> Non
         kubelet.paths.device_plugins.chmod(0o755)
 
 
-async def test_a_directory_that_cannot_be_made_ends_the_start(root: Path) -> None:  # 1.6
-    kubelet = Kubelet(root, quick())
+async def test_directory_that_cannot_be_created_aborts_the_start(root: Path) -> None:  # 1.6
+    kubelet = Kubelet(root, quick_settings())
     claim(kubelet.paths)
     kubelet.paths.device_plugins.touch()
     with pytest.raises(ConfigError, match=r"cannot use .*device-plugins: File exists"):
@@ -124,8 +126,8 @@ async def test_a_directory_that_cannot_be_made_ends_the_start(root: Path) -> Non
         kubelet.node()
 
 
-async def test_files_lie_where_a_kubelets_lie(node: Kubelet) -> None:  # 0.1 to 0.4
-    async with plugged(node, Scripted("a")):
+async def test_files_have_the_kubelets_paths(node: Kubelet) -> None:  # 0.1 to 0.4
+    async with registered(node, ScriptedPlugin("a")):
         await node.allocatable(TAPE, 1)
         root = node.paths.root
         assert (root / "device-plugins" / "kubelet.sock").is_socket()
@@ -135,7 +137,7 @@ async def test_files_lie_where_a_kubelets_lie(node: Kubelet) -> None:  # 0.1 to 
 
 
 async def test_nothing_listens_before_the_start(root: Path) -> None:  # 1.1
-    Kubelet(root / "new", quick())
+    Kubelet(root / "new", quick_settings())
     assert not (root / "new").exists()
 
 
@@ -145,15 +147,15 @@ async def test_modes_are_what_the_umask_leaves(node: Kubelet) -> None:  # 1.3, 1
 
 
 async def test_the_checkpoint_is_read_before_the_directory_is_cleaned(root: Path) -> None:  # 1.5, 1.6
-    kubelet = Kubelet(root, quick())
+    kubelet = Kubelet(root, quick_settings())
     claim(kubelet.paths)
     kubelet.paths.device_plugins.mkdir()
     kubelet.paths.checkpoint.write_text("not a checkpoint")
     make_socket(kubelet.paths.device_plugins / "old.sock")
     async with kubelet:
-        told = await heard(kubelet, "started")
-        assert [(state.kind, state.text) for state in told[1:]] == [("started", "removed old.sock")]
-        assert told[0].kind == "checkpoint"
+        changes = await until_state(kubelet, "started")
+        assert [(state.kind, state.text) for state in changes[1:]] == [("started", "removed old.sock")]
+        assert changes[0].kind == "checkpoint"
         assert kubelet.node() == {}
 
 
@@ -165,8 +167,8 @@ async def test_a_kubelet_that_ends_leaves_its_socket_and_the_next_makes_a_new_on
     assert (new.st_ino, new.st_ctime_ns) != (old.st_ino, old.st_ctime_ns)
 
 
-async def test_it_is_started_once(node: Kubelet) -> None:
-    with pytest.raises(KubeletError, match="running already"):
+async def test_start_of_a_running_kubelet_is_refused(node: Kubelet) -> None:
+    with pytest.raises(KubeletError, match="already running"):
         await node.start()
 
 
@@ -178,7 +180,7 @@ def test_a_real_kubelets_directory_is_refused(place: str) -> None:
 
 def test_a_directory_with_other_files_is_refused_and_left_alone(root: Path) -> None:
     (root / "thesis.txt").touch()
-    with pytest.raises(ConfigError, match=r"holds files that no emulated kubelet made, such as thesis\.txt"):
+    with pytest.raises(ConfigError, match=r"contains files that no emulated kubelet wrote, such as thesis\.txt"):
         claim(KubeletPaths.from_environment({}, root))
     assert names(root) == {"thesis.txt"}
 
@@ -196,7 +198,7 @@ async def test_two_kubelets_do_not_share_a_directory(node: Kubelet) -> None:
             pass
 
 
-def test_a_file_is_no_directory(root: Path) -> None:
+def test_file_as_root_is_refused(root: Path) -> None:
     (root / "file").touch()
     with pytest.raises(ConfigError, match="cannot use"):
         claim(KubeletPaths.from_environment({}, root / "file"))

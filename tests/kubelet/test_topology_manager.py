@@ -1,4 +1,4 @@
-"""Hints of the device manager; the numbers are those of the facts, T1 to T15 the worked examples of the real code."""
+"""Topology hints; numbers in comments are those of the facts, T1 to T15 the worked examples of the real code."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,38 +8,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugwright.kubelet.topology_manager import Hint, Supply, hints
+from plugwright.kubelet.topology_manager import ResourceTopology, TopologyHint, topology_hints
 
 FOUR = {"a": (0,), "b": (0,), "c": (1,), "d": (1,)}
 TWO_NODES = (0, 1)
 
 
-def all_free(known: Mapping[str, tuple[int, ...]]) -> Supply:
-    return Supply(known, set(known))
+def all_free(known: Mapping[str, tuple[int, ...]]) -> ResourceTopology:
+    return ResourceTopology(known, set(known))
 
 
-def written(found: tuple[Hint, ...] | None) -> str:
+def written(found: tuple[TopologyHint, ...] | None) -> str:
     """As in the table: {nodes}+ where preferred, {nodes}- where not."""
     if found is None:
         return "no preference"
-    return " ".join(f"{{{','.join(map(str, sorted(each.nodes or ())))}}}{'-+'[each.preferred]}" for each in found)
+    return " ".join(f"{{{','.join(map(str, sorted(hint.nodes or ())))}}}{'-+'[hint.preferred]}" for hint in found)
 
 
-IN_USE_A = Supply(FOUR, {"b", "c", "d"})
-EXAMPLES: dict[str, tuple[Supply, int, str]] = {
+IN_USE_A = ResourceTopology(FOUR, {"b", "c", "d"})
+EXAMPLES: dict[str, tuple[ResourceTopology, int, str]] = {
     "T1 all free": (all_free(FOUR), 1, "{0}+ {1}+ {0,1}-"),
     "T2 all free": (all_free(FOUR), 3, "{0,1}+"),
     "T3 a in use": (IN_USE_A, 2, "{1}+ {0,1}-"),
     "T4 plus e without topology": (all_free({**FOUR, "e": ()}), 5, ""),
     "T5 no device has topology": (all_free({"a": (), "b": ()}), 1, "no preference"),
-    "T6 b unhealthy": (Supply({"a": (0,), "b": (0,), "c": (1,)}, {"a", "c"}), 2, "{0,1}-"),
+    "T6 b unhealthy": (ResourceTopology({"a": (0,), "b": (0,), "c": (1,)}, {"a", "c"}), 2, "{0,1}-"),
     "T7 a of the own init container": (replace(IN_USE_A, reusable={"a"}), 2, "{0}+ {0,1}-"),
     "T7 in pod scope": (IN_USE_A, 2, "{1}+ {0,1}-"),
     "T8 b on an unknown node": (all_free({"a": (0,), "b": (7,)}), 1, "{0}+"),
     "T8b only b, on an unknown node": (all_free({"b": (7,)}), 1, ""),
     "T9 s on both": (all_free({"s": (0, 1), "c": (1,)}), 1, "{0}+ {1}+ {0,1}-"),
-    "T10 own c and d held": (Supply(FOUR, {"a", "b"}, held={"c", "d"}), 2, "{1}+ {0,1}-"),
-    "T11 own c held": (Supply(FOUR, {"a", "b", "d"}, held={"c"}), 2, ""),
+    "T10 own c and d held": (ResourceTopology(FOUR, {"a", "b"}, held={"c", "d"}), 2, "{1}+ {0,1}-"),
+    "T11 own c held": (ResourceTopology(FOUR, {"a", "b", "d"}, held={"c"}), 2, ""),
     "T13 nothing wanted": (all_free({"a": (0,), "c": (1,)}), 0, "{0}+ {1}+ {0,1}-"),
 }
 
@@ -47,81 +47,81 @@ EXAMPLES: dict[str, tuple[Supply, int, str]] = {
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_the_worked_examples_come_out_as_in_the_real_kubelet(example: str) -> None:
     supply, request, expected = EXAMPLES[example]
-    assert written(hints(supply, request, TWO_NODES)) == expected
+    assert written(topology_hints(supply, request, TWO_NODES)) == expected
 
 
 def test_masks_are_of_nodes_that_carry_devices() -> None:  # 5.6, T12
     supply = all_free({"a": (0,), "c": (2,)})
-    assert written(hints(supply, 1, range(4))) == "{0}+ {2}+ {0,2}-"
+    assert written(topology_hints(supply, 1, range(4))) == "{0}+ {2}+ {0,2}-"
 
 
 def test_masks_come_by_size_then_in_node_order() -> None:  # 5.7, T15
     supply = all_free({"a": (0,), "b": (1,), "c": (2,)})
-    assert written(hints(supply, 2, range(3))) == "{0,1}+ {0,2}+ {1,2}+ {0,1,2}-"
+    assert written(topology_hints(supply, 2, range(3))) == "{0,1}+ {0,2}+ {1,2}+ {0,1,2}-"
 
 
 def test_before_1_36_masks_are_of_every_node_of_the_machine() -> None:  # 5.6
     supply = all_free({"a": (0,), "c": (2,)})
-    found = hints(supply, 1, range(3), masks_of_devices_only=False)
+    found = topology_hints(supply, 1, range(3), masks_of_devices_only=False)
     assert written(found) == "{0}+ {2}+ {0,1}- {0,2}- {1,2}- {0,1,2}-"
 
 
 def test_an_unhealthy_device_on_a_node_of_its_own_makes_the_node_a_candidate() -> None:  # 5.6
-    supply = Supply({"a": (0,), "b": (1,)}, {"a"})
-    assert written(hints(supply, 1, TWO_NODES)) == "{0}+ {0,1}-"
+    supply = ResourceTopology({"a": (0,), "b": (1,)}, {"a"})
+    assert written(topology_hints(supply, 1, TWO_NODES)) == "{0}+ {0,1}-"
 
 
 def test_a_device_without_nodes_is_no_topology_even_beside_a_request_too_large() -> None:  # 5.3 before 5.4 and 5.5
-    assert hints(Supply({"a": ()}, {"a"}), 9, TWO_NODES) is None
-    assert hints(Supply({"a": ()}, set(), held={"a"}), 9, TWO_NODES) is None
+    assert topology_hints(ResourceTopology({"a": ()}, {"a"}), 9, TWO_NODES) is None
+    assert topology_hints(ResourceTopology({"a": ()}, set(), held={"a"}), 9, TWO_NODES) is None
 
 
 def test_too_few_devices_are_no_possibility() -> None:  # 5.5
-    assert hints(IN_USE_A, 4, TWO_NODES) == ()
+    assert topology_hints(IN_USE_A, 4, TWO_NODES) == ()
 
 
-def test_what_init_containers_left_counts_as_there() -> None:  # 5.5
-    assert written(hints(replace(IN_USE_A, reusable={"a"}), 4, TWO_NODES)) == "{0,1}+"
+def test_reusable_devices_count_as_available() -> None:  # 5.5
+    assert written(topology_hints(replace(IN_USE_A, reusable={"a"}), 4, TWO_NODES)) == "{0,1}+"
 
 
-def test_held_devices_are_given_again_though_others_are_free() -> None:  # 5.4
-    supply = Supply(FOUR, {"a", "b"}, reusable={"a"}, held={"c"})
-    assert written(hints(supply, 1, TWO_NODES)) == "{1}+ {0,1}-"
+def test_hints_of_a_container_with_devices_are_those_of_its_devices() -> None:  # 5.4
+    supply = ResourceTopology(FOUR, {"a", "b"}, reusable={"a"}, held={"c"})
+    assert written(topology_hints(supply, 1, TWO_NODES)) == "{1}+ {0,1}-"
 
 
 def test_a_held_device_that_left_the_list_counts_nowhere() -> None:  # 5.4; the real kubelet crashes from 1.34 on (2.25)
-    assert hints(Supply({"a": (0,)}, {"a"}, held={"gone"}), 1, TWO_NODES) == ()
+    assert topology_hints(ResourceTopology({"a": (0,)}, {"a"}, held={"gone"}), 1, TWO_NODES) == ()
 
 
 def test_unhealthy_devices_lower_the_minimum_size() -> None:  # 5.8, 5.12
     known = {"a": (0,), "b": (0,), "c": (1,)}
-    assert written(hints(all_free(known), 2, TWO_NODES)) == "{0}+ {0,1}-"
-    assert written(hints(Supply(known, {"a", "c"}), 2, TWO_NODES)) == "{0,1}-"
+    assert written(topology_hints(all_free(known), 2, TWO_NODES)) == "{0}+ {0,1}-"
+    assert written(topology_hints(ResourceTopology(known, {"a", "c"}), 2, TWO_NODES)) == "{0,1}-"
 
 
 def test_a_mask_without_a_reusable_device_is_dropped() -> None:  # 5.9
-    supply = Supply(FOUR, {"b", "d"}, reusable={"a", "c"})
-    assert written(hints(supply, 1, TWO_NODES)) == "{0,1}-"
+    supply = ResourceTopology(FOUR, {"b", "d"}, reusable={"a", "c"})
+    assert written(topology_hints(supply, 1, TWO_NODES)) == "{0,1}-"
 
 
 def test_a_reusable_device_without_topology_drops_no_mask_and_counts_nowhere() -> None:  # 5.9, 5.10
-    supply = Supply({**FOUR, "e": ()}, {"a", "c", "d"}, reusable={"e"})
-    assert written(hints(supply, 2, TWO_NODES)) == "{1}+ {0,1}-"
+    supply = ResourceTopology({**FOUR, "e": ()}, {"a", "c", "d"}, reusable={"e"})
+    assert written(topology_hints(supply, 2, TWO_NODES)) == "{1}+ {0,1}-"
 
 
 def test_a_machine_without_nodes_has_no_possibility() -> None:
-    assert hints(all_free(FOUR), 1, ()) == ()
+    assert topology_hints(all_free(FOUR), 1, ()) == ()
 
 
-def test_a_node_number_beyond_all_reason_costs_nothing() -> None:  # 5.6; 5.17: masks hold 0 to 63
-    assert written(hints(all_free({"a": (0,), "b": (2**62,), "c": (-1,)}), 1, TWO_NODES)) == "{0}+"
+def test_unknown_node_number_costs_nothing() -> None:  # 5.6; 5.17: masks hold 0 to 63
+    assert written(topology_hints(all_free({"a": (0,), "b": (2**62,), "c": (-1,)}), 1, TWO_NODES)) == "{0}+"
 
 
 def test_thousands_of_devices_on_eight_nodes_are_counted_by_class() -> None:
     known = {f"d{number}": (number % 8,) for number in range(50_000)}
-    found = hints(all_free(known), 12_500, range(8))
+    found = topology_hints(all_free(known), 12_500, range(8))
     assert found is not None
-    assert [len(each.nodes or ()) for each in found if each.preferred] == [2] * 28
+    assert [len(hint.nodes or ()) for hint in found if hint.preferred] == [2] * 28
     assert len(found) == 255 - 8
 
 
@@ -129,13 +129,15 @@ nodes = st.lists(st.integers(0, 4), unique=True, max_size=3).map(tuple)
 
 
 @st.composite
-def supplies(draw: st.DrawFn) -> Supply:
+def supplies(draw: st.DrawFn) -> ResourceTopology:
     known = draw(st.dictionaries(st.sampled_from("abcdefgh"), nodes, max_size=8))
     some = st.sets(st.sampled_from("abcdefgh"))
-    return Supply(known, draw(some) & set(known), draw(some), draw(st.one_of(st.just(set[str]()), some)))
+    return ResourceTopology(known, draw(some) & set(known), draw(some), draw(st.one_of(st.just(set[str]()), some)))
 
 
-def naive(supply: Supply, request: int, machine: list[int], devices_only: bool) -> tuple[Hint, ...] | None:
+def naive(
+    supply: ResourceTopology, request: int, machine: list[int], devices_only: bool
+) -> tuple[TopologyHint, ...] | None:
     """The facts 5.3 to 5.11 once more, device by device and mask by mask."""
     known, available, reusable = supply.known, set(supply.available), set(supply.reusable)
     if all(not where for where in known.values()):
@@ -148,7 +150,7 @@ def naive(supply: Supply, request: int, machine: list[int], devices_only: bool) 
         return ()
     carrying = sorted({node for where in known.values() for node in where if node in machine})
     candidates = carrying if devices_only and carrying else machine
-    masks = [set(each) for size in range(len(candidates)) for each in combinations(candidates, size + 1)]
+    masks = [set(nodes) for size in range(len(candidates)) for nodes in combinations(candidates, size + 1)]
     enough = [len(mask) for mask in masks if sum(bool(mask & set(where)) for where in known.values()) >= request]
     placed = [set(known[device]) for device in reusable if known.get(device)]
     kept = []
@@ -157,12 +159,12 @@ def naive(supply: Supply, request: int, machine: list[int], devices_only: bool) 
         if all(mask & where for where in placed) and len(placed) + sum(map(bool, there)) >= request:
             kept.append(mask)
     least = min([*enough, len(candidates)])
-    return tuple(Hint(frozenset(mask), len(mask) == least) for mask in kept)
+    return tuple(TopologyHint(frozenset(mask), len(mask) == least) for mask in kept)
 
 
 @given(supplies(), st.integers(0, 9), st.lists(st.integers(0, 3), unique=True).map(sorted), st.booleans())
 def test_hints_are_those_of_the_facts_word_for_word(
-    supply: Supply, request: int, machine: list[int], devices_only: bool
+    supply: ResourceTopology, request: int, machine: list[int], devices_only: bool
 ) -> None:
     expected = naive(supply, request, machine, devices_only)
-    assert hints(supply, request, machine, masks_of_devices_only=devices_only) == expected
+    assert topology_hints(supply, request, machine, masks_of_devices_only=devices_only) == expected

@@ -1,9 +1,9 @@
-"""What each kubelet version does differently; numbers are those of the facts, C the table of versions."""
+"""The behaviour of kubelet versions; C in a comment is the table of versions beside the facts."""
 
 import pytest
 
 from plugwright.errors import ConfigError
-from plugwright.kubelet.versions import DEFAULT_VERSION, LEGACY, Profile, profile
+from plugwright.kubelet.versions import DEFAULT_VERSION, LEGACY, VersionProfile, profile
 
 VERSIONS = [f"1.{minor}" for minor in range(26, 38)]
 
@@ -15,7 +15,7 @@ def since(name: str) -> list[str]:
 
 def test_the_default_is_the_version_described_in_full() -> None:
     assert DEFAULT_VERSION == "1.36"
-    assert profile() == Profile()
+    assert profile() == VersionProfile()
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_the_default_is_the_version_described_in_full() -> None:
         ("endpoint_by_socket", "1.37"),
     ],
 )
-def test_what_came_with_a_version_stays(name: str, first: str) -> None:  # C
+def test_behaviour_of_a_version_stays_in_later_ones(name: str, first: str) -> None:  # C
     assert since(name) == VERSIONS[VERSIONS.index(first) :]
 
 
@@ -54,7 +54,7 @@ def test_the_old_checkpoint_layout_was_read_up_to_1_30() -> None:  # 4.11
         ("1.37", True),
     ],
 )
-def test_what_is_cleaned_away_at_start(version: str, only_sockets: bool) -> None:  # 1.18
+def test_start_cleans_by_version(version: str, only_sockets: bool) -> None:  # 1.18
     assert profile(version).cleans_only_sockets is only_sockets
 
 
@@ -71,7 +71,7 @@ def test_no_kubelet_of_today_writes_the_deprecation_file() -> None:  # 1.19
         ("sees_every_running", ["1.34.7", "1.35.4", "1.36.0"]),  # 3.14
     ],
 )
-def test_what_was_brought_to_older_versions_counts_from_its_patch_release(name: str, fixed: list[str]) -> None:  # C
+def test_backport_counts_from_its_patch_release(name: str, fixed: list[str]) -> None:  # C
     for version in fixed:
         minor, patch = version.rsplit(".", 1)
         assert getattr(profile(version), name)
@@ -80,15 +80,15 @@ def test_what_was_brought_to_older_versions_counts_from_its_patch_release(name: 
 
 
 def test_a_version_may_be_written_as_the_kubelet_writes_it() -> None:
-    assert profile("v1.36.4") == Profile(name="1.36.4")
+    assert profile("v1.36.4") == VersionProfile(name="1.36.4")
 
 
-def test_only_the_legacy_profile_bears_the_first_plugins() -> None:  # 1.33
+def test_only_the_legacy_profile_accepts_the_first_plugins() -> None:  # 1.33
     assert since("options_may_be_missing") == []
     assert profile(LEGACY).options_may_be_missing
 
 
 @pytest.mark.parametrize("version", ["1.25", "1.38", "2.0", "1", "newest", "1.36.x", "", "1.36.4-rc.1"])
-def test_another_version_is_refused_with_those_that_are_known(version: str) -> None:
-    with pytest.raises(ConfigError, match=r"1\.26 to 1\.37|looks like 1\.36"):
+def test_unknown_version_is_refused_with_the_supported_range(version: str) -> None:
+    with pytest.raises(ConfigError, match=r"must be (1\.26 to 1\.37|like 1\.36)"):
         profile(version)

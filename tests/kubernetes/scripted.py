@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.kubelet.actors import Seen
+from tests.kubelet.actors import PluginCall
 
 from plugwright.errors import PeerRefused
 from plugwright.model import Allocation, Device, Options, PreferenceRequest, natural_order
@@ -29,7 +29,7 @@ class Scripted:
     answers_nothing: bool = False
     env: dict[str, str] = field(default_factory=dict)
     emptied: set[str] = field(default_factory=set)  # ids listed with a topology that has no nodes
-    calls: list[Seen] = field(default_factory=list)
+    calls: list[PluginCall] = field(default_factory=list)
     streams: int = 0
 
     def __post_init__(self) -> None:
@@ -40,11 +40,11 @@ class Scripted:
         self._changed.set()
 
     async def options(self) -> Options:
-        self._note(Seen("GetDevicePluginOptions"))
+        self._note(PluginCall("GetDevicePluginOptions"))
         return self.options_
 
     async def list_and_watch(self) -> AsyncGenerator[bytes, None]:
-        self._note(Seen("ListAndWatch"))
+        self._note(PluginCall("ListAndWatch"))
         self.streams += 1
         try:
             while True:
@@ -67,19 +67,19 @@ class Scripted:
     async def prefer(self, requests: Sequence[PreferenceRequest]) -> list[list[str]]:
         request = requests[0]
         available, required = tuple(sorted(request.available)), tuple(sorted(request.required))
-        self._note(Seen("GetPreferredAllocation", available, required, request.size))
+        self._note(PluginCall("GetPreferredAllocation", available, required, request.size))
         free = sorted(set(available) - set(required), key=natural_order, reverse=True)
         return [[*required, *free][: request.size]]
 
     async def allocate(self, containers: Sequence[Sequence[str]]) -> list[Allocation]:
         ids = tuple(sorted(containers[0]))
-        self._note(Seen("Allocate", ids))
+        self._note(PluginCall("Allocate", ids))
         return [] if self.answers_nothing else [Allocation(env={**self.env, "GIVEN": ",".join(ids)})]
 
     async def pre_start(self, device_ids: Sequence[str]) -> None:
-        self._note(Seen("PreStartContainer", tuple(sorted(device_ids))))
+        self._note(PluginCall("PreStartContainer", tuple(sorted(device_ids))))
 
-    def _note(self, seen: Seen) -> None:
+    def _note(self, seen: PluginCall) -> None:
         if seen.method not in self.errors or self.calls[-1:] != [seen]:  # what fails is tried again, later and later
             self.calls.append(seen)
         if seen.method in self.errors:

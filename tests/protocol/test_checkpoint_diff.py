@@ -1,4 +1,4 @@
-"""What checkpoints mean, whatever the order they were written in, and why a checksum may not fit."""
+"""The meaning of checkpoints, whatever the order of their entries, and explanations of wrong checksums."""
 
 from dataclasses import replace
 
@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugwright.protocol import checkpoint
-from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry, Reading
-from plugwright.protocol.checkpoint_diff import Owner, differences, explain, holdings
+from plugwright.protocol.checkpoint import Checkpoint, CheckpointReading, PodDevicesEntry
+from plugwright.protocol.checkpoint_diff import EntryKey, decoded_entries, differences, explain
 
 names = st.sampled_from(["", "a", "b", "c"])
 lists = st.lists(st.sampled_from(["g0", "g1", "g2"]), unique=True, max_size=3).map(tuple)
@@ -22,7 +22,7 @@ entries = st.builds(
 )
 checkpoints = st.builds(
     Checkpoint,
-    entries=st.lists(entries, max_size=4, unique_by=lambda each: (each.pod_uid, each.container, each.resource)).map(
+    entries=st.lists(entries, max_size=4, unique_by=lambda entry: (entry.pod_uid, entry.container, entry.resource)).map(
         tuple
     ),
     registered=st.none() | st.dictionaries(names, st.none() | lists, max_size=3),
@@ -35,18 +35,18 @@ def entry(
     return PodDevicesEntry(pod, "main", "example.com/gpu", devices, answer)
 
 
-def reading(found: Checkpoint, stored: int) -> Reading:
-    return Reading(found, stored, checkpoint.checksum(found), plain_lists=False)
+def reading(found: Checkpoint, stored: int) -> CheckpointReading:
+    return CheckpointReading(found, stored, checkpoint.checksum(found), plain_lists=False)
 
 
 def turned(found: Checkpoint, order: list[PodDevicesEntry]) -> Checkpoint:
     """The same meaning, written otherwise."""
     backwards = [
         replace(
-            each,
-            devices=each.devices and {node: ids and ids[::-1] for node, ids in reversed(list(each.devices.items()))},
+            entry,
+            devices=entry.devices and {node: ids and ids[::-1] for node, ids in reversed(list(entry.devices.items()))},
         )
-        for each in order
+        for entry in order
     ]
     lists = found.registered and {name: ids and ids[::-1] for name, ids in reversed(list(found.registered.items()))}
     return Checkpoint(tuple(backwards), lists)
@@ -59,16 +59,16 @@ def test_order_has_no_meaning(found: Checkpoint, data: st.DataObject) -> None:
 
 
 @given(checkpoints, checkpoints)
-def test_what_was_added_one_way_is_removed_the_other_way(old: Checkpoint, new: Checkpoint) -> None:
+def test_difference_is_reversed_with_the_sides(old: Checkpoint, new: Checkpoint) -> None:
     there, back = differences(old, new), differences(new, old)
-    assert [(each.owner, each.added, each.removed) for each in there] == [
-        (each.owner, each.removed, each.added) for each in back
+    assert [(difference.key, difference.added, difference.removed) for difference in there] == [
+        (difference.key, difference.removed, difference.added) for difference in back
     ]
     words = {"added": "removed", "removed": "added", "changed": "changed"}
-    assert [words[each.change] for each in there] == [each.change for each in back]
+    assert [words[difference.change] for difference in there] == [difference.change for difference in back]
 
 
-def test_of_two_entries_for_one_container_the_last_counts() -> None:
+def test_last_of_two_entries_for_one_container_counts() -> None:
     first, last = entry("p", {0: ("g0",)}), entry("p", {0: ("g1",)})
     assert differences(Checkpoint((first, last), {}), Checkpoint((last,), {})) == []
     assert differences(Checkpoint((last, first), {}), Checkpoint((last,), {})) != []
@@ -77,18 +77,18 @@ def test_of_two_entries_for_one_container_the_last_counts() -> None:
 def test_a_pod_without_a_name_is_not_a_list_of_devices() -> None:
     nameless = PodDevicesEntry("", "", "r", {}, b"")
     [first, second] = differences(Checkpoint((nameless,), {}), Checkpoint((), {"r": ()}))
-    assert {first.owner, second.owner} == {Owner("", "", "r"), Owner("", "", "r", registered=True)}
+    assert {first.key, second.key} == {EntryKey("", "", "r"), EntryKey("", "", "r", registered=True)}
 
 
-def test_answers_that_do_not_decode_are_told_apart() -> None:
+def test_responses_that_do_not_decode_are_distinguished() -> None:
     left, right = (Checkpoint((entry("p", answer=answer),), {}) for answer in (b"\xff", b"\xff\xff"))
     [difference] = differences(left, right)
     assert difference.change == "changed"
 
 
-def test_holdings_are_sorted_and_number_their_entries() -> None:
-    found = holdings(Checkpoint((entry("b"), entry("a"), entry("c", answer=b"\xff")), {}))
-    assert [(each.owner.pod_uid, each.number, bool(each.problem)) for each in found] == [
+def test_decoded_entries_are_sorted_and_numbered() -> None:
+    found = decoded_entries(Checkpoint((entry("b"), entry("a"), entry("c", answer=b"\xff")), {}))
+    assert [(entry.key.pod_uid, entry.number, bool(entry.problem)) for entry in found] == [
         ("a", 2, False), ("b", 1, False), ("c", 3, True),
     ]  # fmt: skip
 
@@ -114,20 +114,20 @@ SPOILED = {
         Checkpoint(tuple(map(entry, "abcdefg")), {}),
         Checkpoint(tuple(map(entry, "gfedcba")), {}),
     ),
-    "entries 2 and 6 of PodDeviceEntries in each other's place": (
+    "entries 2 and 6 of PodDeviceEntries swapped": (
         Checkpoint(tuple(map(entry, "abcdefg")), {}),
         Checkpoint(tuple(map(entry, "afcdebg")), {}),
     ),
 }
 
 
-@pytest.mark.parametrize(("told", "files"), SPOILED.items(), ids=SPOILED)
-def test_what_spoiled_a_file_is_found_out(told: str, files: tuple[Checkpoint, Checkpoint]) -> None:
+@pytest.mark.parametrize(("text", "files"), SPOILED.items(), ids=SPOILED)
+def test_usual_accident_is_explained(text: str, files: tuple[Checkpoint, Checkpoint]) -> None:
     good, spoiled = files
-    assert explain(reading(spoiled, checkpoint.checksum(good))) == f"with {told}"
+    assert explain(reading(spoiled, checkpoint.checksum(good))) == f"with {text}"
 
 
-def test_what_cannot_be_found_out_is_not_told() -> None:
+def test_other_damage_is_not_explained() -> None:
     assert explain(reading(Checkpoint((entry("a"), entry("b")), {}), stored=1)) == ""
 
 

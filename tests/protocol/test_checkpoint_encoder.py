@@ -1,4 +1,4 @@
-"""The encoder that remembers: byte for byte what the plain one gives, whatever changed in between."""
+"""The incremental encoder: byte for byte the result of `encode`, whatever changed in between."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from plugwright.protocol import checkpoint
 from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
-from plugwright.protocol.checkpoint_encoder import Encoder
+from plugwright.protocol.checkpoint_encoder import CheckpointEncoder
 
 VECTORS = sorted((Path(__file__).parent.parent / "vectors").glob("checkpoint-*.json"))
 
@@ -77,26 +77,26 @@ def entry(number: int) -> PodDevicesEntry:
 
 @given(histories())
 @settings(max_examples=200)
-def test_it_gives_what_the_plain_one_gives_after_any_changes(history: list[Checkpoint]) -> None:
-    encoder = Encoder()
-    for each in history:
-        assert encoder.encode(each) == checkpoint.encode(each)
+def test_encoder_gives_the_bytes_of_encode_after_any_changes(history: list[Checkpoint]) -> None:
+    encoder = CheckpointEncoder()
+    for state in history:
+        assert encoder.encode(state) == checkpoint.encode(state)
 
 
 @pytest.mark.parametrize("path", VECTORS, ids=lambda path: path.stem)
-def test_what_the_kubelet_wrote_is_written_again(path: Path) -> None:
-    assert Encoder().encode(checkpoint.decode(path.read_bytes())) == path.read_bytes()
+def test_kubelets_files_are_encoded_to_the_same_bytes(path: Path) -> None:
+    assert CheckpointEncoder().encode(checkpoint.decode(path.read_bytes())) == path.read_bytes()
 
 
 def test_one_encoder_serves_every_vector_in_turn() -> None:
-    encoder = Encoder()
+    encoder = CheckpointEncoder()
     for path in (*VECTORS, *reversed(VECTORS)):
         assert encoder.encode(checkpoint.decode(path.read_bytes())) == path.read_bytes()
 
 
 def test_pods_that_come_and_go_for_long_keep_their_checksum() -> None:
     """Long enough for every piece to have met most of the 256 lowest bytes, and to have learned the rest."""
-    encoder, held = Encoder(), [entry(number) for number in range(40)]
+    encoder, held = CheckpointEncoder(), [entry(number) for number in range(40)]
     devices = {"example.com/gpu": tuple(f"gpu-{number}" for number in range(40))}
     for number in range(40, 340):
         del held[number * 7 % 40]
@@ -105,8 +105,8 @@ def test_pods_that_come_and_go_for_long_keep_their_checksum() -> None:
         assert encoder.encode(now) == checkpoint.encode(now)
 
 
-def test_what_is_no_text_leaves_the_encoder_as_it_was() -> None:
-    encoder, first = Encoder(), Checkpoint((entry(1), entry(2)), {})
+def test_text_that_cannot_be_encoded_leaves_the_encoder_unchanged() -> None:
+    encoder, first = CheckpointEncoder(), Checkpoint((entry(1), entry(2)), {})
     before = encoder.encode(first)
     broken = PodDevicesEntry("\ud800", "main", "example.com/gpu", None, None)
     for wrong in ((entry(3), broken), (*(first.entries or ()), broken), (broken,)):

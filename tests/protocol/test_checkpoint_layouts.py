@@ -1,4 +1,4 @@
-"""The checkpoint of Kubernetes 1.11 to 1.19, whose devices are a plain list: taken when asked for, else refused."""
+"""The checkpoint of Kubernetes 1.11 to 1.19, whose devices are a plain list: read only on request."""
 
 import json
 
@@ -68,41 +68,43 @@ def test_4_12_the_historic_file_is_read_and_its_checksum_is_right() -> None:
     assert checkpoint.held(reading.checkpoint, "example.com/deviceA") == {"DevA3": (0,), "DevA4": (0,)}
 
 
-def test_4_11_all_devices_of_the_old_layout_stand_under_node_0() -> None:
+def test_4_11_devices_of_the_old_layout_are_under_node_0() -> None:
     texts = [hashed_entry("a", "[x y]"), hashed_entry("b", "[]"), hashed_entry("c", "<nil>")]
     data = written([entry("a", ["x", "y"]), entry("b", []), entry("c", None)], hashed(*texts))
     found = checkpoint.decode(data, plain_lists=True).entries
     assert found is not None
-    assert [each.devices for each in found] == [{0: ("x", "y")}, {0: ()}, {0: None}]
+    assert [entry.devices for entry in found] == [{0: ("x", "y")}, {0: ()}, {0: None}]
 
 
 def test_4_11_the_old_layout_is_refused_where_it_is_not_asked_for() -> None:
-    with pytest.raises(CheckpointCorrupt, match="entry 1 of PodDeviceEntries: DeviceIDs holds a list"):
+    with pytest.raises(CheckpointCorrupt, match="entry 1 of PodDeviceEntries: DeviceIDs must be an object, got a list"):
         checkpoint.decode(HISTORIC)
 
 
 def test_the_old_layout_with_a_wrong_checksum_is_refused() -> None:
     data = HISTORIC.replace(b"405612085", b"405612086")
-    with pytest.raises(CheckpointCorrupt, match="checksum stored 405612086, computed 405612085"):
+    with pytest.raises(CheckpointCorrupt, match="checksum: stored 405612086, computed 405612085"):
         checkpoint.decode(data, plain_lists=True)
 
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_both_layouts_in_one_file_are_refused(order: int) -> None:
     entries = [entry("a", ["x"]), entry("b", {"0": ["y"]})][::order]
-    with pytest.raises(CheckpointCorrupt, match=r"entry [12] of PodDeviceEntries: DeviceIDs holds an object"):
+    with pytest.raises(
+        CheckpointCorrupt, match=r"entry [12] of PodDeviceEntries: DeviceIDs must be a list, got an object"
+    ):
         checkpoint.decode(written(entries, 1), plain_lists=True)
 
 
 def test_an_entry_that_is_no_object_is_refused_in_either_layout() -> None:
     data = json.dumps({"Data": {"PodDeviceEntries": [7, entry("a", ["x"])]}}).encode()
-    with pytest.raises(CheckpointCorrupt, match="entry 1 of PodDeviceEntries: it holds a number"):
+    with pytest.raises(CheckpointCorrupt, match="entry 1 of PodDeviceEntries: it must be an object, got a number"):
         checkpoint.decode(data, plain_lists=True)
 
 
 def test_4_10_the_file_of_1_10_has_no_checksum_and_is_refused() -> None:
     data = json.dumps({"PodDeviceEntries": [entry("a", ["x"])], "RegisteredDevices": {}}).encode()
-    with pytest.raises(CheckpointCorrupt, match="checksum stored 0, computed 2932075448"):
+    with pytest.raises(CheckpointCorrupt, match="checksum: stored 0, computed 2932075448"):
         checkpoint.decode(data, plain_lists=True)
 
 
@@ -124,5 +126,5 @@ checkpoints = st.builds(
 
 
 @given(checkpoints)
-def test_asking_for_the_old_layout_changes_nothing_for_the_new_one(value: Checkpoint) -> None:
+def test_accepting_the_old_layout_changes_nothing_for_the_new_one(value: Checkpoint) -> None:
     assert checkpoint.decode(checkpoint.encode(value), plain_lists=True) == value

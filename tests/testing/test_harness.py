@@ -129,6 +129,6 @@ async def test_errors_of_the_test_are_raised_unchanged(tmp_path: Path) -> None:
 
 
 async def test_findings_fail_a_strict_test(tmp_path: Path) -> None:
-    with pytest.raises(KubeletFindings, match=r"nobody here has example.com/gone"):
+    with pytest.raises(KubeletFindings, match=r"no plugin ever listed example.com/gone"):
         async with running(Shelf(), tmp_path, KubeletSettings(strict=True)) as kubelet:
             await kubelet.admit(pod_requesting({"example.com/gone": 1}))

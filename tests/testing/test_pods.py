@@ -11,7 +11,7 @@ from plugwright.testing import pod_requesting, running
 
 
 def requests_of(pod: PodSpec) -> list[tuple[str, str, int]]:
-    return [(container.name, container.kind.value, container.wanted(TAPE)) for container in pod.containers]
+    return [(container.name, container.kind.value, container.requested(TAPE)) for container in pod.containers]
 
 
 def test_single_container_is_named_main() -> None:

@@ -73,7 +73,7 @@ async def test_failure_is_one_line_with_the_output_of_the_plugin(tmp_path: Path)
     """
     out = (await outcome(tmp_path, "auto", tests)).out
     assert "2 failed, 1 error" in out
-    assert "ConfigError: kubelets from 1.26 to 1.37 are known" in out
+    assert "ConfigError: kubelet version must be 1.26 to 1.37" in out
     assert "ended before it listed example.com/tape, with status 7 (no drive)" in out
     assert "looking\nno drive\n" in out
     assert "AssertionError: mine" in out

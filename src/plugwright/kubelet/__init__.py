@@ -1,7 +1,7 @@
-"""The emulated kubelet: the device manager's half of the device-plugin system, without a cluster around it.
+"""The emulated kubelet: admission, the device manager and the pod-resources API of a node, without a cluster.
 
-`Kubelet` is what a test or a program uses; the modules around it are its parts. It shares the wire and the values
-with the SDK and nothing else, so that each checks the other.
+`Kubelet` is what a test or a program uses; the modules beside it have the names of upstream's packages. It shares the
+wire format and the model with the SDK and nothing else, so that each checks the other.
 """
 
 from plugwright.kubelet.kubelet import Kubelet

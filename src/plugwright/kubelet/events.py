@@ -1,11 +1,8 @@
-"""Everything that happened, in order: calls, states, findings.
+"""The event log of an emulated kubelet: calls, state changes and findings, in order.
 
-One list of the newest events and a bell for those who wait. Nothing is decided here.
-
-What the real kubelet would have done, where it has a defect or where a pod or plugin asks for trouble.
-
-A finding names the fact's number, says what happened here and what a real kubelet would have done; the emulator
-goes on safely. In strict mode findings are raised as well.
+A finding says what a real kubelet would have done where it has a defect, or where a pod or a plugin asks for trouble;
+the emulator itself continues safely. Findings carry the number of the fact they follow from. In strict mode they are
+raised as well. Nothing is decided here, and how events look is left to the programs that show them.
 """
 
 import asyncio
@@ -17,13 +14,37 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from plugwright.errors import KubeletFindings, PeerGone, PlugwrightError
+from plugwright.system.concurrency import Latest
 
-__all__ = ["Call", "Event", "Finding", "Findings", "StateChange", "Trace"]
+__all__ = ["Call", "Event", "EventLog", "Finding", "Findings", "StateChange"]
+
+_MAX_EVENTS = 20_000  # a kubelet that runs for weeks drops the oldest
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One RPC, with the name of the method as on the wire."""
+
+    method: str
+    resource: str
+    asked: tuple[str, ...] = ()  # device ids, or the socket of a registration
+    seconds: float = 0.0
+    outcome: str = "OK"  # else the text of the error
+    began: float = field(default_factory=time.perf_counter, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """A change of the kubelet, a plugin, a pod or a container, such as `registered`, `admitted` or `stopped`."""
+
+    kind: str
+    about: str
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`fact` is the number of the behaviour; `about` a resource, a pod or a file."""
+    """`fact` is the number of the real kubelet's behaviour; `about` a resource, a pod or a file."""
 
     fact: str
     about: str
@@ -39,65 +60,14 @@ class Finding:
         return f"{self.about}: {self.happened}; a real kubelet {self.really} ({self.page})"
 
 
-class Findings:
-    """Every finding of one kubelet, in order; `tell` hears of each."""
-
-    def __init__(self, tell: Callable[[Finding], None], *, strict: bool) -> None:
-        self._tell = tell
-        self._strict = strict
-        self._found: list[Finding] = []
-        self._raised = 0
-
-    def report(self, fact: str, about: str, happened: str, really: str) -> None:
-        finding = Finding(fact, about, happened, really)
-        self._found.append(finding)
-        self._tell(finding)
-
-    @property
-    def all(self) -> tuple[Finding, ...]:
-        return tuple(self._found)
-
-    def check(self) -> None:
-        """In strict mode: raises what was found since it last did."""
-        unraised = self._found[self._raised :]
-        self._raised = len(self._found)
-        if self._strict and unraised:
-            raise KubeletFindings([str(finding) for finding in unraised])
-
-
-_KEPT = 20_000  # events remembered; a kubelet that runs for weeks forgets the oldest
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One RPC: `method` as on the wire, who was asked, what came of it."""
-
-    method: str
-    resource: str
-    asked: tuple[str, ...] = ()  # device ids, or the socket of a registration
-    seconds: float = 0.0
-    outcome: str = "OK"  # else the error's text
-    began: float = field(default_factory=time.perf_counter, compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class StateChange:
-    """Something became another: a plugin registered, a list came, a pod was admitted, refused or removed."""
-
-    kind: str
-    about: str
-    text: str = ""
-
-
 Event = Call | StateChange | Finding
 
 
-class Trace:
+class EventLog:
     def __init__(self) -> None:
-        self._events: deque[Event] = deque(maxlen=_KEPT)
-        self._count = 0
-        self._bell = asyncio.Event()
-        self._is_over = False
+        self._events: deque[Event] = deque(maxlen=_MAX_EVENTS)
+        self._count = Latest(0)  # of all events, those that were dropped included
+        self._closed = False
 
     @property
     def events(self) -> list[Event]:
@@ -105,22 +75,16 @@ class Trace:
 
     @property
     def calls(self) -> list[Call]:
-        """In the order they began; the events come in the order they ended."""
+        """The calls in the order they began; a call becomes an event when it ends."""
         return sorted((event for event in self.events if isinstance(event, Call)), key=lambda call: call.began)
 
     def add(self, event: Event) -> None:
         self._events.append(event)
-        self._count += 1
-        self.ring()
-
-    def ring(self) -> None:
-        """Something changed that somebody may wait for."""
-        self._bell.set()
-        self._bell = asyncio.Event()
+        self._count.publish(self._count.value + 1)
 
     @contextmanager
-    def timing(self, method: str, resource: str, asked: tuple[str, ...] = ()) -> Iterator[None]:
-        """Around one call: it is noted with its duration and outcome."""
+    def record_call(self, method: str, resource: str, asked: tuple[str, ...] = ()) -> Iterator[None]:
+        """Records the call made inside the `with`, with its duration and outcome."""
         began, outcome = time.perf_counter(), "OK"
         try:
             yield
@@ -133,31 +97,58 @@ class Trace:
         finally:
             self.add(Call(method, resource, asked, time.perf_counter() - began, outcome, began))
 
-    async def until(self, happened: Callable[[], bool], timeout: float, what: str) -> None:
-        """Waits for a fact; raises `PeerGone` with `what` when it does not come about."""
+    async def until(self, condition: Callable[[], bool], timeout: float, problem: str) -> None:
+        """Waits until `condition` holds after some event; raises `PeerGone` with `problem` on timeout."""
         try:
             async with asyncio.timeout(timeout):
-                while not happened():
-                    await self._bell.wait()
+                await self._count.until(lambda _: condition())
         except TimeoutError:
-            raise PeerGone(f"{what} within {timeout:g} s") from None
+            raise PeerGone(f"{problem} within {timeout:g} s") from None
 
     def close(self) -> None:
-        """Nothing more will happen: those who follow hear what there was, and are done."""
-        self._is_over = True
-        self.ring()
+        """Ends every `follow` after the last event."""
+        self._closed = True
+        self._count.publish(self._count.value)
 
     def follow(self, *, new: bool = False) -> AsyncGenerator[Event, None]:
-        """Every event from the first that is still remembered, or of those to come, until the end."""
-        return self._follow(self._count if new else 0)
+        """Every event from the oldest that is still kept, or only new ones, until the log is closed."""
+        return self._follow(self._count.value if new else 0)
 
     async def _follow(self, seen: int) -> AsyncGenerator[Event, None]:
-        while True:
-            bell, is_over = self._bell, self._is_over
-            unseen = min(self._count - seen, len(self._events))
-            seen = self._count
+        def is_unseen(count: int) -> bool:
+            return count > seen or self._closed
+
+        closed = False
+        while not closed:
+            count = await self._count.until(is_unseen)
+            closed = self._closed
+            unseen = min(count - seen, len(self._events))
+            seen = count
             for event in list(islice(self._events, len(self._events) - unseen, None)):
                 yield event
-            if is_over:
-                return
-            await bell.wait()
+
+
+class Findings:
+    """The findings of one kubelet, in order; each is passed to `record` when it is reported."""
+
+    def __init__(self, record: Callable[[Finding], None], *, strict: bool) -> None:
+        self._record = record
+        self._strict = strict
+        self._findings: list[Finding] = []
+        self._raised = 0
+
+    def report(self, fact: str, about: str, happened: str, really: str) -> None:
+        finding = Finding(fact, about, happened, really)
+        self._findings.append(finding)
+        self._record(finding)
+
+    @property
+    def all(self) -> tuple[Finding, ...]:
+        return tuple(self._findings)
+
+    def check(self) -> None:
+        """Raises, in strict mode, the findings since the last check."""
+        unraised = self._findings[self._raised :]
+        self._raised = len(self._findings)
+        if self._strict and unraised:
+            raise KubeletFindings([str(finding) for finding in unraised])

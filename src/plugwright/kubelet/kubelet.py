@@ -1,10 +1,8 @@
-"""An emulated kubelet: started, asked, restarted and stopped, over real sockets and a real checkpoint.
+"""An emulated kubelet: started, queried, restarted and stopped, over real sockets and a real checkpoint.
 
-It admits pods and hands out devices as the real one does, and starts no container: what a container would have
-got is what `Pod.container` shows. Its parts are made anew at every start, as in a new process; only pods, the node's
-status, the trace and the findings stay.
-
-The parts of one running kubelet, from its start to its end, as in one process.
+It admits pods and allocates devices as the real one does, and starts no container: `Pod.container` shows what a
+container would have run with. Its components are created at every start, as in a new process; only the pods, the node
+status, the event log and the findings outlive a restart.
 """
 
 import asyncio
@@ -18,82 +16,42 @@ from plugwright.errors import ConfigError, KubeletError, PeerGone, PodRefused
 from plugwright.kubelet import pod_resources, pods, root_dir
 from plugwright.kubelet.admission import Admission
 from plugwright.kubelet.devicemanager.allocation import Allocator
-from plugwright.kubelet.devicemanager.container_start import Starter
-from plugwright.kubelet.devicemanager.context import Context
+from plugwright.kubelet.devicemanager.container_start import ContainerStarter
 from plugwright.kubelet.devicemanager.devices import DeviceCount
 from plugwright.kubelet.devicemanager.endpoints import Endpoint
-from plugwright.kubelet.devicemanager.manager import DeviceHealth, DeviceManager, of_pod
-from plugwright.kubelet.devicemanager.registration import Registrar, Watcher
-from plugwright.kubelet.events import Call, Event, Finding, Findings, Trace
-from plugwright.kubelet.metrics import Metrics
-from plugwright.kubelet.pod_resources import Holdings, PodResourcesService
+from plugwright.kubelet.devicemanager.manager import DeviceHealth, DeviceManager, pod_device_health
+from plugwright.kubelet.devicemanager.registration import PluginWatcher, RegistrationServer
+from plugwright.kubelet.events import Call, Event, EventLog, Finding, Findings
+from plugwright.kubelet.metrics import KubeletMetrics
+from plugwright.kubelet.pod_resources import DeviceManagerProvider, PodResourcesService
 from plugwright.kubelet.pod_table import Phase, Pod, PodTable, RunContainerOptions
 from plugwright.kubelet.pods import PodSpec
-from plugwright.kubelet.settings import KubeletSettings
+from plugwright.kubelet.settings import KubeletContext, KubeletSettings
 from plugwright.protocol import registration
 from plugwright.protocol.messages import AllocateResponse
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.system.concurrency import single_error
 
-__all__ = ["Kubelet", "Parts", "running"]
-
-
-class Parts:
-    def __init__(self, context: Context, table: PodTable, tasks: asyncio.TaskGroup) -> None:
-        self.manager = DeviceManager(context, tasks)
-        self.allocator = Allocator(self.manager, table)
-        self.admission = Admission(self.manager, table, self.allocator)
-        self.starter = Starter(self.manager, self.allocator)
-        self.watcher = Watcher(self.manager, tasks)
-        holdings = Holdings(self.manager, table, self.allocator)
-        self.pod_resources = PodResourcesService(
-            holdings, context.profile, self.manager.metrics, context.settings.clock
-        )
-
-
-@asynccontextmanager
-async def running(context: Context, table: PodTable) -> AsyncIterator[Parts]:
-    """In the real order: the checkpoint, the directory, the sockets (1.5). Ends by being cancelled."""
-    async with asyncio.TaskGroup() as tasks:
-        parts = Parts(context, table, tasks)
-        parts.manager.load()
-        profile = context.profile
-        removed = root_dir.clean(
-            context.paths, only_sockets=profile.cleans_only_sockets, writes_deprecation=profile.writes_deprecation
-        )
-        context.tell("started", f"kubelet {profile.name}", f"removed {', '.join(removed)}" if removed else "")
-        async with (
-            registration.serve(Registrar(parts.manager), context.paths.kubelet_socket, kept=True),
-            pod_resources.serving(parts.pod_resources, context.paths.pod_resources_socket, kept=True),
-        ):
-            tasks.create_task(parts.watcher.run())
-            tasks.create_task(_report_status(parts.manager))
-            yield parts
-
-
-async def _report_status(manager: DeviceManager) -> None:
-    """The node's status is computed every ten seconds, and with it plugins that are gone are dropped (7.12)."""
-    while True:
-        await asyncio.sleep(manager.context.settings.timing.node_status)
-        manager.survey()
+__all__ = ["Kubelet"]
 
 
 class Kubelet:
-    """`async with Kubelet(root=tmp_path) as kubelet:`; `root` is made, and is nobody else's.
+    """`async with Kubelet(root=tmp_path) as kubelet:`; `root` is created and used by this kubelet alone.
 
-    `pods` are there already and running, as when a kubelet starts again on a node.
+    `pods` are running already, as when a kubelet is restarted on a node.
     """
 
     def __init__(self, root: Path | str, settings: KubeletSettings | None = None, pods: Iterable[PodSpec] = ()) -> None:
         self.settings = settings or KubeletSettings()
         self.paths = KubeletPaths.from_environment({}, Path(root).absolute())
-        self._trace = Trace()
-        self._findings = Findings(self._trace.add, strict=self.settings.strict)
-        self._context = Context(self.settings, self.paths, self._trace, self._findings)
+        self._event_log = EventLog()
+        self._findings = Findings(self._event_log.add, strict=self.settings.strict)
+        self._context = KubeletContext(self.settings, self.paths, self._event_log, self._findings)
         self._table = PodTable.running_already(pods)
-        self._turn = asyncio.Lock()  # pods are admitted one after the other (3.37)
-        self._life: asyncio.Task[None] | None = None
-        self._parts: Parts | None = None
+        # Pods are admitted one at a time: a plugin that hangs in Allocate blocks all of them (3.37).
+        self._admission_lock = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self._components: _Components | None = None
 
     async def __aenter__(self) -> Self:
         root_dir.claim(self.paths)
@@ -106,21 +64,21 @@ class Kubelet:
         try:
             await self.stop()
         finally:
-            self._trace.close()
+            self._event_log.close()
         self.paths.kubelet_socket.unlink(missing_ok=True)
         self.paths.pod_resources_socket.unlink(missing_ok=True)
         if error is None:
             self._findings.check()
 
     async def start(self) -> None:
-        """Listens, with what the checkpoint remembers; pods that are there are admitted again (3.68)."""
-        if self._life is not None:
-            raise KubeletError("the kubelet is running already")
+        """Starts with the state in the checkpoint; pods that are on the node are admitted again (3.68)."""
+        if self._task is not None:
+            raise KubeletError("the kubelet is already running")
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._life = asyncio.create_task(self._live(ready))
-        await asyncio.wait({self._life, ready}, return_when=asyncio.FIRST_COMPLETED)
+        self._task = asyncio.create_task(self._run(ready))
+        await asyncio.wait({self._task, ready}, return_when=asyncio.FIRST_COMPLETED)
         if not ready.done():
-            await self._fail()
+            await self._raise_start_error()
         ready.result()
         self._table.sources_ready, self._table.running_at_start = False, self._table.running()
         for pod in self._table:
@@ -129,17 +87,17 @@ class Kubelet:
         self._table.sources_ready = True
 
     async def stop(self) -> None:
-        """As when its process is killed: its sockets stay behind, its connections break (1.10)."""
-        life, self._life, self._parts = self._life, None, None
-        if life is None:
+        """Stops as if the process were killed: the kubelet leaves its sockets behind (1.10)."""
+        task, self._task, self._components = self._task, None, None
+        if task is None:
             return
-        life.cancel()
-        await asyncio.wait([life])
-        if not life.cancelled() and (error := life.exception()):
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled() and (error := task.exception()):
             raise single_error(error)
 
     async def restart(self, *, reboot: bool = False) -> None:
-        """Stops and starts; after a `reboot` no container is running any more (3.69)."""
+        """Stops and starts; after a `reboot` no container is running (3.69)."""
         await self.stop()
         if reboot:
             self._table.halt()
@@ -147,22 +105,22 @@ class Kubelet:
         self._findings.check()
 
     async def capacity(self, resource: str, count: int | None = None) -> int:
-        """Every device, healthy or not; waits until the resource is known, or until there are `count`."""
-        return (await self._counted(resource, lambda found: count in (None, found.capacity))).capacity
+        """The number of devices, healthy or not; waits until the resource is known, or until there are `count`."""
+        return (await self._wait_for(resource, lambda devices: count in (None, devices.capacity))).capacity
 
     async def allocatable(self, resource: str, count: int | None = None) -> int:
-        """The healthy devices, held ones too; waits until the resource is known, or until there are `count`."""
-        return (await self._counted(resource, lambda found: count in (None, found.allocatable))).allocatable
+        """The number of healthy devices, held or not; waits until the resource is known, or until there are `count`."""
+        return (await self._wait_for(resource, lambda devices: count in (None, devices.allocatable))).allocatable
 
     def node(self) -> dict[str, DeviceCount]:
-        """Every resource in the node's status; one whose plugin was gone for five minutes has become 0."""
-        return self._running.manager.survey()
+        """The resources in the node status; one whose plugin was gone for five minutes has the count 0."""
+        return self._running.manager.get_capacity()
 
     async def admit(self, pod: PodSpec | Mapping[str, object]) -> Pod:
-        """Admits a pod and starts its containers; raises `PodRefused`, and the pod has then failed for good."""
-        spec = self._table.named(pod if isinstance(pod, PodSpec) else pods.read(pod))
-        admitted = Pod(spec.anew(self._running.manager.ledger.holds))
-        async with self._turn:
+        """Admits a pod and starts its containers; raises `PodRefused`, and then the pod has failed for good."""
+        spec = self._table.generate_name(pod if isinstance(pod, PodSpec) else pods.read(pod))
+        admitted = Pod(spec.with_unused_uid(self._running.manager.pod_devices.has_pod))
+        async with self._admission_lock:
             self._report_violations(admitted.spec)
             self._table.add(admitted)
             await self._admit(admitted)
@@ -171,56 +129,58 @@ class Kubelet:
         return admitted
 
     async def remove(self, pod: Pod) -> None:
-        """The pod is gone. Its devices are freed when they are next looked for, and no plugin is told (3.58, 3.61)."""
-        self._known(pod)
+        """Deletes the pod; its devices are freed by the next allocation, and the plugin is not called (3.58, 3.61)."""
+        self._check_known(pod)
         self._table.remove(pod.uid)
-        self._context.tell("deleted", pod.spec.key)
+        self._context.record("deleted", pod.spec.key)
         self._findings.check()
 
     def finish(self, pod: Pod, *, failed: bool = False) -> None:
-        """All its containers ended: well, or with `failed` not."""
-        self._known(pod)
+        """Ends all containers of the pod, which succeeds or has `failed`."""
+        self._check_known(pod)
         self._table.end(pod, Phase.FAILED if failed else Phase.SUCCEEDED)
-        self._context.tell("failed" if failed else "succeeded", pod.spec.key)
+        self._context.record("failed" if failed else "succeeded", pod.spec.key)
 
     def stop_container(self, pod: Pod, name: str) -> None:
-        """It ended, as in a crash loop, and was not started again yet."""
-        self._known(pod)
+        """Ends a container that is not restarted yet, as in a crash loop."""
+        self._check_known(pod)
         pod.state(name).running = False
 
     async def restart_container(self, pod: Pod, name: str) -> None:
-        """Starts it once more: PreStartContainer is called again, Allocate is not (3.48, 3.49)."""
-        self._known(pod)
+        """Starts a container again: the kubelet calls PreStartContainer again, but not Allocate (3.48, 3.49)."""
+        self._check_known(pod)
         self.stop_container(pod, name)
-        async with self._turn:
+        async with self._admission_lock:
             await self._running.starter.start(pod, pod.containers[name])
         self._findings.check()
 
     async def start_waiting(self, pod: Pod) -> None:
-        """Tries once more to start the containers that could not be started."""
-        self._known(pod)
-        async with self._turn:
+        """Retries the containers that could not be started."""
+        self._check_known(pod)
+        async with self._admission_lock:
             await self._running.starter.start_pod(pod)
         self._findings.check()
 
     def granted(self, pod: Pod, name: str) -> RunContainerOptions:
-        """What a container has got, also one that was running when this kubelet started."""
-        return pod.state(name).granted or self._running.starter.granted(pod, pod.state(name))
+        """The options of a container, also of one that was running before this kubelet started."""
+        return pod.state(name).granted or self._running.starter.run_container_options(pod, pod.state(name))
 
     def device_health(self, pod: Pod) -> Mapping[str, tuple[DeviceHealth, ...]]:
-        """What the pod's status says of its devices, by container; before 1.36 nothing (7.1, 7.2)."""
+        """The health of the pod's devices in the pod status, by container; empty before 1.36 (7.1, 7.2)."""
         manager = self._running.manager
-        return of_pod(pod, manager.stock, manager.ledger) if self._context.profile.reports_device_health else {}
+        if not self._context.profile.reports_device_health:
+            return {}
+        return pod_device_health(pod, manager.devices, manager.pod_devices)
 
     def endpoint(self, resource: str) -> Endpoint:
-        """The plugin itself, to be called as it is: nothing is recorded."""
-        found = self._running.manager.connections.get(resource)
-        if found is None:
+        """The connected plugin, for direct calls: the device manager records nothing."""
+        endpoint = self._running.manager.endpoints.get(resource)
+        if endpoint is None:
             raise PeerGone(f"no plugin has registered {resource}")
-        return found
+        return endpoint
 
     async def allocate(self, resource: str, device_ids: Sequence[str]) -> AllocateResponse:
-        """A raw Allocate, outside of any admission."""
+        """Calls Allocate directly, outside of any admission."""
         return await self.endpoint(resource).allocate(device_ids)
 
     @property
@@ -230,35 +190,35 @@ class Kubelet:
     @property
     def calls(self) -> list[Call]:
         """Every RPC in order, with its duration and outcome."""
-        return self._trace.calls
+        return self._event_log.calls
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         return self._findings.all
 
     @property
-    def metrics(self) -> Metrics:
+    def metrics(self) -> KubeletMetrics:
         return self._running.manager.metrics
 
     def events(self, *, new: bool = False) -> AsyncGenerator[Event, None]:
-        """Everything that happens, from the beginning or from now on, until the kubelet is left."""
-        return self._trace.follow(new=new)
+        """Every event, from the beginning or from now on, until the `async with` ends."""
+        return self._event_log.follow(new=new)
 
     @property
-    def _running(self) -> Parts:
-        if self._parts is None:
+    def _running(self) -> "_Components":
+        if self._components is None:
             raise KubeletError("the kubelet is not running")
-        return self._parts
+        return self._components
 
-    async def _live(self, ready: "asyncio.Future[None]") -> None:
-        """In a task of its own, so that it may be started and stopped from different tasks."""
-        async with running(self._context, self._table) as made:
-            self._parts = made
+    async def _run(self, ready: "asyncio.Future[None]") -> None:
+        """Runs in a task of its own, so that `start` and `stop` may be called from different tasks."""
+        async with _running_components(self._context, self._table) as components:
+            self._components = components
             ready.set_result(None)
             await asyncio.Event().wait()
 
-    async def _fail(self) -> None:
-        """The start came to nothing: says why (1.6)."""
+    async def _raise_start_error(self) -> None:
+        # A directory that cannot be created or cleaned, or a socket that cannot be bound, aborts the start (1.6).
         try:
             await self.stop()
         except OSError as error:
@@ -269,37 +229,79 @@ class Kubelet:
             await self._running.admission.admit(pod)
         except PodRefused as error:
             self._table.end(pod, Phase.FAILED, error.reason, error.message)
-            self._context.tell("refused", pod.spec.key, f"{error.reason}: {error.message}")
+            self._context.record("refused", pod.spec.key, f"{error.reason}: {error.message}")
             raise
-        except BaseException:  # cancelled in the middle: as if it had never come
+        except BaseException:  # cancelled halfway: the pod leaves no trace
             self._table.remove(pod.uid)
             raise
-        self._context.tell("admitted", pod.spec.key)
+        self._context.record("admitted", pod.spec.key)
 
     async def _admit_again(self, pod: Pod) -> None:
-        """After a start; a pod that is refused now is shown by its phase."""
-        async with self._turn:
+        """Admits a pod after a restart; a refusal shows in its phase."""
+        async with self._admission_lock:
             try:
                 await self._admit(pod)
             except PodRefused:
                 return
             await self._running.starter.start_pod(pod)
 
-    async def _counted(self, resource: str, is_right: Callable[[DeviceCount], bool]) -> DeviceCount:
-        def found() -> bool:
-            count = self._running.manager.node.get(resource)
-            return count is not None and is_right(count)
+    async def _wait_for(self, resource: str, accept: Callable[[DeviceCount], bool]) -> DeviceCount:
+        def is_accepted() -> bool:
+            count = self._running.manager.node_status.get(resource)
+            return count is not None and accept(count)
 
-        self._running.manager.survey()
-        await self._trace.until(found, self.settings.timeout, f"no plugin listed {resource} as expected")
-        return self._running.manager.node[resource]
+        self._running.manager.get_capacity()
+        await self._event_log.until(is_accepted, self.settings.timeout, f"no plugin listed {resource} as expected")
+        return self._running.manager.node_status[resource]
 
-    def _known(self, pod: Pod) -> None:
+    def _check_known(self, pod: Pod) -> None:
         if self._table.get(pod.uid) is not pod:
             raise KubeletError(f"pod {pod.spec.key} is not on this node")
 
     def _report_violations(self, pod: PodSpec) -> None:
-        for place, text in pods.violations(pod):
+        for field, text in pods.violations(pod):
             self._findings.report(
-                "10.4", f"{pod.key} {place}", text, "never sees such a pod: the API server refuses it"
+                "10.4", f"{pod.key} {field}", text, "never sees such a pod: the API server refuses it"
             )
+
+
+class _Components:
+    """The components of one running kubelet, from its start to its stop."""
+
+    def __init__(self, context: KubeletContext, table: PodTable, tasks: asyncio.TaskGroup) -> None:
+        self.manager = DeviceManager(context, tasks)
+        self.allocator = Allocator(self.manager, table)
+        self.admission = Admission(self.manager, table, self.allocator)
+        self.starter = ContainerStarter(self.manager, self.allocator)
+        self.watcher = PluginWatcher(self.manager, tasks)
+        provider = DeviceManagerProvider(self.manager, table, self.allocator)
+        self.pod_resources = PodResourcesService(
+            provider, context.profile, self.manager.metrics, context.settings.clock
+        )
+
+
+@asynccontextmanager
+async def _running_components(context: KubeletContext, table: PodTable) -> AsyncIterator[_Components]:
+    """Starts in the kubelet's order: checkpoint, directory, sockets (1.5). Ends when it is cancelled."""
+    async with asyncio.TaskGroup() as tasks:
+        components = _Components(context, table, tasks)
+        components.manager.read_checkpoint()
+        profile = context.profile
+        removed = root_dir.clean(
+            context.paths, only_sockets=profile.cleans_only_sockets, writes_deprecation=profile.writes_deprecation
+        )
+        context.record("started", f"kubelet {profile.name}", f"removed {', '.join(removed)}" if removed else "")
+        async with (
+            registration.serve(RegistrationServer(components.manager), context.paths.kubelet_socket, kept=True),
+            pod_resources.serving(components.pod_resources, context.paths.pod_resources_socket, kept=True),
+        ):
+            tasks.create_task(components.watcher.run())
+            tasks.create_task(_update_node_status(components.manager))
+            yield components
+
+
+async def _update_node_status(manager: DeviceManager) -> None:
+    # The node status is computed every ten seconds, which also removes resources whose plugin is gone (7.12).
+    while True:
+        await asyncio.sleep(manager.context.settings.timing.node_status)
+        manager.get_capacity()

@@ -1,6 +1,6 @@
-"""What a kubelet counts about devices: the names, labels and buckets of the real one, as plain values.
+"""The kubelet's metrics about devices, with the names, labels and buckets of the real one, as plain values.
 
-Nothing here exposes them; a page or an endpoint reads `Metrics.snapshot`.
+Nothing is exported here; a test, a page or an endpoint reads `KubeletMetrics.snapshot`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,12 +10,12 @@ from types import MappingProxyType
 
 from plugwright.system.histogram import Histogram
 
-__all__ = ["Metrics", "Name", "Sample", "rejection_reason"]
+__all__ = ["KubeletMetrics", "MetricName", "MetricSample", "rejection_reason"]
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _MILLISECONDS = tuple(0.05 * 2**power for power in range(15))
-_EXTENDED = "OutOfExtendedResources"
-# The real list is longer; the others name what an emulated kubelet never refuses for.
+_EXTENDED_RESOURCES = "OutOfExtendedResources"
+# The reasons for which an emulated kubelet refuses pods; the real list is longer.
 _REASONS = frozenset(
     {
         "OutOfcpu",
@@ -28,7 +28,7 @@ _REASONS = frozenset(
 )
 
 
-class Name(StrEnum):
+class MetricName(StrEnum):
     REGISTRATIONS = "kubelet_device_plugin_registration_total"
     ALLOCATION_SECONDS = "kubelet_device_plugin_alloc_duration_seconds"
     WATCHED_PLUGINS = "plugin_manager_total_plugins"
@@ -65,54 +65,51 @@ def _counter(*labels: str) -> _Definition:
 
 
 _VERSIONED = _counter("server_api_version")
-_DEFINITIONS: Mapping[Name, _Definition] = MappingProxyType(
+_DEFINITIONS: Mapping[MetricName, _Definition] = MappingProxyType(
     {
-        Name.REGISTRATIONS: _counter("resource_name"),
-        Name.ALLOCATION_SECONDS: _Definition(_Kind.HISTOGRAM, ("resource_name",), _SECONDS),
-        Name.WATCHED_PLUGINS: _Definition(_Kind.GAUGE, ("socket_path", "state")),
-        **{name: _VERSIONED for name in Name if name.startswith("kubelet_pod_resources_endpoint_")},
-        Name.ADMISSIONS: _counter(),
-        Name.ADMISSION_ERRORS: _counter(),
-        Name.ADMISSION_MILLISECONDS: _Definition(_Kind.HISTOGRAM, (), _MILLISECONDS),
-        Name.ALIGNED: _counter("scope", "boundary"),
-        Name.NOT_ALIGNED: _counter("scope", "boundary"),
-        Name.REJECTIONS: _counter("reason"),
+        MetricName.REGISTRATIONS: _counter("resource_name"),
+        MetricName.ALLOCATION_SECONDS: _Definition(_Kind.HISTOGRAM, ("resource_name",), _SECONDS),
+        MetricName.WATCHED_PLUGINS: _Definition(_Kind.GAUGE, ("socket_path", "state")),
+        **{name: _VERSIONED for name in MetricName if name.startswith("kubelet_pod_resources_endpoint_")},
+        MetricName.ADMISSIONS: _counter(),
+        MetricName.ADMISSION_ERRORS: _counter(),
+        MetricName.ADMISSION_MILLISECONDS: _Definition(_Kind.HISTOGRAM, (), _MILLISECONDS),
+        MetricName.ALIGNED: _counter("scope", "boundary"),
+        MetricName.NOT_ALIGNED: _counter("scope", "boundary"),
+        MetricName.REJECTIONS: _counter("reason"),
     }
 )
 _Labels = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One number; a histogram is several, named and labelled as Prometheus does."""
+class MetricSample:
+    """One number; a histogram has several, named and labelled as in Prometheus."""
 
     name: str
     labels: _Labels
     value: float
 
 
-def _samples(histogram: Histogram, name: str, labels: _Labels) -> Iterator[Sample]:
+def _samples(histogram: Histogram, name: str, labels: _Labels) -> Iterator[MetricSample]:
     below = 0
     for count, bound in zip(histogram.counts, [*map("{:g}".format, histogram.buckets), "+Inf"], strict=True):
         below += count
-        yield Sample(f"{name}_bucket", (*labels, ("le", bound)), below)
-    yield Sample(f"{name}_sum", labels, histogram.total)
-    yield Sample(f"{name}_count", labels, below)
+        yield MetricSample(f"{name}_bucket", (*labels, ("le", bound)), below)
+    yield MetricSample(f"{name}_sum", labels, histogram.total)
+    yield MetricSample(f"{name}_count", labels, below)
 
 
-class Metrics:
-    """What one kubelet has counted since its start, by `Name` or its text.
-
-    Those without labels are there from the beginning, as 0.
-    """
+class KubeletMetrics:
+    """The metrics of one kubelet since its start; those without labels exist from the beginning, as 0."""
 
     def __init__(self) -> None:
-        unlabelled = {name: each for name, each in _DEFINITIONS.items() if not each.labels}
-        self._numbers: dict[tuple[Name, _Labels], float] = {
-            (name, ()): 0 for name, each in unlabelled.items() if each.kind is _Kind.COUNTER
+        unlabelled = {name: definition for name, definition in _DEFINITIONS.items() if not definition.labels}
+        self._numbers: dict[tuple[MetricName, _Labels], float] = {
+            (name, ()): 0 for name, definition in unlabelled.items() if definition.kind is _Kind.COUNTER
         }
-        self._histograms: dict[tuple[Name, _Labels], Histogram] = {
-            (name, ()): Histogram(each.buckets) for name, each in unlabelled.items() if each.buckets
+        self._histograms: dict[tuple[MetricName, _Labels], Histogram] = {
+            (name, ()): Histogram(definition.buckets) for name, definition in unlabelled.items() if definition.buckets
         }
 
     def count(self, name: str, /, **labels: str) -> None:
@@ -124,38 +121,38 @@ class Metrics:
         self._histograms.setdefault(key, Histogram(_DEFINITIONS[key[0]].buckets)).observe(value)
 
     def set(self, name: str, value: float, /, **labels: str) -> None:
-        """A gauge; at 0 it is not there, as the kubelet's plugin manager counts what it finds."""
+        """Sets a gauge; at 0 the gauge disappears, as in the kubelet's plugin manager."""
         key = _key(name, _Kind.GAUGE, labels)
         self._numbers.pop(key, None)
         if value:
             self._numbers[key] = value
 
     def value(self, name: str, /, **labels: str) -> float:
-        """A counter or a gauge, or how often a histogram was observed; 0 where there is none."""
+        """The value of a counter or a gauge, or the number of observations of a histogram; 0 if there is none."""
         key = _key(name, None, labels)
         histogram = self._histograms.get(key)
         return self._numbers.get(key, 0) if histogram is None else sum(histogram.counts)
 
-    def snapshot(self) -> tuple[Sample, ...]:
-        """Everything counted, by name and labels."""
-        numbers = [(key, [Sample(*key, value)]) for key, value in self._numbers.items()]
-        histograms = [(key, list(_samples(each, *key))) for key, each in self._histograms.items()]
+    def snapshot(self) -> tuple[MetricSample, ...]:
+        """Every sample, sorted by name and labels."""
+        numbers = [(key, [MetricSample(*key, value)]) for key, value in self._numbers.items()]
+        histograms = [(key, list(_samples(histogram, *key))) for key, histogram in self._histograms.items()]
         ordered = sorted([*numbers, *histograms], key=lambda entry: entry[0])
         return tuple(sample for _, samples in ordered for sample in samples)
 
 
-def _key(name: str, kind: _Kind | None, labels: Mapping[str, str]) -> tuple[Name, _Labels]:
-    known = Name(name)
+def _key(name: str, kind: _Kind | None, labels: Mapping[str, str]) -> tuple[MetricName, _Labels]:
+    known = MetricName(name)
     definition = _DEFINITIONS[known]
     if kind is not None and definition.kind is not kind:
-        raise ValueError(f"{name} is a {definition.kind}, not a {kind}")
+        raise ValueError(f"{name} must be used as a {definition.kind}, got a {kind}")
     if {*labels} != {*definition.labels}:
-        raise ValueError(f"{name} has the labels {definition.labels}, not {tuple(labels)}")
+        raise ValueError(f"labels of {name} must be {definition.labels}, got {tuple(labels)}")
     return known, tuple((label, labels[label]) for label in definition.labels)
 
 
 def rejection_reason(reason: str) -> str:
-    """The label of `Name.REJECTIONS` for a pod refused with this reason: few values, whatever a plugin is called."""
+    """The label of the rejection metric: a fixed set of values, whatever resources there are."""
     if reason in _REASONS:
         return reason
-    return _EXTENDED if reason.startswith("OutOf") else "Other"
+    return _EXTENDED_RESOURCES if reason.startswith("OutOf") else "Other"

@@ -1,7 +1,7 @@
-"""Pods as a kubelet sees them: containers in the order they start, and what they ask for.
+"""Pod specs as a kubelet sees them: containers in the order of admission, and the devices they request.
 
-`read` takes an object as the API server would hand it over, and says what that server would have refused. Where a
-pod runs and what it got is `table`'s.
+`read` takes a Pod object as the API server would pass it on; `violations` says what that server would have refused.
+The state of admitted pods is `pod_table`.
 """
 
 import hashlib
@@ -19,13 +19,13 @@ __all__ = ["ContainerKind", "ContainerSpec", "PodSpec", "read", "violations"]
 
 class ContainerKind(StrEnum):
     INIT = "init"
-    SIDECAR = "sidecar"  # an init container that is always restarted
+    SIDECAR = "sidecar"  # an init container with restartPolicy Always
     MAIN = "main"
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """One container; `limits` and `requests` are quantities as they were written."""
+    """`limits` and `requests` are quantities as they were written."""
 
     name: str
     limits: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -34,14 +34,14 @@ class ContainerSpec:
     env: Mapping[str, str] = field(default_factory=dict, hash=False)
     command: tuple[str, ...] = ()
 
-    def wanted(self, resource: str) -> int:
-        """How many devices: the limit, rounded up to a whole number."""
+    def requested(self, resource: str) -> int:
+        """The number of devices: the limit, rounded up to a whole number."""
         return quantity.whole(_quantity(self.limits.get(resource, "0")))
 
 
 @dataclass(frozen=True, slots=True)
 class PodSpec:
-    """`containers` in the order they are admitted: init containers and sidecars as written, then the others.
+    """`containers` in the order of admission: init containers and sidecars as written, then the main ones.
 
     A name that ends in `-` is completed with a number when the pod is admitted.
     """
@@ -52,25 +52,24 @@ class PodSpec:
     uid: str = ""
 
     def __post_init__(self) -> None:
-        if not self.uid:  # the same pod has the same id in every run
+        if not self.uid:  # derived from the name, so that a pod has the same uid in every run
             object.__setattr__(self, "uid", _uid(self.key))
 
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
 
-    def anew(self, is_taken: Callable[[str], bool]) -> "PodSpec":
-        """With an id of its own, as every new pod has: not that of an earlier one of its name. A given id stays."""
-        if self.uid != _uid(self.key) or not is_taken(self.uid):
+    def with_unused_uid(self, is_used: Callable[[str], bool]) -> "PodSpec":
+        """The spec with a uid that no earlier pod of its name had; a uid set by the caller stays."""
+        if self.uid != _uid(self.key) or not is_used(self.uid):
             return self
-        others = (_uid(f"{self.key}#{number}") for number in count(2))
-        return replace(self, uid=next(uid for uid in others if not is_taken(uid)))
+        candidates = (_uid(f"{self.key}#{number}") for number in count(2))
+        return replace(self, uid=next(uid for uid in candidates if not is_used(uid)))
 
-    def total(self, resource: str) -> int:
-        """What the fit check counts: the containers together, or an init container's moment if that is more."""
-        return quantity.effective_requests((each.kind, {resource: each.wanted(resource)}) for each in self.containers)[
-            resource
-        ]
+    def requested(self, resource: str) -> int:
+        """The effective request: the sum of the containers, or the peak of the init containers if that is more."""
+        requests = ((container.kind, {resource: container.requested(resource)}) for container in self.containers)
+        return quantity.effective_requests(requests)[resource]
 
     @property
     def resources(self) -> list[str]:
@@ -90,37 +89,36 @@ def _quantity(text: str) -> Decimal:
 
 
 def violations(pod: PodSpec) -> Iterator[tuple[str, str]]:
-    """What an API server would have refused in the extended resources: the place, and its words."""
+    """The field and the text of what an API server refuses in the extended resources."""
     for container in pod.containers:
         for resource in sorted({*container.limits, *container.requests}):
             if "/" in resource:
-                yield from _violations(f"{container.name}.resources", resource, container)
+                yield from _resource_violations(f"{container.name}.resources", resource, container)
 
 
-def _violations(place: str, resource: str, container: ContainerSpec) -> Iterator[tuple[str, str]]:
+def _resource_violations(path: str, resource: str, container: ContainerSpec) -> Iterator[tuple[str, str]]:
     limit, request = container.limits.get(resource), container.requests.get(resource)
+    # An extended resource needs a limit, and a request must equal it (10.4).
     if limit is None:
-        yield f"{place}.limits", "Limit must be set for non overcommitable resources"  # 10.4
+        yield f"{path}.limits", "Limit must be set for non overcommitable resources"
         return
+    # The limit must be a whole number and not negative (10.3).
     if _quantity(limit) % 1 or _quantity(limit) < 0:
-        yield (
-            f"{place}.limits[{resource}]",
-            "must be an integer" if _quantity(limit) > 0 else "must not be negative",
-        )  # 10.3
+        yield f"{path}.limits[{resource}]", "must be an integer" if _quantity(limit) > 0 else "must not be negative"
     if request is not None and _quantity(request) != _quantity(limit):
-        yield f"{place}.requests", f"must be equal to {resource} limit of {limit}"  # 10.4
+        yield f"{path}.requests", f"must be equal to {resource} limit of {limit}"
 
 
 def read(document: object) -> PodSpec:
-    """A Pod object, as written in YAML; raises `InvalidPod` for what is none."""
+    """The spec of a Pod object as written in YAML; raises `InvalidPod`."""
     pod = _mapping(document, "a pod")
     if pod.get("kind", "Pod") != "Pod":
-        raise InvalidPod(f"kind is Pod, not {pod.get('kind')!r}")
+        raise InvalidPod(f"kind must be Pod, got {pod.get('kind')!r}")
     metadata, spec = _mapping(pod.get("metadata"), "metadata"), _mapping(pod.get("spec"), "spec")
-    inits = [_container(each, init=True) for each in _list(spec.get("initContainers"), "spec.initContainers")]
-    mains = [_container(each, init=False) for each in _list(spec.get("containers"), "spec.containers")]
+    inits = [_container(item, init=True) for item in _list(spec.get("initContainers"), "spec.initContainers")]
+    mains = [_container(item, init=False) for item in _list(spec.get("containers"), "spec.containers")]
     if not mains:
-        raise InvalidPod("spec.containers has no container")
+        raise InvalidPod("spec.containers must have at least one container")
     _check_names([*inits, *mains])
     prefix = _text(metadata, "generateName").rstrip("-")
     name = _text(metadata, "name") or (f"{prefix}-" if prefix else "")
@@ -134,7 +132,7 @@ def _container(document: object, *, init: bool) -> ContainerSpec:
     container = _mapping(document, "a container")
     name = _text(container, "name")
     if not name:
-        raise InvalidPod("a container has no name")
+        raise InvalidPod("every container must have a name")
     resources = _mapping(container.get("resources"), f"{name}.resources")
     always = container.get("restartPolicy") == "Always"
     return ContainerSpec(
@@ -155,9 +153,11 @@ def _check_names(containers: Sequence[ContainerSpec]) -> None:
 
 
 def _env(document: object, name: str) -> Mapping[str, str]:
-    entries = [_mapping(each, f"an env of {name}") for each in _list(document, f"{name}.env")]
-    # What comes from elsewhere (valueFrom) is not known here, and hides nothing that a plugin sets.
-    return {_text(each, "name"): _text(each, "value") for each in entries if not each.get("valueFrom")}
+    variables = [_mapping(item, f"an env of {name}") for item in _list(document, f"{name}.env")]
+    # The value of a `valueFrom` is unknown here; without it the variable of a plugin stays visible.
+    return {
+        _text(variable, "name"): _text(variable, "value") for variable in variables if not variable.get("valueFrom")
+    }
 
 
 def _quantities(document: object, name: str) -> Mapping[str, str]:
@@ -174,7 +174,7 @@ def _mapping(value: object, name: str) -> Mapping[str, object]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise InvalidPod(f"{name} is an object, not {value!r:.60}")
+        raise InvalidPod(f"{name} must be an object, got {value!r:.60}")
     return value
 
 
@@ -182,7 +182,7 @@ def _list(value: object, name: str) -> Sequence[object]:
     if value is None:
         return []
     if not isinstance(value, list | tuple):
-        raise InvalidPod(f"{name} is a list, not {value!r:.60}")
+        raise InvalidPod(f"{name} must be a list, got {value!r:.60}")
     return value
 
 

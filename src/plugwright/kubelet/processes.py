@@ -1,8 +1,8 @@
-"""The process runtime: a pod's containers as local processes, with what their devices gave them.
+"""The process runtime: the containers of a pod as local processes, with the options from their devices.
 
-`run` takes a pod from its init containers to the end of its last container, and leaves nothing running behind it:
-each container is a process group of its own. Mounts and device nodes are `enclosure`'s work, in a mount namespace
-where the system permits one. There is no image: a process sees this machine's files, and a minimal environment.
+`run` takes a pod from its init containers to the end of its last container and leaves no process behind: each container
+is a process group of its own. Mounts and device nodes are `sandbox`, in a mount namespace where the system permits one.
+There is no image: a process sees this machine's files and a minimal environment.
 """
 
 import asyncio
@@ -23,52 +23,53 @@ from plugwright.kubelet.pod_table import Container, Pod, RunContainerOptions
 from plugwright.kubelet.pods import ContainerKind
 from plugwright.system import processes
 
-__all__ = ["GRACE", "Output", "Tell", "expanded", "run"]
+__all__ = ["STOP_GRACE", "Output", "Report", "expand_references", "run"]
 
-GRACE = 2.0  # seconds from SIGTERM to SIGKILL
-_PASSED_ON = ("HOME", "LANG", "PATH", "TZ", "USER")  # of our own environment; the rest would look like the plugin's
-_LONGEST_LINE = 2**16
+STOP_GRACE = 2.0  # seconds from SIGTERM to SIGKILL
+_INHERITED = ("HOME", "LANG", "PATH", "TZ", "USER")  # of our own environment; more could be taken for the plugin's
+_MAX_LINE = 2**16
 _REFERENCE = re.compile(r"\$(?:\$|\(([^()]*)\))")
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One line that a container wrote; `about` is namespace/pod/container."""
+    """A line that a container wrote; `about` is namespace/pod/container."""
 
     about: str
     text: str
 
 
-Tell = Callable[[StateChange | Output], None]
+Report = Callable[[StateChange | Output], None]
 
 
-async def run(pod: Pod, tell: Tell, grace: float = GRACE) -> Mapping[str, int]:
-    """The exit codes of the containers that were started; cancelled, it ends them all."""
+async def run(pod: Pod, report: Report, grace: float = STOP_GRACE) -> Mapping[str, int]:
+    """Runs the pod; returns the exit codes of the containers that started. Cancelling it ends them all."""
     codes: dict[str, int] = {}
     async with asyncio.TaskGroup() as tasks:
-        beside: list[asyncio.Task[None]] = []
+        sidecars: list[asyncio.Task[None]] = []
         mains: list[asyncio.Task[None]] = []
         for name, container in pod.containers.items():
-            process = _Process(f"{pod.spec.key}/{name}", pod.name, tell, grace)
-            life = _live(process, container, codes)
+            process = _Process(f"{pod.spec.key}/{name}", pod.name, report, grace)
+            work = _run_container(process, container, codes)
             if container.spec.kind is not ContainerKind.INIT:
-                (mains if container.spec.kind is ContainerKind.MAIN else beside).append(tasks.create_task(life))
+                (mains if container.spec.kind is ContainerKind.MAIN else sidecars).append(tasks.create_task(work))
                 continue
-            await life
+            await work
             if codes.get(name):
-                break  # those after it wait for it to end well
+                break  # the containers after a failed init container do not start
         if mains:
             await asyncio.wait(mains)
-        for each in beside:
-            each.cancel()
+        for sidecar in sidecars:
+            sidecar.cancel()
     return codes
 
 
-async def _live(process: "_Process", container: Container, codes: dict[str, int]) -> None:
+async def _run_container(process: "_Process", container: Container, codes: dict[str, int]) -> None:
     if container.granted is None:
-        return  # it waits: the kubelet could not start it
+        return  # the kubelet could not start it
     if not container.spec.command:
-        process.tell(StateChange("not started", process.about, "it has no command, and there is no image to have one"))
+        text = "the container has no command, and without an image there is no default"
+        process.report(StateChange("not started", process.about, text))
         return
     codes[container.spec.name] = await process.run(container.spec.command, container.granted)
 
@@ -77,35 +78,36 @@ async def _live(process: "_Process", container: Container, codes: dict[str, int]
 class _Process:
     about: str
     host: str
-    tell: Tell
+    report: Report
     grace: float
 
     async def run(self, command: tuple[str, ...], granted: RunContainerOptions) -> int:
         environment = self._environment(granted)
-        words = [expanded(word, environment) for word in command]
+        arguments = [expand_references(argument, environment) for argument in command]
         try:
-            async with self._started(words, environment, granted) as process:
-                self.tell(StateChange("running", self.about, f"pid {process.pid}: {shlex.join(words)}"))
+            async with self._started(arguments, environment, granted) as process:
+                self.report(StateChange("running", self.about, f"pid {process.pid}: {shlex.join(arguments)}"))
                 code = await process.wait()
         except (OSError, ValueError) as error:  # such as a NUL in a plugin's env
-            self.tell(StateChange("ended", self.about, f"cannot be started: {error}"))
+            self.report(StateChange("ended", self.about, f"cannot be started: {error}"))
             return sandbox.CANNOT_START
-        self.tell(StateChange("ended", self.about, _how(code)))
+        text = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        self.report(StateChange("ended", self.about, text))
         return code
 
     def _environment(self, granted: RunContainerOptions) -> dict[str, str]:
-        own = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-        return {**own, "HOSTNAME": self.host, **granted.env}
+        inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+        return {**inherited, "HOSTNAME": self.host, **granted.env}
 
     @asynccontextmanager
     async def _started(
-        self, words: list[str], environment: Mapping[str, str], granted: RunContainerOptions
+        self, arguments: list[str], environment: Mapping[str, str], granted: RunContainerOptions
     ) -> AsyncIterator[asyncio.subprocess.Process]:
-        places = json.dumps(_places(granted))
+        paths = json.dumps(_paths(granted))
         async with _pipe() as (stream, writing):
-            # Isolated: what a plugin puts into PYTHONPATH is for the command, not for what starts it.
+            # -I: a PYTHONPATH set by the plugin is for the command, not for the sandbox.
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", sandbox.__file__, places, *words),
+                *(sys.executable, "-I", "-S", sandbox.__file__, paths, *arguments),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=writing,
                 stderr=writing,
@@ -114,36 +116,36 @@ class _Process:
             )
             writing.close()
             async with asyncio.TaskGroup() as tasks:
-                listener = tasks.create_task(self._listen(stream, granted))
+                reader = tasks.create_task(self._read_output(stream, granted))
                 try:
                     yield process
                 finally:
                     await processes.end(process, self.grace)
-                    await _finish(listener)
+                    await _finish(reader)
 
-    async def _listen(self, stream: asyncio.StreamReader, granted: RunContainerOptions) -> None:
+    async def _read_output(self, stream: asyncio.StreamReader, granted: RunContainerOptions) -> None:
         lines = _lines(stream)
-        for note in json.loads(await anext(lines, "[]")):
-            self.tell(StateChange("limited", self.about, note))
+        for problem in json.loads(await anext(lines, "[]")):
+            self.report(StateChange("limited", self.about, problem))
         if granted.cdi:
-            self.tell(StateChange("limited", self.about, f"CDI devices are only named here: {', '.join(granted.cdi)}"))
+            self.report(StateChange("limited", self.about, f"CDI devices are not applied: {', '.join(granted.cdi)}"))
         async for line in lines:
-            self.tell(Output(self.about, line))
+            self.report(Output(self.about, line))
 
 
-def expanded(text: str, environment: Mapping[str, str]) -> str:
-    """`$(NAME)` as in a container's command: what is not known stays, `$$` is one `$`."""
-    return _REFERENCE.sub(lambda found: "$" if found[1] is None else environment.get(found[1], found[0]), text)
+def expand_references(text: str, environment: Mapping[str, str]) -> str:
+    """Expands `$(NAME)` as in a container's command: an unknown name stays as it is, `$$` is one `$`."""
+    return _REFERENCE.sub(lambda match: "$" if match[1] is None else environment.get(match[1], match[0]), text)
 
 
-def _places(granted: RunContainerOptions) -> list[sandbox.Place]:
-    mounts = [(each.host_path, each.container_path, each.read_only) for each in granted.mounts]
-    return [*mounts, *((each.host_path, each.container_path, False) for each in granted.nodes)]
+def _paths(granted: RunContainerOptions) -> list[sandbox.PathSpec]:
+    mounts = [(mount.host_path, mount.container_path, mount.read_only) for mount in granted.mounts]
+    return [*mounts, *((node.host_path, node.container_path, False) for node in granted.nodes)]
 
 
 @asynccontextmanager
 async def _pipe() -> AsyncIterator[tuple[asyncio.StreamReader, BinaryIO]]:
-    """Not the subprocess's own pipe: a grandchild that holds it would keep us waiting for the process."""
+    """A pipe of our own: asyncio waits for its pipes to close, and a grandchild may hold one open."""
     reading, writing = os.pipe()
     stream = asyncio.StreamReader()
     with os.fdopen(reading, "rb", 0) as source, os.fdopen(writing, "wb", 0) as sink:
@@ -158,9 +160,9 @@ async def _pipe() -> AsyncIterator[tuple[asyncio.StreamReader, BinaryIO]]:
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
     rest = b""
-    while chunk := await stream.read(_LONGEST_LINE):
+    while chunk := await stream.read(_MAX_LINE):
         *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) > _LONGEST_LINE:
+        if len(rest) > _MAX_LINE:
             lines, rest = [*lines, rest], b""
         for line in lines:
             yield line.decode(errors="replace").rstrip("\r")
@@ -168,11 +170,7 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
         yield rest.decode(errors="replace")
 
 
-async def _finish(listener: asyncio.Task[None]) -> None:
-    """What was written last is heard; something that left the group may keep the pipe open for ever."""
-    await asyncio.wait([listener], timeout=GRACE)
-    listener.cancel()
-
-
-def _how(code: int) -> str:
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+async def _finish(reader: asyncio.Task[None]) -> None:
+    """Reads the last lines; a process that left the group may keep the pipe open for ever."""
+    await asyncio.wait([reader], timeout=STOP_GRACE)
+    reader.cancel()

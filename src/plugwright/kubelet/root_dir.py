@@ -1,6 +1,6 @@
-"""The kubelet's own directory: whose it is, and what is cleaned away when a kubelet starts.
+"""The root directory of an emulated kubelet: how it is claimed, and what a starting kubelet removes from it.
 
-Only names and files; who listens where is left to the callers.
+Which sockets are served in it is left to the callers.
 """
 
 from pathlib import Path
@@ -11,15 +11,15 @@ from plugwright.system import sockets
 
 __all__ = ["claim", "clean"]
 
-_MARK = ".plugwright-kubelet"  # says that this directory was made by an emulated kubelet
-_REAL = Path("/var/lib/kubelet")
+_MARKER = ".plugwright-kubelet"  # present in every root that an emulated kubelet created
+_REAL_ROOT = Path("/var/lib/kubelet")
 _DEPRECATION = "DEPRECATION"
 
 
 def claim(paths: KubeletPaths) -> None:
-    """Makes the root ours, or refuses: a real kubelet's directory, and one with files we did not make."""
+    """Creates and marks the root; refuses a real kubelet's directory and one with files of other origin."""
     root = paths.root
-    if root.resolve() == _REAL or _REAL in root.resolve().parents:
+    if root.resolve() == _REAL_ROOT or _REAL_ROOT in root.resolve().parents:
         raise ConfigError(f"{root} belongs to a real kubelet; give the emulated one a directory of its own")
     for path in (paths.kubelet_socket, paths.pod_resources_socket):
         sockets.check_path(path)
@@ -27,17 +27,17 @@ def claim(paths: KubeletPaths) -> None:
         raise ConfigError(f"a kubelet is already serving {paths.kubelet_socket}")
     try:
         root.mkdir(parents=True, exist_ok=True)
-        if not (root / _MARK).exists():
-            strangers = sorted(entry.name for entry in root.iterdir())
-            if strangers:
-                raise ConfigError(f"{root} holds files that no emulated kubelet made, such as {strangers[0]}")
-            (root / _MARK).touch(mode=0o644)
+        if not (root / _MARKER).exists():
+            unknown_files = sorted(entry.name for entry in root.iterdir())
+            if unknown_files:
+                raise ConfigError(f"{root} contains files that no emulated kubelet wrote, such as {unknown_files[0]}")
+            (root / _MARKER).touch(mode=0o644)
     except OSError as error:
         raise ConfigError(f"cannot use {root}: {error.strerror}") from error
 
 
 def clean(paths: KubeletPaths, *, only_sockets: bool, writes_deprecation: bool) -> list[str]:
-    """Removes what a starting kubelet removes, plugins' sockets among it (1.12 to 1.18); returns the names."""
+    """Removes what a starting kubelet removes, the plugins' sockets included (1.12 to 1.18); returns the names."""
     directory = paths.device_plugins
     directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     removed = []
@@ -45,7 +45,7 @@ def clean(paths: KubeletPaths, *, only_sockets: bool, writes_deprecation: bool) 
         if path != paths.checkpoint and _is_removed(path, only_sockets):
             path.unlink(missing_ok=True)
             removed.append(path.name)
-    if writes_deprecation:  # 1.19
+    if writes_deprecation:
         (directory / _DEPRECATION).touch()
     return removed
 
@@ -54,7 +54,7 @@ def _is_removed(path: Path, only_sockets: bool) -> bool:
     try:
         path.stat()
     except OSError:
-        return False  # a dangling link stays (1.14)
+        return False  # A dangling symbolic link stays (1.14).
     if path.is_dir():
         return False
     return path.is_socket() or not only_sockets

@@ -1,11 +1,11 @@
-"""A container's view of the file system, and in it the container's command. A program of its own.
+"""The sandbox of a container that runs as a local process: a program that mounts its paths and becomes its command.
 
-Run as `python enclosure.py PLACES COMMAND…`: PLACES is JSON, a list of (host path, path inside, read-only). It enters
-a mount namespace of its own, with a user namespace where it is not root, puts every place where the container is
-to find it, writes what it could not do as one line of JSON, and becomes the command. Nothing it does is seen outside
-or outlives the command. Paths that are not there yet are made on top of the directory they belong to, never in it.
+Run as `python sandbox.py PATHS COMMAND…`: PATHS is JSON, a list of (host path, container path, read-only). It enters a
+mount namespace of its own, with a user namespace if it is not root, mounts every path where the container expects it,
+writes one line of JSON with what it could not do, and becomes the command. Nothing it does is visible outside or
+outlives the command. Paths that do not exist are created on a tmpfs over their directory, never in it.
 
-Only the standard library: it is started for every container, and `processes` is the only one that starts it.
+It imports only the standard library, because it is started for every container; `processes` starts it.
 """
 
 import ctypes
@@ -23,24 +23,24 @@ CANNOT_START = 127
 
 _NEW_MOUNTS, _NEW_USERS = 0x0002_0000, 0x1000_0000
 _READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 0x1, 0x20, 0x1000, 0x4000, 0x4_0000
-_KEPT = 0x1 | 0x2 | 0x4 | 0x8 | 0x400 | 0x800  # flags of a mount that a user namespace may not clear
-_RELATIVE_TIMES_SEEN, _RELATIVE_TIMES = 0x1000, 0x20_0000  # statvfs and mount spell this one differently
+_LOCKED_FLAGS = 0x1 | 0x2 | 0x4 | 0x8 | 0x400 | 0x800  # flags of a mount that a user namespace may not clear
+_STATVFS_RELATIME, _RELATIME = 0x1000, 0x20_0000  # statvfs and mount have different bits for this one
 _DEATH_SIGNAL = 1
-_STAGE = "/tmp"  # where a new root is put together
+_STAGE = "/tmp"  # where a new root directory is assembled
 
-Place = tuple[str, str, bool]
+PathSpec = tuple[str, str, bool]  # host path, container path, read-only
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main(arguments: list[str]) -> None:
-    _libc.prctl(_DEATH_SIGNAL, signal.SIGKILL)  # whoever started us was killed: so are we
-    places: list[Place] = [tuple(each) for each in json.loads(arguments[0])]
-    here = os.getcwd()  # noqa: PTH109  pathlib costs more than all of this
-    notes = list(_arranged(places)) if places else []
+    _libc.prctl(_DEATH_SIGNAL, signal.SIGKILL)  # ends this process with the one that started it
+    paths: list[PathSpec] = [tuple(path) for path in json.loads(arguments[0])]
+    directory = os.getcwd()  # noqa: PTH109  importing pathlib takes longer than all of this
+    problems = list(_mount_paths(paths)) if paths else []
     with suppress(OSError):
-        os.chdir(here)  # by its name: what lies there may be another view of it now
-    _tell(notes)
+        os.chdir(directory)  # by name: another mount may cover it now
+    os.write(1, json.dumps(problems).encode() + b"\n")
     try:
         os.execvp(arguments[1], arguments[1:])  # noqa: S606
     except OSError as error:
@@ -48,40 +48,36 @@ def main(arguments: list[str]) -> None:
         os._exit(CANNOT_START)
 
 
-def _tell(notes: Sequence[str]) -> None:
-    os.write(1, json.dumps(notes).encode() + b"\n")
-
-
-def _arranged(places: Sequence[Place]) -> Iterator[str]:
-    """Puts everything in its place; what it cannot do, it says."""
+def _mount_paths(paths: Sequence[PathSpec]) -> Iterator[str]:
+    """Mounts every path; yields the problems."""
     try:
-        _enter()
+        _enter_namespaces()
     except OSError as error:
         yield f"no mounts and device nodes: a mount namespace is not permitted here ({error.strerror})"
         return
     view = _View()
-    # All are opened first: what is put in one place may cover where the next one lies.
-    opened = [(place, _opened(place[0])) for place in places]
-    for (host, inside, read_only), source in opened:
+    # All are opened first: one mount may cover the source of the next.
+    opened = [(path, _open(path[0])) for path in paths]
+    for (host_path, container_path, read_only), source in opened:
         try:
             if source is None:
-                yield f"{host} is not on this machine"
-            elif not inside.startswith("/"):
-                yield f"{inside or 'an empty path'} is no place in a container"
+                yield f"{host_path} does not exist on this machine"
+            elif not container_path.startswith("/"):
+                yield f"path in the container must be absolute, got {container_path!r}"
             else:
-                view.put(source, os.path.realpath(inside), read_only)
+                view.mount(source, os.path.realpath(container_path), read_only)
         except OSError as error:
-            yield f"{host} cannot be put at {inside}: {error.strerror}"
+            yield f"{host_path} cannot be mounted at {container_path}: {error.strerror}"
 
 
-def _opened(path: str) -> int | None:
+def _open(path: str) -> int | None:
     try:
         return os.open(path, os.O_PATH)
     except (OSError, ValueError):
         return None
 
 
-def _enter() -> None:
+def _enter_namespaces() -> None:
     user, group = os.getuid(), os.getgid()
     if user or _libc.unshare(_NEW_MOUNTS):
         _check(_libc.unshare(_NEW_MOUNTS | _NEW_USERS))
@@ -92,52 +88,52 @@ def _enter() -> None:
 
 
 class _View:
-    """The tree as the container sees it."""
+    """The file system as the container sees it."""
 
     def __init__(self) -> None:
-        self._ours: set[int] = set()  # file systems that nobody else sees: there we may make files
+        self._own: set[int] = set()  # file systems of this namespace alone, in which files may be created
 
-    def put(self, source: int, inside: str, read_only: bool) -> None:
+    def mount(self, source: int, target: str, read_only: bool) -> None:
         path = _path_of(source)
         is_directory = os.path.isdir(path)  # noqa: PTH112
-        if not os.path.lexists(inside):
-            self._make(inside, is_directory)
-        _mount(path, inside, flags=_BIND | (_RECURSIVE if is_directory else 0))
+        if not os.path.lexists(target):
+            self._create(target, is_directory)
+        _mount(path, target, flags=_BIND | (_RECURSIVE if is_directory else 0))
         if read_only:
-            _mount("none", inside, flags=_REMOUNT | _BIND | _READ_ONLY | _flags(inside))
+            _mount("none", target, flags=_REMOUNT | _BIND | _READ_ONLY | _flags(target))
 
-    def _make(self, inside: str, is_directory: bool) -> None:
-        parent = os.path.dirname(inside)  # noqa: PTH120
+    def _create(self, target: str, is_directory: bool) -> None:
+        parent = os.path.dirname(target)  # noqa: PTH120
         nearest = parent
         while not os.path.isdir(nearest):  # noqa: PTH112
             nearest = os.path.dirname(nearest)  # noqa: PTH120
-        if os.stat(nearest).st_dev not in self._ours:  # noqa: PTH116
+        if os.stat(nearest).st_dev not in self._own:  # noqa: PTH116
             self._cover(nearest)
-        os.makedirs(inside if is_directory else parent, exist_ok=True)  # noqa: PTH103
+        os.makedirs(target if is_directory else parent, exist_ok=True)  # noqa: PTH103
         if not is_directory:
-            _touch(inside)
+            _touch(target)
 
     def _cover(self, directory: str) -> None:
-        """A directory of our own in its place, in which everything that was there is found again."""
+        """Mounts a tmpfs over a directory and binds everything that was in it."""
         below = os.open(directory, os.O_PATH)
-        place = directory if directory != "/" else _STAGE
-        staged = os.open(place, os.O_PATH)
+        target = directory if directory != "/" else _STAGE
+        staged = os.open(target, os.O_PATH)
         mode = stat.S_IMODE(os.stat(directory).st_mode)  # noqa: PTH116
-        _mount("tmpfs", place, kind="tmpfs", options=f"mode={mode:o}")
-        _fill(place, below)
-        if directory == "/":  # a root cannot be covered, only changed; what the stage hides is shown apart
-            _mount(_path_of(staged), place + _STAGE, flags=_BIND)
-            os.chroot(place)
-        self._ours.add(os.stat(directory).st_dev)  # noqa: PTH116
+        _mount("tmpfs", target, kind="tmpfs", options=f"mode={mode:o}")
+        _fill(target, below)
+        if directory == "/":  # a root cannot be covered, only changed; what the stage hides is bound separately
+            _mount(_path_of(staged), target + _STAGE, flags=_BIND)
+            os.chroot(target)
+        self._own.add(os.stat(directory).st_dev)  # noqa: PTH116
 
 
-def _fill(place: str, below: int) -> None:
+def _fill(target: str, below: int) -> None:
     for name in sorted(os.listdir(_path_of(below))):  # noqa: PTH208
-        with suppress(OSError):  # what cannot be shown is left out
-            _show(f"{_path_of(below)}/{name}", f"{place}/{name}")
+        with suppress(OSError):  # an entry that cannot be bound is left out
+            _bind(f"{_path_of(below)}/{name}", f"{target}/{name}")
 
 
-def _show(source: str, path: str) -> None:
+def _bind(source: str, path: str) -> None:
     if os.path.islink(source):  # noqa: PTH114
         os.symlink(os.readlink(source), path)  # noqa: PTH115, PTH211
         return
@@ -145,7 +141,7 @@ def _show(source: str, path: str) -> None:
         os.mkdir(path)  # noqa: PTH102
     else:
         _touch(path)
-    if path != _STAGE * 2:  # it would be shown inside itself
+    if path != _STAGE * 2:  # it would contain itself
         _mount(source, path, flags=_BIND | _RECURSIVE)
 
 
@@ -158,13 +154,13 @@ def _path_of(descriptor: int) -> str:
 
 
 def _flags(path: str) -> int:
-    seen = os.statvfs(path).f_flag
-    return seen & _KEPT | (_RELATIVE_TIMES if seen & _RELATIVE_TIMES_SEEN else 0)
+    flags = os.statvfs(path).f_flag
+    return flags & _LOCKED_FLAGS | (_RELATIME if flags & _STATVFS_RELATIME else 0)
 
 
 def _mount(source: str, target: str, *, kind: str = "", flags: int = 0, options: str = "") -> None:
-    words = (os.fsencode(source), os.fsencode(target), kind.encode() or None)
-    _check(_libc.mount(*words, ctypes.c_ulong(flags), options.encode() or None))
+    names = (os.fsencode(source), os.fsencode(target), kind.encode() or None)
+    _check(_libc.mount(*names, ctypes.c_ulong(flags), options.encode() or None))
 
 
 def _check(result: int) -> None:

@@ -1,4 +1,7 @@
-"""How an emulated kubelet is set up, and how long it waits for what."""
+"""The settings of an emulated kubelet, its timeouts, and the context that its components share.
+
+Which behaviour a version stands for is `versions`; whether a topology policy suits the machine is `topology_manager`.
+"""
 
 import time
 from collections.abc import Callable
@@ -6,67 +9,90 @@ from dataclasses import dataclass, field
 
 from plugwright.errors import ConfigError
 from plugwright.kubelet import topology_manager
-from plugwright.kubelet.topology_manager import Policy, Scope
-from plugwright.kubelet.versions import DEFAULT_VERSION, Profile, profile
+from plugwright.kubelet.devicemanager.devices import DeviceCount
+from plugwright.kubelet.events import EventLog, Findings, StateChange
+from plugwright.kubelet.topology_manager import TopologyPolicy, TopologyScope
+from plugwright.kubelet.versions import DEFAULT_VERSION, VersionProfile, profile
+from plugwright.protocol.paths import KubeletPaths
 
-__all__ = ["KubeletSettings", "Timing"]
+__all__ = ["KubeletContext", "KubeletSettings", "Timing"]
 
-_MOST_NUMA = 64  # as many as a mask has bits
+_MAX_NUMA_NODES = 64  # the number of bits in a NUMA mask
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds, each the real kubelet's own (0.8)."""
+    """Timeouts and intervals in seconds; the defaults are the real kubelet's (0.8)."""
 
     dial: float = 10.0
     get_info: float = 1.0
     notify: float = 5.0
     pre_start: float = 30.0
-    grace: float = 300.0  # how long a resource outlives its plugin
-    look: float = 1.0  # between looks into plugins_registry
-    retry: float = 0.5  # after a failed registration found there, doubling
-    most_retry: float = 122.0
+    grace: float = 300.0  # from the end of a plugin's stream to the removal of its resource
+    reconcile: float = 1.0  # between two reconciliations of plugins_registry
+    retry: float = 0.5  # after the first failed registration from plugins_registry; doubles each time
+    max_retry: float = 122.0
     node_status: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class KubeletSettings:
-    """Every default is that of a real node, but for `numa`: a machine with one NUMA node.
+    """Every default is that of a real node, except `numa`: a machine with one NUMA node.
 
-    `clock` gives seconds; the grace period and the retries in plugins_registry are read from it, so that a test can let
-    minutes pass.
+    `clock` returns seconds; the grace period and the retries in plugins_registry are measured by it, so that a test can
+    let minutes pass.
     """
 
     version: str = DEFAULT_VERSION
     numa: int = 1
-    policy: Policy = Policy.NONE
-    scope: Scope = Scope.CONTAINER
+    policy: TopologyPolicy = TopologyPolicy.NONE
+    scope: TopologyScope = TopologyScope.CONTAINER
     strict: bool = False
-    timeout: float = 10.0  # how long questions such as `allocatable()` wait for a plugin
+    timeout: float = 10.0  # for methods that wait for a plugin, such as `Kubelet.allocatable()`
     timing: Timing = field(default_factory=Timing)
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        if not 1 <= self.numa <= _MOST_NUMA:
-            raise ConfigError(f"a machine has 1 to {_MOST_NUMA} NUMA nodes, not {self.numa}")
-        object.__setattr__(self, "policy", _one_of(Policy, self.policy))
-        object.__setattr__(self, "scope", _one_of(Scope, self.scope))
+        if not 1 <= self.numa <= _MAX_NUMA_NODES:
+            raise ConfigError(f"number of NUMA nodes must be 1 to {_MAX_NUMA_NODES}, got {self.numa}")
+        object.__setattr__(self, "policy", _choice("topology policy", TopologyPolicy, self.policy))
+        object.__setattr__(self, "scope", _choice("topology scope", TopologyScope, self.scope))
         topology_manager.check_machine(self.policy, self.machine)
         profile(self.version)
 
     @property
-    def profile(self) -> Profile:
+    def profile(self) -> VersionProfile:
         return profile(self.version)
 
     @property
     def machine(self) -> tuple[int, ...]:
-        """The ids of its NUMA nodes."""
+        """The ids of the machine's NUMA nodes."""
         return tuple(range(self.numa))
 
 
-def _one_of(kind: type[Policy] | type[Scope], name: str) -> Policy | Scope:
+def _choice(
+    name: str, choices: type[TopologyPolicy] | type[TopologyScope], value: str
+) -> TopologyPolicy | TopologyScope:
     try:
-        return kind(name)
+        return choices(value)
     except ValueError:
-        known = ", ".join(kind)
-        raise ConfigError(f"a topology {kind.__name__.lower()} is one of {known}, not {name!r}") from None
+        raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletContext:
+    """`node_status` counts the devices in the node object, which the API server keeps while the kubelet restarts."""
+
+    settings: KubeletSettings
+    paths: KubeletPaths
+    event_log: EventLog
+    findings: Findings
+    node_status: dict[str, DeviceCount] = field(default_factory=dict)
+
+    @property
+    def profile(self) -> VersionProfile:
+        return self.settings.profile
+
+    def record(self, kind: str, about: str, text: str = "") -> None:
+        """Records a state change in the event log."""
+        self.event_log.add(StateChange(kind, about, text))

@@ -1,12 +1,8 @@
-"""What the device manager tells the topology manager: the sets of NUMA nodes that a request could come from.
+"""The topology manager: which NUMA nodes a request could be served from, and whether a pod is admitted with them.
 
-Pure: `hints` decides over one resource as it is now. Which of several hints wins, and whether a pod is admitted
-with it, is `policies`' work; who holds what is the ledger's.
-
-The topology manager: which hint wins, and whether a pod is admitted with it.
-
-Pure. Every resource's hints come from `topology`; this device manager is the only provider, as the real CPU and
-memory managers are under their default policies, where they have no preference and change nothing.
+Pure. `topology_hints` makes the hints of one resource as the device manager does; `merge_hints` merges those of all
+resources by a policy. The device manager is the only hint provider here; under their default policies the real CPU and
+memory managers have no preference and change nothing.
 """
 
 from collections import Counter
@@ -18,35 +14,50 @@ from itertools import combinations
 from plugwright.errors import ConfigError
 
 __all__ = [
-    "MOST_NODES",
+    "MAX_NUMA_NODES",
     "Decision",
     "Distances",
-    "Hint",
-    "Policy",
-    "Scope",
-    "Supply",
-    "best",
+    "ResourceTopology",
+    "TopologyHint",
+    "TopologyPolicy",
+    "TopologyScope",
     "check_machine",
-    "hints",
     "mask_of",
+    "merge_hints",
+    "topology_hints",
 ]
+
+MAX_NUMA_NODES = 8  # with a policy other than none, unless the option max-allowable-numa-nodes raises it
+_HIGHEST_NODE = 63
+
+
+class TopologyPolicy(StrEnum):
+    NONE = "none"
+    BEST_EFFORT = "best-effort"
+    RESTRICTED = "restricted"
+    SINGLE_NUMA_NODE = "single-numa-node"
+
+
+class TopologyScope(StrEnum):
+    CONTAINER = "container"
+    POD = "pod"
 
 
 @dataclass(frozen=True, slots=True)
-class Hint:
-    """One set of NUMA nodes; `nodes` is None where there is no mask at all."""
+class TopologyHint:
+    """A set of NUMA nodes; `nodes` is None where there is no mask at all."""
 
     nodes: frozenset[int] | None
     preferred: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Supply:
-    """One resource, as hints see it.
+class ResourceTopology:
+    """The devices of one resource, as far as hints depend on them.
 
-    `known` is every device of the newest list, healthy or not, with its NUMA nodes. `available` is healthy minus in
-    use. `held` is what the container (or the pod, in that scope) has already, and `reusable` what init containers of
-    the pod have left to it; none in pod scope (5.5).
+    `known` has every device of the newest list, healthy or not, with its NUMA nodes. `available` is healthy minus in
+    use. `held` is what the container (or the pod, in that scope) holds already, and `reusable` what it may take over
+    from init containers; pod scope ignores those (5.5).
     """
 
     known: Mapping[str, tuple[int, ...]]
@@ -55,48 +66,75 @@ class Supply:
     held: Collection[str] = ()
 
 
-def hints(
-    supply: Supply, request: int, machine: Sequence[int], *, masks_of_devices_only: bool = True
-) -> tuple[Hint, ...] | None:
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`hint` is stored for the container, and its devices are selected by it."""
+
+    hint: TopologyHint
+    admitted: bool
+
+
+Distances = Mapping[int, Sequence[int]]
+_Rank = Callable[[int], tuple[float, ...]]
+_Choices = Sequence[tuple[TopologyHint, ...]]
+
+
+def check_machine(policy: TopologyPolicy, machine: Sequence[int], limit: int = MAX_NUMA_NODES) -> None:
+    """Refuses a machine on which a kubelet does not start; `limit` is its option max-allowable-numa-nodes (5.17)."""
+    if limit < MAX_NUMA_NODES:
+        raise ConfigError(f"max-allowable-numa-nodes must be at least {MAX_NUMA_NODES}, got {limit}")
+    beyond = [node for node in machine if not 0 <= node <= _HIGHEST_NODE]
+    if beyond:
+        raise ConfigError(f"NUMA node must be 0 to {_HIGHEST_NODE}, got {beyond[0]}")
+    if policy is not TopologyPolicy.NONE and len(machine) > limit:
+        raise ConfigError(
+            f"with topology policy {policy} the number of NUMA nodes must be at most {limit}, got {len(machine)}: "
+            "a kubelet does not start with more"
+        )
+
+
+def topology_hints(
+    topology: ResourceTopology, request: int, machine: Sequence[int], *, masks_of_devices_only: bool = True
+) -> tuple[TopologyHint, ...] | None:
     """None: no preference; an empty tuple: no possibility. Before 1.36 masks were of all nodes of the machine."""
-    if not any(supply.known.values()):
+    if not any(topology.known.values()):
         return None
-    if supply.held:
-        if len(set(supply.held)) != request:
+    if topology.held:
+        if len(set(topology.held)) != request:
             return ()
-        supply = Supply(supply.known, supply.held)
-    elif len({*supply.available, *supply.reusable}) < request:
+        topology = ResourceTopology(topology.known, topology.held)
+    elif len({*topology.available, *topology.reusable}) < request:
         return ()
-    candidates = _candidates(supply.known, machine) if masks_of_devices_only else machine
-    return _generate(_Count(supply, machine), request, candidates)
+    candidates = _nodes_with_devices(topology.known, machine) if masks_of_devices_only else machine
+    return _generate(_MaskCounts(topology, machine), request, candidates)
 
 
-def _candidates(known: Mapping[str, tuple[int, ...]], machine: Sequence[int]) -> Sequence[int]:
-    carrying = {node for nodes in known.values() for node in nodes}
-    return sorted(carrying.intersection(machine)) or machine
+def _nodes_with_devices(known: Mapping[str, tuple[int, ...]], machine: Sequence[int]) -> Sequence[int]:
+    nodes_with_devices = {node for nodes in known.values() for node in nodes}
+    return sorted(nodes_with_devices.intersection(machine)) or machine
 
 
-class _Count:
-    """How many devices touch a mask. Thousands of devices are few classes: those with the same nodes are one."""
+class _MaskCounts:
+    """The number of devices that touch a mask; thousands of devices are few classes with equal NUMA nodes."""
 
-    def __init__(self, supply: Supply, machine: Sequence[int]) -> None:
-        classes = {nodes: mask_of(set(nodes).intersection(machine)) for nodes in {*supply.known.values()}}
-        masks = {device: classes[nodes] for device, nodes in supply.known.items() if nodes}
+    def __init__(self, topology: ResourceTopology, machine: Sequence[int]) -> None:
+        classes = {nodes: mask_of(set(nodes).intersection(machine)) for nodes in {*topology.known.values()}}
+        masks = {device: classes[nodes] for device, nodes in topology.known.items() if nodes}
         self._known = Counter(masks.values())
-        self._available = _classes(masks, supply.available)
-        self._reusable = _classes(masks, supply.reusable)
+        self._available = _count_masks(masks, topology.available)
+        self._reusable = _count_masks(masks, topology.reusable)
 
     def known(self, mask: int) -> int:
         return _touching(self._known, mask)
 
     def usable(self, mask: int) -> int | None:
-        """None: devices that are taken over lie elsewhere."""
+        """None if a reusable device does not touch the mask."""
         if any(not nodes & mask for nodes in self._reusable):
             return None
         return self._reusable.total() + _touching(self._available, mask)
 
 
-def _classes(masks: Mapping[str, int], devices: Iterable[str]) -> Counter[int]:
+def _count_masks(masks: Mapping[str, int], devices: Iterable[str]) -> Counter[int]:
     return Counter(masks[device] for device in devices if device in masks)
 
 
@@ -104,16 +142,16 @@ def _touching(classes: Counter[int], mask: int) -> int:
     return sum(count for nodes, count in classes.items() if nodes & mask)
 
 
-def _generate(count: _Count, request: int, candidates: Sequence[int]) -> tuple[Hint, ...]:
+def _generate(counts: _MaskCounts, request: int, candidates: Sequence[int]) -> tuple[TopologyHint, ...]:
     minimum, kept = len(candidates), []
     for nodes in _subsets(candidates):
         mask = mask_of(nodes)
-        if len(nodes) < minimum and count.known(mask) >= request:
+        if len(nodes) < minimum and counts.known(mask) >= request:
             minimum = len(nodes)
-        usable = count.usable(mask)
+        usable = counts.usable(mask)
         if usable is not None and usable >= request:
             kept.append(nodes)
-    return tuple(Hint(frozenset(nodes), len(nodes) == minimum) for nodes in kept)
+    return tuple(TopologyHint(frozenset(nodes), len(nodes) == minimum) for nodes in kept)
 
 
 def _subsets(nodes: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -121,130 +159,87 @@ def _subsets(nodes: Sequence[int]) -> Iterator[tuple[int, ...]]:
         yield from combinations(nodes, size)
 
 
-def mask_of(nodes: Iterable[int]) -> int:
-    """A set of nodes as a number with a bit for each; the nodes are those of a machine, 0 to 63."""
-    return sum(1 << node for node in nodes)
-
-
-MOST_NODES = 8  # what the kubelet takes with a policy, unless max-allowable-numa-nodes raises it
-_HIGHEST_NODE = 63
-
-Distances = Mapping[int, Sequence[int]]
-_Rank = Callable[[int], tuple[float, ...]]
-_Choices = Sequence[tuple[Hint, ...]]
-
-
-class Policy(StrEnum):
-    NONE = "none"
-    BEST_EFFORT = "best-effort"
-    RESTRICTED = "restricted"
-    SINGLE_NUMA_NODE = "single-numa-node"
-
-
-class Scope(StrEnum):
-    CONTAINER = "container"
-    POD = "pod"
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """`hint` is what is stored for the container, and by it devices are chosen."""
-
-    hint: Hint
-    admitted: bool
-
-
-def check_machine(policy: Policy, machine: Sequence[int], most: int = MOST_NODES) -> None:
-    """Refuses what a kubelet would refuse to start with; `most` is its option max-allowable-numa-nodes."""
-    if most < MOST_NODES:
-        raise ConfigError(f"max-allowable-numa-nodes is at least {MOST_NODES}, not {most} (5.17)")
-    beyond = [node for node in machine if not 0 <= node <= _HIGHEST_NODE]
-    if beyond:
-        raise ConfigError(f"a NUMA node is 0 to {_HIGHEST_NODE}, not {beyond[0]} (5.17)")
-    if policy is not Policy.NONE and len(machine) > most:
-        raise ConfigError(
-            f"the kubelet does not start with topology policy {policy} on more than {most} NUMA nodes, "
-            f"and there are {len(machine)} (5.17)"
-        )
-
-
-def best(
-    policy: Policy,
-    results: Mapping[str, tuple[Hint, ...] | None],
+def merge_hints(
+    policy: TopologyPolicy,
+    hints: Mapping[str, tuple[TopologyHint, ...] | None],
     machine: Sequence[int],
     *,
     distances: Distances | None = None,
 ) -> Decision:
-    """The decision over every resource's hints; with `distances` the closest nodes win, as with the kubelet's option
-    prefer-closest-numa-nodes: for each node, its distance to every node, by number."""
-    if policy is Policy.NONE:
-        return Decision(Hint(None, False), True)
-    choices = [_said(result) for result in results.values()]
-    if policy is Policy.SINGLE_NUMA_NODE:
-        return _single(choices, machine)
+    """Merges the hints of every resource.
+
+    With `distances`, from each node to every node by number, the closest nodes win, as with the kubelet's option
+    prefer-closest-numa-nodes.
+    """
+    if policy is TopologyPolicy.NONE:
+        return Decision(TopologyHint(None, False), True)
+    choices = [_choices(resource_hints) for resource_hints in hints.values()]
+    if policy is TopologyPolicy.SINGLE_NUMA_NODE:
+        return _merge_single_numa_node(choices, machine)
     hint = _merge(choices, machine, _narrowest if distances is None else _closest(distances))
-    return Decision(hint, policy is Policy.BEST_EFFORT or hint.preferred)
+    return Decision(hint, policy is TopologyPolicy.BEST_EFFORT or hint.preferred)
 
 
-def _said(result: tuple[Hint, ...] | None) -> tuple[Hint, ...]:
-    if result is None:
-        return (Hint(None, True),)
-    return result or (Hint(None, False),)
+def _choices(hints: tuple[TopologyHint, ...] | None) -> tuple[TopologyHint, ...]:
+    if hints is None:
+        return (TopologyHint(None, True),)
+    return hints or (TopologyHint(None, False),)
 
 
-def _single(choices: _Choices, machine: Sequence[int]) -> Decision:
-    fitting = [tuple(hint for hint in hints if _is_single(hint)) for hints in choices]
-    hint = _merge(fitting, machine, _narrowest)
+def _merge_single_numa_node(choices: _Choices, machine: Sequence[int]) -> Decision:
+    single = [
+        tuple(hint for hint in hints if hint.preferred and (hint.nodes is None or len(hint.nodes) == 1))
+        for hints in choices
+    ]
+    hint = _merge(single, machine, _narrowest)
     if hint.nodes == frozenset(machine):
-        hint = Hint(None, hint.preferred)
+        hint = TopologyHint(None, hint.preferred)
     return Decision(hint, hint.preferred)
 
 
-def _is_single(hint: Hint) -> bool:
-    return hint.preferred and (hint.nodes is None or len(hint.nodes) == 1)
+def _merge(choices: _Choices, machine: Sequence[int], rank: _Rank) -> TopologyHint:
+    """The best combination of one hint of each resource.
 
-
-def _merge(choices: _Choices, machine: Sequence[int], rank: _Rank) -> Hint:
-    """The best of all combinations of one hint of each, without making them all: two resources on eight nodes have
-    65,025, three have 16 million."""
-    everything = mask_of(machine)
-    preferred = _preferred(choices, everything)
+    The combinations are never enumerated: two resources on eight nodes have 65,025, three have 16 million.
+    """
+    all_nodes = mask_of(machine)
+    preferred = _preferred(choices, all_nodes)
     if preferred:
-        return Hint(_nodes(min(preferred, key=rank)), True)
-    others = _intersections(choices, everything)
-    if not others:
-        return Hint(frozenset(machine), False)
-    return Hint(_nodes(min(others, key=_nearest(_greatest_minimum(choices), rank))), False)
+        return TopologyHint(_nodes(min(preferred, key=rank)), True)
+    intersections = _intersections(choices, all_nodes)
+    if not intersections:
+        return TopologyHint(frozenset(machine), False)
+    return TopologyHint(_nodes(min(intersections, key=_nearest(_greatest_minimum(choices), rank))), False)
 
 
-def _preferred(choices: _Choices, everything: int) -> set[int]:
-    """A combination is preferred where all its hints are, and all their masks are the same."""
+def _preferred(choices: _Choices, all_nodes: int) -> set[int]:
+    """The masks of preferred combinations: all hints are preferred, and all their masks are equal."""
     common: set[int] | None = None
     for hints in choices:
-        wanted = [hint for hint in hints if hint.preferred]
-        if any(hint.nodes is None for hint in wanted):
+        preferred = [hint for hint in hints if hint.preferred]
+        if any(hint.nodes is None for hint in preferred):
             continue
-        masks = {mask_of(hint.nodes) for hint in wanted if hint.nodes is not None}
+        masks = {mask_of(hint.nodes) for hint in preferred if hint.nodes is not None}
         common = masks if common is None else common & masks
-    merged = {everything} if common is None else {mask & everything for mask in common}
+    merged = {all_nodes} if common is None else {mask & all_nodes for mask in common}
     return merged - {0}
 
 
-def _intersections(choices: _Choices, everything: int) -> set[int]:
-    found = {everything}
+def _intersections(choices: _Choices, all_nodes: int) -> set[int]:
+    merged = {all_nodes}
     for hints in choices:
-        masks = {everything if hint.nodes is None else mask_of(hint.nodes) for hint in hints}
-        found = {one & other for one in found for other in masks} - {0}
-    return found
+        masks = {all_nodes if hint.nodes is None else mask_of(hint.nodes) for hint in hints}
+        merged = {one & other for one in merged for other in masks} - {0}
+    return merged
 
 
 def _greatest_minimum(choices: _Choices) -> int:
-    sizes = ([len(hint.nodes) for hint in hints if hint.nodes is not None] for hints in choices)
-    return max((min(each) for each in sizes if each), default=0)
+    sizes_by_resource = ([len(hint.nodes) for hint in hints if hint.nodes is not None] for hints in choices)
+    return max((min(sizes) for sizes in sizes_by_resource if sizes), default=0)
 
 
 def _nearest(size: int, rank: _Rank) -> _Rank:
-    """As near to `size` as possible, from below before from above."""
+    """Ranks masks by their distance from `size`, smaller masks before larger ones."""
 
     def ranked(mask: int) -> tuple[float, ...]:
         beyond = mask.bit_count() - size
@@ -260,10 +255,15 @@ def _narrowest(mask: int) -> tuple[float, ...]:
 def _closest(distances: Distances) -> _Rank:
     def ranked(mask: int) -> tuple[float, ...]:
         nodes = _nodes(mask)
-        apart = sum(distances[one][other] for one in nodes for other in nodes) / len(nodes) ** 2
-        return mask.bit_count(), apart, mask
+        average = sum(distances[one][other] for one in nodes for other in nodes) / len(nodes) ** 2
+        return mask.bit_count(), average, mask
 
     return ranked
+
+
+def mask_of(nodes: Iterable[int]) -> int:
+    """The nodes, 0 to 63, as a number with one bit for each."""
+    return sum(1 << node for node in nodes)
 
 
 def _nodes(mask: int) -> frozenset[int]:

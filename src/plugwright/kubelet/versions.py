@@ -1,7 +1,7 @@
-"""What differs from one kubelet version to the next, as data.
+"""The differences between kubelet versions, as data.
 
-The numbers in comments are those of the facts each line stands for. `1.36` is the version that is described in
-full; of 1.37 only its endpoints are known to differ.
+The components ask a `VersionProfile` for a behaviour and never for a version number. Version 1.36 is described in full;
+of 1.37 only its endpoints are known to differ.
 """
 
 import functools
@@ -10,45 +10,61 @@ from dataclasses import dataclass
 
 from plugwright.errors import ConfigError
 
-__all__ = ["DEFAULT_VERSION", "LEGACY", "Profile", "profile"]
+__all__ = ["DEFAULT_VERSION", "LEGACY", "SUPPORTED_VERSIONS", "VersionProfile", "profile"]
 
 DEFAULT_VERSION = "1.36"
 LEGACY = "legacy"
-_VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
 _OLDEST, _NEWEST = (1, 26), (1, 37)
-_LAST_PATCH = 10**6  # "1.34" is the newest 1.34 there is
+SUPPORTED_VERSIONS = "{}.{} to {}.{}".format(*_OLDEST, *_NEWEST)
+_VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
+_LAST_PATCH = 10**6  # a minor version alone, such as 1.34, means its newest patch release
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
-    """One version's ways. Every default is that of 1.36."""
+class VersionProfile:
+    """The behaviour of one version; every default is that of 1.36."""
 
     name: str = DEFAULT_VERSION
-    cleans_only_sockets: bool = True  # 1.18
-    writes_deprecation: bool = False  # 1.19
-    options_may_be_missing: bool = False  # 1.33: the first plugins had no such method
-    endpoint_by_socket: bool = False  # 1.37 on: a second registration on a connected socket is refused
-    reads_plain_lists: bool = False  # 4.11
-    refuses_unhealthy: bool = True  # 3.16, 3.17
-    skips_running: bool = True  # 3.14
-    sees_every_running: bool = True  # 3.14: not only one container of the name
-    takes_cdi: bool = True  # 3.56
-    keeps_sidecars: bool = True  # 3.33
-    lists_sidecars: bool = True  # 6.6
-    lists_active_only: bool = True  # 6.4
-    crashes_on_dropped: bool = True  # 2.25
-    narrows_masks: bool = True  # 5.6
-    reports_device_health: bool = True  # 7.1
+    # At its start the kubelet removes only sockets from the plugin directory, not every file (1.18).
+    cleans_only_sockets: bool = True
+    # The kubelet creates an empty file DEPRECATION in the plugin directory (1.19).
+    writes_deprecation: bool = False
+    # A plugin without GetDevicePluginOptions, as the first plugins were, is accepted (1.33).
+    options_may_be_missing: bool = False
+    # Endpoints are keyed by socket: a second registration on a connected socket is refused.
+    endpoint_by_socket: bool = False
+    # The checkpoint layout without NUMA nodes is read too (4.11).
+    reads_plain_lists: bool = False
+    # A container is refused when no device is healthy or a device it holds is not (3.16, 3.17).
+    refuses_unhealthy: bool = True
+    # A container that runs while the kubelet restarts is not allocated again (3.14).
+    skips_running: bool = True
+    # Every runtime container of that name is examined for this, not only one (3.14).
+    sees_every_running: bool = True
+    # CDI device names reach the container runtime (3.56).
+    takes_cdi: bool = True
+    # Later containers cannot reuse the devices of a sidecar (3.33).
+    keeps_sidecars: bool = True
+    # The pod-resources API lists sidecars (6.6).
+    lists_sidecars: bool = True
+    # The pod-resources List has active pods only (6.4).
+    lists_active_only: bool = True
+    # A device that disappears from the list while it is allocated can crash the kubelet (2.25).
+    crashes_on_dropped: bool = True
+    # Topology hints only combine NUMA nodes that carry devices of the resource (5.6).
+    narrows_masks: bool = True
+    # The pod status has the health of the pod's devices (7.1).
+    reports_device_health: bool = True
 
 
-@functools.cache  # asked for many times in every admission
-def profile(version: str = DEFAULT_VERSION) -> Profile:
-    """The profile of `1.26` to `1.37`, of a patch release such as `1.34.6`, or `legacy`."""
+@functools.cache  # admission reads it many times
+def profile(version: str = DEFAULT_VERSION) -> VersionProfile:
+    """The profile of a minor version, of a patch release such as `1.34.6`, or of `legacy`."""
     if version == LEGACY:
         return _LEGACY_PROFILE
-    number = _number(version)
+    number = _parse(version)
     since = _Since(number)
-    return Profile(
+    return VersionProfile(
         name=version.removeprefix("v"),
         cleans_only_sockets=number[:2] >= (1, 33) or number == (1, 31, 0),
         endpoint_by_socket=since(1, 37),
@@ -66,6 +82,16 @@ def profile(version: str = DEFAULT_VERSION) -> Profile:
     )
 
 
+def _parse(version: str) -> tuple[int, int, int]:
+    match = _VERSION.fullmatch(version)
+    if not match:
+        raise ConfigError(f"kubelet version must be like {DEFAULT_VERSION} or 1.34.7, or {LEGACY!r}, got {version!r}")
+    number = (int(match[1]), int(match[2]), int(match[3] or _LAST_PATCH))
+    if not _OLDEST <= number[:2] <= _NEWEST:
+        raise ConfigError(f"kubelet version must be {SUPPORTED_VERSIONS}, or {LEGACY!r}, got {version}")
+    return number
+
+
 @dataclass(frozen=True, slots=True)
 class _Since:
     number: tuple[int, int, int]
@@ -74,12 +100,12 @@ class _Since:
         return self.number[:2] >= (major, minor)
 
     def backport(self, *fixes: tuple[int, int, int]) -> bool:
-        """Whether it is a later patch of one of these."""
+        """Whether the version is one of these patch releases or a later patch of the same minor version."""
         return any(self.number[:2] == fix[:2] and self.number >= fix for fix in fixes)
 
 
-# What kubelets did up to 1.24, with the timeout of 1.8's for plugins that know only ListAndWatch and Allocate.
-_LEGACY_PROFILE = Profile(
+# The behaviour of kubelets up to 1.24, which also accept plugins that implement only ListAndWatch and Allocate.
+_LEGACY_PROFILE = VersionProfile(
     name=LEGACY,
     cleans_only_sockets=False,
     writes_deprecation=True,
@@ -96,15 +122,3 @@ _LEGACY_PROFILE = Profile(
     narrows_masks=False,
     reports_device_health=False,
 )
-
-
-def _number(version: str) -> tuple[int, int, int]:
-    found = _VERSION.fullmatch(version)
-    if not found:
-        raise ConfigError(
-            f"a kubelet's version looks like {DEFAULT_VERSION} or 1.34.7, or is {LEGACY!r}, not {version!r}"
-        )
-    number = (int(found[1]), int(found[2]), int(found[3] or _LAST_PATCH))
-    if not _OLDEST <= number[:2] <= _NEWEST:
-        raise ConfigError(f"kubelets from 1.26 to 1.37 are known, and {LEGACY!r}; not {version}")
-    return number

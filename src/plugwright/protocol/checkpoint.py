@@ -1,12 +1,9 @@
-"""The kubelet's device checkpoint: which container holds which devices, bytes to values and back.
+"""The kubelet's device checkpoint: which container holds which devices, from bytes to values and back.
 
-`decode` takes what the kubelet's own reader takes, `encode` gives the bytes that the kubelet would write. The
-checksum is made from a text that Go prints of the values, not from the file. Reading and writing the file, and
-the message inside an `answer`, are left to the callers; writing it often and fast is `checkpoint_encoder`'s work.
-
-The checkpoint's values, and the two texts made from them: Go's JSON for the file, Go's print-out for its checksum.
-
-Reading is `checkpoint`'s work, writing one file again and again `checkpoint_encoder`'s.
+`decode` accepts what the kubelet's own reader accepts, `encode` gives the bytes that the kubelet would write. The
+checksum covers a text that Go prints of the values, not the file; both texts, Go's JSON and Go's print-out, and the
+hash are made here, for `checkpoint_encoder` too, which writes one file often and fast. Reading and writing the file,
+and the message inside an `answer`, are left to the callers.
 """
 
 import base64
@@ -19,124 +16,78 @@ from typing import NoReturn, TypeVar
 from plugwright.errors import CheckpointCorrupt
 
 __all__ = [
+    "FNV_MASK",
+    "FNV_OFFSET",
+    "FNV_PRIME",
+    "GO_ENTRIES",
+    "GO_NIL",
+    "GO_REGISTERED",
     "Checkpoint",
-    "Lists",
+    "CheckpointReading",
+    "DeviceLists",
     "PodDevicesEntry",
-    "Reading",
     "checksum",
     "decode",
     "encode",
     "entry_members",
+    "fnv1a",
     "go_json",
+    "go_printed",
+    "go_printed_entry",
+    "go_printed_list",
     "held",
-    "printed",
-    "printed_entry",
-    "printed_list",
     "read",
 ]
 
-# Go's JSON can stand inside HTML and JavaScript.
+# FNV-1a of 32 bits.
+FNV_OFFSET, FNV_PRIME, FNV_MASK = 2166136261, 16777619, 0xFFFFFFFF
+# The parts of Go's print-out; items of a list and pairs of a map are separated by a space.
+GO_ENTRIES = "(checkpoint.checkpointData){PodDeviceEntries:([]checkpoint.PodDevicesEntry)"
+GO_REGISTERED = " RegisteredDevices:(map[string][]string)"
+GO_NIL = "<nil>"
+# Go escapes these so that its JSON can be embedded in HTML and JavaScript.
 _ESCAPED = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
-_Key = TypeVar("_Key", int, str)
-Lists = Mapping[_Key, tuple[str, ...] | None]
-
-
-@dataclass(frozen=True, slots=True)
-class PodDevicesEntry:
-    """What one container holds of one resource: its devices by NUMA node, and the plugin's answer.
-
-    Node -1 means none; a device near several nodes stands under each. `answer` is a ContainerAllocateResponse.
-    """
-
-    pod_uid: str
-    container: str
-    resource: str
-    devices: Lists[int] | None
-    answer: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """The whole file. None is JSON's null: the checksum tells it from empty, so it is kept.
-
-    `registered` has the healthy devices of every resource. A kubelet without pods writes None for `entries`.
-    """
-
-    entries: tuple[PodDevicesEntry, ...] | None
-    registered: Lists[str] | None
-
-
-def go_json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).translate(_ESCAPED)
-
-
-def entry_members(entry: PodDevicesEntry) -> dict[str, object]:
-    return {
-        "PodUID": entry.pod_uid,
-        "ContainerName": entry.container,
-        "ResourceName": entry.resource,
-        "DeviceIDs": _devices_members(entry.devices),
-        "AllocResp": None if entry.answer is None else base64.b64encode(entry.answer).decode(),
-    }
-
-
-def _devices_members(devices: Lists[int] | None) -> dict[str, object] | None:
-    if devices is None:
-        return None
-    # As texts, as Go does: -1, 0, 10, 2.
-    return dict(sorted((str(node), device_ids) for node, device_ids in devices.items()))
-
-
-def printed(checkpoint: Checkpoint, plain_lists: bool = False) -> str:
-    """What Go prints of the values. `plain_lists`: as 1.11 to 1.19 did, whose devices had no NUMA nodes."""
-    entries = checkpoint.entries
-    texts = None if entries is None else (printed_entry(entry, plain_lists) for entry in entries)
-    return (
-        f"(checkpoint.checkpointData){{PodDeviceEntries:([]checkpoint.PodDevicesEntry){printed_list(texts)}"
-        f" RegisteredDevices:(map[string][]string){_printed_map(checkpoint.registered)}}}"
-    )
-
-
-def printed_entry(entry: PodDevicesEntry, plain_lists: bool = False) -> str:
-    answer = None if entry.answer is None else map(str, entry.answer)
-    devices = _printed_plain(entry.devices) if plain_lists else _printed_nodes(entry.devices)
-    return (
-        f"{{PodUID:(string){entry.pod_uid} ContainerName:(string){entry.container}"
-        f" ResourceName:(string){entry.resource} DeviceIDs:{devices} AllocResp:([]uint8){printed_list(answer)}}}"
-    )
-
-
-def _printed_nodes(devices: Lists[int] | None) -> str:
-    return f"(checkpoint.DevicesPerNUMA){_printed_map(devices)}"
-
-
-def _printed_plain(devices: Lists[int] | None) -> str:
-    return f"([]string){printed_list((devices or {}).get(0))}"
-
-
-def printed_list(items: Iterable[str] | None) -> str:
-    return "<nil>" if items is None else f"[{' '.join(items)}]"
-
-
-def _printed_map(lists: Lists[_Key] | None) -> str:
-    if lists is None:
-        return "<nil>"
-    return f"map[{' '.join(f'{key}:{printed_list(items)}' for key, items in sorted(lists.items()))}]"
-
-
 _NUMA_NODE = re.compile(r"[+-]?[0-9]{1,64}")
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _CHECKSUM_DIGITS = 20  # of 2^64 - 1
 _KINDS: dict[type, str] = {bool: "a boolean", str: "a text", bytes: "a number", list: "a list", tuple: "an object"}
 _Kind = TypeVar("_Kind")
+_Key = TypeVar("_Key", int, str)
+DeviceLists = Mapping[_Key, tuple[str, ...] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What a file says, with the checksum it has and the one it should have.
+class PodDevicesEntry:
+    """What one container holds of one resource: its devices by NUMA node, and the plugin's response.
 
-    `plain_lists`: written by 1.11 to 1.19, which knew no NUMA nodes; its devices stand under node 0.
+    Node -1 means none; a device near several nodes is listed under each. `answer` is an encoded
+    ContainerAllocateResponse.
+    """
+
+    pod_uid: str
+    container: str
+    resource: str
+    devices: DeviceLists[int] | None
+    answer: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The whole file. None is JSON's null, which the checksum distinguishes from empty.
+
+    `registered` has the healthy devices of every resource. A kubelet without pods writes None for `entries`.
+    """
+
+    entries: tuple[PodDevicesEntry, ...] | None
+    registered: DeviceLists[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointReading:
+    """The content of a file, with the checksum it has and the one it should have.
+
+    `plain_lists`: written by Kubernetes 1.11 to 1.19, which had no NUMA nodes; its devices are under node 0.
     """
 
     checkpoint: Checkpoint
@@ -145,33 +96,29 @@ class Reading:
     plain_lists: bool
 
 
-class _Unparsable(Exception):
-    """Why, in a few words; never leaves this module."""
-
-
 def decode(data: bytes, plain_lists: bool = False) -> Checkpoint:
-    """Raises `CheckpointCorrupt` for whatever does not parse or is not what its checksum was made from.
+    """Raises `CheckpointCorrupt` if the file does not parse or its checksum does not match.
 
-    `plain_lists`: take the layout of 1.11 to 1.19 too, as kubelets before 1.31 do.
+    `plain_lists` accepts the layout of 1.11 to 1.19 too, as kubelets before 1.31 do.
     """
     reading = read(data, plain_lists)
     if reading.stored != reading.computed:
         raise CheckpointCorrupt(
-            f"checkpoint is not what was written: checksum stored {reading.stored}, computed {reading.computed}"
+            f"checkpoint does not match its checksum: stored {reading.stored}, computed {reading.computed}"
         )
     return reading.checkpoint
 
 
-def read(data: bytes, plain_lists: bool = False) -> Reading:
-    """As `decode`, but a wrong checksum is only told."""
+def read(data: bytes, plain_lists: bool = False) -> CheckpointReading:
+    """Decodes a file without comparing the checksums."""
     try:
         document = _members(_parse(data), "the file")
-        content = _members(document.get("data"), "Data")  # a member that is absent is empty, which is not null
+        content = _members(document.get("data"), "Data")  # an absent member is empty, which is not null
         entries, registered = content.get("poddeviceentries", []), content.get("registereddevices", ())
         plain = plain_lists and _has_plain_lists(entries)
         checkpoint = Checkpoint(_entries(entries, plain), _registered(registered))
         computed = checksum(checkpoint, plain)
-        return Reading(checkpoint, _stored_checksum(document.get("checksum"), computed), computed, plain)
+        return CheckpointReading(checkpoint, _stored_checksum(document.get("checksum"), computed), computed, plain)
     except _Unparsable as error:
         raise CheckpointCorrupt(f"checkpoint does not parse: {error}") from None
 
@@ -185,32 +132,92 @@ def encode(checkpoint: Checkpoint) -> bytes:
     return go_json({"Data": content, "Checksum": checksum(checkpoint)}).encode()
 
 
-def checksum(checkpoint: Checkpoint, plain_lists: bool = False) -> int:
-    """FNV-1a, 32 bits, of the text that Go prints of the values."""
-    value = 2166136261
-    for byte in printed(checkpoint, plain_lists).encode():
-        value = ((value ^ byte) * 16777619) & 0xFFFFFFFF
-    return value
-
-
 def held(checkpoint: Checkpoint, resource: str) -> dict[str, tuple[int, ...]]:
     """Every device of the resource that some container holds, with its NUMA nodes; both sorted."""
-    nodes: dict[str, set[int]] = {}
-    for device_id, node in _placed(checkpoint, resource):
-        nodes.setdefault(device_id, set()).update([node] if node >= 0 else [])
-    return {device_id: tuple(sorted(found)) for device_id, found in sorted(nodes.items())}
+    nodes_by_device: dict[str, set[int]] = {}
+    for device_id, node in _held_devices(checkpoint, resource):
+        nodes_by_device.setdefault(device_id, set()).update([node] if node >= 0 else [])
+    return {device_id: tuple(sorted(nodes)) for device_id, nodes in sorted(nodes_by_device.items())}
 
 
-def _placed(checkpoint: Checkpoint, resource: str) -> Iterator[tuple[str, int]]:
+def _held_devices(checkpoint: Checkpoint, resource: str) -> Iterator[tuple[str, int]]:
     for entry in checkpoint.entries or ():
         if entry.resource == resource:
             for node, device_ids in (entry.devices or {}).items():
                 yield from ((device_id, node) for device_id in device_ids or ())
 
 
+def checksum(checkpoint: Checkpoint, plain_lists: bool = False) -> int:
+    return fnv1a(FNV_OFFSET, go_printed(checkpoint, plain_lists).encode())
+
+
+def fnv1a(state: int, data: bytes) -> int:
+    """The state of the hash after `data`; the first state is `FNV_OFFSET`."""
+    prime, mask = FNV_PRIME, FNV_MASK
+    for byte in data:
+        state = ((state ^ byte) * prime) & mask
+    return state
+
+
+def go_json(value: object) -> str:
+    """The value as Go's encoding/json writes it."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).translate(_ESCAPED)
+
+
+def entry_members(entry: PodDevicesEntry) -> dict[str, object]:
+    """The members of an entry in the file, in Go's order."""
+    return {
+        "PodUID": entry.pod_uid,
+        "ContainerName": entry.container,
+        "ResourceName": entry.resource,
+        "DeviceIDs": _devices_members(entry.devices),
+        "AllocResp": None if entry.answer is None else base64.b64encode(entry.answer).decode(),
+    }
+
+
+def _devices_members(devices: DeviceLists[int] | None) -> dict[str, object] | None:
+    if devices is None:
+        return None
+    # Go sorts the keys as strings: -1, 0, 10, 2.
+    return dict(sorted((str(node), device_ids) for node, device_ids in devices.items()))
+
+
+def go_printed(checkpoint: Checkpoint, plain_lists: bool = False) -> str:
+    """The values as Go prints them; with `plain_lists` in the layout of 1.11 to 1.19."""
+    entries = checkpoint.entries
+    texts = None if entries is None else (go_printed_entry(entry, plain_lists) for entry in entries)
+    return f"{GO_ENTRIES}{go_printed_list(texts)}{GO_REGISTERED}{_go_printed_map(checkpoint.registered)}}}"
+
+
+def go_printed_entry(entry: PodDevicesEntry, plain_lists: bool = False) -> str:
+    answer = None if entry.answer is None else map(str, entry.answer)
+    if plain_lists:
+        devices = f"([]string){go_printed_list((entry.devices or {}).get(0))}"
+    else:
+        devices = f"(checkpoint.DevicesPerNUMA){_go_printed_map(entry.devices)}"
+    return (
+        f"{{PodUID:(string){entry.pod_uid} ContainerName:(string){entry.container}"
+        f" ResourceName:(string){entry.resource} DeviceIDs:{devices} AllocResp:([]uint8){go_printed_list(answer)}}}"
+    )
+
+
+def go_printed_list(items: Iterable[str] | None) -> str:
+    return GO_NIL if items is None else f"[{' '.join(items)}]"
+
+
+def _go_printed_map(lists: DeviceLists[_Key] | None) -> str:
+    if lists is None:
+        return GO_NIL
+    return f"map[{' '.join(f'{key}:{go_printed_list(items)}' for key, items in sorted(lists.items()))}]"
+
+
+class _Unparsable(Exception):
+    """The reason in a few words; never leaves this module."""
+
+
 def _parse(data: bytes) -> object:
-    # Objects become tuples of pairs, to know which of `Data` and `data` came last; numbers become the bytes
-    # they were written with, so that 1.0 is no integer and one of a million digits costs nothing.
+    # Objects become tuples of pairs, because of `Data` and `data` the last one counts. Numbers become the bytes they
+    # were written with, so that 1.0 is not an integer and a million digits cost nothing.
     try:
         return json.loads(
             data.decode(),
@@ -243,13 +250,13 @@ def _has_plain_lists(entries: object) -> bool:
 def _entries(value: object, plain_lists: bool) -> tuple[PodDevicesEntry, ...] | None:
     if value is None:
         return None
-    found = []
+    entries = []
     for number, item in enumerate(_expect(value, list, "PodDeviceEntries"), 1):
         try:
-            found.append(_entry(item, plain_lists))
+            entries.append(_entry(item, plain_lists))
         except _Unparsable as error:
             raise _Unparsable(f"entry {number} of PodDeviceEntries: {error}") from None
-    return tuple(found)
+    return tuple(entries)
 
 
 def _entry(value: object, plain_lists: bool) -> PodDevicesEntry:
@@ -264,14 +271,14 @@ def _entry(value: object, plain_lists: bool) -> PodDevicesEntry:
     )
 
 
-def _devices(value: object) -> Lists[int] | None:
+def _devices(value: object) -> DeviceLists[int] | None:
     if value is None:
         return None
     pairs = _expect(value, tuple, "DeviceIDs")
     return {_numa_node(key): _texts(ids, f"DeviceIDs[{key!r:.40}]") for key, ids in pairs}
 
 
-def _registered(value: object) -> Lists[str] | None:
+def _registered(value: object) -> DeviceLists[str] | None:
     if value is None:
         return None
     pairs = _expect(value, tuple, "RegisteredDevices")
@@ -281,7 +288,7 @@ def _registered(value: object) -> Lists[str] | None:
 def _numa_node(key: str) -> int:
     if _NUMA_NODE.fullmatch(key) and -(2**63) <= int(key) < 2**63:
         return int(key)
-    raise _Unparsable(f"DeviceIDs has NUMA node {key!r:.40}, which is no integer of 64 bits")
+    raise _Unparsable(f"NUMA node in DeviceIDs must be an integer of 64 bits, got {key!r:.40}")
 
 
 def _answer(value: object) -> bytes | None:
@@ -297,10 +304,10 @@ def _stored_checksum(value: object, computed: int) -> int:
     if value is None:
         return 0
     if not isinstance(value, bytes):
-        raise _Unparsable(f"Checksum holds {_KINDS[type(value)]} instead of a number; it should be {computed}")
+        raise _Unparsable(f"Checksum must be a number ({computed} for this content), got {_KINDS[type(value)]}")
     if not value.isdigit() or len(value) > _CHECKSUM_DIGITS:
         shown = f"{value.decode():.40}"
-        raise _Unparsable(f"Checksum is {shown}, not an unsigned integer of 64 bits; it should be {computed}")
+        raise _Unparsable(f"Checksum must be an unsigned integer of 64 bits ({computed} for this content), got {shown}")
     return int(value)
 
 
@@ -309,7 +316,7 @@ def _texts(value: object, name: str) -> tuple[str, ...] | None:
 
 
 def _text(value: object, name: str) -> str:
-    if value is None:  # Go reads null as an empty text; only lists and maps can be nil
+    if value is None:  # Go reads null as an empty string; only lists and maps can be nil
         return ""
     text = _expect(value, str, name)
     if _SURROGATE.search(text):
@@ -319,5 +326,5 @@ def _text(value: object, name: str) -> str:
 
 def _expect(value: object, kind: type[_Kind], name: str) -> _Kind:
     if not isinstance(value, kind):
-        raise _Unparsable(f"{name} holds {_KINDS[type(value)]} instead of {_KINDS[kind]}")
+        raise _Unparsable(f"{name} must be {_KINDS[kind]}, got {_KINDS[type(value)]}")
     return value

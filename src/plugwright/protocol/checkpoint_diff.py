@@ -1,12 +1,8 @@
-"""What a checkpoint means: who holds what, and how two of them differ.
+"""The meaning of a checkpoint: its decoded entries, how two files differ, and why a checksum may not match.
 
-The kubelet writes entries, ids and the maps inside an answer in any order: files that differ may mean the same. How
-meaning is shown is left to the callers.
-
-Why the checksum of a checkpoint may not fit.
-
-It covers the whole content at once, so it never tells which part was changed. But the usual ways to spoil a file
-without meaning to can be tried backwards: entries that were put in another order, null that became empty.
+The kubelet writes entries, ids and the maps inside a response in any order, so files that differ may mean the same. A
+checksum covers the whole content at once and never says which part was changed, but the usual accidents can be tried
+backwards: entries in another order, null that became empty. How all this is shown is left to the callers.
 """
 
 from collections import Counter
@@ -17,17 +13,19 @@ from zlib import crc32
 
 from plugwright.errors import MalformedMessage
 from plugwright.protocol import checkpoint, messages
-from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry, Reading
+from plugwright.protocol.checkpoint import Checkpoint, CheckpointReading, PodDevicesEntry
 from plugwright.protocol.messages import AllocateResponse
 
-__all__ = ["Difference", "Fact", "Holding", "Owner", "differences", "explain", "facts", "holdings"]
+__all__ = ["DecodedEntry", "Detail", "Difference", "EntryKey", "decoded_entries", "details", "differences", "explain"]
 
-Fact = tuple[str, str]
+Detail = tuple[str, str]  # a kind, such as `device` or `env`, and its text
+_MAX_HASHED_BYTES = 5_000_000  # about half a second
+_MAX_PERMUTED_ENTRIES = 5  # up to so many entries every order is tried
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Owner:
-    """A container and the resource that it holds something of; or, `registered`, the list of a resource's devices."""
+class EntryKey:
+    """A container and a resource of which it holds devices; or, if `registered`, the healthy devices of a resource."""
 
     pod_uid: str
     container: str
@@ -36,14 +34,14 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
-    """What one container holds of one resource. `number` is the entry's in the file, from 1.
+class DecodedEntry:
+    """What one container holds of one resource; `number` is the position in the file, from 1.
 
-    Without an answer that decodes `answer` is None, and `problem` says why: the kubelet drops such an entry.
+    If the response does not decode, `answer` is None and `problem` says why: the kubelet drops such an entry.
     """
 
     number: int
-    owner: Owner
+    key: EntryKey
     devices: Mapping[str, tuple[int, ...]]
     answer: AllocateResponse | None
     problem: str
@@ -51,111 +49,105 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What changed for one owner; `change` is `added`, `removed` or `changed`."""
+    """What changed for one key; `change` is `added`, `removed` or `changed`."""
 
     change: str
-    owner: Owner
-    removed: tuple[Fact, ...]
-    added: tuple[Fact, ...]
+    key: EntryKey
+    removed: tuple[Detail, ...]
+    added: tuple[Detail, ...]
 
 
-def holdings(found: Checkpoint) -> tuple[Holding, ...]:
-    """One for each entry, sorted by pod, container and resource."""
-    made = (_holding(number, entry) for number, entry in enumerate(found.entries or (), 1))
-    return tuple(sorted(made, key=lambda holding: (holding.owner, holding.number)))
+def decoded_entries(content: Checkpoint) -> tuple[DecodedEntry, ...]:
+    """The entries, sorted by pod, container and resource."""
+    decoded = (_decode(number, entry) for number, entry in enumerate(content.entries or (), 1))
+    return tuple(sorted(decoded, key=lambda entry: (entry.key, entry.number)))
 
 
-def _holding(number: int, entry: PodDevicesEntry) -> Holding:
-    answer, problem = _decoded(entry.answer)
+def _decode(number: int, entry: PodDevicesEntry) -> DecodedEntry:
+    key = EntryKey(entry.pod_uid, entry.container, entry.resource)
     devices = checkpoint.held(Checkpoint((entry,), None), entry.resource)
-    return Holding(number, Owner(entry.pod_uid, entry.container, entry.resource), devices, answer, problem)
-
-
-def _decoded(answer: bytes | None) -> tuple[AllocateResponse | None, str]:
+    data = entry.answer or b""
     try:
-        return messages.decode(answer or b""), ""
+        return DecodedEntry(number, key, devices, messages.decode(data), "")
     except MalformedMessage as error:
-        told = f"{len(answer or b'')} bytes, CRC-32 {crc32(answer or b''):08x}"  # so that two of them can be told apart
-        return None, f"{error} ({told})"
+        # Size and CRC tell two responses apart that do not decode.
+        problem = f"{error} ({len(data)} bytes, CRC-32 {crc32(data):08x})"
+        return DecodedEntry(number, key, devices, None, problem)
 
 
-def facts(holding: Holding) -> Iterator[Fact]:
-    """Each as a kind and a text, in a fixed order; those of the answer have the names that the wire gives them."""
-    for device_id, nodes in holding.devices.items():
+def details(entry: DecodedEntry) -> Iterator[Detail]:
+    """The devices and the response of an entry in a fixed order."""
+    for device_id, nodes in entry.devices.items():
         yield "device", f"{device_id} (NUMA {','.join(map(str, nodes)) or 'none'})"
-    if holding.answer:
-        yield from _answer_facts(holding.answer)
+    if entry.answer:
+        yield from _response_details(entry.answer)
     else:
-        yield "answer", holding.problem
+        yield "answer", entry.problem
 
 
-def _answer_facts(answer: AllocateResponse) -> Iterator[Fact]:
-    yield from (("env", f"{name}={value}") for name, value in answer.env.items())
-    for mount in answer.mounts:
+def _response_details(response: AllocateResponse) -> Iterator[Detail]:
+    yield from (("env", f"{name}={value}") for name, value in response.env.items())
+    for mount in response.mounts:
         yield "mount", f"{mount.host_path} -> {mount.container_path}{' (read-only)' if mount.read_only else ''}"
-    for node in answer.nodes:
+    for node in response.nodes:
         yield "node", f"{node.host_path} -> {node.container_path} ({node.permissions})"
-    yield from (("annotation", f"{name}={value}") for name, value in answer.annotations.items())
-    yield from (("cdi", name) for name in answer.cdi)
+    yield from (("annotation", f"{name}={value}") for name, value in response.annotations.items())
+    yield from (("cdi", name) for name in response.cdi)
 
 
 def differences(old: Checkpoint, new: Checkpoint) -> list[Difference]:
-    """None where both mean the same, whatever the bytes."""
-    before, after = _everything(old), _everything(new)
-    owners = sorted(before.keys() | after.keys())
-    return [difference for owner in owners if (difference := _difference(owner, before.get(owner), after.get(owner)))]
+    """Empty if both mean the same, whatever their bytes."""
+    before, after = _details_by_key(old), _details_by_key(new)
+    keys = sorted(before.keys() | after.keys())
+    return [difference for key in keys if (difference := _difference(key, before.get(key), after.get(key)))]
 
 
-def _everything(found: Checkpoint) -> dict[Owner, list[Fact]]:
+def _details_by_key(content: Checkpoint) -> dict[EntryKey, list[Detail]]:
     registered = {
-        Owner("", "", name, registered=True): [("healthy", device_id) for device_id in sorted(device_ids or ())]
-        for name, device_ids in (found.registered or {}).items()
+        EntryKey("", "", name, registered=True): [("healthy", device_id) for device_id in sorted(device_ids or ())]
+        for name, device_ids in (content.registered or {}).items()
     }
-    # Of entries for the same container and resource the kubelet keeps the last, as does this.
-    in_file_order = sorted(holdings(found), key=lambda holding: holding.number)
-    return registered | {holding.owner: list(facts(holding)) for holding in in_file_order}
+    # Of several entries for one container and resource the kubelet keeps the last in the file.
+    in_file_order = sorted(decoded_entries(content), key=lambda entry: entry.number)
+    return registered | {entry.key: list(details(entry)) for entry in in_file_order}
 
 
-def _difference(owner: Owner, old: list[Fact] | None, new: list[Fact] | None) -> Difference | None:
+def _difference(key: EntryKey, old: list[Detail] | None, new: list[Detail] | None) -> Difference | None:
     removed = tuple((Counter(old or ()) - Counter(new or ())).elements())
     added = tuple((Counter(new or ()) - Counter(old or ())).elements())
     if old is not None and new is not None:
-        return Difference("changed", owner, removed, added) if removed or added else None
-    return Difference("added" if old is None else "removed", owner, removed, added)
+        return Difference("changed", key, removed, added) if removed or added else None
+    return Difference("added" if old is None else "removed", key, removed, added)
 
 
-_WORK = 5_000_000  # bytes that may be hashed: some half a second
-_FEW = 5  # entries whose every order is tried
-
-
-def explain(reading: Reading) -> str:
-    """What would make the checksum fit, where that is one of the usual changes; else nothing."""
+def explain(reading: CheckpointReading) -> str:
+    """The change that makes the stored checksum match, if it is one of the usual accidents; else empty."""
     size = len(checkpoint.encode(reading.checkpoint))
-    for text, candidate in islice(_candidates(reading.checkpoint), _WORK // size):
+    for text, candidate in islice(_candidates(reading.checkpoint), _MAX_HASHED_BYTES // size):
         if checkpoint.checksum(candidate, reading.plain_lists) == reading.stored:
             return text
     return ""
 
 
-def _candidates(found: Checkpoint) -> Iterator[tuple[str, Checkpoint]]:
-    entries = found.entries or ()
+def _candidates(content: Checkpoint) -> Iterator[tuple[str, Checkpoint]]:
+    entries = content.entries or ()
     if not entries:
-        other = () if found.entries is None else None
-        yield f"with {_null_or(other, '[]')} for PodDeviceEntries", replace(found, entries=other)
-    if not found.registered:
-        lists: dict[str, tuple[str, ...] | None] | None = {} if found.registered is None else None
-        yield f"with {_null_or(lists, '{}')} for RegisteredDevices", replace(found, registered=lists)
+        other = () if content.entries is None else None
+        yield f"with {_null_or(other, '[]')} for PodDeviceEntries", replace(content, entries=other)
+    if not content.registered:
+        lists: dict[str, tuple[str, ...] | None] | None = {} if content.registered is None else None
+        yield f"with {_null_or(lists, '{}')} for RegisteredDevices", replace(content, registered=lists)
     for number, entry in enumerate(entries, 1):
         for text, other_entry in _entry_candidates(entry):
             changed = (*entries[: number - 1], other_entry, *entries[number:])
-            yield f"with {text} in entry {number} of PodDeviceEntries", replace(found, entries=changed)
+            yield f"with {text} in entry {number} of PodDeviceEntries", replace(content, entries=changed)
     for text, order in _orders(len(entries)):
-        moved = tuple(entries[position] for position in order)
-        yield f"with {text}", replace(found, entries=moved)
+        reordered = tuple(entries[position] for position in order)
+        yield f"with {text}", replace(content, entries=reordered)
 
 
 def _orders(count: int) -> Iterator[tuple[str, Iterable[int]]]:
-    if count <= _FEW:
+    if count <= _MAX_PERMUTED_ENTRIES:
         for order in permutations(range(count)):
             yield f"PodDeviceEntries in the order {', '.join(str(position + 1) for position in order)}", order
         return
@@ -163,7 +155,7 @@ def _orders(count: int) -> Iterator[tuple[str, Iterable[int]]]:
     for first, second in combinations(range(count), 2):
         swapped = list(range(count))
         swapped[first], swapped[second] = second, first
-        yield f"entries {first + 1} and {second + 1} of PodDeviceEntries in each other's place", swapped
+        yield f"entries {first + 1} and {second + 1} of PodDeviceEntries swapped", swapped
 
 
 def _entry_candidates(entry: PodDevicesEntry) -> Iterator[tuple[str, PodDevicesEntry]]:

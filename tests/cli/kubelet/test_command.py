@@ -53,7 +53,7 @@ def pod(name: str, wants: Mapping[str, object], *command: str) -> str:
     return json.dumps({"kind": "Pod", "metadata": {"name": name}, "spec": {"containers": [container]}})
 
 
-class Place:
+class Workspace:
     """A directory for the kubelet, one for pods, and a node's daemon with mock devices."""
 
     def __init__(self, root: Path) -> None:
@@ -63,7 +63,7 @@ class Place:
         self.node = Node(root)
 
     def write(self, name: str, text: str) -> Path:
-        """At once: nobody reads half of it."""
+        """Written atomically: a reader never sees half of it."""
         new = self.pods / f".{name}"
         new.write_text(text)
         return new.rename(self.pods / f"{name}.yaml")
@@ -90,35 +90,35 @@ class Place:
 
 
 @pytest.fixture
-def place(root: Path) -> Place:
-    return Place(root)
+def workspace(root: Path) -> Workspace:
+    return Workspace(root)
 
 
 def states(records: list[dict[str, Any]], *kinds: str) -> list[tuple[str, str]]:
-    return [(each["state"], each["about"]) for each in records if each.get("state") in kinds]
+    return [(record["state"], record["about"]) for record in records if record.get("state") in kinds]
 
 
-async def test_it_says_where_it_is_and_how_a_plugin_finds_it(place: Place) -> None:
-    async with place.kubelet("--numa", 2, "--policy", "restricted", "--version", "1.34.7") as kubelet:
+async def test_start_shows_the_sockets_and_how_to_point_a_plugin_at_them(workspace: Workspace) -> None:
+    async with workspace.kubelet("--numa", 2, "--policy", "restricted", "--version", "1.34.7") as kubelet:
         await kubelet.out.until("started")
-        assert (place.root / "device-plugins" / "kubelet.sock").is_socket()
+        assert (workspace.root / "device-plugins" / "kubelet.sock").is_socket()
         kubelet.signal(signal.SIGINT)
         assert await kubelet.ends() == 0
     text = "\n".join(kubelet.out.all)
-    assert f"kubelet 1.34.7 in {place.root} (2 NUMA nodes, policy restricted, scope container)" in text
-    assert f"plugwright run --kubelet-dir {place.root}" in text
-    assert f"--plugin-directory {place.root}/device-plugins" in text
+    assert f"kubelet 1.34.7 in {workspace.root} (2 NUMA nodes, policy restricted, scope container)" in text
+    assert f"plugwright run --kubelet-dir {workspace.root}" in text
+    assert f"--plugin-directory {workspace.root}/device-plugins" in text
     assert f"kill -USR1 {kubelet.pid}" in text
     assert "\x1b" not in text  # colour is for terminals
-    assert not (place.root / "device-plugins" / "kubelet.sock").exists()
+    assert not (workspace.root / "device-plugins" / "kubelet.sock").exists()
 
 
-async def test_every_call_state_and_finding_is_a_line(place: Place) -> None:
-    async with place.kubelet("--pods", place.pods) as kubelet, place.plugin():
+async def test_every_call_state_and_finding_is_a_line(workspace: Workspace) -> None:
+    async with workspace.kubelet("--pods", workspace.pods) as kubelet, workspace.plugin():
         await kubelet.out.until(f"list                     {GPU}: 4 devices, 4 healthy")
-        place.write("a", pod("web", {GPU: 1, "example.com/tpae": 1}))
+        workspace.write("a", pod("web", {GPU: 1, "example.com/tpae": 1}))
         await kubelet.out.until("waiting                  default/web: at most 60 s, because no plugin has listed")
-        place.write("b", pod("api", {GPU: 2}))
+        workspace.write("b", pod("api", {GPU: 2}))
         await kubelet.out.until("started                  default/api/main")
         await kubelet.out.until("env        MOCK_VISIBLE_DEVICES=")
     text = "\n".join(kubelet.out.all)
@@ -127,42 +127,44 @@ async def test_every_call_state_and_finding_is_a_line(place: Place) -> None:
     assert f"Allocate                 {GPU} [mock-0-" in text
 
 
-async def test_pods_wait_for_their_resources_and_show_what_they_got(place: Place) -> None:
-    path = place.write("a", pod("web", {GPU: 2}))
-    async with place.plugin():
-        done, records = await place.once(path)
+async def test_pods_wait_for_their_resources_and_show_what_they_got(workspace: Workspace) -> None:
+    path = workspace.write("a", pod("web", {GPU: 2}))
+    async with workspace.plugin():
+        done, records = await workspace.once(path)
     assert done.code == 0, done.out
     assert states(records, "waiting", "admitted", "refused") == [
         ("waiting", "default/web"),
         ("admitted", "default/web"),
     ]
-    [got] = [each["granted"] for each in records if "granted" in each]
-    allocated = [each for each in records if each.get("method") == "Allocate"]
+    [got] = [record["granted"] for record in records if "granted" in record]
+    allocated = [record for record in records if record.get("method") == "Allocate"]
     assert got["env"]["MOCK_VISIBLE_DEVICES"] == ",".join(allocated[0]["asked"])
     assert (allocated[0]["outcome"], allocated[0]["seconds"] > 0) == ("OK", True)
 
 
-async def test_pods_of_an_earlier_run_are_freed_and_otherwise_not_spoken_of(place: Place) -> None:
-    path = place.write("a", pod("web", {GPU: 1}))
-    async with place.plugin(count=1):
-        await place.once(path)
-        done, records = await place.once(path)
+async def test_pods_of_an_earlier_run_are_freed_and_not_shown_otherwise(workspace: Workspace) -> None:
+    path = workspace.write("a", pod("web", {GPU: 1}))
+    async with workspace.plugin(count=1):
+        await workspace.once(path)
+        done, records = await workspace.once(path)
     assert done.code == 0, done.out
-    assert len([each for each in records if each.get("method") == "Allocate"]) == 1  # a new pod, asked for anew
+    assert (
+        len([record for record in records if record.get("method") == "Allocate"]) == 1
+    )  # a new pod, so Allocate is called again
     assert [about.partition(", ")[2] for _, about in states(records, "freed", "health")] == ["a pod of an earlier run"]
 
 
-async def test_a_refused_pod_is_exit_code_1_with_the_kubelets_reason(place: Place) -> None:
-    paths = [place.write("a", pod("first", {GPU: 2})), place.write("b", pod("second", {GPU: 1}))]
-    async with place.plugin(count=2):
-        done, records = await place.once(*paths)
+async def test_a_refused_pod_is_exit_code_1_with_the_kubelets_reason(workspace: Workspace) -> None:
+    paths = [workspace.write("a", pod("first", {GPU: 2})), workspace.write("b", pod("second", {GPU: 1}))]
+    async with workspace.plugin(count=2):
+        done, records = await workspace.once(*paths)
     assert done.code == 1
     assert states(records, "admitted", "refused") == [("admitted", "default/first"), ("refused", "default/second")]
     assert "requested number of devices unavailable" in done.out
 
 
-async def test_a_resource_that_nobody_lists_is_given_up_and_the_kubelet_goes_its_way(place: Place) -> None:
-    done, records = await place.once("--timeout", "0.05", place.write("a", pod("web", {GPU: 1})))
+async def test_pod_with_an_unlisted_resource_is_submitted_after_the_timeout(workspace: Workspace) -> None:
+    done, records = await workspace.once("--timeout", "0.05", workspace.write("a", pod("web", {GPU: 1})))
     assert done.code == 1
     assert [kind for kind, _ in states(records, "waiting", "not waiting", "admitted")] == [
         "waiting",
@@ -171,29 +173,29 @@ async def test_a_resource_that_nobody_lists_is_given_up_and_the_kubelet_goes_its
     ]
 
 
-async def test_a_finding_is_an_error_only_when_it_is_strict(place: Place) -> None:
+async def test_a_finding_is_an_error_only_when_it_is_strict(workspace: Workspace) -> None:
     """3.63: a real kubelet starts such a pod without any device."""
-    path = place.write("a", pod("web", {GPU: 1}))
-    tolerant, records = await place.once("--timeout", "0", path)
-    strict, _ = await place.once("--timeout", "0", "--strict", path)
-    assert [each["fact"] for each in records if each["event"] == "finding"] == ["3.63"]
+    path = workspace.write("a", pod("web", {GPU: 1}))
+    tolerant, records = await workspace.once("--timeout", "0", path)
+    strict, _ = await workspace.once("--timeout", "0", "--strict", path)
+    assert [record["fact"] for record in records if record["event"] == "finding"] == ["3.63"]
     assert (tolerant.code, strict.code) == (0, 1)
 
 
-async def test_a_container_that_cannot_start_is_exit_code_1(place: Place) -> None:
-    path = place.write("a", pod("web", {"example.com/failing": 1}))
-    async with running(python("-c", FAILING), {"PLUGWRIGHT_KUBELET_DIR": str(place.root)}):
-        done, records = await place.once(path)
+async def test_a_container_that_cannot_start_is_exit_code_1(workspace: Workspace) -> None:
+    path = workspace.write("a", pod("web", {"example.com/failing": 1}))
+    async with running(python("-c", FAILING), {"PLUGWRIGHT_KUBELET_DIR": str(workspace.root)}):
+        done, records = await workspace.once(path)
     assert done.code == 1
     assert ("waiting", "default/web/main") in states(records, "waiting")
     assert "CreateContainerConfigError: device plugin PreStartContainer rpc failed" in done.out
 
 
 @pytest.mark.parametrize("restarts", [0, 2])
-async def test_a_plugin_that_hangs_does_not_keep_it_from_ending(restarts: int, place: Place) -> None:
-    path = place.write("a", pod("web", {"example.com/hanging": 1}))
-    where = {"PLUGWRIGHT_KUBELET_DIR": str(place.root)}
-    async with place.kubelet(path) as kubelet, running(python("-c", HANGING), where) as plugin:
+async def test_plugin_that_hangs_does_not_prevent_the_end(restarts: int, workspace: Workspace) -> None:
+    path = workspace.write("a", pod("web", {"example.com/hanging": 1}))
+    where = {"PLUGWRIGHT_KUBELET_DIR": str(workspace.root)}
+    async with workspace.kubelet(path) as kubelet, running(python("-c", HANGING), where) as plugin:
         await plugin.out.until("asked")
         for _ in range(restarts):
             kubelet.signal(signal.SIGUSR1)
@@ -201,23 +203,23 @@ async def test_a_plugin_that_hangs_does_not_keep_it_from_ending(restarts: int, p
         assert await kubelet.ends() == 0
 
 
-async def test_pods_follow_the_files_of_a_folder(place: Place) -> None:
-    async with place.kubelet("--pods", place.pods) as kubelet, place.plugin():
-        path = place.write("a", pod("web", {GPU: 1}))
+async def test_pods_follow_the_files_of_a_folder(workspace: Workspace) -> None:
+    async with workspace.kubelet("--pods", workspace.pods) as kubelet, workspace.plugin():
+        path = workspace.write("a", pod("web", {GPU: 1}))
         await kubelet.out.until("started                  default/web/main")
-        place.write("a", pod("web", {GPU: 3}))
+        workspace.write("a", pod("web", {GPU: 3}))
         await kubelet.out.until("deleted                  default/web")
         await kubelet.out.until("started                  default/web/main", count=2)
-        place.write("b", "{kind")
+        workspace.write("b", "{kind")
         await kubelet.out.until("invalid                  b.yaml:")
         path.unlink()
         await kubelet.out.until("deleted                  default/web", count=2)
     assert len([line for line in kubelet.out.all if "Allocate  " in line]) == 2
 
 
-async def test_usr1_restarts_the_kubelet_and_plugins_come_back(place: Place) -> None:
-    path = place.write("a", pod("web", {GPU: 1}))
-    async with place.kubelet(path) as kubelet, place.plugin():
+async def test_usr1_restarts_the_kubelet_and_plugins_come_back(workspace: Workspace) -> None:
+    path = workspace.write("a", pod("web", {GPU: 1}))
+    async with workspace.kubelet(path) as kubelet, workspace.plugin():
         await kubelet.out.until("started                  default/web/main")
         kubelet.signal(signal.SIGUSR1)
         await kubelet.out.until(f"registered               {GPU}", count=2)
@@ -225,32 +227,32 @@ async def test_usr1_restarts_the_kubelet_and_plugins_come_back(place: Place) -> 
     assert len([line for line in kubelet.out.all if "Allocate  " in line]) == 1
 
 
-async def test_run_starts_the_command_with_what_the_devices_gave(place: Place) -> None:
-    path = place.write("a", pod("web", {GPU: 1}, "sh", "-c", "echo it got $MOCK_VISIBLE_DEVICES"))
-    async with place.plugin():
-        done, records = await place.once("--run", path)
+async def test_run_starts_the_command_with_the_options_of_its_devices(workspace: Workspace) -> None:
+    path = workspace.write("a", pod("web", {GPU: 1}, "sh", "-c", "echo it got $MOCK_VISIBLE_DEVICES"))
+    async with workspace.plugin():
+        done, records = await workspace.once("--run", path)
     assert done.code == 0, done.out
-    [line] = [each for each in records if each["event"] == "output"]
+    [line] = [record for record in records if record["event"] == "output"]
     assert line["about"] == "default/web/main"
     assert line["text"].startswith("it got mock-")
     assert ("succeeded", "default/web") in states(records, "succeeded")
 
 
-async def test_a_process_that_fails_is_exit_code_1(place: Place) -> None:
-    done, records = await place.once("--run", place.write("a", pod("web", {}, "sh", "-c", "exit 3")))
+async def test_a_process_that_fails_is_exit_code_1(workspace: Workspace) -> None:
+    done, records = await workspace.once("--run", workspace.write("a", pod("web", {}, "sh", "-c", "exit 3")))
     assert done.code == 1
-    assert [each["text"] for each in records if each.get("state") == "ended"] == ["exit code 3"]
+    assert [record["text"] for record in records if record.get("state") == "ended"] == ["exit code 3"]
 
 
 @pytest.mark.parametrize("how", ["removal", "signal"])
-async def test_processes_end_with_their_pod_and_with_the_program(how: str, place: Place) -> None:
-    path = place.write("a", pod("web", {}, "sh", "-c", "echo pid $$$$; exec sleep 1000"))
-    async with place.kubelet("--run", "--pods", place.pods) as kubelet:
+async def test_processes_end_with_their_pod_and_with_the_program(how: str, workspace: Workspace) -> None:
+    path = workspace.write("a", pod("web", {}, "sh", "-c", "echo pid $$$$; exec sleep 1000"))
+    async with workspace.kubelet("--run", "--pods", workspace.pods) as kubelet:
         pid = int((await kubelet.out.until("| pid ")).rpartition(" ")[2])
         os.kill(pid, 0)  # it is there
         if how == "removal":
             path.unlink()
-            await kubelet.out.until("deleted")
+            await kubelet.out.until("deleted  ")
         else:
             kubelet.signal(signal.SIGTERM)
             assert await kubelet.ends() == 0
@@ -258,38 +260,38 @@ async def test_processes_end_with_their_pod_and_with_the_program(how: str, place
             os.kill(pid, 0)
 
 
-async def test_nothing_is_started_unless_asked_for(place: Place) -> None:
-    done, records = await place.once(place.write("a", pod("web", {}, "touch", str(place.pods / "started"))))
+async def test_no_process_is_started_without_run(workspace: Workspace) -> None:
+    done, records = await workspace.once(workspace.write("a", pod("web", {}, "touch", str(workspace.pods / "started"))))
     assert (done.code, states(records, "running")) == (0, [])
-    assert not (place.pods / "started").exists()
+    assert not (workspace.pods / "started").exists()
 
 
-async def test_a_directory_with_other_files_is_refused(place: Place) -> None:
-    place.root.mkdir()
-    (place.root / "mine").touch()
-    done = await ended(place.command())
+async def test_a_directory_with_other_files_is_refused(workspace: Workspace) -> None:
+    workspace.root.mkdir()
+    (workspace.root / "mine").touch()
+    done = await ended(workspace.command())
     assert (done.code, done.out) == (1, "")
-    assert done.err == f"plugwright: {place.root} holds files that no emulated kubelet made, such as mine\n"
+    assert done.err == f"plugwright: {workspace.root} contains files that no emulated kubelet wrote, such as mine\n"
 
 
 @pytest.mark.parametrize(
     "flags",
     [("--version", "1.99"), ("--numa", "9", "--policy", "restricted"), ("--numa", "0"), ("--once",), ("--policy", "x")],
 )
-async def test_a_wrong_call_is_exit_code_2(flags: tuple[str, ...], place: Place) -> None:
-    done = await ended(place.command(*flags))
+async def test_a_wrong_call_is_exit_code_2(flags: tuple[str, ...], workspace: Workspace) -> None:
+    done = await ended(workspace.command(*flags))
     assert (done.code, done.out) == (2, "")
     assert "Error: " in done.err
 
 
-async def test_a_reader_that_goes_away_ends_it_without_a_traceback(place: Place) -> None:
+async def test_closed_output_ends_the_program_without_a_traceback(workspace: Workspace) -> None:
     """It notices with its next line."""
-    command = " ".join(place.command("--once", "--timeout", "0", place.write("a", pod("web", {GPU: 1}))))
+    command = " ".join(workspace.command("--once", "--timeout", "0", workspace.write("a", pod("web", {GPU: 1}))))
     done = await ended(["sh", "-c", f"{command} | true"])
     assert "Traceback" not in done.err
 
 
-def test_many_devices_are_counted_not_named() -> None:
+def test_many_devices_are_counted_instead_of_named() -> None:
     call = Call("Allocate", GPU, tuple(f"gpu-{number}" for number in range(100)), 0.0012)
     [line] = view.lines(call, None)
     assert "mock/gpu [gpu-0, gpu-1, gpu-2, gpu-3 and 96 more]" in line

@@ -1,4 +1,4 @@
-"""Pods in YAML: read from files, and from a folder in which files come, change and go."""
+"""Pods in YAML: from files, and from a folder whose files are added, changed and deleted."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugwright.cli.kubelet.pod_files import Changes, Folder, read
+from plugwright.cli.kubelet.pod_files import PodChanges, PodFolder, read
 from plugwright.errors import ConfigError
 
 
@@ -17,107 +17,110 @@ def pod(name: str, wanted: int = 1) -> str:
     return json.dumps({"kind": "Pod", "metadata": {"name": name}, "spec": {"containers": [container]}})
 
 
-def keys(changes: Changes) -> tuple[list[str], list[str]]:
+def keys(changes: PodChanges) -> tuple[list[str], list[str]]:
     return list(changes.removed), list(changes.added)
 
 
 def test_a_file_may_have_several_pods_and_empty_documents(tmp_path: Path) -> None:
     path = tmp_path / "pods.yaml"
     path.write_text(f"---\n{pod('one')}\n---\n# nothing\n---\n{pod('two')}\n")
-    assert [each.key for each in read(path)] == ["default/one", "default/two"]
+    assert [spec.key for spec in read(path)] == ["default/one", "default/two"]
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("kind: Pod\n}", "pods.yaml:2: not YAML"),
-        ("kind: Deployment", "pods.yaml:1: kind is Pod, not 'Deployment'"),
-        (f"{pod('one')}\n---\nkind: Pod\nmetadata: {{name: two}}\n", "pods.yaml:3: spec.containers has no container"),
-        ("[1, 2]", "pods.yaml:1: a pod is an object"),
+        ("kind: Deployment", "pods.yaml:1: kind must be Pod, got 'Deployment'"),
+        (
+            f"{pod('one')}\n---\nkind: Pod\nmetadata: {{name: two}}\n",
+            "pods.yaml:3: spec.containers must have at least one container",
+        ),
+        ("[1, 2]", "pods.yaml:1: a pod must be an object"),
     ],
 )
-def test_a_bad_file_is_refused_with_its_line(text: str, says: str, tmp_path: Path) -> None:
+def test_a_bad_file_is_refused_with_its_line(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "pods.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError) as refusal:
         read(path)
-    assert says in str(refusal.value)
+    assert message in str(refusal.value)
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "pods.yaml"
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="not UTF-8"):
         read(path)
 
 
-def test_pods_come_change_and_go_with_their_files(tmp_path: Path) -> None:
-    folder = Folder(tmp_path)
-    assert folder.look() == Changes()
+def test_pods_are_added_changed_and_removed_with_their_files(tmp_path: Path) -> None:
+    folder = PodFolder(tmp_path)
+    assert folder.scan() == PodChanges()
     (tmp_path / "a.yaml").write_text(pod("one"))
-    assert keys(folder.look()) == ([], ["default/one"])
-    assert folder.look() == Changes()
+    assert keys(folder.scan()) == ([], ["default/one"])
+    assert folder.scan() == PodChanges()
     (tmp_path / "a.yaml").write_text(pod("one", wanted=2))
-    assert keys(folder.look()) == (["default/one"], ["default/one"])
+    assert keys(folder.scan()) == (["default/one"], ["default/one"])
     (tmp_path / "a.yaml").rename(tmp_path / "b.yaml")
-    assert folder.look() == Changes()  # the same pod in another file
+    assert folder.scan() == PodChanges()  # the same pod in another file
     (tmp_path / "b.yaml").unlink()
-    assert keys(folder.look()) == (["default/one"], [])
+    assert keys(folder.scan()) == (["default/one"], [])
 
 
-def test_a_file_that_turns_bad_is_said_once_and_leaves_its_pods(tmp_path: Path) -> None:
-    folder = Folder(tmp_path)
+def test_file_that_becomes_invalid_is_reported_once_and_keeps_its_pods(tmp_path: Path) -> None:
+    folder = PodFolder(tmp_path)
     (tmp_path / "a.yaml").write_text(pod("one"))
-    folder.look()
+    folder.scan()
     (tmp_path / "a.yaml").write_text("{kind")
-    bad = folder.look()
+    bad = folder.scan()
     assert keys(bad) == ([], [])
     assert list(bad.problems) == ["a.yaml"]
-    assert folder.look() == Changes()
+    assert folder.scan() == PodChanges()
 
 
-def test_of_two_pods_with_one_name_the_first_counts(tmp_path: Path) -> None:
+def test_first_of_two_pods_with_one_name_counts(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(pod("one"))
     (tmp_path / "b.yaml").write_text(pod("one", wanted=2))
-    changes = Folder(tmp_path).look()
-    assert changes.added["default/one"].total("mock/gpu") == 1
-    assert "another pod default/one" in changes.problems["b.yaml"]
+    changes = PodFolder(tmp_path).scan()
+    assert changes.added["default/one"].requested("mock/gpu") == 1
+    assert "another file in this folder has a pod default/one" in changes.problems["b.yaml"]
 
 
 def test_only_files_that_look_like_pods_are_read(tmp_path: Path) -> None:
     for name in (".hidden.yaml", "a.yaml~", "notes.txt"):
         (tmp_path / name).write_text("{kind")
     (tmp_path / "folder.yaml").mkdir()
-    assert Folder(tmp_path).look() == Changes()
+    assert PodFolder(tmp_path).scan() == PodChanges()
 
 
-def test_a_folder_that_goes_takes_its_pods_along(tmp_path: Path) -> None:
+def test_removed_folder_removes_its_pods(tmp_path: Path) -> None:
     path = tmp_path / "pods"
     path.mkdir()
     (path / "a.yml").write_text(pod("one"))
-    folder = Folder(path)
-    folder.look()
+    folder = PodFolder(path)
+    folder.scan()
     (path / "a.yml").unlink()
     path.rmdir()
-    assert keys(folder.look()) == (["default/one"], [])
+    assert keys(folder.scan()) == (["default/one"], [])
 
 
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(0, 2), max_size=3), max_size=6))
-def test_changes_lead_from_one_look_to_the_next(
+def test_changes_lead_from_one_scan_to_the_next(
     tmp_path_factory: pytest.TempPathFactory, contents: list[dict[str, int]]
 ) -> None:
     path = tmp_path_factory.mktemp("pods")
-    folder = Folder(path)
+    folder = PodFolder(path)
     there: dict[str, int] = {}
     for content in contents:
         for name in "abc":
             (path / f"{name}.json").unlink(missing_ok=True)
         for name, wanted in content.items():
             (path / f"{name}.json").write_text(pod(name, wanted))
-        changes = folder.look()
+        changes = folder.scan()
         for key in changes.removed:
             del there[key]
         for key, spec in changes.added.items():
             assert key not in there
-            there[key] = spec.total("mock/gpu")
+            there[key] = spec.requested("mock/gpu")
         assert there == {f"default/{name}": wanted for name, wanted in content.items()}

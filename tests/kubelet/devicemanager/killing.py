@@ -1,7 +1,7 @@
 """A program that kills a process again and again while it saves, and looks at what it left.
 
     python killing.py DIRECTORY instants COUNT    at COUNT random instants, of a process that saves without a pause
-    python killing.py DIRECTORY steps             before and after each of the calls that a save is made of
+    python killing.py DIRECTORY steps             before and after every call of a save
 
 Prints what it saw as JSON. It forks, so it is a process of its own: the tests' has threads.
 """
@@ -17,9 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from plugwright.kubelet.devicemanager.checkpoint import Journal
+from plugwright.kubelet.devicemanager.checkpoint import CheckpointFile
 from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
-from plugwright.protocol.checkpoint_encoder import Encoder
+from plugwright.protocol.checkpoint_encoder import CheckpointEncoder
 from plugwright.system.files import FileCalls
 
 STEPS = ("open", "write", "fsync", "close", "rename")
@@ -36,7 +36,7 @@ def numbered(number: int) -> Checkpoint:
 
 def number_in(path: Path, *numbers: int) -> int:
     """Which of the files this is; fails where it is none of them, to the byte."""
-    data, encoder = path.read_bytes(), Encoder()
+    data, encoder = path.read_bytes(), CheckpointEncoder()
     [found] = [number for number in numbers if encoder.encode(numbered(number)) == data]
     return found
 
@@ -52,7 +52,7 @@ def in_a_process_of_its_own(work: Callable[[], None]) -> int:
 
 
 def kill_at_random_instants(path: Path, count: int) -> dict[str, int]:
-    journal, chance = Journal(path, plain_lists=False), random.Random(count)
+    journal, chance = CheckpointFile(path, plain_lists=False), random.Random(count)
     journal.save(numbered(0))
     seen = {"kills": 0, "old": 0, "new": 0, "interrupted": 0}
     found = 0
@@ -67,8 +67,8 @@ def kill_at_random_instants(path: Path, count: int) -> dict[str, int]:
     return seen
 
 
-def _kill_a_saving_process(journal: Journal, last: int, seconds: float) -> int:
-    """The number that it last said it had saved."""
+def _kill_a_saving_process(journal: CheckpointFile, last: int, seconds: float) -> int:
+    """The number of the last state that the process reported as saved."""
     receiving, sending = os.pipe()
 
     def save_on() -> None:
@@ -95,7 +95,7 @@ def _temporary_files(path: Path) -> int:
 
 
 def kill_at_each_step(path: Path) -> dict[str, str]:
-    Journal(path, plain_lists=False).save(numbered(0))
+    CheckpointFile(path, plain_lists=False).save(numbered(0))
     found = 0
     seen = {}
     for step in STEPS:
@@ -107,7 +107,7 @@ def kill_at_each_step(path: Path) -> dict[str, str]:
 
 def _kill_at(path: Path, before: int, step: str, after: bool) -> int:
     last: dict[str, Any] = {step: _last_call(getattr(FileCalls(), step), after)}
-    journal = Journal(path, plain_lists=False, calls=replace(FileCalls(), **last))
+    journal = CheckpointFile(path, plain_lists=False, calls=replace(FileCalls(), **last))
     process = in_a_process_of_its_own(lambda: journal.save(numbered(before + 1)))
     assert os.waitpid(process, 0)[1] == signal.SIGKILL
     return number_in(path, before, before + 1)

@@ -1,4 +1,4 @@
-"""A container gets its devices, over real sockets; the numbers are those of the facts."""
+"""Allocation for a container over real sockets; numbers in comments are those of the facts."""
 
 import asyncio
 from pathlib import Path
@@ -8,22 +8,22 @@ from tests.kubelet.actors import (
     OTHER,
     TAPE,
     Clock,
-    Scripted,
-    Seen,
+    PluginCall,
+    ScriptedPlugin,
+    checkpoint_of,
     device,
-    given,
-    heard,
-    plugged,
-    quick,
-    records,
-    refused,
+    granted_devices,
+    quick_settings,
+    recorded_devices,
+    refusal_of,
     register,
+    registered,
     states,
-    written,
+    until_state,
 )
 
 from plugwright.kubelet import ContainerSpec, Kubelet, PodSpec
-from plugwright.kubelet.metrics import Name
+from plugwright.kubelet.metrics import MetricName
 from plugwright.model import Allocation, Options
 from plugwright.protocol import device_plugin, messages, pod_resources
 from plugwright.protocol.registration import RegisterRequest
@@ -34,48 +34,48 @@ PREFERS = Options(preference=True)
 
 
 async def allocations(kubelet: Kubelet, resource: str = TAPE) -> float:
-    return kubelet.metrics.value(Name.ALLOCATION_SECONDS, resource_name=resource)
+    return kubelet.metrics.value(MetricName.ALLOCATION_SECONDS, resource_name=resource)
 
 
-async def test_only_limits_ask_for_devices(node: Kubelet) -> None:  # 3.8
-    async with plugged(node, Scripted("a")) as plugin:
+async def test_only_limits_request_devices(node: Kubelet) -> None:  # 3.8
+    async with registered(node, ScriptedPlugin("a")) as plugin:
         await node.allocatable(TAPE, 1)
         await node.admit(PodSpec("pod", (ContainerSpec("main", requests={TAPE: "1"}),)))
         assert plugin.asked("Allocate") == []
 
 
-async def test_a_resource_that_nobody_registered_is_passed_over(node: Kubelet) -> None:  # 3.10
-    async with plugged(node, Scripted("a")):
+async def test_resource_that_is_not_registered_is_skipped(node: Kubelet) -> None:  # 3.10
+    async with registered(node, ScriptedPlugin("a")):
         await node.allocatable(TAPE, 1)
         pod = await node.admit(pod_requesting({TAPE: 1, OTHER: 1, "cpu": 1}))
-        assert given(pod) == ["a"]
+        assert granted_devices(pod) == ["a"]
 
 
-async def test_a_resource_that_somebody_holds_is_a_device_without_its_plugin(node: Kubelet, clock: Clock) -> None:
+async def test_resource_that_is_held_is_a_device_resource_without_its_plugin(node: Kubelet, clock: Clock) -> None:
     """3.10, 3.15."""
-    async with plugged(node, Scripted("a")):
+    async with registered(node, ScriptedPlugin("a")):
         await node.allocatable(TAPE, 1)
         holder = await node.admit(pod_requesting({TAPE: 1}))
     await node.allocatable(TAPE, 0)
     clock.advance(301)
     node.node()
-    told = await refused(node, pod_requesting({TAPE: 1}))
-    assert told.message == FAILED.format(f"cannot allocate unregistered device {TAPE}")
+    refusal = await refusal_of(node, pod_requesting({TAPE: 1}))
+    assert refusal.message == FAILED.format(f"cannot allocate unregistered device {TAPE}")
     await node.remove(holder)
-    told = await refused(node, pod_requesting({TAPE: 1}))  # the record is dropped by this attempt
-    told = await refused(node, pod_requesting({TAPE: 1}))
-    assert told.reason == f"OutOf{TAPE}"
+    refusal = await refusal_of(node, pod_requesting({TAPE: 1}))  # the record is dropped by this attempt
+    refusal = await refusal_of(node, pod_requesting({TAPE: 1}))
+    assert refusal.reason == f"OutOf{TAPE}"
 
 
-async def test_what_removed_pods_held_is_free_before_devices_are_chosen(node: Kubelet) -> None:  # 3.11, 3.57, 3.58
-    async with plugged(node, Scripted("a")):
+async def test_devices_of_removed_pods_are_freed_before_the_selection(node: Kubelet) -> None:  # 3.11, 3.57, 3.58
+    async with registered(node, ScriptedPlugin("a")):
         await node.allocatable(TAPE, 1)
         await node.remove(await node.admit(pod_requesting({TAPE: 1})))
-        assert given(await node.admit(pod_requesting({TAPE: 1}))) == ["a"]
+        assert granted_devices(await node.admit(pod_requesting({TAPE: 1}))) == ["a"]
 
 
-async def test_nothing_is_freed_by_the_removal_itself(root: Path) -> None:  # 3.58, 3.60, 3.61
-    async with Kubelet(root, quick()) as kubelet, plugged(kubelet, Scripted("a", "b")) as plugin:
+async def test_removal_itself_frees_nothing(root: Path) -> None:  # 3.58, 3.60, 3.61
+    async with Kubelet(root, quick_settings()) as kubelet, registered(kubelet, ScriptedPlugin("a", "b")) as plugin:
         await kubelet.allocatable(TAPE, 2)
         pod = await kubelet.admit(pod_requesting({TAPE: 1}))
         calls = list(plugin.calls)
@@ -83,15 +83,15 @@ async def test_nothing_is_freed_by_the_removal_itself(root: Path) -> None:  # 3.
         assert plugin.calls == calls
         async with pod_resources.connect(kubelet.paths.pod_resources_socket) as client:
             await client.held_devices()  # which looks
-        assert list(records(kubelet)) == [("main", TAPE)]  # on disk it stays until the next write
+        assert list(recorded_devices(kubelet)) == [("main", TAPE)]  # on disk it stays until the next write
         await kubelet.admit(pod_requesting({"other": {TAPE: 1}}))
-        assert list(records(kubelet)) == [("other", TAPE)]
+        assert list(recorded_devices(kubelet)) == [("other", TAPE)]
     assert len(await states(kubelet, "freed")) == 1
 
 
-@pytest.mark.parametrize("asks", [pod_requesting({"cpu": 1}), pod_requesting({OTHER: 1})], ids=["cpu", "nobody's"])
+@pytest.mark.parametrize("asks", [pod_requesting({"cpu": 1}), pod_requesting({OTHER: 1})], ids=["cpu", "unknown"])
 async def test_a_pod_without_devices_frees_nothing(root: Path, asks: PodSpec) -> None:  # 3.58
-    async with Kubelet(root, quick()) as kubelet, plugged(kubelet, Scripted("a")):
+    async with Kubelet(root, quick_settings()) as kubelet, registered(kubelet, ScriptedPlugin("a")):
         await kubelet.allocatable(TAPE, 1)
         await kubelet.remove(await kubelet.admit(pod_requesting({TAPE: 1})))
         await kubelet.admit(asks)
@@ -99,67 +99,70 @@ async def test_a_pod_without_devices_frees_nothing(root: Path, asks: PodSpec) ->
 
 
 async def test_a_finished_pod_gives_its_devices_back(node: Kubelet) -> None:  # 3.59
-    async with plugged(node, Scripted("a")):
+    async with registered(node, ScriptedPlugin("a")):
         await node.allocatable(TAPE, 1)
         node.finish(await node.admit(pod_requesting({TAPE: 1})))
-        assert given(await node.admit(pod_requesting({TAPE: 1}))) == ["a"]
+        assert granted_devices(await node.admit(pod_requesting({TAPE: 1}))) == ["a"]
 
 
 @pytest.mark.parametrize("count", [0, 1])
-async def test_without_healthy_devices_even_nothing_is_refused(node: Kubelet, count: int) -> None:  # 3.16, 3.18
-    async with plugged(node, Scripted(device("a", health="Unhealthy"))):
+async def test_request_of_zero_is_refused_without_healthy_devices(node: Kubelet, count: int) -> None:  # 3.16, 3.18
+    async with registered(node, ScriptedPlugin(device("a", health="Unhealthy"))):
         await node.capacity(TAPE, 1)
-        told = await refused(node, pod_requesting({TAPE: count}))
+        refusal = await refusal_of(node, pod_requesting({TAPE: count}))
         words = f"no healthy devices present; cannot allocate unhealthy devices {TAPE}"
-        assert told.message == FAILED.format(words)
+        assert refusal.message == FAILED.format(words)
 
 
-async def test_nothing_is_given_to_who_wants_nothing(node: Kubelet) -> None:  # 3.18
-    async with plugged(node, Scripted("a")) as plugin:
+async def test_request_of_zero_gets_no_device(node: Kubelet) -> None:  # 3.18
+    async with registered(node, ScriptedPlugin("a")) as plugin:
         await node.allocatable(TAPE, 1)
         await node.admit(pod_requesting({TAPE: 0}))
         assert plugin.asked("Allocate") == []
-        assert records(node) == {}
+        assert recorded_devices(node) == {}
 
 
-async def test_kubelets_before_1_28_said_only_that_there_are_too_few(root: Path) -> None:  # 3.16, 3.20 by version
-    ill = Scripted(device("a", health="Unhealthy"))
-    async with Kubelet(root, quick(version="1.27.1")) as kubelet, plugged(kubelet, ill):
+async def test_refusal_before_1_28_only_counts_devices(root: Path) -> None:  # 3.16, 3.20 by version
+    ill = ScriptedPlugin(device("a", health="Unhealthy"))
+    async with Kubelet(root, quick_settings(version="1.27.1")) as kubelet, registered(kubelet, ill):
         await kubelet.capacity(TAPE, 1)
-        told = await refused(kubelet, pod_requesting({TAPE: 1}))
+        refusal = await refusal_of(kubelet, pod_requesting({TAPE: 1}))
     words = f"requested number of devices unavailable for {TAPE}. Requested: 1, Available: 0"
-    assert told.message == FAILED.format(words)
+    assert refusal.message == FAILED.format(words)
 
 
 async def test_too_many_are_refused_with_both_numbers(node: Kubelet) -> None:  # 3.20, 3.64
-    async with plugged(node, Scripted("a", "b")) as plugin:
+    async with registered(node, ScriptedPlugin("a", "b")) as plugin:
         await node.allocatable(TAPE, 2)
         await node.admit(pod_requesting({TAPE: 1}))
-        told = await refused(node, pod_requesting({TAPE: 2}))
+        refusal = await refusal_of(node, pod_requesting({TAPE: 2}))
         words = f"requested number of devices unavailable for {TAPE}. Requested: 2, Available: 1"
-        assert (told.reason, told.message) == ("UnexpectedAdmissionError", FAILED.format(words))
+        assert (refusal.reason, refusal.message) == ("UnexpectedAdmissionError", FAILED.format(words))
         assert len(plugin.asked("Allocate")) == 1
 
 
-async def test_an_unhealthy_device_is_not_handed_out(node: Kubelet) -> None:  # 3.20
-    async with plugged(node, Scripted(device("a", health="Unhealthy"), "b")):
+async def test_unhealthy_device_is_not_allocated(node: Kubelet) -> None:  # 3.20
+    async with registered(node, ScriptedPlugin(device("a", health="Unhealthy"), "b")):
         await node.allocatable(TAPE, 1)
-        assert given(await node.admit(pod_requesting({TAPE: 1}))) == ["b"]
+        assert granted_devices(await node.admit(pod_requesting({TAPE: 1}))) == ["b"]
 
 
 async def test_the_plugin_is_asked_for_its_preference_only_if_it_has_one(node: Kubelet) -> None:  # 3.25, 3.28
-    async with plugged(node, Scripted("a", "b")) as plugin:
+    async with registered(node, ScriptedPlugin("a", "b")) as plugin:
         await node.allocatable(TAPE, 2)
         await node.admit(pod_requesting({TAPE: 2}))
         assert plugin.methods[2:] == ["Allocate"]
-    async with plugged(node, Scripted("x", "y", resource=OTHER, options=PREFERS)) as other:
+    async with registered(node, ScriptedPlugin("x", "y", resource=OTHER, options=PREFERS)) as other:
         await node.allocatable(OTHER, 2)
         await node.admit(pod_requesting({OTHER: 2}))
-        assert other.calls[2:] == [Seen("GetPreferredAllocation", ("x", "y"), (), 2), Seen("Allocate", ("x", "y"))]
+        assert other.calls[2:] == [
+            PluginCall("GetPreferredAllocation", ("x", "y"), (), 2),
+            PluginCall("Allocate", ("x", "y")),
+        ]
 
 
 async def test_lists_come_in_while_a_preference_is_awaited(node: Kubelet) -> None:  # 3.28
-    async with plugged(node, Scripted("a", "b", options=PREFERS)) as plugin:
+    async with registered(node, ScriptedPlugin("a", "b", options=PREFERS)) as plugin:
         await node.allocatable(TAPE, 2)
         hold = plugin.hold("GetPreferredAllocation")
         admitting = asyncio.create_task(node.admit(pod_requesting({TAPE: 1})))
@@ -167,32 +170,35 @@ async def test_lists_come_in_while_a_preference_is_awaited(node: Kubelet) -> Non
         plugin.send("a", "b", "c")
         assert await node.allocatable(TAPE, 3) == 3
         hold.free.set()
-        assert given(await admitting) == ["b"]
+        assert granted_devices(await admitting) == ["b"]
 
 
 async def test_a_preference_that_fails_refuses_the_pod(node: Kubelet) -> None:  # 3.30
-    async with plugged(node, Scripted("a", options=PREFERS)) as plugin:
+    async with registered(node, ScriptedPlugin("a", options=PREFERS)) as plugin:
         await node.allocatable(TAPE, 1)
         plugin.errors["GetPreferredAllocation"] = "no idea"
-        told = await refused(node, pod_requesting({TAPE: 1}))
+        refusal = await refusal_of(node, pod_requesting({TAPE: 1}))
         words = "device plugin GetPreferredAllocation rpc failed with err: rpc error: code = Unknown desc = no idea"
-        assert told.message == FAILED.format(words)
+        assert refusal.message == FAILED.format(words)
         assert node.findings == ()  # nothing had been taken before: nothing leaks
 
 
-async def test_aligned_devices_that_a_failing_preference_leaks_are_said(root: Path) -> None:  # 3.30, 3.43
-    plugin = Scripted(device("near", 0), "any", options=PREFERS)
-    async with Kubelet(root, quick(policy="best-effort")) as kubelet, plugged(kubelet, plugin):
+async def test_aligned_devices_leaked_by_a_failing_preference_are_a_finding(root: Path) -> None:  # 3.30, 3.43
+    plugin = ScriptedPlugin(device("near", 0), "any", options=PREFERS)
+    async with Kubelet(root, quick_settings(policy="best-effort")) as kubelet, registered(kubelet, plugin):
         await kubelet.allocatable(TAPE, 2)
         plugin.errors["GetPreferredAllocation"] = "no idea"
-        await refused(kubelet, pod_requesting({TAPE: 2}))
+        await refusal_of(kubelet, pod_requesting({TAPE: 2}))
         assert [finding.fact for finding in kubelet.findings] == ["3.43"]
         plugin.errors.clear()
-        assert given(await kubelet.admit(pod_requesting({TAPE: 2}))) == ["any", "near"]
+        assert granted_devices(await kubelet.admit(pod_requesting({TAPE: 2}))) == ["any", "near"]
 
 
 async def test_every_container_and_resource_is_a_call_of_its_own(node: Kubelet) -> None:  # 3.36, 3.46
-    async with plugged(node, Scripted("a", "b")) as tape, plugged(node, Scripted("x", "y", resource=OTHER)) as other:
+    async with (
+        registered(node, ScriptedPlugin("a", "b")) as tape,
+        registered(node, ScriptedPlugin("x", "y", resource=OTHER)) as other,
+    ):
         await node.allocatable(TAPE, 2)
         await node.allocatable(OTHER, 2)
         await node.admit(pod_requesting({"one": {TAPE: 1, OTHER: 1}, "two": {TAPE: 1, OTHER: 1}}))
@@ -201,44 +207,44 @@ async def test_every_container_and_resource_is_a_call_of_its_own(node: Kubelet) 
 
 
 async def test_durations_are_recorded_of_failures_too(node: Kubelet) -> None:  # 3.38
-    async with plugged(node, Scripted("a")) as plugin:
+    async with registered(node, ScriptedPlugin("a")) as plugin:
         await node.allocatable(TAPE, 1)
         plugin.errors["Allocate"] = "hw fault"
-        told = await refused(node, pod_requesting({TAPE: 1}))
-        assert told.message == FAILED.format("rpc error: code = Unknown desc = hw fault")  # 3.39
+        refusal = await refusal_of(node, pod_requesting({TAPE: 1}))
+        assert refusal.message == FAILED.format("rpc error: code = Unknown desc = hw fault")  # 3.39
         assert await allocations(node) == 1
         plugin.errors.clear()
-        assert given(await node.admit(pod_requesting({TAPE: 1}))) == ["a"]  # 3.39: it is free again
+        assert granted_devices(await node.admit(pod_requesting({TAPE: 1}))) == ["a"]  # 3.39: it is free again
         assert await allocations(node) == 2
 
 
-async def test_an_answer_without_containers_is_refused_and_the_leak_is_said(node: Kubelet) -> None:  # 3.40, 3.43
-    async with plugged(node, Scripted("a")) as plugin:
+async def test_response_without_containers_is_refused_with_a_finding(node: Kubelet) -> None:  # 3.40, 3.43
+    async with registered(node, ScriptedPlugin("a")) as plugin:
         await node.allocatable(TAPE, 1)
         usual, plugin.answer = plugin.answer, lambda _: []
-        told = await refused(node, pod_requesting({TAPE: 1}))
-        assert "no containers return in allocation response" in told.message
+        refusal = await refusal_of(node, pod_requesting({TAPE: 1}))
+        assert "no containers return in allocation response" in refusal.message
         assert [finding.fact for finding in node.findings] == ["3.43"]
         plugin.answer = usual
-        assert given(await node.admit(pod_requesting({TAPE: 1}))) == ["a"]  # not leaked here
+        assert granted_devices(await node.admit(pod_requesting({TAPE: 1}))) == ["a"]  # not leaked here
 
 
-async def test_of_several_answers_the_first_is_used(node: Kubelet) -> None:  # 3.41
-    async with plugged(node, Scripted("a")) as plugin:
+async def test_first_of_several_responses_is_used(node: Kubelet) -> None:  # 3.41
+    async with registered(node, ScriptedPlugin("a")) as plugin:
         await node.allocatable(TAPE, 1)
         plugin.answer = lambda _: [Allocation(env={"TAPE": "first"}), Allocation(env={"TAPE": "second"})]
-        assert given(await node.admit(pod_requesting({TAPE: 1}))) == ["first"]
+        assert granted_devices(await node.admit(pod_requesting({TAPE: 1}))) == ["first"]
 
 
 async def test_a_resource_dropped_while_its_preference_is_awaited(node: Kubelet, clock: Clock) -> None:  # 3.42
     """Possible with two plugins: the older one still answers when the newer one has been gone for long."""
-    older = Scripted("a", options=PREFERS)
-    async with plugged(node, older, "older.sock"):
+    older = ScriptedPlugin("a", options=PREFERS)
+    async with registered(node, older, "older.sock"):
         await node.allocatable(TAPE, 1)
         hold = older.hold("GetPreferredAllocation")
-        admitting = asyncio.create_task(refused(node, pod_requesting({TAPE: 1})))
+        admitting = asyncio.create_task(refusal_of(node, pod_requesting({TAPE: 1})))
         await hold.asked.wait()
-        async with plugged(node, Scripted("a", "b"), "newer.sock"):
+        async with registered(node, ScriptedPlugin("a", "b"), "newer.sock"):
             await node.allocatable(TAPE, 2)
         await node.allocatable(TAPE, 0)
         clock.advance(301)
@@ -248,28 +254,28 @@ async def test_a_resource_dropped_while_its_preference_is_awaited(node: Kubelet,
 
 
 async def test_devices_are_recorded_under_each_of_their_nodes(node: Kubelet) -> None:  # 3.44
-    plugin = Scripted(device("both", 0, 1), device("one", 1), "none")
-    async with plugged(node, plugin):
+    plugin = ScriptedPlugin(device("both", 0, 1), device("one", 1), "none")
+    async with registered(node, plugin):
         await node.allocatable(TAPE, 3)
         await node.admit(pod_requesting({TAPE: 3}))
-        assert records(node) == {("main", TAPE): {-1: ("none",), 0: ("both",), 1: ("both", "one")}}
-        [entry] = written(node).entries or ()
+        assert recorded_devices(node) == {("main", TAPE): {-1: ("none",), 0: ("both",), 1: ("both", "one")}}
+        [entry] = checkpoint_of(node).entries or ()
         assert messages.decode(entry.answer or b"").env == {"TAPE": "both,none,one"}
 
 
 async def test_the_record_is_on_disk_before_the_pod_is_admitted(node: Kubelet) -> None:  # 3.45
-    async with plugged(node, Scripted("a", options=Options(pre_start=True))) as plugin:
+    async with registered(node, ScriptedPlugin("a", options=Options(pre_start=True))) as plugin:
         await node.allocatable(TAPE, 1)
         hold = plugin.hold("PreStartContainer")  # the first that happens after admission
         admitting = asyncio.create_task(node.admit(pod_requesting({TAPE: 1})))
         await hold.asked.wait()
-        assert records(node) == {("main", TAPE): {-1: ("a",)}}
+        assert recorded_devices(node) == {("main", TAPE): {-1: ("a",)}}
         hold.free.set()
         await admitting
 
 
-async def test_nothing_is_written_where_nobody_was_asked(node: Kubelet) -> None:  # 3.45
-    async with plugged(node, Scripted("a")):
+async def test_checkpoint_is_not_written_without_an_allocate_call(node: Kubelet) -> None:  # 3.45
+    async with registered(node, ScriptedPlugin("a")):
         await node.allocatable(TAPE, 1)
         await node.admit(pod_requesting({TAPE: 1}))
         node.paths.checkpoint.unlink()
@@ -278,43 +284,43 @@ async def test_nothing_is_written_where_nobody_was_asked(node: Kubelet) -> None:
 
 
 async def test_a_checkpoint_that_cannot_be_written_refuses_the_pod(node: Kubelet) -> None:  # 3.45, 4.34
-    async with plugged(node, Scripted("a")) as plugin:
+    async with registered(node, ScriptedPlugin("a")) as plugin:
         await node.allocatable(TAPE, 1)
         node.paths.checkpoint.unlink()
         node.paths.checkpoint.mkdir()
-        told = await refused(node, pod_requesting({TAPE: 1}))
-        assert told.reason == "UnexpectedAdmissionError"
-        assert 'failed to write checkpoint file "kubelet_internal_checkpoint": ' in told.message
+        refusal = await refusal_of(node, pod_requesting({TAPE: 1}))
+        assert refusal.reason == "UnexpectedAdmissionError"
+        assert 'failed to write checkpoint file "kubelet_internal_checkpoint": ' in refusal.message
         plugin.send("a", "b")
         assert await node.allocatable(TAPE, 2) == 2  # a list is taken all the same
-        await heard(node, "checkpoint")
+        await until_state(node, "checkpoint")
         node.paths.checkpoint.rmdir()
         await node.admit(pod_requesting({TAPE: 2}))  # 3.46: what was recorded went with the refused pod
 
 
-async def test_of_two_resources_the_first_stays_recorded_until_the_pod_is_forgotten(root: Path) -> None:  # 3.46
-    async with Kubelet(root, quick()) as kubelet:
-        one, two = Scripted("x", resource=OTHER), Scripted("a")
-        async with plugged(kubelet, one), plugged(kubelet, two):
+async def test_first_of_two_resources_stays_recorded_until_the_pod_is_freed(root: Path) -> None:  # 3.46
+    async with Kubelet(root, quick_settings()) as kubelet:
+        one, two = ScriptedPlugin("x", resource=OTHER), ScriptedPlugin("a")
+        async with registered(kubelet, one), registered(kubelet, two):
             await kubelet.allocatable(OTHER, 1)
             await kubelet.allocatable(TAPE, 1)
             two.errors["Allocate"] = "hw fault"
-            told = await refused(kubelet, pod_requesting({OTHER: 1, TAPE: 1}))
-            assert "hw fault" in told.message
+            refusal = await refusal_of(kubelet, pod_requesting({OTHER: 1, TAPE: 1}))
+            assert "hw fault" in refusal.message
             assert one.asked("Allocate") == [("x",)]
             two.errors.clear()
             pod = await kubelet.admit(pod_requesting({OTHER: 1, TAPE: 1}))
-            assert (given(pod, resource=OTHER), given(pod)) == (["x"], ["a"])
+            assert (granted_devices(pod, resource=OTHER), granted_devices(pod)) == (["x"], ["a"])
     assert len(await states(kubelet, "freed")) == 1
 
 
 async def test_registering_again_during_allocate_changes_nothing(node: Kubelet) -> None:  # 3.37, 2.22
-    async with plugged(node, Scripted("a")) as plugin:
+    async with registered(node, ScriptedPlugin("a")) as plugin:
         await node.allocatable(TAPE, 1)
         hold = plugin.hold("Allocate")
         admitting = asyncio.create_task(node.admit(pod_requesting({TAPE: 1})))
         await hold.asked.wait()
-        async with device_plugin.serve(Scripted("a"), node.paths.device_plugins / "new.sock"):
+        async with device_plugin.serve(ScriptedPlugin("a"), node.paths.device_plugins / "new.sock"):
             await register(node, RegisterRequest(TAPE, "new.sock"))
             hold.free.set()
-            assert given(await admitting) == ["a"]
+            assert granted_devices(await admitting) == ["a"]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from plugwright.kubelet.devicemanager.checkpoint import Journal, Loaded
+from plugwright.kubelet.devicemanager.checkpoint import CheckpointFile, LoadedCheckpoint
 from plugwright.protocol import checkpoint
 from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
 from plugwright.system.files import FileCalls
@@ -35,8 +35,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "device-plugins" / "kubelet_internal_checkpoint"
 
 
-def journal(path: Path, **calls: Any) -> Journal:
-    return Journal(path, plain_lists=False, calls=replace(FileCalls(), **calls))
+def journal(path: Path, **calls: Any) -> CheckpointFile:
+    return CheckpointFile(path, plain_lists=False, calls=replace(FileCalls(), **calls))
 
 
 def refusing(number: int) -> Callable[..., Any]:
@@ -47,7 +47,7 @@ def refusing(number: int) -> Callable[..., Any]:
 
 
 def watched(seen: list[str]) -> dict[str, Callable[..., object]]:
-    """The real calls, each of which writes down its name."""
+    """The real calls, which record their names."""
 
     def watching(name: str) -> Callable[..., object]:
         def call(*arguments: object) -> object:
@@ -60,7 +60,7 @@ def watched(seen: list[str]) -> dict[str, Callable[..., object]]:
 
 
 def names(path: Path) -> list[str]:
-    return sorted(each.name for each in path.parent.iterdir())
+    return sorted(entry.name for entry in path.parent.iterdir())
 
 
 def killed(tmp_path: Path, *arguments: object) -> dict[str, Any]:
@@ -71,12 +71,12 @@ def killed(tmp_path: Path, *arguments: object) -> dict[str, Any]:
     return found
 
 
-def test_what_is_saved_is_loaded(path: Path) -> None:
+def test_saved_checkpoint_is_loaded(path: Path) -> None:
     journal(path).save(FULL)
-    assert journal(path).load() == Loaded(FULL)
+    assert journal(path).load() == LoadedCheckpoint(FULL)
 
 
-def test_one_journal_saves_again_and_again(path: Path) -> None:
+def test_one_checkpoint_file_saves_several_times(path: Path) -> None:
     kept = journal(path)
     for state in (EMPTY, FULL, replace(FULL, registered={}), EMPTY):
         kept.save(state)
@@ -85,9 +85,9 @@ def test_one_journal_saves_again_and_again(path: Path) -> None:
 
 
 def test_no_file_is_no_problem(path: Path) -> None:
-    assert journal(path).load() == Loaded(EMPTY)
+    assert journal(path).load() == LoadedCheckpoint(EMPTY)
     path.parent.mkdir()
-    assert journal(path).load() == Loaded(EMPTY)
+    assert journal(path).load() == LoadedCheckpoint(EMPTY)
 
 
 def test_4_30_directory_and_file_are_made_with_the_kubelets_modes(path: Path) -> None:
@@ -123,9 +123,9 @@ def test_4_30_the_temporary_file_is_a_dot_and_digits_beside_the_checkpoint(path:
 @pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")
 def test_4_30_the_kernel_sees_fsync_before_rename(path: Path, tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from plugwright.kubelet.devicemanager.checkpoint import Journal;"
+        "import sys; from pathlib import Path; from plugwright.kubelet.devicemanager.checkpoint import CheckpointFile;"
         "from plugwright.protocol.checkpoint import Checkpoint;"
-        "Journal(Path(sys.argv[1]), plain_lists=False).save(Checkpoint(None, {}))"
+        "CheckpointFile(Path(sys.argv[1]), plain_lists=False).save(Checkpoint(None, {}))"
     )
     trace = tmp_path / "trace"
     command = ["strace", "-o", str(trace), "-e", "trace=fsync,rename,renameat,renameat2", sys.executable, "-c", program]
@@ -141,7 +141,7 @@ def test_a_write_in_parts_is_finished(path: Path) -> None:
         return os.write(descriptor, data[:7])
 
     journal(path, write=write_little).save(FULL)
-    assert journal(path).load() == Loaded(FULL)
+    assert journal(path).load() == LoadedCheckpoint(FULL)
 
 
 @pytest.mark.parametrize("step", ["open", "write", "fsync", "close", "rename"])
@@ -150,10 +150,10 @@ def test_4_30_when_a_save_fails_the_old_file_stays_and_nothing_else(path: Path, 
     with pytest.raises(OSError, match="No space left on device"):
         journal(path, **{step: refusing(errno.ENOSPC)}).save(FULL)
     assert names(path) == [path.name]
-    assert journal(path).load() == Loaded(EMPTY)
+    assert journal(path).load() == LoadedCheckpoint(EMPTY)
 
 
-def test_a_journal_whose_save_failed_saves_again(path: Path) -> None:
+def test_checkpoint_file_whose_save_failed_saves_again(path: Path) -> None:
     full = [True]
 
     def fsync(descriptor: int) -> None:
@@ -165,7 +165,7 @@ def test_a_journal_whose_save_failed_saves_again(path: Path) -> None:
     with pytest.raises(OSError, match="No space"):
         kept.save(FULL)
     kept.save(FULL)
-    assert journal(path).load() == Loaded(FULL)
+    assert journal(path).load() == LoadedCheckpoint(FULL)
 
 
 def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
@@ -198,18 +198,18 @@ def test_no_file_kept_aside_is_overwritten(path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_what_is_no_file_is_kept_aside_too(path: Path) -> None:
+def test_directory_in_place_of_the_file_is_moved_aside_too(path: Path) -> None:
     path.mkdir(parents=True)
     loaded = journal(path).load()
     assert loaded.problem.startswith("cannot be read: Is a directory; kept as ")
     assert loaded.kept_aside is not None
     assert loaded.kept_aside.is_dir()
     journal(path).save(FULL)
-    assert journal(path).load() == Loaded(FULL)
+    assert journal(path).load() == LoadedCheckpoint(FULL)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
-def test_a_file_that_may_be_neither_read_nor_moved_is_told(path: Path) -> None:
+def test_file_that_can_be_neither_read_nor_moved_is_a_problem(path: Path) -> None:
     journal(path).save(FULL)
     path.chmod(0)
     path.parent.chmod(0o500)
@@ -218,16 +218,16 @@ def test_a_file_that_may_be_neither_read_nor_moved_is_told(path: Path) -> None:
     finally:
         path.parent.chmod(0o755)
     assert loaded.problem == (
-        "cannot be read: Permission denied; it cannot be kept aside either: Permission denied; starting empty"
+        "cannot be read: Permission denied; it cannot be moved aside either: Permission denied; starting empty"
     )
     assert loaded.kept_aside is None
 
 
-def test_a_place_below_a_file_is_told(tmp_path: Path) -> None:
+def test_path_below_a_file_is_a_problem(tmp_path: Path) -> None:
     tmp_path.joinpath("a-file").touch()
     loaded = journal(tmp_path / "a-file" / "kubelet_internal_checkpoint").load()
     assert loaded.checkpoint == EMPTY
-    assert loaded.problem.startswith("cannot be read: Not a directory; it cannot be kept aside either: ")
+    assert loaded.problem.startswith("cannot be read: Not a directory; it cannot be moved aside either: ")
 
 
 def test_4_28_an_entry_whose_answer_does_not_decode_is_dropped_alone(path: Path) -> None:
@@ -253,8 +253,8 @@ def test_4_11_the_old_layout_is_loaded_only_where_the_profile_reads_it(path: Pat
     checksum = checkpoint.checksum(state, plain_lists=True)
     path.parent.mkdir()
     path.write_text(f'{{"Data":{{"PodDeviceEntries":[{entry}],"RegisteredDevices":{{}}}},"Checksum":{checksum}}}')
-    assert Journal(path, plain_lists=True).load() == Loaded(state)
-    assert Journal(path, plain_lists=False).load().kept_aside is not None
+    assert CheckpointFile(path, plain_lists=True).load() == LoadedCheckpoint(state)
+    assert CheckpointFile(path, plain_lists=False).load().kept_aside is not None
 
 
 def test_temporary_files_of_a_killed_kubelet_are_removed(path: Path) -> None:
@@ -263,7 +263,7 @@ def test_temporary_files_of_a_killed_kubelet_are_removed(path: Path) -> None:
         path.with_name(name).touch()
     path.with_name(".77").mkdir()
     path.with_name(".88").symlink_to(path)
-    assert journal(path).load() == Loaded(FULL)
+    assert journal(path).load() == LoadedCheckpoint(FULL)
     assert names(path) == [".5x", ".77", ".88", ".hidden", "1", path.name, "plugin.sock"]
 
 

@@ -1,9 +1,9 @@
-"""Containers start, and start again; the numbers are those of the facts."""
+"""Starts and restarts of containers; numbers in comments are those of the facts."""
 
 from pathlib import Path
 
 import pytest
-from tests.kubelet.actors import OTHER, TAPE, Clock, Scripted, given, plugged, quick
+from tests.kubelet.actors import OTHER, TAPE, Clock, ScriptedPlugin, granted_devices, quick_settings, registered
 
 from plugwright.errors import ContainerWaiting, KubeletError
 from plugwright.kubelet import Kubelet, Phase, Pod
@@ -16,15 +16,17 @@ WAITS = "CreateContainerConfigError"
 
 async def waiting(kubelet: Kubelet, pod: Pod) -> str:
     """Why its container cannot be started again."""
-    with pytest.raises(ContainerWaiting) as told:
+    with pytest.raises(ContainerWaiting) as raised:
         await kubelet.restart_container(pod, "main")
-    assert told.value.reason == pod.state("main").reason == WAITS  # 3.53
+    assert raised.value.reason == pod.state("main").reason == WAITS  # 3.53
     assert not pod.state("main").running
-    return told.value.message
+    return raised.value.message
 
 
-async def test_the_plugin_is_told_before_each_start_and_asked_once(node: Kubelet) -> None:  # 3.47 to 3.49
-    async with plugged(node, Scripted("a", "b", "c", options=PREPARES)) as plugin:
+async def test_pre_start_container_is_called_before_every_start_and_allocate_once(
+    node: Kubelet,
+) -> None:  # 3.47 to 3.49
+    async with registered(node, ScriptedPlugin("a", "b", "c", options=PREPARES)) as plugin:
         await node.allocatable(TAPE, 3)
         pod = await node.admit(pod_requesting({TAPE: 2}))
         for _ in range(2):
@@ -32,18 +34,18 @@ async def test_the_plugin_is_told_before_each_start_and_asked_once(node: Kubelet
         assert plugin.methods[2:] == ["Allocate", *["PreStartContainer"] * 3]
         assert plugin.asked("PreStartContainer") == [("a", "b")] * 3  # every recorded device
         assert pod.state("main").starts == 3
-        assert given(pod) == ["a", "b"]
+        assert granted_devices(pod) == ["a", "b"]
 
 
-async def test_a_plugin_that_does_not_want_to_be_told_is_not(node: Kubelet) -> None:  # 3.47
-    async with plugged(node, Scripted("a")) as plugin:
+async def test_pre_start_container_is_not_called_without_the_option(node: Kubelet) -> None:  # 3.47
+    async with registered(node, ScriptedPlugin("a")) as plugin:
         await node.allocatable(TAPE, 1)
         await node.admit(pod_requesting({TAPE: 1}))
         assert plugin.methods[2:] == ["Allocate"]
 
 
-async def test_nobody_is_told_of_a_container_that_wants_nothing(node: Kubelet) -> None:  # 3.47
-    async with plugged(node, Scripted("a", options=PREPARES)) as plugin:
+async def test_pre_start_container_is_not_called_for_a_container_without_devices(node: Kubelet) -> None:  # 3.47
+    async with registered(node, ScriptedPlugin("a", options=PREPARES)) as plugin:
         await node.allocatable(TAPE, 1)
         pod = await node.admit(pod_requesting({TAPE: 0}))
         assert pod.phase is Phase.RUNNING
@@ -51,8 +53,8 @@ async def test_nobody_is_told_of_a_container_that_wants_nothing(node: Kubelet) -
 
 
 async def test_each_resource_is_prepared_by_its_own_plugin(node: Kubelet) -> None:  # 3.47
-    one, two = Scripted("a", options=PREPARES), Scripted("x", resource=OTHER, options=PREPARES)
-    async with plugged(node, one), plugged(node, two):
+    one, two = ScriptedPlugin("a", options=PREPARES), ScriptedPlugin("x", resource=OTHER, options=PREPARES)
+    async with registered(node, one), registered(node, two):
         await node.allocatable(TAPE, 1)
         await node.allocatable(OTHER, 1)
         await node.admit(pod_requesting({TAPE: 1, OTHER: 1}))
@@ -60,7 +62,7 @@ async def test_each_resource_is_prepared_by_its_own_plugin(node: Kubelet) -> Non
 
 
 async def test_a_container_waits_while_its_plugin_refuses_and_the_pod_is_admitted(node: Kubelet) -> None:  # 3.48, 3.53
-    async with plugged(node, Scripted("a", options=PREPARES)) as plugin:
+    async with registered(node, ScriptedPlugin("a", options=PREPARES)) as plugin:
         await node.allocatable(TAPE, 1)
         plugin.errors["PreStartContainer"] = "not ready"
         pod = await node.admit(pod_requesting({TAPE: 1}))
@@ -70,12 +72,12 @@ async def test_a_container_waits_while_its_plugin_refuses_and_the_pod_is_admitte
             pod.container("main")
         plugin.errors.clear()
         await node.restart_container(pod, "main")
-        assert given(pod) == ["a"]
+        assert granted_devices(pod) == ["a"]
         assert len(plugin.asked("Allocate")) == 1  # 3.49
 
 
 async def test_an_init_container_that_waits_holds_up_the_others(node: Kubelet) -> None:  # 3.53
-    async with plugged(node, Scripted("a", options=PREPARES)) as plugin:
+    async with registered(node, ScriptedPlugin("a", options=PREPARES)) as plugin:
         await node.allocatable(TAPE, 1)
         plugin.errors["PreStartContainer"] = "not ready"
         pod = await node.admit(pod_requesting({"main": {"cpu": 1}}, init={"init": {TAPE: 1}}))
@@ -85,22 +87,22 @@ async def test_an_init_container_that_waits_holds_up_the_others(node: Kubelet) -
 def lost(root: Path) -> tuple[Kubelet, Pod]:
     """A pod that runs and of which no record is left, and a kubelet without any plugin."""
     pod = pod_requesting({TAPE: 1}, name="lost")
-    kubelet = Kubelet(root, quick(), pods=[pod])
+    kubelet = Kubelet(root, quick_settings(), pods=[pod])
     return kubelet, kubelet.pods[0]
 
 
-async def test_what_is_not_recorded_is_allocated_when_the_container_starts(root: Path) -> None:  # 3.49
+async def test_devices_that_are_not_recorded_are_allocated_at_the_start(root: Path) -> None:  # 3.49
     kubelet, pod = lost(root)
-    async with kubelet, plugged(kubelet, Scripted("a")) as plugin:
+    async with kubelet, registered(kubelet, ScriptedPlugin("a")) as plugin:
         await kubelet.allocatable(TAPE, 1)
         await kubelet.restart_container(pod, "main")
-        assert given(pod) == ["a"]
+        assert granted_devices(pod) == ["a"]
         assert plugin.asked("Allocate") == [("a",)]
 
 
-async def test_what_is_not_recorded_cannot_be_prepared(root: Path) -> None:  # 3.50
+async def test_pre_start_container_needs_recorded_devices(root: Path) -> None:  # 3.50
     kubelet, pod = lost(root)
-    async with kubelet, plugged(kubelet, Scripted("a", options=PREPARES)) as plugin:
+    async with kubelet, registered(kubelet, ScriptedPlugin("a", options=PREPARES)) as plugin:
         await kubelet.allocatable(TAPE, 1)
         assert await waiting(kubelet, pod) == (
             f"no devices found allocated in local cache for pod {pod.uid}, container main, resource {TAPE}"
@@ -108,45 +110,47 @@ async def test_what_is_not_recorded_cannot_be_prepared(root: Path) -> None:  # 3
         assert "PreStartContainer" not in plugin.methods
 
 
-async def test_between_a_restart_and_the_plugins_return_nobody_is_told(node: Kubelet) -> None:  # 3.49, 3.51
-    async with plugged(node, Scripted("a", options=PREPARES)) as plugin:
+async def test_container_restart_before_the_plugins_return_causes_no_call(node: Kubelet) -> None:  # 3.49, 3.51
+    async with registered(node, ScriptedPlugin("a", options=PREPARES)) as plugin:
         await node.allocatable(TAPE, 1)
         pod = await node.admit(pod_requesting({TAPE: 1}))
         calls = list(plugin.calls)
         await node.restart()
         await node.restart_container(pod, "main")
-        assert given(pod) == ["a"]  # from the stored answer
+        assert granted_devices(pod) == ["a"]  # from the stored answer
         assert plugin.calls == calls
 
 
-async def test_a_stopped_plugin_blocks_only_who_must_be_told(node: Kubelet) -> None:  # 3.52, 2.17
-    quiet, strict = Scripted("a"), Scripted("x", resource=OTHER, options=PREPARES)
-    async with plugged(node, quiet), plugged(node, strict):
+async def test_stopped_plugin_blocks_only_containers_that_need_pre_start(node: Kubelet) -> None:  # 3.52, 2.17
+    quiet, strict = ScriptedPlugin("a"), ScriptedPlugin("x", resource=OTHER, options=PREPARES)
+    async with registered(node, quiet), registered(node, strict):
         await node.allocatable(TAPE, 1)
         await node.allocatable(OTHER, 1)
         tape, other = await node.admit(pod_requesting({TAPE: 1})), await node.admit(pod_requesting({OTHER: 1}))
     await node.allocatable(TAPE, 0)
     await node.allocatable(OTHER, 0)
     await node.restart_container(tape, "main")
-    assert given(tape) == ["a"]
+    assert granted_devices(tape) == ["a"]
     message = await waiting(node, other)
     assert message.startswith("device plugin PreStartContainer rpc failed with err: endpoint ")
     assert message.endswith(" has been stopped")
 
 
-async def test_five_minutes_after_its_plugin_no_container_starts(node: Kubelet, clock: Clock) -> None:  # 3.52
-    async with plugged(node, Scripted("a")):
+async def test_container_does_not_start_once_its_plugin_is_gone_for_five_minutes(
+    node: Kubelet, clock: Clock
+) -> None:  # 3.52
+    async with registered(node, ScriptedPlugin("a")):
         await node.allocatable(TAPE, 1)
         pod = await node.admit(pod_requesting({TAPE: 1}))
     await node.allocatable(TAPE, 0)
     clock.advance(301)
     node.node()
-    assert pod.state("main").running  # who runs is left alone
+    assert pod.state("main").running  # a running container is left alone
     assert await waiting(node, pod) == f"endpoint not found in cache for a registered resource: {TAPE}"
-    async with plugged(node, Scripted("a")):
+    async with registered(node, ScriptedPlugin("a")):
         await node.allocatable(TAPE, 1)
         await node.restart_container(pod, "main")
-        assert given(pod) == ["a"]
+        assert granted_devices(pod) == ["a"]
 
 
 async def test_a_pod_of_another_node_is_refused(node: Kubelet) -> None:

@@ -1,37 +1,52 @@
-"""The health of a pod's devices; the numbers are those of the facts."""
+"""The health of a pod's devices in its status; numbers in comments are those of the facts."""
 
 from pathlib import Path
 
 import pytest
 from hypothesis import given as drawn
 from hypothesis import strategies as st
-from tests.kubelet.actors import OTHER, TAPE, Clock, Scripted, device, heard, plugged, quick, states
+from tests.kubelet.actors import (
+    OTHER,
+    TAPE,
+    Clock,
+    ScriptedPlugin,
+    device,
+    quick_settings,
+    registered,
+    states,
+    until_state,
+)
 
 from plugwright.kubelet import Kubelet, Phase, Pod
 from plugwright.kubelet.devicemanager.devices import DeviceStore
-from plugwright.kubelet.devicemanager.manager import changed
+from plugwright.kubelet.devicemanager.manager import devices_with_changed_health
 from plugwright.testing import pod_requesting
 
 ILL = "Unhealthy"
 
 
 def health(kubelet: Kubelet, pod: Pod, container: str = "main") -> dict[str, str]:
-    return {each.device_id: each.health.value for each in kubelet.device_health(pod).get(container, ())}
+    return {device.device_id: device.health.value for device in kubelet.device_health(pod).get(container, ())}
 
 
-async def test_a_pods_status_tells_the_health_of_its_devices(node: Kubelet) -> None:  # 7.2, 7.3, 7.6
-    async with plugged(node, Scripted("b", "a")) as plugin, plugged(node, Scripted("x", resource=OTHER)):
+async def test_pod_status_has_the_health_of_the_pods_devices(node: Kubelet) -> None:  # 7.2, 7.3, 7.6
+    async with (
+        registered(node, ScriptedPlugin("b", "a")) as plugin,
+        registered(node, ScriptedPlugin("x", resource=OTHER)),
+    ):
         await node.allocatable(TAPE, 2)
         await node.allocatable(OTHER, 1)
         pod = await node.admit(pod_requesting({TAPE: 2, OTHER: 1}))
         plugin.send("a", device("b", health=ILL))
         await node.allocatable(TAPE, 1)
-        told = [(each.resource, each.device_id, each.health.value) for each in node.device_health(pod)["main"]]
-        assert told == [(OTHER, "x", "Healthy"), (TAPE, "a", "Healthy"), (TAPE, "b", ILL)]
+        health = [
+            (device.resource, device.device_id, device.health.value) for device in node.device_health(pod)["main"]
+        ]
+        assert health == [(OTHER, "x", "Healthy"), (TAPE, "a", "Healthy"), (TAPE, "b", ILL)]
 
 
-async def test_init_containers_and_sidecars_have_none(node: Kubelet) -> None:  # 7.3
-    async with plugged(node, Scripted("a", "b", "c")):
+async def test_init_containers_and_sidecars_have_no_device_health(node: Kubelet) -> None:  # 7.3
+    async with registered(node, ScriptedPlugin("a", "b", "c")):
         await node.allocatable(TAPE, 3)
         pod = await node.admit(
             pod_requesting(
@@ -42,8 +57,8 @@ async def test_init_containers_and_sidecars_have_none(node: Kubelet) -> None:  #
 
 
 @pytest.mark.parametrize("word", ["Unhealthy", "healthy", "", "Unknown"])
-async def test_whatever_is_not_healthy_is_unhealthy(node: Kubelet, word: str) -> None:  # 7.4, 7.11
-    async with plugged(node, Scripted("a")) as plugin:
+async def test_every_other_health_is_reported_as_unhealthy(node: Kubelet, word: str) -> None:  # 7.4, 7.11
+    async with registered(node, ScriptedPlugin("a")) as plugin:
         await node.allocatable(TAPE, 1)
         pod = await node.admit(pod_requesting({TAPE: 1}))
         plugin.send(device("a", health=word))
@@ -51,8 +66,8 @@ async def test_whatever_is_not_healthy_is_unhealthy(node: Kubelet, word: str) ->
         assert health(node, pod) == {"a": ILL}
 
 
-async def test_a_device_that_nobody_lists_is_called_healthy(node: Kubelet, clock: Clock) -> None:  # 7.4, 7.5, 2.20
-    async with plugged(node, Scripted("a", "b")) as plugin:
+async def test_device_that_is_not_listed_is_reported_as_healthy(node: Kubelet, clock: Clock) -> None:  # 7.4, 7.5, 2.20
+    async with registered(node, ScriptedPlugin("a", "b")) as plugin:
         await node.allocatable(TAPE, 2)
         pod = await node.admit(pod_requesting({TAPE: 2}))
         plugin.send(device("b", health=ILL))
@@ -66,30 +81,33 @@ async def test_a_device_that_nobody_lists_is_called_healthy(node: Kubelet, clock
 
 
 async def test_a_crashed_plugins_devices_keep_their_health(node: Kubelet) -> None:  # 7.5, 7.7
-    async with plugged(node, Scripted("a")):
+    async with registered(node, ScriptedPlugin("a")):
         await node.allocatable(TAPE, 1)
         pod = await node.admit(pod_requesting({TAPE: 1}))
     await node.allocatable(TAPE, 0)
     assert health(node, pod) == {"a": "Healthy"}
 
 
-async def test_a_pods_status_is_made_anew_when_a_device_changes(root: Path) -> None:  # 7.7, 2.24
-    async with Kubelet(root, quick()) as kubelet, plugged(kubelet, Scripted("a", "b", "free")) as plugin:
+async def test_pod_status_is_updated_when_a_device_changes(root: Path) -> None:  # 7.7, 2.24
+    async with (
+        Kubelet(root, quick_settings()) as kubelet,
+        registered(kubelet, ScriptedPlugin("a", "b", "free")) as plugin,
+    ):
         await kubelet.allocatable(TAPE, 3)
         pod = await kubelet.admit(pod_requesting({TAPE: 2}))
         plugin.send(device("a", health=ILL), "b", device("free", health=ILL))
         await kubelet.allocatable(TAPE, 1)
-        plugin.send(device("a", health=ILL), "free")  # b vanished: nobody is told
+        plugin.send(device("a", health=ILL), "free")  # b vanished: no status is updated
         await kubelet.capacity(TAPE, 2)
         plugin.send(device("a", health=ILL), "b", "free")  # b is back: its pod is
         await kubelet.capacity(TAPE, 3)
-    told = [(state.about, state.text) for state in await states(kubelet, "health")]
-    assert told == [(pod.uid, "a is Unhealthy"), (pod.uid, "b is Healthy")]
+    changes = [(state.about, state.text) for state in await states(kubelet, "health")]
+    assert changes == [(pod.uid, "a is Unhealthy"), (pod.uid, "b is Healthy")]
 
 
-async def test_a_lost_plugin_tells_nobody(root: Path) -> None:  # 7.7
-    async with Kubelet(root, quick()) as kubelet:
-        async with plugged(kubelet, Scripted("a")):
+async def test_lost_plugin_updates_no_pod_status(root: Path) -> None:  # 7.7
+    async with Kubelet(root, quick_settings()) as kubelet:
+        async with registered(kubelet, ScriptedPlugin("a")):
             await kubelet.allocatable(TAPE, 1)
             await kubelet.admit(pod_requesting({TAPE: 1}))
         await kubelet.allocatable(TAPE, 0)
@@ -97,28 +115,34 @@ async def test_a_lost_plugin_tells_nobody(root: Path) -> None:  # 7.7
 
 
 async def test_a_pod_is_found_by_the_devices_name_whatever_the_resource(node: Kubelet) -> None:  # 7.8
-    async with plugged(node, Scripted("same")), plugged(node, Scripted("same", resource=OTHER)) as other:
+    async with (
+        registered(node, ScriptedPlugin("same")),
+        registered(node, ScriptedPlugin("same", resource=OTHER)) as other,
+    ):
         await node.allocatable(TAPE, 1)
         await node.allocatable(OTHER, 1)
         pod = await node.admit(pod_requesting({TAPE: 1}))
         other.send(device("same", health=ILL))
-        told = await heard(node, "health")
-        assert told[-1].about == pod.uid  # which holds none of it
+        changes = await until_state(node, "health")
+        assert changes[-1].about == pod.uid  # which holds none of it
         assert health(node, pod) == {"same": "Healthy"}
 
 
 async def test_a_pod_runs_on_whatever_its_devices_are(node: Kubelet) -> None:  # 7.10
-    async with plugged(node, Scripted("a")) as plugin:
+    async with registered(node, ScriptedPlugin("a")) as plugin:
         await node.allocatable(TAPE, 1)
         pod = await node.admit(pod_requesting({TAPE: 1}))
         plugin.send(device("a", health=ILL))
-        await heard(node, "health", pod.uid)
+        await until_state(node, "health", pod.uid)
         assert (pod.phase, pod.state("main").running) == (Phase.RUNNING, True)
 
 
 @pytest.mark.parametrize(("version", "count"), [("1.35", 0), ("1.36", 1)])
-async def test_only_since_1_36_a_pods_status_has_it(root: Path, version: str, count: int) -> None:  # 7.1
-    async with Kubelet(root, quick(version=version)) as kubelet, plugged(kubelet, Scripted("a", "b")) as plugin:
+async def test_pod_status_has_device_health_since_1_36(root: Path, version: str, count: int) -> None:  # 7.1
+    async with (
+        Kubelet(root, quick_settings(version=version)) as kubelet,
+        registered(kubelet, ScriptedPlugin("a", "b")) as plugin,
+    ):
         await kubelet.allocatable(TAPE, 2)
         pod = await kubelet.admit(pod_requesting({TAPE: 1}))
         plugin.send(device("a", health=ILL), "b")
@@ -131,11 +155,13 @@ LISTS = st.dictionaries(st.sampled_from("abcd"), st.sampled_from(["Healthy", "Un
 
 
 @drawn(LISTS, LISTS)
-def test_what_changed_is_listed_with_another_health_or_newly(before: dict[str, str], after: dict[str, str]) -> None:
+def test_devices_with_changed_health_are_new_or_have_another_health(
+    before: dict[str, str], after: dict[str, str]
+) -> None:
     """2.24, 7.7."""
-    stock = DeviceStore()
-    stock.take(TAPE, [device(name, health=word) for name, word in before.items()])
-    old = stock.shelf(TAPE)
-    stock.take(TAPE, [device(name, health=word) for name, word in after.items()])
+    store = DeviceStore()
+    store.update(TAPE, [device(name, health=word) for name, word in before.items()])
+    old = store.of(TAPE)
+    store.update(TAPE, [device(name, health=word) for name, word in after.items()])
     wanted = sorted(name for name, word in after.items() if before.get(name) != word)
-    assert changed(old, stock.shelf(TAPE)) == wanted
+    assert devices_with_changed_health(old, store.of(TAPE)) == wanted

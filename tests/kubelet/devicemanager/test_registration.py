@@ -1,14 +1,14 @@
-"""Plugins that call the kubelet; the numbers are those of the facts."""
+"""The Registration service; numbers in comments are those of the facts."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
-from tests.kubelet.actors import OTHER, TAPE, Scripted, plugged, quick, register
+from tests.kubelet.actors import OTHER, TAPE, ScriptedPlugin, quick_settings, register, registered
 
 from plugwright.errors import PeerRefused, PeerSilent
 from plugwright.kubelet import Kubelet
-from plugwright.kubelet.metrics import Name
+from plugwright.kubelet.metrics import MetricName
 from plugwright.model import Options
 from plugwright.protocol import device_plugin, transport
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
@@ -20,15 +20,15 @@ UNREACHABLE = "failed to dial device plugin: context deadline exceeded"
 
 
 async def refusal(kubelet: Kubelet, request: RegisterRequest) -> PeerRefused:
-    with pytest.raises(PeerRefused) as told:
+    with pytest.raises(PeerRefused) as raised:
         await register(kubelet, request)
-    assert told.value.code == "UNKNOWN"  # 1.26
-    return told.value
+    assert raised.value.code == "UNKNOWN"  # 1.26
+    return raised.value
 
 
 async def test_the_service_is_found_by_its_name_on_the_wire(node: Kubelet) -> None:  # 0.5, 0.7
     method = Method("/v1beta1.Registration/Register", pb.RegisterRequest, pb.Empty)
-    async with device_plugin.serve(Scripted("a"), node.paths.device_plugins / "p.sock"):
+    async with device_plugin.serve(ScriptedPlugin("a"), node.paths.device_plugins / "p.sock"):
         async with transport.connect(node.paths.kubelet_socket) as kubelet:
             await kubelet.call(method, pb.RegisterRequest(version="v1beta1", endpoint="p.sock", resource_name=TAPE))
         assert await node.allocatable(TAPE, 1) == 1
@@ -39,64 +39,64 @@ async def test_the_service_is_found_by_its_name_on_the_wire(node: Kubelet) -> No
 )
 async def test_nothing_else_is_served_there(node: Kubelet, path: str) -> None:  # 1.9
     async with transport.connect(node.paths.kubelet_socket) as kubelet:
-        with pytest.raises(PeerRefused) as told:
+        with pytest.raises(PeerRefused) as raised:
             await kubelet.call(Method(path, pb.Empty, pb.Empty), pb.Empty())
-    assert told.value.code == "UNIMPLEMENTED"
+    assert raised.value.code == "UNIMPLEMENTED"
 
 
 @pytest.mark.parametrize("version", ["v1beta2", "v1", "", "V1BETA1", "v1beta1 "])
 async def test_another_version_is_refused(node: Kubelet, version: str) -> None:  # 1.26, 1.27
-    told = await refusal(node, RegisterRequest(TAPE, "x.sock", version=version))
-    assert told.message == (
+    refused = await refusal(node, RegisterRequest(TAPE, "x.sock", version=version))
+    assert refused.message == (
         f'requested API version "{version}" is not supported by kubelet. Supported version is ["v1beta1"]'
     )
 
 
 @pytest.mark.parametrize("name", ["tape", "", "/tape", "kubernetes.io/tape", "example.com/-x", "requests.a.b/x"])
-async def test_what_is_no_extended_resource_is_refused(node: Kubelet, name: str) -> None:  # 1.28
-    told = await refusal(node, RegisterRequest(name, "x.sock"))
-    assert told.message == f'the ResourceName "{name}" is invalid'
+async def test_name_that_is_no_extended_resource_is_refused(node: Kubelet, name: str) -> None:  # 1.28
+    refused = await refusal(node, RegisterRequest(name, "x.sock"))
+    assert refused.message == f'the ResourceName "{name}" is invalid'
 
 
-async def test_the_version_is_looked_at_first_and_every_attempt_counts(node: Kubelet) -> None:  # 1.25
-    told = await refusal(node, RegisterRequest("no-slash", "x.sock", version="v2"))
-    assert "requested API version" in told.message
-    assert node.metrics.value(Name.REGISTRATIONS, resource_name="no-slash") == 1
+async def test_version_is_checked_first_and_every_attempt_counts(node: Kubelet) -> None:  # 1.25
+    refused = await refusal(node, RegisterRequest("no-slash", "x.sock", version="v2"))
+    assert "requested API version" in refused.message
+    assert node.metrics.value(MetricName.REGISTRATIONS, resource_name="no-slash") == 1
 
 
-async def test_nobody_at_the_endpoint(node: Kubelet) -> None:  # 1.32
+async def test_endpoint_without_a_listener_is_refused(node: Kubelet) -> None:  # 1.32
     assert (await refusal(node, RegisterRequest(TAPE, "nobody.sock"))).message == UNREACHABLE
     assert node.node() == {}
 
 
-async def test_a_plugin_with_less_patience_sees_its_own_deadline(root: Path) -> None:  # 1.32
+async def test_plugin_with_a_shorter_deadline_sees_its_own(root: Path) -> None:  # 1.32
     async with Kubelet(root) as kubelet:  # which would dial for ten seconds
         with pytest.raises(PeerSilent):
             await register(kubelet, RegisterRequest(TAPE, "nobody.sock"), timeout=0.1)
 
 
 async def test_an_endpoint_may_leave_the_directory(node: Kubelet) -> None:  # 1.29
-    async with device_plugin.serve(Scripted("a"), node.paths.root / "out.sock"):
+    async with device_plugin.serve(ScriptedPlugin("a"), node.paths.root / "out.sock"):
         await register(node, RegisterRequest(TAPE, "../out.sock"))
         assert await node.allocatable(TAPE, 1) == 1
     assert [finding.fact for finding in node.findings] == ["1.29"]
 
 
 async def test_an_absolute_endpoint_lies_below_the_directory(node: Kubelet) -> None:  # 1.29
-    async with device_plugin.serve(Scripted("a"), node.paths.device_plugins / "p.sock"):
+    async with device_plugin.serve(ScriptedPlugin("a"), node.paths.device_plugins / "p.sock"):
         await register(node, RegisterRequest(TAPE, "/p.sock"))
         assert await node.allocatable(TAPE, 1) == 1
         outside = node.paths.root / "out.sock"
-        async with device_plugin.serve(Scripted("b"), outside):
+        async with device_plugin.serve(ScriptedPlugin("b"), outside):
             assert (await refusal(node, RegisterRequest(TAPE, str(outside)))).message == UNREACHABLE
 
 
-async def test_an_empty_endpoint_is_the_directory_and_nobody_answers(node: Kubelet) -> None:  # 1.29
+async def test_empty_endpoint_addresses_the_directory_and_is_refused(node: Kubelet) -> None:  # 1.29
     assert (await refusal(node, RegisterRequest(TAPE, ""))).message == UNREACHABLE
 
 
-async def test_only_the_plugins_answer_says_what_it_can(node: Kubelet) -> None:  # 1.30, 2.3
-    plugin = Scripted("a", options=Options(pre_start=True))
+async def test_options_come_from_the_plugin_and_not_from_the_request(node: Kubelet) -> None:  # 1.30, 2.3
+    plugin = ScriptedPlugin("a", options=Options(pre_start=True))
     async with device_plugin.serve(plugin, node.paths.device_plugins / "p.sock"):
         await register(node, RegisterRequest(TAPE, "p.sock", options=Options(preference=True)))
         await node.allocatable(TAPE, 1)
@@ -105,7 +105,7 @@ async def test_only_the_plugins_answer_says_what_it_can(node: Kubelet) -> None: 
 
 
 async def test_the_answer_comes_after_the_options_and_before_the_list(node: Kubelet) -> None:  # 1.31, 1.34
-    plugin = Scripted("a")
+    plugin = ScriptedPlugin("a")
     options, lists = plugin.hold("GetDevicePluginOptions"), plugin.hold("ListAndWatch")
     async with device_plugin.serve(plugin, node.paths.device_plugins / "p.sock"):
         registering = asyncio.create_task(register(node, RegisterRequest(TAPE, "p.sock")))
@@ -121,30 +121,33 @@ async def test_the_answer_comes_after_the_options_and_before_the_list(node: Kube
 
 
 async def test_without_options_there_is_no_resource_and_no_list(node: Kubelet) -> None:  # 1.33, 1.38
-    plugin = Scripted("a")
+    plugin = ScriptedPlugin("a")
     plugin.errors["GetDevicePluginOptions"] = "not now"
-    with pytest.raises(PeerRefused) as told:
-        async with plugged(node, plugin):
+    with pytest.raises(PeerRefused) as raised:
+        async with registered(node, plugin):
             pass
-    assert told.value.message == "failed to get device plugin options: rpc error: code = Unknown desc = not now"
+    assert raised.value.message == "failed to get device plugin options: rpc error: code = Unknown desc = not now"
     assert node.node() == {}
     assert plugin.methods == ["GetDevicePluginOptions"]
 
 
-async def test_a_name_that_is_served_is_not_refused(node: Kubelet) -> None:  # 1.35
-    async with plugged(node, Scripted("a"), "one.sock"):
+async def test_resource_that_is_served_may_be_registered_again(node: Kubelet) -> None:  # 1.35
+    async with registered(node, ScriptedPlugin("a"), "one.sock"):
         await node.allocatable(TAPE, 1)
-        async with plugged(node, Scripted("a", "b"), "two.sock"):
+        async with registered(node, ScriptedPlugin("a", "b"), "two.sock"):
             assert await node.allocatable(TAPE, 2) == 2
 
 
 async def test_one_registration_does_not_wait_for_another(node: Kubelet) -> None:  # 1.36
-    slow = Scripted("a")
+    slow = ScriptedPlugin("a")
     hold = slow.hold("GetDevicePluginOptions")
     async with device_plugin.serve(slow, node.paths.device_plugins / "slow.sock"):
         registering = asyncio.create_task(register(node, RegisterRequest(TAPE, "slow.sock")))
         await hold.asked.wait()
-        async with plugged(node, Scripted("x", resource=OTHER)), plugged(node, Scripted("b", "c"), "same.sock"):
+        async with (
+            registered(node, ScriptedPlugin("x", resource=OTHER)),
+            registered(node, ScriptedPlugin("b", "c"), "same.sock"),
+        ):
             assert await node.allocatable(OTHER, 1) == 1
             assert await node.allocatable(TAPE, 2) == 2  # not even for one of the same name
             hold.free.set()
@@ -152,13 +155,13 @@ async def test_one_registration_does_not_wait_for_another(node: Kubelet) -> None
             assert await node.allocatable(TAPE, 1) == 1
 
 
-async def test_a_failed_second_registration_leaves_the_first_plugin_and_is_said(node: Kubelet) -> None:  # 1.37
-    second = Scripted("b")
+async def test_failed_second_registration_leaves_the_first_plugin_with_a_finding(node: Kubelet) -> None:  # 1.37
+    second = ScriptedPlugin("b")
     second.errors["GetDevicePluginOptions"] = "not now"
-    async with plugged(node, Scripted("a"), "one.sock"):
+    async with registered(node, ScriptedPlugin("a"), "one.sock"):
         await node.allocatable(TAPE, 1)
         with pytest.raises(PeerRefused):
-            async with plugged(node, second, "two.sock"):
+            async with registered(node, second, "two.sock"):
                 pass
         assert [finding.fact for finding in node.findings] == ["1.37"]
         await node.admit(pod_requesting({TAPE: 1}))
@@ -166,9 +169,12 @@ async def test_a_failed_second_registration_leaves_the_first_plugin_and_is_said(
 
 
 async def test_since_1_37_a_socket_that_is_connected_is_refused(root: Path) -> None:
-    async with Kubelet(root, quick(version="1.37")) as kubelet, plugged(kubelet, Scripted("a"), "one.sock"):
+    async with (
+        Kubelet(root, quick_settings(version="1.37")) as kubelet,
+        registered(kubelet, ScriptedPlugin("a"), "one.sock"),
+    ):
         await kubelet.allocatable(TAPE, 1)
-        told = await refusal(kubelet, RegisterRequest(TAPE, "one.sock"))
-        assert "already connected" in told.message
-        async with plugged(kubelet, Scripted("a", "b"), "two.sock"):
+        refused = await refusal(kubelet, RegisterRequest(TAPE, "one.sock"))
+        assert "already connected" in refused.message
+        async with registered(kubelet, ScriptedPlugin("a", "b"), "two.sock"):
             assert await kubelet.allocatable(TAPE, 2) == 2

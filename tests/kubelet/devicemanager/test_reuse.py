@@ -1,4 +1,4 @@
-"""What a pod's containers take over from each other; the numbers are those of the facts."""
+"""Devices that the containers of a pod take over from its init containers."""
 
 from pathlib import Path
 
@@ -6,45 +6,45 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.kubelet import actors
-from tests.kubelet.actors import TAPE, Scripted, Seen, plugged, quick
+from tests.kubelet.actors import TAPE, PluginCall, ScriptedPlugin, quick_settings, registered
 
 from plugwright.kubelet import ContainerKind, ContainerSpec, Kubelet, PodSpec
-from plugwright.kubelet.devicemanager.pod_devices import Reusable
+from plugwright.kubelet.devicemanager.pod_devices import ReusableDevices
 from plugwright.model import Options
 
 INIT, SIDECAR, MAIN = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.MAIN
 
 
 def handed_on(*steps: tuple[ContainerKind, str], keeps_sidecars: bool = True) -> frozenset[str]:
-    reusable = Reusable(keeps_sidecars=keeps_sidecars)
+    reusable = ReusableDevices(keeps_sidecars=keeps_sidecars)
     for kind, held in steps:
-        reusable.pass_on("pod", kind, {TAPE: held})
+        reusable.update("pod", kind, {TAPE: held})
     return reusable.of("pod", TAPE)
 
 
-def test_an_init_containers_devices_are_handed_on() -> None:  # 3.33
+def test_devices_of_an_init_container_are_reusable() -> None:  # 3.33
     assert handed_on((INIT, "ab"), (INIT, "c")) == {"a", "b", "c"}
 
 
 @pytest.mark.parametrize("kind", [SIDECAR, MAIN])
-def test_a_container_that_stays_keeps_its_devices(kind: ContainerKind) -> None:  # 3.33
+def test_devices_of_a_running_container_are_not_reusable(kind: ContainerKind) -> None:  # 3.33
     assert handed_on((INIT, "abc"), (kind, "b")) == {"a", "c"}
 
 
-def test_before_1_29_a_sidecars_devices_were_handed_on() -> None:  # 3.33 by version
+def test_devices_of_a_sidecar_are_reusable_before_1_29() -> None:  # 3.33 by version
     assert handed_on((SIDECAR, "a"), keeps_sidecars=False) == {"a"}
     assert handed_on((INIT, "a"), (MAIN, "a"), keeps_sidecars=False) == set()
 
 
 def test_another_pod_discards_the_set() -> None:  # 3.32
-    reusable = Reusable(keeps_sidecars=True)
-    reusable.pass_on("first", INIT, {TAPE: "a"})
+    reusable = ReusableDevices(keeps_sidecars=True)
+    reusable.update("first", INIT, {TAPE: "a"})
     assert reusable.of("second", TAPE) == set()
     assert reusable.of("first", TAPE) == set()
 
 
 @given(st.lists(st.tuples(st.sampled_from(ContainerKind), st.text("abcd"))))
-def test_what_one_that_stays_holds_is_never_handed_on(steps: list[tuple[ContainerKind, str]]) -> None:  # 3.33
+def test_devices_of_running_containers_are_never_reusable(steps: list[tuple[ContainerKind, str]]) -> None:  # 3.33
     wanted: set[str] = set()
     for kind, held in steps:
         wanted = wanted | set(held) if kind is INIT else wanted - set(held)
@@ -56,7 +56,7 @@ def container(name: str, count: int, kind: ContainerKind = MAIN) -> ContainerSpe
 
 
 async def test_the_example_of_the_facts_comes_out_as_in_the_real_kubelet(node: Kubelet) -> None:  # 3.34, 3.35
-    plugin = Scripted(*"abcde", options=Options(preference=True))
+    plugin = ScriptedPlugin(*"abcde", options=Options(preference=True))
     pod = PodSpec(
         "example",
         (
@@ -67,47 +67,47 @@ async def test_the_example_of_the_facts_comes_out_as_in_the_real_kubelet(node: K
             container("app2", 1),
         ),
     )
-    async with plugged(node, plugin):
+    async with registered(node, plugin):
         await node.allocatable(TAPE, 5)
-        plugin.wish = ["b", "c", "d", "e"]
+        plugin.preference = ["b", "c", "d", "e"]
         admitted = await node.admit(pod)
-        assert {name: actors.given(admitted, name) for name in admitted.containers} == {
+        assert {name: actors.granted_devices(admitted, name) for name in admitted.containers} == {
             "init1": ["b", "c"],
             "sidecar": ["b"],
             "init2": ["c", "d", "e"],
             "app1": ["c", "d"],
             "app2": ["e"],
         }
-        wishes = [seen for seen in plugin.calls if seen.method == "GetPreferredAllocation"]
-        assert wishes == [  # 3.19: the others reuse what they get, and nobody is asked
-            Seen("GetPreferredAllocation", tuple("abcde"), (), 2),
-            Seen("GetPreferredAllocation", ("a", "c", "d", "e"), ("c",), 3),
+        queries = [seen for seen in plugin.calls if seen.method == "GetPreferredAllocation"]
+        assert queries == [  # 3.19: the other containers reuse devices without a query
+            PluginCall("GetPreferredAllocation", tuple("abcde"), (), 2),
+            PluginCall("GetPreferredAllocation", ("a", "c", "d", "e"), ("c",), 3),
         ]
-        assert len(plugin.asked("Allocate")) == 5  # 3.35: one for each, whatever it reuses
-        assert len(actors.records(node)) == 5
+        assert len(plugin.asked("Allocate")) == 5  # 3.35: one for every container, whatever it reuses
+        assert len(actors.recorded_devices(node)) == 5
         last = await node.admit(PodSpec("last", (container("main", 1),)))
-        assert actors.given(last) == ["a"]  # b, c, d and e are in use
+        assert actors.granted_devices(last) == ["a"]  # b, c, d and e are in use
 
 
 async def test_app_containers_never_share(node: Kubelet) -> None:  # 3.34
-    async with plugged(node, Scripted("a")):
+    async with registered(node, ScriptedPlugin("a")):
         await node.allocatable(TAPE, 1)
-        told = await actors.refused(node, PodSpec("two", (container("one", 1), container("two", 1))))
-        assert "Requested: 1, Available: 0" in told.message
+        refusal = await actors.refusal_of(node, PodSpec("two", (container("one", 1), container("two", 1))))
+        assert "Requested: 1, Available: 0" in refusal.message
 
 
-async def test_what_an_init_container_leaves_is_not_for_other_pods(node: Kubelet) -> None:  # 3.32, 3.59
-    async with plugged(node, Scripted("a", "b")):
+async def test_devices_of_an_init_container_are_not_for_other_pods(node: Kubelet) -> None:  # 3.32, 3.59
+    async with registered(node, ScriptedPlugin("a", "b")):
         await node.allocatable(TAPE, 2)
         first = await node.admit(PodSpec("first", (container("init", 2, INIT), container("main", 1))))
-        assert actors.given(first) == ["a"]
-        told = await actors.refused(node, PodSpec("second", (container("main", 1),)))
-        assert "Requested: 1, Available: 0" in told.message  # the init container's record stays as long as its pod
+        assert actors.granted_devices(first) == ["a"]
+        refusal = await actors.refusal_of(node, PodSpec("second", (container("main", 1),)))
+        assert "Requested: 1, Available: 0" in refusal.message  # the init container's record stays as long as its pod
 
 
 @pytest.mark.parametrize(("version", "got"), [("1.28", ["a"]), ("1.29", ["b"]), ("1.36", ["b"])])
 async def test_a_sidecars_device_is_its_own_since_1_29(root: Path, version: str, got: list[str]) -> None:  # 3.33
     pod = PodSpec("with-sidecar", (container("sidecar", 1, SIDECAR), container("main", 1)))
-    async with Kubelet(root, quick(version=version)) as kubelet, plugged(kubelet, Scripted("a", "b")):
+    async with Kubelet(root, quick_settings(version=version)) as kubelet, registered(kubelet, ScriptedPlugin("a", "b")):
         await kubelet.allocatable(TAPE, 2)
-        assert actors.given(await kubelet.admit(pod)) == got
+        assert actors.granted_devices(await kubelet.admit(pod)) == got

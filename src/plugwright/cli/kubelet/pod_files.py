@@ -1,6 +1,6 @@
-"""Pods as YAML: files named on the command line, and a folder in which files come, change and go.
+"""Pods in YAML: files named on the command line, and a folder whose files are added, changed and deleted.
 
-A folder is looked through, not watched: that is `emulation`'s. What the kubelet makes of a pod is its own affair.
+A folder is only read here; watching it is `program`.
 """
 
 import sys
@@ -12,24 +12,24 @@ from plugwright.config.document import parse_all
 from plugwright.errors import ConfigError, InvalidPod
 from plugwright.kubelet import PodSpec, pods
 
-__all__ = ["Changes", "Folder", "read"]
+__all__ = ["PodChanges", "PodFolder", "read"]
 
 _SUFFIXES = (".json", ".yaml", ".yml")
 _STDIN = Path("-")
 
 
 def read(path: Path) -> list[PodSpec]:
-    """Every pod of a file, or of standard input where it is `-`; raises `ConfigError` with the line."""
+    """The pods of a file, or of standard input for `-`; raises `ConfigError` with the line."""
     name, text = _text(path)
-    found = []
+    specs = []
     for document in parse_all(name, text):
         if document.content is None:
             continue  # nothing between two separators
         try:
-            found.append(pods.read(document.content))
+            specs.append(pods.read(document.content))
         except InvalidPod as error:
             raise document.error("$", str(error)) from error
-    return found
+    return specs
 
 
 def _text(path: Path) -> tuple[str, str]:
@@ -42,16 +42,16 @@ def _text(path: Path) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
-    """By their keys, namespace/name; a pod that changed is removed and added. `problems` by file."""
+class PodChanges:
+    """Pods by key, namespace/name; a changed pod is both removed and added. `problems` are by file."""
 
     removed: tuple[str, ...] = ()
     added: Mapping[str, PodSpec] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
 
 
-class Folder:
-    """The pods in a folder, as they were when it was last looked at."""
+class PodFolder:
+    """The pods in a folder, as of the last scan."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -59,21 +59,21 @@ class Folder:
         self._pods: dict[str, PodSpec] = {}
         self._problems: dict[str, str] = {}
 
-    def look(self) -> Changes:
-        """What is new since the last time; a file that is not good leaves its pods as they are."""
-        problems = self._read()
-        now = self._collected(problems)
+    def scan(self) -> PodChanges:
+        """The changes since the last scan; an invalid file keeps the pods it had."""
+        problems = self._read_files()
+        now = self._pods_by_key(problems)
         before, self._pods = self._pods, now
-        told, self._problems = self._problems, problems
-        return Changes(
+        known_problems, self._problems = self._problems, problems
+        return PodChanges(
             removed=tuple(sorted(key for key, pod in before.items() if now.get(key) != pod)),
             added={key: pod for key, pod in sorted(now.items()) if before.get(key) != pod},
-            problems={name: text for name, text in sorted(problems.items()) if told.get(name) != text},
+            problems={name: text for name, text in sorted(problems.items()) if known_problems.get(name) != text},
         )
 
-    def _read(self) -> dict[str, str]:
+    def _read_files(self) -> dict[str, str]:
         problems, files = {}, {}
-        for path in self._listed():
+        for path in self._paths():
             try:
                 files[path] = read(path)
             except ConfigError as error:
@@ -82,17 +82,17 @@ class Folder:
         self._files = files
         return problems
 
-    def _listed(self) -> list[Path]:
+    def _paths(self) -> list[Path]:
         try:
-            found = sorted(self._path.iterdir())
+            paths = sorted(self._path.iterdir())
         except FileNotFoundError:
-            return []  # the folder went, and its pods with it
-        return [path for path in found if path.suffix in _SUFFIXES and path.name[0] != "." and path.is_file()]
+            return []  # without the folder there are no pods
+        return [path for path in paths if path.suffix in _SUFFIXES and path.name[0] != "." and path.is_file()]
 
-    def _collected(self, problems: dict[str, str]) -> dict[str, PodSpec]:
-        collected: dict[str, PodSpec] = {}
-        for path, found in self._files.items():
-            for pod in found:
-                if collected.setdefault(pod.key, pod) is not pod:
-                    problems[path.name] = f"{path}: there is another pod {pod.key} in this folder"
-        return collected
+    def _pods_by_key(self, problems: dict[str, str]) -> dict[str, PodSpec]:
+        pods_by_key: dict[str, PodSpec] = {}
+        for path, specs in self._files.items():
+            for pod in specs:
+                if pods_by_key.setdefault(pod.key, pod) is not pod:
+                    problems[path.name] = f"{path}: another file in this folder has a pod {pod.key} too"
+        return pods_by_key

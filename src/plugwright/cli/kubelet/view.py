@@ -1,6 +1,6 @@
-"""How an emulated kubelet's events look: a line or a few for people, one JSON object for programs.
+"""The output of `plugwright kubelet`: an event as one or a few lines for people, or as a JSON object for programs.
 
-Nothing is decided here. `granted` is what a container that has just started was given.
+`granted` is, throughout, the options of a container that has just started.
 """
 
 import json
@@ -23,12 +23,12 @@ __all__ = ["Show", "Shown", "show_json", "show_text", "start_facts", "start_line
 Shown = Event | Output
 Show = Callable[[Shown, RunContainerOptions | None], None]
 
-_WIDTH = 24  # NotifyRegistrationStatus
-_DEVICES = 4  # named in a line; more are counted
+_WIDTH = 24  # the length of NotifyRegistrationStatus
+_MAX_DEVICES = 4  # in one line; more are counted
 _GOOD = ("admitted", "list", "registered", "started", "succeeded")
 _BAD = ("checkpoint", "invalid", "refused", "removed", "stopped")
-_WORDS = ("OK", "open")  # outcomes of calls that went well
-_BESIDE = " " * (12 + 2)  # as wide as the time
+_SUCCESSES = ("OK", "open")  # outcomes of calls
+_INDENT = " " * (12 + 2)  # the width of the time
 
 _good = partial(click.style, fg="green")
 _bad = partial(click.style, fg="red")
@@ -39,24 +39,24 @@ _dim = partial(click.style, dim=True)
 def show_text(event: Shown, granted: RunContainerOptions | None) -> None:
     first, *rest = lines(event, granted)
     now = time.time()
-    moment = time.strftime("%H:%M:%S", time.localtime(now))
-    click.echo(f"{_dim(f'{moment}.{_thousandths(now)}')}  {first}")
+    clock = time.strftime("%H:%M:%S", time.localtime(now))
+    click.echo(f"{_dim(f'{clock}.{_milliseconds(now)}')}  {first}")
     for line in rest:
-        click.echo(f"{_BESIDE}{line}")
+        click.echo(f"{_INDENT}{line}")
 
 
 def show_json(event: Shown, granted: RunContainerOptions | None) -> None:
     now = time.time()
-    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
-    click.echo(json.dumps({"time": f"{moment}.{_thousandths(now)}Z", **record(event, granted)}))
+    timestamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
+    click.echo(json.dumps({"time": f"{timestamp}.{_milliseconds(now)}Z", **record(event, granted)}))
 
 
-def _thousandths(moment: float) -> str:
-    return f"{int(moment % 1 * 1000):03d}"
+def _milliseconds(now: float) -> str:
+    return f"{int(now % 1 * 1000):03d}"
 
 
 def lines(event: Shown, granted: RunContainerOptions | None) -> Iterator[str]:
-    """The first with what happened, the others with what belongs to it."""
+    """The event in the first line, its details in the others."""
     if isinstance(event, Call):
         yield _call(event)
     elif isinstance(event, Output):
@@ -67,22 +67,22 @@ def lines(event: Shown, granted: RunContainerOptions | None) -> Iterator[str]:
     else:
         yield f"{_kind(event.kind)} {event.about}{f': {event.text}' if event.text else ''}"
         if granted is not None:
-            yield from (f"{'':<{_WIDTH}}   {line}" for line in _granted(granted))
+            yield from (f"{'':<{_WIDTH}}   {line}" for line in _option_lines(granted))
 
 
 def record(event: Shown, granted: RunContainerOptions | None) -> Mapping[str, object]:
     if isinstance(event, Call):
-        facts = asdict(event)
-        del facts["began"]  # a clock of our own
-        return {"event": "call", **facts}
+        fields = asdict(event)
+        del fields["began"]  # of this process's clock, meaningless to others
+        return {"event": "call", **fields}
     if isinstance(event, StateChange):
-        got = {"granted": asdict(granted)} if granted is not None else {}
-        return {"event": "state", "state": event.kind, "about": event.about, "text": event.text, **got}
+        options = {"granted": asdict(granted)} if granted is not None else {}
+        return {"event": "state", "state": event.kind, "about": event.about, "text": event.text, **options}
     return {"event": "finding" if isinstance(event, Finding) else "output", **asdict(event)}
 
 
 def start_lines(kubelet: Kubelet, folder: Path | None, pid: int) -> Iterator[str]:
-    """What to know before anything happens: what this is, and how a plugin finds it."""
+    """The settings, the sockets, and how to point a plugin at them."""
     settings, paths = kubelet.settings, kubelet.paths
     numa = f"{settings.numa} NUMA node{'s' if settings.numa > 1 else ''}"
     topology = f"{numa}, policy {settings.policy}, scope {settings.scope}"
@@ -92,10 +92,10 @@ def start_lines(kubelet: Kubelet, folder: Path | None, pid: int) -> Iterator[str
     yield f"  pod resources  {paths.pod_resources_socket}"
     yield "Point a plugin at it:"
     yield f"  plugwright run --kubelet-dir {paths.root} …   or PLUGWRIGHT_KUBELET_DIR={paths.root} for one of your own"
-    yield f"  others         by their flag for the directory, as in --plugin-directory {paths.device_plugins}"
+    yield f"  others         with their flag for the directory, such as --plugin-directory {paths.device_plugins}"
     if folder is not None:
-        yield f"Pods are read from {folder} as files come, change and go."
-    yield f"Ctrl-C ends it; kill -USR1 {pid} restarts the kubelet."
+        yield f"Pods are read from {folder} as files are added, changed and deleted."
+    yield f"Ctrl-C stops it; kill -USR1 {pid} restarts the kubelet."
 
 
 def start_facts(kubelet: Kubelet, folder: Path | None, pid: int) -> Mapping[str, object]:
@@ -117,10 +117,10 @@ def start_facts(kubelet: Kubelet, folder: Path | None, pid: int) -> Mapping[str,
 
 
 def _call(call: Call) -> str:
-    asked = f" [{some(call.asked, _DEVICES)}]" if call.asked else ""
-    took = f" {call.seconds * 1000:.1f} ms" if call.outcome != "open" else ""
-    outcome = call.outcome if call.outcome in _WORDS else _bad(call.outcome)
-    return f"{click.style(call.method.ljust(_WIDTH), fg='cyan')} {call.resource}{asked}{_dim(took)} {outcome}"
+    arguments = f" [{some(call.asked, _MAX_DEVICES)}]" if call.asked else ""
+    duration = f" {call.seconds * 1000:.1f} ms" if call.outcome != "open" else ""
+    outcome = call.outcome if call.outcome in _SUCCESSES else _bad(call.outcome)
+    return f"{click.style(call.method.ljust(_WIDTH), fg='cyan')} {call.resource}{arguments}{_dim(duration)} {outcome}"
 
 
 def _kind(kind: str) -> str:
@@ -128,7 +128,7 @@ def _kind(kind: str) -> str:
     return _good(padded) if kind in _GOOD else _bad(padded) if kind in _BAD else _warn(padded)
 
 
-def _granted(granted: RunContainerOptions) -> Iterator[str]:
+def _option_lines(granted: RunContainerOptions) -> Iterator[str]:
     yield from (f"env        {name}={value}" for name, value in granted.env.items())
     for mount in granted.mounts:
         yield f"mount      {mount.container_path} from {mount.host_path}{', read-only' if mount.read_only else ''}"
@@ -137,4 +137,4 @@ def _granted(granted: RunContainerOptions) -> Iterator[str]:
     yield from (f"annotation {name}={value}" for name, value in granted.annotations.items())
     yield from (f"CDI        {name}" for name in granted.cdi)
     if granted == RunContainerOptions({}, (), (), {}, ()):
-        yield "nothing from any device"
+        yield "no options from devices"

@@ -1,11 +1,7 @@
 """The devices of each resource as its plugin last listed them.
 
-Pure. What a list means is decided here; who holds a device is `ledger`'s, and the plugins themselves are
-`endpoint`'s.
-
-What a device list would do to a real kubelet that it should not.
-
-Pure: values in, findings out.
+Pure: a device list goes in, sets, counts and problems come out. The plugins themselves are `endpoints`; which container
+holds a device is `pod_devices`.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -15,12 +11,19 @@ from itertools import islice
 from plugwright.model import Health, natural_order, some
 from plugwright.protocol.messages import ListedDevice
 
-__all__ = ["DeviceCount", "DeviceStore", "Quirk", "ResourceDevices", "of_dropped", "of_list"]
+__all__ = [
+    "DeviceCount",
+    "DeviceStore",
+    "ListProblem",
+    "ResourceDevices",
+    "dropped_device_problems",
+    "list_problems",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceCount:
-    """What the node says of a resource: capacity is every device, allocatable the healthy ones."""
+    """A resource in the node status: capacity counts every device, allocatable the healthy ones."""
 
     capacity: int
     allocatable: int
@@ -28,32 +31,32 @@ class DeviceCount:
 
 @dataclass(slots=True)
 class ResourceDevices:
-    """One resource. `known` outlives the plugin: hints and health are read from it."""
+    """The devices of one resource; `known` stays after the plugin is gone, for topology hints and health."""
 
     healthy: frozenset[str] = frozenset()
     unhealthy: frozenset[str] = frozenset()
     known: dict[str, ListedDevice] = field(default_factory=dict)
-    registered: tuple[str, ...] = ()  # the healthy ones, sorted: the same object until a list changes it
+    registered: tuple[str, ...] = ()  # the healthy ones, sorted: the same object until a list changes them
     _ordered: tuple[str, ...] | None = None
 
     @property
     def count(self) -> DeviceCount:
-        # An id listed both ways counts twice (2.8).
+        # An id that is listed healthy and unhealthy counts twice in capacity (2.8).
         return DeviceCount(len(self.healthy) + len(self.unhealthy), len(self.healthy))
 
     def nodes(self, device_id: str) -> tuple[int, ...]:
-        listed = self.known.get(device_id)
-        return (listed.nodes or ()) if listed else ()
+        device = self.known.get(device_id)
+        return (device.nodes or ()) if device else ()
 
     @property
     def ordered(self) -> tuple[str, ...]:
-        """Every known id in natural order; worked out once for as long as the ids stay the same."""
+        """Every known id in natural order; computed once for as long as the ids stay the same."""
         if self._ordered is None:
             self._ordered = tuple(sorted(self.known, key=natural_order))
         return self._ordered
 
     def first(self, count: int, among: Collection[str]) -> list[str]:
-        """The first `count` of `among` in natural order."""
+        """The first `count` ids of `among` in natural order."""
         if count <= 0 or not among:
             return []
         listed = list(islice((device_id for device_id in self.ordered if device_id in among), count))
@@ -62,92 +65,94 @@ class ResourceDevices:
 
     @property
     def has_topology(self) -> bool:
-        return any(listed.nodes for listed in self.known.values())
+        return any(device.nodes for device in self.known.values())
 
 
 class DeviceStore:
-    """Every resource that a plugin listed or that the checkpoint names."""
+    """Every resource that a plugin listed or that is registered in the checkpoint."""
 
     def __init__(self) -> None:
-        self._shelves: dict[str, ResourceDevices] = {}
-        self._known: dict[str, dict[str, ListedDevice]] = {}  # of resources that were dropped (2.20)
+        self._resources: dict[str, ResourceDevices] = {}
+        # The known devices of a resource survive its removal (2.20).
+        self._known_of_removed: dict[str, dict[str, ListedDevice]] = {}
 
     def __contains__(self, resource: object) -> bool:
-        return resource in self._shelves
+        return resource in self._resources
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._shelves))
+        return iter(sorted(self._resources))
 
-    def shelf(self, resource: str) -> ResourceDevices:
-        """An empty one where there is none."""
-        return self._shelves.get(resource) or ResourceDevices(known=self._known.get(resource, {}))
+    def of(self, resource: str) -> ResourceDevices:
+        """The devices of a resource; none for one that is not here."""
+        return self._resources.get(resource) or ResourceDevices(known=self._known_of_removed.get(resource, {}))
 
     def restore(self, resources: Sequence[str]) -> None:
-        """After a start: what the checkpoint names has no devices until its plugin is back (1.20)."""
+        """Adds the resources of the checkpoint, which have no devices until their plugins are back (1.20)."""
         for resource in resources:
-            self._shelves[resource] = ResourceDevices()
+            self._resources[resource] = ResourceDevices()
 
-    def take(self, resource: str, devices: Sequence[ListedDevice]) -> list[str]:
-        """A new list, which replaces the last; returns the ids that it leaves out."""
-        healthy = frozenset(each.id for each in devices if each.health == Health.HEALTHY)  # 2.6
-        unhealthy = frozenset(each.id for each in devices if each.health != Health.HEALTHY)
-        known = {each.id: each for each in devices}  # of a repeated id the last counts (2.8)
-        before = self.shelf(resource)
+    def update(self, resource: str, devices: Sequence[ListedDevice]) -> list[str]:
+        """Replaces the list of a resource; returns the ids that are no longer in it."""
+        # Only the exact string `Healthy` is healthy (2.6); of a repeated id the last occurrence counts (2.8).
+        healthy = frozenset(device.id for device in devices if device.health == Health.HEALTHY)
+        unhealthy = frozenset(device.id for device in devices if device.health != Health.HEALTHY)
+        known = {device.id: device for device in devices}
+        before = self.of(resource)
         registered = before.registered if before.healthy == healthy else tuple(sorted(healthy))
         ordered = before.ordered if before.known.keys() == known.keys() else None
-        self._shelves[resource] = ResourceDevices(healthy, unhealthy, known, registered, ordered)
+        self._resources[resource] = ResourceDevices(healthy, unhealthy, known, registered, ordered)
         return sorted(before.known.keys() - known.keys())
 
-    def stop(self, resource: str) -> None:
-        """The plugin is gone: its devices cannot be handed out (2.15)."""
-        shelf = self.shelf(resource)
-        self._shelves[resource] = ResourceDevices(frozenset(), shelf.unhealthy | shelf.healthy, shelf.known)
+    def mark_unhealthy(self, resource: str) -> None:
+        """Moves every healthy device to the unhealthy ones, because its plugin's stream has ended (2.15)."""
+        devices = self.of(resource)
+        self._resources[resource] = ResourceDevices(frozenset(), devices.unhealthy | devices.healthy, devices.known)
 
-    def drop(self, resource: str) -> None:
-        """The plugin was gone for too long (2.18); what is known of its devices stays (2.20)."""
-        self._known[resource] = self._shelves.pop(resource).known
-
-
-Quirk = tuple[str, str, str]  # the fact, what happened, what a real kubelet does
+    def remove(self, resource: str) -> None:
+        """Removes a resource whose plugin has been gone for longer than the grace period (2.18)."""
+        self._known_of_removed[resource] = self._resources.pop(resource).known
 
 
-def of_list(devices: Sequence[ListedDevice]) -> Iterator[Quirk]:
-    """What the list itself shows."""
-    healthy = {each.id for each in devices if each.health == Health.HEALTHY}
-    both = healthy & {each.id for each in devices if each.health != Health.HEALTHY}
+ListProblem = tuple[str, str, str]  # the fact, what happened, what a real kubelet does
+
+
+def list_problems(devices: Sequence[ListedDevice]) -> Iterator[ListProblem]:
+    """The problems of a device list by itself."""
+    healthy = {device.id for device in devices if device.health == Health.HEALTHY}
+    both = healthy & {device.id for device in devices if device.health != Health.HEALTHY}
     if both:
-        yield "2.8", f"listed healthy and unhealthy at once: {_named(both)}", "counts such a device twice"
-    odd = {each.health for each in devices} - set(Health)
-    if odd:
-        yield "2.6", f"health is {_named(odd)}", "takes everything but Healthy for unhealthy"
-    hidden = {each.id for each in devices if each.nodes == ()}
-    if hidden:
+        yield "2.8", f"listed healthy and unhealthy at once: {_quoted(both)}", "counts such a device twice"
+    unknown_health = {device.health for device in devices} - set(Health)
+    if unknown_health:
+        yield "2.6", f"health is {_quoted(unknown_health)}", "takes everything but Healthy for unhealthy"
+    without_nodes = {device.id for device in devices if device.nodes == ()}
+    if without_nodes:
         yield (
             "6.11",
-            f"a topology without NUMA nodes: {_named(hidden)}",
+            f"a topology without NUMA nodes: {_quoted(without_nodes)}",
             "leaves such a device out of GetAllocatableResources",
         )
 
 
-def of_dropped(
-    dropped: Collection[str], before: ResourceDevices, in_use: Collection[str], asked: Collection[str]
-) -> Iterator[Quirk]:
-    """What the list leaves out, on kubelets from 1.34 on."""
-    mid_call = set(dropped) & set(asked)
+def dropped_device_problems(
+    dropped: Collection[str], before: ResourceDevices, in_use: Collection[str], allocating: Collection[str]
+) -> Iterator[ListProblem]:
+    """The problems of ids that a list no longer has, for kubelets from 1.34 on."""
+    mid_call = set(dropped) & set(allocating)
     if mid_call:
         yield (
             "2.25",
-            f"dropped from the list while Allocate is asked for it: {_named(mid_call)}",
+            f"dropped from the list while Allocate is asked for it: {_quoted(mid_call)}",
             "crashes when the answer comes",
         )
     held = {device_id for device_id in dropped if device_id in in_use and before.nodes(device_id)} - mid_call
     if held:
         yield (
             "2.25",
-            f"dropped from the list while a pod holds it: {_named(held)}",
+            f"dropped from the list while a pod holds it: {_quoted(held)}",
             "crashes when that pod is admitted again with a topology policy",
         )
 
 
-def _named(ids: Collection[str]) -> str:
-    return some([repr(each) for each in sorted(ids, key=natural_order)])
+def _quoted(texts: Collection[str]) -> str:
+    return some([repr(text) for text in sorted(texts, key=natural_order)])

@@ -1,143 +1,138 @@
-"""Who holds which device, and with which answer of the plugin.
+"""The pod devices: which container holds which devices, and the plugin's response for them.
 
-Pure: what is said here is what the checkpoint keeps. Which devices a container gets is `choice`'s decision.
-
-Devices that a pod's later containers may take over from its init containers (3.32 to 3.34).
-
-Kept for the pod that is being admitted and no other. Pure.
+Pure: the entries are what the checkpoint keeps. Which devices a container gets is decided in `allocation`. Devices that
+a pod's later containers may take over from its init containers are kept here as well, while that pod is admitted.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from plugwright.kubelet.pods import ContainerKind
 from plugwright.protocol.checkpoint import PodDevicesEntry
 
-__all__ = ["NO_NUMA", "Ledger", "Place", "Reusable", "by_node"]
+__all__ = ["NO_NUMA", "AllocationKey", "PodDevices", "ReusableDevices", "by_numa_node"]
 
-NO_NUMA = -1  # a device without topology is recorded under this node
+NO_NUMA = -1  # the node under which a device without topology is recorded
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
-    """A container's claim on one resource."""
+class AllocationKey:
+    """A container and one of the resources it requests."""
 
     pod_uid: str
     container: str
     resource: str
 
 
-class Ledger:
-    """The records by place, and which devices of each resource are in use."""
+class PodDevices:
+    """The entries by key, and the devices in use by resource."""
 
     def __init__(self, entries: Iterable[PodDevicesEntry] = ()) -> None:
-        self._entries = {Place(each.pod_uid, each.container, each.resource): each for each in entries}
-        self._pods: dict[str, list[Place]] = {}
-        for place in self._entries:
-            self._pods.setdefault(place.pod_uid, []).append(place)
+        self._entries = {AllocationKey(entry.pod_uid, entry.container, entry.resource): entry for entry in entries}
+        self._pods: dict[str, list[AllocationKey]] = {}
+        for key in self._entries:
+            self._pods.setdefault(key.pod_uid, []).append(key)
         self._in_use: dict[str, set[str]] = {}
-        self.rebuild()
+        self.rebuild_in_use()
 
     @property
     def entries(self) -> tuple[PodDevicesEntry, ...]:
         return tuple(self._entries.values())
 
-    def holds(self, pod_uid: str) -> bool:
+    def has_pod(self, pod_uid: str) -> bool:
         return pod_uid in self._pods
 
-    def knows(self, resource: str) -> bool:
-        """Whether it is a device resource because somebody held, or tried to hold, one of it (3.10)."""
+    def has_resource(self, resource: str) -> bool:
+        """Whether a device of the resource is or was marked as in use, which makes it a device resource (3.10)."""
         return resource in self._in_use
 
     def in_use(self, resource: str) -> Collection[str]:
         return self._in_use.get(resource, ())
 
-    def entry(self, place: Place) -> PodDevicesEntry | None:
-        return self._entries.get(place)
+    def entry(self, key: AllocationKey) -> PodDevicesEntry | None:
+        return self._entries.get(key)
 
-    def held(self, place: Place) -> tuple[str, ...]:
-        entry = self._entries.get(place)
-        return tuple(sorted(_ids(entry))) if entry else ()
+    def device_ids(self, key: AllocationKey) -> tuple[str, ...]:
+        entry = self._entries.get(key)
+        return tuple(sorted(_device_ids(entry))) if entry else ()
 
     def of_container(self, pod_uid: str, container: str) -> list[PodDevicesEntry]:
-        """What a container holds, sorted by resource."""
-        places = [place for place in self._pods.get(pod_uid, ()) if place.container == container]
-        return [self._entries[place] for place in sorted(places)]
+        """The entries of a container, sorted by resource."""
+        keys = [key for key in self._pods.get(pod_uid, ()) if key.container == container]
+        return [self._entries[key] for key in sorted(keys)]
 
     def of_pod(self, pod_uid: str, resource: str) -> frozenset[str]:
-        places = [place for place in self._pods.get(pod_uid, ()) if place.resource == resource]
-        return frozenset().union(*(_ids(self._entries[place]) for place in places))
+        keys = [key for key in self._pods.get(pod_uid, ()) if key.resource == resource]
+        return frozenset().union(*(_device_ids(self._entries[key]) for key in keys))
 
-    def mark(self, resource: str, device_ids: Collection[str]) -> None:
-        """In use from now on, before the plugin has answered (3.27)."""
+    def mark_in_use(self, resource: str, device_ids: Collection[str]) -> None:
+        """Marks devices as in use, which happens before Allocate is called (3.27)."""
         self._in_use.setdefault(resource, set()).update(device_ids)
 
-    def record(self, place: Place, devices: Mapping[int, tuple[str, ...]], answer: bytes) -> None:
-        if place not in self._entries:
-            self._pods.setdefault(place.pod_uid, []).append(place)
-        self._entries[place] = PodDevicesEntry(place.pod_uid, place.container, place.resource, devices, answer)
-        self.mark(place.resource, _ids(self._entries[place]))
+    def insert(self, key: AllocationKey, devices: Mapping[int, tuple[str, ...]], response: bytes) -> None:
+        if key not in self._entries:
+            self._pods.setdefault(key.pod_uid, []).append(key)
+        self._entries[key] = PodDevicesEntry(key.pod_uid, key.container, key.resource, devices, response)
+        self.mark_in_use(key.resource, _device_ids(self._entries[key]))
 
-    def forget(self, active: Set[str]) -> list[str]:
-        """Frees what pods hold that are not active; returns their uids (3.57)."""
-        gone = sorted(self._pods.keys() - active)
-        for uid in gone:
-            for place in self._pods.pop(uid):
-                del self._entries[place]
-        if gone:
-            self.rebuild()
-        return gone
+    def remove_inactive(self, active: Set[str]) -> list[str]:
+        """Removes the entries of pods that are not active and frees their devices; returns their uids (3.57)."""
+        removed = sorted(self._pods.keys() - active)
+        for uid in removed:
+            for key in self._pods.pop(uid):
+                del self._entries[key]
+        if removed:
+            self.rebuild_in_use()
+        return removed
 
-    def rebuild(self) -> None:
-        """What is in use, from the records alone."""
+    def rebuild_in_use(self) -> None:
+        """Drops every mark that no entry accounts for."""
         self._in_use = {}
-        for place, entry in self._entries.items():
-            self._in_use.setdefault(place.resource, set()).update(_ids(entry))
+        for key, entry in self._entries.items():
+            self._in_use.setdefault(key.resource, set()).update(_device_ids(entry))
 
     def holders(self) -> dict[str, str]:
-        """The uid of a pod for each device that is held, by the id alone, whatever the resource (7.8)."""
-        return {device_id: place.pod_uid for place, entry in self._entries.items() for device_id in _ids(entry)}
+        """The uid of one pod for each device id, whatever the resource (7.8)."""
+        return {device_id: key.pod_uid for key, entry in self._entries.items() for device_id in _device_ids(entry)}
 
 
-def _ids(entry: PodDevicesEntry) -> frozenset[str]:
+def _device_ids(entry: PodDevicesEntry) -> frozenset[str]:
     return frozenset(device_id for ids in (entry.devices or {}).values() for device_id in ids or ())
 
 
-def by_node(device_ids: Iterable[str], nodes: Mapping[str, tuple[int, ...]]) -> Mapping[int, tuple[str, ...]]:
-    """As it is recorded: under each of a device's nodes, or under -1 (3.44)."""
-    placed: dict[int, list[str]] = {}
-    for device_id, node in _placed(device_ids, nodes):
-        placed.setdefault(node, []).append(device_id)
-    return {node: tuple(sorted(ids)) for node, ids in sorted(placed.items())}
-
-
-def _placed(device_ids: Iterable[str], nodes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, int]]:
+def by_numa_node(device_ids: Iterable[str], nodes: Mapping[str, tuple[int, ...]]) -> Mapping[int, tuple[str, ...]]:
+    """The ids under each of their NUMA nodes, or under -1 (3.44)."""
+    ids_by_node: dict[int, list[str]] = {}
     for device_id in device_ids:
         for node in nodes.get(device_id) or (NO_NUMA,):
-            yield device_id, node
+            ids_by_node.setdefault(node, []).append(device_id)
+    return {node: tuple(sorted(ids)) for node, ids in sorted(ids_by_node.items())}
 
 
-class Reusable:
+class ReusableDevices:
+    """The devices of init containers that later containers of the same pod may take over (3.32 to 3.34)."""
+
     def __init__(self, *, keeps_sidecars: bool) -> None:
-        self._keeps_sidecars = keeps_sidecars  # before 1.29 a sidecar's devices were handed on like an init container's
+        self._keeps_sidecars = keeps_sidecars  # before 1.29 later containers took over a sidecar's devices too
         self._pod_uid = ""
         self._devices: dict[str, set[str]] = {}
 
     def of(self, pod_uid: str, resource: str) -> frozenset[str]:
-        self._turn_to(pod_uid)
+        self._select_pod(pod_uid)
         return frozenset(self._devices.get(resource, ()))
 
-    def pass_on(self, pod_uid: str, kind: ContainerKind, held: dict[str, Collection[str]]) -> None:
-        """After a container got its devices: an init container's go on, those of one that stays do not."""
-        self._turn_to(pod_uid)
-        stays = kind is ContainerKind.MAIN or (kind is ContainerKind.SIDECAR and self._keeps_sidecars)
+    def update(self, pod_uid: str, kind: ContainerKind, held: dict[str, Collection[str]]) -> None:
+        """Adds the devices of an init container; removes those of a container that keeps running."""
+        self._select_pod(pod_uid)
+        keeps_running = kind is ContainerKind.MAIN or (kind is ContainerKind.SIDECAR and self._keeps_sidecars)
         for resource, device_ids in held.items():
             devices = self._devices.setdefault(resource, set())
-            if stays:
+            if keeps_running:
                 devices.difference_update(device_ids)
             else:
                 devices.update(device_ids)
 
-    def _turn_to(self, pod_uid: str) -> None:
+    def _select_pod(self, pod_uid: str) -> None:
+        # The set is kept for the pod that is being admitted; another pod discards it (3.32).
         if self._pod_uid != pod_uid:
             self._pod_uid, self._devices = pod_uid, {}

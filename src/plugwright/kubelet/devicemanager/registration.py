@@ -1,8 +1,8 @@
-"""Plugins that call: the Registration service on kubelet.sock (1.25 to 1.38).
+"""Plugin registration, by both ways: the Registration service on kubelet.sock (1.25 to 1.38), and the plugin watcher
+over the sockets in plugins_registry (1.39 to 1.52).
 
-Plugins that are found: sockets in plugins_registry (1.39 to 1.52).
-
-Once a second the directory is looked through, as the real plugin manager goes through what its watcher told it.
+The watcher lists the directory at every reconciliation, where the real plugin manager works through the events of its
+inotify watch. What happens once a plugin is connected is `endpoints`.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from plugwright.errors import InvalidValue, PeerRefused, PlugwrightError
 from plugwright.kubelet.devicemanager.manager import DeviceManager
-from plugwright.kubelet.metrics import Name
+from plugwright.kubelet.metrics import MetricName
 from plugwright.model import Resource
 from plugwright.protocol import registration
 from plugwright.protocol.registration import (
@@ -24,11 +24,14 @@ from plugwright.protocol.registration import (
     RegisterRequest,
 )
 
-__all__ = ["Registrar", "Watcher", "is_resource_name"]
+__all__ = ["PluginWatcher", "RegistrationServer", "is_resource_name"]
+
+_REGISTER_ERROR = "RegisterPlugin error -- "
+_Identity = tuple[int, int]
 
 
-class Registrar:
-    """Answers when the plugin was dialled back and told its options; its list comes later (1.31, 1.34)."""
+class RegistrationServer:
+    """Answers once the plugin is dialled and its options are known; its device list follows later (1.31, 1.34)."""
 
     def __init__(self, manager: DeviceManager) -> None:
         self._manager = manager
@@ -36,20 +39,20 @@ class Registrar:
 
     async def register(self, request: RegisterRequest) -> None:
         resource = request.resource
-        self._manager.metrics.count(Name.REGISTRATIONS, resource_name=resource)
-        with self._context.trace.timing("Register", resource, (request.endpoint,)):
+        self._manager.metrics.count(MetricName.REGISTRATIONS, resource_name=resource)
+        with self._context.event_log.record_call("Register", resource, (request.endpoint,)):
             _check(request)
             socket = self._socket(request)
             try:
-                await self._manager.connections.connect(resource, socket)
+                await self._manager.endpoints.connect(resource, socket)
             except PeerRefused:
                 raise
             except PlugwrightError as error:  # such as a path that is too long to be dialled
                 raise PeerRefused("UNKNOWN", f"failed to dial device plugin: {error}") from error
-        self._context.tell("registered", resource, f"at {socket.name}")
+        self._context.record("registered", resource, f"at {socket.name}")
 
     def _socket(self, request: RegisterRequest) -> Path:
-        """Joined and cleaned, so that an absolute path lands below the directory, and `..` leaves it (1.29)."""
+        # The endpoint is joined to the directory and cleaned: an absolute path lands below it, `..` leaves it (1.29).
         directory = self._context.paths.device_plugins
         socket = Path(os.path.normpath(f"{directory}/{request.endpoint}"))
         if socket.parent != directory:
@@ -60,14 +63,6 @@ class Registrar:
                 "dials it all the same",
             )
         return socket
-
-
-def is_resource_name(name: str) -> bool:
-    try:
-        Resource(name)
-    except InvalidValue:
-        return False
-    return True
 
 
 def _check(request: RegisterRequest) -> None:
@@ -81,139 +76,147 @@ def _check(request: RegisterRequest) -> None:
         raise PeerRefused("UNKNOWN", f'the ResourceName "{request.resource}" is invalid')
 
 
-_Identity = tuple[int, int]
-_FAILED = "RegisterPlugin error -- "
+def is_resource_name(name: str) -> bool:
+    try:
+        Resource(name)
+    except InvalidValue:
+        return False
+    return True
 
 
 @dataclass(slots=True)
-class _Found:
-    """One socket: what it registered, and when it may be tried again."""
+class _PluginSocket:
+    """A socket in plugins_registry, its registration, and when that may be retried."""
 
     identity: _Identity
     resource: str = ""
-    endpoint: Path | None = None  # where its plugin was connected to
+    endpoint: Path | None = None  # the socket that was dialled
     registered: bool = False
     busy: bool = False
     not_before: float = 0.0
     wait: float = 0.0
 
 
-class Watcher:
+class PluginWatcher:
     def __init__(self, manager: DeviceManager, tasks: asyncio.TaskGroup) -> None:
         self._manager = manager
+        self._context = manager.context
         self._tasks = tasks
         self._directory = manager.context.paths.plugins_registry
         self._timing = manager.context.settings.timing
         self._clock = manager.context.settings.clock
-        self._found: dict[Path, _Found] = {}
+        self._plugins: dict[Path, _PluginSocket] = {}
 
     async def run(self) -> None:
-        self._directory.mkdir(mode=0o750, parents=True, exist_ok=True)  # never cleaned (1.40)
+        # Unlike the device-plugins directory this one is never cleaned (1.40).
+        self._directory.mkdir(mode=0o750, parents=True, exist_ok=True)
         while True:
-            self.look()
-            await asyncio.sleep(self._timing.look)
+            self.reconcile()
+            await asyncio.sleep(self._timing.reconcile)
 
-    def look(self) -> None:
-        """First those that went away or were made anew, then those that are new (1.42)."""
+    def reconcile(self) -> None:
+        """First deregisters sockets that vanished or were replaced, then registers new ones (1.42)."""
         sockets = _sockets(self._directory)
-        for path, found in sorted(self._found.items()):
-            if sockets.get(path) != found.identity and not found.busy:
-                self._forget(path, found)
+        for path, plugin in sorted(self._plugins.items()):
+            if sockets.get(path) != plugin.identity and not plugin.busy:
+                self._deregister(path, plugin)
         now = self._clock()
         for path, identity in sorted(sockets.items()):
-            found = self._found.setdefault(path, _Found(identity))
-            self._count(path, desired=True, actual=found.registered)
-            if not found.registered and not found.busy and found.not_before <= now:
-                found.busy = True
-                self._tasks.create_task(self._register(path, found))
+            plugin = self._plugins.setdefault(path, _PluginSocket(identity))
+            self._count(path, desired=True, actual=plugin.registered)
+            if not plugin.registered and not plugin.busy and plugin.not_before <= now:
+                plugin.busy = True
+                self._tasks.create_task(self._register(path, plugin))
 
-    def _forget(self, path: Path, found: _Found) -> None:
-        del self._found[path]
+    def _deregister(self, path: Path, plugin: _PluginSocket) -> None:
+        del self._plugins[path]
         self._count(path, desired=False, actual=False)
-        if found.registered:
-            self._disconnect(path, found)
+        if plugin.registered:
+            self._disconnect(path, plugin)
 
-    def _disconnect(self, path: Path, found: _Found) -> None:
-        self._manager.connections.disconnect(found.resource, found.endpoint or path)
+    def _disconnect(self, path: Path, plugin: _PluginSocket) -> None:
+        self._manager.endpoints.disconnect(plugin.resource, plugin.endpoint or path)
 
     def _count(self, path: Path, *, desired: bool, actual: bool) -> None:
         for state, value in (("desired", desired), ("actual", actual)):
             labels = {"socket_path": str(path), "state": f"{state}_state_of_world"}
-            self._manager.metrics.set(Name.WATCHED_PLUGINS, value, **labels)
+            self._manager.metrics.set(MetricName.WATCHED_PLUGINS, value, **labels)
 
-    async def _register(self, path: Path, found: _Found) -> None:
+    async def _register(self, path: Path, plugin: _PluginSocket) -> None:
         try:
             async with registration.connect_watched(path) as client:
-                await self._introduce(path, found, client)
+                await self._handshake(path, plugin, client)
         except PlugwrightError as error:
-            found.registered = False
-            self._retry_later(found)
-            self._manager.context.tell("refused", str(path.name), str(error))
+            plugin.registered = False
+            self._retry_later(plugin)
+            self._context.record("refused", str(path.name), str(error))
         finally:
-            found.busy = False
+            plugin.busy = False
 
-    async def _introduce(self, path: Path, found: _Found, client: PluginInfoClient) -> None:
-        with self._manager.context.trace.timing("GetInfo", path.name):
-            told = await client.announce(self._timing.get_info)
-        found.endpoint = Path(told.endpoint) if told.endpoint else path  # as it is, nothing is joined (1.44)
-        error = _why_not(told, path) or await self._connect(told.name, found.endpoint)
-        found.resource, found.registered = told.name, not error
-        with self._manager.context.trace.timing("NotifyRegistrationStatus", told.name, (error,) if error else ()):
-            await self._notify(path, found, client, error)
+    async def _handshake(self, path: Path, plugin: _PluginSocket, client: PluginInfoClient) -> None:
+        with self._context.event_log.record_call("GetInfo", path.name):
+            info = await client.announce(self._timing.get_info)
+        # The endpoint is a path as it is, without joining; an empty one means this socket (1.44).
+        plugin.endpoint = Path(info.endpoint) if info.endpoint else path
+        error = _validation_error(info, path) or await self._connect(info.name, plugin.endpoint)
+        plugin.resource, plugin.registered = info.name, not error
+        with self._context.event_log.record_call("NotifyRegistrationStatus", info.name, (error,) if error else ()):
+            await self._notify(path, plugin, client, error)
         if error:
-            self._retry_later(found)
+            self._retry_later(plugin)
             return
         self._count(path, desired=True, actual=True)
-        self._manager.context.tell("registered", told.name, f"found at {path.name}")
+        self._context.record("registered", info.name, f"found at {path.name}")
 
-    async def _notify(self, path: Path, found: _Found, client: PluginInfoClient, error: str) -> None:
+    async def _notify(self, path: Path, plugin: _PluginSocket, client: PluginInfoClient, error: str) -> None:
+        # A plugin that fails this call is deregistered again (1.47).
         try:
             await client.notify(not error, error, self._timing.notify)
         except PlugwrightError:
-            if found.registered:  # 1.47
-                self._disconnect(path, found)
+            if plugin.registered:
+                self._disconnect(path, plugin)
             raise
 
     async def _connect(self, resource: str, endpoint: Path) -> str:
         try:
-            await self._manager.connections.connect(resource, endpoint)
+            await self._manager.endpoints.connect(resource, endpoint)
         except PlugwrightError as error:
-            return f"{_FAILED}plugin registration failed with err: {getattr(error, 'message', '') or error}"
+            return f"{_REGISTER_ERROR}plugin registration failed with err: {getattr(error, 'message', '') or error}"
         return ""
 
-    def _retry_later(self, found: _Found) -> None:
-        """No sooner than half a second, a second, two (1.43)."""
-        found.wait = min(found.wait * 2 or self._timing.retry, self._timing.most_retry)
-        found.not_before = self._clock() + found.wait
+    def _retry_later(self, plugin: _PluginSocket) -> None:
+        """Waits half a second after the first failure, and twice as long after each other one (1.43)."""
+        plugin.wait = min(plugin.wait * 2 or self._timing.retry, self._timing.max_retry)
+        plugin.not_before = self._clock() + plugin.wait
 
 
-def _why_not(told: PluginInfo, path: Path) -> str:
-    """The kubelet's own texts (1.46); nothing if the plugin is welcome."""
-    if told.kind != DEVICE_PLUGIN:
-        return f"{_FAILED}no handler registered for plugin type: {told.kind} at socket {path}"
-    if API_VERSION not in told.versions:
-        listed = " ".join(told.versions)
+def _validation_error(info: PluginInfo, path: Path) -> str:
+    """The kubelet's own text (1.46), or nothing if the plugin is valid."""
+    if info.kind != DEVICE_PLUGIN:
+        return f"{_REGISTER_ERROR}no handler registered for plugin type: {info.kind} at socket {path}"
+    if API_VERSION not in info.versions:
+        versions = " ".join(info.versions)
         return (
-            f"{_FAILED}plugin validation failed with err: manager version, {API_VERSION}, "
-            f"is not among plugin supported versions [{listed}]"
+            f"{_REGISTER_ERROR}plugin validation failed with err: manager version, {API_VERSION}, "
+            f"is not among plugin supported versions [{versions}]"
         )
-    if not is_resource_name(told.name):
+    if not is_resource_name(info.name):
         return (
-            f"{_FAILED}plugin validation failed with err: invalid name of device plugin socket: "
-            f'the ResourceName "{told.name}" is invalid'
+            f"{_REGISTER_ERROR}plugin validation failed with err: invalid name of device plugin socket: "
+            f'the ResourceName "{info.name}" is invalid'
         )
     return ""
 
 
 def _sockets(directory: Path) -> dict[Path, _Identity]:
-    """Every socket below, but for hidden ones (1.41); a file made anew is another one."""
-    found = {}
+    """Every socket below the directory except hidden ones (1.41); one that was created again has a new identity."""
+    sockets = {}
     for folder, _, names in os.walk(directory):
         for path in (Path(folder, name) for name in names if not name.startswith(".")):
             try:
                 if path.is_socket():
                     status = path.stat()
-                    found[path] = (status.st_ino, status.st_ctime_ns)
+                    sockets[path] = (status.st_ino, status.st_ctime_ns)
             except OSError:
-                continue  # it went away in between
-    return found
+                continue  # removed in between
+    return sockets
