@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from plugwright.cli.main import cli
 from plugwright.config import schema
 from plugwright.errors import ConfigError
+from plugwright.sdk.families import byte_size
 
 GPU = "resources:\n  - name: mock/gpu\n"
 GOOD = {
@@ -65,7 +66,7 @@ WRONG_MOCK = {
     "a size with a fraction": ("memory: 1.5Gi", ": a size looks like 40Gi, not '1.5Gi'"),
     "an empty size": ("memory: ''", ": a size looks like 40Gi, not ''"),
     "links of no kind": ("links: star", ".links: invalid enum value 'star'"),
-    "facts that depend on where we run": ("facts: facts", ": facts is an absolute path, not 'facts'"),
+    "facts that depend on where we run": ("facts: facts", ": facts must be an absolute path, got 'facts'"),
 }
 UNHURRIED = trying(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -160,17 +161,17 @@ def test_a_directory_is_no_file(tmp_path: Path) -> None:
     [(0, 0), (5, 5), ("7", 7), ("16G", 16 * 10**9), ("40Gi", 40 * 2**30), ("3k", 3000), ("2Mi", 2**21), ("1Pi", 2**50)],
 )
 def test_sizes_are_read_as_kubernetes_writes_them(text: int | str, value: int) -> None:
-    assert schema.quantity(text) == value
+    assert byte_size(text) == value
 
 
 def test_kibibytes_have_a_capital_letter() -> None:
-    assert schema.quantity("512Ki") == 512 * 1024
+    assert byte_size("512Ki") == 512 * 1024
 
 
 @UNHURRIED
 @given(st.integers(0, 10**30), st.sampled_from(["", "k", "M", "G", "T", "P", "Mi", "Gi", "Ti", "Pi"]))
 def test_a_size_is_its_number_times_its_unit(number: int, unit: str) -> None:
-    assert schema.quantity(f"{number}{unit}") == number * schema.quantity(f"1{unit}")
+    assert byte_size(f"{number}{unit}") == number * byte_size(f"1{unit}")
 
 
 def test_a_plugin_whose_entry_is_unchanged_is_kept(path: Path) -> None:

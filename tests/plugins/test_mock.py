@@ -165,7 +165,7 @@ async def test_a_container_is_told_what_it_got(kubelet: TinyKubelet, settings: S
 
 
 async def test_facts_are_mounted_from_files_that_stay(kubelet: TinyKubelet, settings: Settings, tmp_path: Path) -> None:
-    options = MockOptions(count=2, model="Mock-A100", memory=7, numa=2, links=Links.FULL, facts=tmp_path / "facts")
+    options = MockOptions(count=2, model="Mock-A100", memory=7, numa=2, links=Links.FULL, facts=str(tmp_path / "facts"))
     async with serving(Mock("mock/gpu", options), settings=settings):
         gpu = await kubelet.endpoint("mock/gpu", 2)
         first, second = gpu.devices
@@ -180,7 +180,7 @@ async def test_facts_are_mounted_from_files_that_stay(kubelet: TinyKubelet, sett
 
 async def test_facts_that_cannot_be_written_are_said(settings: Settings, tmp_path: Path) -> None:
     tmp_path.joinpath("file").touch()
-    mock = Mock("mock/gpu", MockOptions(count=1, facts=tmp_path / "file"))
+    mock = Mock("mock/gpu", MockOptions(count=1, facts=str(tmp_path / "file")))
     async with serving(mock, settings=settings) as daemon:
         runtime = daemon.resource("mock/gpu")
         await runtime.inventory.newest.until(lambda snapshot: snapshot is not None)

@@ -10,7 +10,7 @@ import click
 
 from plugwright.cli import logs
 from plugwright.config import schema
-from plugwright.config.resource_names import Names, Written, names_for
+from plugwright.config.resource_names import ResourceNames
 from plugwright.config.schema import Config
 from plugwright.errors import ConfigError
 from plugwright.protocol.paths import KubeletPaths
@@ -86,13 +86,15 @@ class _Reload:
 
     def __init__(self, path: Path, loaded: Config) -> None:
         self._path, self._refused = path, ""
-        self._names: Names = Written()
-        self._loaded = self._expanded(loaded)
+        self._names = ResourceNames()
+        self._loaded = self._names.expand(loaded)
         self._stack = AsyncExitStack()
         self._wish: Callable[[], None] = lambda: None
 
     def plugins(self) -> list[Plugin]:
-        return self._names.adopt(self._loaded.plugins())
+        plugins = self._loaded.plugins()
+        self._names.join(plugins)
+        return plugins
 
     @asynccontextmanager
     async def watching(self, wish: Callable[[], None]) -> AsyncIterator[None]:
@@ -104,7 +106,7 @@ class _Reload:
 
     async def __call__(self, daemon: Daemon) -> None:
         try:
-            new = self._expanded(schema.load(self._path))
+            new = self._names.expand(schema.load(self._path))
         except ConfigError as error:
             if str(error) != self._refused:
                 logger.error("new configuration refused, the old one stays", extra={"error": str(error)})
@@ -113,14 +115,12 @@ class _Reload:
         self._refused = ""
         if new.file != self._loaded.file:
             serving = {name: runtime.service.plugin for name, runtime in daemon.resources.items()}
-            await daemon.apply(self._names.adopt(new.plugins(self._loaded, serving)))
+            plugins = new.plugins(self._loaded, serving)
+            self._names.join(plugins)
+            await daemon.apply(plugins)
             logger.info("configuration reloaded", extra={"resources": sorted(daemon.resources)})
         self._loaded = new
         await self._names.follow(self._stack, self._wish)
-
-    def _expanded(self, loaded: Config) -> Config:
-        self._names = names_for(loaded, self._names)
-        return self._names.expanded(loaded)
 
 
 def _print_effective(context: click.Context, loaded: Config, style: str) -> None:

@@ -1,7 +1,4 @@
-"""YAML that remembers where each value stood, so that an error can name its line.
-
-Sizes as people write them in the operator's file.
-"""
+"""YAML that remembers where each value stood, so that an error can name its line."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +11,7 @@ import yaml
 
 from plugwright.errors import ConfigError
 
-__all__ = ["Document", "parse", "parse_all", "quantity"]
+__all__ = ["Document", "parse", "parse_all"]
 
 T = TypeVar("T")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -65,13 +62,17 @@ class Document:
         shown = place.removeprefix("$").removeprefix(".")
         return ConfigError(f"{self.name}:{self.line(place, key)}: {shown + ': ' if shown else ''}{what}")
 
-    def convert(self, kind: type[T]) -> T:
-        """The content as `kind`, strictly: an unknown key or a wrong type is an error with its line."""
+    def convert(self, kind: type[T], path: str = "$", content: object = None) -> T:
+        """The content as `kind`, strictly: an unknown key or a wrong type is an error with its line.
+
+        `content` is what stands at `path`, where that is not the whole file.
+        """
         try:
-            return msgspec.convert(self.content, kind, strict=True)
+            return msgspec.convert(self.content if content is None else content, kind, strict=True)
         except msgspec.ValidationError as error:
             found = _PLACE.match(str(error))
             what, place = (found["what"], found["place"] or "$") if found else (str(error), "$")
+            place = path + place.removeprefix("$")
             unknown = _UNKNOWN.match(what)
             if unknown:
                 raise self.error(place, f"unknown key '{unknown['key']}'", unknown["key"]) from error
@@ -185,19 +186,3 @@ def _child(node: yaml.Node | None, key: str | None, index: str | None, strict: b
 def _in_plain_words(what: str) -> str:
     what = _TYPES.sub(lambda found: " or ".join(_WORDS.get(word, word) for word in found[1].split(" | ")), what)
     return what[:1].lower() + what[1:]
-
-
-_QUANTITY = re.compile(r"([0-9]{1,31})([kMGTP]|[KMGTP]i)?")
-_UNITS = {unit: 1000**power for power, unit in enumerate("kMGTP", 1)}
-_UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("KMGTP", 1)}
-
-
-def quantity(text: int | str) -> int:
-    """`40Gi`, `16G` or plain bytes."""
-    if isinstance(text, int) and 0 <= text < 10**30:
-        return text
-    found = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
-    if not found:
-        shown = repr(text) if isinstance(text, str) or abs(text) < 10**30 else "a number that large"
-        raise ConfigError(f"a size looks like 40Gi, not {shown}")
-    return int(found[1]) * (_UNITS[found[2]] if found[2] else 1)

@@ -12,30 +12,24 @@ them does. Texts in selectors are patterns with `*`, `?` and `[…]`. Hexadecima
 plugins of it is `cli.generic`'s work.
 """
 
-from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import msgspec
 
 __all__ = [
-    "KINDS",
     "DrmEntry",
     "FpgaEntry",
     "GenericKeys",
+    "GenericOptions",
     "GroupEntry",
     "HealthEntry",
-    "HostEntry",
     "NetEntry",
     "NvmeEntry",
     "PathEntry",
     "PciEntry",
     "RdmaEntry",
     "UsbEntry",
-    "hands_out",
-    "values",
 ]
-
-KINDS = ("drm", "fpga", "groups", "net", "nvme", "paths", "pci", "rdma", "usb")
 
 Texts = str | list[str]
 # Checked in `generic`: a pattern on both sides of a union makes msgspec 0.22 crash when the process ends.
@@ -222,16 +216,8 @@ class HealthEntry(_Strict, frozen=True):
     successes: Times = 2
 
 
-class HostEntry(_Strict, frozen=True):
-    """Where the host's files are seen by the daemon; paths that are handed out are the host's own."""
-
-    root: AbsolutePath = "/"
-    device_info: AbsolutePath = "/var/run/k8s.cni.cncf.io/devinfo/dp"
-    cdi: AbsolutePath = "/var/run/cdi"
-
-
-class GenericKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The keys of a resource. One of the first nine says what to look for, the rest how it is handed out.
+class GenericOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How devices are handed out.
 
     `count`: how many containers may have each device at a time. `together`: all that is found is one device.
     `exclusive`: resources further down in the file do not get these devices. `ids`: `stable`, or those that another
@@ -239,16 +225,6 @@ class GenericKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     `topology`: tell the kubelet of NUMA nodes. `cdi`: hand out by CDI names. `info`: more for PCIDEVICE_…_INFO, by
     address or for all (`"*"`). `dangerous`: also what may take over the node.
     """
-
-    paths: list[AbsolutePath | PathEntry] | None = None
-    usb: UsbEntry | list[UsbEntry] | None = None
-    pci: PciEntry | list[PciEntry] | None = None
-    rdma: RdmaEntry | list[RdmaEntry] | None = None
-    net: NetEntry | list[NetEntry] | None = None
-    fpga: FpgaEntry | list[FpgaEntry] | None = None
-    drm: DrmEntry | list[DrmEntry] | None = None
-    nvme: NvmeEntry | list[NvmeEntry] | None = None
-    groups: list[GroupEntry] | None = None
 
     count: Count | None = None
     together: bool = False
@@ -265,16 +241,15 @@ class GenericKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     dangerous: bool = False
 
 
-_DEFAULTS = GenericKeys()
+class GenericKeys(GenericOptions, frozen=True):
+    """The keys of a resource: one that says what to look for, and the options."""
 
-
-def hands_out(entry: GenericKeys) -> list[str]:
-    """The keys that say how devices are handed out, where they say anything."""
-    names = [name for name in GenericKeys.__struct_fields__ if name not in KINDS]
-    return [name for name in names if getattr(entry, name) != getattr(_DEFAULTS, name)]
-
-
-def values(entry: GenericKeys, kind: str) -> Iterator[tuple[str, object]]:
-    """Every value in force, by its name."""
-    for name in (kind, *(each for each in GenericKeys.__struct_fields__ if each not in KINDS)):
-        yield name, msgspec.to_builtins(getattr(entry, name))
+    paths: list[AbsolutePath | PathEntry] | None = None
+    usb: UsbEntry | list[UsbEntry] | None = None
+    pci: PciEntry | list[PciEntry] | None = None
+    rdma: RdmaEntry | list[RdmaEntry] | None = None
+    net: NetEntry | list[NetEntry] | None = None
+    fpga: FpgaEntry | list[FpgaEntry] | None = None
+    drm: DrmEntry | list[DrmEntry] | None = None
+    nvme: NvmeEntry | list[NvmeEntry] | None = None
+    groups: list[GroupEntry] | None = None

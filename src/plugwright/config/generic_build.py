@@ -8,17 +8,19 @@ Each kind is loaded when a file asks for it: all of them together cost a daemon 
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from plugwright.config.generic import (
     DrmEntry,
     FpgaEntry,
     GenericKeys,
+    GenericOptions,
     GroupEntry,
-    HostEntry,
     NetEntry,
     NvmeEntry,
     PathEntry,
@@ -33,6 +35,14 @@ from plugwright.plugins.generic.hardware import Naming, PciFilter, Selector
 from plugwright.plugins.generic.health import Check
 from plugwright.plugins.generic.paths import PathPattern, PathSelector, PathType, has_wildcard
 from plugwright.plugins.generic.plugin import Catalog, Generic, Options, Surroundings
+from plugwright.sdk.families import (
+    AbsolutePath,
+    DeviceFamily,
+    FamilyContext,
+    HostSettings,
+    InvalidSetting,
+    ResourceEntry,
+)
 from plugwright.sdk.hotplug import HotplugSource
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.sysfs import Host
@@ -243,7 +253,7 @@ _SELECTORS: Mapping[str, Callable[[list[Any], GenericKeys], Selector]] = {
 class Shared:
     """What all resources of a file have in common; `above` are those further up that keep their devices."""
 
-    host: HostEntry
+    host: HostSettings
     ears: HotplugSource
     above: Sequence[GenericKeys] = ()
 
@@ -308,7 +318,7 @@ def _check_info(entry: GenericKeys) -> None:
         raise ConfigError("only containers with pci devices are told this")
 
 
-def _catalog(resource: str, host: HostEntry) -> Catalog:
+def _catalog(resource: str, host: HostSettings) -> Catalog:
     from plugwright.plugins.generic.cdi import CdiCatalog  # for those who use it, as every kind is
     from plugwright.sdk import cdi
 
@@ -323,3 +333,37 @@ def _refuse_danger(entry: GenericKeys) -> None:
         why = "" if has_wildcard(path) else safety.by_name(path.rstrip("/") or "/")
         if why:
             raise ConfigError(f"{why}: needs 'dangerous: true'")
+
+
+class _Family(DeviceFamily[Any]):
+    options = GenericOptions
+
+    def plugin(self, entry: ResourceEntry[Any], context: FamilyContext) -> Plugin:
+        keys = _keys(entry)
+        if invalid := wrong(keys):
+            raise InvalidSetting(invalid[1], invalid[0])
+        above = [_keys(other) for other in self.context(context.earlier)]
+        return plugin(entry.name, keys, Shared(context.host, context.hotplug, above))
+
+    def context(self, entries: Iterable[ResourceEntry[Any]]) -> list[ResourceEntry[Any]]:
+        return [entry for entry in entries if isinstance(entry.options, GenericOptions) and entry.options.exclusive]
+
+
+def _keys(entry: ResourceEntry[Any]) -> GenericKeys:
+    return GenericKeys(**{entry.key: entry.settings}, **msgspec.structs.asdict(entry.options))
+
+
+def _family(kind: Any) -> DeviceFamily[Any]:
+    family: DeviceFamily[Any] = type("_Family", (_Family,), {"settings": kind})()
+    return family
+
+
+DRM = _family(DrmEntry | list[DrmEntry])
+FPGA = _family(FpgaEntry | list[FpgaEntry])
+GROUPS = _family(list[GroupEntry])
+NET = _family(NetEntry | list[NetEntry])
+NVME = _family(NvmeEntry | list[NvmeEntry])
+PATHS = _family(list[AbsolutePath | PathEntry])
+PCI = _family(PciEntry | list[PciEntry])
+RDMA = _family(RdmaEntry | list[RdmaEntry])
+USB = _family(UsbEntry | list[UsbEntry])
