@@ -15,12 +15,17 @@ from plugwright.sdk.families import ENTRY_POINTS, DeviceFamily
 __all__ = ["BUILT_IN", "installed", "load"]
 
 BUILT_IN = {
-    **{
-        key: f"plugwright.config.generic_build:{key.upper()}"
-        for key in ("drm", "fpga", "groups", "net", "nvme", "paths", "pci", "rdma", "usb")
-    },
+    "drm": "plugwright.plugins.generic.drm:FAMILY",
+    "fpga": "plugwright.plugins.generic.fpga:FAMILY",
+    "groups": "plugwright.plugins.generic.groups:FAMILY",
     "mock": "plugwright.plugins.mock:FAMILY",
+    "net": "plugwright.plugins.generic.net:FAMILY",
     "nvidia": "plugwright.config.nvidia:FAMILY",
+    "nvme": "plugwright.plugins.generic.nvme:FAMILY",
+    "paths": "plugwright.plugins.generic.paths:FAMILY",
+    "pci": "plugwright.plugins.generic.pci:FAMILY",
+    "rdma": "plugwright.plugins.generic.rdma:FAMILY",
+    "usb": "plugwright.plugins.generic.usb:FAMILY",
 }
 
 

@@ -70,13 +70,13 @@ class HostSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class DeviceFamily(Generic[S]):
     """One kind of device. A package registers an instance of a subclass; `settings` and `plugin` are all it needs."""
 
-    settings: ClassVar[Any]
+    settings: Any
     """The type of the value of the family's key: a `msgspec.Struct`, or what else msgspec can convert to.
 
     A struct with `forbid_unknown_fields=True` is as strict as the rest of the file.
     """
 
-    options: ClassVar[type[msgspec.Struct] | None] = None
+    options: type[msgspec.Struct] | None = None
     """The keys that a resource may have beside the family's own; all have defaults."""
 
     placeholders: ClassVar[Mapping[str, str]] = {}
