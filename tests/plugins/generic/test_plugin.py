@@ -5,8 +5,8 @@ import fcntl
 import json
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, aclosing
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from plugwright import DeviceNode, PluginError, Settings, serving
 from plugwright.errors import PeerRefused
 from plugwright.model import Device, PreferenceRequest
 from plugwright.plugins.generic.allocation import HandoutOptions
-from plugwright.plugins.generic.hardware import Excluding, Selector
+from plugwright.plugins.generic.hardware import Excluding, Selector, Unit
 from plugwright.plugins.generic.health import HealthCheck
 from plugwright.plugins.generic.net import NetFilter, NetSelector
 from plugwright.plugins.generic.nvme import NvmeFilter, NvmeSelector
@@ -26,6 +26,7 @@ from plugwright.plugins.generic.plugin import Generic, HostAccess
 from plugwright.plugins.generic.usb import UsbFilter, UsbSelector
 from plugwright.sdk import cdi
 from plugwright.sdk.hotplug import HotplugSource, HotplugTiming
+from plugwright.sdk.sysfs import Host
 from tiny_kubelet import TinyKubelet
 
 NAME = "example.com/thing"
@@ -70,6 +71,18 @@ def generic(machine: Machine, selector: Selector, kernel: Kernel | None = None, 
 
 def paths(*given: str) -> PathSelector:
     return PathSelector([PathPattern(path=each) for each in given])
+
+
+class CountingSelector:
+    """Another selector, with the number of scans."""
+
+    def __init__(self, selector: Selector) -> None:
+        self._selector, self.scans = selector, 0
+        self.directories, self.concerns = selector.directories, selector.concerns
+
+    def find(self, host: Host) -> Sequence[Unit]:
+        self.scans += 1
+        return self._selector.find(host)
 
 
 async def first(plugin: Generic) -> dict[str, Device]:
@@ -173,6 +186,22 @@ async def test_health_goes_both_ways_with_its_reason(
         assert snapshot.devices["thing"].reason == "/state is 'dead', not 'live'"
         state.write_text("live")
         await kubelet.health(NAME, "thing", "Healthy")
+
+
+async def test_a_failing_check_changes_the_list_without_a_scan(machine: Machine) -> None:
+    machine.node("thing")
+    state = machine.write("/state", "live")
+    selector = CountingSelector(paths("/dev/thing"))
+    plugin = generic(machine, selector, health=HealthCheck(file="/state", equals=["live"], every=0.01))
+    async with asyncio.timeout(20), aclosing(plugin.discover()) as lists:  # type: ignore[type-var]
+        await anext(lists)
+        await anext(lists)  # the directories are watched now, so they are scanned once more
+        state.write_text("dead")
+        [device] = await anext(lists)
+        assert (device.reason, selector.scans) == ("/state is 'dead', not 'live'", 2)
+        machine.node("other")
+        [device] = await anext(lists)
+        assert (device.reason, selector.scans) == ("/state is 'dead', not 'live'", 3)
 
 
 async def test_an_interface_that_a_pod_has_taken_is_not_broken(

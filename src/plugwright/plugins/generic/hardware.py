@@ -13,10 +13,9 @@ from fnmatch import translate
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-import msgspec
-
 from plugwright.errors import InvalidValue
 from plugwright.sdk import sysfs
+from plugwright.sdk.families import FamilySettings
 from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host, PciFunction
 
@@ -153,7 +152,7 @@ class AllAsOne:
         return self.parts.concerns(event)
 
 
-class DeviceFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
+class DeviceFilter(FamilySettings, frozen=True, rename="camel"):
     """The settings of one family in the operator's file. What is not given matches any device."""
 
 
