@@ -101,7 +101,7 @@ async def test_eleven_resources_of_nine_kinds_are_served_at_once(
             endpoint = await kubelet.endpoint(name, len(ids))
             assert list(endpoint.devices) == ids
             assert all(device.healthy for device in endpoint.devices.values()), name
-        await kubelet.until(lambda each: each.endpoints["example.com/absent"].lists)
+        await kubelet.until(lambda kubelet: kubelet.endpoints["example.com/absent"].lists)
         given = {name: (await kubelet.endpoints[name].client.allocate(ids[:2]))[0] for name, ids in expected.items()}
         await the_serial_port_is_replugged(machine, kubelet)
         machine.write("/sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN")

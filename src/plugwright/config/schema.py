@@ -140,7 +140,7 @@ def _entry(document: Document, path: str, content: dict[str, Any]) -> ResourceEn
             raise document.error(path, f"{next(iter(used))} takes no key '{key}' beside it", key)
     if len(used) != 1:
         every = ", ".join(sorted(registered | families.installed().keys()))
-        raise document.error(path, f"a resource has one kind of device, one of: {every}")
+        raise document.error(path, f"a resource must have one kind of device, one of: {every}")
     [(key, family)] = used.items()
     # The key of another family may be there without a value, as in a file made of a template.
     present = {name: value for name, value in content.items() if name == key or name not in registered}
@@ -212,3 +212,7 @@ def _check(document: Document, file: ConfigFile, index: int) -> None:
     except (ConfigError, PluginError) as error:
         setting = error.path if isinstance(error, InvalidSetting) else ""
         raise document.error(f"{path}.{setting or entry.key}", str(error)) from error
+    except Exception as error:
+        if entry.key in families.BUILT_IN:
+            raise
+        raise document.error(f"{path}.{entry.key}", f"its device family failed: {error!r}") from error
