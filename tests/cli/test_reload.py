@@ -1,4 +1,4 @@
-"""A changed file is taken as it is, touching only what changed; a bad one changes nothing."""
+"""A changed file is applied to the resources that changed; an invalid one changes nothing."""
 
 import asyncio
 import shutil
@@ -30,7 +30,7 @@ def rename(path: Path, text: str) -> None:
     new.replace(path)
 
 
-def remove_and_make_anew(path: Path, text: str) -> None:
+def remove_and_recreate(path: Path, text: str) -> None:
     path.unlink()
     path.write_text(text)
 
@@ -74,7 +74,7 @@ def is_untouched(kubelet: TinyKubelet, before: Endpoint) -> bool:
 async def test_a_changed_file_is_taken_however_it_is_changed(kubelet: TinyKubelet) -> None:
     async with serving_a_gpu_and_a_nic(kubelet) as (node, _):
         nic = kubelet.endpoints["mock/nic"]
-        for count, change in enumerate([write, rename, remove_and_make_anew, write], 3):
+        for count, change in enumerate([write, rename, remove_and_recreate, write], 3):
             change(node.config, configuration(gpu={"count": count}, nic=NIC))
             await kubelet.endpoint("mock/gpu", count)
         assert is_untouched(kubelet, nic)
@@ -149,7 +149,7 @@ class Holdings:
         return [HeldDevice("mock/gpu", device_id, "default", "pod", "main") for device_id in self.held]
 
     async def until_asked_again(self) -> None:
-        """Until it was asked, and whoever asked has asked once more since."""
+        """Returns after two more requests: the answer to the first has been used by then."""
         for _ in range(2):
             self.news.clear()
             async with asyncio.timeout(10):

@@ -1,4 +1,4 @@
-"""`plugwright run`: what is in force and why, and a daemon that serves it."""
+"""`plugwright run`: the values in force and their sources, and a daemon that serves them."""
 
 import json
 import os

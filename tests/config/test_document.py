@@ -1,4 +1,4 @@
-"""Whatever bytes a file has: it is YAML of the right kind, or refused in one line, never a traceback."""
+"""Any bytes in a file: YAML of the right types is read, everything else is refused in one line without a traceback."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The operator's file on ordinary devices: what is good, what is refused with its line, what it makes."""
+"""Ordinary devices in the operator's file: valid resources, resources refused with their line, and their plugins."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The operator's file: what is good is taken, and what is not is refused with its line."""
+"""The operator's file: a valid one is read, an invalid one is refused with its line."""
 
 import re
 from pathlib import Path
@@ -77,7 +77,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def refused(path: Path, text: str) -> str:
-    """What is said of `text`: one line."""
+    """The error for `text`, in one line."""
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
         schema.load(path)

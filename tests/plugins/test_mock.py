@@ -1,4 +1,4 @@
-"""Devices that do not exist have what real ones have, the same on every start, and can fail like real ones."""
+"""Mock devices have what real ones have, the same on every start, and can fail like real ones."""
 
 import json
 from collections import Counter

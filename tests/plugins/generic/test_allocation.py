@@ -1,4 +1,4 @@
-"""What a container gets, and the names under which devices are offered."""
+"""Allocations of ordinary devices, their ids, and patterns."""
 
 import hashlib
 import json

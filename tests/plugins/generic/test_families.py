@@ -1,4 +1,4 @@
-"""Each kind of hardware is found with what a container needs of it, under a name that stays."""
+"""Each family finds its hardware with the nodes that a container needs, under an id that stays."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

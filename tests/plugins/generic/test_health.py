@@ -1,4 +1,4 @@
-"""A device turns Unhealthy when its checks say so again and again, and Healthy again in the same way."""
+"""A device becomes Unhealthy after several failed checks in a row, and Healthy after several good ones."""
 
 import asyncio
 import os

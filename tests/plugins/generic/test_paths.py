@@ -1,4 +1,4 @@
-"""Paths: what a pattern names, what it must not lead to, and what belongs together."""
+"""Paths: matches of patterns, links out of what was named, and groups."""
 
 import os
 import socket

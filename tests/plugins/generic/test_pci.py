@@ -1,4 +1,4 @@
-"""PCI functions and their virtual ones, with what a container needs of them."""
+"""PCI functions and their virtual ones, with the nodes that a container needs."""
 
 import pytest
 from tests.plugins.generic.machines import Machine, found

@@ -1,4 +1,4 @@
-"""What would hand out the node itself is refused."""
+"""Devices that give a container the node itself are refused."""
 
 import os
 
