@@ -71,8 +71,7 @@ async def test_the_daemon_does_without_ssl_and_archives(kubelet: TinyKubelet) ->
 
 async def test_a_node_without_gpus_does_not_pay_for_them() -> None:
     modules = await loaded_by("import plugwright.cli.run")
-    ours = {module for module in modules if module.startswith("plugwright.plugins.nvidia.")}
-    assert ours == {"plugwright.plugins.nvidia.choices"}
+    assert not {module for module in modules if module.startswith("plugwright.plugins.nvidia")}
     assert not modules & {"pynvml", "_hashlib"}
 
 

@@ -12,13 +12,14 @@ from typing import Annotated, Any, Literal
 import msgspec
 import yaml
 
-from plugwright.config.schema import ConfigFile
+from plugwright.config import schema as operators_file
 
 __all__ = ["Values", "schema"]
 
 _CHART = Path(__file__).parent / "plugwright"
 _DIALECT = "http://json-schema.org/draft-07/schema#"  # what every Helm 3 reads
 
+ConfigFile: Any = operators_file.file_type()
 Free = dict[str, Any]  # as Kubernetes has it; the API server checks it
 Texts = dict[str, str]
 Directory = Annotated[str, msgspec.Meta(pattern=r"^/[^:]*[^:/]$")]

@@ -75,7 +75,7 @@ async def test_a_command_that_fails_prints_one_line(kubelet: TinyKubelet, settin
             ("add", "spare-1"): "several resources are possible, choose one with --resource: mock/gpu, mock/nic",
             ("add", second, "--resource", "mock/gpu"): f"mock/gpu has {second!r} already",
             ("add", "../spare", "--resource", "mock/gpu"): (
-                "a mock device's id has letters, digits, '-', '_' and '.', not '../spare'"
+                "a mock device's id must have letters, digits, '-', '_' and '.' only, got '../spare'"
             ),
         }.items():
             assert await node.ask("mock", *arguments) == Ended(1, "", f"plugwright: {said}\n")

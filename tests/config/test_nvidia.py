@@ -123,7 +123,7 @@ def test_a_reload_keeps_the_watch(tmp_path: Path) -> None:
         ("{health: {xids: {'79': quiet}}}", "Xid 79 needs a reset"),
         ("{health: {xids: {bad: reset}}}", "names its codes in quotes"),
         ("{driver: {root: here}}", "absolute path"),
-        ("{select: {least: much}}", "a size looks like 40Gi"),
+        ("{select: {least: much}}", "a size must look like 40Gi"),
         ("{select: {index: first}}", "an index looks like 0"),
         ("{exclude: {uuid: [GPU-1, 7f3c]}}", "a UUID begins with GPU- or MIG-, not '7f3c'"),
         ("{exclude: {pci: 3b}}", "a PCI address looks like 0000:3b:00.0"),

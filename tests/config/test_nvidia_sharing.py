@@ -41,7 +41,7 @@ async def report(node: Node) -> dict[str, Any]:
 def test_what_the_page_shows_is_a_file_that_we_take(block: str) -> None:
     content = yaml.safe_load(block)
     if "resources" in content:
-        msgspec.convert(content, schema.ConfigFile, strict=True)
+        msgspec.convert(content, schema.file_type(), strict=True)
     else:
         msgspec.convert(content["share"], NvidiaShare, strict=True)
 

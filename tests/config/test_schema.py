@@ -1,4 +1,4 @@
-"""The operator's file: what is good is taken, and what is not is refused with its line."""
+"""The operator's file: a valid one is read, an invalid one is refused with its line."""
 
 import re
 from pathlib import Path
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from plugwright.cli.main import cli
 from plugwright.config import schema
 from plugwright.errors import ConfigError
+from plugwright.sdk.families import byte_size
 
 GPU = "resources:\n  - name: mock/gpu\n"
 GOOD = {
@@ -39,8 +40,8 @@ MISSHAPEN = {
 WRONG_RESOURCE = {
     "an unknown key": ("{name: a/b, mock: {}, cuont: 1}", ": unknown key 'cuont'"),
     "an unknown kind": ("{name: a/b, nvidya: {}}", ": unknown key 'nvidya'"),
-    "no kind": ("{name: a/b}", ": a resource has one kind of device, one of: "),
-    "nothing for a kind": ("{name: a/b, mock: }", ": a resource has one kind of device, one of: "),
+    "no kind": ("{name: a/b}", ": a resource must have one kind of device, one of: "),
+    "nothing for a kind": ("{name: a/b, mock: }", ": a resource must have one kind of device, one of: "),
     "a list for a kind": ("{name: a/b, mock: []}", ".mock: expected"),
     "no name": ("{mock: {}}", ": object missing required field `name`"),
     "a number for a name": ("{name: 7, mock: {}}", ".name: expected a text, got a whole number"),
@@ -60,12 +61,12 @@ WRONG_MOCK = {
     "a number for a text": ("seed: 7", ".seed: expected a text, got a whole number"),
     "a text for a switch": ("nodes: maybe", ".nodes: expected true or false"),
     "a switch for a size": ("memory: true", ".memory: expected"),
-    "a size of no unit": ("memory: 40Gx", ": a size looks like 40Gi, not '40Gx'"),
-    "a size below zero": ("memory: -5", ": a size looks like 40Gi, not -5"),
-    "a size with a fraction": ("memory: 1.5Gi", ": a size looks like 40Gi, not '1.5Gi'"),
-    "an empty size": ("memory: ''", ": a size looks like 40Gi, not ''"),
+    "a size of no unit": ("memory: 40Gx", ": a size must look like 40Gi, got '40Gx'"),
+    "a size below zero": ("memory: -5", ": a size must look like 40Gi, got -5"),
+    "a size with a fraction": ("memory: 1.5Gi", ": a size must look like 40Gi, got '1.5Gi'"),
+    "an empty size": ("memory: ''", ": a size must look like 40Gi, got ''"),
     "links of no kind": ("links: star", ".links: invalid enum value 'star'"),
-    "facts that depend on where we run": ("facts: facts", ": facts is an absolute path, not 'facts'"),
+    "facts that depend on where we run": ("facts: facts", ": facts must be an absolute path, got 'facts'"),
 }
 UNHURRIED = trying(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -76,7 +77,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def refused(path: Path, text: str) -> str:
-    """What is said of `text`: one line."""
+    """The error for `text`, in one line."""
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
         schema.load(path)
@@ -115,12 +116,12 @@ def test_the_line_is_that_of_the_wrong_key(path: Path) -> None:
     assert refused(path, text).startswith("plugwright.yaml:7: resources[0].mock.count: ")
 
 
-def test_a_key_that_stands_twice_is_refused(path: Path) -> None:
+def test_a_key_that_is_given_twice_is_refused(path: Path) -> None:
     text = GPU + "    mock:\n      count: 1\n      numa: 1\n      count: 2\n"
-    assert refused(path, text) == "plugwright.yaml:6: key 'count' stands here a second time"
+    assert refused(path, text) == "plugwright.yaml:6: key 'count' is given twice"
 
 
-def test_a_resource_that_stands_twice_is_refused_with_both_lines(path: Path) -> None:
+def test_a_resource_that_is_given_twice_is_refused_with_both_lines(path: Path) -> None:
     text = GPU + "    mock: {}\n  - name: mock/gpu\n    mock: {}\n"
     assert refused(path, text) == "plugwright.yaml:4: resources[1].name: mock/gpu is a resource already in line 2"
 
@@ -130,7 +131,7 @@ def test_a_key_that_is_no_text_is_refused_with_its_line(path: Path) -> None:
 
 
 @pytest.mark.parametrize("mock", ["{facts: /a/../b}", r'{facts: "/a\tb"}', r'{model: "a\0b"}'])
-def test_what_no_container_could_get_is_refused(path: Path, mock: str) -> None:
+def test_a_mock_that_no_container_could_get_is_refused(path: Path, mock: str) -> None:
     assert refused(path, f"{GPU}    mock: {mock}\n").startswith("plugwright.yaml:3: resources[0].mock")
 
 
@@ -145,7 +146,7 @@ def test_a_file_that_is_not_text_is_refused(path: Path) -> None:
         schema.load(path)
 
 
-def test_a_file_that_is_not_there_is_named(path: Path) -> None:
+def test_a_missing_file_is_named(path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"^cannot read {path}: No such file or directory$"):
         schema.load(path)
 
@@ -160,17 +161,17 @@ def test_a_directory_is_no_file(tmp_path: Path) -> None:
     [(0, 0), (5, 5), ("7", 7), ("16G", 16 * 10**9), ("40Gi", 40 * 2**30), ("3k", 3000), ("2Mi", 2**21), ("1Pi", 2**50)],
 )
 def test_sizes_are_read_as_kubernetes_writes_them(text: int | str, value: int) -> None:
-    assert schema.quantity(text) == value
+    assert byte_size(text) == value
 
 
 def test_kibibytes_have_a_capital_letter() -> None:
-    assert schema.quantity("512Ki") == 512 * 1024
+    assert byte_size("512Ki") == 512 * 1024
 
 
 @UNHURRIED
 @given(st.integers(0, 10**30), st.sampled_from(["", "k", "M", "G", "T", "P", "Mi", "Gi", "Ti", "Pi"]))
 def test_a_size_is_its_number_times_its_unit(number: int, unit: str) -> None:
-    assert schema.quantity(f"{number}{unit}") == number * schema.quantity(f"1{unit}")
+    assert byte_size(f"{number}{unit}") == number * byte_size(f"1{unit}")
 
 
 def test_a_plugin_whose_entry_is_unchanged_is_kept(path: Path) -> None:

@@ -13,6 +13,7 @@ import click
 
 from plugwright.cli import logs
 from plugwright.config import nvidia_build, schema
+from plugwright.config.nvidia import NvidiaEntry
 from plugwright.config.schema import Config
 from plugwright.errors import ConfigError
 from plugwright.plugins.nvidia.choices import By
@@ -97,7 +98,7 @@ def status(context: click.Context, path: Path, output: str) -> None:
 def _wanted(loaded: Config, only: Sequence[str]) -> list[Wanted]:
     found = []
     for entry in loaded.file.resources:
-        gpus = entry.nvidia
+        gpus = entry.settings if isinstance(entry.settings, NvidiaEntry) else None
         if gpus is None or gpus.share is None or gpus.share.by is not By.MPS or (only and entry.name not in only):
             continue
         options = nvidia_build.options_of(gpus)

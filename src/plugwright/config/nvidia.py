@@ -4,22 +4,21 @@ What the operator's file says of MPS and vgpu, as the plugin takes it; the keys 
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Literal
+from collections.abc import Collection, Sequence
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from plugwright.config.document import Document
 from plugwright.plugins.nvidia.choices import Action, By, Clients, Cores, Ids, Mig, Mode, Strategy
+from plugwright.sdk.families import DeviceFamily, FamilyContext, NameTemplates, ResourceEntry
 from plugwright.sdk.plugin import Plugin
 
 __all__ = [
+    "FAMILY",
     "NvidiaEntry",
-    "check",
+    "NvidiaFamily",
     "is_family",
-    "joined",
     "name_of",
-    "plugin",
     "whole_family",
 ]
 
@@ -130,21 +129,6 @@ class NvidiaEntry(_Strict, frozen=True):
     imex: NvidiaImex = NvidiaImex()
 
 
-def plugin(resource: str, entry: NvidiaEntry) -> Plugin:
-    from plugwright.config import nvidia_build  # a node without GPUs does not pay for it
-
-    return nvidia_build.plugin(resource, entry)
-
-
-def joined(plugins: list[Plugin], serving: Iterable[Plugin]) -> list[Plugin]:
-    """The same plugins, those of one machine with one watch: that of a plugin which serves already, if there is one."""
-    if not any(type(each).__module__.startswith("plugwright.plugins.nvidia.") for each in plugins):
-        return plugins
-    from plugwright.config import nvidia_build
-
-    return nvidia_build.joined(plugins, nvidia_build.watches_of(serving))
-
-
 def is_family(name: str) -> bool:
     """Whether the name is yet to be found out, by the models or MIG profiles that a machine has."""
     return "{" in name
@@ -163,9 +147,31 @@ def whole_family(name: str, entry: NvidiaEntry) -> NvidiaEntry:
     return msgspec.structs.replace(entry, select=msgspec.structs.replace(entry.select, profile="*"))
 
 
-def check(document: Document, entries: Sequence[tuple[str, NvidiaEntry | None]]) -> None:
-    """Finds devices that two resources ask for, as far as that can be known without the machine."""
-    if any(entry for _, entry in entries):
+class NvidiaFamily(DeviceFamily[NvidiaEntry]):
+    settings = NvidiaEntry
+    placeholders: ClassVar = {"model": "model", "profile": "1g.10gb"}
+
+    def plugin(self, entry: ResourceEntry[NvidiaEntry], context: FamilyContext) -> Plugin:
         from plugwright.config import nvidia_build
 
-        nvidia_build.check(document, entries)
+        return nvidia_build.plugin(entry.name, entry.settings)
+
+    def check(self, entry: ResourceEntry[NvidiaEntry], earlier: Sequence[ResourceEntry[NvidiaEntry]]) -> None:
+        """Refuses devices that two resources ask for, as far as that can be known without the machine."""
+        from plugwright.config import nvidia_build
+
+        nvidia_build.check(entry.name, entry.settings, {other.name: other.settings for other in earlier})
+
+    def join(self, plugins: Sequence[Plugin], serving: Collection[Plugin]) -> None:
+        """Gives plugins of one machine one monitor: that of a plugin which serves already, if there is one."""
+        from plugwright.config import nvidia_build
+
+        nvidia_build.joined(plugins, nvidia_build.watches_of(serving))
+
+    def name_templates(self) -> NameTemplates[NvidiaEntry]:
+        from plugwright.config.name_templates import NvidiaNames
+
+        return NvidiaNames()
+
+
+FAMILY = NvidiaFamily()

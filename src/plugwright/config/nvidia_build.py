@@ -12,9 +12,8 @@ from pathlib import Path
 import msgspec
 
 from plugwright.config import nvidia
-from plugwright.config.document import Document, quantity
 from plugwright.config.nvidia import NvidiaEntry, NvidiaHealth, NvidiaMps, NvidiaPattern, NvidiaShare, NvidiaVgpu
-from plugwright.errors import ConfigError, PluginError
+from plugwright.errors import ConfigError
 from plugwright.plugins.nvidia.config import Features, Options, Places
 from plugwright.plugins.nvidia.driver import Driver
 from plugwright.plugins.nvidia.health import Action, Rules
@@ -29,6 +28,7 @@ from plugwright.plugins.nvidia.simulated_machines import load
 from plugwright.plugins.nvidia.simulation import Simulation
 from plugwright.plugins.nvidia.vgpu import Vgpu, VgpuOptions
 from plugwright.sdk import cdi
+from plugwright.sdk.families import byte_size
 from plugwright.sdk.plugin import Plugin
 
 __all__ = ["check", "driver_of", "isolation_of", "joined", "members", "options_of", "plugin", "watch", "watches_of"]
@@ -74,8 +74,8 @@ def _pattern(entry: NvidiaPattern) -> Pattern:
         pci=_called("a PCI address looks like 0000:3b:00.0", _PCI, _texts(entry.pci)),
         model=_texts(entry.model),
         profile=_texts(entry.profile),
-        least=quantity(entry.least),
-        most=quantity(entry.most),
+        least=byte_size(entry.least),
+        most=byte_size(entry.most),
     )
 
 
@@ -94,7 +94,7 @@ def _share(entry: NvidiaShare) -> Share:
     return Share(
         by=entry.by,
         replicas=entry.replicas,
-        memory=quantity(entry.memory),
+        memory=byte_size(entry.memory),
         percent=entry.percent,
         most=entry.most,
     )
@@ -201,16 +201,15 @@ def _literal(text: str) -> str:
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text)
 
 
-def check(document: Document, entries: Sequence[tuple[str, NvidiaEntry | None]]) -> None:
-    """Finds devices that two resources ask for, as far as that can be known without the machine."""
-    machines: dict[object, dict[str, Selection]] = {}
-    for index, (name, entry) in enumerate(entries):
-        if entry is not None:
-            known = machines.setdefault((entry.simulate, entry.driver.root), {})
-            try:
-                _check_one(name, entry, known)
-            except (ConfigError, PluginError) as error:
-                raise document.error(f"$.resources[{index}].nvidia", str(error)) from error
+def check(name: str, entry: NvidiaEntry, others: Mapping[str, NvidiaEntry]) -> None:
+    """Refuses devices that another resource asks for, as far as that can be known without the machine."""
+    machine = (entry.simulate, entry.driver.root)
+    known = {
+        other: options_of(nvidia.whole_family(other, asked)).selection
+        for other, asked in others.items()
+        if (asked.simulate, asked.driver.root) == machine
+    }
+    _check_one(name, entry, known)
 
 
 def _check_one(name: str, entry: NvidiaEntry, known: dict[str, Selection]) -> None:

@@ -1,47 +1,69 @@
-"""The resources of a file by their names: as they are written, or found out by `families`, where a file has any."""
+"""The resources of a daemon by their names, where a file has names that only the machine can fill in.
+
+`nvidia.com/mig-{profile}` is a template: it becomes plain entries, one for each name, as soon as the machine has
+devices for it; from there on everything is as if they had been written so. Which names those are is up to the family
+(`sdk.families.NameTemplates`).
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import Protocol
+from dataclasses import replace
+from typing import Any
 
-from plugwright.config import nvidia
 from plugwright.config.schema import Config
+from plugwright.sdk.families import NameTemplates, ResourceEntry
 from plugwright.sdk.plugin import Plugin
 
-__all__ = ["Names", "Written", "names_for"]
+__all__ = ["ResourceNames"]
+
+_Members = dict[str, ResourceEntry[Any]]
 
 
-class Names(Protocol):
-    def expanded(self, config: Config) -> Config:
-        """The same with an entry for every name that there is."""
-        ...
+class ResourceNames:
+    """The names of one daemon, over all versions of its file."""
 
-    def adopt(self, plugins: Sequence[Plugin]) -> list[Plugin]:
-        """The plugins of these entries, ready to be served."""
-        ...
+    def __init__(self) -> None:
+        self._templates: dict[str, NameTemplates[Any]] = {}  # by the keys of their families
+        self._members: dict[str, tuple[ResourceEntry[Any], _Members]] = {}
+        self._watched: set[tuple[str, str]] = set()
+        self._config: Config | None = None
+        self._expanded: Config | None = None
 
-    async def follow(self, stack: AsyncExitStack, wish: Callable[[], None]) -> None:
-        """Wishes when there is another name, until `stack` ends."""
-        ...
+    def expand(self, config: Config) -> Config:
+        """The same with plain entries for its templates, as far as the machine is known."""
+        self._config = config
+        entries = [member for entry in config.file.resources for member in self._members_of(entry)]
+        self._expanded = replace(config, file=replace(config.file, resources=entries))
+        return self._expanded
 
+    def join(self, plugins: Sequence[Plugin]) -> None:
+        """Lets plugins share the monitors that look for names."""
+        for templates in self._templates.values():
+            templates.join(plugins)
 
-class Written:
-    """Names as they are written."""
+    async def follow(self, stack: AsyncExitStack, changed: Callable[[], None]) -> None:
+        """Watches the machine for new names until `stack` ends; once more for every file that was expanded since."""
 
-    def expanded(self, config: Config) -> Config:
-        return config
+        def expand_again() -> None:
+            before = self._expanded
+            if self._config is not None and before is not None and self.expand(self._config).file != before.file:
+                changed()
 
-    def adopt(self, plugins: Sequence[Plugin]) -> list[Plugin]:
-        return list(plugins)
+        for key, templates in self._templates.items():
+            for name, watching in sorted(templates.monitors().items()):
+                if (key, name) not in self._watched:
+                    await stack.enter_async_context(watching(expand_again))
+                    self._watched.add((key, name))
 
-    async def follow(self, stack: AsyncExitStack, wish: Callable[[], None]) -> None:
-        """They never change by themselves."""
-
-
-def names_for(config: Config, known: Names) -> Names:
-    """What `known` is, unless the file is the first one that has names to be found out."""
-    if not isinstance(known, Written) or not any(nvidia.is_family(each.name) for each in config.file.resources):
-        return known
-    from plugwright.config.name_templates import Families  # a node without GPUs does not pay for it
-
-    return Families()
+    def _members_of(self, entry: ResourceEntry[Any]) -> list[ResourceEntry[Any]]:
+        if not entry.is_template:
+            return [entry]
+        if entry.key not in self._templates:
+            self._templates[entry.key] = entry.family.name_templates()
+        known = self._members.get(entry.name)
+        if known is None or known[0] != entry:
+            known = self._members[entry.name] = (entry, {})
+        for name, settings in self._templates[entry.key].members(entry).items():
+            # A name that was found stays when its devices go: pods may hold them.
+            known[1][name] = replace(entry, name=name, settings=settings)
+        return [known[1][name] for name in sorted(known[1])]

@@ -1,72 +1,64 @@
-"""The operator's file: its types, its checks, and the plugins it asks for.
+"""The operator's file: its resources and its settings for the host, checked, and the plugins that it asks for.
 
-Each kind of device is one key of a resource. A new kind is a struct here and a line in `_KINDS`.
+Each resource has one key that names its family of devices; `families` says whose key that is, and the family brings
+the type of its value. So the type of a resource is put together here, of its family's.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
-from plugwright.config import generic
-from plugwright.config.document import Document, parse, quantity
-from plugwright.config.generic import GenericKeys, HostEntry
-from plugwright.config.nvidia import NvidiaEntry, check, is_family, joined, name_of, plugin
-from plugwright.errors import ConfigError, InvalidValue
+from plugwright.config import families
+from plugwright.config.document import Document, parse
+from plugwright.errors import ConfigError, InvalidValue, PluginError
 from plugwright.model import Resource
-from plugwright.plugins.mock import Links, Mock, MockOptions
+from plugwright.sdk.families import DeviceFamily, FamilyContext, HostSettings, InvalidSetting, ResourceEntry
 from plugwright.sdk.hotplug import HotplugSource
 from plugwright.sdk.plugin import Plugin
 
-__all__ = ["Config", "ConfigFile", "MockEntry", "ResourceEntry", "effective", "load", "quantity", "read"]
+__all__ = ["Config", "ConfigFile", "effective", "file_type", "load", "read"]
 
 
-class MockEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Devices that do not exist."""
-
-    count: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 8
-    model: str = "Mock"
-    memory: int | str = "16Gi"
-    numa: Annotated[int, msgspec.Meta(ge=0, le=64)] = 1
-    links: Links = Links.NONE
-    seed: str = "plugwright"
-    nodes: bool = False
-    facts: str = ""
-
-
-class ResourceEntry(GenericKeys, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One resource: its name, and one key that says what kind of device it is."""
-
-    name: str
-    mock: MockEntry | None = None
-    nvidia: NvidiaEntry | None = None
-
-
-class ConfigFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    resources: list[ResourceEntry]
-    host: HostEntry = HostEntry()
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    resources: Sequence[ResourceEntry[Any]] = ()
+    host: HostSettings = field(default_factory=HostSettings)
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A file that was read and found good."""
+    """A file whose content is valid."""
 
     document: Document
     file: ConfigFile
 
-    def plugins(self, before: "Config | None" = None, serving: dict[str, Plugin] | None = None) -> list[Plugin]:
-        """The plugins it asks for; those that `before` asked for in the same way are those of `serving`."""
-        alike = before is not None and _context(before.file) == _context(self.file)
-        unchanged = {entry.name: entry for entry in before.file.resources} if before is not None and alike else {}
-        made, ears = [], HotplugSource()
-        for entry in self.file.resources:
-            if is_family(entry.name):
-                continue  # see `families`
-            kept = (serving or {}).get(entry.name) if unchanged.get(entry.name) == entry else None
-            made.append(kept or _plugin(entry, self.file, ears))
-        return joined(made, (serving or {}).values())
+    def plugins(self, before: "Config | None" = None, serving: Mapping[str, Plugin] | None = None) -> list[Plugin]:
+        """The plugins of the file; one whose entry is as in `before` is taken from `serving`, by its resource."""
+        old = before.file if before is not None else ConfigFile()
+        entries = {entry.name: entry for entry in old.resources if old.host == self.file.host}
+        plugins, hotplug = [], HotplugSource()
+        for index, entry in enumerate(self.file.resources):
+            if entry.is_template:
+                continue  # `resource_names` replaces it by what it stands for
+            same = entries.get(entry.name) == entry
+            same = same and entry.family.context(old.resources) == entry.family.context(self.file.resources)
+            kept = (serving or {}).get(entry.name) if same else None
+            context = FamilyContext(self.file.host, hotplug, self.file.resources[:index])
+            plugins.append(kept or entry.family.plugin(entry, context))
+        for family in dict.fromkeys(entry.family for entry in self.file.resources):
+            family.join(plugins, list((serving or {}).values()))
+        return plugins
+
+
+class _Outline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The file before it is known which families its resources are of."""
+
+    resources: list[dict[str, Any]]
+    host: HostSettings = HostSettings()
 
 
 def load(path: Path) -> Config:
@@ -81,118 +73,146 @@ def load(path: Path) -> Config:
 
 def read(name: str, text: str) -> Config:
     document = parse(name, text)
-    file = document.convert(ConfigFile)
-    _check(document, file)
+    outline = document.convert(_Outline)
+    entries = [_entry(document, f"$.resources[{index}]", content) for index, content in enumerate(outline.resources)]
+    file = ConfigFile(entries, outline.host)
+    for index in range(len(entries)):
+        _check(document, file, index)
     return Config(document, file)
 
 
+def file_type() -> type[msgspec.Struct]:
+    """The type of a whole file with all families of our own, for a JSON schema."""
+    fields: dict[str, Any] = {}
+    for key in sorted(families.BUILT_IN):
+        family = families.load(key)
+        fields[key] = (key, family.settings | None, None)
+        for option in msgspec.structs.fields(family.options) if family.options else ():
+            fields[option.name] = (option.name, option.type, _default(option))
+    strict: dict[str, Any] = {"frozen": True, "forbid_unknown_fields": True, "kw_only": True}
+    text = "One resource: its name, and one key that says what kind of device it is."
+    entry = msgspec.defstruct("ResourceEntry", [("name", str), *fields.values()], namespace={"__doc__": text}, **strict)
+    host = ("host", HostSettings, HostSettings())
+    return msgspec.defstruct("ConfigFile", [("resources", list[entry]), host], **strict)  # type: ignore[valid-type]
+
+
 def effective(config: Config) -> Iterator[tuple[str, object, str]]:
-    """Every value of the file: its name, the value in force, and where it comes from."""
+    """Every value of the file: its name, the value in force, and its source."""
     for index, entry in enumerate(config.file.resources):
-        place = f"$.resources[{index}]"
-        yield f"resources[{index}].name", entry.name, _source(config.document, f"{place}.name")
         for name, value in _values(entry):
-            yield f"resources[{index}].{name}", value, _source(config.document, f"{place}.{name}")
+            path = f"$.resources[{index}].{name}"
+            source = f"{config.document.name}:{config.document.line(path)}" if config.document.has(path) else "default"
+            yield f"resources[{index}].{name}", value, source
+
+
+def _values(entry: ResourceEntry[Any]) -> Iterator[tuple[str, object]]:
+    yield "name", entry.name
+    if isinstance(entry.family.settings, type):
+        yield from _flat(entry.key, entry.settings)
+    else:  # one of several types: shown as a whole
+        yield entry.key, msgspec.to_builtins(entry.settings)
+    if entry.options is not None:
+        for name, value in msgspec.structs.asdict(entry.options).items():
+            yield name, msgspec.to_builtins(value)
 
 
 def _flat(name: str, value: object) -> Iterator[tuple[str, object]]:
-    """Every value by its full name, those of mappings inside one by one."""
+    """Every value by its full name, those of structs inside one by one."""
     if not isinstance(value, msgspec.Struct):
-        yield name, value
+        yield name, msgspec.to_builtins(value)
         return
-    for inner, each in msgspec.structs.asdict(value).items():
-        yield from _flat(f"{name}.{inner}", each)
+    for attribute, key in zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True):
+        yield from _flat(f"{name}.{key}", getattr(value, attribute))
 
 
-def _source(document: Document, place: str) -> str:
-    return f"{document.name}:{document.line(place)}" if document.has(place) else "default"
-
-
-def _check(document: Document, file: ConfigFile) -> None:
-    """What types alone cannot say."""
-    seen: dict[str, int] = {}
-    for index, entry in enumerate(file.resources):
-        place = f"$.resources[{index}]"
-        if entry.name in seen:
-            first = document.line(f"$.resources[{seen[entry.name]}].name")
-            raise document.error(f"{place}.name", f"{entry.name} is a resource already in line {first}")
-        seen[entry.name] = index
-        _check_entry(document, index, file)
-    check(document, [(entry.name, entry.nvidia) for entry in file.resources])
-
-
-def _check_entry(document: Document, index: int, file: ConfigFile) -> None:
-    place, entry = f"$.resources[{index}]", file.resources[index]
-    kinds = _kinds(entry)
-    if len(kinds) != 1:
-        raise document.error(place, f"a resource has one kind of device, one of: {', '.join(_ALL_KINDS)}")
-    if kinds[0] in _KINDS and generic.hands_out(entry):
-        key = generic.hands_out(entry)[0]
-        raise document.error(place, f"{kinds[0]} takes no key '{key}' beside it", key)
-    try:
-        Resource(name_of(entry.name, "model", "1g.10gb") if entry.nvidia else entry.name)
-    except InvalidValue as error:
-        raise document.error(f"{place}.name", str(error)) from error
-    if wrong := _wrong(entry, kinds[0]):
-        raise document.error(f"{place}.{wrong[0]}", wrong[1])
-    try:
-        _plugin(entry, file, HotplugSource())
-    except (ConfigError, InvalidValue) as error:
-        raise document.error(f"{place}.{kinds[0]}", str(error)) from error
-
-
-def _kinds(entry: ResourceEntry) -> list[str]:
-    return [kind for kind in _ALL_KINDS if getattr(entry, kind) is not None]
-
-
-def _values(entry: ResourceEntry) -> Iterator[tuple[str, object]]:
-    [kind] = _kinds(entry)
-    if kind in generic.KINDS:
-        yield from generic.values(entry, kind)
-    else:
-        yield from _flat(kind, getattr(entry, kind))
-
-
-def _wrong(entry: ResourceEntry, kind: str) -> tuple[str, str] | None:
-    if kind not in generic.KINDS:
-        return None
-    from plugwright.config import generic_build
-
-    return generic_build.wrong(entry)
-
-
-def _plugin(entry: ResourceEntry, file: ConfigFile, ears: HotplugSource) -> Plugin:
-    [kind] = _kinds(entry)
-    if kind in generic.KINDS:
-        from plugwright.config import generic_build  # 2 MiB, for those who use it
-
-        above = file.resources[: file.resources.index(entry)]
-        return generic_build.plugin(
-            entry.name, entry, generic_build.Shared(file.host, ears, [each for each in above if each.exclusive])
-        )
-    return _KINDS[kind](entry.name, getattr(entry, kind))
-
-
-def _context(file: ConfigFile) -> object:
-    """What a plugin is made of besides its own entry."""
-    return file.host, [entry for entry in file.resources if entry.exclusive]
-
-
-def _mock(resource: str, entry: MockEntry) -> Plugin:
-    if entry.facts and not entry.facts.startswith("/"):
-        raise ConfigError(f"facts is an absolute path, not {entry.facts!r}")
-    options = MockOptions(
-        count=entry.count,
-        model=entry.model,
-        memory=quantity(entry.memory),
-        numa=entry.numa,
-        links=entry.links,
-        seed=entry.seed,
-        nodes=entry.nodes,
-        facts=Path(entry.facts) if entry.facts else None,
+def _entry(document: Document, path: str, content: dict[str, Any]) -> ResourceEntry[Any]:
+    registered = set(families.BUILT_IN)
+    used = _used_families(document, path, content, registered)
+    if not _known_keys(registered, used).issuperset(content):
+        registered |= families.installed().keys()
+        used = _used_families(document, path, content, registered)
+    known = _known_keys(registered, used)
+    for key in [key for key in content if key not in known]:
+        is_option = any(key in _option_keys(families.load(name)) for name in families.BUILT_IN)
+        if not is_option:
+            raise document.error(path, f"unknown key '{key}'", key)
+        if len(used) == 1:
+            raise document.error(path, f"{next(iter(used))} takes no key '{key}' beside it", key)
+    if len(used) != 1:
+        every = ", ".join(sorted(registered | families.installed().keys()))
+        raise document.error(path, f"a resource must have one kind of device, one of: {every}")
+    [(key, family)] = used.items()
+    # The key of another family may be there without a value, as in a file made of a template.
+    present = {name: value for name, value in content.items() if name == key or name not in registered}
+    value: Any = document.convert(_entry_type(key, family), path, present)
+    options = family.options
+    return ResourceEntry(
+        name=value.name,
+        key=key,
+        family=family,
+        settings=value.settings,
+        options=options(**{name: getattr(value, name) for name in options.__struct_fields__}) if options else None,
     )
-    return Mock(resource, options)
 
 
-_KINDS: dict[str, Callable[[str, Any], Plugin]] = {"mock": _mock, "nvidia": plugin}
-_ALL_KINDS = sorted((*_KINDS, *generic.KINDS))
+def _used_families(
+    document: Document, path: str, content: dict[str, Any], registered: set[str]
+) -> dict[str, DeviceFamily[Any]]:
+    """The families that a resource has settings for, by their keys."""
+    used = {}
+    for key, value in content.items():
+        if key in registered and value is not None:
+            try:
+                used[key] = families.load(key)
+            except ConfigError as error:
+                raise document.error(path, str(error), key) from error
+    return used
+
+
+def _known_keys(registered: set[str], used: Mapping[str, DeviceFamily[Any]]) -> set[str]:
+    return {"name"}.union(registered, *map(_option_keys, used.values()))
+
+
+def _option_keys(family: DeviceFamily[Any]) -> Sequence[str]:
+    return family.options.__struct_fields__ if family.options else ()
+
+
+@cache
+def _entry_type(key: str, family: DeviceFamily[Any]) -> type[msgspec.Struct]:
+    bases = (family.options,) if family.options else ()
+    settings = ("settings", family.settings, msgspec.field(name=key))
+    return msgspec.defstruct(
+        "ResourceEntry", [("name", str), settings], bases=bases, frozen=True, forbid_unknown_fields=True, kw_only=True
+    )
+
+
+def _default(option: msgspec.structs.FieldInfo) -> Any:
+    if option.default_factory is not msgspec.NODEFAULT:
+        return msgspec.field(default_factory=option.default_factory)
+    return option.default
+
+
+def _check(document: Document, file: ConfigFile, index: int) -> None:
+    """Refuses a resource whose settings have the right types and cannot be followed."""
+    path, entry, earlier = f"$.resources[{index}]", file.resources[index], file.resources[:index]
+    for other, same in enumerate(earlier):
+        if same.name == entry.name:
+            line = document.line(f"$.resources[{other}].name")
+            raise document.error(f"{path}.name", f"{entry.name} is a resource already in line {line}")
+    example = entry.name
+    for placeholder, value in entry.family.placeholders.items():
+        example = example.replace(f"{{{placeholder}}}", value)
+    try:
+        Resource(example)
+    except InvalidValue as error:
+        raise document.error(f"{path}.name", str(error)) from error
+    try:
+        entry.family.plugin(entry, FamilyContext(file.host, HotplugSource(), earlier))
+        entry.family.check(entry, [other for other in earlier if other.family is entry.family])
+    except (ConfigError, PluginError) as error:
+        setting = error.path if isinstance(error, InvalidSetting) else ""
+        raise document.error(f"{path}.{setting or entry.key}", str(error)) from error
+    except Exception as error:
+        if entry.key in families.BUILT_IN:
+            raise
+        raise document.error(f"{path}.{entry.key}", f"its device family failed: {error!r}") from error

@@ -48,7 +48,7 @@ def device_count(value: ConfigValue) -> int:
 
 def danger_of(path: str) -> str:
     """Why a container with this path controls the node, which no other plugin checks; empty if it does not."""
-    return "" if has_wildcard(path) else safety.by_name(path.rstrip("/"))
+    return "" if has_wildcard(path) else safety.danger_of_path(path.rstrip("/"))
 
 
 def resource_name(value: ConfigValue, domain: str, name: str) -> str:

@@ -1,31 +1,35 @@
-"""Devices that do not exist: for trying things out, for tests, and for rehearsing what happens when hardware fails.
+"""Mock devices, which need no hardware: for trials, for tests, and for rehearsing what happens when hardware fails.
 
-They have what real ones have (model, memory, NUMA nodes, links to each other) and can be made to fail, recover,
-appear and vanish while pods hold them.
+They have what real devices have (model, memory, NUMA nodes, links to each other), and commands make them fail, recover,
+appear and disappear while pods hold them.
 """
 
-import asyncio
 import json
 import zlib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
-from plugwright.errors import PluginError
+import msgspec
+
+from plugwright.errors import ConfigError, PluginError
 from plugwright.model import Allocation, Device, DeviceNode, Mount, some
 from plugwright.sdk import plugin
+from plugwright.sdk.families import DeviceFamily, FamilyContext, FamilySettings, ResourceEntry, byte_size
 from plugwright.sdk.plugin import Plugin
 from plugwright.system import files
+from plugwright.system.concurrency import Latest
 
-__all__ = ["Links", "Mock", "MockOptions", "linked"]
+__all__ = ["FAMILY", "Links", "Mock", "MockFamily", "MockOptions", "linked"]
 
 _LINK = "NV1"
-_HARMLESS = "/dev/null"  # what a mock device node is inside the container
+_NODE = "/dev/null"  # what a mock device node is inside the container
 
 
 class Links(StrEnum):
-    """Which devices are linked to each other."""
+    """The pattern of links between devices."""
 
     NONE = "none"
     PAIRS = "pairs"
@@ -33,18 +37,27 @@ class Links(StrEnum):
     FULL = "full"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MockOptions:
-    """`numa`: over how many NUMA nodes the devices are spread, 0 for none. `facts`: a directory of the host."""
+class MockOptions(FamilySettings, frozen=True):
+    """Devices that do not exist.
 
-    count: int = 8
+    `numa`: over how many NUMA nodes the devices are spread, 0 for none. `facts`: a directory of the host, in which each
+    device gets a file that its containers can read.
+    """
+
+    count: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 8
     model: str = "Mock"
-    memory: int = 16 * 2**30
-    numa: int = 1
+    memory: int | str = "16Gi"
+    numa: Annotated[int, msgspec.Meta(ge=0, le=64)] = 1
     links: Links = Links.NONE
     seed: str = "plugwright"
     nodes: bool = False
-    facts: Path | None = None
+    facts: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _MockDevice:
+    index: int
+    fault: str = ""
 
 
 class Mock(Plugin):
@@ -52,99 +65,92 @@ class Mock(Plugin):
 
     def __init__(self, resource: str, options: MockOptions | None = None) -> None:
         self.resource = resource
-        self._settings = options or MockOptions()
-        self._indexes = {self._made_up_id(index): index for index in range(self._settings.count)}
-        self._faults: dict[str, str] = {}
-        self._changed = asyncio.Event()
-        Allocation(env={"MOCK_MODEL": self._settings.model})  # what could never be handed out is refused now
-        if self._settings.facts is not None:
-            Mount(str(self._settings.facts))
+        self._options = options or MockOptions()
+        self._memory = byte_size(self._options.memory)
+        self._facts = Path(self._options.facts) if self._options.facts else None
+        if self._facts is not None:
+            if not self._facts.is_absolute():
+                raise ConfigError(f"facts must be an absolute path, got {self._options.facts!r}")
+            Mount(str(self._facts))
+        Allocation(env={"MOCK_MODEL": self._options.model})  # refuses a model that no container could get
+        devices = {self._generated_id(index): _MockDevice(index) for index in range(self._options.count)}
+        self._devices = Latest(devices)
 
     async def discover(self) -> AsyncIterator[list[Device]]:
-        while True:
-            self._changed.clear()
-            links = linked(self._settings.links, list(self._indexes))
-            devices = [self._device(each, index, links[each]) for each, index in self._indexes.items()]
-            if self._settings.facts is not None:
+        async for mocks in self._devices.changes():
+            links = linked(self._options.links, list(mocks))
+            devices = [self._device(device_id, mock, links[device_id]) for device_id, mock in mocks.items()]
+            if self._facts is not None:
                 for device in devices:
-                    _write_facts(self._facts_file(self._settings.facts, device), device)
+                    _write_facts(self._facts_file(self._facts, device), device)
             yield devices
-            await self._changed.wait()
 
     async def allocate(self, devices: Sequence[Device]) -> Allocation:
-        facts = self._settings.facts
+        facts = self._facts
         return Allocation(
             env={
                 "MOCK_VISIBLE_DEVICES": ",".join(device.id for device in devices),
-                "MOCK_MODEL": self._settings.model,
-                "MOCK_MEMORY": str(self._settings.memory),
+                "MOCK_MODEL": self._options.model,
+                "MOCK_MEMORY": str(self._memory),
             },
             mounts=[] if facts is None else [self._facts_mount(facts, device) for device in devices],
-            nodes=[self._node(device) for device in devices] if self._settings.nodes else [],
+            nodes=[_node(device) for device in devices] if self._options.nodes else [],
         )
 
     async def prefer(self, available: Sequence[Device], required: Sequence[Device], size: int) -> Sequence[Device]:
-        """Devices that are linked to each other; where nothing is linked, those on the fewest NUMA nodes."""
-        if self._settings.links is Links.NONE:
+        """Devices that are linked to each other; without links, those on the fewest NUMA nodes."""
+        if self._options.links is Links.NONE:
             return plugin.fewest_numa_nodes(available, required, size)
         chosen = list(required)
         free = {device.id: device for device in available if device not in chosen}
         while free and len(chosen) < size:
-            # The first one is the one with the most links to those it could be given with.
-            company = {device.id for device in chosen} or set(free if size > 1 else ())
-            best = max(free.values(), key=lambda device: len(company & _links_of(device)))
+            # The first device is the one with the most links to those it could be allocated with.
+            partners = {device.id for device in chosen} or set(free if size > 1 else ())
+            best = max(free.values(), key=lambda device: len(partners & _links_of(device)))
             chosen.append(free.pop(best.id))
         return chosen
 
     async def command(self, name: str, arguments: Mapping[str, str]) -> str:
-        device_id = arguments.get("id", "")
-        match name:
-            case "fail":
-                self._check_known(device_id)
-                self._faults[device_id] = Device(
-                    device_id, "Unhealthy", arguments.get("reason") or "made to fail"
-                ).reason
-            case "recover":
-                self._check_known(device_id)
-                self._faults.pop(device_id, None)
-            case "add":
-                device_id = self._add(device_id)
-            case "remove":
-                self._check_known(device_id)
-                del self._indexes[device_id]
-                self._faults.pop(device_id, None)
-            case _:
-                raise PluginError(f"{self.resource} takes no command {name!r}")
-        self._changed.set()
+        device_id, devices = arguments.get("id", ""), dict(self._devices.value)
+        if name == "add":
+            index = max((mock.index for mock in devices.values()), default=-1) + 1
+            device_id = device_id or self._generated_id(index)
+            self._check_new(device_id)
+            devices[device_id] = _MockDevice(index)
+        elif name in ("fail", "recover", "remove") and device_id not in devices:
+            raise PluginError(f"{self.resource} has no device {device_id!r} (there is: {some(devices)})")
+        elif name == "fail":
+            fault = Device(device_id, "Unhealthy", arguments.get("reason") or "made to fail").reason
+            devices[device_id] = replace(devices[device_id], fault=fault)
+        elif name == "recover":
+            devices[device_id] = replace(devices[device_id], fault="")
+        elif name == "remove":
+            del devices[device_id]
+        else:
+            raise PluginError(f"{self.resource} takes no command {name!r}")
+        self._devices.publish(devices)
         return f"{device_id} of {self.resource}: {name}"
 
-    def _made_up_id(self, index: int) -> str:
+    def _generated_id(self, index: int) -> str:
         """The same for the same seed, on every start; another seed makes other ids."""
-        digest = zlib.crc32(f"{self._settings.seed}/{self.resource}/{index}".encode())
+        digest = zlib.crc32(f"{self._options.seed}/{self.resource}/{index}".encode())
         return f"mock-{index}-{digest:08x}"
 
-    def _device(self, device_id: str, index: int, links: Iterable[str]) -> Device:
-        fault = self._faults.get(device_id, "")
+    def _device(self, device_id: str, mock: _MockDevice, links: Iterable[str]) -> Device:
+        # Neighbours share a NUMA node, as they do on real boards; devices added later are on the last one.
+        numa, count = self._options.numa, max(1, self._options.count)
         return Device(
             device_id,
-            health="Unhealthy" if fault else "Healthy",
-            reason=fault,
-            numa=self._nodes_of(index),
+            health="Unhealthy" if mock.fault else "Healthy",
+            reason=mock.fault,
+            numa=[min(mock.index * numa // count, numa - 1)] if numa else [],
             attributes={
-                "index": index,
-                "model": self._settings.model,
-                "memory": self._settings.memory,
+                "index": mock.index,
+                "model": self._options.model,
+                "memory": self._memory,
                 "links": dict.fromkeys(links, _LINK),
             },
         )
-
-    def _nodes_of(self, index: int) -> list[int]:
-        """Neighbours share a node, as they do on real boards; what is added later is on the last one."""
-        numa, count = self._settings.numa, max(1, self._settings.count)
-        return [min(index * numa // count, numa - 1)] if numa else []
-
-    def _node(self, device: Device) -> DeviceNode:
-        return DeviceNode(_HARMLESS, f"/dev/mock{device.attributes['index']}")
 
     def _facts_file(self, facts: Path, device: Device) -> Path:
         return facts / self.resource.replace("/", "_") / f"{device.id}.json"
@@ -152,40 +158,46 @@ class Mock(Plugin):
     def _facts_mount(self, facts: Path, device: Device) -> Mount:
         return Mount(str(self._facts_file(facts, device)), f"/run/mock/{device.id}.json", read_only=True)
 
-    def _add(self, device_id: str) -> str:
-        index = max(self._indexes.values(), default=-1) + 1
-        device_id = device_id or self._made_up_id(index)
-        if device_id in self._indexes:
+    def _check_new(self, device_id: str) -> None:
+        if device_id in self._devices.value:
             raise PluginError(f"{self.resource} has {device_id!r} already")
         if not device_id.replace("-", "").replace("_", "").replace(".", "").isalnum() or device_id.startswith("."):
-            raise PluginError(f"a mock device's id has letters, digits, '-', '_' and '.', not {device_id!r}")
-        Device(device_id)  # refuses what no device can be called
-        self._indexes[device_id] = index
-        return device_id
+            raise PluginError(f"a mock device's id must have letters, digits, '-', '_' and '.' only, got {device_id!r}")
+        Device(device_id)  # refuses ids that no device can have
 
-    def _check_known(self, device_id: str) -> None:
-        if device_id not in self._indexes:
-            raise PluginError(f"{self.resource} has no device {device_id!r} (there is: {some(self._indexes)})")
+
+class MockFamily(DeviceFamily[MockOptions]):
+    settings = MockOptions
+
+    def plugin(self, entry: ResourceEntry[MockOptions], context: FamilyContext) -> Mock:
+        return Mock(entry.name, entry.settings)
+
+
+FAMILY = MockFamily()
 
 
 def linked(links: Links, ids: Sequence[str]) -> dict[str, list[str]]:
-    """Whom each device is linked to: always both ways."""
+    """The devices that each device is linked to; links are symmetric."""
     count = len(ids)
     offsets = {Links.NONE: (), Links.RING: (-1, 1), Links.FULL: range(1, count)}
-    found = {}
-    for place, device_id in enumerate(ids):
+    by_id = {}
+    for index, device_id in enumerate(ids):
         if links is Links.PAIRS:
-            partners = [place ^ 1] if place ^ 1 < count else []
+            partners = [index ^ 1] if index ^ 1 < count else []
         else:
-            partners = sorted({(place + offset) % count for offset in offsets[links]} - {place})
-        found[device_id] = [ids[partner] for partner in partners]
-    return found
+            partners = sorted({(index + offset) % count for offset in offsets[links]} - {index})
+        by_id[device_id] = [ids[partner] for partner in partners]
+    return by_id
 
 
 def _write_facts(path: Path, device: Device) -> None:
-    """The file stays when we end: the kubelet mounts it again when a container restarts."""
+    """The file stays when the daemon ends: the kubelet mounts it again when a container restarts."""
     facts = {"id": device.id, "numa": list(device.numa), **device.attributes}
     files.write_atomically(path, json.dumps(facts, indent=2) + "\n", sync=False)
+
+
+def _node(device: Device) -> DeviceNode:
+    return DeviceNode(_NODE, f"/dev/mock{device.attributes['index']}")
 
 
 def _links_of(device: Device) -> set[str]:

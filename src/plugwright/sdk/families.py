@@ -1,0 +1,158 @@
+"""Device families: the kinds of devices that the operator's file can name, and what such a kind must provide.
+
+A family is one key of a resource in that file:
+
+    resources:
+      - name: example.com/tpu
+        tpu: {model: v5e}           # the key of the family, and its settings
+
+It brings the type of its settings and makes plugins of them; reading the file, and naming the line of an error, is
+`config`'s work. A package adds a family by an entry point in the group `plugwright.families` whose name is the key:
+
+    [project.entry-points."plugwright.families"]
+    tpu = "acme_tpu:family"
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar
+
+import msgspec
+
+from plugwright.errors import ConfigError
+from plugwright.sdk.hotplug import HotplugSource
+from plugwright.sdk.plugin import Plugin
+
+__all__ = [
+    "ENTRY_POINTS",
+    "AbsolutePath",
+    "DeviceFamily",
+    "FamilyContext",
+    "FamilySettings",
+    "HostSettings",
+    "InvalidSetting",
+    "NameTemplates",
+    "ResourceEntry",
+    "byte_size",
+]
+
+ENTRY_POINTS = "plugwright.families"
+
+AbsolutePath = Annotated[str, msgspec.Meta(pattern="^/")]
+S = TypeVar("S")
+
+_SIZE = re.compile(r"([0-9]{1,31})([kMGTP]|[KMGTP]i)?")
+_UNITS = {unit: 1000**power for power, unit in enumerate("kMGTP", 1)}
+_UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("KMGTP", 1)}
+
+
+class InvalidSetting(ConfigError):
+    """Settings that have the right types and still cannot be followed.
+
+    `path` is the setting as the operator's file has it, such as `env` or `usb[1].vendor`, below the resource; where it
+    is empty, the error is one of the family's whole key. Any `ConfigError` or `InvalidValue` will do in its stead.
+    """
+
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class FamilySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The base of settings: an unknown key is an error with its line, and so is a value of another type."""
+
+
+class HostSettings(FamilySettings, frozen=True, rename="camel"):
+    """Where the host's files are seen by the daemon; paths that are handed out are the host's own."""
+
+    root: AbsolutePath = "/"
+    device_info: AbsolutePath = "/var/run/k8s.cni.cncf.io/devinfo/dp"
+    cdi: AbsolutePath = "/var/run/cdi"
+
+
+class DeviceFamily(Generic[S]):
+    """One kind of device. A package registers an instance of a subclass; `settings` and `plugin` are all it needs."""
+
+    settings: Any
+    """The type of the value of the family's key: a struct of `FamilySettings`, or a list or union of such structs."""
+
+    options: type[msgspec.Struct] | None = None
+    """The keys that a resource may have beside the family's own; all have defaults."""
+
+    placeholders: ClassVar[Mapping[str, str]] = {}
+    """What a resource's name may have in braces, each with an example, such as `{"model": "a100"}`."""
+
+    def plugin(self, entry: "ResourceEntry[S]", context: "FamilyContext") -> Plugin:
+        """The plugin that serves this resource. It is also made only to check a file, so it opens nothing yet."""
+        raise NotImplementedError
+
+    def check(self, entry: "ResourceEntry[S]", earlier: "Sequence[ResourceEntry[S]]") -> None:
+        """Raises `ConfigError` where a resource contradicts `earlier` ones of this family in the same file."""
+
+    def join(self, plugins: Sequence[Plugin], serving: Collection[Plugin]) -> None:
+        """Lets plugins of this family share what they can, such as one monitor of the hardware.
+
+        `plugins` are all that the file asks for, of any family; `serving` those that are being served already.
+        """
+
+    def context(self, entries: "Iterable[ResourceEntry[Any]]") -> object:
+        """What plugins of this family are made of besides their own entry: when it changes, all are made again."""
+        return None
+
+    def name_templates(self) -> "NameTemplates[S]":
+        """For families with `placeholders`; called once in a daemon."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceEntry(Generic[S]):
+    """One resource of the operator's file. `options` is of the family's type of options, where it has one."""
+
+    name: str
+    key: str
+    family: DeviceFamily[S]
+    settings: S
+    options: Any = None
+
+    @property
+    def is_template(self) -> bool:
+        """Whether the name stands for the names of several resources, which the machine decides."""
+        return any(f"{{{placeholder}}}" in self.name for placeholder in self.family.placeholders)
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyContext:
+    """What all resources of a file share; `earlier` are the resources further up in it, of any family."""
+
+    host: HostSettings = field(default_factory=HostSettings)
+    hotplug: HotplugSource = field(default_factory=HotplugSource)
+    earlier: Sequence[ResourceEntry[Any]] = ()
+
+
+class NameTemplates(Protocol[S]):
+    """The resources that templates such as `nvidia.com/mig-{profile}` stand for, on the machine of one daemon."""
+
+    def members(self, entry: ResourceEntry[S]) -> Mapping[str, S]:
+        """The names that a template stands for, as far as is known by now, each with its settings."""
+        ...
+
+    def join(self, plugins: Sequence[Plugin]) -> None:
+        """Lets plugins share what finds the names."""
+        ...
+
+    def monitors(self) -> Mapping[str, Callable[[Callable[[], None]], AbstractAsyncContextManager[object]]]:
+        """By a name each: a context that calls back when `members` may answer differently."""
+        ...
+
+
+def byte_size(text: int | str) -> int:
+    """The bytes in `40Gi`, `16G` or a plain number."""
+    if isinstance(text, int) and 0 <= text < 10**30:
+        return text
+    matched = _SIZE.fullmatch(text) if isinstance(text, str) else None
+    if not matched:
+        shown = repr(text) if isinstance(text, str) or abs(text) < 10**30 else "a number that large"
+        raise ConfigError(f"a size must look like 40Gi, got {shown}")
+    return int(matched[1]) * (_UNITS[matched[2]] if matched[2] else 1)
