@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.cli.processes import ended, python, running
 
-from plugwright.plugins.nvidia.driver import Reading
+from plugwright.plugins.nvidia.driver import GpuSnapshot
 from tiny_kubelet import TinyKubelet
 
 MEMORY_BAR = 40  # MiB, with NVML
@@ -35,7 +35,7 @@ def resident(pid: int) -> float:
 
 @pytest.mark.parametrize("strategy", ["envvar", "device-nodes"])
 async def test_the_daemon_with_nvml_is_small_and_quick(
-    kubelet: TinyKubelet, reading: Reading, tmp_path: Path, strategy: str, seen: Callable[[str], None]
+    kubelet: TinyKubelet, snapshot: GpuSnapshot, tmp_path: Path, strategy: str, seen: Callable[[str], None]
 ) -> None:
     path = tmp_path / "plugwright.yaml"
     path.write_text(f"resources: [{{name: nvidia.com/gpu, nvidia: {{strategy: {strategy}}}}}]\n")
@@ -50,7 +50,7 @@ async def test_the_daemon_with_nvml_is_small_and_quick(
     state = ("--state-dir", tmp_path)
     await ended(python("-m", "plugwright", "run", "--check", "-c", path))  # what is compiled now is not measured
     async with running(python("-m", "plugwright", "run", "-c", path, *flags, *state)) as daemon:
-        gpu = await kubelet.endpoint("nvidia.com/gpu", len(reading.gpus))
+        gpu = await kubelet.endpoint("nvidia.com/gpu", len(snapshot.gpus))
         first = next(iter(gpu.devices))
         times = []
         for _ in range(CALLS):

@@ -20,7 +20,7 @@ BUILT_IN = {
         for key in ("drm", "fpga", "groups", "net", "nvme", "paths", "pci", "rdma", "usb")
     },
     "mock": "plugwright.plugins.mock:FAMILY",
-    "nvidia": "plugwright.config.nvidia:FAMILY",
+    "nvidia": "plugwright.plugins.nvidia.family:FAMILY",
 }
 
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from plugwright.importers.nvidia_settings import OWN_VARIABLES, Settings, gather
 from plugwright.importers.source import Entry, Imported, Source, Value
-from plugwright.plugins.nvidia import health
-from plugwright.plugins.nvidia.health import Action
+from plugwright.plugins.nvidia.xids import XIDS, XidAction
 
 __all__ = ["recognises", "translate"]
 
@@ -255,10 +254,11 @@ def _health(settings: Settings) -> Content:
         if enabled:
             settings.note("enableHealthChecks", "has no effect beside a list with 'all' in it, as with NVIDIA's plugin")
         return {"checks": False}
-    xids = dict.fromkeys(_codes(settings, "disableHealthChecks", disabled), Action.IGNORE.value)
+    xids = dict.fromkeys(_codes(settings, "disableHealthChecks", disabled), XidAction.IGNORE.value)
     # Those that count for us anyway keep the action that NVIDIA's catalogue asks for.
     asked = _codes(settings, "enableHealthChecks", enabled)
-    xids |= {code: Action.QUIET.value for code in asked if health.DEFAULTS.get(int(code)) is Action.IGNORE}
+    ignored = {xid.code for xid in XIDS.values() if xid.action is XidAction.IGNORE}
+    xids |= {code: XidAction.QUIET.value for code in asked if int(code) in ignored}
     if "all" in enabled:
         settings.note("enableHealthChecks", "'all' is left out: every Xid is judged by NVIDIA's catalogue")
     return {"xids": dict(sorted(xids.items(), key=lambda each: int(each[0])))} if xids else {}
