@@ -40,8 +40,8 @@ def command(node: MpsNode, *more: object) -> list[str]:
 
 
 async def report(node: MpsNode) -> tuple[int, Any]:
-    asked = await ended(python("-m", "plugwright", "mps", "status", "-c", Node(node.root).config, "-o", "json"))
-    return asked.code, json.loads(asked.out)
+    shown = await ended(python("-m", "plugwright", "mps", "status", "-c", Node(node.root).config, "-o", "json"))
+    return shown.code, json.loads(shown.out)
 
 
 async def all_become(gpu: Endpoint, kubelet: TinyKubelet, health: str) -> dict[str, Device]:

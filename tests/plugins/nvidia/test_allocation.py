@@ -180,10 +180,10 @@ def test_cdi_cri_names_devices_that_the_spec_has(make: Make, root: Path) -> None
     allocation = build(builder, whole(H100[1]))
     vendor = "k8s.device-plugin.nvidia.com"
     assert allocation.cdi == (f"{GPU}={H100[1].uuid}", f"{vendor}/imex-channel=0", f"{vendor}/gds=all")
-    found = cdi.resolve([root / "cdi"])
-    assert set(allocation.cdi) <= set(found)
-    assert [node.path for node in found[allocation.cdi[0]].edits.device_nodes] == ["/dev/nvidia1"]
-    assert found[f"{GPU}=1"].edits == found[allocation.cdi[0]].edits
+    resolved = cdi.resolve([root / "cdi"])
+    assert set(allocation.cdi) <= set(resolved)
+    assert [node.path for node in resolved[allocation.cdi[0]].edits.device_nodes] == ["/dev/nvidia1"]
+    assert resolved[f"{GPU}=1"].edits == resolved[allocation.cdi[0]].edits
     [spec] = [cdi.read(path) for path in (root / "cdi").iterdir() if path.name.startswith(GPU.replace("/", "-") + "_")]
     assert spec.edits.env["NVIDIA_VISIBLE_DEVICES"] == "void"
     assert [node.path for node in spec.edits.device_nodes][:2] == ["/dev/nvidiactl", "/dev/nvidia-uvm"]

@@ -1,4 +1,4 @@
-"""The real binding, with a library made for the test: loaded from the driver's own root, and anew after an update."""
+"""The real pynvml with a library made for the test: loaded from the driver's root, and again after an update."""
 
 import shutil
 import subprocess

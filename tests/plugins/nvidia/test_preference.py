@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from plugwright.plugins.nvidia import simulated_machines
 from plugwright.plugins.nvidia.config import NvidiaShare
 from plugwright.plugins.nvidia.driver import Gpu, GpuLink, GpuLinks, PcieLevel
-from plugwright.plugins.nvidia.preference import PlacementPolicy, Preference
+from plugwright.plugins.nvidia.preference import PlacementPolicy, UnitPreference
 from plugwright.plugins.nvidia.sharing import GpuUnit, split_all, whole_device
 from plugwright.plugins.nvidia.topology.scores import link_score, pair_scores
 
@@ -27,8 +27,8 @@ def parts(machine: str) -> list[GpuUnit]:
 
 def preference(
     units: list[GpuUnit], machine: str = "dgx-1", policy: PlacementPolicy = PlacementPolicy.SPREAD
-) -> Preference:
-    return Preference(units, simulated_machines.load(machine).links, policy, clock=lambda: 0.0)
+) -> UnitPreference:
+    return UnitPreference(units, simulated_machines.load(machine).links, policy, clock=lambda: 0.0)
 
 
 def ids(units: list[GpuUnit], *positions: int) -> list[str]:
@@ -134,12 +134,12 @@ def test_required_units_are_chosen_even_if_not_available() -> None:
 
 
 def test_a_resource_without_units_prefers_unknown_ids() -> None:
-    assert Preference([], GpuLinks()).prefer(["x"], [], 1) == ["x"]
+    assert UnitPreference([], GpuLinks()).prefer(["x"], [], 1) == ["x"]
 
 
 def test_gpus_without_any_known_link_are_taken_in_order() -> None:
     units = [whole_device(Gpu(uuid=f"GPU-{index}", index=index)) for index in range(12)]
-    assert Preference(units, GpuLinks()).prefer([unit.id for unit in units], [], 3) == ["GPU-0", "GPU-1", "GPU-2"]
+    assert UnitPreference(units, GpuLinks()).prefer([unit.id for unit in units], [], 3) == ["GPU-0", "GPU-1", "GPU-2"]
 
 
 KNOWN = [unit.id for unit in split_all(gpus(), SHARE)]

@@ -30,7 +30,7 @@ class AllocationBuilder:
     def build(self, units: Sequence[GpuUnit], extras: ContainerExtras) -> Allocation:
         strategies = self.config.strategies
         features = {name: "enabled" for key, name in _FEATURES.items() if getattr(self.config, key)}
-        parts = _Parts(env={**features, **extras.env})
+        parts = _AllocationParts(env={**features, **extras.env})
         parts.add_mounts(extras.mounts)
         limits: list[str] = []
         if self.config.confine == "cdi" or all(strategy.is_cdi for strategy in strategies):
@@ -44,7 +44,7 @@ class AllocationBuilder:
         return parts.allocation()
 
     def _add(
-        self, strategy: DeviceListStrategy, units: Sequence[GpuUnit], limits: Sequence[str], parts: "_Parts"
+        self, strategy: DeviceListStrategy, units: Sequence[GpuUnit], limits: Sequence[str], parts: "_AllocationParts"
     ) -> None:
         channels = self.config.imex_channels
         match strategy:
@@ -86,7 +86,7 @@ class AllocationBuilder:
 
 
 @dataclass(slots=True)
-class _Parts:
+class _AllocationParts:
     """The parts of one allocation; of two mounts or nodes at the same path in the container the later one wins."""
 
     env: dict[str, str] = field(default_factory=dict)

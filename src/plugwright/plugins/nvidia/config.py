@@ -107,7 +107,7 @@ class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class NvidiaPattern(_Strict, frozen=True):
-    """What devices look like."""
+    """Properties of devices; one of several values is enough."""
 
     index: int | str | list[int | str] = []
     uuid: Texts = []
@@ -119,7 +119,7 @@ class NvidiaPattern(_Strict, frozen=True):
 
 
 class NvidiaMps(_Strict, frozen=True):
-    """Where the daemons of `plugwright mps run` live, and what they do with the GPUs."""
+    """Directories of the daemons of `plugwright mps run`, and what they do with the GPUs."""
 
     root: str = "/run/plugwright/mps"
     shm: str = "/dev/shm/plugwright-mps"  # mounted as /dev/shm into daemon and containers; empty for no such mount
@@ -128,7 +128,7 @@ class NvidiaMps(_Strict, frozen=True):
 
 
 class NvidiaVgpu(_Strict, frozen=True):
-    """The operator's limiter library, and where the files of its tenants are."""
+    """The operator's limiter library, and the directories of its tenants' files."""
 
     library: str = "/usr/local/vgpu/libvgpu.so"
     root: str = "/var/lib/plugwright/vgpu"
@@ -138,7 +138,7 @@ class NvidiaVgpu(_Strict, frozen=True):
 
 
 class NvidiaShare(_Strict, frozen=True):
-    """How each device is cut."""
+    """How each device is shared: by replicas, or by the memory or percent of one share."""
 
     by: SharingStrategy = SharingStrategy.TIME_SLICING
     replicas: Number = 0
@@ -154,7 +154,7 @@ class NvidiaShare(_Strict, frozen=True):
 
 
 class NvidiaHealth(_Strict, frozen=True):
-    """What makes a GPU unfit, and when it is fit again."""
+    """What makes a GPU Unhealthy, and until when."""
 
     xids: dict[str, XidAction] = {}
     other: XidAction = XidAction.QUIET  # for codes that NVIDIA's catalogue does not have
@@ -166,7 +166,7 @@ class NvidiaHealth(_Strict, frozen=True):
 
 
 class NvidiaDriver(_Strict, frozen=True):
-    """Where the driver is. `root` is its place in our own container, `host` the same place on the host."""
+    """Where the driver is installed: `root` as the daemon sees it, `host` as the host sees it."""
 
     root: str = "/"
     host: str = ""

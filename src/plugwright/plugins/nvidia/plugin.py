@@ -19,7 +19,7 @@ from plugwright.plugins.nvidia.driver import GpuHealth, GpuLinks
 from plugwright.plugins.nvidia.driver_files import DriverFiles
 from plugwright.plugins.nvidia.health import HealthAssessment
 from plugwright.plugins.nvidia.monitor import GpuMonitor, View
-from plugwright.plugins.nvidia.preference import PlacementPolicy, Preference
+from plugwright.plugins.nvidia.preference import PlacementPolicy, UnitPreference
 from plugwright.plugins.nvidia.sharing import GpuUnit, SharingBackend, TimeSlicing
 from plugwright.sdk.plugin import Plugin
 from plugwright.system import concurrency
@@ -178,13 +178,13 @@ class _CachedPreference:
     """Made again when the units or their links have changed."""
 
     def __init__(self) -> None:
-        self._cached: tuple[dict[str, GpuUnit], GpuLinks, Preference] | None = None
+        self._cached: tuple[dict[str, GpuUnit], GpuLinks, UnitPreference] | None = None
 
-    def get(self, units: dict[str, GpuUnit], links: GpuLinks, packed: bool) -> Preference:
+    def get(self, units: dict[str, GpuUnit], links: GpuLinks, packed: bool) -> UnitPreference:
         cached = self._cached
         if cached is None or (cached[0] is not units and cached[0] != units) or cached[1] != links:
             policy = PlacementPolicy.PACKED if packed else PlacementPolicy.SPREAD
-            cached = self._cached = (units, links, Preference(units.values(), links, policy))
+            cached = self._cached = (units, links, UnitPreference(units.values(), links, policy))
         return cached[2]
 
 

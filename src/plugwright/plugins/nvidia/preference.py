@@ -18,7 +18,7 @@ from plugwright.plugins.nvidia.sharing import GpuUnit
 from plugwright.plugins.nvidia.topology.chooser import Chooser
 from plugwright.plugins.nvidia.topology.scores import pair_scores
 
-__all__ = ["ChooseHolders", "PlacementPolicy", "Preference", "UnitCounts", "packed", "spread"]
+__all__ = ["ChooseHolders", "PlacementPolicy", "UnitCounts", "UnitPreference", "packed", "spread"]
 
 # (candidates, required, size): `size` of the candidates and the required ones, with all the required ones.
 ChooseHolders = Callable[[Iterable[int], Iterable[int], int], Sequence[int]]
@@ -31,7 +31,7 @@ class PlacementPolicy(StrEnum):
     PACKED = "packed"  # on as few GPUs as possible, the most used ones first
 
 
-class Preference:
+class UnitPreference:
     """For the units of one resource and the links of their GPUs, which must not change.
 
     Units are handled by their position in NVIDIA's order: there may be thousands.

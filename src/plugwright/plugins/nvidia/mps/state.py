@@ -77,7 +77,7 @@ def read(path: Path) -> ResourceState | None:
 
 
 def unusable_reason(state: ResourceState | None, plans: Sequence[DaemonPlan], gpu: str, now: float) -> str:
-    """Why a share of this GPU cannot be given to a container now; empty if it can."""
+    """Why a share of this GPU cannot be used by a container now; empty if it can."""
     if state is None:
         return "no MPS daemon: `plugwright mps run` has not started one here"
     if now > state.valid_until:
