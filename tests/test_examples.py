@@ -27,7 +27,7 @@ async def test_the_plugin_of_the_readme_runs_as_written(kubelet: TinyKubelet, ro
     assert await process.wait() == 0
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/cluster.md", "docs/sdk.md", "docs/testing.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/cluster.md", "docs/families.md", "docs/sdk.md", "docs/testing.md"])
 def test_every_python_block_of_the_docs_is_python(page: str) -> None:
     for block in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL):
         body = block if not block.startswith((" ", "async with")) else _inside_a_coroutine(block)

@@ -126,25 +126,24 @@ def _flat(name: str, value: object) -> Iterator[tuple[str, object]]:
 
 
 def _entry(document: Document, path: str, content: dict[str, Any]) -> ResourceEntry[Any]:
-    keys = [key for key, value in content.items() if key in families.BUILT_IN and value is not None]
-    known = {"name", *families.BUILT_IN}.union(*map(_options, keys))
-    if not known.issuperset(content):
-        keys += [key for key, value in content.items() if key in families.installed() and value is not None]
-        known |= {*families.installed()}.union(*map(_options, keys))
-    for key in content:
-        if key not in known and (len(keys) == 1 or not _is_option(key)):
-            beside = f"{keys[0]} takes no key '{key}' beside it" if _is_option(key) else f"unknown key '{key}'"
-            raise document.error(path, beside, key)
-    if len(keys) != 1:
-        every = ", ".join(sorted((*families.BUILT_IN, *families.installed())))
+    registered = set(families.BUILT_IN)
+    used = _used_families(document, path, content, registered)
+    if not _known_keys(registered, used).issuperset(content):
+        registered |= families.installed().keys()
+        used = _used_families(document, path, content, registered)
+    known = _known_keys(registered, used)
+    for key in [key for key in content if key not in known]:
+        is_option = any(key in _option_keys(families.load(name)) for name in families.BUILT_IN)
+        if not is_option:
+            raise document.error(path, f"unknown key '{key}'", key)
+        if len(used) == 1:
+            raise document.error(path, f"{next(iter(used))} takes no key '{key}' beside it", key)
+    if len(used) != 1:
+        every = ", ".join(sorted(registered | families.installed().keys()))
         raise document.error(path, f"a resource has one kind of device, one of: {every}")
-    [key] = keys
-    others = {*families.BUILT_IN, *families.installed()} - {key} if None in content.values() else set()
-    try:
-        family = families.load(key)
-    except ConfigError as error:
-        raise document.error(path, str(error), key) from error
-    present = {name: value for name, value in content.items() if name not in others}
+    [(key, family)] = used.items()
+    # The key of another family may be there without a value, as in a file made of a template.
+    present = {name: value for name, value in content.items() if name == key or name not in registered}
     value: Any = document.convert(_entry_type(key, family), path, present)
     options = family.options
     return ResourceEntry(
@@ -156,6 +155,28 @@ def _entry(document: Document, path: str, content: dict[str, Any]) -> ResourceEn
     )
 
 
+def _used_families(
+    document: Document, path: str, content: dict[str, Any], registered: set[str]
+) -> dict[str, DeviceFamily[Any]]:
+    """The families that a resource has settings for, by their keys."""
+    used = {}
+    for key, value in content.items():
+        if key in registered and value is not None:
+            try:
+                used[key] = families.load(key)
+            except ConfigError as error:
+                raise document.error(path, str(error), key) from error
+    return used
+
+
+def _known_keys(registered: set[str], used: Mapping[str, DeviceFamily[Any]]) -> set[str]:
+    return {"name"}.union(registered, *map(_option_keys, used.values()))
+
+
+def _option_keys(family: DeviceFamily[Any]) -> Sequence[str]:
+    return family.options.__struct_fields__ if family.options else ()
+
+
 @cache
 def _entry_type(key: str, family: DeviceFamily[Any]) -> type[msgspec.Struct]:
     bases = (family.options,) if family.options else ()
@@ -163,16 +184,6 @@ def _entry_type(key: str, family: DeviceFamily[Any]) -> type[msgspec.Struct]:
     return msgspec.defstruct(
         "ResourceEntry", [("name", str), settings], bases=bases, frozen=True, forbid_unknown_fields=True, kw_only=True
     )
-
-
-def _options(key: str) -> Sequence[str]:
-    options = families.load(key).options
-    return options.__struct_fields__ if options else ()
-
-
-def _is_option(key: str) -> bool:
-    """Whether it may stand beside the key of some family of our own."""
-    return any(key in _options(family) for family in families.BUILT_IN)
 
 
 def _default(option: msgspec.structs.FieldInfo) -> Any:

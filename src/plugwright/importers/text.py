@@ -45,7 +45,7 @@ def device_count(value: Value) -> int:
 
 def danger_of(path: str) -> str:
     """Why a path would hand out the node itself, which no peer asks; empty if it would not."""
-    return "" if has_wildcard(path) else safety.by_name(path.rstrip("/"))
+    return "" if has_wildcard(path) else safety.danger_of_path(path.rstrip("/"))
 
 
 def resource(value: Value, domain: str, name: str) -> str:

@@ -17,7 +17,7 @@ import msgspec
 from plugwright.errors import ConfigError, PluginError
 from plugwright.model import Allocation, Device, DeviceNode, Mount, some
 from plugwright.sdk import plugin
-from plugwright.sdk.families import DeviceFamily, FamilyContext, ResourceEntry, byte_size
+from plugwright.sdk.families import DeviceFamily, FamilyContext, FamilySettings, ResourceEntry, byte_size
 from plugwright.sdk.plugin import Plugin
 from plugwright.system import files
 from plugwright.system.concurrency import Latest
@@ -37,7 +37,7 @@ class Links(StrEnum):
     FULL = "full"
 
 
-class MockOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class MockOptions(FamilySettings, frozen=True):
     """Devices that do not exist.
 
     `numa`: over how many NUMA nodes the devices are spread, 0 for none. `facts`: a directory of the host, in which each

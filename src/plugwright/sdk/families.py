@@ -30,6 +30,7 @@ __all__ = [
     "AbsolutePath",
     "DeviceFamily",
     "FamilyContext",
+    "FamilySettings",
     "HostSettings",
     "InvalidSetting",
     "NameTemplates",
@@ -59,7 +60,11 @@ class InvalidSetting(ConfigError):
         self.path = path
 
 
-class HostSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
+class FamilySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The base of settings: an unknown key is an error with its line, and so is a value of another type."""
+
+
+class HostSettings(FamilySettings, frozen=True, rename="camel"):
     """Where the host's files are seen by the daemon; paths that are handed out are the host's own."""
 
     root: AbsolutePath = "/"
@@ -70,13 +75,10 @@ class HostSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class DeviceFamily(Generic[S]):
     """One kind of device. A package registers an instance of a subclass; `settings` and `plugin` are all it needs."""
 
-    settings: ClassVar[Any]
-    """The type of the value of the family's key: a `msgspec.Struct`, or what else msgspec can convert to.
+    settings: Any
+    """The type of the value of the family's key: a struct of `FamilySettings`, or a list or union of such structs."""
 
-    A struct with `forbid_unknown_fields=True` is as strict as the rest of the file.
-    """
-
-    options: ClassVar[type[msgspec.Struct] | None] = None
+    options: type[msgspec.Struct] | None = None
     """The keys that a resource may have beside the family's own; all have defaults."""
 
     placeholders: ClassVar[Mapping[str, str]] = {}

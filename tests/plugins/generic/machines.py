@@ -160,4 +160,4 @@ class Machine:
 
 def found(unit: Unit) -> list[str]:
     """The paths of a unit."""
-    return [member.path for member in unit.members]
+    return [path.path for path in unit.paths]

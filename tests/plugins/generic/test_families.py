@@ -8,10 +8,9 @@ from tests.plugins.generic.machines import Machine, found
 
 from plugwright.plugins.generic.drm import DrmFilter, DrmSelector
 from plugwright.plugins.generic.fpga import FpgaFilter, FpgaSelector
-from plugwright.plugins.generic.hardware import PciFilter
 from plugwright.plugins.generic.net import NetFilter, NetSelector
 from plugwright.plugins.generic.nvme import NvmeFilter, NvmeSelector
-from plugwright.plugins.generic.pci import FunctionFilter, PciSelector
+from plugwright.plugins.generic.pci import PciFunctionFilter, PciSelector
 from plugwright.plugins.generic.rdma import RdmaFilter, RdmaSelector
 from plugwright.plugins.generic.usb import UsbFilter, UsbSelector
 
@@ -19,7 +18,7 @@ FTDI = UsbSelector([UsbFilter(vendor=["0403"], product=["0x6001"])])
 
 
 def functions(**wanted: object) -> PciSelector:
-    return PciSelector([FunctionFilter(**wanted)])  # type: ignore[arg-type]
+    return PciSelector([PciFunctionFilter(**wanted)])  # type: ignore[arg-type]
 
 
 # USB
@@ -75,7 +74,7 @@ def test_what_is_behind_a_hub_is_not_the_hubs(machine: Machine) -> None:
 def test_usb_devices_are_selected_by_any_of_their_interfaces(machine: Machine) -> None:
     machine.usb_child(machine.usb("1-1", "046d:0825", "CAM"), "video0", "video4linux", kind="0e")
     machine.usb("1-2", "0403:6001", "X", number=5)
-    assert list(machine.find(UsbSelector([UsbFilter(class_code=["0e"])]))) == ["usb-046d-0825-CAM"]
+    assert list(machine.find(UsbSelector([UsbFilter(class_=["0e"])]))) == ["usb-046d-0825-CAM"]
     assert list(machine.find(UsbSelector([UsbFilter(serial=["C*"], nodes=["video"])]))) == ["usb-046d-0825-CAM"]
     assert list(machine.find(UsbSelector([UsbFilter(port=["1-2"])]))) == ["usb-0403-6001-X"]
 
@@ -112,8 +111,8 @@ def test_an_adapter_has_all_the_nodes_of_its_own(cluster_node: Machine) -> None:
         ({"name": ["mlx5_*"]}, ["mlx5_0", "mlx5_1"]),
         ({"interface": ["ib1"]}, ["mlx5_1"]),
         ({"link_type": ["ethernet"]}, ["efa_0"]),
-        ({"pci": PciFilter(driver=["efa"])}, ["efa_0"]),
-        ({"pci": PciFilter(vendor=["15b3"], device=["101b"], address=["0000:1b:*"])}, ["mlx5_0"]),
+        ({"driver": ["efa"]}, ["efa_0"]),
+        ({"vendor": ["15b3"], "device": ["101b"], "address": ["0000:1b:*"]}, ["mlx5_0"]),
     ],
 )
 def test_adapters_are_selected_by_what_sysfs_says(
@@ -124,7 +123,7 @@ def test_adapters_are_selected_by_what_sysfs_says(
 
 
 def test_an_adapter_that_lacks_a_required_node_says_so(cluster_node: Machine) -> None:
-    units = cluster_node.find(RdmaSelector([RdmaFilter(required=["uverbs", "umad"])]))
+    units = cluster_node.find(RdmaSelector([RdmaFilter(required=("uverbs", "umad"))]))
     assert {unit.fault for unit in units.values()} == {"", "no umad node"}
 
 
@@ -196,7 +195,7 @@ def test_each_port_of_an_in_tree_fpga_is_a_device(machine: Machine) -> None:
     assert {unit.numa for unit in units.values()} == {(1,)}
     assert list(machine.find(FpgaSelector([FpgaFilter(afu=["d8424*"])]))) == ["fpga-0000:3b:00.0-port0"]
     assert list(machine.find(FpgaSelector([FpgaFilter(layout="xdma")]))) == []
-    [whole] = machine.find(FpgaSelector([FpgaFilter(nodes=["fme", "port"], region=["9926*"])])).values()
+    [whole] = machine.find(FpgaSelector([FpgaFilter(nodes=("fme", "port"), region=["9926*"])])).values()
     assert found(whole) == ["/dev/dfl-fme.0", "/dev/dfl-port.3", "/dev/dfl-port.10"]
 
 
@@ -224,7 +223,7 @@ def test_a_card_with_a_management_function_is_one_device(machine: Machine) -> No
     [unit] = machine.find(FpgaSelector([FpgaFilter()])).values()
     assert found(unit) == ["/dev/dri/renderD129", "/dev/xfpga/dma.qdma.u25857.0"]
     assert (unit.id, unit.facts["serial"], unit.facts["model"]) == ("fpga-0000:65:00.1", "2130", "xilinx_u250_xdma")
-    [unit] = machine.find(FpgaSelector([FpgaFilter(nodes=["user", "mgmt"])])).values()
+    [unit] = machine.find(FpgaSelector([FpgaFilter(nodes=("user", "mgmt"))])).values()
     assert found(unit) == ["/dev/dri/renderD129", "/dev/xclmgmt25856"]
 
 
@@ -248,7 +247,7 @@ def test_a_gpu_is_known_by_its_address_and_amd_needs_kfd(machine: Machine) -> No
         "0000:00:02.0": ["/dev/dri/renderD128", "/dev/dri/card0"],
         "0000:c1:00.0": ["/dev/dri/renderD129", "/dev/dri/card1", "/dev/kfd"],
     }
-    [unit] = machine.find(DrmSelector([DrmFilter(pci=PciFilter(driver=["i915", "xe"]), nodes=["render"])])).values()
+    [unit] = machine.find(DrmSelector([DrmFilter(driver=["i915", "xe"], nodes=("render",))])).values()
     assert (found(unit), unit.numa) == (["/dev/dri/renderD128"], (0,))
 
 
@@ -270,7 +269,7 @@ def test_a_namespace_is_known_by_the_serial_number_of_its_drive(machine: Machine
     machine.nvme(machine.pci("0000:81:00.0", "144d:a80a", "010802", "nvme", numa=1), 3, "S4X")
     [unit] = machine.find(NvmeSelector([NvmeFilter(model=["Fast*"])])).values()
     assert (unit.id, found(unit), unit.numa) == ("nvme-S4X-n1", ["/dev/nvme3n1"], (1,))
-    every = NvmeSelector([NvmeFilter(serial=["S4X"], nodes=["block", "generic", "control"])])
+    every = NvmeSelector([NvmeFilter(serial=["S4X"], nodes=("block", "generic", "control"))])
     assert found(*machine.find(every).values()) == ["/dev/nvme3n1", "/dev/ng3n1", "/dev/nvme3"]
     assert machine.find(NvmeSelector([NvmeFilter(address=["0000:82:*"])])) == {}
 

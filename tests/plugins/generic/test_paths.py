@@ -8,10 +8,10 @@ import pytest
 from tests.plugins.generic.machines import Machine, found
 
 from plugwright.errors import InvalidValue
-from plugwright.plugins.generic.allocation import Handing, answer
-from plugwright.plugins.generic.groups import By, Group, GroupSelector, Together
-from plugwright.plugins.generic.hardware import Member, Unit
-from plugwright.plugins.generic.paths import PathPattern, PathSelector, PathType, look_for
+from plugwright.plugins.generic.allocation import HandoutOptions, allocation_of
+from plugwright.plugins.generic.groups import DeviceGroup, GroupSelector
+from plugwright.plugins.generic.hardware import AllAsOne, HostPath, Unit
+from plugwright.plugins.generic.paths import PathPattern, PathSelector, match
 from plugwright.plugins.generic.usb import UsbFilter
 
 
@@ -47,9 +47,7 @@ def test_every_match_is_a_device_in_the_order_of_its_number(machine: Machine) ->
 def test_patterns_are_those_of_a_shell(machine: Machine, pattern: str, names: list[str]) -> None:
     for name in ("ttyUSB0", "ttyUSB2", "ttyACM0", "star*", "starfish", "snd/pcmC0D0c"):
         machine.node(name)
-    assert [unit.members[0].path for unit in machine.find(paths(pattern)).values()] == [
-        f"/dev/{name}" for name in names
-    ]
+    assert [unit.paths[0].path for unit in machine.find(paths(pattern)).values()] == [f"/dev/{name}" for name in names]
 
 
 def test_names_that_look_alike_are_told_apart(machine: Machine) -> None:
@@ -81,11 +79,11 @@ def test_files_sockets_and_directories_are_mounted(machine: Machine) -> None:
     os.close(directory)
     machine.node("snd/pcm")
     kinds = {
-        path: only(machine, path).members[0].mount for path in ("/opt/licence", "/run/s.sock", "/opt", "/dev/snd/pcm")
+        path: only(machine, path).paths[0].mount for path in ("/opt/licence", "/run/s.sock", "/opt", "/dev/snd/pcm")
     }
     assert kinds == {"/opt/licence": True, "/run/s.sock": True, "/opt": True, "/dev/snd/pcm": False}
-    assert not only(machine, "/opt/licence", type=PathType.DEVICE).members[0].mount
-    assert only(machine, "/dev/snd/pcm", type=PathType.MOUNT, read_only=True).members[0].read_only
+    assert not only(machine, "/opt/licence", type="device").paths[0].mount
+    assert only(machine, "/dev/snd/pcm", type="mount", read_only=True).paths[0].read_only
 
 
 @pytest.mark.parametrize(
@@ -93,7 +91,7 @@ def test_files_sockets_and_directories_are_mounted(machine: Machine) -> None:
 )
 def test_a_path_in_the_container_may_be_another(machine: Machine, to: str, inside: str) -> None:
     machine.node("ttyACM0")
-    [node] = answer("example.com/modem", Handing(), [only(machine, "/dev/ttyACM*", to=to)]).nodes
+    [node] = allocation_of("example.com/modem", HandoutOptions(), [only(machine, "/dev/ttyACM*", to=to)]).nodes
     assert node.container_path == inside
 
 
@@ -101,13 +99,13 @@ def test_a_link_is_handed_out_as_it_is_while_only_root_can_change_it(machine: Ma
     machine.node("ttyUSB0")
     machine.link("/dev/serial/by-id/usb-FTDI", "/dev/ttyUSB0")
     unit = only(machine, "/dev/serial/by-id/*")
-    assert (unit.id, unit.members[0].host_path, unit.danger) == (
+    assert (unit.id, unit.paths[0].host_path, unit.danger) == (
         "serial-by-id-usb-FTDI",
         "/dev/serial/by-id/usb-FTDI",
         "",
     )
     (machine.root / "dev/serial/by-id").chmod(0o777)
-    assert only(machine, "/dev/serial/by-id/*").members[0].host_path == "/dev/ttyUSB0"
+    assert only(machine, "/dev/serial/by-id/*").paths[0].host_path == "/dev/ttyUSB0"
 
 
 def test_a_link_that_leads_out_of_what_was_named_is_dangerous(machine: Machine) -> None:
@@ -135,14 +133,14 @@ def test_a_link_that_others_can_make_leads_nowhere_new(machine: Machine, pattern
     machine.remove("/home/user/run")
     machine.write("/home/user/run/config")
     assert only(machine, pattern).danger == ""
-    assert only(machine, pattern).members[0].host_path == "/home/user/run/config"
+    assert only(machine, pattern).paths[0].host_path == "/home/user/run/config"
 
 
 def test_a_link_that_root_made_on_the_way_is_followed(machine: Machine) -> None:
     machine.write("/run/daemon/socket")
     machine.link("/var/run", "/run")
     unit = only(machine, "/var/run/daemon/*")
-    assert (unit.danger, unit.members[0].host_path) == ("", "/var/run/daemon/socket")
+    assert (unit.danger, unit.paths[0].host_path) == ("", "/var/run/daemon/socket")
 
 
 @pytest.mark.parametrize("name", [b"bad\xff", b"bad\xff" + b"x" * 60, b"new\nline"])
@@ -174,16 +172,16 @@ def test_links_in_a_circle_end(machine: Machine) -> None:
 
 def test_where_more_may_appear_is_known(machine: Machine) -> None:
     machine.node("snd/pcm")
-    look = look_for(machine.host, "/dev/*/by-id/*")
+    look = match(machine.host, "/dev/*/by-id/*")
     assert look.directories == [machine.root / "dev", machine.root / "dev/snd"]
-    assert look_for(machine.host, "/run/none/x.sock").directories == [machine.root]
+    assert match(machine.host, "/run/none/x.sock").directories == [machine.root]
 
 
 # Groups
 
 
-def rows(machine: Machine, group: Group) -> list[list[str]]:
-    return [found(unit) for unit in GroupSelector([group]).find(machine.host)]
+def rows(machine: Machine, group: DeviceGroup, by_letter: bool = False) -> list[list[str]]:
+    return [found(unit) for unit in GroupSelector([group], by_letter).find(machine.host)]
 
 
 @pytest.fixture
@@ -193,46 +191,46 @@ def studio(machine: Machine) -> Machine:
     return machine
 
 
-def patterns(*given: str, **last: object) -> list[PathPattern]:
+def patterns(*given: str, **last: object) -> list[str | PathPattern]:
     return [*(PathPattern(path=each) for each in given[:-1]), PathPattern(path=given[-1], **last)]  # type: ignore[arg-type]
 
 
 def test_members_of_a_group_are_joined_in_order(studio: Machine) -> None:
-    assert rows(studio, Group(patterns=patterns("/dev/video*", "/dev/snd/controlC*"))) == [
+    assert rows(studio, DeviceGroup(paths=patterns("/dev/video*", "/dev/snd/controlC*"))) == [
         ["/dev/video0", "/dev/snd/controlC0"],
         ["/dev/video1", "/dev/snd/controlC1"],
     ]
 
 
 def test_a_member_may_be_a_part_of_several_devices(studio: Machine) -> None:
-    assert rows(studio, Group(patterns=patterns("/dev/video*", "/dev/media0", limit=2))) == [
+    assert rows(studio, DeviceGroup(paths=patterns("/dev/video*", "/dev/media0", limit=2))) == [
         ["/dev/video0", "/dev/media0"],
         ["/dev/video1", "/dev/media0"],
     ]
-    assert rows(studio, Group(patterns=patterns("/dev/media0", limit=9))) == [["/dev/media0"]]
+    assert rows(studio, DeviceGroup(paths=patterns("/dev/media0", limit=9))) == [["/dev/media0"]]
 
 
 def test_an_optional_member_may_be_missing_and_a_required_one_not(studio: Machine) -> None:
-    assert rows(studio, Group(patterns=patterns("/dev/media0", "/dev/none", optional=True))) == [["/dev/media0"]]
-    assert rows(studio, Group(patterns=patterns("/dev/media0", "/dev/none"))) == []
-    assert rows(studio, Group(patterns=patterns("/dev/none", optional=True))) == []
+    assert rows(studio, DeviceGroup(paths=patterns("/dev/media0", "/dev/none", optional=True))) == [["/dev/media0"]]
+    assert rows(studio, DeviceGroup(paths=patterns("/dev/media0", "/dev/none"))) == []
+    assert rows(studio, DeviceGroup(paths=patterns("/dev/none", optional=True))) == []
 
 
 def test_order_is_by_number_unless_a_peer_did_it_by_letter(machine: Machine) -> None:
     for name in ("video2", "video10", "mic1", "mic2"):
         machine.node(name)
     both = patterns("/dev/video*", "/dev/mic*")
-    assert rows(machine, Group(patterns=both))[0] == ["/dev/video2", "/dev/mic1"]
-    assert rows(machine, Group(patterns=both, sort=True))[0] == ["/dev/video10", "/dev/mic1"]
+    assert rows(machine, DeviceGroup(paths=both))[0] == ["/dev/video2", "/dev/mic1"]
+    assert rows(machine, DeviceGroup(paths=both), by_letter=True)[0] == ["/dev/video10", "/dev/mic1"]
 
 
 def test_all_can_be_one_device(studio: Machine) -> None:
-    assert rows(studio, Group(patterns=patterns("/dev/video*", "/dev/media*"), by=By.ALL)) == [
+    assert rows(studio, DeviceGroup(paths=patterns("/dev/video*", "/dev/media*"), by="all")) == [
         ["/dev/video0", "/dev/video1", "/dev/video2", "/dev/media0"]
     ]
     studio.usb("1-1", "0403:6001", "A")
     studio.usb("1-2", "0403:6001", "B", number=5)
-    [unit] = GroupSelector([Group(usb=[UsbFilter(vendor=["0403"], nodes=["usb"])], by=By.ALL, count=3)]).find(
+    [unit] = GroupSelector([DeviceGroup(usb=[UsbFilter(vendor=["0403"], nodes=["usb"])], by="all", count=3)]).find(
         studio.host
     )
     assert (found(unit), unit.count) == (["/dev/bus/usb/001/004", "/dev/bus/usb/001/005"], 3)
@@ -250,11 +248,11 @@ def test_nodes_of_one_piece_of_hardware_belong_together(machine: Machine) -> Non
             place = f"/sys/devices/{usb}/{port}:1.0/{subsystem}/{kind}"
             machine.link(f"/sys/dev/char/{major}:{number}", place)
     machine.node("videoX")
-    assert rows(machine, Group(patterns=patterns("/dev/video*", "/dev/controlC*"), by=By.PARENT)) == [
+    assert rows(machine, DeviceGroup(paths=patterns("/dev/video*", "/dev/controlC*"), by="parent")) == [
         ["/dev/video1", "/dev/controlC2"],
         ["/dev/video2", "/dev/controlC1"],
     ]
-    assert GroupSelector([Group(patterns=patterns("/dev/video1"))]).find(machine.host)[0].numa == (0,)
+    assert GroupSelector([DeviceGroup(paths=patterns("/dev/video1"))]).find(machine.host)[0].numa == (0,)
 
 
 class Found:
@@ -274,21 +272,21 @@ class Found:
 
 
 def test_all_together_works_while_one_part_does(machine: Machine) -> None:
-    good = Unit("a", (Member("/dev/a"), Member("/dev/cm")), {"rdma": "a"}, numa=(0,))
-    other = Unit("b", (Member("/dev/b"), Member("/dev/cm")), {"rdma": "b"}, numa=(1,))
-    bad = Unit("c", (Member("/dev/c"),), fault="broken")
-    [unit] = Together(Found(good, other, bad)).find(machine.host)
+    good = Unit("a", (HostPath("/dev/a"), HostPath("/dev/cm")), {"rdma": "a"}, numa=(0,))
+    other = Unit("b", (HostPath("/dev/b"), HostPath("/dev/cm")), {"rdma": "b"}, numa=(1,))
+    bad = Unit("c", (HostPath("/dev/c"),), fault="broken")
+    [unit] = AllAsOne(Found(good, other, bad)).find(machine.host)
     assert (unit.id, found(unit), unit.numa, unit.fault) == ("all", ["/dev/a", "/dev/cm", "/dev/b"], (0, 1), "")
     assert unit.facts == {"rdma": "a,b"}
-    assert Together(Found(bad)).find(machine.host)[0].fault == "broken"
-    assert Together(Found()).find(machine.host) == []
+    assert AllAsOne(Found(bad)).find(machine.host)[0].fault == "broken"
+    assert AllAsOne(Found()).find(machine.host) == []
 
 
 def test_names_that_differ_in_what_no_id_holds_are_two_devices(machine: Machine) -> None:
     for name in ("t!", "t*", "a b", "a-b", "a/b"):
         machine.node(name)
     found = machine.find(PathSelector([PathPattern(path="/dev/*"), PathPattern(path="/dev/a/b")]))
-    assert sorted(unit.members[0].path for unit in found.values()) == [
+    assert sorted(unit.paths[0].path for unit in found.values()) == [
         "/dev/a",
         "/dev/a b",
         "/dev/a-b",

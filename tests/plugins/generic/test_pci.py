@@ -4,19 +4,17 @@ import pytest
 from tests.plugins.generic.machines import Machine, found
 
 from plugwright.errors import InvalidValue
-from plugwright.plugins.generic import pci
-from plugwright.plugins.generic.hardware import PciFilter
-from plugwright.plugins.generic.pci import FunctionFilter, PciSelector
+from plugwright.plugins.generic.pci import PciFunctionFilter, PciSelector
 
 
 def functions(**wanted: object) -> PciSelector:
-    return PciSelector([FunctionFilter(**wanted)])  # type: ignore[arg-type]
+    return PciSelector([PciFunctionFilter(**wanted)])  # type: ignore[arg-type]
 
 
 def test_a_function_for_user_space_comes_with_its_iommu_group(machine: Machine) -> None:
     path = machine.pci("0000:3b:02.0", "8086:154c", "020000", "vfio-pci", numa=1)
     machine.iommu(path, "65")
-    [unit] = machine.find(functions(pci=PciFilter(vendor=["8086"], driver=["vfio-pci"]))).values()
+    [unit] = machine.find(functions(vendor=["8086"], driver=["vfio-pci"])).values()
     assert (unit.id, found(unit), unit.numa) == ("0000:3b:02.0", ["/dev/vfio/vfio", "/dev/vfio/65"], (1,))
     assert unit.details["vfio"] == {"mount": "/dev/vfio/vfio", "dev-mount": "/dev/vfio/65"}
 
@@ -24,7 +22,7 @@ def test_a_function_for_user_space_comes_with_its_iommu_group(machine: Machine) 
 def test_without_an_iommu_the_node_has_another_name_outside(machine: Machine) -> None:
     machine.iommu(machine.pci("0000:3b:02.0", "8086:154c", "020000", "vfio-pci"), "7", "vfio-noiommu")
     [unit] = machine.find(functions()).values()
-    assert (unit.members[1].host_path, unit.members[1].container_path) == ("/dev/vfio/noiommu-7", "/dev/vfio/7")
+    assert (unit.paths[1].host_path, unit.paths[1].container_path) == ("/dev/vfio/noiommu-7", "/dev/vfio/7")
 
 
 def test_a_group_that_several_functions_share_is_one_device(machine: Machine) -> None:
@@ -49,7 +47,7 @@ def test_iommufd_and_uio_have_nodes_of_their_own(machine: Machine) -> None:
 def test_any_other_function_has_the_nodes_below_it(machine: Machine) -> None:
     path = machine.pci("0000:5e:00.0", "1da3:1000", "120000", "habanalabs", numa=0)
     machine.device(f"{path}/accel/accel0", "accel", "accel/accel0")
-    assert found(*machine.find(functions(class_code=["12"])).values()) == ["/dev/accel/accel0"]
+    assert found(*machine.find(functions(class_=["12"])).values()) == ["/dev/accel/accel0"]
 
 
 def test_a_function_without_a_driver_says_so(machine: Machine) -> None:
@@ -60,16 +58,16 @@ def test_a_function_without_a_driver_says_so(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("wanted", "addresses"),
     [
-        ({"class_code": ["0x0200"]}, ["0000:3b:00.0", "0000:5e:00.0"]),
-        ({"pci": PciFilter(vendor=["0x15B3"])}, ["0000:5e:00.0"]),
-        ({"pci": PciFilter(device=["1572", "1583"])}, ["0000:3b:00.0"]),
-        ({"pci": PciFilter(address=["0000:5?:*"])}, ["0000:5e:00.0"]),
+        ({"class_": ["0x0200"]}, ["0000:3b:00.0", "0000:5e:00.0"]),
+        ({"vendor": ["0x15B3"]}, ["0000:5e:00.0"]),
+        ({"device": ["1572", "1583"]}, ["0000:3b:00.0"]),
+        ({"address": ["0000:5?:*"]}, ["0000:5e:00.0"]),
         ({"acpi_index": ["3"]}, ["0000:3b:00.0"]),
         ({"link_type": ["infiniband"]}, ["0000:5e:00.0"]),
         ({"rdma": True}, ["0000:5e:00.0"]),
         ({"rdma": True, "pkey": ["0x8001"]}, ["0000:5e:00.0"]),
         ({"rdma": True, "pkey": ["0x7fff"]}, []),
-        ({"virtual": True}, []),
+        ({"vf": True}, []),
     ],
 )
 def test_functions_are_selected_by_what_sysfs_says(
@@ -123,19 +121,18 @@ def divided(machine: Machine) -> Machine:
 def test_virtual_functions_are_selected_by_their_parent(
     divided: Machine, parents: list[str], addresses: list[str]
 ) -> None:
-    selector = functions(parents=[pci.parse(each) for each in parents])
-    assert list(divided.find(selector)) == addresses
+    assert list(divided.find(functions(pf=parents))) == addresses
 
 
 def test_a_divided_function_is_not_handed_out(divided: Machine) -> None:
     assert "0000:3b:00.0" not in divided.find(functions())
-    assert "0000:3b:00.1" in divided.find(functions(virtual=False))
+    assert "0000:3b:00.1" in divided.find(functions(vf=False))
 
 
 @pytest.mark.parametrize("text", ["#1", "ens1f0#", "ens1f0#3-1", "ens1f0#a", "ens1f0#1,,2", "ens1f0#-1", "e#0-999999"])
 def test_a_range_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidValue):
-        pci.parse(text)
+        functions(pf=text)
 
 
 def test_mediated_devices_are_known_by_their_ids(machine: Machine) -> None:

@@ -5,8 +5,8 @@ import fcntl
 import json
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, aclosing
 from pathlib import Path
 
 import pytest
@@ -15,19 +15,18 @@ from tests.plugins.generic.machines import Machine
 from plugwright import DeviceNode, PluginError, Settings, serving
 from plugwright.errors import PeerRefused
 from plugwright.model import Device, PreferenceRequest
-from plugwright.plugins.generic.allocation import Handing
-from plugwright.plugins.generic.cdi import CdiCatalog
-from plugwright.plugins.generic.checks import File, Link
-from plugwright.plugins.generic.hardware import Selector
-from plugwright.plugins.generic.health import Check
+from plugwright.plugins.generic.allocation import HandoutOptions
+from plugwright.plugins.generic.hardware import Excluding, Selector, Unit
+from plugwright.plugins.generic.health import HealthCheck
 from plugwright.plugins.generic.net import NetFilter, NetSelector
 from plugwright.plugins.generic.nvme import NvmeFilter, NvmeSelector
 from plugwright.plugins.generic.paths import PathPattern, PathSelector
-from plugwright.plugins.generic.pci import FunctionFilter, PciSelector
-from plugwright.plugins.generic.plugin import Generic, Options, Surroundings
+from plugwright.plugins.generic.pci import PciFunctionFilter, PciSelector
+from plugwright.plugins.generic.plugin import Generic, HostAccess
 from plugwright.plugins.generic.usb import UsbFilter, UsbSelector
 from plugwright.sdk import cdi
 from plugwright.sdk.hotplug import HotplugSource, HotplugTiming
+from plugwright.sdk.sysfs import Host
 from tiny_kubelet import TinyKubelet
 
 NAME = "example.com/thing"
@@ -56,16 +55,34 @@ def kernel() -> Iterator[Kernel]:
         yield Kernel(stack)
 
 
-def generic(machine: Machine, selector: Selector, kernel: Kernel | None = None, **more: object) -> Generic:
+def generic(machine: Machine, selector: Selector, kernel: Kernel | None = None, **options: object) -> Generic:
     def deaf() -> socket.socket:
         raise PermissionError(1, "Operation not permitted")
 
-    around = Surroundings(host=machine.host, ears=HotplugSource(kernel.listen if kernel else deaf), pace=PATIENT)
-    return Generic(NAME, Options(selector=selector, **more), around)  # type: ignore[arg-type]
+    access = HostAccess(
+        host=machine.host,
+        hotplug=HotplugSource(kernel.listen if kernel else deaf),
+        timing=PATIENT,
+        device_info=machine.root / "devinfo",
+        cdi=machine.root / "cdi",
+    )
+    return Generic(NAME, selector, HandoutOptions(**options), access)  # type: ignore[arg-type]
 
 
 def paths(*given: str) -> PathSelector:
     return PathSelector([PathPattern(path=each) for each in given])
+
+
+class CountingSelector:
+    """Another selector, with the number of scans."""
+
+    def __init__(self, selector: Selector) -> None:
+        self._selector, self.scans = selector, 0
+        self.directories, self.concerns = selector.directories, selector.concerns
+
+    def find(self, host: Host) -> Sequence[Unit]:
+        self.scans += 1
+        return self._selector.find(host)
 
 
 async def first(plugin: Generic) -> dict[str, Device]:
@@ -83,7 +100,7 @@ async def test_a_device_that_is_replugged_comes_back_as_itself(
     usb = machine.usb("1-4", "0403:6001", "A50285BI")
     machine.usb_child(usb, "ttyUSB0", "tty")
     name = "usb-0403-6001-A50285BI"
-    plugin = generic(machine, FTDI, kernel, handing=Handing(env={"PORT": "{node}"}))
+    plugin = generic(machine, FTDI, kernel, env={"PORT": "{node}"})
     async with serving(plugin, settings=settings):
         thing = await kubelet.endpoint(NAME)
         [before] = await thing.client.allocate([name])
@@ -149,7 +166,7 @@ async def test_a_device_may_be_shared_and_different_ones_come_first(
 async def test_numa_nodes_are_told_unless_they_are_not_wanted(machine: Machine) -> None:
     machine.pci("0000:3b:00.0", "8086:1572", "120000", "x", numa=1)
     machine.pci("0000:3c:00.0", "8086:1572", "120000", "x", numa=-1)
-    selector = PciSelector([FunctionFilter()])
+    selector = PciSelector([PciFunctionFilter()])
     assert [device.numa for device in (await first(generic(machine, selector))).values()] == [(1,), ()]
     assert {device.numa for device in (await first(generic(machine, selector, topology=False))).values()} == {()}
 
@@ -159,8 +176,8 @@ async def test_health_goes_both_ways_with_its_reason(
 ) -> None:
     machine.node("thing")
     state = machine.write("/state", "live")
-    check = Check(question=File(path="/state", equals=["live"]), every=0.01)
-    async with serving(generic(machine, paths("/dev/thing"), checks=[check]), settings=settings) as daemon:
+    check = HealthCheck(file="/state", equals=["live"], every=0.01)
+    async with serving(generic(machine, paths("/dev/thing"), health=check), settings=settings) as daemon:
         await kubelet.health(NAME, "thing", "Healthy")
         state.write_text("dead")
         await kubelet.health(NAME, "thing", "Unhealthy")
@@ -171,6 +188,22 @@ async def test_health_goes_both_ways_with_its_reason(
         await kubelet.health(NAME, "thing", "Healthy")
 
 
+async def test_a_failing_check_changes_the_list_without_a_scan(machine: Machine) -> None:
+    machine.node("thing")
+    state = machine.write("/state", "live")
+    selector = CountingSelector(paths("/dev/thing"))
+    plugin = generic(machine, selector, health=HealthCheck(file="/state", equals=["live"], every=0.01))
+    async with asyncio.timeout(20), aclosing(plugin.discover()) as lists:  # type: ignore[type-var]
+        await anext(lists)
+        await anext(lists)  # the directories are watched now, so they are scanned once more
+        state.write_text("dead")
+        [device] = await anext(lists)
+        assert (device.reason, selector.scans) == ("/state is 'dead', not 'live'", 2)
+        machine.node("other")
+        [device] = await anext(lists)
+        assert (device.reason, selector.scans) == ("/state is 'dead', not 'live'", 3)
+
+
 async def test_an_interface_that_a_pod_has_taken_is_not_broken(
     machine: Machine, kernel: Kernel, kubelet: TinyKubelet, settings: Settings
 ) -> None:
@@ -178,7 +211,7 @@ async def test_an_interface_that_a_pod_has_taken_is_not_broken(
     interface = machine.interface(path, "ens1")
     machine.link(f"/sys/devices/{interface}/device", f"/sys/devices/{path}")
     other = machine.pci("0000:3c:00.0", "8086:1572", "020000", "i40e")
-    plugin = generic(machine, NetSelector([NetFilter()]), kernel, checks=[Check(question=Link(), every=0.01)])
+    plugin = generic(machine, NetSelector([NetFilter()]), kernel, health=[HealthCheck(link="up", every=0.01)])
     async with serving(plugin, settings=settings):
         thing = await kubelet.endpoint(NAME)
         machine.remove("/sys/class/net/ens1")
@@ -233,19 +266,19 @@ async def test_who_takes_over_looks_before_it_hands_out(machine: Machine) -> Non
 async def test_what_belongs_to_another_resource_is_left_alone(machine: Machine) -> None:
     for name in ("ttyUSB0", "ttyUSB1", "ttyUSB2"):
         machine.node(name)
-    assert list(await first(generic(machine, paths("/dev/ttyUSB*"), taken=[paths("/dev/ttyUSB1")]))) == [
+    assert list(await first(generic(machine, Excluding(paths("/dev/ttyUSB*"), [paths("/dev/ttyUSB1")])))) == [
         "ttyUSB0",
         "ttyUSB2",
     ]
 
 
-async def test_sriov_devices_leave_a_file_for_multus(machine: Machine, tmp_path: Path) -> None:
+async def test_sriov_devices_leave_a_file_for_multus(machine: Machine) -> None:
     physical = machine.pci("0000:3b:00.0", "8086:1572", "020000", "i40e")
     machine.adapter(machine.virtual(physical, 0, "0000:3b:02.0"), "irdma0", 0)
-    selector = PciSelector([FunctionFilter(virtual=True)])
-    plugin = generic(machine, selector, handing=Handing(pci=True), info_directory=tmp_path / "dp")
+    selector = PciSelector([PciFunctionFilter(vf=True)])
+    plugin = generic(machine, selector)
     answer = await plugin.allocate(list((await first(plugin)).values()))
-    [path] = (tmp_path / "dp").iterdir()
+    [path] = (machine.root / "devinfo").iterdir()
     assert path.name == "example.com-thing-0000:3b:02.0-device.json"
     assert json.loads(path.read_text()) == {
         "type": "pci",
@@ -255,47 +288,46 @@ async def test_sriov_devices_leave_a_file_for_multus(machine: Machine, tmp_path:
     assert answer.env["PCIDEVICE_EXAMPLE_COM_THING"] == "0000:3b:02.0"
 
 
-async def test_a_pod_does_not_wait_for_the_file(machine: Machine, tmp_path: Path) -> None:
+async def test_a_pod_does_not_wait_for_the_file(machine: Machine) -> None:
     machine.pci("0000:3b:00.0", "8086:1572", "020000", "i40e")
-    tmp_path.joinpath("file").touch()
-    plugin = generic(machine, PciSelector([FunctionFilter()]), info_directory=tmp_path / "file")
+    machine.root.joinpath("devinfo").touch()
+    plugin = generic(machine, PciSelector([PciFunctionFilter()]))
     assert (await plugin.allocate(list((await first(plugin)).values()))).nodes == ()
 
 
-async def test_devices_can_be_handed_out_by_cdi_names_that_stay(machine: Machine, tmp_path: Path) -> None:
+async def test_devices_can_be_handed_out_by_cdi_names_that_stay(machine: Machine) -> None:
     machine.node("ttyUSB0")
     machine.link("/dev/serial/port", "/dev/ttyUSB0")
     machine.write("/opt/licence")
-    specs = cdi.SpecDirectory(tmp_path / "cdi")
-    handing = Handing(env={"PORT": "{node}"}, permissions="r")
-    plugin = generic(machine, paths("/dev/serial/*", "/opt/licence"), catalog=CdiCatalog(specs, NAME), handing=handing)
+    selector, env = paths("/dev/serial/*", "/opt/licence"), {"PORT": "{node}"}
+    plugin = generic(machine, selector, cdi=True, env=env, permissions="r")
     devices = await first(plugin)
     answer = await plugin.allocate(list(devices.values()))
     assert answer.cdi == (f"{NAME}=serial-port", f"{NAME}=opt-licence")
     assert (answer.nodes, answer.mounts, answer.env) == ((), (), {"PORT": "/dev/serial/port,/opt/licence"})
     machine.remove("/dev/serial/port")
-    await first(
-        generic(machine, paths("/dev/serial/*", "/opt/licence"), catalog=CdiCatalog(specs, NAME), handing=handing)
-    )
-    found = cdi.resolve([tmp_path / "cdi"])
+    await first(generic(machine, selector, cdi=True, env=env, permissions="r"))
+    found = cdi.resolve([machine.root / "cdi"])
     assert found[f"{NAME}=serial-port"].edits == cdi.ContainerEdits(
         device_nodes=(cdi.DeviceNode("/dev/serial/port", "/dev/ttyUSB0", permissions="r"),)
     )
     assert found[f"{NAME}=opt-licence"].edits.mounts == (cdi.Mount("/opt/licence", options=("rw", "nosuid", "bind")),)
 
 
-async def test_an_interface_is_moved_by_its_cdi_name(machine: Machine, tmp_path: Path) -> None:
+async def test_an_interface_is_moved_by_its_cdi_name(machine: Machine) -> None:
     path = machine.pci("0000:3b:00.0", "8086:1572", "020000", "i40e")
     machine.link(f"/sys/devices/{machine.interface(path, 'ens1')}/device", f"/sys/devices/{path}")
-    plugin = generic(machine, NetSelector([NetFilter()]), catalog=CdiCatalog(cdi.SpecDirectory(tmp_path), NAME))
+    plugin = generic(machine, NetSelector([NetFilter()]), cdi=True)
     [device] = (await first(plugin)).values()
     assert (await plugin.allocate([device])).cdi == (f"{NAME}=net-0000:3b:00.0",)
-    assert cdi.resolve([tmp_path])[f"{NAME}=net-0000:3b:00.0"].edits.net_devices == (cdi.NetDevice("ens1", "ens1"),)
+    assert cdi.resolve([machine.root / "cdi"])[f"{NAME}=net-0000:3b:00.0"].edits.net_devices == (
+        cdi.NetDevice("ens1", "ens1"),
+    )
 
 
 @pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="this machine has no /dev/fuse")
 async def test_the_nodes_of_this_machine_are_served(kubelet: TinyKubelet, settings: Settings) -> None:
-    plugin = Generic(NAME, Options(selector=paths("/dev/fuse", "/dev/null", "/dev/net/tun"), count=2))
+    plugin = Generic(NAME, paths("/dev/fuse", "/dev/null", "/dev/net/tun"), HandoutOptions(count=2))
     async with serving(plugin, settings=settings):
         thing = await kubelet.endpoint(NAME, 4)
         assert {"fuse", "fuse::1", "null", "null::1"} <= set(thing.devices)
@@ -310,7 +342,7 @@ def may_make_loop_devices() -> bool:
 @pytest.mark.skipif(not may_make_loop_devices(), reason="making a loop device needs root and the loop driver")
 async def test_a_device_that_the_kernel_makes_is_served_at_once(kubelet: TinyKubelet, settings: Settings) -> None:
     number = 7000 + os.getpid() % 1000
-    plugin = Generic(NAME, Options(selector=paths(f"/dev/loop{number}")))
+    plugin = Generic(NAME, paths(f"/dev/loop{number}"))
     with Path("/dev/loop-control").open("rb+", buffering=0) as control:
         async with serving(plugin, settings=settings):
             await kubelet.until(lambda each: NAME in each.endpoints and each.endpoints[NAME].lists)
@@ -328,7 +360,7 @@ async def test_a_node_that_is_made_is_served_and_one_that_is_removed_is_not(
 ) -> None:
     place = tmp_path / "nodes"
     place.mkdir()
-    plugin = Generic(NAME, Options(selector=paths(f"{place}/*")))
+    plugin = Generic(NAME, paths(f"{place}/*"))
     async with serving(plugin, settings=settings):
         await kubelet.until(lambda each: NAME in each.endpoints and each.endpoints[NAME].lists)
         os.mknod(place / "zero", 0o20600, os.makedev(1, 5))

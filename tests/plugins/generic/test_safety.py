@@ -6,7 +6,7 @@ import pytest
 from tests.plugins.generic.machines import Machine
 
 from plugwright.plugins.generic import safety
-from plugwright.plugins.generic.hardware import Member
+from plugwright.plugins.generic.hardware import HostPath
 
 TAKES_OVER = [
     "/dev/mem", "/dev/kmem", "/dev/port", "/dev/mapper/control", "/run/containerd/containerd.sock", "/run/docker.sock",
@@ -28,20 +28,20 @@ ORDINARY = [
 
 @pytest.mark.parametrize("path", TAKES_OVER)
 def test_what_rules_the_node_is_known_by_name(path: str) -> None:
-    assert path in safety.by_name(path)
+    assert path in safety.danger_of_path(path)
 
 
 @pytest.mark.parametrize("path", ORDINARY)
 def test_what_is_ordinary_is_let_through(path: str) -> None:
-    assert safety.by_name(path) == ""
+    assert safety.danger_of_path(path) == ""
 
 
 def test_a_name_that_only_begins_alike_is_ordinary() -> None:
-    assert safety.by_name("/run/containerd-stargz") == ""
+    assert safety.danger_of_path("/run/containerd-stargz") == ""
 
 
 def why(machine: Machine, path: str) -> str:
-    return safety.reason(machine.host, Member(path))
+    return safety.danger(machine.host, HostPath(path))
 
 
 def test_a_link_does_not_hide_it(machine: Machine) -> None:
@@ -56,10 +56,10 @@ def test_a_directory_that_is_mounted_with_it_inside_is_the_same(machine: Machine
     machine.write("/opt/runtime/docker.sock")
     machine.write("/opt/other/file")
     assert (
-        safety.reason(machine.host, Member("/opt/runtime", mount=True))
+        safety.danger(machine.host, HostPath("/opt/runtime", mount=True))
         == "/opt/runtime has docker.sock in it, the container runtime's"
     )
-    assert safety.reason(machine.host, Member("/opt/other", mount=True)) == ""
+    assert safety.danger(machine.host, HostPath("/opt/other", mount=True)) == ""
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="making device nodes needs root")
@@ -108,7 +108,7 @@ def test_a_disk_that_nobody_uses_may_be_handed_out(disks: Machine) -> None:
 
 def test_a_disk_is_not_handed_out_where_its_users_cannot_be_seen(disks: Machine) -> None:
     disks.write("/proc/2/comm", "plugwright")  # a pod sees only its own processes, and mounts
-    assert why(disks, "/dev/sda") == "/dev/sda is a disk, and who uses it cannot be seen from here (hostPID)"
+    assert why(disks, "/dev/sda") == "/dev/sda is a disk, and its users are not visible from here (hostPID)"
     disks.node("ttyUSB0")
     assert why(disks, "/dev/ttyUSB0") == ""
 

@@ -1,8 +1,9 @@
-"""Ordinary devices: what a container gets is nodes in /dev, files and variables.
+"""Ordinary devices: a container gets nodes in /dev, files and variables.
 
-`plugin` serves one resource. A selector finds hardware: `paths`, `usb`, `pci`, `rdma`, `net`, `fpga`, `drm` and `nvme`,
-each ignorant of the others, all yielding `units`. `grouping` joins units, `ids` names them, `danger` refuses what would
-hand out the node itself, `health` and `checks` watch them, `answers` says what a container gets.
+Each family is one file with its filter (the struct of the operator's file), its selector and its `FAMILY`: `paths`,
+`usb`, `pci`, `rdma`, `net`, `fpga`, `drm` and `nvme`, each ignorant of the others; `groups` joins what `paths` and
+`usb` find. All find units of `hardware`. `family` makes plugins of filters, `plugin` serves one resource, `allocation`
+makes what a container gets, `cdi` names it, `safety` refuses the node itself, `health` and `checks` watch the units.
 """
 
 __all__: list[str] = []

@@ -1,176 +1,204 @@
-"""What a container gets with its devices: nodes, mounts, variables and annotations. Pure.
+"""The part of an ordinary device that a container gets: nodes, mounts, variables and annotations.
 
-Texts with facts to be filled in, such as `{pci}`: checked when they are read, filled in for each device. Pure.
-
-The device-info files of the network plumbing group: what Multus tells a CNI plugin of a PCI function.
+`HandoutOptions` are the keys that such a resource may have in the operator's file. Its texts may have templates such as
+`{pci}`, which are checked when the file is read and filled in for each device. For PCI functions there is also the
+device-info file of the network plumbing group, in which Multus reads for CNI plugins what a function is.
 """
 
 import json
 import logging
 import string
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from plugwright.errors import InvalidValue, PluginError
+import msgspec
+
+from plugwright.errors import ConfigError, InvalidValue, PluginError
 from plugwright.model import Allocation, DeviceNode, Mount
-from plugwright.plugins.generic.hardware import Member, Unit, facts_of, pattern
+from plugwright.plugins.generic.hardware import HostPath, IdScheme, Unit, facts_of, pattern
+from plugwright.plugins.generic.health import HealthCheck
 from plugwright.sdk import sysfs
+from plugwright.sdk.families import AbsolutePath, InvalidSetting
 from plugwright.system import files
 
-__all__ = ["FIELDS", "Handing", "answer", "check", "fill", "members_of", "write"]
+__all__ = [
+    "TEMPLATE_FIELDS",
+    "HandoutOptions",
+    "allocation_of",
+    "check_options",
+    "check_template",
+    "container_paths",
+    "fill",
+    "write_device_info",
+]
 
-FIELDS = (
+logger = logging.getLogger(__name__)
+
+TEMPLATE_FIELDS = (
     "class", "device", "driver", "id", "index", "interface", "model", "name", "node", "nodes", "numa", "pci", "port",
     "product", "rdma", "resource", "serial", "uuid", "vendor",
 )  # fmt: skip
 
+_SAMPLE = dict.fromkeys(TEMPLATE_FIELDS, "x")
+_DEVICE_INFO_VERSION = "1.1.0"
 
-def check(text: str) -> None:
-    try:
-        fields = [(name, extra or conversion) for _, name, extra, conversion in string.Formatter().parse(text)]
-    except ValueError as error:
-        raise InvalidValue(f"not a template: {text!r}: {error}; a brace itself is written twice") from error
-    for name, extra in fields:
-        if name is not None and (name not in FIELDS or extra):
-            raise InvalidValue(
-                f"{text!r} has {{{name}}}, templates have {', '.join(FIELDS)}; a brace itself is written twice"
-            )
+MountOrNode = TypeVar("MountOrNode", Mount, DeviceNode)
+
+
+class HandoutOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How devices are handed out.
+
+    `count`: how many containers may have each device at a time. `together`: all that is found is one device.
+    `exclusive`: resources further down in the file do not get these devices. `ids`: `stable`, or those that another
+    plugin would have made, so that running pods keep theirs. `remap`: host path (a pattern) to path in the container.
+    `topology`: tell the kubelet of NUMA nodes. `cdi`: hand out by CDI names. `info`: more for PCIDEVICE_…_INFO, by
+    address or for all (`"*"`). `dangerous`: also what may take over the node.
+    """
+
+    count: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
+    together: bool = False
+    exclusive: bool = False
+    ids: IdScheme = "stable"
+    permissions: Annotated[str, msgspec.Meta(pattern="^[rwm]{1,3}$")] = "rw"
+    env: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    remap: dict[AbsolutePath, str] = {}
+    health: HealthCheck | list[HealthCheck] = []
+    topology: bool = True
+    cdi: bool = False
+    info: dict[str, dict[str, str]] = {}
+    dangerous: bool = False
+
+
+def check_options(options: HandoutOptions) -> None:
+    """Refuses options that no container could be started with, by their keys."""
+    checks: dict[str, Callable[[], object]] = {
+        "permissions": lambda: DeviceNode("/dev/null", permissions=options.permissions),
+        "env": lambda: _check_env(options.env),
+        "annotations": lambda: check_template(*options.annotations, *options.annotations.values()),
+        "remap": lambda: check_template(*options.remap.values()),
+    }
+    for key, check in checks.items():
+        try:
+            check()
+        except (ConfigError, InvalidValue) as error:
+            raise InvalidSetting(str(error), key) from error
+
+
+def check_template(*texts: str) -> None:
+    for text in texts:
+        try:
+            fields = [(name, extra or conversion) for _, name, extra, conversion in string.Formatter().parse(text)]
+        except ValueError as error:
+            raise InvalidValue(f"not a template: {text!r}: {error}; a brace itself is written twice") from error
+        for name, extra in fields:
+            if name is not None and (name not in TEMPLATE_FIELDS or extra):
+                known = ", ".join(TEMPLATE_FIELDS)
+                raise InvalidValue(f"{text!r} has {{{name}}}, templates have {known}; a brace itself is written twice")
 
 
 def fill(text: str, facts: Mapping[str, str]) -> str:
-    """What a device does not have is empty."""
-    return text.format_map({**dict.fromkeys(FIELDS, ""), **facts})
+    """The text with its templates filled in; a fact that a device does not have is empty."""
+    return text.format_map({**dict.fromkeys(TEMPLATE_FIELDS, ""), **facts})
 
 
-_SAMPLE = dict.fromkeys(FIELDS, "x")
-Given = TypeVar("Given", Mount, DeviceNode)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Handing:
-    """How devices are handed out. `remap`: host path (a pattern) to path in the container, with templates.
-
-    `pci`: tell of PCI addresses as the SR-IOV network device plugin does, with `info` by address, or `*` for all.
-    """
-
-    permissions: str = "rw"
-    env: Mapping[str, str] = field(default_factory=dict)
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    remap: Mapping[str, str] = field(default_factory=dict)
-    pci: bool = False
-    info: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for text in (
-            *self.env,
-            *self.env.values(),
-            *self.annotations,
-            *self.annotations.values(),
-            *self.remap.values(),
-        ):
-            check(text)
-        DeviceNode("/dev/null", permissions=self.permissions)
-        Allocation(env=dict.fromkeys((fill(name, _SAMPLE) for name in self.env), ""))
-
-
-def answer(resource: str, handing: Handing, units: Sequence[Unit]) -> Allocation:
-    """What one container gets with these units; a unit that it has several copies of counts once."""
-    members = [each for place, unit in enumerate(units) for each in members_of(handing, unit, place)]
-    facts = [_facts(resource, handing, unit, place) for place, unit in enumerate(units)]
+def allocation_of(resource: str, options: HandoutOptions, units: Sequence[Unit]) -> Allocation:
+    """The allocation of one container with these units; a unit of which it has several copies counts once."""
+    paths = [path for index, unit in enumerate(units) for path in container_paths(options, unit, index)]
+    facts = [_container_facts(resource, options, unit, index) for index, unit in enumerate(units)]
+    mounts = [Mount(path.host_path, path.container_path, path.read_only) for path in paths if path.mount]
+    nodes = [DeviceNode(path.host_path, path.container_path, path.permissions) for path in paths if not path.mount]
     return Allocation(
-        env={**_filled(handing.env, facts), **(_pci_env(resource, handing, units) if handing.pci else {})},
-        mounts=_once([Mount(each.host_path, each.container_path, each.read_only) for each in members if each.mount]),
-        nodes=_once(
-            [DeviceNode(each.host_path, each.container_path, each.permissions) for each in members if not each.mount]
-        ),
-        annotations=_filled(handing.annotations, facts),
+        env={**_filled(options.env, facts), **_pci_env(resource, options, units)},
+        mounts=_distinct(mounts),
+        nodes=_distinct(nodes),
+        annotations=_filled(options.annotations, facts),
     )
 
 
-def members_of(handing: Handing, unit: Unit, place: int) -> list[Member]:
-    """With the paths that they have in the container."""
-    facts = {**facts_of(unit), "index": str(place)}
+def container_paths(options: HandoutOptions, unit: Unit, index: int) -> list[HostPath]:
+    """The paths of a unit with those that they have in the container, whose device number `index` it is."""
+    facts = {**facts_of(unit), "index": str(index)}
     return [
-        Member(
-            member.path,
-            member.host_path,
-            _inside(handing, member, facts),
-            member.permissions or handing.permissions,
-            member.mount,
-            member.read_only,
+        HostPath(
+            path.path,
+            path.host_path,
+            _container_path(options, path, facts),
+            path.permissions or options.permissions,
+            path.mount,
+            path.read_only,
         )
-        for member in unit.members
+        for path in unit.paths
     ]
 
 
-def _inside(handing: Handing, member: Member, facts: Mapping[str, str]) -> str:
-    remapped = next((to for host, to in handing.remap.items() if pattern(host)(member.path)), "")
-    wanted = remapped or member.container_path
+def write_device_info(directory: Path, resource: str, device_id: str, unit: Unit) -> None:
+    """Writes the file of a PCI function. A network works without it, so a failure is logged and the pod goes on."""
+    path = directory / f"{resource.replace('/', '-')}-{device_id}-device.json"
+    pci = {"pci-address": unit.facts["pci"].partition(",")[0], "rdma-device": unit.facts.get("rdma", "")}
+    if unit.directory is not None:
+        pci["pf-pci-address"] = sysfs.link_name(unit.directory, "physfn")
+    info = {
+        "type": "pci",
+        "version": _DEVICE_INFO_VERSION,
+        "pci": {name: value for name, value in pci.items() if value},
+    }
+    try:
+        files.write_atomically(path, json.dumps(info, sort_keys=True), mode=0o444, sync=False)
+    except OSError as error:
+        logger.warning("no device-info file for Multus", extra={"file": str(path), "error": str(error)})
+
+
+def _check_env(env: Mapping[str, str]) -> None:
+    check_template(*env, *env.values())
+    Allocation(env=dict.fromkeys((fill(name, _SAMPLE) for name in env), ""))
+
+
+def _container_path(options: HandoutOptions, path: HostPath, facts: Mapping[str, str]) -> str:
+    remapped = next((to for host, to in options.remap.items() if pattern(host)(path.path)), "")
+    template = remapped or path.container_path
     # The name of a node is no template, even if it has braces.
-    path = fill(wanted, facts) if wanted else member.path
-    return f"{path}{PurePosixPath(member.path).name}" if path.endswith("/") else path
+    filled = fill(template, facts) if template else path.path
+    return f"{filled}{PurePosixPath(path.path).name}" if filled.endswith("/") else filled
 
 
-def _facts(resource: str, handing: Handing, unit: Unit, place: int) -> dict[str, str]:
-    """As the container sees it: its nodes are where they are inside."""
-    inside = [member.container_path for member in members_of(handing, unit, place)]
-    own = {"resource": resource, "index": str(place), "node": inside[0] if inside else "", "nodes": ",".join(inside)}
+def _container_facts(resource: str, options: HandoutOptions, unit: Unit, index: int) -> dict[str, str]:
+    """The facts of a unit with its nodes as the container sees them."""
+    nodes = [path.container_path for path in container_paths(options, unit, index)]
+    own = {"resource": resource, "index": str(index), "node": nodes[0] if nodes else "", "nodes": ",".join(nodes)}
     return {**facts_of(unit), **own}
 
 
 def _filled(texts: Mapping[str, str], facts: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """A name that is the same for several devices has all their values, with commas."""
-    found: dict[str, list[str]] = {}
-    for each in facts:
+    values: dict[str, list[str]] = {}
+    for device_facts in facts:
         for name, text in texts.items():
-            found.setdefault(fill(name, each), []).append(fill(text, each))
-    return {name: ",".join(dict.fromkeys(filter(None, values))) for name, values in found.items()}
+            values.setdefault(fill(name, device_facts), []).append(fill(text, device_facts))
+    return {name: ",".join(dict.fromkeys(filter(None, texts))) for name, texts in values.items()}
 
 
-def _pci_env(resource: str, handing: Handing, units: Sequence[Unit]) -> dict[str, str]:
+def _pci_env(resource: str, options: HandoutOptions, units: Sequence[Unit]) -> dict[str, str]:
+    """The variables of the SR-IOV network device plugin; only PCI functions have details."""
+    if not any(unit.details for unit in units):
+        return {}
     name = "PCIDEVICE_" + resource.upper().replace("/", "_").replace(".", "_")
-    details = {_address(unit): dict(unit.details) for unit in units}
+    details = {unit.details.get("generic", {}).get("deviceID", unit.id): dict(unit.details) for unit in units}
     for address, detail in details.items():
-        extra = {**handing.info.get("*", {}), **handing.info.get(address, {})}
+        extra = {**options.info.get("*", {}), **options.info.get(address, {})}
         if extra:
             detail["extra"] = extra
-    known = json.dumps(details, sort_keys=True, separators=(",", ":"))
-    return {name: ",".join(details), f"{name}_INFO": known}
+    info = json.dumps(details, sort_keys=True, separators=(",", ":"))
+    return {name: ",".join(details), f"{name}_INFO": info}
 
 
-def _address(unit: Unit) -> str:
-    return unit.details.get("generic", {}).get("deviceID", unit.id)
-
-
-def _once(made: Iterable[Given]) -> list[Given]:
-    """Devices share nodes; but two nodes at one place in the container are a mistake of the operator's."""
-    found: dict[str, Given] = {}
-    for each in made:
-        if found.setdefault(each.container_path, each).host_path != each.host_path:
-            paths = f"{found[each.container_path].host_path} and {each.host_path}"
-            raise PluginError(f"{paths} would both be {each.container_path}: tell them apart with {{index}}")
-    return list(found.values())
-
-
-logger = logging.getLogger(__name__)
-
-_VERSION = "1.1.0"
-
-
-def write(directory: Path, resource: str, device_id: str, unit: Unit) -> None:
-    """A network without the file still works; so failing to write it is said, and not the pod's problem."""
-    path = directory / f"{resource.replace('/', '-')}-{device_id}-device.json"
-    try:
-        facts = {"type": "pci", "version": _VERSION, "pci": _network_facts(unit)}
-        files.write_atomically(path, json.dumps(facts, sort_keys=True), mode=0o444, sync=False)
-    except OSError as error:
-        logger.warning("no device-info file for Multus", extra={"file": str(path), "error": str(error)})
-
-
-def _network_facts(unit: Unit) -> dict[str, str]:
-    facts = {"pci-address": unit.facts["pci"].partition(",")[0], "rdma-device": unit.facts.get("rdma", "")}
-    if unit.directory is not None:
-        facts["pf-pci-address"] = sysfs.link_name(unit.directory, "physfn")
-    return {name: value for name, value in facts.items() if value}
+def _distinct(handed_out: Iterable[MountOrNode]) -> list[MountOrNode]:
+    """Devices share nodes; but two nodes at one path of the container are a mistake of the operator's."""
+    by_path: dict[str, MountOrNode] = {}
+    for new in handed_out:
+        known = by_path.setdefault(new.container_path, new)
+        if known.host_path != new.host_path:
+            paths = f"{known.host_path} and {new.host_path}"
+            raise PluginError(f"{paths} would both be {new.container_path}: tell them apart with {{index}}")
+    return list(by_path.values())

@@ -1,60 +1,59 @@
-"""The CDI spec of a resource: each unit's nodes, mounts and interfaces under a name that a runtime resolves."""
+"""The CDI spec of a resource: each unit's nodes, mounts and interfaces under a name that runtimes resolve.
+
+Loaded only for resources with `cdi: true`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from plugwright.errors import InvalidValue
 from plugwright.model import Allocation, DeviceNode, Mount
-from plugwright.plugins.generic.allocation import Handing, members_of
+from plugwright.plugins.generic.allocation import HandoutOptions, container_paths
 from plugwright.plugins.generic.hardware import Unit
 from plugwright.sdk import cdi
 from plugwright.sdk.sysfs import Host
 
-__all__ = ["CdiCatalog"]
+__all__ = ["GenericSpec"]
 
 
 @dataclass(frozen=True, slots=True)
-class CdiCatalog:
-    """The names of a resource's units, in a directory that runtimes read."""
+class GenericSpec:
+    """The spec file of one resource, in a directory that runtimes read."""
 
     directory: cdi.SpecDirectory
     resource: str
 
     def __post_init__(self) -> None:
-        cdi.qualified_name(self.resource, "x")  # refuses a resource that CDI has no kind for
+        cdi.qualified_name(self.resource, "x")  # refuses a resource whose name cannot be a CDI kind
 
-    def write(self, host: Host, handing: Handing, units: Sequence[Unit]) -> dict[str, str]:
-        """Writes what can be named, and returns the names by ids; what has been named stays.
+    def write(self, host: Host, options: HandoutOptions, units: Sequence[Unit]) -> dict[str, str]:
+        """Writes the units and returns their CDI names by their ids; devices that are in the file stay there.
 
         The kubelet uses stored answers again when a container restarts: a name that is gone would make that fail.
         """
-        made = {unit.id: edits for unit in units if (edits := _edits(handing, unit, host))}
-        devices = {name: cdi.Device(name, edits) for name, edits in made.items()}
+        edits = {unit.id: _edits(host, options, unit) for unit in units}
+        devices = {unit_id: cdi.Device(unit_id, edit) for unit_id, edit in edits.items() if edit}
         if devices:
-            every = {**_before(self.directory, self.resource), **devices}
+            every = {**self._written(), **devices}
             self.directory.write(cdi.Spec(self.resource, list(every.values())))
-        return {name: cdi.qualified_name(self.resource, name) for name in devices}
+        return {unit_id: cdi.qualified_name(self.resource, unit_id) for unit_id in devices}
+
+    def _written(self) -> dict[str, cdi.Device]:
+        try:
+            return {device.name: device for device in cdi.read(self.directory.file(self.resource)).devices}
+        except (OSError, InvalidValue):
+            return {}
 
 
-def _edits(handing: Handing, unit: Unit, host: Host) -> cdi.ContainerEdits:
-    members = members_of(handing, unit, 0)
-    # Runtimes take no links here: what they lead to is named.
+def _edits(host: Host, options: HandoutOptions, unit: Unit) -> cdi.ContainerEdits:
+    paths = container_paths(options, unit, 0)
+    # Runtimes follow no links here, so their targets are named.
     nodes = [
-        DeviceNode(host.resolve(each.host_path), each.container_path, each.permissions)
-        for each in members
-        if not each.mount
+        DeviceNode(host.resolve(path.host_path), path.container_path, path.permissions)
+        for path in paths
+        if not path.mount
     ]
-    mounts = [Mount(each.host_path, each.container_path, each.read_only) for each in members if each.mount]
-    moved = [] if members or not unit.facts.get("interface") else [_interface(unit.facts["interface"])]
-    return replace(cdi.edits_of(Allocation(nodes=nodes, mounts=mounts)), net_devices=moved)
-
-
-def _interface(name: str) -> cdi.NetDevice:
-    return cdi.NetDevice(name, name)
-
-
-def _before(directory: cdi.SpecDirectory, resource: str) -> dict[str, cdi.Device]:
-    try:
-        return {device.name: device for device in cdi.read(directory.file(resource)).devices}
-    except (OSError, InvalidValue):
-        return {}
+    mounts = [Mount(path.host_path, path.container_path, path.read_only) for path in paths if path.mount]
+    interface = "" if paths else unit.facts.get("interface", "")
+    edits = cdi.edits_of(Allocation(nodes=nodes, mounts=mounts))
+    return replace(edits, net_devices=[cdi.NetDevice(interface, interface)] if interface else [])

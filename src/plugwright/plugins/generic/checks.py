@@ -1,127 +1,148 @@
-"""What an operator may ask of a device again and again: link, driver, a file, an HTTP address, a command.
+"""The probes of health checks: a link, a driver, a file, an HTTP address, a command.
 
-Each says what is wrong, nothing if all is well, or None when it cannot be told. When a device counts as broken is
-`health`'s business, asking is `checking`'s. Loaded only where something is to be checked.
+Loaded only for resources with health checks. A new kind of check is a key of `health.HealthCheck`, a probe, and its
+line in `_PROBES`.
 """
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from plugwright.errors import ConfigError, InvalidValue
 from plugwright.plugins.generic import allocation
-from plugwright.plugins.generic.hardware import Unit, facts_of, pattern
+from plugwright.plugins.generic.hardware import Unit, as_list, facts_of, pattern
+from plugwright.plugins.generic.health import HealthCheck, Probe
 from plugwright.sdk import sysfs
+from plugwright.sdk.families import InvalidSetting
 from plugwright.sdk.sysfs import Host
 from plugwright.system import concurrency, processes
 
-__all__ = ["Command", "Driver", "File", "Http", "Link"]
+__all__ = ["probe_of", "probes_of"]
 
-
-_LONGEST = 200  # of what a command or a file says
-_PATHS = ("node", "nodes")
+_LONGEST = 200  # of the output of a command or the content of a file in a reason
 _LARGEST = 4096  # bytes of a file; those of sysfs have no more
+_PATH_FACTS = ("node", "nodes")
+
+
+def probes_of(health: HealthCheck | list[HealthCheck]) -> list[tuple[HealthCheck, Probe]]:
+    try:
+        return [(check, probe_of(check)) for check in as_list(health)]
+    except (ConfigError, InvalidValue) as error:
+        raise InvalidSetting(str(error), "health") from error
+
+
+def probe_of(check: HealthCheck) -> Probe:
+    kinds = [kind for kind in _PROBES if getattr(check, kind) is not None]
+    if len(kinds) != 1:
+        raise ConfigError(f"a health check asks one thing, one of: {', '.join(_PROBES)}")
+    conditions = [name for name, value in _conditions(check).items() if value is not None]
+    if conditions and kinds != ["file"]:
+        raise ConfigError(f"{conditions[0]} says what a file must be, and {kinds[0]} is none")
+    return _PROBES[kinds[0]](check)
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class LinkProbe:
     """One port up is enough: an adapter with two ports is often wired with one."""
 
-    @property
-    def stoppable(self) -> bool:
-        return True
+    check: HealthCheck
+    stoppable: bool = True
 
     async def fault(self, host: Host, unit: Unit) -> str | None:
         if unit.directory is None or (unit.anchor is not None and not unit.directory.exists()):
             return None  # a pod has it in a network namespace of its own
-        states = _links(unit.directory)
+        states = _link_states(unit.directory)
         if not states:
-            # An interface that went to a pod leaves its place behind, empty.
+            # An interface that went to a pod leaves its directory behind, empty.
             return None if unit.directory.joinpath("net").is_dir() else "has no link"
         return "" if any(states.values()) else f"link down: {', '.join(sorted(states))}"
 
 
 @dataclass(frozen=True, slots=True)
-class Driver:
-    name: str = "*"
-
-    @property
-    def stoppable(self) -> bool:
-        return True
+class DriverProbe:
+    check: HealthCheck
+    stoppable: bool = True
 
     async def fault(self, host: Host, unit: Unit) -> str | None:
-        places = [unit.directory, unit.anchor] if unit.directory else []
-        bound = next((name for each in places if each and (name := _driver(each))), "")
+        wanted = self.check.driver or "*"
+        directories = [unit.directory, unit.anchor] if unit.directory else []
+        bound = next((name for directory in directories if directory and (name := _driver(directory))), "")
         if not bound:
             return "no driver is bound"
-        return "" if pattern(self.name)(bound) else f"driver {bound} is bound, not {self.name}"
+        return "" if pattern(wanted)(bound) else f"driver {bound} is bound, not {wanted}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class File:
+@dataclass(frozen=True, slots=True)
+class FileProbe:
     """A path, or one below the device's directory in /sys, where patterns are taken: `hwmon/hwmon*/temp1_input`."""
 
-    path: str
-    equals: Sequence[str] = ()
-    differs: Sequence[str] = ()
-    below: float | None = None
-    above: float | None = None
+    check: HealthCheck
+    stoppable: bool = False
 
-    @property
-    def stoppable(self) -> bool:
-        return False
+    def __post_init__(self) -> None:
+        path = self.check.file or ""
+        allocation.check_template(path)
+        if all(value is None for value in _conditions(self.check).values()):
+            raise ConfigError(f"a health check of {path} says what it must be: equals, not, below or above")
 
     async def fault(self, host: Host, unit: Unit) -> str | None:
-        # A serial number is what a device says of itself: it leads to no other directory.
-        facts = {key: text if key in _PATHS else text.replace("/", "_") for key, text in facts_of(unit).items()}
-        name = allocation.fill(self.path, facts)
-        path = _place(host, unit, name)
+        # A serial number is what a device says of itself: it must not lead to another directory.
+        facts = {key: text if key in _PATH_FACTS else text.replace("/", "_") for key, text in facts_of(unit).items()}
+        name = allocation.fill(self.check.file or "", facts)
+        path = _find_file(host, unit, name)
         if path is None:
             return f"{name}: no such file"
         try:
-            # A driver that hangs may keep whoever reads its files waiting.
+            # In a thread: a driver that hangs keeps readers of its files waiting.
             text = await concurrency.in_thread(f"read {path}", lambda: _read(path))
         except OSError as error:
             return f"{name}: {error.strerror}"
-        wrong = self._wrong(text)
-        return f"{name} is {wrong}" if wrong else ""
+        contradiction = self._contradiction(text)
+        return f"{name} is {contradiction}" if contradiction else ""
 
-    def _wrong(self, text: str) -> str:
-        if self.equals and text not in self.equals:
-            return f"{text[:_LONGEST]!r}, not {' or '.join(map(repr, self.equals))}"
-        if text in self.differs:
+    def _contradiction(self, text: str) -> str:
+        equals, below, above = as_list(self.check.equals), self.check.below, self.check.above
+        if equals and text not in equals:
+            return f"{text[:_LONGEST]!r}, not {' or '.join(map(repr, equals))}"
+        if text in as_list(self.check.not_):
             return repr(text[:_LONGEST])
-        if self.below is None and self.above is None:
+        if below is None and above is None:
             return ""
         try:
             number = float(text)
         except ValueError:
             return f"{text[:_LONGEST]!r}, no number"
-        if self.below is not None and not number < self.below:
-            return f"{text}, not below {self.below:g}"
-        return f"{text}, not above {self.above:g}" if self.above is not None and not number > self.above else ""
+        if below is not None and not number < below:
+            return f"{text}, not below {below:g}"
+        return f"{text}, not above {above:g}" if above is not None and not number > above else ""
 
 
 @dataclass(frozen=True, slots=True)
-class Http:
-    """Any answer below 400 is good."""
+class HttpProbe:
+    """Any status below 400 is good."""
 
-    address: str
-    timeout: float = 5.0
+    check: HealthCheck
+    stoppable: bool = False
 
-    @property
-    def stoppable(self) -> bool:
-        return False
+    def __post_init__(self) -> None:
+        address = self.check.http or ""
+        allocation.check_template(address)
+        if not address.startswith(("http://", "https://")):
+            raise ConfigError(f"an http address must look like http://127.0.0.1:8080/health, got {address!r}")
+        if address.startswith("https://"):
+            _allow_https()
 
     async def fault(self, host: Host, unit: Unit) -> str | None:
-        address = allocation.fill(self.address, facts_of(unit))
-        return await concurrency.in_thread(f"ask {address}", lambda: self._ask(address))
+        address = allocation.fill(self.check.http or "", facts_of(unit))
+        return await concurrency.in_thread(f"GET {address}", lambda: self._get(address))
 
-    def _ask(self, address: str) -> str:
-        from urllib.error import HTTPError, URLError  # needs much that nobody else here needs
+    def _get(self, address: str) -> str:
+        from urllib.error import HTTPError, URLError  # the daemon needs them for nothing else
         from urllib.request import ProxyHandler, build_opener
 
         try:
-            with build_opener(ProxyHandler({})).open(address, timeout=self.timeout):
+            with build_opener(ProxyHandler({})).open(address, timeout=self.check.timeout):
                 return ""
         except HTTPError as error:
             with error:
@@ -131,49 +152,72 @@ class Http:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
-    """Exit status 0 is good; else the last line that it wrote is the reason."""
+class CommandProbe:
+    """Exit status 0 is good; else the last line of its output is the reason."""
 
-    words: Sequence[str]
+    check: HealthCheck
+    stoppable: bool = True
 
-    @property
-    def stoppable(self) -> bool:
-        return True
+    def __post_init__(self) -> None:
+        words = self.check.command or []
+        allocation.check_template(*words)
+        if not words or not words[0].startswith("/"):
+            raise ConfigError("a command to check with is a list of words, an absolute path first")
 
     async def fault(self, host: Host, unit: Unit) -> str | None:
-        words = [allocation.fill(each, facts_of(unit)) for each in self.words]
+        words = [allocation.fill(word, facts_of(unit)) for word in self.check.command or []]
         try:
-            status, written = await processes.run(words)
+            status, output = await processes.run(words)
         except OSError as error:
             return f"{words[0]}: {error.strerror}"
-        lines = written.strip().splitlines() or [f"exit status {status}"]
+        lines = output.strip().splitlines() or [f"exit status {status}"]
         return f"{words[0]}: {lines[-1][:_LONGEST]}" if status else ""
 
 
-def _place(host: Host, unit: Unit, name: str) -> Path | None:
+_PROBES: Mapping[str, Callable[[HealthCheck], Probe]] = {
+    "link": LinkProbe,
+    "driver": DriverProbe,
+    "file": FileProbe,
+    "http": HttpProbe,
+    "command": CommandProbe,
+}
+
+
+def _conditions(check: HealthCheck) -> dict[str, object]:
+    return {"equals": check.equals, "not": check.not_, "below": check.below, "above": check.above}
+
+
+def _allow_https() -> None:
+    """The daemon runs without ssl, which saves 4 MiB, until an address needs it."""
+    if sys.modules.get("ssl", sys) is None:
+        for name in ("ssl", "http.client", "urllib.request"):  # the last two may have been loaded without it
+            sys.modules.pop(name, None)
+
+
+def _find_file(host: Host, unit: Unit, name: str) -> Path | None:
     if name.startswith("/"):
         return host.seen(host.resolve(name))
-    found = sysfs.matching(unit.directory, name) if unit.directory else []
-    return found[0] if found else None
+    matches = sysfs.matching(unit.directory, name) if unit.directory else []
+    return matches[0] if matches else None
 
 
 def _read(path: Path) -> str:
-    """No more of it than is looked at: an operator's pattern may find a file without an end."""
+    """The beginning of a file: an operator's pattern may match one without an end."""
     with path.open("rb") as file:
         return file.read(_LARGEST).decode(errors="replace").strip()
 
 
-def _links(directory: Path) -> dict[str, bool]:
+def _link_states(directory: Path) -> dict[str, bool]:
     """The ports of an adapter, an interface, or the interfaces of a function, and whether each is up."""
     ports = sysfs.entries(directory / "ports")
     if ports:
-        return {f"port {each.name}": sysfs.attribute(each, "state").endswith("ACTIVE") for each in ports}
+        return {f"port {port.name}": sysfs.attribute(port, "state").endswith("ACTIVE") for port in ports}
     interfaces = [directory] if directory.joinpath("operstate").exists() else sysfs.entries(directory / "net")
-    return {each.name: _is_up(each) for each in interfaces}
+    return {interface.name: _is_up(interface) for interface in interfaces}
 
 
 def _is_up(interface: Path) -> bool:
-    """`unknown` is what drivers say that cannot tell: then a carrier that is not missing is there."""
+    """Drivers that do not know the state say `unknown`: then the carrier decides, unless it is unknown too."""
     state = sysfs.attribute(interface, "operstate")
     return state == "up" or (state == "unknown" and sysfs.attribute(interface, "carrier") != "0")
 

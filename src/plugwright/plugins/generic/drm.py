@@ -1,28 +1,34 @@
 """GPUs and accelerators with nodes of the kernel's own kind: /dev/dri, /dev/accel, and AMD's /dev/kfd.
 
-Known by PCI address: the numbers of cards and render nodes change between boots.
+Identified by PCI address: the numbers of cards and render nodes change between boots.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from plugwright.plugins.generic import hardware
-from plugwright.plugins.generic.hardware import Member, PciFilter, Unit, function_behind
+from plugwright.plugins.generic.family import SelectorFamily
+from plugwright.plugins.generic.hardware import HostPath, PciDriverFilter, Unit, function_behind
 from plugwright.sdk import sysfs
 from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host, PciFunction
 
-__all__ = ["DrmFilter", "DrmSelector"]
+__all__ = ["FAMILY", "DrmFilter", "DrmSelector"]
 
 _KFD = "/dev/kfd"
 _AMD = "1002"
+_CLASSES = ("drm", "accel")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrmFilter:
-    pci: PciFilter = field(default_factory=PciFilter)
-    nodes: Sequence[str] = ("render", "card", "accel", "kfd")
+class DrmFilter(PciDriverFilter, frozen=True):
+    """GPUs and accelerators with nodes under /dev/dri or /dev/accel; AMD's get /dev/kfd too.
+
+    `nodes`: `render`, `card`, `accel`, `kfd`.
+    """
+
+    nodes: tuple[Literal["render", "card", "accel", "kfd"], ...] = ("render", "card", "accel", "kfd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +36,14 @@ class DrmSelector:
     filters: Sequence[DrmFilter]
 
     def find(self, host: Host) -> list[Unit]:
-        found: dict[str, Unit] = {}
+        units: dict[str, Unit] = {}
         for wanted in self.filters:
             for device in _devices(host):
                 function = function_behind(device)
-                if wanted.pci.accepts(function) and not _has_virtual_functions(function):
+                if wanted.accepts_function(function) and not _has_virtual_functions(function):
                     unit = _unit(host, device, function, wanted)
-                    found.setdefault(unit.id, unit)
-        return [found[name] for name in sorted(found)]
+                    units.setdefault(unit.id, unit)
+        return [units[unit_id] for unit_id in sorted(units)]
 
     def directories(self, host: Host) -> Iterable[Path]:
         return [host.dev, host.dev / "dri", host.dev / "accel"]
@@ -46,33 +52,36 @@ class DrmSelector:
         return event.subsystem in ("drm", "accel", "kfd", "pci")
 
 
-def _devices(host: Host) -> Iterator[Path]:
-    """What cards, render nodes and accelerators are nodes of, each once."""
-    seen: dict[Path, None] = {}
-    for kind in ("drm", "accel"):
-        for node in sysfs.entries(host.sys / "class" / kind):
+FAMILY = SelectorFamily(DrmFilter | list[DrmFilter], lambda filters, options: DrmSelector(filters))
+
+
+def _devices(host: Host) -> list[Path]:
+    """The devices that cards, render nodes and accelerators belong to, each once."""
+    directories: dict[Path, None] = {}
+    for name in _CLASSES:
+        for node in sysfs.entries(host.sys / "class" / name):
             if node.joinpath("dev").exists() and node.joinpath("device").exists():
-                seen.setdefault(sysfs.real(node.joinpath("device")))
-    yield from seen
+                directories.setdefault(sysfs.real(node.joinpath("device")))
+    return list(directories)
 
 
 def _has_virtual_functions(function: PciFunction | None) -> bool:
-    """A physical function that has been divided is not for containers; its parts are."""
+    """A physical function with virtual ones is not for containers; the virtual ones are."""
     return function is not None and sysfs.attribute(function.directory, "sriov_numvfs") not in ("", "0")
 
 
 def _unit(host: Host, device: Path, function: PciFunction | None, wanted: DrmFilter) -> Unit:
-    nodes = [node.path for kind in ("drm", "accel") for node in sysfs.nodes_below(device / kind)]
-    kept = sorted(
+    nodes = [node.path for name in _CLASSES for node in sysfs.nodes_below(device / name)]
+    paths = sorted(
         (path for path in nodes if _kind(path) in wanted.nodes), key=lambda path: (_kind(path) == "card", path)
     )
-    amd = (function.vendor == _AMD) if function else device.name.startswith("amdgpu_xcp")
-    if amd and "kfd" in wanted.nodes and host.has(_KFD):
-        kept.append(_KFD)
+    is_amd = (function.vendor == _AMD) if function else device.name.startswith("amdgpu_xcp")
+    if is_amd and "kfd" in wanted.nodes and host.has(_KFD):
+        paths.append(_KFD)
     pci = function.address if function else ""
     return Unit(
-        id=hardware.stable(pci if device.name == pci else device.name),
-        members=tuple(Member(path) for path in kept),
+        id=hardware.stable_id(pci if device.name == pci else device.name),
+        paths=tuple(map(HostPath, paths)),
         facts={
             "pci": pci,
             "vendor": function.vendor if function else "",
@@ -81,7 +90,7 @@ def _unit(host: Host, device: Path, function: PciFunction | None, wanted: DrmFil
             "name": device.name,
         },
         numa=sysfs.numa_nodes(device),
-        fault="" if kept else "no node in /dev",
+        fault="" if paths else "no node in /dev",
         directory=device,
     )
 

@@ -2,145 +2,130 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
+import msgspec
+
+from plugwright.errors import InvalidValue
 from plugwright.plugins.generic import hardware, paths, usb
-from plugwright.plugins.generic.hardware import Selector, Unit
-from plugwright.plugins.generic.paths import PathPattern
+from plugwright.plugins.generic.allocation import HandoutOptions
+from plugwright.plugins.generic.family import SelectorFamily
+from plugwright.plugins.generic.hardware import DeviceFilter, Selector, Unit, as_list
+from plugwright.plugins.generic.paths import PathPattern, PathSelector
 from plugwright.plugins.generic.usb import UsbFilter, UsbSelector
 from plugwright.sdk import sysfs
+from plugwright.sdk.families import AbsolutePath
 from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host
 
-__all__ = ["By", "Group", "GroupSelector", "Together", "joined"]
+__all__ = ["FAMILY", "DeviceGroup", "GroupSelector"]
+
+GroupedBy = Literal["order", "parent", "all"]
 
 
-class By(StrEnum):
-    """`order`: the first match of every pattern, then the second; `parent`: those of one USB or PCI device; `all`."""
+class DeviceGroup(DeviceFilter, frozen=True):
+    """Several nodes that are one device.
 
-    ORDER = "order"
-    PARENT = "parent"
-    ALL = "all"
+    `by` says which belong together: `order` (the first of every path, the second of every path, …), `parent` (those of
+    one piece of hardware, such as the camera and the microphone of one USB device), or `all`. `count` is that of the
+    resource where not given.
+    """
 
+    paths: list[AbsolutePath | PathPattern] = msgspec.field(default_factory=list)
+    usb: UsbFilter | list[UsbFilter] = msgspec.field(default_factory=list)
+    by: GroupedBy = "order"
+    count: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    patterns: Sequence[PathPattern] = ()
-    usb: Sequence[UsbFilter] = ()
-    by: By = By.ORDER
-    count: int | None = None
-    sort: bool = False  # letter by letter, as generic-device-plugin does, instead of by number
+    def __post_init__(self) -> None:
+        if not self.paths and not as_list(self.usb):
+            raise InvalidValue("a group has paths, usb, or both")
 
-    def find(self, host: Host) -> list[Unit]:
-        columns = [usb.find(host, self.usb)] if self.usb else []
+    def find(self, host: Host, by_letter: bool = False) -> list[Unit]:
+        """`by_letter`: in the order of generic-device-plugin, instead of by number."""
+        filters, patterns = as_list(self.usb), paths.patterns_of(self.paths)
+        columns = [usb.find(host, filters)] if filters else []
         required = [True] * len(columns)
-        for wanted in self.patterns:
-            matched = paths.look_for(host, wanted.path).paths
-            found = sorted(matched) if self.sort else matched
-            columns.append([paths.unit(host, wanted, path) for path in found] * wanted.limit)
+        for wanted in patterns:
+            matched = paths.match(host, wanted.path).paths
+            ordered = sorted(matched) if by_letter else matched
+            columns.append([paths.unit(host, wanted, path) for path in ordered] * wanted.limit)
             required.append(not wanted.optional)
         if any(needed and not column for needed, column in zip(required, columns, strict=True)):
             return []
-        rows = _rows(self.by, [column for column in columns if column], self._longest(columns))
-        return [replace(joined(row), count=self.count) for row in rows]
-
-    def _longest(self, columns: Sequence[Sequence[Unit]]) -> int:
-        """A match that may be used several times does not make more devices than there are other matches."""
-        offset = len(columns) - len(self.patterns)
-        natural = [len(column) // each.limit for column, each in zip(columns[offset:], self.patterns, strict=True)]
-        return max((*natural, *(len(column) for column in columns[:offset])), default=0)
+        rows = _rows(self.by, [column for column in columns if column], _longest(columns, patterns))
+        return [replace(hardware.join_units(row), count=self.count) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSelector:
-    groups: Sequence[Group]
+    groups: Sequence[DeviceGroup]
+    by_letter: bool = False
 
     def find(self, host: Host) -> list[Unit]:
-        return hardware.distinct([unit for group in self.groups for unit in group.find(host)])
+        return hardware.distinct([unit for group in self.groups for unit in group.find(host, self.by_letter)])
 
     def directories(self, host: Host) -> Iterable[Path]:
+        for selector in self._selectors():
+            yield from selector.directories(host)
+
+    def concerns(self, event: Uevent) -> bool:
+        return any(selector.concerns(event) for selector in self._selectors())
+
+    def _selectors(self) -> Iterable[Selector]:
         for group in self.groups:
-            yield from paths.PathSelector(group.patterns).directories(host)
-            if group.usb:
-                yield from UsbSelector(group.usb).directories(host)
-
-    def concerns(self, event: Uevent) -> bool:
-        return any(
-            paths.PathSelector(group.patterns).concerns(event)
-            or (bool(group.usb) and UsbSelector(group.usb).concerns(event))
-            for group in self.groups
-        )
+            yield PathSelector(paths.patterns_of(group.paths))
+            if as_list(group.usb):
+                yield UsbSelector(as_list(group.usb))
 
 
-@dataclass(frozen=True, slots=True)
-class Together:
-    """All that another selector finds, as one device. It works as long as one of its parts does."""
-
-    parts: Selector
-
-    def find(self, host: Host) -> list[Unit]:
-        found = self.parts.find(host)
-        working = [unit for unit in found if not unit.fault and not unit.danger]
-        return [replace(joined(working or found), id="all", one_is_enough=True)] if found else []
-
-    def directories(self, host: Host) -> Iterable[Path]:
-        return self.parts.directories(host)
-
-    def concerns(self, event: Uevent) -> bool:
-        return self.parts.concerns(event)
+def _select(groups: list[Any], options: HandoutOptions) -> Selector:
+    return GroupSelector(groups, by_letter=options.ids == "gdp")
 
 
-def joined(units: Sequence[Unit]) -> Unit:
-    """One unit out of several: what one of them cannot do, the whole cannot."""
-    if len(units) == 1:
-        return units[0]
-    facts: dict[str, str] = {}
-    for name in dict.fromkeys(name for unit in units for name in unit.facts):
-        facts[name] = ",".join(dict.fromkeys(value for unit in units if (value := unit.facts.get(name))))
-    return Unit(
-        id=hardware.stable(*(unit.id for unit in units)),
-        members=tuple(dict.fromkeys(member for unit in units for member in unit.members)),
-        facts=facts,
-        numa=tuple(sorted({node for unit in units for node in unit.numa})),
-        fault=next((unit.fault for unit in units if unit.fault), ""),
-        danger=next((unit.danger for unit in units if unit.danger), ""),
-        directory=units[0].directory,
-        anchor=units[0].anchor,
-        details={name: detail for unit in units for name, detail in unit.details.items()},
-        parts=tuple(units),
-    )
+FAMILY = SelectorFamily(
+    list[DeviceGroup],
+    _select,
+    named_paths=lambda groups: [path for group in groups for path in paths.literal_paths(group.paths)],
+)
 
 
-def _rows(by: By, columns: Sequence[Sequence[Unit]], longest: int) -> list[list[Unit]]:
+def _longest(columns: Sequence[Sequence[Unit]], patterns: Sequence[PathPattern]) -> int:
+    """A match that may be used several times does not make more devices than there are other matches."""
+    offset = len(columns) - len(patterns)
+    matches = [len(column) // wanted.limit for column, wanted in zip(columns[offset:], patterns, strict=True)]
+    return max((*matches, *(len(column) for column in columns[:offset])), default=0)
+
+
+def _rows(by: GroupedBy, columns: Sequence[Sequence[Unit]], longest: int) -> list[list[Unit]]:
     if not columns:
         return []
     match by:
-        case By.ALL:
+        case "all":
             return [[unit for column in columns for unit in column]]
-        case By.PARENT:
-            return _by_parent(columns)
-        case By.ORDER:
+        case "parent":
+            return _rows_by_parent(columns)
+        case "order":
             length = min(longest, *(len(column) for column in columns))
-            return [[column[place] for column in columns] for place in range(length)]
+            return [[column[index] for column in columns] for index in range(length)]
 
 
-def _by_parent(columns: Sequence[Sequence[Unit]]) -> list[list[Unit]]:
+def _rows_by_parent(columns: Sequence[Sequence[Unit]]) -> list[list[Unit]]:
     """One device for each piece of hardware that has a match in every column."""
     rows: dict[str, list[Unit]] = {}
-    for place, column in enumerate(columns):
+    for index, column in enumerate(columns):
         for unit in column:
-            parent = _hardware(unit)
-            if parent and (place == 0 or parent in rows):
+            parent = _parent_device(unit)
+            if parent and (index == 0 or parent in rows):
                 rows.setdefault(parent, []).append(unit)
     return [row for row in rows.values() if all(any(unit in column for unit in row) for column in columns)]
 
 
-def _hardware(unit: Unit) -> str:
+def _parent_device(unit: Unit) -> str:
     """The nearest USB or PCI device above a node."""
-    place = unit.directory
-    while place is not None and place != place.parent:
-        if place.joinpath("devnum").exists() or place.name == sysfs.pci_address_of(place):
-            return str(place)
-        place = place.parent
+    directory = unit.directory
+    while directory is not None and directory != directory.parent:
+        if directory.joinpath("devnum").exists() or directory.name == sysfs.pci_address_of(directory):
+            return str(directory)
+        directory = directory.parent
     return ""

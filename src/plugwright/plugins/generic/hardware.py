@@ -1,6 +1,7 @@
-"""What selectors find: units of hardware, and what a container gets with each.
+"""Units of hardware: what selectors find, how filters match them, and the ids under which the kubelet knows them. Pure.
 
-Names of devices: the same after a reboot, after a replug, and on every start. Pure.
+A filter is a struct of the operator's file (`DeviceFilter`); a selector applies filters to a host; ids are the same
+after a reboot, after a replug, and on every start.
 """
 
 import re
@@ -8,40 +9,66 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from fnmatch import translate
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
+from plugwright.errors import InvalidValue
 from plugwright.sdk import sysfs
+from plugwright.sdk.families import FamilySettings
 from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host, PciFunction
 
 __all__ = [
-    "Member",
-    "Naming",
+    "AllAsOne",
+    "DeviceFilter",
+    "Excluding",
+    "HostPath",
+    "IdScheme",
+    "Ids",
+    "LinkType",
+    "PciDriverFilter",
     "PciFilter",
     "Selector",
+    "Texts",
     "Unit",
+    "as_list",
+    "check_ids",
     "copies",
     "distinct",
     "facts_of",
     "function_behind",
-    "kept",
+    "join_units",
+    "keep_ids",
     "matches",
     "matches_id",
     "pattern",
-    "stable",
+    "stable_id",
 ]
 
+Texts = str | list[str]
+# Checked by `check_ids`: a pattern on both sides of a union makes msgspec 0.22 crash when the process ends.
+Ids = Texts
+LinkType = Literal["ethernet", "infiniband"]
+IdScheme = Literal["stable", "gdp", "index"]
+
+_HEXADECIMAL_ID = re.compile("(0x)?[0-9a-fA-F]{4}")
 _ESCAPED = re.compile(r"\\(.)")
+_LONGEST = 50  # of 63; the rest is for the number of a copy
+_NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_.:-]+")
+_SEPARATOR = "::"
+# Nodes that many devices have in common: having one of them does not make two devices the same.
+_SHARED = frozenset(
+    ("/dev/vfio/vfio", "/dev/iommu", "/dev/infiniband/rdma_cm", "/dev/kfd", "/dev/vhost-net", "/dev/net/tun")
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """A node or a mount. `path` is as it was found; `host_path` what is handed out: the same, or what a link leads to.
+class HostPath:
+    """A node or a mount of a unit.
 
-    `container_path` may have templates in it; empty for the same path. `permissions` are the resource's where empty.
+    `path` is as it was found; `host_path` is handed out: the same, or the target of a link. `container_path` may have
+    templates in it, and is the same path where empty. `permissions` are the resource's where empty.
     """
 
     path: str
@@ -59,14 +86,14 @@ class Member:
 class Unit:
     """One piece of hardware. Its id is the same after a reboot and after it was plugged in again.
 
-    `facts` fill in templates. `fault` is why it cannot be used, as the hardware itself says; `danger` why it must not
-    be, unless the operator says that it may. `directory` is its own in /sys. `anchor` stays in /sys while a pod has the
-    unit in a network namespace of its own, where it is not seen. `count` is how many containers may have it at a time,
-    where that is not the resource's to say. A unit that others were joined to has them as `parts`.
+    `facts` fill in templates. `fault` says why the hardware cannot be used; `danger` why it must not be used unless the
+    operator allows it. `directory` is its own in /sys. `anchor` stays in /sys while a pod has the unit in a network
+    namespace of its own, where it is not visible to the daemon. `count` is how many containers may have it at a time,
+    and is the resource's where it is None. A unit made of others has them as `parts`.
     """
 
     id: str
-    members: tuple[Member, ...] = ()
+    paths: tuple[HostPath, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     numa: tuple[int, ...] = ()
     fault: str = ""
@@ -80,7 +107,7 @@ class Unit:
 
 
 class Selector(Protocol):
-    """Finds units on a host; knows which directories and which uevents may tell of others."""
+    """Finds units on a host; knows in which directories and by which uevents others may appear."""
 
     def find(self, host: Host) -> Sequence[Unit]: ...
 
@@ -89,28 +116,92 @@ class Selector(Protocol):
     def concerns(self, event: Uevent) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PciFilter:
-    """What several kinds ask of the PCI function that they are behind; empty means any."""
+@dataclass(frozen=True, slots=True)
+class Excluding:
+    """The units of a selector without those that other selectors find."""
 
-    vendor: Sequence[str] = ()
-    device: Sequence[str] = ()
-    driver: Sequence[str] = ()
-    address: Sequence[str] = ()
+    selector: Selector
+    others: Sequence[Selector]
 
-    def accepts(self, function: PciFunction | None) -> bool:
+    def find(self, host: Host) -> list[Unit]:
+        taken = {key for other in self.others for unit in other.find(host) for key in _identity(unit)}
+        return [unit for unit in self.selector.find(host) if taken.isdisjoint(_identity(unit))]
+
+    def directories(self, host: Host) -> Iterable[Path]:
+        return self.selector.directories(host)
+
+    def concerns(self, event: Uevent) -> bool:
+        return self.selector.concerns(event)
+
+
+@dataclass(frozen=True, slots=True)
+class AllAsOne:
+    """All units of another selector, as one device. It works as long as one of its parts does."""
+
+    parts: Selector
+
+    def find(self, host: Host) -> list[Unit]:
+        units = self.parts.find(host)
+        working = [unit for unit in units if not unit.fault and not unit.danger]
+        return [replace(join_units(working or units), id="all", one_is_enough=True)] if units else []
+
+    def directories(self, host: Host) -> Iterable[Path]:
+        return self.parts.directories(host)
+
+    def concerns(self, event: Uevent) -> bool:
+        return self.parts.concerns(event)
+
+
+class DeviceFilter(FamilySettings, frozen=True, rename="camel"):
+    """The settings of one family in the operator's file. What is not given matches any device."""
+
+
+class PciFilter(DeviceFilter, frozen=True):
+    """The PCI function that a device is behind."""
+
+    vendor: Ids | None = None
+    device: Ids | None = None
+    address: Texts | None = None
+
+    def __post_init__(self) -> None:
+        check_ids(vendor=self.vendor, device=self.device)
+
+    def accepts_function(self, function: PciFunction | None) -> bool:
         if function is None:
-            return not (self.vendor or self.device or self.driver or self.address)
+            return not (self.vendor or self.device or self.address)
         return (
             matches_id(self.vendor, function.vendor)
             and matches_id(self.device, function.device)
-            and matches(self.driver, function.driver)
             and matches(self.address, function.address)
         )
 
 
+class PciDriverFilter(PciFilter, frozen=True):
+    """The PCI function that a device is behind, and the driver that is bound to it."""
+
+    driver: Texts | None = None
+
+    def accepts_function(self, function: PciFunction | None) -> bool:
+        accepted = PciFilter.accepts_function(self, function)
+        return accepted and (matches(self.driver, function.driver) if function is not None else not self.driver)
+
+
+def check_ids(**ids: Ids | None) -> None:
+    """Refuses what is no hexadecimal id; YAML reads 0403 without quotes as an octal number."""
+    for name, values in ids.items():
+        for text in as_list(values):
+            if not _HEXADECIMAL_ID.fullmatch(text):
+                raise InvalidValue(f'{name} is four hexadecimal digits in quotes, such as "0403", not {text!r}')
+
+
+def as_list(value: Any) -> list[Any]:
+    """One, several or none, as a list."""
+    return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
+
+
 def facts_of(unit: Unit) -> dict[str, str]:
-    paths = [member.path for member in unit.members]
+    """The facts that templates are filled in with."""
+    paths = [host_path.path for host_path in unit.paths]
     return {
         **unit.facts,
         "id": unit.id,
@@ -122,93 +213,112 @@ def facts_of(unit: Unit) -> dict[str, str]:
 
 def function_behind(directory: Path) -> PciFunction | None:
     """The PCI function that a device is behind."""
-    address = sysfs.pci_address_of(directory)
-    place = sysfs.real(directory)
-    return next(
-        (sysfs.pci_function(each) for each in (place, *place.parents) if address and each.name == address), None
-    )
+    address, real = sysfs.pci_address_of(directory), sysfs.real(directory)
+    for parent in (real, *real.parents):
+        if address and parent.name == address:
+            return sysfs.pci_function(parent)
+    return None
 
 
 def pattern(text: str) -> Callable[[str], object]:
     r"""`*`, `?` and `[…]`, where `[!…]` and `[^…]` are the others; `\` takes its meaning from what follows."""
-    text = _ESCAPED.sub(lambda found: f"[{found[1]}]" if found[1] not in "^!" else found[1], text)
+    text = _ESCAPED.sub(lambda match: f"[{match[1]}]" if match[1] not in "^!" else match[1], text)
     return re.compile(translate(text.replace("[^", "[!"))).match
 
 
-def matches(patterns: Sequence[str], text: str) -> bool:
-    """Whether there is nothing to match, or one of them does."""
-    return not patterns or any(pattern(each)(text) for each in patterns)
+def matches(patterns: Texts | Sequence[str] | None, text: str) -> bool:
+    """Whether one of the patterns matches, or there are none."""
+    return not patterns or any(pattern(wanted)(text) for wanted in as_list(patterns))
 
 
-def matches_id(ids: Sequence[str], text: str) -> bool:
-    return not ids or text.lower() in {each.lower().removeprefix("0x") for each in ids}
+def matches_id(ids: Ids | Sequence[str] | None, text: str) -> bool:
+    return not ids or text.lower() in {wanted.lower().removeprefix("0x") for wanted in as_list(ids)}
 
 
-_LONGEST = 50  # of 63; the rest is for the number of a copy
-_UNPRINTED = re.compile(r"[^A-Za-z0-9_.:-]+")
-_SEPARATOR = "::"
+def join_units(units: Sequence[Unit]) -> Unit:
+    """One unit made of several: a fault of one is a fault of the whole."""
+    if len(units) == 1:
+        return units[0]
+    facts: dict[str, str] = {}
+    for name in dict.fromkeys(name for unit in units for name in unit.facts):
+        facts[name] = ",".join(dict.fromkeys(value for unit in units if (value := unit.facts.get(name))))
+    return Unit(
+        id=stable_id(*(unit.id for unit in units)),
+        paths=tuple(dict.fromkeys(path for unit in units for path in unit.paths)),
+        facts=facts,
+        numa=tuple(sorted({node for unit in units for node in unit.numa})),
+        fault=next((unit.fault for unit in units if unit.fault), ""),
+        danger=next((unit.danger for unit in units if unit.danger), ""),
+        directory=units[0].directory,
+        anchor=units[0].anchor,
+        details={name: detail for unit in units for name, detail in unit.details.items()},
+        parts=tuple(units),
+    )
 
 
-class Naming(StrEnum):
-    """`gdp` are the ids of generic-device-plugin, `index` those of the shared RDMA plugin: running pods keep theirs."""
-
-    STABLE = "stable"
-    GDP = "gdp"
-    INDEX = "index"
-
-
-def stable(*parts: str) -> str:
-    """One name out of what identifies a device; what is too long ends in a sum of the whole."""
+def stable_id(*parts: str) -> str:
+    """One id out of what identifies a device; one that is too long ends in a checksum of the whole."""
     whole = "-".join(part for part in parts if part)
-    name = _UNPRINTED.sub("_", whole).strip("_.:-") or "device"
+    name = _NOT_IN_IDS.sub("_", whole).strip("_.:-") or "device"
     if name == whole and len(name) <= _LONGEST:
         return name
     return f"{name[: _LONGEST - 9]}-{zlib.crc32(whole.encode()):08x}" if len(name) > _LONGEST else name
 
 
 def distinct(units: Sequence[Unit]) -> list[Unit]:
-    """The same units, no two with one id: clones share even their serial numbers, so all of those get their paths."""
+    """The same units, no two with one id: clones share even their serial numbers, so their ids get their ports."""
     counts = Counter(unit.id for unit in units)
-    named = [unit if counts[unit.id] == 1 else replace(unit, id=_with_place(unit)) for unit in units]
+    named = [unit if counts[unit.id] == 1 else replace(unit, id=_id_with_port(unit)) for unit in units]
     return list({unit.id: unit for unit in named}.values())
 
 
-def kept(before: Iterable[Unit], found: Sequence[Unit]) -> list[Unit]:
-    """The same units; one that was here before its clone came keeps the name that a pod may hold it by."""
-    names = {(unit.facts.get("serial"), unit.facts["port"]): unit.id for unit in before if unit.facts.get("port")}
-    taken = {unit.id for unit in found}
+def keep_ids(before: Iterable[Unit], units: Sequence[Unit]) -> list[Unit]:
+    """The same units; one that was here before its clone came keeps the id that a pod may hold it by."""
+    ids = {(unit.facts.get("serial"), unit.facts["port"]): unit.id for unit in before if unit.facts.get("port")}
+    taken = {unit.id for unit in units}
     renamed = []
-    for unit in found:
-        name = names.get((unit.facts.get("serial"), unit.facts.get("port", "")), unit.id)
-        renamed.append(unit if name in taken else replace(unit, id=name))
+    for unit in units:
+        old = ids.get((unit.facts.get("serial"), unit.facts.get("port", "")), unit.id)
+        renamed.append(unit if old in taken else replace(unit, id=old))
     return renamed
 
 
-def copies(naming: Naming, units: Sequence[Unit], count: int) -> Iterator[tuple[str, Unit]]:
-    """The ids under which each unit is offered: as often as containers may have it at a time."""
+def copies(scheme: IdScheme, units: Sequence[Unit], count: int) -> Iterator[tuple[str, Unit]]:
+    """The ids of the devices of each unit, one for each container that may have it at a time.
+
+    `gdp` are the ids of generic-device-plugin, `index` those of the shared RDMA plugin: running pods keep theirs.
+    """
     number = 0
     for unit in units:
         for copy in range(unit.count or count):
-            match naming:
-                case Naming.GDP:
-                    yield _gdp(unit, copy), unit
-                case Naming.INDEX:
+            match scheme:
+                case "gdp":
+                    yield _gdp_id(unit, copy), unit
+                case "index":
                     yield str(number), unit
-                case Naming.STABLE:
+                case "stable":
                     # The first copy has the plain id, so that a higher count leaves it as it is.
                     yield unit.id if copy == 0 else f"{unit.id}{_SEPARATOR}{copy}", unit
             number += 1
 
 
-def _gdp(unit: Unit, copy: int) -> str:
-    import hashlib  # loads OpenSSL, 4 MiB that only those pay who come from there
+def _gdp_id(unit: Unit, copy: int) -> str:
+    import hashlib  # loads OpenSSL: 4 MiB, only where these ids are asked for
 
-    text = f"{copy}{''.join(member.path for member in unit.members)}"
+    text = f"{copy}{''.join(host_path.path for host_path in unit.paths)}"
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
-def _with_place(unit: Unit) -> str:
-    place = unit.facts.get("port") or unit.facts.get("pci") or "".join(member.path for member in unit.members)
-    # What loses a character on the way into an id may be the same as another: /dev/t! and /dev/t*.
-    plain = len(place) < 20 and not _UNPRINTED.search(place)
-    return stable(unit.id, place if plain else f"{zlib.crc32(place.encode()):08x}")
+def _id_with_port(unit: Unit) -> str:
+    port = unit.facts.get("port") or unit.facts.get("pci") or "".join(host_path.path for host_path in unit.paths)
+    # Text that loses a character on the way into an id may become the same as another: /dev/t! and /dev/t*.
+    plain = len(port) < 20 and not _NOT_IN_IDS.search(port)
+    return stable_id(unit.id, port if plain else f"{zlib.crc32(port.encode()):08x}")
+
+
+def _identity(unit: Unit) -> set[str]:
+    """Its nodes; and its PCI address if it is that function, not only behind it."""
+    paths = {host_path.host_path for host_path in unit.paths} - _SHARED
+    addresses = {address for address in unit.facts.get("pci", "").split(",") if address}
+    is_function = unit.details.get("generic", {}).get("deviceID") in addresses
+    return paths | addresses if is_function or not paths else paths

@@ -1,154 +1,170 @@
-"""When a device counts as broken: not at the first bad word, and not healed by the first good one. Pure.
+"""Health checks of ordinary devices: what a file may ask for, when they run, and when a device counts as broken.
 
-Runs the checks of a resource's devices, each at its own pace, and keeps what they have led to.
-
-What may be asked is in `checks`. Nothing runs where nothing is to be checked. A check that hangs is not begun again
-until it has ended.
+One bad result does not make a device Unhealthy, and one good result does not make it Healthy again. A probe does the
+checking: those are in `checks`, which is loaded only for resources with health checks. A probe that hangs is not
+started again until it has ended.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Annotated, Literal, Protocol
 
-from plugwright.plugins.generic.hardware import Unit
+import msgspec
+
+from plugwright.plugins.generic.hardware import DeviceFilter, Texts, Unit
 from plugwright.sdk.sysfs import Host
+from plugwright.system.concurrency import Latest, cancel
 
-__all__ = ["Check", "Checking", "Hysteresis", "Question", "Standing"]
+__all__ = ["CheckState", "HealthCheck", "HealthMonitor", "Probe"]
 
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """What a check has led to: `reason` is empty while the device is good, None while nothing is known."""
-
-    reason: str | None = None
-    against: int = 0  # results in a row that speak against it
-
-
-@dataclass(frozen=True, slots=True)
-class Hysteresis:
-    failures: int = 2
-    successes: int = 2
-
-    def after(self, before: Standing, fault: str) -> Standing:
-        """The standing after a result: empty if it was good. The first one decides; later ones need company."""
-        if before.reason is None:
-            return Standing(fault)
-        if bool(fault) == bool(before.reason):
-            return Standing(fault)  # the newest reason is shown
-        needed = self.failures if fault else self.successes
-        return Standing(fault) if before.against + 1 >= needed else Standing(before.reason, before.against + 1)
-
-
-_FIRST_RESULTS = 1.0  # seconds that a list waits for them
+_FIRST_RESULTS = 1.0  # seconds that a list waits for the first results of new devices
 _AT_ONCE = 8
 _UNKNOWN = "not checked yet"
 
-Key = tuple[str, int]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+Times = Annotated[int, msgspec.Meta(ge=1, le=100)]
+CheckKey = tuple[str, int]  # the id of a unit, and the index of a check
 
 
-class Question(Protocol):
+@dataclass(frozen=True, slots=True)
+class CheckState:
+    """`reason` is empty while the device is good, None while nothing is known."""
+
+    reason: str | None = None
+    opposite: int = 0  # results in a row that contradict the reason
+
+
+class HealthCheck(DeviceFilter, frozen=True):
+    """One check of every device, in both directions: `failures` in a row make it Unhealthy, `successes` Healthy again.
+
+    Exactly one of: `link: up` (network, RDMA) · `driver` (bound to this one, or to any: `"*"`) · `file` with one of
+    `equals`, `not`, `below`, `above` (a path, or one relative to the device's directory in /sys) · `http` (any status
+    below 400 is good) · `command` (exit status 0 is good). Templates are filled in.
+    """
+
+    link: Literal["up"] | None = None
+    driver: str | None = None
+    file: str | None = None
+    equals: Texts | None = None
+    not_: Texts | None = msgspec.field(name="not", default=None)
+    below: float | None = None
+    above: float | None = None
+    http: str | None = None
+    command: list[str] | None = None
+    every: Seconds = 10.0
+    timeout: Seconds = 5.0
+    failures: Times = 2
+    successes: Times = 2
+
+    def next_state(self, before: CheckState, fault: str) -> CheckState:
+        """The state after a result, which is empty if it was good. The first result decides alone."""
+        if before.reason is None or bool(fault) == bool(before.reason):
+            return CheckState(fault)  # the newest reason is shown
+        needed = self.failures if fault else self.successes
+        enough = before.opposite + 1 >= needed
+        return CheckState(fault) if enough else CheckState(before.reason, before.opposite + 1)
+
+
+class Probe(Protocol):
     """`stoppable`: cancelling it ends it; a thread that waits for a driver goes on."""
 
     @property
     def stoppable(self) -> bool: ...
 
-    async def fault(self, host: Host, unit: Unit) -> str | None: ...
+    async def fault(self, host: Host, unit: Unit) -> str | None:
+        """What is wrong with a unit; empty if nothing is, None if that cannot be known."""
+        ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    question: Question
-    every: float = 10.0
-    timeout: float = 5.0
-    hysteresis: Hysteresis = field(default_factory=Hysteresis)
+class HealthMonitor:
+    """Runs the checks of a resource's units, each at its own interval.
 
+    `reasons` are the units that are broken, by their ids, and why; it is published when one of them changes.
+    """
 
-class Checking:
-    def __init__(self, host: Host, checks: Sequence[Check], news: Callable[[], object]) -> None:
-        self._host, self._checks, self._news = host, checks, news
+    def __init__(self, host: Host, checks: Sequence[tuple[HealthCheck, Probe]]) -> None:
+        self.reasons: Latest[Mapping[str, str]] = Latest({})
+        self._host, self._checks = host, checks
         self._units: dict[str, Unit] = {}
-        self._standings: dict[Key, Standing] = {}
-        self._running: dict[Key, asyncio.Task[None]] = {}
-        self._asking: dict[Key, asyncio.Task[str | None]] = {}
+        self._states: dict[CheckKey, CheckState] = {}
+        self._running: dict[CheckKey, asyncio.Task[None]] = {}
+        self._probes: dict[CheckKey, asyncio.Task[str | None]] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
-
-    def reason(self, unit: Unit) -> str:
-        """Why a unit is broken; empty while it is not."""
-        standings = [self._standings.get((unit.id, place), Standing()) for place in range(len(self._checks))]
-        return next((_UNKNOWN if each.reason is None else each.reason for each in standings if each.reason != ""), "")
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        paces = [asyncio.create_task(self._repeat(place)) for place in range(len(self._checks))]
+        repeating = [asyncio.create_task(self._repeat(index)) for index in range(len(self._checks))]
         try:
             yield
         finally:
-            ending = [*paces, *self._running.values(), *self._asking.values()]
-            for task in ending:
-                task.cancel()
-            await asyncio.gather(*ending, return_exceptions=True)
+            await cancel(*repeating, *self._running.values(), *self._probes.values())
 
-    async def take(self, units: Sequence[Unit]) -> None:
-        """These are the units now; returns when the new ones have been checked, or after a short while."""
+    async def follow(self, units: Sequence[Unit]) -> None:
+        """Checks these units from now on; returns when new ones have been checked once, or after a short while."""
         self._units = {unit.id: unit for unit in units}
-        self._standings = {key: each for key, each in self._standings.items() if key[0] in self._units}
-        missing = [
-            (name, n) for name in self._units for n in range(len(self._checks)) if (name, n) not in self._standings
-        ]
-        tasks = [self._begin(key) for key in missing]
+        self._states = {key: state for key, state in self._states.items() if key[0] in self._units}
+        keys = [(unit_id, index) for unit_id in self._units for index in range(len(self._checks))]
+        tasks = [self._start(key) for key in keys if key not in self._states]
         if tasks:
             await asyncio.wait(tasks, timeout=_FIRST_RESULTS)
+        self._publish()
 
-    async def _repeat(self, place: int) -> None:
+    async def _repeat(self, index: int) -> None:
         while True:
-            await asyncio.sleep(self._checks[place].every)
-            for name in list(self._units):
-                self._begin((name, place))
+            await asyncio.sleep(self._checks[index][0].every)
+            for unit_id in list(self._units):
+                self._start((unit_id, index))
 
-    def _begin(self, key: Key) -> "asyncio.Task[None]":
+    def _start(self, key: CheckKey) -> "asyncio.Task[None]":
         if key not in self._running:
             task = asyncio.create_task(self._check(key))
             self._running[key] = task
             task.add_done_callback(lambda _: self._running.pop(key, None))
         return self._running[key]
 
-    async def _check(self, key: Key) -> None:
-        name, place = key
-        check = self._checks[place]
+    async def _check(self, key: CheckKey) -> None:
+        unit_id, index = key
         async with self._slots:
-            fault = await self._ask(key, self._units[name]) if name in self._units else None
-        if name not in self._units:
+            fault = await self._fault(key, self._units[unit_id]) if unit_id in self._units else None
+        if unit_id not in self._units:
             return
-        before = self._standings.get(key, Standing())
+        before = self._states.get(key, CheckState())
         if fault is None and before.reason is not None:
             return
-        # What cannot be told from the first is no fault: a pod may have had the device since before we came.
-        self._standings[key] = check.hysteresis.after(before, fault or "")
-        if self._standings[key].reason != before.reason:
-            self._news()
+        # An unknown first result is no fault: a pod may have had the device since before the daemon started.
+        self._states[key] = self._checks[index][0].next_state(before, fault or "")
+        self._publish()
 
-    async def _ask(self, key: Key, unit: Unit) -> str | None:
-        check = self._checks[key[1]]
-        asking = self._asking.get(key) or asyncio.create_task(_fault(check, self._host, unit))
-        self._asking[key] = asking
-        done, _ = await asyncio.wait([asking], timeout=check.timeout)
-        if not done and not check.question.stoppable:
-            return f"a check has not ended within {check.timeout:g} s"  # left to end; nobody asks again before
-        del self._asking[key]
+    async def _fault(self, key: CheckKey, unit: Unit) -> str | None:
+        check, probe = self._checks[key[1]]
+        task = self._probes.get(key) or asyncio.create_task(_fault_of_parts(probe, self._host, unit))
+        self._probes[key] = task
+        done, _ = await asyncio.wait([task], timeout=check.timeout)
+        if not done and not probe.stoppable:
+            return f"a check has not ended within {check.timeout:g} s"  # its end is awaited next time
+        del self._probes[key]
         if done:
-            return asking.result()
-        asking.cancel()
-        await asyncio.wait([asking])
+            return task.result()
+        await cancel(task)
         return f"a check did not end within {check.timeout:g} s"
 
+    def _publish(self) -> None:
+        reasons: dict[str, str] = {}
+        for unit_id in self._units:
+            for index in range(len(self._checks)):
+                reason = self._states.get((unit_id, index), CheckState()).reason
+                if reason != "":
+                    reasons.setdefault(unit_id, _UNKNOWN if reason is None else reason)
+        self.reasons.publish_if_changed(reasons)
 
-async def _fault(check: Check, host: Host, unit: Unit) -> str | None:
-    """Of a unit, or of its parts: one that is broken breaks the whole, unless one is enough."""
-    results = [await check.question.fault(host, each) for each in unit.parts or (unit,)]
-    known = [each for each in results if each is not None]
-    broken = [each for each in known if each]
+
+async def _fault_of_parts(probe: Probe, host: Host, unit: Unit) -> str | None:
+    """The fault of a unit, or of its parts: one that is broken breaks the whole, unless one is enough."""
+    results = [await probe.fault(host, part) for part in unit.parts or (unit,)]
+    known = [fault for fault in results if fault is not None]
+    faults = [fault for fault in known if fault]
     if not known:
         return None
-    return broken[0] if broken and not (unit.one_is_enough and len(broken) < len(known)) else ""
+    return faults[0] if faults and not (unit.one_is_enough and len(faults) < len(known)) else ""

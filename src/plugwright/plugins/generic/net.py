@@ -1,38 +1,48 @@
-"""Network interfaces. A container is told which it got; with CDI, runtimes that know how move it there.
+"""Network interfaces. A container is told which it got; with CDI, runtimes that support it move it there.
 
-Known by PCI address and port, else by name. An interface is not seen while a pod has it: its PCI function is its
-anchor.
+Identified by PCI address and port, else by name. An interface is not visible while a pod has it: its PCI function is
+its anchor.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from plugwright.plugins.generic import hardware
-from plugwright.plugins.generic.hardware import PciFilter, Unit, function_behind, matches
-from plugwright.plugins.generic.safety import carriers
+from plugwright.plugins.generic.family import SelectorFamily
+from plugwright.plugins.generic.hardware import (
+    LinkType,
+    PciDriverFilter,
+    Texts,
+    Unit,
+    as_list,
+    function_behind,
+    matches,
+)
+from plugwright.plugins.generic.safety import default_route_interfaces
 from plugwright.sdk import sysfs
 from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host
 
-__all__ = ["NetFilter", "NetSelector"]
+__all__ = ["FAMILY", "NetFilter", "NetSelector"]
 
-_LINKS = {"1": "ethernet", "32": "infiniband"}  # ARPHRD_…
+_LINK_TYPES = {"1": "ethernet", "32": "infiniband"}  # ARPHRD_…
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetFilter:
-    name: Sequence[str] = ()
-    pci: PciFilter = field(default_factory=PciFilter)
-    link_type: Sequence[str] = ()
-    virtual: bool = False  # also what is no hardware
+class NetFilter(PciDriverFilter, frozen=True):
+    """Network interfaces of hardware; with `virtual`, also bridges, bonds and the like."""
+
+    name: Texts | None = None
+    link_type: LinkType | list[LinkType] | None = None
+    virtual: bool = False
 
     def accepts(self, interface: Path) -> bool:
+        link_type = _LINK_TYPES.get(sysfs.attribute(interface, "type"), "")
         return (
             matches(self.name, interface.name)
             and (self.virtual or interface.joinpath("device").exists())
-            and self.pci.accepts(function_behind(interface))
-            and (not self.link_type or _LINKS.get(sysfs.attribute(interface, "type"), "") in self.link_type)
+            and self.accepts_function(function_behind(interface))
+            and (not self.link_type or link_type in as_list(self.link_type))
         )
 
 
@@ -41,12 +51,12 @@ class NetSelector:
     filters: Sequence[NetFilter]
 
     def find(self, host: Host) -> list[Unit]:
-        found: dict[str, Unit] = {}
+        units: dict[str, Unit] = {}
         for wanted in self.filters:
             for interface in sysfs.entries(host.sys / "class" / "net"):
                 if interface.name != "lo" and wanted.accepts(interface):
-                    found.setdefault(interface.name, _unit(host, interface))
-        return hardware.distinct(list(found.values()))
+                    units.setdefault(interface.name, _unit(host, interface))
+        return hardware.distinct(list(units.values()))
 
     def directories(self, host: Host) -> Iterable[Path]:
         return ()
@@ -55,12 +65,18 @@ class NetSelector:
         return event.subsystem in ("net", "pci")
 
 
+FAMILY = SelectorFamily(NetFilter | list[NetFilter], lambda filters, options: NetSelector(filters))
+
+
 def _unit(host: Host, interface: Path) -> Unit:
     function = function_behind(interface)
     port = sysfs.attribute(interface, "dev_port")
     several = function is not None and len(sysfs.entries(sysfs.real(interface).parent)) > 1
+    carries_default = interface.name in default_route_interfaces(host)
     return Unit(
-        id=hardware.stable("net", function.address if function else interface.name, f"port{port}" if several else ""),
+        id=hardware.stable_id(
+            "net", function.address if function else interface.name, f"port{port}" if several else ""
+        ),
         facts={
             "name": interface.name,
             "interface": interface.name,
@@ -70,7 +86,7 @@ def _unit(host: Host, interface: Path) -> Unit:
             "driver": function.driver if function else sysfs.link_name(interface / "device", "driver"),
         },
         numa=sysfs.numa_nodes(interface),
-        danger=f"{interface.name} carries the node's default route" if interface.name in carriers(host) else "",
+        danger=f"{interface.name} carries the node's default route" if carries_default else "",
         directory=sysfs.real(interface),
         anchor=function.directory if function else None,
     )

@@ -1,28 +1,34 @@
-"""NVMe namespaces, known by the serial number of their drive. Those in use are for `danger` to refuse."""
+"""NVMe namespaces, identified by the serial number of their drive. `safety` refuses those in use."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from plugwright.plugins.generic import hardware
-from plugwright.plugins.generic.hardware import Member, Unit, matches
+from plugwright.plugins.generic.family import SelectorFamily
+from plugwright.plugins.generic.hardware import DeviceFilter, HostPath, Texts, Unit, matches
 from plugwright.sdk import sysfs
 from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host
 
-__all__ = ["NvmeFilter", "NvmeSelector"]
+__all__ = ["FAMILY", "NvmeFilter", "NvmeSelector"]
 
 _NAMESPACE = re.compile(r"nvme(\d+)n(\d+)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NvmeFilter:
-    model: Sequence[str] = ()
-    serial: Sequence[str] = ()
-    transport: Sequence[str] = ()
-    address: Sequence[str] = ()
-    nodes: Sequence[str] = ("block",)
+class NvmeFilter(DeviceFilter, frozen=True):
+    """NVMe namespaces, each one a device; those in use (mounted, swap, a part of something) only if `dangerous`.
+
+    `nodes`: `block` (/dev/nvme0n1), `generic` (/dev/ng0n1), `control` (/dev/nvme0, the whole controller).
+    """
+
+    model: Texts | None = None
+    serial: Texts | None = None
+    transport: Texts | None = None
+    address: Texts | None = None
+    nodes: tuple[Literal["block", "generic", "control"], ...] = ("block",)
 
     def accepts(self, controller: Path) -> bool:
         return (
@@ -38,13 +44,13 @@ class NvmeSelector:
     filters: Sequence[NvmeFilter]
 
     def find(self, host: Host) -> list[Unit]:
-        found: dict[str, Unit] = {}
+        units: dict[str, Unit] = {}
         for wanted in self.filters:
             for controller in sysfs.entries(host.sys / "class" / "nvme"):
                 if wanted.accepts(controller):
                     for name in _namespaces(host, controller):
-                        found.setdefault(name, _unit(host, controller, name, wanted))
-        return hardware.distinct(list(found.values()))
+                        units.setdefault(name, _unit(host, controller, name, wanted))
+        return hardware.distinct(list(units.values()))
 
     def directories(self, host: Host) -> Iterable[Path]:
         return [host.dev]
@@ -53,17 +59,15 @@ class NvmeSelector:
         return event.subsystem in ("nvme", "nvme-subsystem", "nvme-generic") or "/nvme" in event.path
 
 
-def _namespaces(host: Host, controller: Path) -> Iterator[str]:
+FAMILY = SelectorFamily(NvmeFilter | list[NvmeFilter], lambda filters, options: NvmeSelector(filters))
+
+
+def _namespaces(host: Host, controller: Path) -> list[str]:
     """Those below the controller; with multipath they are below its subsystem, and the controller has only paths."""
-    shared = [
-        each for each in sysfs.entries(host.sys / "class" / "nvme-subsystem") if each.joinpath(controller.name).exists()
-    ]
-    below = {
-        each.name for place in (controller, *shared) for each in sysfs.entries(place) if _NAMESPACE.fullmatch(each.name)
-    }
-    for name in sorted(below):
-        if host.sys.joinpath("class", "block", name).exists():
-            yield name
+    subsystems = sysfs.entries(host.sys / "class" / "nvme-subsystem")
+    parents = [controller, *(subsystem for subsystem in subsystems if subsystem.joinpath(controller.name).exists())]
+    names = {entry.name for parent in parents for entry in sysfs.entries(parent) if _NAMESPACE.fullmatch(entry.name)}
+    return [name for name in sorted(names) if host.sys.joinpath("class", "block", name).exists()]
 
 
 def _unit(host: Host, controller: Path, name: str, wanted: NvmeFilter) -> Unit:
@@ -75,12 +79,12 @@ def _unit(host: Host, controller: Path, name: str, wanted: NvmeFilter) -> Unit:
         "control": f"/dev/{controller.name}",
     }
     return Unit(
-        id=hardware.stable(
+        id=hardware.stable_id(
             "nvme",
             serial or sysfs.attribute(controller, "address"),
             f"n{sysfs.attribute(block, 'nsid') or name.rpartition('n')[2]}",
         ),
-        members=tuple(Member(nodes[kind]) for kind in wanted.nodes),
+        paths=tuple(HostPath(nodes[kind]) for kind in wanted.nodes),
         facts={
             "serial": serial,
             "model": sysfs.attribute(controller, "model"),

@@ -1,117 +1,82 @@
-"""Devices that are named by their paths: nodes, and also files, sockets and directories.
+"""Devices named by their paths: nodes, and also files, sockets and directories.
 
-Patterns of paths on a host: which files they name, and where to look for others. No link leads out of the root.
+A path may have wildcards. No link leads out of the host's root.
 """
 
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path, PurePosixPath
+from typing import Annotated, Literal
+
+import msgspec
 
 from plugwright.errors import InvalidValue
 from plugwright.model import natural_order
-from plugwright.plugins.generic import hardware
-from plugwright.plugins.generic.hardware import Member, Unit, pattern
+from plugwright.plugins.generic import allocation, hardware
+from plugwright.plugins.generic.family import SelectorFamily
+from plugwright.plugins.generic.hardware import DeviceFilter, HostPath, Unit, pattern
 from plugwright.sdk import sysfs
+from plugwright.sdk.families import AbsolutePath
 from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host
 
 __all__ = [
-    "Match",
+    "FAMILY",
+    "PathMatches",
     "PathPattern",
     "PathSelector",
     "PathType",
-    "escape",
     "fixed_part",
     "has_wildcard",
-    "look_for",
-    "member",
+    "literal_paths",
+    "match",
+    "patterns_of",
     "unit",
 ]
 
-_WILD = "*?["
+PathType = Literal["auto", "device", "mount"]
+
+_WILDCARDS = "*?["
+
+
+class PathPattern(DeviceFilter, frozen=True):
+    """Files of the host. `/dev/ttyUSB*` alone is the same as `{path: /dev/ttyUSB*}`.
+
+    `to` is the path in the container: a `/` at its end has the name appended, templates are filled in. `type` is found
+    out where it is not given: device nodes become device nodes; files, sockets and directories become mounts.
+    `permissions` are those of the resource where not given. `optional` and `limit` are for groups: without a match the
+    others go without it; a match may be a part of up to `limit` devices.
+    """
+
+    path: AbsolutePath
+    to: str = ""
+    type: PathType = "auto"
+    permissions: Annotated[str, msgspec.Meta(pattern="^[rwm]{1,3}$")] | None = None
+    read_only: bool = False
+    optional: bool = False
+    limit: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 1
+
+    def __post_init__(self) -> None:
+        permissions = self.permissions or ""
+        if not self.path.startswith("/") or ".." in PurePosixPath(self.path).parts:
+            raise InvalidValue(f"a path must be absolute and have no '..', got {self.path!r}")
+        if self.path == "/" or not self.path.isprintable():
+            raise InvalidValue(f"a path must name something below / in printable letters, got {self.path!r}")
+        if len(set(permissions)) != len(permissions) or set(permissions) - set("rwm"):
+            raise InvalidValue(f"permissions must be letters of 'rwm', each once, got {self.permissions!r}")
+        if self.to and not self.to.startswith("/"):
+            raise InvalidValue(f"a path in a container must be absolute, got {self.to!r}")
+        allocation.check_template(self.to)
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
-    """The files that a pattern names, and the directories where more may appear."""
+class PathMatches:
+    """The files that a pattern matches, and the directories where more may appear."""
 
     paths: Sequence[str]
     directories: Sequence[Path]
-
-
-def has_wildcard(text: str) -> bool:
-    return any(each in text for each in _WILD)
-
-
-def fixed_part(text: str) -> str:
-    """What a match must not lead out of: /dev, or the directory that is named before the first pattern."""
-    parts = PurePosixPath(text).parts
-    if parts[1:2] == ("dev",) and len(parts) > 2:
-        return "/dev"
-    named = next((n for n, part in enumerate(parts) if has_wildcard(part)), len(parts) - 1)
-    return str(PurePosixPath(*parts[:named]))
-
-
-def look_for(host: Host, text: str) -> Match:
-    """In natural order: ttyUSB2 comes before ttyUSB10."""
-    directories: list[Path] = []
-    found = list(_walk(host, PurePosixPath("/"), PurePosixPath(text).parts[1:], directories))
-    return Match(sorted(found, key=natural_order), list(dict.fromkeys(directories)))
-
-
-def _walk(host: Host, place: PurePosixPath, parts: Sequence[str], seen: list[Path]) -> Iterator[str]:
-    if not parts:
-        yield str(place)
-        return
-    here = host.seen(host.resolve(str(place)))
-    if len(parts) == 1 or has_wildcard(parts[0]) or not here.joinpath(parts[0].replace("\\", "")).exists():
-        seen.append(here)
-    for name in _names(here, parts[0]):
-        yield from _walk(host, place / name, parts[1:], seen)
-
-
-def _names(directory: Path, part: str) -> list[str]:
-    if not has_wildcard(part):
-        name = part.replace("\\", "")
-        return [name] if os.path.lexists(directory / name) else []
-    matching = pattern(part)
-    try:
-        # What cannot be printed, or is no UTF-8, cannot be told to a kubelet either.
-        return sorted(name for name in os.listdir(directory) if name.isprintable() and matching(name))  # noqa: PTH208
-    except OSError:
-        return []
-
-
-class PathType(StrEnum):
-    """`auto`: nodes, and whatever is below /dev, are devices; other files, sockets and directories are mounts."""
-
-    AUTO = "auto"
-    DEVICE = "device"
-    MOUNT = "mount"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PathPattern:
-    path: str
-    to: str = ""
-    type: PathType = PathType.AUTO
-    permissions: str = ""
-    read_only: bool = False
-    optional: bool = False  # for groups: the others go without it
-    limit: int = 1  # for groups: of how many devices a match may be a part
-
-    def __post_init__(self) -> None:
-        if not self.path.startswith("/") or ".." in PurePosixPath(self.path).parts:
-            raise InvalidValue(f"a path is absolute and has no '..', not {self.path!r}")
-        if self.path == "/" or not self.path.isprintable():
-            raise InvalidValue(f"a path that nothing can be found at: {self.path!r}")
-        if len(set(self.permissions)) != len(self.permissions) or set(self.permissions) - set("rwm"):
-            raise InvalidValue(f"permissions are letters of 'rwm', each once, not {self.permissions!r}")
-        if self.to and not self.to.startswith("/"):
-            raise InvalidValue(f"a path in a container is absolute, not {self.to!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,52 +86,109 @@ class PathSelector:
     patterns: Sequence[PathPattern]
 
     def find(self, host: Host) -> list[Unit]:
-        found: dict[str, Unit] = {}
-        for each in self.patterns:
-            for path in look_for(host, each.path).paths:
-                found.setdefault(path, unit(host, each, path))
-        return hardware.distinct(list(found.values()))
+        units: dict[str, Unit] = {}
+        for wanted in self.patterns:
+            for path in match(host, wanted.path).paths:
+                units.setdefault(path, unit(host, wanted, path))
+        return hardware.distinct(list(units.values()))
 
     def directories(self, host: Host) -> Iterable[Path]:
-        for each in self.patterns:
-            yield from look_for(host, each.path).directories
+        for wanted in self.patterns:
+            yield from match(host, wanted.path).directories
 
     def concerns(self, event: Uevent) -> bool:
-        return bool(event.node) and any(each.path.startswith("/dev/") for each in self.patterns)
+        return bool(event.node) and any(wanted.path.startswith("/dev/") for wanted in self.patterns)
+
+
+def patterns_of(settings: Iterable[str | PathPattern]) -> list[PathPattern]:
+    return [PathPattern(path=wanted) if isinstance(wanted, str) else wanted for wanted in settings]
+
+
+def literal_paths(settings: Iterable[str | PathPattern]) -> list[str]:
+    """The paths that are written out, without wildcards."""
+    paths = [wanted if isinstance(wanted, str) else wanted.path for wanted in settings]
+    return [path for path in paths if not has_wildcard(path)]
+
+
+FAMILY = SelectorFamily(
+    list[AbsolutePath | PathPattern],
+    lambda settings, options: PathSelector(patterns_of(settings)),
+    named_paths=literal_paths,
+)
+
+
+def has_wildcard(text: str) -> bool:
+    return any(wildcard in text for wildcard in _WILDCARDS)
+
+
+def fixed_part(text: str) -> str:
+    """The directory that a match must not lead out of: /dev, or the one named before the first wildcard."""
+    parts = PurePosixPath(text).parts
+    if parts[1:2] == ("dev",) and len(parts) > 2:
+        return "/dev"
+    fixed = next((index for index, part in enumerate(parts) if has_wildcard(part)), len(parts) - 1)
+    return str(PurePosixPath(*parts[:fixed]))
+
+
+def match(host: Host, text: str) -> PathMatches:
+    """In natural order: ttyUSB2 comes before ttyUSB10."""
+    directories: list[Path] = []
+    paths = list(_walk(host, PurePosixPath("/"), PurePosixPath(text).parts[1:], directories))
+    return PathMatches(sorted(paths, key=natural_order), list(dict.fromkeys(directories)))
 
 
 def unit(host: Host, wanted: PathPattern, path: str) -> Unit:
     """The device that one match is."""
     directory = host.directory_of(path)
+    host_path = HostPath(
+        path=path,
+        # A link that only root can change is handed out as it is: its target may be another node tomorrow, and
+        # runtimes follow it each time that a container starts.
+        host_path=path if _is_trusted(host, path) else host.resolve(path),
+        container_path=wanted.to,
+        permissions=wanted.permissions or "",
+        mount=_is_mount(host, wanted.type, path),
+        read_only=wanted.read_only,
+    )
     return Unit(
-        id=hardware.stable(path.removeprefix("/dev/").strip("/").replace("/", "-")),
-        members=(member(host, wanted, path),),
+        id=hardware.stable_id(path.removeprefix("/dev/").strip("/").replace("/", "-")),
+        paths=(host_path,),
         facts={"name": PurePosixPath(path).name, "pci": sysfs.pci_address_of(directory) if directory else ""},
         numa=sysfs.numa_nodes(directory) if directory else (),
         fault="" if host.has(path) else f"{path} leads nowhere",
-        danger=escape(host, wanted, path),
+        danger=_escape(host, wanted, path),
         directory=directory,
     )
 
 
-def member(host: Host, wanted: PathPattern, path: str) -> Member:
-    return Member(
-        path=path,
-        # A link that only root can change is handed out as it is: what it leads to may be another node tomorrow, and
-        # runtimes follow it each time that a container starts.
-        host_path=path if _is_trusted(host, path) else host.resolve(path),
-        container_path=wanted.to,
-        permissions=wanted.permissions,
-        mount=_is_mount(host, wanted.type, path),
-        read_only=wanted.read_only,
-    )
+def _walk(host: Host, parent: PurePosixPath, parts: Sequence[str], directories: list[Path]) -> Iterator[str]:
+    if not parts:
+        yield str(parent)
+        return
+    directory = host.seen(host.resolve(str(parent)))
+    if len(parts) == 1 or has_wildcard(parts[0]) or not directory.joinpath(parts[0].replace("\\", "")).exists():
+        directories.append(directory)
+    for name in _names(directory, parts[0]):
+        yield from _walk(host, parent / name, parts[1:], directories)
 
 
-def escape(host: Host, wanted: PathPattern, path: str) -> str:
-    """Where a link leads that leaves what the operator named; empty if it does not."""
+def _names(directory: Path, part: str) -> list[str]:
+    if not has_wildcard(part):
+        name = part.replace("\\", "")
+        return [name] if os.path.lexists(directory / name) else []
+    matching = pattern(part)
+    try:
+        # Names that cannot be printed, or are no UTF-8, cannot be sent to a kubelet either.
+        return sorted(name for name in os.listdir(directory) if name.isprintable() and matching(name))  # noqa: PTH208
+    except OSError:
+        return []
+
+
+def _escape(host: Host, wanted: PathPattern, path: str) -> str:
+    """The reason why a link leaves what the operator named; empty if it does not."""
     real, home = PurePosixPath(host.resolve(path)), fixed_part(wanted.path)
     explicit = not has_wildcard(wanted.path) and _is_trusted(host, path)
-    # A link on the way to it counts as its place only if nobody else can lead it elsewhere.
+    # A link on the way to it counts as its directory only if nobody else can change that link.
     home = host.resolve(home) if _is_trusted(host, home) else home
     if not explicit and not real.is_relative_to(home):
         return f"{path} is a link to {real}, out of {home}"
@@ -174,8 +196,8 @@ def escape(host: Host, wanted: PathPattern, path: str) -> str:
 
 
 def _is_mount(host: Host, kind: PathType, path: str) -> bool:
-    if kind is not PathType.AUTO:
-        return kind is PathType.MOUNT
+    if kind != "auto":
+        return kind == "mount"
     try:
         mode = host.seen(host.resolve(path)).stat().st_mode
     except OSError:
@@ -186,8 +208,8 @@ def _is_mount(host: Host, kind: PathType, path: str) -> bool:
 
 
 def _is_trusted(host: Host, path: str) -> bool:
-    """Whether only root, or whoever runs us, can change what is at `path`, or a link on the way there."""
-    return all(_is_closed(host.seen(each)) for each in host.passed(path))
+    """Whether only root, or the daemon's own user, can change what is at `path`, or a link on the way there."""
+    return all(_is_closed(host.seen(directory)) for directory in host.passed(path))
 
 
 def _is_closed(directory: Path) -> bool:

@@ -1,211 +1,214 @@
-"""One resource of ordinary devices: looks for them, watches them, and hands them out.
+"""One resource of ordinary devices: finds them, follows their changes, and hands them out.
 
-What to look for is a selector's business, what a container gets `answers`', what is broken `checking`'s.
+What to look for is the selector's decision, what a container gets `allocation`'s, what is broken `health`'s, what must
+not be handed out `safety`'s.
 """
 
 import asyncio
 import logging
+import operator
 import stat
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from plugwright.errors import PluginError
 from plugwright.model import Allocation, Device
 from plugwright.plugins.generic import allocation, hardware, safety
-from plugwright.plugins.generic.allocation import Handing
-from plugwright.plugins.generic.hardware import Naming, Selector, Unit
-from plugwright.plugins.generic.health import Check, Checking
+from plugwright.plugins.generic.allocation import HandoutOptions
+from plugwright.plugins.generic.hardware import Selector, Unit
+from plugwright.plugins.generic.health import HealthCheck, HealthMonitor, Probe
 from plugwright.sdk import plugin, sysfs
 from plugwright.sdk.hotplug import Hotplug, HotplugSource, HotplugTiming
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.sysfs import Host
 from plugwright.system import concurrency
 
-__all__ = ["Catalog", "Generic", "Options", "Surroundings"]
+__all__ = ["Generic", "HostAccess"]
 
 logger = logging.getLogger(__name__)
 
-# Nodes that many devices have in common: having one of them does not make two devices the same.
-_SHARED = frozenset(
-    ("/dev/vfio/vfio", "/dev/iommu", "/dev/infiniband/rdma_cm", "/dev/kfd", "/dev/vhost-net", "/dev/net/tun")
-)
-
-
-class Catalog(Protocol):
-    """Gives units names that runtimes resolve; returns them by the units' ids."""
-
-    def write(self, host: Host, handing: Handing, units: Sequence[Unit]) -> dict[str, str]: ...
+Stamp = list[tuple[int, int, int, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """`count`: how many containers may have a device at a time. `taken`: what belongs to other resources."""
+class HostAccess:
+    """The host's files, the source of its hot-plug events, and the directories for files of other programs.
 
-    selector: Selector
-    count: int = 1
-    naming: Naming = Naming.STABLE
-    handing: Handing = field(default_factory=Handing)
-    checks: Sequence[Check] = ()
-    taken: Sequence[Selector] = ()
-    topology: bool = True
-    dangerous: bool = False
-    catalog: Catalog | None = None
-    info_directory: Path | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """The machine, and how news of it come. Resources of one process share their `ears`."""
+    Resources of one process share their `hotplug`. `device_info` is the directory that Multus reads, `cdi` the one
+    that container runtimes read.
+    """
 
     host: Host = field(default_factory=Host)
-    ears: HotplugSource = field(default_factory=HotplugSource)
-    pace: HotplugTiming = field(default_factory=HotplugTiming)
+    hotplug: HotplugSource = field(default_factory=HotplugSource)
+    timing: HotplugTiming = field(default_factory=HotplugTiming)
+    device_info: Path | None = None
+    cdi: Path = Path("/var/run/cdi")
+
+
+class _SpecWriter(Protocol):
+    """Gives units names that container runtimes resolve."""
+
+    def write(self, host: Host, options: HandoutOptions, units: Sequence[Unit]) -> dict[str, str]: ...
 
 
 class Generic(Plugin):
-    def __init__(self, resource: str, options: Options, around: Surroundings | None = None) -> None:
+    def __init__(
+        self,
+        resource: str,
+        selector: Selector,
+        options: HandoutOptions | None = None,
+        access: HostAccess | None = None,
+    ) -> None:
         self.resource = resource
-        self._options, self._around = options, around or Surroundings()
+        self._selector, self._options, self._access = selector, options or HandoutOptions(), access or HostAccess()
         self._units: dict[str, Unit] = {}  # as they were last seen
-        self._offered: dict[str, Unit] = {}  # by the ids that the kubelet knows
-        self._seals: dict[str, object] = {}
-        self._named: dict[str, str] = {}  # the CDI names of those that have one
+        self._offered: dict[str, Unit] = {}  # by the ids of devices
+        self._stamps: dict[str, Stamp | None] = {}
+        self._cdi_names: dict[str, str] = {}  # by the ids of units
         self._warned: set[str] = set()
-        self._looked = asyncio.Event()
+        self._listed = asyncio.Event()
+        self._spec = _spec_of(resource, self._access) if self._options.cdi else None
+        self._checks: Sequence[tuple[HealthCheck, Probe]] = ()
+        if self._options.health:
+            from plugwright.plugins.generic import checks  # only where a file has some
+
+            self._checks = checks.probes_of(self._options.health)
 
     async def discover(self) -> AsyncIterator[list[Device]]:
-        host, selector = self._around.host, self._options.selector
-        hotplug = Hotplug(selector.concerns, self._around.ears, self._around.pace)
-        checking = Checking(host, self._options.checks, hotplug.touch)
-        async with hotplug.watching(), checking.running():
+        """A scan of the hardware makes a new list of units; a health check changes no more than their health."""
+        hotplug = Hotplug(self._selector.concerns, self._access.hotplug, self._access.timing)
+        monitor = HealthMonitor(self._access.host, self._checks)
+        async with hotplug.watching(), monitor.running():
             while True:
-                # In a thread: a driver that hangs may keep whoever reads its files waiting.
-                units, directories = await concurrency.in_thread(f"{self.resource} look", self._look)
-                await checking.take(units)
-                yield self._devices(units, checking)
-                await hotplug.change(directories)
+                # In a thread: a driver that hangs keeps readers of its files waiting.
+                units, directories = await concurrency.in_thread(f"{self.resource} scan", self._scan)
+                await monitor.follow(units)
+                self._offer(units)
+                hardware_change = asyncio.create_task(hotplug.change(directories))
+                try:
+                    while not hardware_change.done():
+                        reasons = monitor.reasons.value
+                        yield [self._device(device_id, unit, reasons) for device_id, unit in self._offered.items()]
+                        health_change = monitor.reasons.until(partial(operator.ne, reasons))
+                        await concurrency.first(asyncio.wait([hardware_change]), health_change)
+                    await hardware_change
+                finally:
+                    await concurrency.cancel(hardware_change)
 
     async def allocate(self, devices: Sequence[Device]) -> Allocation:
-        # A plugin that has just taken over from another is asked for what that one listed.
-        await self._looked.wait()
-        offered = {device.id: self._unit(device.id) for device in devices}
+        # A plugin that has just taken over from another may be asked for devices before its first list.
+        await self._listed.wait()
+        offered = {device.id: self._offered_unit(device.id) for device in devices}
         units = list({unit.id: unit for unit in offered.values()}.values())
         for unit in units:
             self._check_again(unit)
-        if self._options.info_directory is not None:
+        if self._access.device_info is not None:
             for device_id, unit in offered.items():
-                allocation.write(self._options.info_directory, self.resource, device_id, unit)
-        given = allocation.answer(self.resource, self._options.handing, units)
-        named = [self._named[unit.id] for unit in units if unit.id in self._named]
-        return Allocation(given.env, annotations=given.annotations, cdi=named) if named else given
+                if unit.details:
+                    allocation.write_device_info(self._access.device_info, self.resource, device_id, unit)
+        made = allocation.allocation_of(self.resource, self._options, units)
+        names = [self._cdi_names[unit.id] for unit in units if unit.id in self._cdi_names]
+        return Allocation(made.env, annotations=made.annotations, cdi=names) if names else made
 
     async def prefer(self, available: Sequence[Device], required: Sequence[Device], size: int) -> Sequence[Device]:
         """Copies of different units before several of one, the least used unit first; then the fewest NUMA nodes."""
         chosen = list(required)
         while len(chosen) < size:
-            fresh = _one_of_each(available, chosen)
+            fresh = _one_of_each_unit(available, chosen)
             if not fresh:
                 break
-            wanted = min(size, len(chosen) + len(fresh))
-            chosen = list(plugin.fewest_numa_nodes([*chosen, *fresh], chosen, wanted))
+            count = min(size, len(chosen) + len(fresh))
+            chosen = list(plugin.fewest_numa_nodes([*chosen, *fresh], chosen, count))
         return chosen
 
-    def _unit(self, device_id: str) -> Unit:
-        if device_id not in self._offered:
-            raise PluginError(f"{device_id} of {self.resource} is not there any more")
-        return self._offered[device_id]
-
-    def _look(self) -> tuple[list[Unit], list[Path]]:
-        host, selector = self._around.host, self._options.selector
-        units = hardware.kept(self._units.values(), _without(selector.find(host), self._taken()))
-        found = {unit.id: self._vetted(unit) for unit in units}
-        away = {name: unit for name, unit in self._units.items() if name not in found and _is_in_a_pod(unit)}
-        self._units = {**found, **away}
-        self._seals = {name: self._seal(unit) for name, unit in found.items() if not unit.fault}
-        return list(self._units.values()), list(selector.directories(host))
-
-    def _taken(self) -> Iterable[Unit]:
-        return [unit for selector in self._options.taken for unit in selector.find(self._around.host)]
+    def _scan(self) -> tuple[list[Unit], list[Path]]:
+        host = self._access.host
+        units = hardware.keep_ids(self._units.values(), self._selector.find(host))
+        visible = {unit.id: self._vetted(unit) for unit in units}
+        in_pods = {
+            unit_id: unit for unit_id, unit in self._units.items() if unit_id not in visible and _is_in_a_pod(unit)
+        }
+        self._units = {**visible, **in_pods}
+        self._stamps = {unit_id: self._lasting_stamp(unit) for unit_id, unit in visible.items() if not unit.fault}
+        return list(self._units.values()), list(self._selector.directories(host))
 
     def _vetted(self, unit: Unit) -> Unit:
-        """A unit that is gone, broken or dangerous says so."""
-        missing = [each.path for each in unit.members if not self._around.host.has(each.host_path)]
+        """The unit with a fault if it is gone, broken or dangerous."""
+        missing = [path.path for path in unit.paths if not self._access.host.has(path.host_path)]
         fault = unit.fault or (f"{missing[0]} is not there" if missing else "") or self._danger(unit)
         return replace(unit, fault=fault)
 
     def _danger(self, unit: Unit) -> str:
         if self._options.dangerous:
             return ""
-        why = unit.danger or next((why for each in unit.members if (why := safety.reason(self._around.host, each))), "")
-        if why and why not in self._warned:
-            logger.warning("not handed out", extra={"resource": self.resource, "device": unit.id, "error": why})
-            self._warned.add(why)
-        return f"{why}: needs 'dangerous: true'" if why else ""
+        dangers = (safety.danger(self._access.host, path) for path in unit.paths)
+        danger = unit.danger or next((danger for danger in dangers if danger), "")
+        if danger and danger not in self._warned:
+            extra = {"resource": self.resource, "device": unit.id, "error": danger}
+            logger.warning("dangerous device not handed out", extra=extra)
+            self._warned.add(danger)
+        return f"{danger}: needs 'dangerous: true'" if danger else ""
 
-    def _seal(self, unit: Unit) -> object:
-        """What tells whether a unit is still what was looked at; nothing does where a disk may be in use by now."""
-        host = self._around.host
+    def _lasting_stamp(self, unit: Unit) -> Stamp | None:
+        """The stamp of a unit; None where it says too little, as a disk may be in use by the time of an allocation."""
         try:
             stamp = self._stamp(unit)
         except OSError:  # gone since it was found
             return None
-        changing = any(stat.S_ISDIR(mode) for mode, *_ in stamp) or any(
-            safety.has_disk(host, each) for each in unit.members
-        )
-        return None if changing else stamp
+        is_directory = any(stat.S_ISDIR(mode) for mode, *_ in stamp)
+        has_disk = any(safety.has_disk(self._access.host, path) for path in unit.paths)
+        return None if is_directory or has_disk else stamp
 
-    def _stamp(self, unit: Unit) -> list[tuple[int, int, int, int]]:
-        found = [self._around.host.stat(each.host_path) for each in unit.members]
-        return [(each.st_mode, each.st_rdev, each.st_dev, each.st_ino) for each in found]
+    def _stamp(self, unit: Unit) -> Stamp:
+        stats = [self._access.host.stat(path.host_path) for path in unit.paths]
+        return [(status.st_mode, status.st_rdev, status.st_dev, status.st_ino) for status in stats]
 
     def _check_again(self, unit: Unit) -> None:
-        """Between the last look and now a node may have gone, or a disk been mounted."""
+        """Since the last scan a node may have gone, or a disk been mounted."""
         with suppress(OSError):
-            if self._stamp(unit) == self._seals.get(unit.id):
+            if self._stamp(unit) == self._stamps.get(unit.id):
                 return
         fault = self._vetted(replace(unit, fault="")).fault
         if fault and not _is_in_a_pod(unit):
             raise PluginError(f"{unit.id} of {self.resource}: {fault}")
 
-    def _devices(self, units: Sequence[Unit], checking: Checking) -> list[Device]:
-        options = self._options
-        if options.catalog is not None:
-            self._named = options.catalog.write(self._around.host, options.handing, units)
-        self._offered = dict(hardware.copies(options.naming, units, options.count))
-        self._looked.set()
-        return [self._device(name, unit, checking) for name, unit in self._offered.items()]
+    def _offer(self, units: Sequence[Unit]) -> None:
+        if self._spec is not None:
+            self._cdi_names = self._spec.write(self._access.host, self._options, units)
+        self._offered = dict(hardware.copies(self._options.ids, units, self._options.count or 1))
+        self._listed.set()
 
-    def _device(self, name: str, unit: Unit, checking: Checking) -> Device:
+    def _offered_unit(self, device_id: str) -> Unit:
+        if device_id not in self._offered:
+            raise PluginError(f"{device_id} of {self.resource} is not there any more")
+        return self._offered[device_id]
+
+    def _device(self, device_id: str, unit: Unit, reasons: Mapping[str, str]) -> Device:
         facts = {key: value for key, value in unit.facts.items() if value}
-        attributes = {**facts, "unit": unit.id, "nodes": [member.path for member in unit.members]}
-        device = Device(name, numa=unit.numa if self._options.topology else (), attributes=attributes)
-        reason = unit.fault or checking.reason(unit)
+        attributes = {**facts, "unit": unit.id, "nodes": [path.path for path in unit.paths]}
+        device = Device(device_id, numa=unit.numa if self._options.topology else (), attributes=attributes)
+        reason = unit.fault or reasons.get(unit.id, "")
         return device.unhealthy(reason) if reason else device
 
 
+def _spec_of(resource: str, access: HostAccess) -> _SpecWriter:
+    from plugwright.plugins.generic.cdi import GenericSpec  # only where a file asks for CDI
+    from plugwright.sdk import cdi
+
+    return GenericSpec(cdi.SpecDirectory(access.cdi), resource)
+
+
 def _is_in_a_pod(unit: Unit) -> bool:
-    """Not seen, but its hardware is there with its driver: a pod has it in a namespace of its own."""
+    """Not visible, but its hardware is there with its driver: a pod has it in a namespace of its own."""
     bound = sysfs.link_name(unit.anchor, "driver") if unit.anchor is not None else ""
     return bool(bound) and bound in unit.facts.get("driver", "").split(",")
 
 
-def _without(units: Sequence[Unit], taken: Iterable[Unit]) -> list[Unit]:
-    held = {key for unit in taken for key in _identity(unit)}
-    return [unit for unit in units if held.isdisjoint(_identity(unit))]
-
-
-def _identity(unit: Unit) -> set[str]:
-    """Its nodes; and its PCI address if that is what it is, not only what it is behind."""
-    paths = {member.host_path for member in unit.members} - _SHARED
-    addresses = {each for each in unit.facts.get("pci", "").split(",") if each}
-    is_function = unit.details.get("generic", {}).get("deviceID") in addresses
-    return paths | addresses if is_function or not paths else paths
-
-
-def _one_of_each(available: Sequence[Device], chosen: Sequence[Device]) -> list[Device]:
+def _one_of_each_unit(available: Sequence[Device], chosen: Sequence[Device]) -> list[Device]:
     """A copy of each unit of which the fewest are chosen, and of those of each that has the most left."""
     taken = {device.id for device in chosen}
     free: dict[object, list[Device]] = {}

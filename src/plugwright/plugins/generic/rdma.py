@@ -1,43 +1,58 @@
 """RDMA adapters (InfiniBand, RoCE, iWARP), each with all the nodes that it needs.
 
-Known by PCI address, else by name. In exclusive mode an adapter is not seen while a pod has it: its PCI function is its
-anchor.
+Identified by PCI address, else by name. In exclusive mode an adapter is not visible while a pod has it: its PCI
+function is its anchor.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from plugwright.plugins.generic import hardware
-from plugwright.plugins.generic.hardware import Member, PciFilter, Unit, function_behind, matches
+from plugwright.plugins.generic.family import SelectorFamily
+from plugwright.plugins.generic.hardware import (
+    HostPath,
+    LinkType,
+    PciDriverFilter,
+    Texts,
+    Unit,
+    as_list,
+    function_behind,
+    matches,
+)
 from plugwright.sdk import sysfs
 from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host
 
-__all__ = ["RdmaFilter", "RdmaSelector"]
+__all__ = ["FAMILY", "RdmaFilter", "RdmaSelector"]
+
+RdmaNode = Literal["uverbs", "umad", "issm", "ucm", "rdma_cm"]
 
 _CLASSES = {"uverbs": "infiniband_verbs", "umad": "infiniband_mad", "issm": "infiniband_mad", "ucm": "infiniband_cm"}
-_LAYERS = {"Ethernet": "ethernet", "InfiniBand": "infiniband"}
+_LINK_LAYERS = {"Ethernet": "ethernet", "InfiniBand": "infiniband"}
 _SHARED = "rdma_cm"  # one for the whole node
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RdmaFilter:
-    name: Sequence[str] = ()
-    interface: Sequence[str] = ()
-    pci: PciFilter = field(default_factory=PciFilter)
-    link_type: Sequence[str] = ()
-    nodes: Sequence[str] = ("uverbs", "umad", "issm", "ucm", _SHARED)
-    required: Sequence[str] = ("uverbs",)
+class RdmaFilter(PciDriverFilter, frozen=True):
+    """RDMA adapters (HCAs), by the names in /sys/class/infiniband, those of their interfaces, or their PCI ids.
+
+    `nodes`: what a container gets of it; `required`: an adapter that lacks one of these is not offered.
+    """
+
+    name: Texts | None = None
+    interface: Texts | None = None
+    link_type: LinkType | list[LinkType] | None = None
+    nodes: tuple[RdmaNode, ...] = ("uverbs", "umad", "issm", "ucm", "rdma_cm")
+    required: tuple[RdmaNode, ...] = ("uverbs",)
 
     def accepts(self, adapter: Path) -> bool:
-        layers = {_LAYERS.get(sysfs.attribute(port, "link_layer"), "") for port in _ports(adapter)}
-        names = _interfaces(adapter)
+        layers = {_LINK_LAYERS.get(sysfs.attribute(port, "link_layer"), "") for port in _ports(adapter)}
         return (
             matches(self.name, adapter.name)
-            and (not self.interface or any(matches(self.interface, name) for name in names))
-            and self.pci.accepts(function_behind(adapter))
-            and (not self.link_type or bool(layers & set(self.link_type)))
+            and (not self.interface or any(matches(self.interface, name) for name in _interfaces(adapter)))
+            and self.accepts_function(function_behind(adapter))
+            and (not self.link_type or bool(layers & set(as_list(self.link_type))))
         )
 
 
@@ -46,12 +61,12 @@ class RdmaSelector:
     filters: Sequence[RdmaFilter]
 
     def find(self, host: Host) -> list[Unit]:
-        found: dict[str, Unit] = {}
+        units: dict[str, Unit] = {}
         for wanted in self.filters:
             for adapter in sysfs.entries(host.sys / "class" / "infiniband"):
                 if wanted.accepts(adapter):
-                    found.setdefault(adapter.name, _unit(host, adapter, wanted))
-        return hardware.distinct(list(found.values()))
+                    units.setdefault(adapter.name, _unit(host, adapter, wanted))
+        return hardware.distinct(list(units.values()))
 
     def directories(self, host: Host) -> Iterable[Path]:
         return [host.dev / "infiniband"]
@@ -60,18 +75,21 @@ class RdmaSelector:
         return event.subsystem.startswith("infiniband") or event.subsystem in ("pci", "misc")
 
 
+FAMILY = SelectorFamily(RdmaFilter | list[RdmaFilter], lambda filters, options: RdmaSelector(filters))
+
+
 def _ports(adapter: Path) -> list[Path]:
     return sysfs.entries(adapter / "ports")
 
 
 def _interfaces(adapter: Path) -> list[str]:
-    """Of the same function (RoCE and IPoIB), and those that the ports name."""
+    """Those of the same function (RoCE and IPoIB), and those that the ports name."""
     named = {
-        sysfs.attribute(each.parent, each.name)
+        sysfs.attribute(gid.parent, gid.name)
         for port in _ports(adapter)
-        for each in sysfs.entries(port / "gid_attrs" / "ndevs")
+        for gid in sysfs.entries(port / "gid_attrs" / "ndevs")
     }
-    own = {each.name for each in sysfs.entries(sysfs.real(adapter).parents[1] / "net")}
+    own = {interface.name for interface in sysfs.entries(sysfs.real(adapter).parents[1] / "net")}
     return sorted((named | own) - {""})
 
 
@@ -81,8 +99,8 @@ def _unit(host: Host, adapter: Path, wanted: RdmaFilter) -> Unit:
     function = function_behind(adapter)
     interfaces = _interfaces(adapter)
     return Unit(
-        id=hardware.stable("rdma", function.address if function else adapter.name, *_port_name(adapter)),
-        members=tuple(map(Member, paths)),
+        id=hardware.stable_id("rdma", function.address if function else adapter.name, *_guid(adapter)),
+        paths=tuple(map(HostPath, paths)),
         facts={
             "name": adapter.name,
             "rdma": adapter.name,
@@ -99,16 +117,16 @@ def _unit(host: Host, adapter: Path, wanted: RdmaFilter) -> Unit:
     )
 
 
-def _port_name(adapter: Path) -> list[str]:
-    """Several adapters behind one function are told apart by what the hardware calls them."""
+def _guid(adapter: Path) -> list[str]:
+    """The GUID of an adapter that is one of several behind one function."""
     siblings = sysfs.entries(sysfs.real(adapter).parent)
     return [sysfs.attribute(adapter, "node_guid") or adapter.name] if len(siblings) > 1 else []
 
 
 def _nodes(host: Host, adapter: str, kind: str) -> list[str]:
-    """Each port has its own umad and issm; all of them belong to the adapter."""
+    """The nodes of one kind; each port has a umad and an issm node of its own."""
     if kind == _SHARED:
         path = f"/dev/infiniband/{_SHARED}"
         return [path] if host.has(path) else []
-    places = [each for each in sysfs.entries(host.sys / "class" / _CLASSES[kind]) if each.name.startswith(kind)]
-    return [f"/dev/infiniband/{each.name}" for each in places if sysfs.attribute(each, "ibdev") == adapter]
+    nodes = [node for node in sysfs.entries(host.sys / "class" / _CLASSES[kind]) if node.name.startswith(kind)]
+    return [f"/dev/infiniband/{node.name}" for node in nodes if sysfs.attribute(node, "ibdev") == adapter]

@@ -1,21 +1,28 @@
-"""USB devices, each with the nodes that people want of it: the bus node, and those of its drivers.
+"""USB devices, each with its bus node and the nodes of its drivers.
 
-Known by serial number or, without one, by the port that it is plugged into: numbers on the bus change at every replug.
+Identified by serial number or, without one, by the port that it is plugged into: numbers on the bus change at every
+replug.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+import msgspec
 
 from plugwright.plugins.generic import hardware
-from plugwright.plugins.generic.hardware import Member, Unit, matches, matches_id
+from plugwright.plugins.generic.family import SelectorFamily
+from plugwright.plugins.generic.hardware import DeviceFilter, HostPath, Ids, Texts, Unit, matches, matches_id
 from plugwright.sdk import sysfs
 from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host, SysfsNode
 
-__all__ = ["NODES", "UsbFilter", "UsbSelector", "find"]
+__all__ = ["FAMILY", "UsbFilter", "UsbSelector", "find"]
 
-NODES = {
+UsbNode = Literal["usb", "tty", "video", "hidraw", "input", "sound", "storage"]
+
+_SUBSYSTEMS: dict[UsbNode, tuple[str, ...]] = {
     "usb": ("usb",),
     "tty": ("tty",),
     "video": ("video4linux", "media"),
@@ -26,18 +33,24 @@ NODES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsbFilter:
-    """`nodes` are names of `NODES`; empty means all that there are."""
+class UsbFilter(DeviceFilter, frozen=True):
+    """USB devices. `class` is two hexadecimal digits, of the device or one of its interfaces; `port` is as in `1-4.2`.
 
-    vendor: Sequence[str] = ()
-    product: Sequence[str] = ()
-    serial: Sequence[str] = ()
-    manufacturer: Sequence[str] = ()
-    name: Sequence[str] = ()
-    class_code: Sequence[str] = ()
-    port: Sequence[str] = ()
-    nodes: Sequence[str] = ()
+    `nodes`: which of its nodes a container gets, and must have: `usb` (/dev/bus/usb/…), `tty`, `video`, `hidraw`,
+    `input`, `sound`, `storage`; all there are where it is not given.
+    """
+
+    vendor: Ids | None = None
+    product: Ids | None = None
+    serial: Texts | None = None
+    manufacturer: Texts | None = None
+    name: Texts | None = None
+    class_: Texts | None = msgspec.field(name="class", default=None)
+    port: Texts | None = None
+    nodes: list[UsbNode] | None = None
+
+    def __post_init__(self) -> None:
+        hardware.check_ids(vendor=self.vendor, product=self.product)
 
     def accepts(self, device: Path) -> bool:
         return (
@@ -47,7 +60,7 @@ class UsbFilter:
             and matches(self.manufacturer, sysfs.attribute(device, "manufacturer"))
             and matches(self.name, sysfs.attribute(device, "product"))
             and matches(self.port, device.name)
-            and any(matches_id(self.class_code, each) for each in _classes(device))
+            and any(matches_id(self.class_, code) for code in _classes(device))
         )
 
 
@@ -65,27 +78,26 @@ class UsbSelector:
         return "/usb" in event.path or event.subsystem == "usb"
 
 
+FAMILY = SelectorFamily(UsbFilter | list[UsbFilter], lambda filters, options: UsbSelector(filters))
+
+
 def find(host: Host, filters: Sequence[UsbFilter]) -> list[Unit]:
-    """What matches the first filter first: their order is the operator's."""
-    found: dict[str, Unit] = {}
+    """What matches the first filter comes first: their order is the operator's."""
+    units: dict[str, Unit] = {}
     for wanted in filters:
-        for device in _devices(host):
-            if wanted.accepts(device):
-                found.setdefault(device.name, _unit(device, wanted))
-    return hardware.distinct(list(found.values()))
-
-
-def _devices(host: Host) -> list[Path]:
-    """Devices, not their interfaces."""
-    every = sysfs.entries(host.sys / "bus" / "usb" / "devices")
-    return [each for each in every if each.joinpath("idVendor").exists()]
+        for device in sysfs.entries(host.sys / "bus" / "usb" / "devices"):
+            # Interfaces are in the same directory, without vendors.
+            if device.joinpath("idVendor").exists() and wanted.accepts(device):
+                units.setdefault(device.name, _unit(device, wanted))
+    return hardware.distinct(list(units.values()))
 
 
 def _classes(device: Path) -> list[str]:
-    interfaces = [each for each in sysfs.entries(device) if each.joinpath("bInterfaceClass").exists()]
+    """The class of the device and those of its interfaces."""
+    interfaces = [entry for entry in sysfs.entries(device) if entry.joinpath("bInterfaceClass").exists()]
     return [
         sysfs.attribute(device, "bDeviceClass"),
-        *(sysfs.attribute(each, "bInterfaceClass") for each in interfaces),
+        *(sysfs.attribute(interface, "bInterfaceClass") for interface in interfaces),
     ]
 
 
@@ -93,10 +105,13 @@ def _unit(device: Path, wanted: UsbFilter) -> Unit:
     vendor, product = sysfs.attribute(device, "idVendor"), sysfs.attribute(device, "idProduct")
     serial = sysfs.attribute(device, "serial")
     nodes = [node for node in sysfs.nodes_below(device) if not wanted.nodes or _kind(node) in wanted.nodes]
-    missing = [kind for kind in wanted.nodes if kind not in {_kind(node) for node in nodes}]
+    missing = [kind for kind in wanted.nodes or () if kind not in {_kind(node) for node in nodes}]
     return Unit(
-        id=hardware.stable("usb", vendor, product, serial or device.name),
-        members=tuple(Member(node.path) for node in sorted(nodes, key=_rank)),
+        id=hardware.stable_id("usb", vendor, product, serial or device.name),
+        # The bus node last: `{node}` is the one that programs open.
+        paths=tuple(
+            HostPath(node.path) for node in sorted(nodes, key=lambda node: (node.subsystem == "usb", node.path))
+        ),
         facts={
             "vendor": vendor,
             "product": product,
@@ -112,9 +127,4 @@ def _unit(device: Path, wanted: UsbFilter) -> Unit:
 
 
 def _kind(node: SysfsNode) -> str:
-    return next((kind for kind, subsystems in NODES.items() if node.subsystem in subsystems), node.subsystem)
-
-
-def _rank(node: SysfsNode) -> tuple[bool, str]:
-    """The bus node last: `{node}` is the one that programs open."""
-    return node.subsystem == "usb", node.path
+    return next((kind for kind, subsystems in _SUBSYSTEMS.items() if node.subsystem in subsystems), node.subsystem)
