@@ -15,7 +15,7 @@ import msgspec
 from plugwright.errors import ConfigError
 from plugwright.plugins.nvidia.xids import NEEDS_RESET, XidAction
 from plugwright.sdk import cdi
-from plugwright.sdk.families import byte_size
+from plugwright.sdk.families import FamilySettings, byte_size
 
 __all__ = [
     "NVIDIA_PLUGIN_VENDOR",
@@ -102,23 +102,19 @@ class DeviceListStrategy(StrEnum):
         return self in (DeviceListStrategy.CDI_ANNOTATIONS, DeviceListStrategy.CDI_CRI)
 
 
-class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An unknown key is an error."""
-
-
-class NvidiaPattern(_Strict, frozen=True):
+class NvidiaPattern(FamilySettings, frozen=True):
     """Properties of devices; one of several values is enough."""
 
-    index: int | str | list[int | str] = []
-    uuid: Texts = []
-    pci: Texts = []
-    model: Texts = []
-    profile: Texts = []
+    index: int | str | list[int | str] = msgspec.field(default_factory=list)
+    uuid: Texts = msgspec.field(default_factory=list)
+    pci: Texts = msgspec.field(default_factory=list)
+    model: Texts = msgspec.field(default_factory=list)
+    profile: Texts = msgspec.field(default_factory=list)
     least: int | str = 0
     most: int | str = 0
 
 
-class NvidiaMps(_Strict, frozen=True):
+class NvidiaMps(FamilySettings, frozen=True):
     """Directories of the daemons of `plugwright mps run`, and what they do with the GPUs."""
 
     root: str = "/run/plugwright/mps"
@@ -127,7 +123,7 @@ class NvidiaMps(_Strict, frozen=True):
     clients: MpsClients = MpsClients.ONE_USER
 
 
-class NvidiaVgpu(_Strict, frozen=True):
+class NvidiaVgpu(FamilySettings, frozen=True):
     """The operator's limiter library, and the directories of its tenants' files."""
 
     library: str = "/usr/local/vgpu/libvgpu.so"
@@ -137,7 +133,7 @@ class NvidiaVgpu(_Strict, frozen=True):
     log: Number | None = None
 
 
-class NvidiaShare(_Strict, frozen=True):
+class NvidiaShare(FamilySettings, frozen=True):
     """How each device is shared: by replicas, or by the memory or percent of one share."""
 
     by: SharingStrategy = SharingStrategy.TIME_SLICING
@@ -153,10 +149,10 @@ class NvidiaShare(_Strict, frozen=True):
         return byte_size(self.memory)
 
 
-class NvidiaHealth(_Strict, frozen=True):
+class NvidiaHealth(FamilySettings, frozen=True):
     """What makes a GPU Unhealthy, and until when."""
 
-    xids: dict[str, XidAction] = {}
+    xids: dict[str, XidAction] = msgspec.field(default_factory=dict)
     other: XidAction = XidAction.QUIET  # for codes that NVIDIA's catalogue does not have
     quiet: Annotated[float, msgspec.Meta(ge=0)] = 300.0
     ecc: bool = True
@@ -165,28 +161,28 @@ class NvidiaHealth(_Strict, frozen=True):
     checks: bool = True
 
 
-class NvidiaDriver(_Strict, frozen=True):
+class NvidiaDriver(FamilySettings, frozen=True):
     """Where the driver is installed: `root` as the daemon sees it, `host` as the host sees it."""
 
     root: str = "/"
     host: str = ""
     dev: str = ""
-    libraries: list[str] = []
+    libraries: list[str] = msgspec.field(default_factory=list)
 
 
-class NvidiaCdi(_Strict, frozen=True):
+class NvidiaCdi(FamilySettings, frozen=True):
     write: bool = True
     dir: str = "/var/run/cdi"
     vendor: str = NVIDIA_PLUGIN_VENDOR
     annotations: str = "cdi.k8s.io/"
 
 
-class NvidiaImex(_Strict, frozen=True):
-    channels: list[Number] = []
+class NvidiaImex(FamilySettings, frozen=True):
+    channels: list[Number] = msgspec.field(default_factory=list)
     required: bool = False
 
 
-class NvidiaConfig(_Strict, frozen=True):
+class NvidiaConfig(FamilySettings, frozen=True):
     """NVIDIA GPUs, MIG devices, or shares of them."""
 
     select: NvidiaPattern = NvidiaPattern()

@@ -137,23 +137,19 @@ def _share_monitors(plugins: Sequence[Plugin], monitors: Sequence[GpuMonitor]) -
 
 def _sharing(entry: ResourceEntry[NvidiaConfig]) -> SharingBackend:
     share = entry.settings.share
-    match share.by if share else None:
-        case SharingStrategy.MPS:
-            assert share is not None
-            if entry.is_template:
-                raise ConfigError(
-                    "`share.by: mps` needs a literal resource name: `{model}` and `{profile}` are not supported, "
-                    "because the MPS daemon is named after the resource"
-                )
-            clients = max_clients(_NEWEST_CAPABILITY)
-            if share.replicas > clients:
-                raise ConfigError(f"share.replicas must be at most {clients}, the clients of MPS, got {share.replicas}")
-            return MpsSharing(entry.name, share)
-        case SharingStrategy.VGPU:
-            assert share is not None
-            return VgpuSharing(entry.name, share)
-        case _:
-            return TimeSlicing(entry.name, share)
+    if share is None or share.by is SharingStrategy.TIME_SLICING:
+        return TimeSlicing(entry.name, share)
+    if share.by is SharingStrategy.VGPU:
+        return VgpuSharing(entry.name, share)
+    if entry.is_template:
+        raise ConfigError(
+            "`share.by: mps` needs a literal resource name: `{model}` and `{profile}` are not supported, because the "
+            "MPS daemon is named after the resource"
+        )
+    clients = max_clients(_NEWEST_CAPABILITY)
+    if share.replicas > clients:
+        raise ConfigError(f"share.replicas must be at most {clients}, the clients of MPS, got {share.replicas}")
+    return MpsSharing(entry.name, share)
 
 
 def _template_settings(entry: ResourceEntry[NvidiaConfig]) -> NvidiaConfig:

@@ -104,7 +104,7 @@ class Nvidia(Plugin):
         units = self._split_devices(view)
         if not view.problem:
             self._write_specs(view)
-        assessments = {unit.gpu.uuid: self._assess(view, unit) for unit in units}
+        assessments = {uuid: self._assess(view, uuid) for uuid in dict.fromkeys(unit.gpu.uuid for unit in units)}
         if not view.problem:  # which the monitor logs once for all GPUs
             self._log_health(assessments)
         waits = [
@@ -142,9 +142,9 @@ class Nvidia(Plugin):
             raise PluginError(f"{self.resource} no longer has {device_id}")
         return self._units[device_id]
 
-    def _assess(self, view: View, unit: GpuUnit) -> HealthAssessment:
-        """Of a GPU, with all its MIG devices and shares."""
-        uuid, rules = unit.gpu.uuid, self.config.health
+    def _assess(self, view: View, uuid: str) -> HealthAssessment:
+        """Of a GPU, for all its MIG devices and shares."""
+        rules = self.config.health
         if view.problem:
             return HealthAssessment(view.problem)
         if rules.unwatched and rules.checks and uuid in view.unwatched:

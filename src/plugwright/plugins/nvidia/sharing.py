@@ -125,14 +125,11 @@ def whole_device(gpu: Gpu, mig: MigDevice | None = None) -> GpuUnit:
 def split(unit: GpuUnit, share: NvidiaShare) -> list[GpuUnit]:
     """The shares of one whole device."""
     count = _replica_count(unit, share)
+    if not count:
+        return []
+    memory, percent = share.memory_bytes or unit.memory // count, share.percent or 100 // count
     return [
-        replace(
-            unit,
-            id=f"{unit.id}{_REPLICA}{number}",
-            memory=share.memory_bytes or unit.memory // count,
-            percent=share.percent or 100 // count,
-            replica=number,
-        )
+        replace(unit, id=f"{unit.id}{_REPLICA}{number}", memory=memory, percent=percent, replica=number)
         for number in range(count)
     ]
 
