@@ -1,4 +1,4 @@
-"""One file serves many kinds of device at once: on a machine that does not exist, and on this one."""
+"""One file serves many families of devices at once: on a fake machine, and on this one."""
 
 import os
 import socket
@@ -46,8 +46,8 @@ host: {{root: {root}, deviceInfo: {info}}}
 
 
 @pytest.fixture
-def port_of_nobody() -> Iterator[int]:
-    """Taken, so that nobody else can listen there, and not listened at."""
+def unused_port() -> Iterator[int]:
+    """Bound, so that no other process can listen there, and not listened on."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]
@@ -101,7 +101,7 @@ async def test_eleven_resources_of_nine_kinds_are_served_at_once(
             endpoint = await kubelet.endpoint(name, len(ids))
             assert list(endpoint.devices) == ids
             assert all(device.healthy for device in endpoint.devices.values()), name
-        await kubelet.until(lambda each: each.endpoints["example.com/absent"].lists)
+        await kubelet.until(lambda kubelet: kubelet.endpoints["example.com/absent"].lists)
         given = {name: (await kubelet.endpoints[name].client.allocate(ids[:2]))[0] for name, ids in expected.items()}
         await the_serial_port_is_replugged(machine, kubelet)
         machine.write("/sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN")
@@ -154,12 +154,12 @@ async def test_the_devices_of_this_machine_are_served(root: Path, kubelet: TinyK
             assert "loop0" in loop.devices
 
 
-async def test_a_check_may_ask_by_https(root: Path, kubelet: TinyKubelet, port_of_nobody: int) -> None:
+async def test_a_health_check_may_use_https(root: Path, kubelet: TinyKubelet, unused_port: int) -> None:
     node = Node(root)
     node.config.parent.mkdir()
-    check = f"{{http: 'https://127.0.0.1:{port_of_nobody}/{{id}}'}}"
+    check = f"{{http: 'https://127.0.0.1:{unused_port}/{{id}}'}}"
     node.config.write_text(f"resources: [{{name: example.com/null, paths: [/dev/null], health: {check}}}]")
     async with node.daemon():
         await kubelet.endpoint("example.com/null", 1)
         said = await node.ask("status")
-    assert f"https://127.0.0.1:{port_of_nobody}/null: [Errno 111] Connection refused" in said.out
+    assert f"https://127.0.0.1:{unused_port}/null: [Errno 111] Connection refused" in said.out

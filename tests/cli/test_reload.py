@@ -1,4 +1,4 @@
-"""A changed file is taken as it is, touching only what changed; a bad one changes nothing."""
+"""A changed file is applied to the resources that changed; an invalid one changes nothing."""
 
 import asyncio
 import shutil
@@ -30,7 +30,7 @@ def rename(path: Path, text: str) -> None:
     new.replace(path)
 
 
-def remove_and_make_anew(path: Path, text: str) -> None:
+def remove_and_recreate(path: Path, text: str) -> None:
     path.unlink()
     path.write_text(text)
 
@@ -65,7 +65,7 @@ async def serving_a_gpu_and_a_nic(kubelet: TinyKubelet) -> AsyncIterator[tuple[N
 
 def is_untouched(kubelet: TinyKubelet, before: Endpoint) -> bool:
     """It was registered once, on the same socket, and its list was sent once and never ended."""
-    again = [each for each in kubelet.registered if each.resource == before.request.resource]
+    again = [request for request in kubelet.registered if request.resource == before.request.resource]
     now = kubelet.endpoints[before.request.resource]
     socket = kubelet.paths.device_plugins / before.request.endpoint
     return again == [before.request] and now is before and len(now.lists) == 1 and not now.ended and socket.is_socket()
@@ -74,7 +74,7 @@ def is_untouched(kubelet: TinyKubelet, before: Endpoint) -> bool:
 async def test_a_changed_file_is_taken_however_it_is_changed(kubelet: TinyKubelet) -> None:
     async with serving_a_gpu_and_a_nic(kubelet) as (node, _):
         nic = kubelet.endpoints["mock/nic"]
-        for count, change in enumerate([write, rename, remove_and_make_anew, write], 3):
+        for count, change in enumerate([write, rename, remove_and_recreate, write], 3):
             change(node.config, configuration(gpu={"count": count}, nic=NIC))
             await kubelet.endpoint("mock/gpu", count)
         assert is_untouched(kubelet, nic)
@@ -91,7 +91,7 @@ async def test_a_changed_configmap_is_taken_again_and_again(kubelet: TinyKubelet
         assert is_untouched(kubelet, nic)
 
 
-async def test_sighup_reads_a_file_whose_change_nobody_noticed(kubelet: TinyKubelet) -> None:
+async def test_sighup_reads_a_file_whose_change_caused_no_event(kubelet: TinyKubelet) -> None:
     async with serving_a_gpu_and_a_nic(kubelet) as (node, daemon):
         nic = kubelet.endpoints["mock/nic"]
         elsewhere = node.root / "another-name.yaml"
@@ -146,17 +146,17 @@ class Holdings:
         self.news.set()
         if self.held is None:
             raise PeerRefused("UNAVAILABLE", "not today")
-        return [HeldDevice("mock/gpu", each, "default", "pod", "main") for each in self.held]
+        return [HeldDevice("mock/gpu", device_id, "default", "pod", "main") for device_id in self.held]
 
     async def until_asked_again(self) -> None:
-        """Until it was asked, and whoever asked has asked once more since."""
+        """Returns after two more requests: the answer to the first has been used by then."""
         for _ in range(2):
             self.news.clear()
             async with asyncio.timeout(10):
                 await self.news.wait()
 
 
-async def test_missing_devices_vanish_when_the_kubelet_says_that_nobody_holds_them(
+async def test_missing_devices_disappear_when_the_kubelet_reports_them_free(
     kubelet: TinyKubelet, settings: Settings
 ) -> None:
     pods = Holdings()
@@ -192,7 +192,7 @@ async def test_a_changed_resource_is_not_registered_again(kubelet: TinyKubelet) 
         assert is_untouched(kubelet, gpu)
 
 
-async def test_a_bad_file_keeps_the_old_one_running_and_is_spoken_of_once(kubelet: TinyKubelet) -> None:
+async def test_an_invalid_file_keeps_the_old_one_running_and_is_logged_once(kubelet: TinyKubelet) -> None:
     async with serving_a_gpu_and_a_nic(kubelet) as (node, daemon):
         before = dict(kubelet.endpoints)
         node.config.write_text("resources:\n  - {name: mock/gpu, mock: {}, cuont: 1}\n")
@@ -217,7 +217,7 @@ async def test_a_file_that_is_removed_keeps_the_old_one_running(kubelet: TinyKub
         assert is_untouched(kubelet, nic)
 
 
-async def test_a_directory_that_is_removed_and_made_anew_is_watched_again(kubelet: TinyKubelet) -> None:
+async def test_a_directory_that_is_removed_and_recreated_is_watched_again(kubelet: TinyKubelet) -> None:
     async with serving_a_gpu_and_a_nic(kubelet) as (node, daemon):
         shutil.rmtree(node.config.parent)
         await daemon.err.until("new configuration refused, the old one stays")

@@ -1,4 +1,4 @@
-"""`plugwright run`: what is in force and why, and a daemon that serves it."""
+"""`plugwright run`: the values in force and their sources, and a daemon that serves them."""
 
 import json
 import os
@@ -146,7 +146,7 @@ async def test_an_address_in_use_is_refused(root: Path) -> None:
         assert await failed(root, "--listen", address) == f"cannot listen on {address}: Address already in use"
 
 
-async def test_a_daemon_serves_its_file_until_it_is_told_to_stop(root: Path, kubelet: TinyKubelet) -> None:
+async def test_a_daemon_serves_its_file_until_sigterm(root: Path, kubelet: TinyKubelet) -> None:
     node = Node(root)
     node.configure(gpu={"count": 2}, nic={"count": 3})
     async with node.daemon() as daemon:
@@ -162,14 +162,14 @@ async def test_a_daemon_serves_its_file_until_it_is_told_to_stop(root: Path, kub
 def listening_ports(pid: int) -> list[str]:
     """The TCP sockets that a process listens on."""
     held = set()
-    for each in Path(f"/proc/{pid}/fd").iterdir():
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):  # closed in the meantime
-            held.add(str(each.readlink()))
+            held.add(str(descriptor.readlink()))
     rows = [row.split() for family in ("tcp", "tcp6") for row in Path(f"/proc/net/{family}").read_text().splitlines()]
     return [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in held]
 
 
-async def test_a_daemon_waits_to_be_found_when_told_so(root: Path, kubelet: TinyKubelet) -> None:
+async def test_a_daemon_with_watcher_registration_waits_for_the_kubelet(root: Path, kubelet: TinyKubelet) -> None:
     node = Node(root)
     node.configure(gpu={"count": 1})
     async with node.daemon("--registration", "watcher"):

@@ -1,4 +1,4 @@
-"""Whatever bytes a file has: it is YAML of the right kind, or refused in one line, never a traceback."""
+"""Any bytes in a file: YAML of the right types is read, everything else is refused in one line without a traceback."""
 
 from pathlib import Path
 
@@ -86,12 +86,12 @@ def taken_or_refused(path: Path, text: str) -> str:
 
 
 @pytest.mark.parametrize(("text", "said"), NOT_YAML.values(), ids=NOT_YAML)
-def test_what_is_not_yaml_is_refused(path: Path, text: str, said: str) -> None:
+def test_text_that_is_not_yaml_is_refused(path: Path, text: str, said: str) -> None:
     assert taken_or_refused(path, text).startswith(f"plugwright.yaml{said}")
 
 
 @pytest.mark.parametrize("text", ALMOST_YAML.values(), ids=ALMOST_YAML)
-def test_what_is_almost_yaml_is_refused(path: Path, text: str) -> None:
+def test_text_that_is_almost_yaml_is_refused(path: Path, text: str) -> None:
     assert taken_or_refused(path, text).startswith("plugwright.yaml:")
 
 
@@ -137,7 +137,7 @@ async def test_a_process_says_what_is_wrong_in_one_line(path: Path) -> None:
 
 async def test_a_bomb_of_aliases_is_refused(path: Path) -> None:
     refusal = await refused_by_a_process(path, BOMB)
-    assert refusal == "plugwright: plugwright.yaml: its aliases make more than 100,000 values of it\n"
+    assert refusal == "plugwright: plugwright.yaml: its aliases expand to more than 100,000 values\n"
 
 
 async def test_nesting_that_would_fill_the_stack_is_refused(path: Path) -> None:

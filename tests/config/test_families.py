@@ -22,6 +22,9 @@ class Lax(DeviceFamily):
     settings = dict[str, list[Inner]]
 FAMILY = Lax()
 NO_FAMILY = "text"
+class Failing(DeviceFamily):
+    settings = int
+FAILING = Failing()
 """,
     "crashing.py": "1 / 0\n",
 }
@@ -29,6 +32,7 @@ BROKEN_ENTRY_POINTS = """
 [plugwright.families]
 lax = lax:FAMILY
 text = lax:NO_FAMILY
+failing = lax:FAILING
 crashing = crashing:FAMILY
 usb = crashing:FAMILY
 """
@@ -80,7 +84,7 @@ def resource(keys: str) -> str:
 
 
 async def test_a_family_of_another_package_is_as_strict_as_our_own(packages: Path) -> None:
-    every = ", ".join(sorted([*families.BUILT_IN, "crashing", "lax", "tape", "text"]))
+    every = ", ".join(sorted([*families.BUILT_IN, "crashing", "failing", "lax", "tape", "text"]))
     two = "resources: [{name: a/b, tape: {vendor: HP}}, {name: a/c, tape: {vendor: HP}}]\n"
     assert await read(
         packages,
@@ -95,7 +99,7 @@ async def test_a_family_of_another_package_is_as_strict_as_our_own(packages: Pat
         ["a.b/c"],
         "file:4: resources[0].tape: unknown key 'vender'",
         "file:5: resources[0].tape.rewind: expected true or false, got a text",
-        f"file:2: resources[0]: a resource has one kind of device, one of: {every}",
+        f"file:2: resources[0]: a resource must have one kind of device, one of: {every}",
         "file:4: resources[0]: tape takes no key 'count' beside it",
         "file:4: resources[0]: unknown key 'colour'",
         "file:1: resources[1].tape.vendor: a/b has these drives already",
@@ -103,14 +107,14 @@ async def test_a_family_of_another_package_is_as_strict_as_our_own(packages: Pat
 
 
 async def test_a_family_that_cannot_be_used_is_named_with_the_line_of_its_key(packages: Path) -> None:
-    lax, text, crashing, usb = await read(
-        packages, resource("lax: {}"), resource("text: {}"), resource("crashing: {}"), resource('usb: {vendor: "0403"}')
-    )
+    files = ["lax: {}", "text: {}", "crashing: {}", "failing: 1", 'usb: {vendor: "0403"}']
+    lax, text, crashing, failing, usb = await read(packages, *map(resource, files))
     assert lax == (
         "file:3: resources[0]: the device family 'lax' must forbid unknown keys in Inner: derive FamilySettings"
     )
     assert text == "file:3: resources[0]: the device family 'text' must be a DeviceFamily, got lax:NO_FAMILY: 'text'"
     assert str(crashing).startswith("file:3: resources[0]: the device family 'crashing' cannot be loaded from crashing")
+    assert failing == "file:3: resources[0].failing: its device family failed: NotImplementedError()"
     assert usb == ["a.b/c"]  # a key of our own stays our own
 
 

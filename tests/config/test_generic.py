@@ -1,4 +1,4 @@
-"""The operator's file on ordinary devices: what is good, what is refused with its line, what it makes."""
+"""Ordinary devices in the operator's file: valid resources, resources refused with their line, and their plugins."""
 
 import re
 from pathlib import Path
@@ -33,23 +33,23 @@ REFUSED = {
     "a path that is not absolute": ("paths: [dev/fuse]", r":3: resources\[0\]\.paths\[0\]: expected"),
     "a path that leaves": ("paths: [/dev/../etc/shadow]", r":3: resources\[0\]\.paths: a path .* have no '\.\.'"),
     "an id without quotes": ("usb: {vendor: 0403}", r":3: resources\[0\]\.usb\.vendor: expected a text"),
-    "an id that is none": ('usb: {vendor: "403"}', r":3: resources\[0\]\.usb: vendor is four hexadecimal digits"),
+    "an id that is none": ('usb: {vendor: "403"}', r":3: resources\[0\]\.usb: vendor must be four hexadecimal digits"),
     "a count of none": ("paths: [/dev/a]\n    count: 0", r":4: resources\[0\]\.count: expected a whole number >= 1"),
     "permissions of no kind": ("paths: [/dev/a]\n    permissions: rx", r":4: resources\[0\]\.permissions: "),
     "permissions twice": ("paths: [/dev/a]\n    permissions: rr", r":4: resources\[0\]\.permissions: permissions of"),
     "a template of no kind": ("paths: [/dev/a]\n    env: {A: '{pcy}'}", r":4: resources\[0\]\.env: .*\{pcy\}"),
     "a range of no kind": ("pci: {pf: 'ens1#3-1'}", r":3: resources\[0\]\.pci: virtual functions must look like 0-3,7"),
-    "two kinds": ("paths: [/dev/a]\n    usb: {}", r":2: resources\[0\]: a resource has one kind of device"),
+    "two kinds": ("paths: [/dev/a]\n    usb: {}", r":2: resources\[0\]: a resource must have one kind of device"),
     "a key of ours beside mock": ("mock: {}\n    count: 3", r":4: resources\[0\]: mock takes no key 'count' beside it"),
     "an empty group": ("groups: [{}]", r":3: resources\[0\]\.groups\[0\]: a group has paths, usb, or both"),
-    "two questions at once": ("paths: [/dev/a]\n    health: {link: up, driver: x}", r":4: .*health: a health check "),
-    "no question": ("paths: [/dev/a]\n    health: {every: 3}", "a health check asks one thing"),
-    "a file without a wish": ("paths: [/dev/a]\n    health: {file: state}", "says what it must be"),
+    "two checks at once": ("paths: [/dev/a]\n    health: {link: up, driver: x}", r":4: .*health: a health check "),
+    "no check": ("paths: [/dev/a]\n    health: {every: 3}", "a health check must have one of"),
+    "a file without a condition": ("paths: [/dev/a]\n    health: {file: state}", "must have one of: equals"),
     "a command of no path": ("paths: [/dev/a]\n    health: {command: [nvme]}", "an absolute path first"),
     "an address of no kind": ("paths: [/dev/a]\n    health: {http: 127.0.0.1}", "must look like http://"),
-    "a resource that CDI has no kind for": ("paths: [/dev/a]\n    cdi: true", "a CDI kind looks like"),
-    "a variable of no kind": ("paths: [/dev/a]\n    env: {'A=B': c}", r":4: resources\[0\]\.env: .* has no '='"),
-    "a limit for what has none": ("paths: [/dev/a]\n    health: {link: up, below: 3}", ":4: .*below says what a file"),
+    "a resource that CDI has no kind for": ("paths: [/dev/a]\n    cdi: true", "CDI kind "),
+    "a variable of no kind": ("paths: [/dev/a]\n    env: {'A=B': c}", r":4: resources\[0\]\.env: .*'='"),
+    "a limit without a file": ("paths: [/dev/a]\n    health: {link: up, below: 3}", ":4: .*below is only for a file"),
     "info without pci": ("paths: [/dev/a]\n    info: {'*': {a: b}}", ":4: .*only containers with pci devices get"),
     "nothing to look for": ("paths: []", r":3: resources\[0\]\.paths: an empty list finds nothing"),
     "the node's memory": ("paths: [/dev/mem]", r":3: resources\[0\]\.paths: /dev/mem is the memory of the node: needs"),
@@ -70,7 +70,7 @@ def test_a_good_resource_is_taken(tmp_path: Path, entry: str) -> None:
 
 
 @pytest.mark.parametrize(("entry", "said"), REFUSED.values(), ids=REFUSED)
-def test_what_is_wrong_is_refused_with_its_line(tmp_path: Path, entry: str, said: str) -> None:
+def test_a_wrong_resource_is_refused_with_its_line(tmp_path: Path, entry: str, said: str) -> None:
     name = "example.com/3com" if "cdi" in entry else "example.com/thing"
     with pytest.raises(ConfigError) as caught:
         schema.load(file(tmp_path, entry, name))
@@ -86,7 +86,7 @@ def test_every_value_in_force_can_be_shown(tmp_path: Path) -> None:
     assert re.search(r"resources\[0\]\.dangerous: false +# default", shown)
 
 
-def test_a_changed_host_or_owner_makes_plugins_anew(tmp_path: Path) -> None:
+def test_plugins_are_made_again_when_the_host_or_an_exclusive_resource_changes(tmp_path: Path) -> None:
     text = "resources: [{name: a/b, paths: [/dev/a], exclusive: true}, {name: a/c, paths: [/dev/*]}]\n"
     path = tmp_path / "plugwright.yaml"
     path.write_text(text)
@@ -102,7 +102,7 @@ def test_a_changed_host_or_owner_makes_plugins_anew(tmp_path: Path) -> None:
 EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", (DOCS / "devices.md").read_text(), re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("text", EXAMPLES, ids=[each.splitlines()[0] for each in EXAMPLES])
+@pytest.mark.parametrize("text", EXAMPLES, ids=[example.splitlines()[0] for example in EXAMPLES])
 def test_every_example_of_the_documentation_is_good(tmp_path: Path, text: str) -> None:
     indented = "\n".join(f"  {line}" for line in text.splitlines())
     path = tmp_path / "plugwright.yaml"

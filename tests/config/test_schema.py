@@ -1,4 +1,4 @@
-"""The operator's file: what is good is taken, and what is not is refused with its line."""
+"""The operator's file: a valid one is read, an invalid one is refused with its line."""
 
 import re
 from pathlib import Path
@@ -40,8 +40,8 @@ MISSHAPEN = {
 WRONG_RESOURCE = {
     "an unknown key": ("{name: a/b, mock: {}, cuont: 1}", ": unknown key 'cuont'"),
     "an unknown kind": ("{name: a/b, nvidya: {}}", ": unknown key 'nvidya'"),
-    "no kind": ("{name: a/b}", ": a resource has one kind of device, one of: "),
-    "nothing for a kind": ("{name: a/b, mock: }", ": a resource has one kind of device, one of: "),
+    "no kind": ("{name: a/b}", ": a resource must have one kind of device, one of: "),
+    "nothing for a kind": ("{name: a/b, mock: }", ": a resource must have one kind of device, one of: "),
     "a list for a kind": ("{name: a/b, mock: []}", ".mock: expected"),
     "no name": ("{mock: {}}", ": object missing required field `name`"),
     "a number for a name": ("{name: 7, mock: {}}", ".name: expected a text, got a whole number"),
@@ -61,10 +61,10 @@ WRONG_MOCK = {
     "a number for a text": ("seed: 7", ".seed: expected a text, got a whole number"),
     "a text for a switch": ("nodes: maybe", ".nodes: expected true or false"),
     "a switch for a size": ("memory: true", ".memory: expected"),
-    "a size of no unit": ("memory: 40Gx", ": a size looks like 40Gi, not '40Gx'"),
-    "a size below zero": ("memory: -5", ": a size looks like 40Gi, not -5"),
-    "a size with a fraction": ("memory: 1.5Gi", ": a size looks like 40Gi, not '1.5Gi'"),
-    "an empty size": ("memory: ''", ": a size looks like 40Gi, not ''"),
+    "a size of no unit": ("memory: 40Gx", ": a size must look like 40Gi, got '40Gx'"),
+    "a size below zero": ("memory: -5", ": a size must look like 40Gi, got -5"),
+    "a size with a fraction": ("memory: 1.5Gi", ": a size must look like 40Gi, got '1.5Gi'"),
+    "an empty size": ("memory: ''", ": a size must look like 40Gi, got ''"),
     "links of no kind": ("links: star", ".links: invalid enum value 'star'"),
     "facts that depend on where we run": ("facts: facts", ": facts must be an absolute path, got 'facts'"),
 }
@@ -77,7 +77,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def refused(path: Path, text: str) -> str:
-    """What is said of `text`: one line."""
+    """The error for `text`, in one line."""
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
         schema.load(path)
@@ -116,12 +116,12 @@ def test_the_line_is_that_of_the_wrong_key(path: Path) -> None:
     assert refused(path, text).startswith("plugwright.yaml:7: resources[0].mock.count: ")
 
 
-def test_a_key_that_stands_twice_is_refused(path: Path) -> None:
+def test_a_key_that_is_given_twice_is_refused(path: Path) -> None:
     text = GPU + "    mock:\n      count: 1\n      numa: 1\n      count: 2\n"
-    assert refused(path, text) == "plugwright.yaml:6: key 'count' stands here a second time"
+    assert refused(path, text) == "plugwright.yaml:6: key 'count' is given twice"
 
 
-def test_a_resource_that_stands_twice_is_refused_with_both_lines(path: Path) -> None:
+def test_a_resource_that_is_given_twice_is_refused_with_both_lines(path: Path) -> None:
     text = GPU + "    mock: {}\n  - name: mock/gpu\n    mock: {}\n"
     assert refused(path, text) == "plugwright.yaml:4: resources[1].name: mock/gpu is a resource already in line 2"
 
@@ -131,7 +131,7 @@ def test_a_key_that_is_no_text_is_refused_with_its_line(path: Path) -> None:
 
 
 @pytest.mark.parametrize("mock", ["{facts: /a/../b}", r'{facts: "/a\tb"}', r'{model: "a\0b"}'])
-def test_what_no_container_could_get_is_refused(path: Path, mock: str) -> None:
+def test_a_mock_that_no_container_could_get_is_refused(path: Path, mock: str) -> None:
     assert refused(path, f"{GPU}    mock: {mock}\n").startswith("plugwright.yaml:3: resources[0].mock")
 
 
@@ -146,7 +146,7 @@ def test_a_file_that_is_not_text_is_refused(path: Path) -> None:
         schema.load(path)
 
 
-def test_a_file_that_is_not_there_is_named(path: Path) -> None:
+def test_a_missing_file_is_named(path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"^cannot read {path}: No such file or directory$"):
         schema.load(path)
 

@@ -1,4 +1,4 @@
-"""Devices that do not exist have what real ones have, the same on every start, and can fail like real ones."""
+"""Mock devices have what real ones have, the same on every start, and can fail like real ones."""
 
 import json
 from collections import Counter
@@ -41,8 +41,8 @@ def links(device: Device) -> set[str]:
 def is_symmetric(devices: Mapping[str, Device]) -> bool:
     """Each link is one of both its ends, and none leads to its own device or to none."""
     return all(
-        other in devices and other != each and each in links(devices[other])
-        for each, device in devices.items()
+        other in devices and other != device_id and device_id in links(devices[other])
+        for device_id, device in devices.items()
         for other in links(device)
     )
 
@@ -58,10 +58,10 @@ async def test_ids_depend_on_the_seed_and_the_resource() -> None:
         await ids("mock/gpu", MockOptions(count=8, seed="another")),
         await ids("mock/nic", MockOptions(count=8)),
     ]
-    assert len({each for some in several for each in some}) == 24
+    assert len({device_id for some in several for device_id in some}) == 24
 
 
-async def test_a_device_has_a_model_memory_and_a_place() -> None:
+async def test_a_device_has_a_model_memory_and_an_index() -> None:
     options = MockOptions(count=2, model="Mock-A100", memory=40 * 2**30)
     assert [dict(device.attributes) for device in (await listed(Mock("mock/gpu", options))).values()] == [
         {"index": index, "model": "Mock-A100", "memory": 40 * 2**30, "links": {}} for index in range(2)
@@ -102,8 +102,8 @@ async def test_links_stay_symmetric_when_devices_come_and_go(
     count: int, kind: Links, removed: list[int], added: int
 ) -> None:
     mock = Mock("mock/gpu", MockOptions(count=count, links=kind))
-    for each in {name for index, name in enumerate(await listed(mock)) if index in removed}:
-        await mock.command("remove", {"id": each})
+    for device_id in {name for index, name in enumerate(await listed(mock)) if index in removed}:
+        await mock.command("remove", {"id": device_id})
     for _ in range(added):
         await mock.command("add", {})
     assert is_symmetric(await listed(mock))
@@ -153,7 +153,7 @@ async def test_devices_of_one_numa_node_are_preferred() -> None:
     assert {devices[index].numa for index in chosen} == {devices[4].numa}
 
 
-async def test_a_container_is_told_what_it_got(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_a_container_gets_its_devices_in_variables(kubelet: TinyKubelet, settings: Settings) -> None:
     options = MockOptions(count=4, model="Mock-A100", memory=40 * 2**30)
     async with serving(Mock("mock/gpu", options), settings=settings):
         gpu = await kubelet.endpoint("mock/gpu", 4)
@@ -175,10 +175,10 @@ async def test_facts_are_mounted_from_files_that_stay(kubelet: TinyKubelet, sett
     assert path.stat().st_mode & 0o777 == 0o644
     wanted = {"id": second, "numa": [1], "index": 1, "model": "Mock-A100", "memory": 7, "links": {first: "NV1"}}
     assert json.loads(path.read_bytes()) == wanted
-    assert {each.name for each in path.parent.iterdir()} == {f"{first}.json", f"{second}.json"}
+    assert {file.name for file in path.parent.iterdir()} == {f"{first}.json", f"{second}.json"}
 
 
-async def test_facts_that_cannot_be_written_are_said(settings: Settings, tmp_path: Path) -> None:
+async def test_facts_that_cannot_be_written_fail_discovery(settings: Settings, tmp_path: Path) -> None:
     tmp_path.joinpath("file").touch()
     mock = Mock("mock/gpu", MockOptions(count=1, facts=str(tmp_path / "file")))
     async with serving(mock, settings=settings) as daemon:
@@ -195,7 +195,7 @@ async def test_device_nodes_are_harmless(kubelet: TinyKubelet, settings: Setting
     assert answer.nodes == (DeviceNode("/dev/null", "/dev/mock1"), DeviceNode("/dev/null", "/dev/mock2"))
 
 
-async def test_the_kubelet_hears_the_preference(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_the_kubelet_gets_the_preference(kubelet: TinyKubelet, settings: Settings) -> None:
     async with serving(Mock("mock/gpu", MockOptions(count=8, links=Links.PAIRS)), settings=settings):
         gpu = await kubelet.endpoint("mock/gpu", 8)
         names = list(gpu.devices)

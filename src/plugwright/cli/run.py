@@ -36,7 +36,7 @@ _SETTINGS = [
     _option("--kubelet-dir", type=_PATH, default="/var/lib/kubelet", show_default=True,
             help="The kubelet's directory."),
     _option("--device-plugins-dir", type=_PATH, help="Its device-plugins directory.  [default: under --kubelet-dir]"),
-    _option("--registration", type=click.Choice([each.value for each in Registration]), default="direct",
+    _option("--registration", type=click.Choice([mode.value for mode in Registration]), default="direct",
             show_default=True, help="Call the kubelet, or be found by its plugin watcher."),
     _option("--state-dir", type=_PATH, default="/var/lib/plugwright", show_default=True,
             help="Where cordons are kept."),
@@ -59,8 +59,8 @@ _SETTINGS = [
 def run(context: click.Context, /, path: Path, check: bool, print_config: str | None, **values: object) -> None:
     """Serve the configured resources on this node, until SIGTERM or SIGINT.
 
-    The file is read again on SIGHUP and when it changes; only the resources that changed are touched. A file that is
-    not good is refused with a log line, and the one before stays in force.
+    The file is read again on SIGHUP and when it changes; only the resources that changed are touched. An invalid file
+    is refused with a log line, and the previous one stays in force.
     """
     loaded = schema.load(path)
     if print_config:
@@ -82,14 +82,14 @@ def _serve(path: Path, loaded: Config, values: dict[str, object]) -> None:
 
 
 class _Reload:
-    """Reads the file anew and makes the daemon serve what it says, if it is good."""
+    """Reads the file again and applies it to the daemon, if it is valid."""
 
     def __init__(self, path: Path, loaded: Config) -> None:
         self._path, self._refused = path, ""
         self._names = ResourceNames()
         self._loaded = self._names.expand(loaded)
         self._stack = AsyncExitStack()
-        self._wish: Callable[[], None] = lambda: None
+        self._request_reload: Callable[[], None] = lambda: None
 
     def plugins(self) -> list[Plugin]:
         plugins = self._loaded.plugins()
@@ -97,11 +97,11 @@ class _Reload:
         return plugins
 
     @asynccontextmanager
-    async def watching(self, wish: Callable[[], None]) -> AsyncIterator[None]:
-        """Wishes to be called when the file changes, or what it stands for."""
-        self._wish = wish
-        async with self._stack, watching_file(self._path, wish):
-            await self._names.follow(self._stack, self._wish)
+    async def watching(self, request_reload: Callable[[], None]) -> AsyncIterator[None]:
+        """Requests a reload when the file changes, or when there are new names for its templates."""
+        self._request_reload = request_reload
+        async with self._stack, watching_file(self._path, request_reload):
+            await self._names.follow(self._stack, request_reload)
             yield
 
     async def __call__(self, daemon: Daemon) -> None:
@@ -120,7 +120,7 @@ class _Reload:
             await daemon.apply(plugins)
             logger.info("configuration reloaded", extra={"resources": sorted(daemon.resources)})
         self._loaded = new
-        await self._names.follow(self._stack, self._wish)
+        await self._names.follow(self._stack, self._request_reload)
 
 
 def _print_effective(context: click.Context, loaded: Config, style: str) -> None:

@@ -1,4 +1,7 @@
-"""YAML that remembers where each value stood, so that an error can name its line."""
+"""YAML documents in which every value has its line, so that an error can name it.
+
+Limits on depth and size come before anything is built: a file that is refused must not fill the memory.
+"""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +18,7 @@ __all__ = ["Document", "parse", "parse_all"]
 
 T = TypeVar("T")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_PLACE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<place>[^`]*)`)?$", re.DOTALL)
+_MESSAGE = re.compile(r"^(?P<problem>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<key>.*)`")
 _DEPTH = 50
 _SIZE = 100_000
@@ -42,41 +45,41 @@ class Document:
     content: object
     root: yaml.Node | None
 
-    def line(self, place: str, key: str = "") -> int:
-        """The line of `place`, written as `$.resources[0].mock`; with `key` the line of that key in it."""
+    def line(self, path: str, key: str = "") -> int:
+        """The line of `path`, written as `$.resources[0].mock`; with `key` the line of that key in it."""
         node = self.root
-        for step in _STEP.finditer(place):
+        for step in _STEP.finditer(path):
             node = _child(node, step["key"], step["index"])
         if key:
             node = next((name for name, _ in _pairs(node) if name.value == key), node)
         return node.start_mark.line + 1 if node is not None else 1
 
-    def has(self, place: str) -> bool:
+    def has(self, path: str) -> bool:
         node = self.root
-        for step in _STEP.finditer(place):
+        for step in _STEP.finditer(path):
             if node is not None:
                 node = _child(node, step["key"], step["index"], strict=True)
         return node is not None
 
-    def error(self, place: str, what: str, key: str = "") -> ConfigError:
-        shown = place.removeprefix("$").removeprefix(".")
-        return ConfigError(f"{self.name}:{self.line(place, key)}: {shown + ': ' if shown else ''}{what}")
+    def error(self, path: str, problem: str, key: str = "") -> ConfigError:
+        shown = path.removeprefix("$").removeprefix(".")
+        return ConfigError(f"{self.name}:{self.line(path, key)}: {shown + ': ' if shown else ''}{problem}")
 
     def convert(self, kind: type[T], path: str = "$", content: object = None) -> T:
         """The content as `kind`, strictly: an unknown key or a wrong type is an error with its line.
 
-        `content` is what stands at `path`, where that is not the whole file.
+        `content` is the value at `path`, where that is not the whole file.
         """
         try:
             return msgspec.convert(self.content if content is None else content, kind, strict=True)
         except msgspec.ValidationError as error:
-            found = _PLACE.match(str(error))
-            what, place = (found["what"], found["place"] or "$") if found else (str(error), "$")
-            place = path + place.removeprefix("$")
-            unknown = _UNKNOWN.match(what)
+            message = _MESSAGE.match(str(error))
+            problem, inner = (message["problem"], message["path"] or "$") if message else (str(error), "$")
+            full_path = path + inner.removeprefix("$")
+            unknown = _UNKNOWN.match(problem)
             if unknown:
-                raise self.error(place, f"unknown key '{unknown['key']}'", unknown["key"]) from error
-            raise self.error(place, _in_plain_words(what)) from error
+                raise self.error(full_path, f"unknown key '{unknown['key']}'", unknown["key"]) from error
+            raise self.error(full_path, _in_plain_words(problem)) from error
 
 
 def parse(name: str, text: str) -> Document:
@@ -85,17 +88,17 @@ def parse(name: str, text: str) -> Document:
 
 
 def parse_all(name: str, text: str) -> list[Document]:
-    """Every document of a file in which `---` separates them."""
-    found = []
+    """Every document of a file, separated by `---`."""
+    documents = []
     with _reading(name, text) as loader:
         while loader.check_node():
-            found.append(_document(name, loader, loader.get_node()))
-    return found
+            documents.append(_document(name, loader, loader.get_node()))
+    return documents
 
 
 @contextmanager
 def _reading(name: str, text: str) -> Iterator[Any]:
-    """A loader for the text; what it raises becomes an error with its line."""
+    """A loader for the text, whose errors become `ConfigError` with their lines."""
     try:
         _check_depth(name, text)
         loader = _LOADER(text)
@@ -117,7 +120,7 @@ def _document(name: str, loader: Any, root: yaml.Node | None) -> Document:
 
 
 def _check_depth(name: str, text: str) -> None:
-    """Looked for among the events, before anything is built: depth ends the C stack."""
+    """Checked on the events, before anything is built: deep nesting overflows the C stack."""
     depth = 0
     for event in yaml.parse(text, Loader=_LOADER):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -134,25 +137,25 @@ def _check_size(name: str, root: yaml.Node | None) -> None:
 
     def size(node: yaml.Node) -> int:
         if id(node) not in sizes:
-            sizes[id(node)] = _SIZE  # met again inside itself, it has no end
+            sizes[id(node)] = _SIZE  # a node inside itself has no end
             sizes[id(node)] = 1 + sum(map(size, _children(node)))
         return sizes[id(node)]
 
     if root is not None and size(root) >= _SIZE:
-        raise ConfigError(f"{name}: its aliases make more than {_SIZE:,} values of it")
+        raise ConfigError(f"{name}: its aliases expand to more than {_SIZE:,} values")
 
 
 def _check_keys(name: str, node: yaml.Node | None) -> None:
-    """A key is a text and stands once; PyYAML keeps the last of several without a word."""
+    """A key must be a text, and given once; PyYAML keeps the last of several without an error."""
     for mapping in _mappings(node, set()):
         seen = set()
         for key, _ in mapping.value:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode) or key.tag not in _KEYS:
                 shown = f": {key.value}" if isinstance(key, yaml.ScalarNode) else ""
-                raise ConfigError(f"{name}:{line}: a key is a text{shown}")
+                raise ConfigError(f"{name}:{line}: a key must be a text{shown}")
             if key.value in seen:
-                raise ConfigError(f"{name}:{line}: key '{key.value}' stands here a second time")
+                raise ConfigError(f"{name}:{line}: key '{key.value}' is given twice")
             seen.add(key.value)
 
 
@@ -183,6 +186,7 @@ def _child(node: yaml.Node | None, key: str | None, index: str | None, strict: b
     return next((value for name, value in _pairs(node) if name.value == key), None if strict else node)
 
 
-def _in_plain_words(what: str) -> str:
-    what = _TYPES.sub(lambda found: " or ".join(_WORDS.get(word, word) for word in found[1].split(" | ")), what)
-    return what[:1].lower() + what[1:]
+def _in_plain_words(problem: str) -> str:
+    """msgspec's message with the types as an operator calls them."""
+    plain = _TYPES.sub(lambda match: " or ".join(_WORDS.get(word, word) for word in match[1].split(" | ")), problem)
+    return plain[:1].lower() + plain[1:]

@@ -57,7 +57,7 @@ def installed() -> dict[str, str]:
 
 
 def _check_strict(key: str, family: DeviceFamily[Any]) -> None:
-    """Refuses a family whose settings would ignore unknown keys, as structs of msgspec do unless told otherwise."""
+    """Refuses a family whose settings would ignore unknown keys, as structs of msgspec do by default."""
     kinds = [family.settings, *([family.options] if family.options else [])]
     _, definitions = msgspec.json.schema_components(kinds)
     for name, definition in definitions.items():

@@ -97,7 +97,7 @@ def file_type() -> type[msgspec.Struct]:
 
 
 def effective(config: Config) -> Iterator[tuple[str, object, str]]:
-    """Every value of the file: its name, the value in force, and where it comes from."""
+    """Every value of the file: its name, the value in force, and its source."""
     for index, entry in enumerate(config.file.resources):
         for name, value in _values(entry):
             path = f"$.resources[{index}].{name}"
@@ -117,12 +117,12 @@ def _values(entry: ResourceEntry[Any]) -> Iterator[tuple[str, object]]:
 
 
 def _flat(name: str, value: object) -> Iterator[tuple[str, object]]:
-    """Every value by its full name, those of mappings inside one by one."""
+    """Every value by its full name, those of structs inside one by one."""
     if not isinstance(value, msgspec.Struct):
-        yield name, value
+        yield name, msgspec.to_builtins(value)
         return
-    for inner, inner_value in msgspec.structs.asdict(value).items():
-        yield from _flat(f"{name}.{inner}", inner_value)
+    for attribute, key in zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True):
+        yield from _flat(f"{name}.{key}", getattr(value, attribute))
 
 
 def _entry(document: Document, path: str, content: dict[str, Any]) -> ResourceEntry[Any]:
@@ -140,7 +140,7 @@ def _entry(document: Document, path: str, content: dict[str, Any]) -> ResourceEn
             raise document.error(path, f"{next(iter(used))} takes no key '{key}' beside it", key)
     if len(used) != 1:
         every = ", ".join(sorted(registered | families.installed().keys()))
-        raise document.error(path, f"a resource has one kind of device, one of: {every}")
+        raise document.error(path, f"a resource must have one kind of device, one of: {every}")
     [(key, family)] = used.items()
     # The key of another family may be there without a value, as in a file made of a template.
     present = {name: value for name, value in content.items() if name == key or name not in registered}
@@ -193,7 +193,7 @@ def _default(option: msgspec.structs.FieldInfo) -> Any:
 
 
 def _check(document: Document, file: ConfigFile, index: int) -> None:
-    """What types alone cannot say of one resource."""
+    """Refuses a resource whose settings have the right types and cannot be followed."""
     path, entry, earlier = f"$.resources[{index}]", file.resources[index], file.resources[:index]
     for other, same in enumerate(earlier):
         if same.name == entry.name:
@@ -212,3 +212,7 @@ def _check(document: Document, file: ConfigFile, index: int) -> None:
     except (ConfigError, PluginError) as error:
         setting = error.path if isinstance(error, InvalidSetting) else ""
         raise document.error(f"{path}.{setting or entry.key}", str(error)) from error
+    except Exception as error:
+        if entry.key in families.BUILT_IN:
+            raise
+        raise document.error(f"{path}.{entry.key}", f"its device family failed: {error!r}") from error

@@ -154,5 +154,5 @@ def byte_size(text: int | str) -> int:
     matched = _SIZE.fullmatch(text) if isinstance(text, str) else None
     if not matched:
         shown = repr(text) if isinstance(text, str) or abs(text) < 10**30 else "a number that large"
-        raise ConfigError(f"a size looks like 40Gi, not {shown}")
+        raise ConfigError(f"a size must look like 40Gi, got {shown}")
     return int(matched[1]) * (_UNITS[matched[2]] if matched[2] else 1)

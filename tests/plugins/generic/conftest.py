@@ -1,4 +1,4 @@
-"""What the tests of ordinary devices share."""
+"""The fixtures of ordinary devices."""
 
 from pathlib import Path
 

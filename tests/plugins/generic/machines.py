@@ -1,4 +1,4 @@
-"""Machines that do not exist: trees of /sys, /dev and /proc laid out as the kernel lays them out.
+"""Fake machines: trees of /sys, /dev and /proc laid out as the kernel lays them out.
 
 Nodes are plain files, so that no root is needed; the links are relative, as the kernel's are.
 """
@@ -27,17 +27,17 @@ class Machine:
         return {unit.id: unit for unit in selector.find(self.host)}
 
     def write(self, path: str, text: str = "") -> Path:
-        place = self.root / path.lstrip("/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(f"{text}\n")
-        return place
+        target = self.root / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(f"{text}\n")
+        return target
 
     def link(self, path: str, target: str) -> None:
         """A link from one path of the machine to another, relative as the kernel makes them."""
-        place = self.root / path.lstrip("/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.unlink(missing_ok=True)
-        place.symlink_to(os.path.relpath(self.root / target.lstrip("/"), place.parent))
+        link = self.root / path.lstrip("/")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(os.path.relpath(self.root / target.lstrip("/"), link.parent))
 
     def node(self, name: str) -> str:
         """A node below /dev."""
@@ -45,8 +45,8 @@ class Machine:
         return f"/dev/{name}"
 
     def remove(self, path: str) -> None:
-        place = self.root / path.lstrip("/")
-        shutil.rmtree(place) if place.is_dir() and not place.is_symlink() else place.unlink()
+        target = self.root / path.lstrip("/")
+        shutil.rmtree(target) if target.is_dir() and not target.is_symlink() else target.unlink()
 
     def device(self, path: str, subsystem: str = "", node: str = "", **attributes: str) -> str:
         """A directory below /sys/devices, its class link, and its node if it has one."""
@@ -146,14 +146,14 @@ class Machine:
         self.node(f"ng{number}n1")
         return controller
 
-    def mounted(self, number: str, place: str, source: str) -> None:
-        line = f"29 1 {number} / {place} rw,relatime - ext4 {source} rw"
+    def mounted(self, number: str, directory: str, source: str) -> None:
+        line = f"29 1 {number} / {directory} rw,relatime - ext4 {source} rw"
         before = self.root / "proc/1/mountinfo"
         self.write("/proc/1/mountinfo", (before.read_text() if before.exists() else "") + line)
 
     def _nodes(self, path: str) -> Iterable[str]:
-        for each in (self.root / "sys/devices" / path).rglob("uevent"):
-            name = each.read_text().partition("DEVNAME=")[2].strip()
+        for uevent in (self.root / "sys/devices" / path).rglob("uevent"):
+            name = uevent.read_text().partition("DEVNAME=")[2].strip()
             if name:
                 yield name
 

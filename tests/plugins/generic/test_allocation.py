@@ -1,4 +1,4 @@
-"""What a container gets, and the names under which devices are offered."""
+"""Allocations of ordinary devices, their ids, and patterns."""
 
 import hashlib
 import json
@@ -23,9 +23,9 @@ SECOND = Unit("usb-2", (HostPath("/dev/ttyUSB7"),), {"serial": "B"})
 
 def test_nodes_and_mounts_are_handed_out_with_their_permissions() -> None:
     mount = HostPath("/run/a.sock", mount=True, read_only=True)
-    given = allocation_of(NAME, HandoutOptions(permissions="r"), [replace(FIRST, paths=(*FIRST.paths, mount))])
-    assert given.nodes == (DeviceNode("/dev/ttyUSB0", permissions="r"),)
-    assert given.mounts == (Mount("/run/a.sock", read_only=True),)
+    allocated = allocation_of(NAME, HandoutOptions(permissions="r"), [replace(FIRST, paths=(*FIRST.paths, mount))])
+    assert allocated.nodes == (DeviceNode("/dev/ttyUSB0", permissions="r"),)
+    assert allocated.mounts == (Mount("/run/a.sock", read_only=True),)
 
 
 def test_variables_are_filled_in_and_joined() -> None:
@@ -34,20 +34,20 @@ def test_variables_are_filled_in_and_joined() -> None:
         annotations={"example.com/numa": "{numa}"},
         remap={"/dev/ttyUSB*": "/dev/modem{index}"},
     )
-    given = allocation_of(NAME, options, [FIRST, SECOND])
-    assert given.env == {
+    allocated = allocation_of(NAME, options, [FIRST, SECOND])
+    assert allocated.env == {
         "PORTS": "/dev/modem0,/dev/modem1",
         "PORT_0": "/dev/modem0:A",
         "PORT_1": "/dev/modem1:B",
         "CARD": "0000:00:14.0",
         "ALL": "{example.com/serial}",
     }
-    assert given.annotations == {"example.com/numa": "1"}
-    assert given.nodes[1] == DeviceNode("/dev/ttyUSB7", "/dev/modem1")
+    assert allocated.annotations == {"example.com/numa": "1"}
+    assert allocated.nodes[1] == DeviceNode("/dev/ttyUSB7", "/dev/modem1")
 
 
-def test_shared_nodes_are_given_once() -> None:
-    both = [replace(each, paths=(HostPath("/dev/kfd"), *each.paths)) for each in (FIRST, SECOND)]
+def test_shared_nodes_are_handed_out_once() -> None:
+    both = [replace(unit, paths=(HostPath("/dev/kfd"), *unit.paths)) for unit in (FIRST, SECOND)]
     nodes = [node.host_path for node in allocation_of(NAME, HandoutOptions(), both).nodes]
     assert nodes == ["/dev/kfd", "/dev/ttyUSB0", "/dev/ttyUSB7"]
 
@@ -60,7 +60,7 @@ def test_braces_in_the_name_of_a_node_are_no_template() -> None:
     ]
 
 
-def test_two_nodes_at_one_place_are_refused() -> None:
+def test_two_nodes_at_one_container_path_are_refused() -> None:
     with pytest.raises(PluginError, match=r"/dev/ttyUSB0 and /dev/ttyUSB7 would both be /dev/modem"):
         allocation_of(NAME, HandoutOptions(remap={"/dev/ttyUSB*": "/dev/modem"}), [FIRST, SECOND])
 
@@ -74,7 +74,7 @@ def test_a_template_that_is_none_is_refused(text: str) -> None:
         allocation.check_template(text)
 
 
-def test_pci_devices_are_told_as_sriov_tells_them() -> None:
+def test_pci_variables_are_those_of_the_sriov_plugin() -> None:
     details = {
         "generic": {"deviceID": "0000:3b:02.0"},
         "vfio": {"mount": "/dev/vfio/vfio", "dev-mount": "/dev/vfio/65"},
@@ -121,7 +121,7 @@ def test_every_name_is_one_that_the_kubelet_and_cdi_take(parts: list[str], copy:
 
 @given(st.lists(st.sampled_from(["x", "y"]), max_size=6))
 def test_no_two_units_have_one_name(serials: list[str]) -> None:
-    units = [Unit(serial, facts={"port": f"1-{place}"}) for place, serial in enumerate(serials)]
+    units = [Unit(serial, facts={"port": f"1-{port}"}) for port, serial in enumerate(serials)]
     assert len({unit.id for unit in hardware.distinct(units)}) == len(units)
 
 

@@ -1,4 +1,4 @@
-"""Each kind of hardware is found with what a container needs of it, under a name that stays."""
+"""Each family finds its hardware with the nodes that a container needs, under an id that stays."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -63,7 +63,7 @@ def test_without_a_serial_number_the_port_is_the_name_and_clones_have_both(machi
     ]
 
 
-def test_what_is_behind_a_hub_is_not_the_hubs(machine: Machine) -> None:
+def test_a_hub_does_not_have_the_nodes_of_devices_behind_it(machine: Machine) -> None:
     hub = machine.usb("1-1", "05e3:0608")
     machine.usb_child(f"{hub}/1-1.4", "ttyUSB0", "tty")
     machine.write(f"/sys/devices/{hub}/1-1.4/devnum", "9")
@@ -122,7 +122,7 @@ def test_adapters_are_selected_by_what_sysfs_says(
     assert [unit.facts["rdma"] for unit in units.values()] == names
 
 
-def test_an_adapter_that_lacks_a_required_node_says_so(cluster_node: Machine) -> None:
+def test_an_adapter_that_lacks_a_required_node_has_a_fault(cluster_node: Machine) -> None:
     units = cluster_node.find(RdmaSelector([RdmaFilter(required=("uverbs", "umad"))]))
     assert {unit.fault for unit in units.values()} == {"", "no umad node"}
 
@@ -139,13 +139,13 @@ def test_interfaces_of_hardware_are_found_and_others_on_request(machine: Machine
     assert machine.find(NetSelector([NetFilter(link_type=["infiniband"])])) == {}
 
 
-@pytest.mark.parametrize("place", ["/proc/1/net/route", "/proc/net/route"])
-def test_who_carries_the_default_route_is_dangerous(machine: Machine, place: str) -> None:
+@pytest.mark.parametrize("table", ["/proc/1/net/route", "/proc/net/route"])
+def test_an_interface_with_the_default_route_is_dangerous(machine: Machine, table: str) -> None:
     path = machine.pci("0000:3b:00.0", "1af4:1041", "020000", "virtio-pci")
     machine.interface(f"{path}/virtio2", "eth0")
     machine.link(f"/sys/devices/{path}/virtio2/net/eth0/device", f"/sys/devices/{path}/virtio2")
     head = "Iface Destination Gateway Flags RefCnt Use Metric Mask"
-    machine.write(place, f"{head}\neth0 00000000 0101A8C0 0003 0 0 0 00000000\neth0 0001A8C0 0 1 0 0 0 00FFFFFF")
+    machine.write(table, f"{head}\neth0 00000000 0101A8C0 0003 0 0 0 00000000\neth0 0001A8C0 0 1 0 0 0 00FFFFFF")
     for selector in (NetSelector([NetFilter()]), functions()):
         [unit] = machine.find(selector).values()
         assert unit.danger == "eth0 carries the node's default route"
@@ -166,7 +166,7 @@ def test_a_default_route_may_be_one_of_ipv6(machine: Machine, flags: str, danger
     assert unit.danger == danger
 
 
-def test_what_a_carrier_stands_on_is_dangerous_too(machine: Machine) -> None:
+def test_an_interface_below_the_default_route_is_dangerous(machine: Machine) -> None:
     card(machine, "ens1")
     for above, below in (("bond0.7", "bond0"), ("bond0", "ens1")):
         machine.device(f"virtual/net/{above}", "net", type="1")
@@ -199,7 +199,7 @@ def test_each_port_of_an_in_tree_fpga_is_a_device(machine: Machine) -> None:
     assert found(whole) == ["/dev/dfl-fme.0", "/dev/dfl-port.3", "/dev/dfl-port.10"]
 
 
-def test_the_out_of_tree_layout_is_known_too(machine: Machine) -> None:
+def test_the_out_of_tree_layout_of_an_fpga_is_found(machine: Machine) -> None:
     card = machine.pci("0000:3b:00.0", "8086:09c4", "120000", "intel-fpga-pci")
     device = machine.device(f"{card}/fpga/intel-fpga-dev.0", "fpga")
     machine.device(f"{device}/intel-fpga-port.0", "", "intel-fpga-port.0", afu_id="d8424dc4")
@@ -274,7 +274,7 @@ def test_a_namespace_is_known_by_the_serial_number_of_its_drive(machine: Machine
     assert machine.find(NvmeSelector([NvmeFilter(address=["0000:82:*"])])) == {}
 
 
-def test_a_controller_that_does_not_live_says_so(machine: Machine) -> None:
+def test_a_controller_that_is_not_live_is_a_fault(machine: Machine) -> None:
     machine.nvme(machine.pci("0000:81:00.0", "144d:a80a", "010802", "nvme"), 0, "S4X", state="dead")
     assert machine.find(NvmeSelector([NvmeFilter()]))["nvme-S4X-n1"].fault == "the controller is dead"
 
@@ -291,7 +291,7 @@ def test_namespaces_of_several_paths_are_those_of_the_subsystem(machine: Machine
 # Whatever it is
 
 
-def test_hardware_may_go_away_while_it_is_looked_at(machine: Machine) -> None:
+def test_hardware_may_disappear_during_a_scan(machine: Machine) -> None:
     """Removed and made again as fast as can be, while every kind looks."""
     others = (RdmaSelector([RdmaFilter()]), DrmSelector([DrmFilter()]), FpgaSelector([FpgaFilter()]))
     selectors = (FTDI, functions(), NetSelector([NetFilter()]), *others)

@@ -1,4 +1,4 @@
-"""A device turns Unhealthy when its checks say so again and again, and Healthy again in the same way."""
+"""A device becomes Unhealthy after several failed checks in a row, and Healthy after several good ones."""
 
 import asyncio
 import os
@@ -82,13 +82,13 @@ async def test_a_link_of_an_interface_is_what_the_kernel_says(
     assert await fault(machine, probe(link="up"), unit(machine, path)) == said
 
 
-async def test_what_a_pod_has_taken_away_is_not_judged(machine: Machine) -> None:
+async def test_an_interface_in_a_pod_has_an_unknown_link(machine: Machine) -> None:
     path = machine.pci("0000:3b:00.0", "8086:1572", "020000", "i40e")
     away = unit(machine, f"{path}/net/ens1", anchor=machine.root / "sys/devices" / path)
     assert await fault(machine, probe(link="up"), away) is None
 
 
-async def test_a_function_whose_interface_a_pod_has_is_not_judged(machine: Machine) -> None:
+async def test_a_function_whose_interface_is_in_a_pod_has_an_unknown_link(machine: Machine) -> None:
     path = machine.pci("0000:3b:02.0", "8086:154c", "020000", "iavf")
     assert await fault(machine, probe(link="up"), unit(machine, path)) == "has no link"
     (machine.root / "sys/devices" / path / "net").mkdir()
@@ -130,7 +130,7 @@ async def test_a_file_may_be_anywhere_and_must_be_there(machine: Machine) -> Non
     assert await fault(machine, probe(file="/word", below=1)) == "/word is 'warm', no number"
 
 
-async def test_of_a_file_that_does_not_end_the_beginning_is_read(machine: Machine) -> None:
+async def test_a_file_without_an_end_is_read_at_its_beginning(machine: Machine) -> None:
     machine.write("/long", "good" + " " * 10_000 + "bad")
     assert await fault(machine, probe(file="/long", equals=["good"])) == ""
 
@@ -143,7 +143,7 @@ async def test_a_serial_number_leads_to_no_other_file(machine: Machine) -> None:
     assert await fault(machine, question, hostile) == "/run/state/.._.._etc_secret: No such file or directory"
 
 
-async def test_a_command_says_what_is_wrong(machine: Machine) -> None:
+async def test_a_command_has_its_last_line_as_the_fault(machine: Machine) -> None:
     assert await fault(machine, command("/bin/sh", "-c", "exit 0")) == ""
     assert (
         await fault(machine, command("/bin/sh", "-c", "echo a; echo {id} is hot >&2; exit 3")) == "/bin/sh: one is hot"
@@ -152,14 +152,14 @@ async def test_a_command_says_what_is_wrong(machine: Machine) -> None:
     assert await fault(machine, command("/none")) == "/none: No such file or directory"
 
 
-async def test_a_command_ends_with_its_process_whoever_it_leaves_behind(machine: Machine) -> None:
+async def test_a_command_ends_with_its_process_and_not_with_its_children(machine: Machine) -> None:
     leaves = "sleep 600 & echo $! >&2; exit 3"
     said = await fault(machine, command("/bin/sh", "-c", leaves))
     assert said is not None
     os.kill(int(said.removeprefix("/bin/sh: ")), signal.SIGKILL)
 
 
-async def test_a_command_given_up_ends_with_all_that_it_started(machine: Machine) -> None:
+async def test_a_cancelled_command_ends_with_all_its_children(machine: Machine) -> None:
     pipe = machine.root / "alive"
     os.mkfifo(pipe)
     writes = f"(echo begun; exec sleep 600) >{pipe}; true"
@@ -173,7 +173,7 @@ async def test_a_command_given_up_ends_with_all_that_it_started(machine: Machine
             await asking
 
 
-async def test_of_a_command_that_writes_much_the_end_is_kept(machine: Machine) -> None:
+async def test_a_command_with_much_output_keeps_its_end(machine: Machine) -> None:
     writes = "head --bytes 10000000 /dev/zero; echo; echo too hot; exit 1"
     assert await fault(machine, command("/bin/sh", "-c", writes)) == "/bin/sh: too hot"
 
@@ -203,7 +203,7 @@ async def test_an_address_must_answer_well(machine: Machine, address: str) -> No
     assert await fault(machine, probe(http=f"{address}/bad")) == f"{address}/bad: 503 Service Unavailable"
 
 
-async def test_an_address_that_nobody_is_at_is_a_fault(machine: Machine) -> None:
+async def test_an_address_without_a_server_is_a_fault(machine: Machine) -> None:
     assert "refused" in str(await fault(machine, probe(http="http://127.0.0.1:1/")))
 
 

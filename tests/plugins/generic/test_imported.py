@@ -24,8 +24,8 @@ class Served:
     devices: Mapping[str, Device]
 
     async def allocate(self, *names: str) -> Allocation:
-        given = self.plugin.allocate([self.devices[name] for name in names])
-        return given if isinstance(given, Allocation) else await given
+        allocation = self.plugin.allocate([self.devices[name] for name in names])
+        return allocation if isinstance(allocation, Allocation) else await allocation
 
 
 async def served(machine: Machine, whose: str, file: object) -> dict[str, Served]:
@@ -56,21 +56,21 @@ class TestSriov:
         machine.iommu("pci0000:00/0000:3b:02.2", "42")
         return machine
 
-    async def test_each_pool_gets_what_it_did(self, machine: Machine) -> None:
+    async def test_each_pool_has_the_same_devices_as_before(self, machine: Machine) -> None:
         pools = [
             {"resourceName": "first", "selectors": {"pfNames": ["ens1f0#0"]}},
             {"resourceName": "dpdk", "selectors": {"drivers": ["vfio-pci"]}, "excludeTopology": True},
             {"resourceName": "rest", "selectors": [{"vendors": ["8086"], "devices": ["154c"]}]},
         ]
         made = await served(self.machine(machine), "sriov", {"resourceList": pools})
-        assert {name: list(each.devices) for name, each in made.items()} == {
+        assert {name: list(resource.devices) for name, resource in made.items()} == {
             "intel.com/first": ["0000:3b:02.0"],
             "intel.com/dpdk": ["0000:3b:02.2"],
             "intel.com/rest": ["0000:3b:02.1"],
         }
         assert made["intel.com/first"].devices["0000:3b:02.0"].numa == (1,)
         assert made["intel.com/dpdk"].devices["0000:3b:02.2"].numa == ()
-        assert all(device.healthy for each in made.values() for device in each.devices.values())
+        assert all(device.healthy for resource in made.values() for device in resource.devices.values())
 
     async def test_a_device_is_in_the_first_pool_alone(self, machine: Machine) -> None:
         machine.adapter("pci0000:00/0000:3b:02.1", "mlx5_1", 1, "Ethernet")
@@ -94,7 +94,7 @@ class TestSriov:
         machine.bind(path, "vfio-pci")
         assert await listed(plugin) == {}
 
-    async def test_a_container_is_told_as_it_was(self, machine: Machine) -> None:
+    async def test_a_container_gets_the_same_variables_as_before(self, machine: Machine) -> None:
         pool = {
             "resourceName": "dpdk",
             "selectors": {"drivers": ["vfio-pci"], "needVhostNet": True},
@@ -153,9 +153,9 @@ class TestRdma:
         ]
         made = await served(self.machine(machine), "rdma", {"configList": entries})
         nodes = {
-            name: [node.host_path for node in (await each.allocate("0")).nodes]
-            for name, each in made.items()
-            if each.devices
+            name: [node.host_path for node in (await resource.allocate("0")).nodes]
+            for name, resource in made.items()
+            if resource.devices
         }
         assert sorted(nodes) == ["rdma/by_name", "rdma/infiniband"]
         assert "/dev/infiniband/uverbs0" in nodes["rdma/infiniband"]
@@ -168,7 +168,7 @@ async def test_smarter_has_a_resource_for_each_node(machine: Machine) -> None:
     machine.node("ttyUSB1")
     file = [{"devicematch": "^snd$", "nummaxdevices": 3}, {"devicematch": "^ttyUSB[0-2]$", "nummaxdevices": 1}]
     made = await served(machine, "smarter", file)
-    assert {name: list(each.devices) for name, each in made.items()} == {
+    assert {name: list(resource.devices) for name, resource in made.items()} == {
         "smarter-devices/snd": ["0", "1", "2"],
         "smarter-devices/ttyUSB0": [],
         "smarter-devices/ttyUSB1": ["0"],
@@ -219,7 +219,7 @@ class TestGenericDevicePlugin:
         made = await self.one(machine, {"paths": [{"path": "/dev/v*"}, {"path": "/dev/one", "limit": 2}]})
         assert list(made.devices) == [gdp_id(0, f"/dev/v{number}", "/dev/one") for number in range(2)]
 
-    async def test_what_is_optional_may_be_absent(self, machine: Machine) -> None:
+    async def test_an_optional_path_may_be_absent(self, machine: Machine) -> None:
         machine.node("v0")
         for optional, found in ((True, [gdp_id(0, "/dev/v0")]), (False, [])):
             paths = [{"path": "/dev/v*"}, {"path": "/dev/absent", "optional": optional}]

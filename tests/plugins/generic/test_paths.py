@@ -1,4 +1,4 @@
-"""Paths: what a pattern names, what it must not lead to, and what belongs together."""
+"""Paths: matches of patterns, links out of what was named, and groups."""
 
 import os
 import socket
@@ -16,7 +16,7 @@ from plugwright.plugins.generic.usb import UsbFilter
 
 
 def paths(*patterns: str, **wanted: object) -> PathSelector:
-    return PathSelector([PathPattern(path=each, **wanted) for each in patterns])  # type: ignore[arg-type]
+    return PathSelector([PathPattern(path=path, **wanted) for path in patterns])  # type: ignore[arg-type]
 
 
 def only(machine: Machine, *patterns: str, **wanted: object) -> Unit:
@@ -50,7 +50,7 @@ def test_patterns_are_those_of_a_shell(machine: Machine, pattern: str, names: li
     assert [unit.paths[0].path for unit in machine.find(paths(pattern)).values()] == [f"/dev/{name}" for name in names]
 
 
-def test_names_that_look_alike_are_told_apart(machine: Machine) -> None:
+def test_similar_names_get_different_ids(machine: Machine) -> None:
     machine.node("a-b")
     machine.node("a/b")
     ids = list(machine.find(paths("/dev/a-b", "/dev/a/b")))
@@ -144,7 +144,7 @@ def test_a_link_that_root_made_on_the_way_is_followed(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("name", [b"bad\xff", b"bad\xff" + b"x" * 60, b"new\nline"])
-def test_a_name_that_cannot_be_told_keeps_no_other_from_being_found(machine: Machine, name: bytes) -> None:
+def test_an_unprintable_name_does_not_hide_others(machine: Machine, name: bytes) -> None:
     machine.node("ttyUSB0")
     (machine.root / "dev" / os.fsdecode(name)).touch()
     assert list(machine.find(paths("/dev/*"))) == ["ttyUSB0"]
@@ -170,7 +170,7 @@ def test_links_in_a_circle_end(machine: Machine) -> None:
     }
 
 
-def test_where_more_may_appear_is_known(machine: Machine) -> None:
+def test_directories_where_more_matches_may_appear_are_known(machine: Machine) -> None:
     machine.node("snd/pcm")
     look = match(machine.host, "/dev/*/by-id/*")
     assert look.directories == [machine.root / "dev", machine.root / "dev/snd"]
@@ -192,7 +192,7 @@ def studio(machine: Machine) -> Machine:
 
 
 def patterns(*given: str, **last: object) -> list[str | PathPattern]:
-    return [*(PathPattern(path=each) for each in given[:-1]), PathPattern(path=given[-1], **last)]  # type: ignore[arg-type]
+    return [*(PathPattern(path=path) for path in given[:-1]), PathPattern(path=given[-1], **last)]  # type: ignore[arg-type]
 
 
 def test_members_of_a_group_are_joined_in_order(studio: Machine) -> None:
@@ -216,7 +216,7 @@ def test_an_optional_member_may_be_missing_and_a_required_one_not(studio: Machin
     assert rows(studio, DeviceGroup(paths=patterns("/dev/none", optional=True))) == []
 
 
-def test_order_is_by_number_unless_a_peer_did_it_by_letter(machine: Machine) -> None:
+def test_order_is_by_number_unless_by_letter_for_another_plugin(machine: Machine) -> None:
     for name in ("video2", "video10", "mic1", "mic2"):
         machine.node(name)
     both = patterns("/dev/video*", "/dev/mic*")
@@ -282,7 +282,7 @@ def test_all_together_works_while_one_part_does(machine: Machine) -> None:
     assert AllAsOne(Found()).find(machine.host) == []
 
 
-def test_names_that_differ_in_what_no_id_holds_are_two_devices(machine: Machine) -> None:
+def test_names_that_differ_in_characters_outside_ids_are_two_devices(machine: Machine) -> None:
     for name in ("t!", "t*", "a b", "a-b", "a/b"):
         machine.node(name)
     found = machine.find(PathSelector([PathPattern(path="/dev/*"), PathPattern(path="/dev/a/b")]))

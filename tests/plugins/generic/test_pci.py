@@ -1,4 +1,4 @@
-"""PCI functions and their virtual ones, with what a container needs of them."""
+"""PCI functions and their virtual ones, with the nodes that a container needs."""
 
 import pytest
 from tests.plugins.generic.machines import Machine, found
@@ -50,7 +50,7 @@ def test_any_other_function_has_the_nodes_below_it(machine: Machine) -> None:
     assert found(*machine.find(functions(class_=["12"])).values()) == ["/dev/accel/accel0"]
 
 
-def test_a_function_without_a_driver_says_so(machine: Machine) -> None:
+def test_a_function_without_a_driver_has_a_fault(machine: Machine) -> None:
     machine.pci("0000:5e:00.0", "1da3:1000", "120000")
     assert machine.find(functions())["0000:5e:00.0"].fault == "no driver is bound"
 
@@ -85,7 +85,7 @@ def test_functions_are_selected_by_what_sysfs_says(
 def test_rdma_and_vhost_add_their_nodes(machine: Machine) -> None:
     machine.adapter(machine.pci("0000:5e:00.0", "15b3:1017", "020000", "mlx5_core"), "mlx5_0", 0)
     [unit] = machine.find(functions(rdma=True, vhost=True)).values()
-    rdma = [f"/dev/infiniband/{each}" for each in ("issm0", "umad0", "uverbs0", "rdma_cm")]
+    rdma = [f"/dev/infiniband/{name}" for name in ("issm0", "umad0", "uverbs0", "rdma_cm")]
     assert found(unit) == [*rdma, "/dev/vhost-net", "/dev/net/tun"]
     assert unit.details["rdma"] == {
         "issm": rdma[0], "umad": rdma[1], "uverbs": rdma[2], "rdma_cm": rdma[3], "rdma_dev": "mlx5_0",

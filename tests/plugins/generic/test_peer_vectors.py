@@ -102,7 +102,7 @@ async def test_names_ids_and_health_are_the_same(case: Case, root: Path) -> None
     served = plugin(case, root)
     assert served.resource == case["resource"]
     found = [{"ID": device.id, "health": device.health.value} for device in await listed(served)]
-    assert sorted(found, key=lambda each: each["ID"]) == case["devices"]
+    assert sorted(found, key=lambda device: device["ID"]) == case["devices"]
 
 
 @pytest.mark.parametrize("case", [case for case in SERVED if case["answers"]], ids=named)
@@ -114,11 +114,11 @@ async def test_each_device_is_handed_out_in_the_same_way(case: Case, root: Path)
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=named)
-def test_what_ends_the_peer_is_refused(case: Case) -> None:
+def test_a_file_that_ends_the_peer_is_refused(case: Case) -> None:
     with pytest.raises(ConfigError, match=r"stdin:1: devices\[0\].name: a name has two or more of a-z"):
         imported(case)
 
 
-def test_every_case_is_looked_at() -> None:
+def test_every_case_is_covered() -> None:
     assert len(SERVED) + len(REFUSED) == len(CASES) == 15
     assert len(set().union(*map(nodes, SERVED))) == 13

@@ -36,17 +36,17 @@ FTDI = UsbSelector([UsbFilter(vendor=["0403"])])
 
 
 class Kernel:
-    """Speaks to the plugin as the kernel would."""
+    """Sends uevents as the kernel would."""
 
     def __init__(self, stack: ExitStack) -> None:
-        self._ear, mouth = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._mouth = stack.enter_context(mouth)
+        self._listener, sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._sender = stack.enter_context(sender)
 
     def listen(self) -> socket.socket:
-        return self._ear
+        return self._listener
 
-    def say(self, action: str, subsystem: str) -> None:
-        self._mouth.send(f"{action}@/devices/x/usb1\0ACTION={action}\0SUBSYSTEM={subsystem}\0".encode())
+    def send(self, action: str, subsystem: str) -> None:
+        self._sender.send(f"{action}@/devices/x/usb1\0ACTION={action}\0SUBSYSTEM={subsystem}\0".encode())
 
 
 @pytest.fixture
@@ -56,12 +56,12 @@ def kernel() -> Iterator[Kernel]:
 
 
 def generic(machine: Machine, selector: Selector, kernel: Kernel | None = None, **options: object) -> Generic:
-    def deaf() -> socket.socket:
+    def no_uevents() -> socket.socket:
         raise PermissionError(1, "Operation not permitted")
 
     access = HostAccess(
         host=machine.host,
-        hotplug=HotplugSource(kernel.listen if kernel else deaf),
+        hotplug=HotplugSource(kernel.listen if kernel else no_uevents),
         timing=PATIENT,
         device_info=machine.root / "devinfo",
         cdi=machine.root / "cdi",
@@ -70,7 +70,7 @@ def generic(machine: Machine, selector: Selector, kernel: Kernel | None = None, 
 
 
 def paths(*given: str) -> PathSelector:
-    return PathSelector([PathPattern(path=each) for each in given])
+    return PathSelector([PathPattern(path=path) for path in given])
 
 
 class CountingSelector:
@@ -105,23 +105,23 @@ async def test_a_device_that_is_replugged_comes_back_as_itself(
         thing = await kubelet.endpoint(NAME)
         [before] = await thing.client.allocate([name])
         machine.unplug(usb)
-        kernel.say("remove", "usb")
+        kernel.send("remove", "usb")
         await kubelet.health(NAME, name, "Unhealthy")
         machine.usb_child(machine.usb("1-7", "0403:6001", "A50285BI", number=9), "ttyUSB4", "tty")
-        kernel.say("add", "usb")
+        kernel.send("add", "usb")
         await kubelet.health(NAME, name, "Healthy")
         [after] = await thing.client.allocate([name])
     assert (before.env["PORT"], after.env["PORT"]) == ("/dev/ttyUSB0", "/dev/ttyUSB4")
 
 
-async def test_a_device_keeps_its_name_when_its_clone_comes(
+async def test_a_device_keeps_its_id_when_its_clone_comes(
     machine: Machine, kernel: Kernel, kubelet: TinyKubelet, settings: Settings
 ) -> None:
     machine.usb("1-2", "0403:6001", "0123456789")
     async with serving(generic(machine, FTDI, kernel), settings=settings):
         await kubelet.endpoint(NAME)
         machine.usb("1-1", "0403:6001", "0123456789", number=5)
-        kernel.say("add", "usb")
+        kernel.send("add", "usb")
         thing = await kubelet.endpoint(NAME, 2)
         assert {name: device.healthy for name, device in thing.devices.items()} == {
             "usb-0403-6001-0123456789": True,
@@ -136,7 +136,7 @@ async def test_without_uevents_a_new_node_is_seen_by_inotify(
 ) -> None:
     (machine.root / "dev").mkdir()
     async with serving(generic(machine, paths("/dev/ttyUSB*")), settings=settings):
-        await kubelet.until(lambda each: NAME in each.endpoints and each.endpoints[NAME].lists)
+        await kubelet.until(lambda kubelet: NAME in kubelet.endpoints and kubelet.endpoints[NAME].lists)
         assert kubelet.endpoints[NAME].devices == {}
         machine.node("ttyUSB3")
         await kubelet.health(NAME, "ttyUSB3", "Healthy")
@@ -163,7 +163,7 @@ async def test_a_device_may_be_shared_and_different_ones_come_first(
     assert answer.nodes == (DeviceNode("/dev/video0"), DeviceNode("/dev/video1"))
 
 
-async def test_numa_nodes_are_told_unless_they_are_not_wanted(machine: Machine) -> None:
+async def test_numa_nodes_are_reported_unless_topology_is_off(machine: Machine) -> None:
     machine.pci("0000:3b:00.0", "8086:1572", "120000", "x", numa=1)
     machine.pci("0000:3c:00.0", "8086:1572", "120000", "x", numa=-1)
     selector = PciSelector([PciFunctionFilter()])
@@ -218,11 +218,11 @@ async def test_an_interface_that_a_pod_has_taken_is_not_broken(
         machine.remove(f"/sys/devices/{interface}")
         second = machine.interface(other, "ens2")
         machine.link(f"/sys/devices/{second}/device", f"/sys/devices/{other}")
-        kernel.say("add", "net")
+        kernel.send("add", "net")
         await kubelet.health(NAME, "net-0000:3c:00.0", "Healthy")
         assert thing.devices["net-0000:3b:00.0"].healthy
         machine.remove(f"/sys/devices/{path}/driver")
-        kernel.say("unbind", "pci")
+        kernel.send("unbind", "pci")
         await kubelet.health(NAME, "net-0000:3b:00.0", "Unhealthy")
 
 
@@ -244,7 +244,7 @@ async def test_a_disk_in_use_is_listed_with_the_reason_and_never_handed_out(
             await thing.client.allocate(["nvme-FREE-n1"])
 
 
-async def test_a_node_that_is_gone_since_the_last_look_is_not_handed_out(machine: Machine) -> None:
+async def test_a_node_that_is_gone_since_the_last_scan_is_not_handed_out(machine: Machine) -> None:
     machine.node("thing")
     plugin = generic(machine, paths("/dev/thing"))
     devices = await first(plugin)
@@ -253,7 +253,7 @@ async def test_a_node_that_is_gone_since_the_last_look_is_not_handed_out(machine
         await plugin.allocate(list(devices.values()))
 
 
-async def test_who_takes_over_looks_before_it_hands_out(machine: Machine) -> None:
+async def test_allocate_before_the_first_list_waits_for_it(machine: Machine) -> None:
     machine.node("one")
     plugin = generic(machine, paths("/dev/one"))
     asked = asyncio.ensure_future(plugin.allocate([Device("one")]))
@@ -263,7 +263,7 @@ async def test_who_takes_over_looks_before_it_hands_out(machine: Machine) -> Non
         await plugin.allocate([Device("two")])
 
 
-async def test_what_belongs_to_another_resource_is_left_alone(machine: Machine) -> None:
+async def test_devices_of_an_exclusive_resource_are_left_out(machine: Machine) -> None:
     for name in ("ttyUSB0", "ttyUSB1", "ttyUSB2"):
         machine.node(name)
     assert list(await first(generic(machine, Excluding(paths("/dev/ttyUSB*"), [paths("/dev/ttyUSB1")])))) == [
@@ -345,7 +345,7 @@ async def test_a_device_that_the_kernel_makes_is_served_at_once(kubelet: TinyKub
     plugin = Generic(NAME, paths(f"/dev/loop{number}"))
     with Path("/dev/loop-control").open("rb+", buffering=0) as control:
         async with serving(plugin, settings=settings):
-            await kubelet.until(lambda each: NAME in each.endpoints and each.endpoints[NAME].lists)
+            await kubelet.until(lambda kubelet: NAME in kubelet.endpoints and kubelet.endpoints[NAME].lists)
             fcntl.ioctl(control, LOOP_ADD, number)
             try:
                 await kubelet.health(NAME, f"loop{number}", "Healthy")
@@ -362,9 +362,9 @@ async def test_a_node_that_is_made_is_served_and_one_that_is_removed_is_not(
     place.mkdir()
     plugin = Generic(NAME, paths(f"{place}/*"))
     async with serving(plugin, settings=settings):
-        await kubelet.until(lambda each: NAME in each.endpoints and each.endpoints[NAME].lists)
+        await kubelet.until(lambda kubelet: NAME in kubelet.endpoints and kubelet.endpoints[NAME].lists)
         os.mknod(place / "zero", 0o20600, os.makedev(1, 5))
-        await kubelet.until(lambda each: each.endpoints[NAME].devices)
+        await kubelet.until(lambda kubelet: kubelet.endpoints[NAME].devices)
         [name] = kubelet.endpoints[NAME].devices
         [answer] = await kubelet.endpoints[NAME].client.allocate([name])
         assert answer.nodes == (DeviceNode(f"{place}/zero"),)

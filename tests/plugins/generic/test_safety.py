@@ -1,4 +1,4 @@
-"""What would hand out the node itself is refused."""
+"""Devices that give a container the node itself are refused."""
 
 import os
 
@@ -27,12 +27,12 @@ ORDINARY = [
 
 
 @pytest.mark.parametrize("path", TAKES_OVER)
-def test_what_rules_the_node_is_known_by_name(path: str) -> None:
+def test_paths_that_control_the_node_are_dangerous(path: str) -> None:
     assert path in safety.danger_of_path(path)
 
 
 @pytest.mark.parametrize("path", ORDINARY)
-def test_what_is_ordinary_is_let_through(path: str) -> None:
+def test_ordinary_paths_are_not_dangerous(path: str) -> None:
     assert safety.danger_of_path(path) == ""
 
 
@@ -44,7 +44,7 @@ def why(machine: Machine, path: str) -> str:
     return safety.danger(machine.host, HostPath(path))
 
 
-def test_a_link_does_not_hide_it(machine: Machine) -> None:
+def test_a_link_to_a_dangerous_path_is_dangerous(machine: Machine) -> None:
     machine.node("mem")
     machine.link("/dev/innocent", "/dev/mem")
     machine.link("/opt/socket", "/run/containerd/containerd.sock")
@@ -52,7 +52,7 @@ def test_a_link_does_not_hide_it(machine: Machine) -> None:
     assert "container runtime" in why(machine, "/opt/socket")
 
 
-def test_a_directory_that_is_mounted_with_it_inside_is_the_same(machine: Machine) -> None:
+def test_a_mounted_directory_with_a_runtime_socket_is_dangerous(machine: Machine) -> None:
     machine.write("/opt/runtime/docker.sock")
     machine.write("/opt/other/file")
     assert (
@@ -63,7 +63,7 @@ def test_a_directory_that_is_mounted_with_it_inside_is_the_same(machine: Machine
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="making device nodes needs root")
-def test_another_name_does_not_hide_it(machine: Machine) -> None:
+def test_a_dangerous_node_under_another_name_is_dangerous(machine: Machine) -> None:
     (machine.root / "dev").mkdir()
     os.mknod(machine.root / "dev/harmless", 0o20600, os.makedev(1, 1))
     assert why(machine, "/dev/harmless") == "/dev/mem is the memory of the node"
@@ -102,11 +102,11 @@ def disks(machine: Machine) -> Machine:
     return machine
 
 
-def test_a_disk_that_nobody_uses_may_be_handed_out(disks: Machine) -> None:
+def test_an_unused_disk_may_be_handed_out(disks: Machine) -> None:
     assert [why(disks, path) for path in ("/dev/sda", "/dev/nvme0n1", "/dev/nvme0", "/dev/ng0n1")] == [""] * 4
 
 
-def test_a_disk_is_not_handed_out_where_its_users_cannot_be_seen(disks: Machine) -> None:
+def test_a_disk_is_not_handed_out_where_its_users_are_not_visible(disks: Machine) -> None:
     disks.write("/proc/2/comm", "plugwright")  # a pod sees only its own processes, and mounts
     assert why(disks, "/dev/sda") == "/dev/sda is a disk, and its users are not visible from here (hostPID)"
     disks.node("ttyUSB0")

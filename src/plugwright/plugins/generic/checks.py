@@ -35,10 +35,10 @@ def probes_of(health: HealthCheck | list[HealthCheck]) -> list[tuple[HealthCheck
 def probe_of(check: HealthCheck) -> Probe:
     kinds = [kind for kind in _PROBES if getattr(check, kind) is not None]
     if len(kinds) != 1:
-        raise ConfigError(f"a health check asks one thing, one of: {', '.join(_PROBES)}")
+        raise ConfigError(f"a health check must have one of: {', '.join(_PROBES)}")
     conditions = [name for name, value in _conditions(check).items() if value is not None]
     if conditions and kinds != ["file"]:
-        raise ConfigError(f"{conditions[0]} says what a file must be, and {kinds[0]} is none")
+        raise ConfigError(f"{conditions[0]} is only for a file, got {kinds[0]}")
     return _PROBES[kinds[0]](check)
 
 
@@ -84,7 +84,7 @@ class FileProbe:
         path = self.check.file or ""
         allocation.check_template(path)
         if all(value is None for value in _conditions(self.check).values()):
-            raise ConfigError(f"a health check of {path} says what it must be: equals, not, below or above")
+            raise ConfigError(f"a health check of {path} must have one of: equals, not, below, above")
 
     async def fault(self, host: Host, unit: Unit) -> str | None:
         # A serial number is what a device says of itself: it must not lead to another directory.
@@ -162,7 +162,7 @@ class CommandProbe:
         words = self.check.command or []
         allocation.check_template(*words)
         if not words or not words[0].startswith("/"):
-            raise ConfigError("a command to check with is a list of words, an absolute path first")
+            raise ConfigError("a command must be a list of words, an absolute path first")
 
     async def fault(self, host: Host, unit: Unit) -> str | None:
         words = [allocation.fill(word, facts_of(unit)) for word in self.check.command or []]

@@ -134,7 +134,7 @@ def _facts(function: PciFunction | None) -> dict[str, str]:
 
 
 def _xrt(host: Host, user: PciFunction, functions: list[PciFunction], nodes: Sequence[str]) -> Unit:
-    """A card has a function for its users and one to manage it, told apart by the function number."""
+    """A card has a function for its users and one to manage it; their function numbers differ."""
     card = user.address.rpartition(".")[0]
     managing = [
         function.directory

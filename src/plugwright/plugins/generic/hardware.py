@@ -191,7 +191,7 @@ def check_ids(**ids: Ids | None) -> None:
     for name, values in ids.items():
         for text in as_list(values):
             if not _HEXADECIMAL_ID.fullmatch(text):
-                raise InvalidValue(f'{name} is four hexadecimal digits in quotes, such as "0403", not {text!r}')
+                raise InvalidValue(f'{name} must be four hexadecimal digits in quotes, such as "0403", got {text!r}')
 
 
 def as_list(value: Any) -> list[Any]:

@@ -13,7 +13,8 @@ from typing import Annotated, Literal, Protocol
 
 import msgspec
 
-from plugwright.plugins.generic.hardware import DeviceFilter, Texts, Unit
+from plugwright.plugins.generic.hardware import Texts, Unit
+from plugwright.sdk.families import FamilySettings
 from plugwright.sdk.sysfs import Host
 from plugwright.system.concurrency import Latest, cancel
 
@@ -36,7 +37,7 @@ class CheckState:
     opposite: int = 0  # results in a row that contradict the reason
 
 
-class HealthCheck(DeviceFilter, frozen=True):
+class HealthCheck(FamilySettings, frozen=True):
     """One check of every device, in both directions: `failures` in a row make it Unhealthy, `successes` Healthy again.
 
     Exactly one of: `link: up` (network, RDMA) · `driver` (bound to this one, or to any: `"*"`) · `file` with one of

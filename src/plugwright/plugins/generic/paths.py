@@ -188,7 +188,7 @@ def _escape(host: Host, wanted: PathPattern, path: str) -> str:
     """The reason why a link leaves what the operator named; empty if it does not."""
     real, home = PurePosixPath(host.resolve(path)), fixed_part(wanted.path)
     explicit = not has_wildcard(wanted.path) and _is_trusted(host, path)
-    # A link on the way to it counts as its directory only if nobody else can change that link.
+    # A link on the way to it counts as its directory only if no other user can change that link.
     home = host.resolve(home) if _is_trusted(host, home) else home
     if not explicit and not real.is_relative_to(home):
         return f"{path} is a link to {real}, out of {home}"
