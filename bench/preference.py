@@ -1,7 +1,7 @@
-"""`python -m bench.preference`: how long it takes to choose GPUs, and how good the choice is, beside NVIDIA's own rule.
+"""`python -m bench.preference`: the time and the quality of the choice of GPUs, beside NVIDIA's own rule.
 
-Ours is timed as at the first question, with nothing remembered but the machine. The rule is `rule/`, a program in Go
-written from its description; it asks no driver and allocates nothing, which the real one does on every call. Times of
+Ours is timed as for the first request, with nothing remembered but the machine. The rule is `rule/`, a program in Go
+written from its description; it reads no driver and allocates nothing, which the real one does on every call. Times of
 the rule depend on the numbers of GPUs alone, so they are pooled over the machines.
 """
 
@@ -34,15 +34,15 @@ Scores = list[list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What the rule of the peer chose, and how long it took each time."""
+    """The choice of NVIDIA's rule, and its times."""
 
     ms: list[float]
-    cut: int
+    partition: int
     chosen: list[int]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Case:
     machine: str
     count: int
     size: int
@@ -58,13 +58,13 @@ def tree(*levels: tuple[int, int]) -> Scores:
     def score(one: int, other: int) -> int:
         return next(points for size, points in levels if one // size == other // size)
 
-    places = range(levels[-1][0])
-    return [[0 if one == other else score(one, other) for other in places] for one in places]
+    gpus = range(levels[-1][0])
+    return [[0 if one == other else score(one, other) for other in gpus] for one in gpus]
 
 
 def machine(name: str) -> Scores:
-    reading = simulated_machines.load(name)
-    return pair_scores([gpu.uuid for gpu in reading.gpus], reading.links)
+    snapshot = simulated_machines.load(name)
+    return pair_scores([gpu.uuid for gpu in snapshot.gpus], snapshot.links)
 
 
 MACHINES: dict[str, Callable[[], Scores]] = {
@@ -80,7 +80,7 @@ MACHINES: dict[str, Callable[[], Scores]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.preference", description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a few sizes on two machines: does it work")
+    parser.add_argument("--quick", action="store_true", help="a few sizes on two machines, to see that it works")
     options = parser.parse_args(arguments)
     try:
         _report(quick=options.quick)
@@ -95,16 +95,16 @@ def _report(*, quick: bool) -> None:
     if go:
         build(go, RULE_SOURCE, RULE_PROGRAM)
     names = ["dgx-1", "dgx-2"] if quick else list(MACHINES)
-    found = {name: MACHINES[name]() for name in names}
-    asked = [Question(name, len(scores), size) for name, scores in found.items() for size in range(1, len(scores))]
+    machines = {name: MACHINES[name]() for name in names}
+    cases = [Case(name, len(scores), size) for name, scores in machines.items() for size in range(1, len(scores))]
     if quick:
-        asked = [each for each in asked if each.size in QUICK_SIZES]
-    ours = {each: _ours(found[each.machine], each.size, 3 if quick else 15) for each in asked}
-    rules = {each: _rule(found[each.machine], each.size) for each in asked if go and each.size > 1}
+        cases = [case for case in cases if case.size in QUICK_SIZES]
+    ours = {case: _ours(machines[case.machine], case.size, 3 if quick else 15) for case in cases}
+    rules = {case: _rule(machines[case.machine], case.size) for case in cases if go and case.size > 1}
     print("\npreferred allocation, everything free, nothing remembered; beside it the rule of NVIDIA's plugin in Go\n")
     print(_table(ours, rules))
-    print(_by_chance(found, 20 if quick else 200))
-    print(_quality(found, rules) if go else "the rule was left out: no Go tool chain")
+    print(_random_requests(machines, 20 if quick else 200))
+    print(_quality(machines, rules) if go else "the rule was left out: no Go tool chain")
 
 
 def _ours(scores: Scores, size: int, repeats: int) -> list[float]:
@@ -124,64 +124,64 @@ def _rule(scores: Scores, size: int) -> Rule:
     if done.returncode:
         raise ProcessFailed(f"the rule failed: {done.stderr.rstrip()}")
     answer = json.loads(done.stdout)
-    return Rule([each / 1000 for each in answer["microseconds"]], answer["best"], answer["chosen"])
+    return Rule([microseconds / 1000 for microseconds in answer["microseconds"]], answer["best"], answer["chosen"])
 
 
-def _table(ours: dict[Question, list[float]], rules: dict[Question, Rule]) -> str:
+def _table(ours: dict[Case, list[float]], rules: dict[Case, Rule]) -> str:
     """A row for each size, from the machine on which ours takes longest."""
-    slowest: dict[str, Question] = {}
-    for each in sorted(ours, key=lambda question: median(ours[question])):
-        slowest[each.key] = each
-    shown = sorted(slowest.values(), key=lambda question: (question.count, question.size))
+    slowest: dict[str, Case] = {}
+    for case in sorted(ours, key=lambda case: median(ours[case])):
+        slowest[case.key] = case
+    shown = sorted(slowest.values(), key=lambda case: (case.count, case.size))
     rows = [
-        table.Row(f"{each.size} of {each.count}, {each.machine}", each.key, "ms", table.Bar(BARS[each.count]), 3)
-        for each in shown
+        table.Row(f"{case.size} of {case.count}, {case.machine}", case.key, "ms", table.Bar(BARS[case.count]), 3)
+        for case in shown
     ]
     times: dict[str, list[float]] = {}
-    for question, rule in rules.items():
-        times.setdefault(question.key, []).extend(rule.ms)
-    return table.render(rows, {each.key: ours[each] for each in shown}, times or None)
+    for case, rule in rules.items():
+        times.setdefault(case.key, []).extend(rule.ms)
+    return table.render(rows, {case.key: ours[case] for case in shown}, times or None)
 
 
-def _by_chance(found: dict[str, Scores], count: int) -> str:
-    """Any GPUs free, any of them required, any size: each as the first question, then all to one that remembers."""
+def _random_requests(machines: dict[str, Scores], count: int) -> str:
+    """Any GPUs free, any of them required, any size: with a new chooser each, then with one that remembers."""
     lines = []
-    for name, scores in found.items():
-        asked, daemon = _any_questions(len(scores), 2 * count), Chooser(scores)
-        first = sorted(_timed(Chooser(scores), *each) for each in asked[count:])
-        later = sorted([_timed(daemon, *each) for each in asked][count:])
+    for name, scores in machines.items():
+        requests, daemon = _generate(len(scores), 2 * count), Chooser(scores)
+        first = sorted(_timed(Chooser(scores), *request) for request in requests[count:])
+        later = sorted([_timed(daemon, *request) for request in requests][count:])
         lines.append(f"- {name}: {_percentiles(first)}; remembering: {_percentiles(later)}")
-    return f"\n{count} questions by chance on each machine, ms p50 / p99 / slowest:\n" + "\n".join(lines)
+    return f"\n{count} random requests on each machine, ms p50 / p99 / slowest:\n" + "\n".join(lines)
 
 
-def _any_questions(count: int, questions: int) -> list[tuple[list[int], list[int], int]]:
-    chance, found = Random(1), []
-    for _ in range(questions):
+def _generate(count: int, number: int) -> list[tuple[list[int], list[int], int]]:
+    chance, requests = Random(1), []
+    for _ in range(number):
         free = chance.sample(range(count), chance.randint(2, count))
         size = chance.randint(1, len(free))
-        found.append((free, free[: min(size, chance.choice((0, 0, 1, 2)))], size))
-    return found
+        requests.append((free, free[: min(size, chance.choice((0, 0, 1, 2)))], size))
+    return requests
 
 
 def _percentiles(times: list[float]) -> str:
     return f"{median(times):.3f} / {times[int(len(times) * 0.99) - 1]:.3f} / {times[-1]:.3f}"
 
 
-def _quality(found: dict[str, Scores], rules: dict[Question, Rule]) -> str:
-    """The score of what is handed out, and that of the cut which the rule aims at."""
+def _quality(machines: dict[str, Scores], rules: dict[Case, Rule]) -> str:
+    """The score of the choice, and of the partition that the rule optimises."""
     lower, higher = [], 0
-    for question, rule in rules.items():
-        scores = found[question.machine]
-        chosen, cut = _handed_out(scores, question.size)
-        if _together(scores, chosen) < _together(scores, rule.chosen) or cut < rule.cut:
-            lower.append(f"{question.size} of {question.machine}")
+    for case, rule in rules.items():
+        scores = machines[case.machine]
+        chosen, partition = _allocate_all(scores, case.size)
+        if _together(scores, chosen) < _together(scores, rule.chosen) or partition < rule.partition:
+            lower.append(f"{case.size} of {case.machine}")
         higher += _together(scores, chosen) > _together(scores, rule.chosen)
-    verdict = f"lower for {', '.join(lower)}" if lower else "never lower"
-    return f"\nscore beside the rule's, in {len(rules)} questions: {verdict}, higher in {higher}"
+    comparison = f"lower for {', '.join(lower)}" if lower else "never lower"
+    return f"\nscore beside the rule's, in {len(rules)} cases: {comparison}, higher in {higher}"
 
 
-def _handed_out(scores: Scores, size: int) -> tuple[tuple[int, ...], int]:
-    """The first group, and the score of all of them when one request follows the other until nothing is free."""
+def _allocate_all(scores: Scores, size: int) -> tuple[tuple[int, ...], int]:
+    """The first group, and the score of all groups of successive requests until no GPU is free."""
     chooser, free, groups = Chooser(scores), set(range(len(scores))), []
     while free:
         groups.append(chooser.choose(free, [], size))

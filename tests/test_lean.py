@@ -76,7 +76,7 @@ async def test_a_node_without_gpus_does_not_pay_for_them() -> None:
 
 
 async def test_gpus_are_watched_without_openssl() -> None:
-    modules = await loaded_by("import plugwright.config.nvidia_build, plugwright.config.name_templates")
+    modules = await loaded_by("import plugwright.plugins.nvidia.family")
     assert "plugwright.plugins.nvidia.plugin" in modules
     assert not modules & {"pynvml", "_hashlib"}
 

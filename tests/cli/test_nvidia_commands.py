@@ -1,4 +1,4 @@
-"""`plugwright nvidia`: what happens to a simulated machine is seen by the kubelet, and an operator can overrule."""
+"""`plugwright nvidia`: injected faults reach the kubelet, and an operator can clear them."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -30,7 +30,7 @@ def node(root: Path) -> Node:
 
 
 @asynccontextmanager
-async def a_machine(kubelet: TinyKubelet, settings: Settings, node: Node) -> AsyncIterator[Endpoint]:
+async def machine(kubelet: TinyKubelet, settings: Settings, node: Node) -> AsyncIterator[Endpoint]:
     path = node.root / "plugwright.yaml"
     path.write_text(FILE)
     plugins = schema.load(path).plugins()
@@ -39,46 +39,46 @@ async def a_machine(kubelet: TinyKubelet, settings: Settings, node: Node) -> Asy
         yield await kubelet.endpoint("nvidia.com/gpu", 3)
 
 
-async def test_a_gpu_is_lost_and_comes_back(kubelet: TinyKubelet, settings: Settings, node: Node) -> None:
-    async with a_machine(kubelet, settings, node):
+async def test_a_lost_gpu_is_unhealthy_until_it_is_reset(kubelet: TinyKubelet, settings: Settings, node: Node) -> None:
+    async with machine(kubelet, settings, node):
         assert await node.ask("nvidia", "simulate", "lose", "1") == Ended(0, f"{T4[1]} is lost\n", "")
         await kubelet.health("nvidia.com/gpu", T4[1], "Unhealthy")
         assert (await node.ask("nvidia", "simulate", "reset", T4[1])).code == 0
         await kubelet.health("nvidia.com/gpu", T4[1], "Healthy")
 
 
-async def test_an_operator_overrules(kubelet: TinyKubelet, settings: Settings, node: Node) -> None:
-    async with a_machine(kubelet, settings, node):
+async def test_recover_clears_recorded_faults(kubelet: TinyKubelet, settings: Settings, node: Node) -> None:
+    async with machine(kubelet, settings, node):
         share = f"{T4[3]}::0"
         assert (await node.ask("nvidia", "simulate", "ecc", share, "count=2")).code == 0
         await kubelet.health("nvidia.com/gpu-shared", share, "Unhealthy")
         assert (await node.ask("nvidia", "simulate", "reset", "3")).code == 0
         await kubelet.health("nvidia.com/gpu-shared", share, "Healthy")
-        forgiven = await node.ask("nvidia", "recover", share)
-        assert forgiven == Ended(0, f"{T4[3]}: what has happened to it is forgotten\n", "")
+        recovered = await node.ask("nvidia", "recover", share)
+        assert recovered == Ended(0, f"{T4[3]}: recorded faults cleared\n", "")
 
 
-async def test_the_driver_goes_for_all_resources_of_the_machine(
+async def test_an_unloaded_driver_affects_all_resources_of_the_machine(
     kubelet: TinyKubelet, settings: Settings, node: Node
 ) -> None:
-    async with a_machine(kubelet, settings, node):
+    async with machine(kubelet, settings, node):
         assert (await node.ask("nvidia", "simulate", "driver", "state=gone")).code == 0
         await kubelet.health("nvidia.com/gpu", T4[0], "Unhealthy")
         await kubelet.health("nvidia.com/gpu-shared", f"{T4[3]}::1", "Unhealthy")
 
 
-PARTS = """
+MIG_DEVICES = """
 resources:
   - {name: nvidia.com/one, nvidia: {simulate: dgx-a100-mig, mig: mixed, select: {index: "2:0", profile: "*"}}}
   - {name: nvidia.com/two, nvidia: {simulate: dgx-a100-mig, mig: mixed, select: {index: "2:1", profile: "*"}}}
 """
 
 
-async def test_a_gpu_whose_parts_are_in_several_resources_is_one(
+async def test_a_fault_affects_mig_devices_in_several_resources(
     kubelet: TinyKubelet, settings: Settings, node: Node
 ) -> None:
     path = node.root / "plugwright.yaml"
-    path.write_text(PARTS)
+    path.write_text(MIG_DEVICES)
     async with serving(*schema.load(path).plugins(), settings=replace(settings, control_socket=node.control)):
         names = ("nvidia.com/one", "nvidia.com/two")
         parts = {name: next(iter((await kubelet.endpoint(name, 1)).devices)) for name in names}
@@ -92,20 +92,20 @@ async def test_a_gpu_whose_parts_are_in_several_resources_is_one(
     ("words", "text"),
     [
         (("recover", "9"), "no resource has a GPU '9'"),
-        (("simulate", "dance", "1"), "a simulated machine takes"),
-        (("simulate", "xid", "1", "xid=many"), "xid is a number"),
+        (("simulate", "dance", "1"), "a command of a simulated machine must be one of"),
+        (("simulate", "xid", "1", "xid=many"), "xid must be a number, got 'many'"),
     ],
 )
-async def test_what_cannot_be_done_is_said(
+async def test_an_invalid_command_is_refused(
     kubelet: TinyKubelet, settings: Settings, node: Node, words: tuple[str, ...], text: str
 ) -> None:
-    async with a_machine(kubelet, settings, node):
+    async with machine(kubelet, settings, node):
         done = await node.ask("nvidia", *words)
     assert done.code == 1
     assert text in done.err
 
 
-async def test_specs_that_were_left_are_removed_and_no_others(tmp_path: Path) -> None:
+async def test_clean_removes_our_specs_and_no_others(tmp_path: Path) -> None:
     edits = cdi.ContainerEdits(env={"A": "b"})
     ours = cdi.SpecDirectory(tmp_path, "plugwright-nvidia").write(cdi.Spec("a.com/gpu", [cdi.Device("0", edits)]))
     other = cdi.SpecDirectory(tmp_path, "other").write(cdi.Spec("a.com/gpu", [cdi.Device("1", edits)]))

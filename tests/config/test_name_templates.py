@@ -1,4 +1,4 @@
-"""Names that are found out: `plugwright run` serves a resource for each model or MIG profile that the machine has."""
+"""Name templates: `plugwright run` serves a resource for each model or MIG profile of the machine."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from tests.cli.processes import Node
 from plugwright.plugins.nvidia import simulated_machines
 from tiny_kubelet import TinyKubelet
 
-CUT = simulated_machines.load("dgx-a100-mig").gpus
+MIG = simulated_machines.load("dgx-a100-mig").gpus
 FILE = """
 resources:
   - name: nvidia.com/gpu
@@ -25,7 +25,7 @@ def node(root: Path) -> Node:
     return node
 
 
-async def test_each_profile_is_a_resource(kubelet: TinyKubelet, node: Node) -> None:
+async def test_a_template_serves_each_profile_as_a_resource(kubelet: TinyKubelet, node: Node) -> None:
     node.config.write_text(FILE)
     async with node.daemon():
         await kubelet.endpoint("nvidia.com/gpu", 3)
@@ -34,11 +34,11 @@ async def test_each_profile_is_a_resource(kubelet: TinyKubelet, node: Node) -> N
         await kubelet.endpoint("nvidia.com/mig-3g.20gb", 2)
 
 
-async def test_a_new_profile_is_a_new_resource_and_an_old_one_stays(kubelet: TinyKubelet, node: Node) -> None:
+async def test_a_new_profile_adds_a_resource_and_the_old_one_stays(kubelet: TinyKubelet, node: Node) -> None:
     node.config.write_text(FILE)
     async with node.daemon():
         gone = await kubelet.endpoint("nvidia.com/mig-3g.20gb", 2)
-        ask = ("nvidia", "simulate", "mig", CUT[2].mig[0].uuid, "profiles=4g.20gb,1g.5gb+me")
+        ask = ("nvidia", "simulate", "mig", MIG[2].mig[0].uuid, "profiles=4g.20gb,1g.5gb+me")
         assert (await node.ask(*ask)).code == 0
         await kubelet.endpoint("nvidia.com/mig-4g.20gb", 1)
         await kubelet.endpoint("nvidia.com/mig-1g.5gb.me", 1)
@@ -46,13 +46,13 @@ async def test_a_new_profile_is_a_new_resource_and_an_old_one_stays(kubelet: Tin
             await kubelet.health("nvidia.com/mig-3g.20gb", device, "Unhealthy")
 
 
-async def test_each_model_is_a_resource(kubelet: TinyKubelet, node: Node) -> None:
+async def test_a_template_serves_each_model_as_a_resource(kubelet: TinyKubelet, node: Node) -> None:
     node.config.write_text('resources: [{name: "nvidia.com/{model}", nvidia: {simulate: t4}}]')
     async with node.daemon():
         await kubelet.endpoint("nvidia.com/tesla-t4", 4)
 
 
-async def test_a_family_can_be_added_to_a_file(kubelet: TinyKubelet, node: Node) -> None:
+async def test_a_template_can_be_added_to_a_served_file(kubelet: TinyKubelet, node: Node) -> None:
     node.config.write_text("resources: [{name: nvidia.com/gpu, nvidia: {simulate: t4, select: {index: 0}}}]")
     async with node.daemon():
         await kubelet.endpoint("nvidia.com/gpu", 1)

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs in the operator's file: what it may say, and what it may not."""
+"""The key `nvidia` of the operator's file: its settings, and the errors for invalid ones."""
 
 import re
 import textwrap
@@ -8,10 +8,12 @@ import pytest
 
 from plugwright import ConfigError
 from plugwright.config import schema
-from plugwright.plugins.nvidia.config import Features, Ids, Strategy
-from plugwright.plugins.nvidia.health import Action
+from plugwright.plugins.nvidia import selection
+from plugwright.plugins.nvidia.config import DeviceIdStrategy, DeviceListStrategy, MigStrategy
+from plugwright.plugins.nvidia.health import xid_action
 from plugwright.plugins.nvidia.plugin import Nvidia
-from plugwright.plugins.nvidia.selection import Mig, Pattern
+from plugwright.plugins.nvidia.selection import DevicePattern
+from plugwright.plugins.nvidia.xids import XidAction
 
 EVERYTHING = """
 resources:
@@ -40,8 +42,8 @@ def plugins(tmp_path: Path, text: str) -> list[Nvidia]:
     path = tmp_path / "plugwright.yaml"
     path.write_text(text)
     made = schema.load(path).plugins()
-    assert all(isinstance(each, Nvidia) for each in made)
-    return [each for each in made if isinstance(each, Nvidia)]
+    assert all(isinstance(plugin, Nvidia) for plugin in made)
+    return [plugin for plugin in made if isinstance(plugin, Nvidia)]
 
 
 def one(tmp_path: Path, nvidia: str) -> Nvidia:
@@ -49,10 +51,11 @@ def one(tmp_path: Path, nvidia: str) -> Nvidia:
     return plugin
 
 
-def test_everything_that_can_be_said(tmp_path: Path) -> None:
+def test_every_setting_reaches_the_plugin(tmp_path: Path) -> None:
     [plugin] = plugins(tmp_path, EVERYTHING)
-    options = plugin.options
-    assert options.selection.include == Pattern(
+    config = plugin.config
+    selected = selection.from_config(config)
+    assert selected.include == DevicePattern(
         index=("0", "1:0"),
         uuid=("GPU-a",),
         pci=("3b:00.0",),
@@ -61,29 +64,28 @@ def test_everything_that_can_be_said(tmp_path: Path) -> None:
         least=4 * 2**30,
         most=8 * 10**9,
     )
-    assert (options.selection.exclude.index, options.selection.mig) == (("7",), Mig.MIXED)
-    assert options.share is not None
-    assert (options.share.replicas, options.share.most) == (4, 1)
-    assert (options.strategies, options.ids) == ((Strategy.ENVVAR, Strategy.CDI_CRI), Ids.INDEX)
-    assert (options.confine, options.packed, options.annotation_prefix) == (True, True, "example.com/")
-    assert options.features == Features(gdrcopy=True, gds=True, mofed=True, imex=(0,), imex_required=True)
-    assert (options.rules.action(94), options.rules.action(13), options.rules.quiet) == (Action.RESET, Action.QUIET, 60)
-    places = options.places
-    assert (places.root, places.host_root, places.dev_root) == (Path("/driver-root"), Path("/"), Path("/run/dev"))
-    assert (places.cdi, places.vendor, places.libraries) == (
-        Path("/etc/cdi"),
-        "nvidia.com",
-        ("/usr/local/nvidia/lib64",),
-    )
-    assert (plugin.watch.pace.rescan, options.write_specs) == (30, False)
+    assert (selected.exclude.index, selected.mig) == (("7",), MigStrategy.MIXED)
+    assert config.share is not None
+    assert (config.share.replicas, config.share.most) == (4, 1)
+    assert config.strategies == [DeviceListStrategy.ENVVAR, DeviceListStrategy.CDI_CRI]
+    assert (config.ids, config.confine, config.packed) == (DeviceIdStrategy.INDEX, "cdi", True)
+    assert (config.gdrcopy, config.gds, config.mofed) == (True, True, True)
+    assert (config.imex_channels, config.imex.required) == ([0], True)
+    rules = config.health
+    assert (xid_action(rules, 94), xid_action(rules, 13), rules.quiet) == (XidAction.RESET, XidAction.QUIET, 60)
+    driver = config.driver
+    assert (driver.root, driver.host, driver.dev) == ("/driver-root", "/", "/run/dev")
+    assert driver.libraries == ["/usr/local/nvidia/lib64"]
+    assert (config.cdi.dir, config.cdi.vendor, config.cdi.annotations) == ("/etc/cdi", "nvidia.com", "example.com/")
+    assert (plugin.monitor.intervals.rescan, config.cdi.write) == (30, False)
 
 
-def test_nothing_has_to_be_said(tmp_path: Path) -> None:
-    options = one(tmp_path, "{}").options
-    assert (options.strategies, options.share, options.confine) == ((Strategy.DEVICE_NODES,), None, False)
+def test_every_setting_has_a_default(tmp_path: Path) -> None:
+    config = one(tmp_path, "{}").config
+    assert (config.strategies, config.share, config.confine) == ([DeviceListStrategy.DEVICE_NODES], None, "env")
 
 
-def test_the_resources_of_a_machine_are_watched_together(tmp_path: Path) -> None:
+def test_resources_of_one_machine_share_a_monitor(tmp_path: Path) -> None:
     first, second, other = plugins(
         tmp_path,
         """
@@ -93,11 +95,11 @@ resources:
   - {name: nvidia.com/other, nvidia: {simulate: h200}}
 """,
     )
-    assert first.watch is second.watch
-    assert first.watch is not other.watch
+    assert first.monitor is second.monitor
+    assert first.monitor is not other.monitor
 
 
-def test_a_reload_keeps_the_watch(tmp_path: Path) -> None:
+def test_a_reload_keeps_the_monitor(tmp_path: Path) -> None:
     path = tmp_path / "plugwright.yaml"
     entry = "{{name: nvidia.com/{}, nvidia: {{simulate: t4, select: {{index: {}}}}}}}"
     path.write_text(f"resources: [{entry.format('a', 0)}, {entry.format('b', 1)}]")
@@ -108,34 +110,34 @@ def test_a_reload_keeps_the_watch(tmp_path: Path) -> None:
     assert kept is serving["nvidia.com/b"]
     assert isinstance(changed, Nvidia)
     assert isinstance(kept, Nvidia)
-    assert changed.watch is kept.watch
+    assert changed.monitor is kept.monitor
 
 
 @pytest.mark.parametrize(
     ("nvidia", "text"),
     [
         ("{select: {colour: red}}", "unknown key 'colour'"),
-        ("{simulate: dgx-9000}", "no machine is called 'dgx-9000'"),
-        ("{share: {by: time-slicing}}", "a share says how a GPU is cut"),
+        ("{simulate: dgx-9000}", "or the path of a file, got 'dgx-9000'"),
+        ("{share: {by: time-slicing}}", "share must set replicas, memory or percent"),
         ("{strategy: []}", "at least one way"),
         ("{strategy: magic}", "invalid enum value 'magic'"),
         ("{select: {profile: 1g.5gb}}", "`mig: mixed`"),
         ("{health: {xids: {'79': quiet}}}", "Xid 79 needs a reset"),
-        ("{health: {xids: {bad: reset}}}", "names its codes in quotes"),
-        ("{driver: {root: here}}", "absolute path"),
+        ("{health: {xids: {bad: reset}}}", "a code must be a number in quotes"),
+        ("{driver: {root: here}}", "must be absolute"),
         ("{select: {least: much}}", "a size must look like 40Gi"),
-        ("{select: {index: first}}", "an index looks like 0"),
-        ("{exclude: {uuid: [GPU-1, 7f3c]}}", "a UUID begins with GPU- or MIG-, not '7f3c'"),
-        ("{exclude: {pci: 3b}}", "a PCI address looks like 0000:3b:00.0"),
-        ("{cdi: {vendor: ../../etc}}", "CDI kind must look like vendor.com/class"),
-        ("{cdi: {annotations: a b/}}", "a prefix of annotations looks like cdi.k8s.io/"),
-        ("{simulate: /dev/zero}", "cannot read /dev/zero: it is no file"),
+        ("{select: {index: first}}", "an index must look like 0"),
+        ("{exclude: {uuid: [GPU-1, 7f3c]}}", "a UUID must begin with GPU- or MIG-, got '7f3c'"),
+        ("{exclude: {pci: 3b}}", "a PCI address must look like 0000:3b:00.0"),
+        ("{cdi: {vendor: ../../etc}}", "vendor.com/class"),
+        ("{cdi: {annotations: a b/}}", "cdi.annotations must be a prefix such as cdi.k8s.io/"),
+        ("{simulate: /dev/zero}", "cannot read /dev/zero: it is not a regular file"),
         ("{simulate: hgx-h100, share: {replicas: 100000}}", "try replicas: "),
         ("{simulate: t4, share: {memory: 20Gi}}", "no device is large enough"),
         ("{simulate: hgx-h100, share: {by: vgpu, memory: 1Mi}}", "try memory: "),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_line(tmp_path: Path, nvidia: str, text: str) -> None:
+def test_invalid_settings_are_refused_with_their_line(tmp_path: Path, nvidia: str, text: str) -> None:
     with pytest.raises(ConfigError, match=r"plugwright.yaml:\d+: ") as refused:
         one(tmp_path, nvidia)
     assert text in str(refused.value)
@@ -144,9 +146,9 @@ def test_what_cannot_be_is_refused_with_its_line(tmp_path: Path, nvidia: str, te
 @pytest.mark.parametrize(
     ("first", "second", "text"),
     [
-        ("{}", "{}", "asks for the same devices as nvidia.com/gpu"),
-        ("{simulate: t4}", "{simulate: t4, select: {index: 1}}", "is asked for by nvidia.com/gpu and nvidia.com/more"),
-        ("{select: {index: 1}}", "{select: {index: 1}, share: {replicas: 2}}", "asks for the same devices"),
+        ("{}", "{}", "selects the same devices as nvidia.com/gpu"),
+        ("{simulate: t4}", "{simulate: t4, select: {index: 1}}", "is selected by nvidia.com/gpu and nvidia.com/more"),
+        ("{select: {index: 1}}", "{select: {index: 1}, share: {replicas: 2}}", "selects the same devices"),
     ],
 )
 def test_a_device_in_two_resources_is_an_error(tmp_path: Path, first: str, second: str, text: str) -> None:
@@ -156,37 +158,37 @@ def test_a_device_in_two_resources_is_an_error(tmp_path: Path, first: str, secon
 
 
 @pytest.mark.parametrize("name", ["nvidia.com/{colour}", "nvidia.com/{model", "nvidia.com/{}"])
-def test_a_family_is_named_by_model_or_profile(tmp_path: Path, name: str) -> None:
+def test_a_name_template_has_model_or_profile_only(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"plugwright.yaml:1: resources\[0\].name: .* is not a resource name"):
         plugins(tmp_path, f"resources: [{{name: '{name}', nvidia: {{}}}}]")
 
 
-def test_a_family_by_profile_is_of_parts(tmp_path: Path) -> None:
+def test_a_template_by_profile_needs_a_mig_strategy(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"plugwright.yaml:1: resources\[0\].nvidia: .*`mig: mixed`"):
         plugins(tmp_path, "resources: [{name: 'nvidia.com/mig-{profile}', nvidia: {}}]")
 
 
-def test_a_family_does_not_ask_for_what_others_have(tmp_path: Path) -> None:
+def test_a_template_that_overlaps_another_resource_is_refused(tmp_path: Path) -> None:
     text = """
 resources:
   - {name: nvidia.com/gpu, nvidia: {simulate: dgx-a100-mig, mig: mixed}}
   - {name: "nvidia.com/mig-{profile}", nvidia: {simulate: dgx-a100-mig, mig: mixed}}
 """
-    [whole] = plugins(tmp_path, text)  # the family's are made when the machine is seen
+    [whole] = plugins(tmp_path, text)  # those of the template follow when the machine is read
     assert whole.resource == "nvidia.com/gpu"
-    with pytest.raises(ConfigError, match="is asked for by"):
+    with pytest.raises(ConfigError, match="is selected by"):
         plugins(tmp_path, text.replace("}}\n  -", ", select: {profile: 1g.5gb}}}\n  -"))
 
 
 @pytest.mark.parametrize("page", ["nvidia.md", "nvidia-sharing.md", "mock.md"])
-def test_the_examples_of_the_docs_are_good(tmp_path: Path, page: str) -> None:
+def test_examples_in_the_docs_are_valid(tmp_path: Path, page: str) -> None:
     text = (Path(__file__).parents[2] / "docs" / page).read_text()
     blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    files = [each for each in blocks if each.startswith("resources:")]
+    files = [block for block in blocks if block.startswith("resources:")]
     entry = "resources:\n  - name: nvidia.com/gpu\n"
-    files += [entry + textwrap.indent(each, "    ") for each in blocks if each.startswith("nvidia:")]
+    files += [entry + textwrap.indent(block, "    ") for block in blocks if block.startswith("nvidia:")]
     assert files
-    for number, each in enumerate(files):
+    for number, content in enumerate(files):
         path = tmp_path / f"{number}.yaml"
-        path.write_text(each)
+        path.write_text(content)
         schema.load(path)

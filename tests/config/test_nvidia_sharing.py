@@ -1,4 +1,4 @@
-"""Shares of GPUs as an operator's file asks for them, through the daemon to a kubelet."""
+"""Shares of GPUs from the operator's file through the daemon to a kubelet."""
 
 import json
 import re
@@ -11,8 +11,8 @@ import yaml
 from tests.cli.processes import Node
 
 from plugwright.config import schema
-from plugwright.config.nvidia import NvidiaShare
 from plugwright.model import PreferenceRequest
+from plugwright.plugins.nvidia.config import NvidiaShare
 from tiny_kubelet import TinyKubelet
 
 PAGE = Path(__file__).parents[2] / "docs" / "nvidia-sharing.md"
@@ -38,7 +38,7 @@ async def report(node: Node) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_what_the_page_shows_is_a_file_that_we_take(block: str) -> None:
+def test_examples_in_the_docs_are_valid(block: str) -> None:
     content = yaml.safe_load(block)
     if "resources" in content:
         msgspec.convert(content, schema.file_type(), strict=True)
@@ -46,23 +46,23 @@ def test_what_the_page_shows_is_a_file_that_we_take(block: str) -> None:
         msgspec.convert(content["share"], NvidiaShare, strict=True)
 
 
-async def test_a_vgpu_share_brings_its_limits_along(node: Node, kubelet: TinyKubelet) -> None:
+async def test_a_container_with_a_vgpu_share_gets_its_limits(node: Node, kubelet: TinyKubelet) -> None:
     library = node.root / "libvgpu.so"
     library.touch()
-    places = {"library": str(library), "root": str(node.root / "vgpu"), "locks": str(node.root / "locks")}
-    configure(node, {"by": "vgpu", "memory": "10Gi", "vgpu": places})
+    paths = {"library": str(library), "root": str(node.root / "vgpu"), "locks": str(node.root / "locks")}
+    configure(node, {"by": "vgpu", "memory": "10Gi", "vgpu": paths})
     async with node.daemon():
         gpu = await kubelet.endpoint(RESOURCE, 7 * 8)
-        first, second = [each for each in gpu.devices if "::10240m-14c-" in each][:2]
+        first, second = [device_id for device_id in gpu.devices if "::10240m-14c-" in device_id][:2]
         [answer] = await gpu.client.allocate([first, second])
         shown = await report(node)
     assert answer.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "20480m"
     limits = {mount.container_path: mount for mount in answer.mounts}["/overrideEnv"]
     assert limits.read_only
     assert "CUDA_DEVICE_MEMORY_LIMIT_0=20480m\n" in Path(limits.host_path).read_text()
-    facts = shown["devices"][0]["attributes"]
-    assert (facts["memory"], facts["percent"]) == (10 * 2**30, 14)
-    assert facts["sharing"].startswith("vgpu, not confined")
+    attributes = shown["devices"][0]["attributes"]
+    assert (attributes["memory"], attributes["percent"]) == (10 * 2**30, 14)
+    assert attributes["sharing"].startswith("vgpu, not confined")
 
 
 @pytest.mark.parametrize(
@@ -75,33 +75,33 @@ async def test_a_vgpu_share_brings_its_limits_along(node: Node, kubelet: TinyKub
         ({"by": "time-slicing", "replicas": 4}, "packed", 1),
     ],
 )
-async def test_units_that_make_a_larger_share_are_of_one_gpu(
+async def test_units_that_make_a_larger_share_are_preferred_on_one_gpu(
     node: Node, kubelet: TinyKubelet, share: dict[str, object], prefer: str | None, gpus: int
 ) -> None:
     configure(node, share, **({"prefer": prefer} if prefer else {}))
     async with node.daemon():
         gpu = await kubelet.endpoint(RESOURCE, 32)
         [chosen] = await gpu.client.prefer(PreferenceRequest(tuple(gpu.devices), (), 3))
-    assert len({each.partition("::")[0] for each in chosen}) == gpus
+    assert len({device_id.partition("::")[0] for device_id in chosen}) == gpus
 
 
-async def test_time_sliced_memory_is_told_to_the_container_too(node: Node, kubelet: TinyKubelet) -> None:
+async def test_a_time_sliced_container_gets_the_size_of_its_share(node: Node, kubelet: TinyKubelet) -> None:
     configure(node, {"replicas": 2, "most": 1})
     async with node.daemon():
         gpu = await kubelet.endpoint(RESOURCE, 16)
         first, *_ = gpu.devices
         [answer] = await gpu.client.allocate([first])
         shown = await report(node)
-    told = {device["attributes"]["memory"] for device in shown["devices"]}
-    assert {int(answer.env["PLUGWRIGHT_GPU_MEMORY"])} == told
+    memory = {device["attributes"]["memory"] for device in shown["devices"]}
+    assert {int(answer.env["PLUGWRIGHT_GPU_MEMORY"])} == memory
 
 
-async def test_units_beyond_what_the_kubelet_takes_are_refused_with_a_proposal(
+async def test_more_units_than_the_kubelet_accepts_are_refused_with_a_proposal(
     node: Node, kubelet: TinyKubelet
 ) -> None:
     configure(node, {"memory": "1Mi"})
     async with node.daemon() as daemon:
-        line = await daemon.err.until("the kubelet takes 4,194,304")
+        line = await daemon.err.until("the kubelet accepts 4,194,304")
     proposed = re.search(r"try memory: (\d+Mi)", line)
     assert proposed
     configure(node, {"memory": proposed[1]})

@@ -1,7 +1,7 @@
-"""Ring 3: plugwright on a machine with an NVIDIA GPU. Collected only when asked for: `pytest tests/gpu`.
+"""Tests on a machine with an NVIDIA GPU, collected only by `pytest tests/gpu`.
 
-Where there is no GPU the tests are skipped and say why; with PLUGWRIGHT_REQUIRE_GPU=1 they fail. No setting of the card
-is ever changed.
+Without a GPU the tests are skipped with the reason; with PLUGWRIGHT_REQUIRE_GPU=1 they fail. No setting of the GPU is
+ever changed.
 """
 
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from plugwright.plugins.nvidia.driver import DriverGone, Reading
+from plugwright.plugins.nvidia.driver import DriverGone, GpuSnapshot
 from plugwright.plugins.nvidia.nvml import Nvml
 
 _HERE = Path(__file__).parent
@@ -22,9 +22,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(config: pytest.Config) -> bool | None:
-    """Whoever runs all tests wants those that need no hardware."""
-    asked = (Path(each.partition("::")[0]).absolute() for each in config.args)
-    return None if any(path == _HERE or _HERE in path.parents for path in asked) else True
+    """A run of all tests leaves these out, because they need hardware."""
+    paths = (Path(argument.partition("::")[0]).absolute() for argument in config.args)
+    return None if any(path == _HERE or _HERE in path.parents for path in paths) else True
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -36,7 +36,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="session")
 def seen(pytestconfig: pytest.Config) -> Callable[[str], None]:
-    """Remembers a line for the end of the run: what was seen on this machine."""
+    """Adds a line about this machine to the summary of the run."""
     return pytestconfig.stash[_SEEN].append
 
 
@@ -46,21 +46,21 @@ def driver() -> Iterator[Nvml]:
     try:
         gpus = nvml.read().gpus
     except DriverGone as error:
-        _cannot(str(error))
+        _skip(str(error))
     if not gpus:
-        _cannot("the driver knows of no GPU")
+        _skip("the driver has no GPU")
     yield nvml
     nvml.close()
 
 
 @pytest.fixture(scope="session")
-def reading(driver: Nvml, seen: Callable[[str], None]) -> Reading:
-    found = driver.read()
-    seen(f"driver {found.driver}, CUDA {found.cuda}: {', '.join(gpu.model for gpu in found.gpus)}")
-    return found
+def snapshot(driver: Nvml, seen: Callable[[str], None]) -> GpuSnapshot:
+    current = driver.read()
+    seen(f"driver {current.driver}, CUDA {current.cuda}: {', '.join(gpu.model for gpu in current.gpus)}")
+    return current
 
 
-def _cannot(why: str) -> None:
+def _skip(reason: str) -> None:
     if os.environ.get("PLUGWRIGHT_REQUIRE_GPU"):
-        pytest.fail(f"no GPU to test with: {why}")
-    pytest.skip(f"no GPU to test with: {why}")
+        pytest.fail(f"no GPU to test with: {reason}")
+    pytest.skip(f"no GPU to test with: {reason}")

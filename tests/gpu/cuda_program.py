@@ -1,4 +1,4 @@
-"""The smallest program that really uses a GPU, without any library but the driver's: prints how many it can use."""
+"""A minimal program that uses GPUs with the driver's library alone, and prints how many it could use."""
 
 import ctypes
 import sys
@@ -17,7 +17,7 @@ def main() -> None:
 
 
 def _use(cuda: ctypes.CDLL, index: int) -> None:
-    """Memory of the GPU is written and read back."""
+    """Writes memory of the GPU and reads it back."""
     device, context, memory = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
     _call(cuda.cuDeviceGet(ctypes.byref(device), index), "cuDeviceGet")
     _call(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device), "cuDevicePrimaryCtxRetain")

@@ -1,7 +1,7 @@
-"""A CUDA program without CUDA's toolkit: takes as much of the first GPU as it is given, and says how much that was.
+"""A CUDA program without CUDA's toolkit: allocates memory of the first GPU, and prints how much it got.
 
-Run as a program: tenant.py MEBIBYTES [hold]. It takes memory in pieces until it has so much, or is refused; with `hold`
-it keeps it until it is ended. Exit code 3: there is no driver, or no GPU.
+Run as a program: tenant.py MEBIBYTES [hold]. It allocates in pieces until it has so much, or is refused; with `hold` it
+keeps the memory until it is ended. Exit code 3: there is no driver, or no GPU.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ NO_GPU = 3
 
 
 def main() -> None:
-    wanted = int(sys.argv[1])
+    target = int(sys.argv[1])
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -29,16 +29,15 @@ def main() -> None:
     check(cuda, cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
     check(cuda, cuda.cuCtxSetCurrent(context))
     check(cuda, cuda.cuDeviceGetAttribute(ctypes.byref(processors), MULTIPROCESSORS, device))
-    taken, refused = take(cuda, wanted)
-    said = {"processors": processors.value, "mebibytes": taken, "refused": refused}
-    print(json.dumps(said), flush=True)
+    taken, refused = allocate(cuda, target)
+    print(json.dumps({"processors": processors.value, "mebibytes": taken, "refused": refused}), flush=True)
     if sys.argv[2:] == ["hold"]:
         signal.pause()
 
 
-def take(cuda: ctypes.CDLL, wanted: int) -> tuple[int, str]:
+def allocate(cuda: ctypes.CDLL, target: int) -> tuple[int, str]:
     taken = 0
-    while taken < wanted:
+    while taken < target:
         pointer = ctypes.c_uint64()
         if code := cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(PIECE * 2**20)):
             return taken, name(cuda, code)

@@ -1,19 +1,19 @@
-"""A CUDA program runs with what Allocate gives it, and not without."""
+"""A CUDA program runs with its allocation, and not without it."""
 
 import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
-from tests.plugins.nvidia.looking import listing
+from tests.plugins.nvidia.harness import listing
 from tests.sdk.cdi.resolution import resolve
 
 from plugwright import Allocation
-from plugwright.plugins.nvidia.config import Options, Places, Strategy
-from plugwright.plugins.nvidia.driver import Reading
+from plugwright.plugins.nvidia.config import DeviceListStrategy, NvidiaCdi, NvidiaConfig
+from plugwright.plugins.nvidia.driver import GpuSnapshot
 from plugwright.plugins.nvidia.monitor import GpuMonitor, PollIntervals
 from plugwright.plugins.nvidia.nvml import Nvml
 from plugwright.plugins.nvidia.plugin import Nvidia
@@ -38,61 +38,68 @@ def apart() -> list[str]:
     pytest.skip("mount namespaces cannot be made here: not even root may mount")
 
 
-async def allocation(options: Options) -> Allocation:
-    """What a container gets that asks for the first GPU."""
-    plugin = Nvidia("nvidia.com/gpu", options, GpuMonitor(Nvml(), PollIntervals(ear=1)))
+async def allocation(config: NvidiaConfig) -> Allocation:
+    """Of a container with the first GPU."""
+    plugin = Nvidia("nvidia.com/gpu", config, GpuMonitor(Nvml(), PollIntervals(event_wait=1)))
     async with listing(plugin) as lists:
         devices = await lists.first()
         first = min(devices.values(), key=lambda device: str(device.attributes["index"]))
         return await plugin.allocate([first])
 
 
-def run(apart: list[str], given: Allocation, hide: list[str]) -> subprocess.CompletedProcess[str]:
-    """The program, in a namespace that has of the GPU only what was given."""
-    things = {
+def run(apart: list[str], allocated: Allocation, hide: list[str]) -> subprocess.CompletedProcess[str]:
+    """The program in a namespace that has only the allocated files of the GPU."""
+    files = {
         "hide": hide,
-        "nodes": [[node.host_path, node.container_path] for node in given.nodes],
-        "mounts": [[mount.host_path, mount.container_path] for mount in given.mounts],
+        "nodes": [[node.host_path, node.container_path] for node in allocated.nodes],
+        "mounts": [[mount.host_path, mount.container_path] for mount in allocated.mounts],
     }
-    command = [*apart, sys.executable, str(HERE / "enclosed.py"), json.dumps(things)]
+    command = [*apart, sys.executable, str(HERE / "enclosed.py"), json.dumps(files)]
     program = [sys.executable, str(HERE / "cuda_program.py")]
     return subprocess.run(
-        [*command, *program], capture_output=True, text=True, check=False, timeout=120, env={**os.environ, **given.env}
+        [*command, *program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, **allocated.env},
     )
 
 
-async def test_device_nodes_are_what_it_takes(apart: list[str], reading: Reading) -> None:
-    given = await allocation(Options())
+async def test_a_program_runs_with_the_device_nodes_alone(apart: list[str], snapshot: GpuSnapshot) -> None:
+    allocated = await allocation(NvidiaConfig())
     without = run(apart, NOTHING, [])
     assert (without.returncode, without.stdout) == (1, "")
     assert "cuInit failed" in without.stderr
-    given_nodes = run(apart, Allocation(nodes=given.nodes), [])
-    assert (given_nodes.stdout, given_nodes.stderr) == ("1\n", "")
+    with_nodes = run(apart, Allocation(nodes=allocated.nodes), [])
+    assert (with_nodes.stdout, with_nodes.stderr) == ("1\n", "")
 
 
-async def test_a_gpu_without_its_own_node_is_no_gpu(apart: list[str], reading: Reading) -> None:
-    given = await allocation(Options())
-    others = [node for node in given.nodes if node.container_path != f"/dev/nvidia{reading.gpus[0].minor}"]
+async def test_a_gpu_without_its_own_node_cannot_be_used(apart: list[str], snapshot: GpuSnapshot) -> None:
+    allocated = await allocation(NvidiaConfig())
+    others = [node for node in allocated.nodes if node.container_path != f"/dev/nvidia{snapshot.gpus[0].minor}"]
     assert run(apart, Allocation(nodes=others), []).returncode == 1
 
 
-async def test_the_drivers_libraries_come_along(apart: list[str], reading: Reading) -> None:
-    given = await allocation(Options())
-    hidden = [mount.host_path for mount in given.mounts]
-    without = run(apart, Allocation(nodes=given.nodes), hidden)
+async def test_the_allocation_has_the_drivers_libraries(apart: list[str], snapshot: GpuSnapshot) -> None:
+    allocated = await allocation(NvidiaConfig())
+    hidden = [mount.host_path for mount in allocated.mounts]
+    without = run(apart, Allocation(nodes=allocated.nodes), hidden)
     assert without.returncode == 1
-    whole = run(apart, given, hidden)
+    whole = run(apart, allocated, hidden)
     assert (whole.stdout, whole.stderr) == ("1\n", "")
 
 
-async def test_a_cdi_spec_says_the_same(apart: list[str], reading: Reading, tmp_path: Path) -> None:
-    options = Options(strategies=(Strategy.CDI_CRI,), places=Places(cdi=tmp_path))
-    given = await allocation(options)
-    [name] = given.cdi
+async def test_a_cdi_spec_has_the_same_nodes_and_mounts(
+    apart: list[str], snapshot: GpuSnapshot, tmp_path: Path
+) -> None:
+    config = NvidiaConfig(strategy=DeviceListStrategy.CDI_CRI, cdi=NvidiaCdi(dir=str(tmp_path)))
+    allocated = await allocation(config)
+    [name] = allocated.cdi
     [path] = tmp_path.iterdir()
     spec = cdi.read(path)
     device = resolve([tmp_path])[name]
-    direct = await allocation(replace(options, strategies=(Strategy.DEVICE_NODES,)))
+    direct = await allocation(msgspec.structs.replace(config, strategy=DeviceListStrategy.DEVICE_NODES))
     nodes = {node.path for edits in (spec.edits, device.edits) for node in edits.device_nodes}
     assert nodes == {node.container_path for node in direct.nodes}
     assert {mount.container_path for mount in spec.edits.mounts} == {mount.container_path for mount in direct.mounts}

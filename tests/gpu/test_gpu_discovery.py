@@ -1,11 +1,11 @@
-"""What we find is what NVIDIA's own program finds."""
+"""The driver reads the same values as `nvidia-smi`."""
 
 import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from plugwright.plugins.nvidia.driver import Reading, Recovery
+from plugwright.plugins.nvidia.driver import GpuSnapshot, RecoveryAction
 from plugwright.plugins.nvidia.nvml import Nvml
 
 _FIELDS = "index,uuid,name,memory.total,pci.bus_id,compute_mode,mig.mode.current,driver_version"
@@ -16,10 +16,10 @@ def nvidia_smi(*arguments: str) -> str:
     return done.stdout
 
 
-def test_gpus_are_those_of_nvidia_smi(reading: Reading) -> None:
+def test_gpus_are_those_of_nvidia_smi(snapshot: GpuSnapshot) -> None:
     lines = nvidia_smi(f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits").splitlines()
-    told = [[cell.strip() for cell in line.split(",")] for line in lines]
-    found = [
+    expected = [[cell.strip() for cell in line.split(",")] for line in lines]
+    actual = [
         [
             str(gpu.index),
             gpu.uuid,
@@ -28,48 +28,48 @@ def test_gpus_are_those_of_nvidia_smi(reading: Reading) -> None:
             f"0000{gpu.pci}".upper(),
             str(gpu.compute_mode),
             "Enabled" if gpu.mig_enabled else "Disabled",
-            reading.driver,
+            snapshot.driver,
         ]
-        for gpu in reading.gpus
+        for gpu in snapshot.gpus
     ]
-    for row in told:
+    for row in expected:
         row[6] = row[6].replace("[N/A]", "Disabled")
-    assert found == told
+    assert actual == expected
 
 
-def test_parts_are_those_of_nvidia_smi(reading: Reading) -> None:
+def test_mig_devices_are_those_of_nvidia_smi(snapshot: GpuSnapshot) -> None:
     listed = re.findall(r"MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-[^)]+)\)", nvidia_smi("-L"))
-    found = [(mig.profile, str(mig.index), mig.uuid) for gpu in reading.gpus for mig in gpu.mig]
-    assert found == listed
+    actual = [(mig.profile, str(mig.index), mig.uuid) for gpu in snapshot.gpus for mig in gpu.mig]
+    assert actual == listed
 
 
-def test_numa_nodes_are_the_kernels(reading: Reading) -> None:
-    for gpu in reading.gpus:
+def test_numa_nodes_are_the_kernels(snapshot: GpuSnapshot) -> None:
+    for gpu in snapshot.gpus:
         node = int(Path(f"/sys/bus/pci/devices/{gpu.pci}/numa_node").read_text())
         assert gpu.numa == (node if node >= 0 else None)
 
 
-def test_links_are_those_of_nvidia_smi(reading: Reading) -> None:
+def test_links_are_those_of_nvidia_smi(snapshot: GpuSnapshot) -> None:
     """NVLinks as `topo -m` counts them; where it shows none, the level over PCIe."""
-    drawn = re.sub(r"\x1b\[[0-9;]*m", "", nvidia_smi("topo", "-m"))
-    rows = {int(found[1]): found[2].split() for found in re.finditer(r"^GPU(\d+)[ \t]+(.+)$", drawn, re.MULTILINE)}
-    for one in reading.gpus:
-        for other in reading.gpus:
+    table = re.sub(r"\x1b\[[0-9;]*m", "", nvidia_smi("topo", "-m"))
+    rows = {int(match[1]): match[2].split() for match in re.finditer(r"^GPU(\d+)[ \t]+(.+)$", table, re.MULTILINE)}
+    for one in snapshot.gpus:
+        for other in snapshot.gpus:
             if one.index < other.index:
-                link = reading.links.between(one.uuid, other.uuid)
+                link = snapshot.links.between(one.uuid, other.uuid)
                 cell = rows[one.index][other.index]
                 assert cell == (f"NV{link.nvlinks}" if link.nvlinks else link.level.name)
 
 
-def test_a_gpu_that_works_says_so(reading: Reading, driver: Nvml, seen: Callable[[str], None]) -> None:
-    for gpu in reading.gpus:
-        facts = driver.facts(gpu.uuid)
-        assert (facts.fault, facts.remap_failed or False) == ("", False)
-        assert facts.recovery in (Recovery.NONE, Recovery.UNKNOWN)
-        seen(f"GPU {gpu.index}: {facts}")
+def test_a_working_gpu_has_good_health_values(snapshot: GpuSnapshot, driver: Nvml, seen: Callable[[str], None]) -> None:
+    for gpu in snapshot.gpus:
+        values = driver.health(gpu.uuid)
+        assert (values.fault, values.remap_failed or False) == ("", False)
+        assert values.recovery in (RecoveryAction.NONE, RecoveryAction.UNKNOWN)
+        seen(f"GPU {gpu.index}: {values}")
 
 
-def test_reading_again_gives_the_same(reading: Reading, driver: Nvml) -> None:
-    assert driver.read() == reading
+def test_a_second_read_gives_the_same_snapshot(snapshot: GpuSnapshot, driver: Nvml) -> None:
+    assert driver.read() == snapshot
     driver.close()
-    assert driver.read() == reading
+    assert driver.read() == snapshot

@@ -1,7 +1,7 @@
-"""On a real GPU: what an MPS daemon allows is what a tenant gets, whatever it says in its environment.
+"""On a real GPU: a tenant gets what the MPS daemon allows, whatever its environment says.
 
-The compute mode is never changed here. In Default mode a program that does not use the pipe has no limits; that is
-tested too, since the resource says so.
+The compute mode is never changed. In Default mode a program that does not use the pipe has no limits, which is tested
+too, since the resource says so.
 """
 
 import asyncio
@@ -17,31 +17,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.cli.processes import Running, ended, python, running
 
 from plugwright.plugins.nvidia import sharing
-from plugwright.plugins.nvidia.driver import Gpu, Reading
+from plugwright.plugins.nvidia.config import NvidiaMps, NvidiaShare, SharingStrategy
+from plugwright.plugins.nvidia.driver import Gpu, GpuSnapshot
 from plugwright.plugins.nvidia.mps import state
-from plugwright.plugins.nvidia.mps.plan import MpsOptions, Place
-from plugwright.plugins.nvidia.mps.sharing import Mps
-from plugwright.plugins.nvidia.sharing import By, Share
+from plugwright.plugins.nvidia.mps.plan import MpsPaths
+from plugwright.plugins.nvidia.mps.sharing import MpsSharing
 
 RESOURCE = "nvidia.com/gpu-shared"
-SHARE = Share(by=By.MPS, replicas=4, memory=4 * 2**30, percent=25, most=2)
+SHARE = NvidiaShare(by=SharingStrategy.MPS, replicas=4, memory=4 * 2**30, percent=25, most=2)
 TENANT = Path(__file__).with_name("tenant.py")
 MUCH = 12 * 1024  # MiB: more than any share here
-LOOSER = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=64G", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100"}
+HIGHER = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=64G", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100"}
 _START = 60.0  # seconds for a daemon on a machine whose driver must be loaded first
 
 
 @pytest.fixture
-def gpu(reading: Reading) -> Gpu:
+def gpu(snapshot: GpuSnapshot) -> Gpu:
     if not shutil.which("nvidia-cuda-mps-control"):
         pytest.skip("no nvidia-cuda-mps-control here")
     if os.geteuid() != 0:
         pytest.skip("MPS daemons for other users are root's to start")
-    return reading.gpus[0]
+    return snapshot.gpus[0]
 
 
 @pytest.fixture(autouse=True)
@@ -58,80 +59,80 @@ def compute_mode(gpu: Gpu) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The GPU as it is shared, and the process that looks after its daemons."""
+    """The shared GPU, and the process that supervises its daemons."""
 
     gpu: Gpu
-    mps: Mps
-    place: Place
+    mps: MpsSharing
+    paths: MpsPaths
     supervisor: Running
 
     def environment(self, count: int) -> dict[str, str]:
-        """What a container with so many units of the GPU would have; its mounts are where they are on the host."""
-        units = self.mps.units([sharing.whole(self.gpu)])[:count]
+        """Of a container with so many units of the GPU; paths in the container are replaced by those on the host."""
+        units = self.mps.units([sharing.whole_device(self.gpu)])[:count]
         extras = self.mps.extras(units)
-        places = {mount.container_path: mount.host_path for mount in extras.mounts}
-        return {name: places.get(text, text) for name, text in {**extras.env, **extras.limits}.items()}
+        host_paths = {mount.container_path: mount.host_path for mount in extras.mounts}
+        return {name: host_paths.get(text, text) for name, text in {**extras.env, **extras.limits}.items()}
 
     async def gets(self, count: int, changes: Mapping[str, str | None] | None = None) -> dict[str, Any]:
-        """What a tenant gets that changes its environment; None takes a variable away."""
+        """What a tenant with a changed environment gets; None removes a variable."""
         changed = {**self.environment(count), **(changes or {})}
         return await tenant({name: text for name, text in changed.items() if text is not None})
 
 
 async def tenant(environment: Mapping[str, str]) -> dict[str, Any]:
-    said = await ended(python(TENANT, MUCH), environment)
-    assert said.code == 0, said.err
-    found: dict[str, Any] = json.loads(said.out)
-    return found
+    done = await ended(python(TENANT, MUCH), environment)
+    assert done.code == 0, done.err
+    result: dict[str, Any] = json.loads(done.out)
+    return result
 
 
 @asynccontextmanager
-async def looked_after(gpu: Gpu, root: Path) -> AsyncIterator[Shared]:
+async def supervised(gpu: Gpu, root: Path) -> AsyncIterator[Shared]:
     share = {"by": "mps", "replicas": 4, "memory": "4Gi", "percent": 25, "most": 2, "mps": {"root": str(root / "mps")}}
     file = root / "plugwright.yaml"
     nvidia = {"select": {"uuid": gpu.uuid}, "share": share}
     file.write_text(json.dumps({"resources": [{"name": RESOURCE, "nvidia": nvidia}]}))
-    options = MpsOptions(root=root / "mps", shm=None)
+    own = msgspec.structs.replace(SHARE, mps=NvidiaMps(root=str(root / "mps"), shm=""))
     async with running(python("-m", "plugwright", "mps", "run", "-c", file, "--interval", "1")) as supervisor:
         async with asyncio.timeout(_START):
             await supervisor.err.until("condition=ready", 2)
-        yield Shared(gpu, Mps(RESOURCE, SHARE, options), Place(root / "mps", RESOURCE), supervisor)
+        yield Shared(gpu, MpsSharing(RESOURCE, own), MpsPaths(root / "mps", RESOURCE), supervisor)
 
 
 @pytest.fixture
 async def shared(gpu: Gpu, root: Path) -> AsyncIterator[Shared]:
-    async with looked_after(gpu, root) as made:
-        yield made
+    async with supervised(gpu, root) as gpu_shared:
+        yield gpu_shared
 
 
 @pytest.fixture
 async def processors(gpu: Gpu) -> int:
-    """All of them, as a program without MPS sees them."""
+    """The number that a program without MPS sees."""
     return int(
         (await tenant({"CUDA_MPS_PIPE_DIRECTORY": "/nonexistent", "CUDA_VISIBLE_DEVICES": gpu.uuid}))["processors"]
     )
 
 
-def is_share(found: Mapping[str, Any], mebibytes: int, processors: float) -> None:
-    """A context takes some of the memory, and processors are given in groups."""
-    assert mebibytes - 1024 <= found["mebibytes"] <= mebibytes
-    assert found["refused"] == "CUDA_ERROR_OUT_OF_MEMORY"
-    assert found["processors"] <= processors + 2
+def check_share(result: Mapping[str, Any], mebibytes: int, processors: float) -> None:
+    """A context uses some of the memory, and processors are assigned in groups."""
+    assert mebibytes - 1024 <= result["mebibytes"] <= mebibytes
+    assert result["refused"] == "CUDA_ERROR_OUT_OF_MEMORY"
+    assert result["processors"] <= processors + 2
 
 
 async def test_a_tenant_gets_its_share_and_no_more(
     shared: Shared, processors: int, seen: Callable[[str], None]
 ) -> None:
-    found = await shared.gets(1)
-    seen(f"MPS, 4096 MiB and 25 % of {processors} processors set in the daemon: a tenant gets {found}")
-    is_share(found, 4096, processors * 0.25)
+    result = await shared.gets(1)
+    seen(f"MPS, 4096 MiB and 25 % of {processors} processors set in the daemon: a tenant gets {result}")
+    check_share(result, 4096, processors * 0.25)
 
 
 @pytest.mark.parametrize(
     "attempt",
     [
-        LOOSER,
-        dict.fromkeys(LOOSER),
+        HIGHER,
+        dict.fromkeys(HIGHER),
         {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": None, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100"},
         {
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=64G",
@@ -139,58 +140,58 @@ async def test_a_tenant_gets_its_share_and_no_more(
         },
     ],
 )
-async def test_no_environment_loosens_it(
+async def test_no_environment_raises_the_limits(
     shared: Shared, processors: int, attempt: dict[str, str | None], seen: Callable[[str], None]
 ) -> None:
-    found = await shared.gets(1, attempt)
-    seen(f"MPS, a tenant that says {attempt} gets {found}")
-    is_share(found, 4096, processors * 0.25)
+    result = await shared.gets(1, attempt)
+    seen(f"MPS, a tenant that says {attempt} gets {result}")
+    check_share(result, 4096, processors * 0.25)
 
 
-async def test_a_tenant_may_have_less(shared: Shared) -> None:
-    found = await shared.gets(1, {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G"})
-    assert found["mebibytes"] <= 1024
+async def test_a_tenant_can_lower_its_limit(shared: Shared) -> None:
+    result = await shared.gets(1, {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G"})
+    assert result["mebibytes"] <= 1024
 
 
 async def test_two_units_are_twice_as_much_beside_a_tenant_with_one(shared: Shared, processors: int) -> None:
     """Two daemons, two servers, one GPU in Default mode."""
     async with running(python(TENANT, 1024, "hold"), shared.environment(1)) as first:
         await first.out.until("processors")
-        is_share(await shared.gets(2, LOOSER), 8192, processors * 0.5)
+        check_share(await shared.gets(2, HIGHER), 8192, processors * 0.5)
         assert first.process.returncode is None
 
 
-async def test_outside_the_pipe_there_are_no_limits_and_the_resource_says_so(shared: Shared) -> None:
+async def test_a_program_outside_the_pipe_has_no_limits_and_the_resource_says_so(shared: Shared) -> None:
     if compute_mode(shared.gpu) != "Default":
         pytest.skip("the GPU is not in Default mode")
-    found = await shared.gets(1, {"CUDA_MPS_PIPE_DIRECTORY": "/nonexistent", **LOOSER})
-    assert found["mebibytes"] == MUCH
-    (unit, *_) = shared.mps.units([sharing.whole(shared.gpu)])
+    result = await shared.gets(1, {"CUDA_MPS_PIPE_DIRECTORY": "/nonexistent", **HIGHER})
+    assert result["mebibytes"] == MUCH
+    (unit, *_) = shared.mps.units([sharing.whole_device(shared.gpu)])
     assert str(shared.mps.attributes(unit)["sharing"]).startswith("mps, not confined: the compute mode is Default")
 
 
 async def test_limits_hold_again_after_the_daemon_was_killed(shared: Shared, processors: int) -> None:
-    os.kill(int((shared.place.pipe(1) / "nvidia-cuda-mps-control.pid").read_text()), signal.SIGKILL)
+    os.kill(int((shared.paths.pipe(1) / "nvidia-cuda-mps-control.pid").read_text()), signal.SIGKILL)
     await shared.supervisor.err.until("condition=down")
     await shared.supervisor.err.until("condition=ready", 3)
-    is_share(await shared.gets(1, LOOSER), 4096, processors * 0.25)
+    check_share(await shared.gets(1, HIGHER), 4096, processors * 0.25)
 
 
-async def test_limits_that_are_loosened_through_the_pipe_are_set_again(shared: Shared) -> None:
-    """Which only root can do."""
-    typed = "set_default_device_pinned_mem_limit 0 64G\nset_default_active_thread_percentage 100\n"
-    environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(shared.place.pipe(1))}
-    subprocess.run(["nvidia-cuda-mps-control"], input=typed, env=environment, text=True, timeout=30, check=True)
-    await shared.supervisor.err.until("limits were changed from outside")
-    assert (await shared.gets(1, LOOSER))["mebibytes"] <= 4096
+async def test_limits_changed_through_the_pipe_are_set_again(shared: Shared) -> None:
+    """Only root can change them."""
+    commands = "set_default_device_pinned_mem_limit 0 64G\nset_default_active_thread_percentage 100\n"
+    environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(shared.paths.pipe(1))}
+    subprocess.run(["nvidia-cuda-mps-control"], input=commands, env=environment, text=True, timeout=30, check=True)
+    await shared.supervisor.err.until("MPS limits changed by another program")
+    assert (await shared.gets(1, HIGHER))["mebibytes"] <= 4096
 
 
-async def test_how_it_is_stands_in_the_file(shared: Shared) -> None:
+async def test_the_state_file_has_ready_daemons(shared: Shared) -> None:
     await shared.gets(1)
-    found = state.read(shared.place.state)
-    assert found is not None
-    assert [each.condition.value for each in found.daemons] == ["ready", "ready"]
-    assert [each.corrections for each in found.daemons] == [0, 0]
+    current = state.read(shared.paths.state)
+    assert current is not None
+    assert [daemon.condition.value for daemon in current.daemons] == ["ready", "ready"]
+    assert [daemon.corrections for daemon in current.daemons] == [0, 0]
 
 
 TORCH = """
@@ -203,9 +204,9 @@ except torch.cuda.OutOfMemoryError:
 """
 
 
-async def test_pytorch_is_held_too(shared: Shared) -> None:
+async def test_pytorch_is_limited_too(shared: Shared) -> None:
     probe = subprocess.run([sys.executable, "-c", "import torch"], capture_output=True, check=False)
     if probe.returncode:
         pytest.skip("no PyTorch here")
-    said = await ended(python("-c", TORCH), {**shared.environment(1), **LOOSER})
-    assert said.out.strip() == "refused", said.err
+    done = await ended(python("-c", TORCH), {**shared.environment(1), **HIGHER})
+    assert done.out.strip() == "refused", done.err

@@ -1,4 +1,4 @@
-"""What the daemon needs on a real machine: memory with NVML loaded, and the time of an Allocate."""
+"""The cost of the daemon on a real machine: memory with NVML loaded, and the time of an Allocate."""
 
 import signal
 import statistics
@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from tests.cli.processes import ended, python, running
 
-from plugwright.plugins.nvidia.driver import Reading
+from plugwright.plugins.nvidia.driver import GpuSnapshot
 from tiny_kubelet import TinyKubelet
 
 MEMORY_BAR = 40  # MiB, with NVML
 CALLS = 1000
-# What NVIDIA's library itself takes, which is the driver's to decide and not ours.
+# The memory of NVIDIA's library alone.
 LIBRARY = """
 import pynvml
 def resident(): return int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**20
@@ -35,7 +35,7 @@ def resident(pid: int) -> float:
 
 @pytest.mark.parametrize("strategy", ["envvar", "device-nodes"])
 async def test_the_daemon_with_nvml_is_small_and_quick(
-    kubelet: TinyKubelet, reading: Reading, tmp_path: Path, strategy: str, seen: Callable[[str], None]
+    kubelet: TinyKubelet, snapshot: GpuSnapshot, tmp_path: Path, strategy: str, seen: Callable[[str], None]
 ) -> None:
     path = tmp_path / "plugwright.yaml"
     path.write_text(f"resources: [{{name: nvidia.com/gpu, nvidia: {{strategy: {strategy}}}}}]\n")
@@ -50,7 +50,7 @@ async def test_the_daemon_with_nvml_is_small_and_quick(
     state = ("--state-dir", tmp_path)
     await ended(python("-m", "plugwright", "run", "--check", "-c", path))  # what is compiled now is not measured
     async with running(python("-m", "plugwright", "run", "-c", path, *flags, *state)) as daemon:
-        gpu = await kubelet.endpoint("nvidia.com/gpu", len(reading.gpus))
+        gpu = await kubelet.endpoint("nvidia.com/gpu", len(snapshot.gpus))
         first = next(iter(gpu.devices))
         times = []
         for _ in range(CALLS):
@@ -64,4 +64,4 @@ async def test_the_daemon_with_nvml_is_small_and_quick(
     library = float(subprocess.run([sys.executable, "-c", LIBRARY], capture_output=True, check=True).stdout)
     seen(f"{strategy}: RSS {memory:.1f} MiB (bar {MEMORY_BAR}), of which NVIDIA's library {library:.1f}")
     seen(f"{strategy}: Allocate, both ends in Python, p50 {quantiles[49]:.0f} µs, p99 {quantiles[98]:.0f} µs")
-    assert memory < 2 * MEMORY_BAR  # what it needs is told above; this much would be a leak
+    assert memory < 2 * MEMORY_BAR  # the summary has the number; this much would be a leak

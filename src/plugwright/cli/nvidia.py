@@ -1,4 +1,4 @@
-"""`plugwright nvidia`: forgive a GPU what has happened to it, rehearse what can, and clean up."""
+"""`plugwright nvidia`: clear a GPU's recorded faults, inject simulated ones, and remove CDI specs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ from plugwright.sdk import cdi
 
 __all__ = ["nvidia"]
 
-_RESOURCE = click.option("--resource", default="", help="Whose GPU; found by the id where it is not given.")
+_RESOURCE = click.option("--resource", default="", help="The resource of the GPU; by default found by the GPU.")
 
 
 @click.group(epilog="Example:  plugwright nvidia recover GPU-8f3c2e4a-1b2c-5d6e-8f90-a1b2c3d4e5f6")
@@ -26,7 +26,7 @@ def nvidia() -> None:
 @_RESOURCE
 @control_socket
 def recover(gpu: str, resource: str, control_socket: Path) -> None:
-    """Forgets what has happened to a GPU: for one that waits for a reset which nobody could see, or for you.
+    """Clear the recorded faults of a GPU that waits for an operator, or for a reset that could not be observed.
 
     GPU is an id as `plugwright status` shows it, a UUID or an index.
     """
@@ -39,22 +39,22 @@ def recover(gpu: str, resource: str, control_socket: Path) -> None:
 @_RESOURCE
 @control_socket
 def simulate(what: str, words: tuple[str, ...], resource: str, control_socket: Path) -> None:
-    """Makes something happen on a machine with `simulate`.
+    """Inject a fault into a machine with `simulate`.
 
     \b
     xid GPU xid=79                  the driver reports an Xid
-    lose GPU                        it falls off the bus
-    reset GPU                       it is reset, and well
-    remove GPU, add GPU             pulled out, plugged in
+    lose GPU                        the GPU falls off the bus
+    reset GPU                       the GPU is reset and healthy
+    remove GPU, add GPU             the GPU is unplugged, plugged in
     ecc GPU count=2                 uncorrected memory errors
-    remap GPU state=pending|failed  a row of memory to be replaced
-    mig GPU profiles=3g.20gb,3g.20gb    cut anew; profiles=off ends MIG
+    remap GPU state=pending|failed  a row of memory to be remapped
+    mig GPU profiles=3g.20gb,3g.20gb    new MIG devices; profiles=off disables MIG
     deafen GPU                      its events cannot be registered
-    driver state=gone|back          unloaded and loaded
+    driver state=gone|back          the driver is unloaded, loaded
     """
     plain = [word for word in words if "=" not in word]
     if len(plain) > 1:
-        raise click.UsageError("one GPU at a time; the rest looks like KEY=VALUE")
+        raise click.UsageError("expected at most one GPU; other arguments must look like KEY=VALUE")
     arguments = dict(word.split("=", 1) for word in words if "=" in word)
     _command(control_socket, what, resource, {"id": plain[0] if plain else "", **arguments})
 
@@ -65,10 +65,10 @@ def simulate(what: str, words: tuple[str, ...], resource: str, control_socket: P
     type=click.Path(path_type=Path),
     default=str(cdi.DYNAMIC),
     show_default=True,
-    help="Where the CDI specs are.",
+    help="The directory of the CDI specs.",
 )
 def clean(cdi_dir: Path) -> None:
-    """Removes the CDI specs that a daemon left: once it is uninstalled and no pod holds a GPU of it any more."""
+    """Remove the CDI specs of a daemon that is uninstalled, once no pod holds one of its GPUs."""
     for path in cdi.SpecDirectory(cdi_dir, OWNER).remove():
         click.echo(f"removed {path}")
 
@@ -80,25 +80,22 @@ def _command(path: Path, name: str, resource: str, arguments: Mapping[str, str])
 
 
 def _resource_of(path: Path, gpu: str) -> str:
-    """Any that has the GPU: what happens to it happens to all of its parts."""
+    """Any resource that has the GPU: a fault affects all parts of a GPU."""
     resources = ask(path, {"do": "status"})["resources"]
     owners = {
-        device["attributes"]["gpu"]: each["name"]
-        for each in reversed(resources)
-        for device in each["devices"]
-        if _is_gpu(device) and (not gpu or _is(device, gpu))
+        device["attributes"]["gpu"]: resource["name"]
+        for resource in reversed(resources)
+        for device in resource["devices"]
+        if "gpu" in device["attributes"] and (not gpu or _is_named(device, gpu))
     }
     if not owners:
         raise ConfigError(f"no resource has a GPU {gpu!r}")
     if len(owners) > 1 and gpu:
-        raise ConfigError(f"say which with --resource: {', '.join(sorted(set(owners.values())))}")
+        raise ConfigError(f"several GPUs match, choose with --resource: {', '.join(sorted(set(owners.values())))}")
     return str(min(owners.values()))
 
 
-def _is_gpu(device: Mapping[str, Any]) -> bool:
-    return "gpu" in device["attributes"]
-
-
-def _is(device: Mapping[str, Any], gpu: str) -> bool:
-    known = device["attributes"]
-    return gpu in (device["id"], known.get("gpu"), str(known.get("index")), str(known.get("index")).split(":")[0])
+def _is_named(device: Mapping[str, Any], gpu: str) -> bool:
+    attributes = device["attributes"]
+    index = str(attributes.get("index"))
+    return gpu in (device["id"], attributes.get("gpu"), index, index.split(":", maxsplit=1)[0])

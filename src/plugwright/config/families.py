@@ -22,7 +22,7 @@ BUILT_IN = {
     "groups": "plugwright.plugins.generic.groups:FAMILY",
     "mock": "plugwright.plugins.mock:FAMILY",
     "net": "plugwright.plugins.generic.net:FAMILY",
-    "nvidia": "plugwright.config.nvidia:FAMILY",
+    "nvidia": "plugwright.plugins.nvidia.family:FAMILY",
     "nvme": "plugwright.plugins.generic.nvme:FAMILY",
     "paths": "plugwright.plugins.generic.paths:FAMILY",
     "pci": "plugwright.plugins.generic.pci:FAMILY",

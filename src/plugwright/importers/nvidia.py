@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from plugwright.importers.nvidia_settings import OWN_VARIABLES, NvidiaSettings, read_settings
 from plugwright.importers.source import ForeignConfig, ImportedResource, ImportResult
 from plugwright.importers.values import ConfigValue
-from plugwright.plugins.nvidia import health
-from plugwright.plugins.nvidia.health import Action
+from plugwright.plugins.nvidia.xids import XIDS, XidAction
 
 __all__ = ["recognises", "translate"]
 
@@ -256,10 +255,11 @@ def _health(settings: NvidiaSettings) -> Content:
                 "enableHealthChecks", "ignored, as by NVIDIA's plugin: disableHealthChecks has 'all' or 'xids'"
             )
         return {"checks": False}
-    xids = dict.fromkeys(_codes(settings, "disableHealthChecks", disabled), Action.IGNORE.value)
+    xids = dict.fromkeys(_codes(settings, "disableHealthChecks", disabled), XidAction.IGNORE.value)
     # Xids that our default does not ignore keep the action of NVIDIA's catalogue.
     enabled_codes = _codes(settings, "enableHealthChecks", enabled)
-    xids |= {code: Action.QUIET.value for code in enabled_codes if health.DEFAULTS.get(int(code)) is Action.IGNORE}
+    ignored = {xid.code for xid in XIDS.values() if xid.action is XidAction.IGNORE}
+    xids |= {code: XidAction.QUIET.value for code in enabled_codes if int(code) in ignored}
     if "all" in enabled:
         settings.note("enableHealthChecks", "'all' is left out: every Xid is handled as NVIDIA's catalogue says")
     return {"xids": dict(sorted(xids.items(), key=lambda rule: int(rule[0])))} if xids else {}

@@ -1,5 +1,5 @@
 # ruff: noqa: N802  the names are pynvml's
-"""Stands in for pynvml, which needs a driver: the functions that we call, on GPUs that tests make up."""
+"""A fake pynvml, which needs no driver: the functions that we call, on GPUs that tests define."""
 
 import queue
 from dataclasses import dataclass, field
@@ -24,8 +24,8 @@ class Card:
 
     uuid: str
     bus: int = 1
-    links: list[tuple[str, int]] = field(default_factory=list)  # kind of the far end, its bus
-    mig: list[tuple[str, str]] | None = None  # UUID and name of each part
+    links: list[tuple[str, int]] = field(default_factory=list)  # kind of the remote device, its bus
+    mig: list[tuple[str, str]] | None = None  # UUID and name of each MIG device
     broken: dict[str, int] = field(default_factory=dict)
     recovery: int = 0
     ecc: int | None = 0
@@ -85,11 +85,11 @@ class Binding:
         return self.cards[index]
 
     def _nvmlDeviceGetHandleByUUID(self, uuid: str) -> Card:
-        found = [card for card in self.cards if card.uuid == uuid]
-        if not found:
+        card = next((card for card in self.cards if card.uuid == uuid), None)
+        if card is None:
             raise NVMLError(NOT_FOUND)
-        self._check("nvmlDeviceGetHandleByUUID", found[0])
-        return found[0]
+        self._check("nvmlDeviceGetHandleByUUID", card)
+        return card
 
     def _nvmlDeviceGetUUID(self, card: Any) -> str:
         return str(card.uuid)
@@ -173,11 +173,11 @@ class Binding:
 
     def _nvmlEventSetWait_v2(self, _: object, milliseconds: int) -> SimpleNamespace:
         try:
-            found = self.happening.get(timeout=milliseconds / 1000)
+            event = self.happening.get(timeout=milliseconds / 1000)
         except queue.Empty:
             raise NVMLError(TIMEOUT) from None
-        if isinstance(found, int):
-            raise NVMLError(found)
-        card, kind, code = found
+        if isinstance(event, int):
+            raise NVMLError(event)
+        card, kind, code = event
         none = 0xFFFFFFFF
         return SimpleNamespace(device=card, eventType=kind, eventData=code, gpuInstanceId=none, computeInstanceId=none)

@@ -1,41 +1,41 @@
-"""What happens to GPUs is in the log: those that come, go or are cut anew, and why one is unfit."""
+"""The monitor logs GPUs that come or go, new MIG layouts, and changes of health."""
 
 import logging
 
 import pytest
-from tests.plugins.nvidia.looking import listing, machine, resource
+from tests.plugins.nvidia.harness import listing, machine, resource
 
 from plugwright.plugins.nvidia import monitor, simulated_machines
-from plugwright.plugins.nvidia.driver import Gpu, Reading
+from plugwright.plugins.nvidia.driver import Gpu, GpuSnapshot
 
 T4 = simulated_machines.load("t4").gpus
-CUT = simulated_machines.load("dgx-a100-mig").gpus
+MIG = simulated_machines.load("dgx-a100-mig").gpus
 
 
-def told(before: tuple[Gpu, ...], after: tuple[Gpu, ...]) -> list[tuple[str, object]]:
-    found = monitor.changes(Reading("580", gpus=before), Reading("580", gpus=after))
-    return [(text, facts.get("profiles", facts["gpu"])) for text, facts in found]
+def logged(before: tuple[Gpu, ...], after: tuple[Gpu, ...]) -> list[tuple[str, object]]:
+    changes = monitor.changes(GpuSnapshot("580", gpus=before), GpuSnapshot("580", gpus=after))
+    return [(text, facts.get("profiles", facts["gpu"])) for text, facts in changes]
 
 
-def test_gpus_that_come_and_go_are_told() -> None:
-    assert told(T4[:2], T4[1:3]) == [("GPU is gone", T4[0].uuid), ("GPU is new", T4[2].uuid)]
+def test_gpus_that_come_and_go_are_logged() -> None:
+    assert logged(T4[:2], T4[1:3]) == [("GPU is gone", T4[0].uuid), ("GPU is new", T4[2].uuid)]
 
 
-def test_a_gpu_that_is_cut_anew_is_told_by_its_profiles() -> None:
-    anew = simulated_machines.partitioned(CUT[2], ["2g.10gb", "1g.5gb"])
-    assert told(CUT, (*CUT[:2], anew, *CUT[3:])) == [("MIG layout has changed", "2g.10gb,1g.5gb")]
+def test_a_new_mig_layout_is_logged_with_its_profiles() -> None:
+    changed = simulated_machines.partition_gpu(MIG[2], ["2g.10gb", "1g.5gb"])
+    assert logged(MIG, (*MIG[:2], changed, *MIG[3:])) == [("MIG layout has changed", "2g.10gb,1g.5gb")]
 
 
 @pytest.mark.parametrize("gpus", [T4, ()])
-def test_nothing_that_stays_is_told(gpus: tuple[Gpu, ...]) -> None:
-    assert told(gpus, gpus) == []
+def test_an_unchanged_machine_logs_nothing(gpus: tuple[Gpu, ...]) -> None:
+    assert logged(gpus, gpus) == []
 
 
-def test_the_first_look_is_no_news() -> None:
-    assert list(monitor.changes(Reading(), Reading("580", gpus=T4))) == []
+def test_the_first_snapshot_logs_no_changes() -> None:
+    assert list(monitor.changes(GpuSnapshot(), GpuSnapshot("580", gpus=T4))) == []
 
 
-async def test_why_a_gpu_is_unfit_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unhealthy_gpu_is_logged_once_and_so_is_its_recovery(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     plugin = resource(machine("t4"))
     async with listing(plugin) as lists:
@@ -43,6 +43,6 @@ async def test_why_a_gpu_is_unfit_is_told_once_and_so_is_its_end(caplog: pytest.
         for command, reason in (("lose", "GPU is lost"), ("reset", "")):
             await plugin.command(command, {"id": first})
             await lists.reason(first, reason)
-            await plugin.command("remap", {"id": second})  # a look that changes nothing for the first
-    said = [each.message for each in caplog.records if "fit" in each.message]
-    assert said == ["GPU is unfit", "GPU is fit again"]
+            await plugin.command("remap", {"id": second})  # which changes nothing for the first
+    messages = [record.message for record in caplog.records if "healthy" in record.message]
+    assert messages == ["GPU is unhealthy", "GPU is healthy again"]

@@ -1,15 +1,23 @@
-"""A real machine is read GPU by GPU, and no GPU's error is another's."""
+"""The NVML driver with a fake binding: an error of one GPU does not affect the others."""
 
 from pathlib import Path
 
 import pytest
 from tests.plugins.nvidia.binding import LOST, NOT_SUPPORTED, Binding, Card
-from tests.plugins.nvidia.looking import PACE, listing, resource
+from tests.plugins.nvidia.harness import INTERVALS, listing, resource
 from tests.sdk.actors import recorded_log
 
-from plugwright.plugins.nvidia.driver import ComputeMode, DriverGone, Event, EventKind, Link, PcieLevel, Recovery
+from plugwright.plugins.nvidia.driver import (
+    ComputeMode,
+    DriverGone,
+    EventKind,
+    GpuEvent,
+    GpuLink,
+    PcieLevel,
+    RecoveryAction,
+)
 from plugwright.plugins.nvidia.monitor import GpuMonitor, PollIntervals
-from plugwright.plugins.nvidia.nvml import Nvml, Roots
+from plugwright.plugins.nvidia.nvml import KernelPaths, Nvml
 
 
 def cards(count: int) -> list[Card]:
@@ -23,23 +31,23 @@ INFORMATION = (
 
 
 def driver(binding: Binding, sys: Path = NOWHERE, proc: Path = NOWHERE) -> Nvml:
-    return Nvml(roots=Roots(proc, sys), binding=lambda: binding)
+    return Nvml(paths=KernelPaths(proc, sys), binding=lambda: binding)
 
 
-def test_everything_is_read(tmp_path: Path) -> None:
+def test_a_gpu_is_read_with_all_its_values(tmp_path: Path) -> None:
     node = tmp_path / "bus/pci/devices/0000:01:00.0/numa_node"
     node.parent.mkdir(parents=True)
     node.write_text("1\n")
-    reading = driver(Binding(*cards(1)), tmp_path).read()
-    [gpu] = reading.gpus
-    assert (reading.driver, reading.cuda) == ("580.1", "13.0")
+    snapshot = driver(Binding(*cards(1)), tmp_path).read()
+    [gpu] = snapshot.gpus
+    assert (snapshot.driver, snapshot.cuda) == ("580.1", "13.0")
     assert (gpu.uuid, gpu.minor, gpu.model, gpu.memory) == ("GPU-0", 0, "NVIDIA H200", 80 * 2**30)
     assert (gpu.pci, gpu.numa, gpu.capability) == ("0000:01:00.0", 1, (9, 0))
     assert (gpu.compute_mode, gpu.mig_enabled, gpu.fault) == (ComputeMode.EXCLUSIVE_PROCESS, False, "")
 
 
 @pytest.mark.parametrize("text", ["-1\n", "what?", None])
-def test_a_machine_without_numa_nodes_has_none(tmp_path: Path, text: str | None) -> None:
+def test_a_gpu_without_a_numa_node_has_none(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         node = tmp_path / "bus/pci/devices/0000:01:00.0/numa_node"
         node.parent.mkdir(parents=True)
@@ -47,7 +55,7 @@ def test_a_machine_without_numa_nodes_has_none(tmp_path: Path, text: str | None)
     assert driver(Binding(*cards(1)), tmp_path).read().gpus[0].numa is None
 
 
-def test_parts_of_a_gpu_are_read() -> None:
+def test_mig_devices_are_read() -> None:
     card = Card("GPU-0", mig=[("MIG-a", "NVIDIA H200 MIG 1g.18gb"), ("MIG-b", "NVIDIA H200 MIG 1g.18gb+me")])
     [gpu] = driver(Binding(card)).read().gpus
     assert [(part.uuid, part.index, part.profile, part.gpu_instance) for part in gpu.mig] == [
@@ -62,8 +70,8 @@ def test_links_are_counted_direct_and_through_switches() -> None:
     one.links = [("gpu", 2), ("gpu", 2), ("off", 0), ("switch", 9)]
     two.links = [("gpu", 1), ("gpu", 1), ("switch", 9), ("switch", 9)]
     links = driver(Binding(one, two, three)).read().links
-    assert links.between("GPU-1", "GPU-0") == Link(PcieLevel.PXB, 3)
-    assert links.between("GPU-0", "GPU-2") == Link(PcieLevel.PXB, 0)
+    assert links.between("GPU-1", "GPU-0") == GpuLink(PcieLevel.PXB, 3)
+    assert links.between("GPU-0", "GPU-2") == GpuLink(PcieLevel.PXB, 0)
 
 
 def test_links_are_read_once_and_again_when_gpus_change() -> None:
@@ -77,69 +85,69 @@ def test_links_are_read_once_and_again_when_gpus_change() -> None:
     assert binding.links_read == 4
 
 
-def test_a_gpu_that_errs_is_one_gpu_with_a_fault() -> None:
+def test_an_error_of_one_gpu_is_its_fault_alone() -> None:
     binding = Binding(*cards(3))
     binding.cards[1].broken = {"nvmlDeviceGetName": LOST}
-    reading = driver(binding).read()
-    assert [gpu.fault for gpu in reading.gpus] == ["", "GPU is lost", ""]
+    snapshot = driver(binding).read()
+    assert [gpu.fault for gpu in snapshot.gpus] == ["", "GPU is lost", ""]
 
 
-def test_a_lost_gpu_is_known_by_what_it_was() -> None:
+def test_a_lost_gpu_keeps_its_last_values() -> None:
     binding = Binding(*cards(2))
     nvml = driver(binding)
     nvml.read()
     binding.cards[1].broken = {"*": LOST}
     lost = nvml.read().gpus[1]
     assert (lost.uuid, lost.model, lost.fault) == ("GPU-1", "NVIDIA H200", "GPU is lost")
-    assert nvml.facts("GPU-1").fault == "GPU is lost"
+    assert nvml.health("GPU-1").fault == "GPU is lost"
 
 
-def test_a_gpu_that_was_never_read_is_told_of() -> None:
+def test_a_gpu_that_was_never_read_is_counted() -> None:
     binding = Binding(*cards(2))
     binding.cards[1].broken = {"*": LOST}
-    reading = driver(binding).read()
-    assert ([gpu.uuid for gpu in reading.gpus], reading.unread) == (["GPU-0"], 1)
+    snapshot = driver(binding).read()
+    assert ([gpu.uuid for gpu in snapshot.gpus], snapshot.unread) == (["GPU-0"], 1)
 
 
 @pytest.mark.parametrize(("uuid", "known"), [("GPU-9", True), ("GPU-????????-????-????-????-????????????", False)])
-def test_a_gpu_that_was_never_read_may_be_known_to_the_kernel(tmp_path: Path, uuid: str, known: bool) -> None:
-    for address, each in (("0000:01:00.0", "GPU-0"), ("0000:5D:00.0", uuid)):
+def test_a_gpu_that_was_never_read_is_listed_if_the_kernel_knows_it(tmp_path: Path, uuid: str, known: bool) -> None:
+    for address, gpu_uuid in (("0000:01:00.0", "GPU-0"), ("0000:5D:00.0", uuid)):
         path = tmp_path / "driver/nvidia/gpus" / address / "information"
         path.parent.mkdir(parents=True)
-        path.write_text(INFORMATION.format(each))
+        path.write_text(INFORMATION.format(gpu_uuid))
     binding = Binding(*cards(2))
     binding.cards[1].broken = {"*": LOST}
-    reading = driver(binding, proc=tmp_path).read()
-    assert reading.unread == (0 if known else 1)
+    snapshot = driver(binding, proc=tmp_path).read()
+    assert snapshot.unread == (0 if known else 1)
     if known:
-        gpu = reading.gpus[1]
+        gpu = snapshot.gpus[1]
         assert (gpu.uuid, gpu.index, gpu.minor, gpu.pci) == ("GPU-9", 1, 4, "0000:5d:00.0")
         assert gpu.fault == "NVIDIA's library cannot read it"
 
 
-def test_a_question_that_a_gpu_does_not_know_is_no_fault() -> None:
+def test_an_unsupported_call_is_no_fault() -> None:
     [card] = cards(1)
     card.ecc = None
     card.broken = {"nvmlDeviceGetMigMode": NOT_SUPPORTED, "nvmlDeviceGetFieldValues": NOT_SUPPORTED}
     nvml = driver(Binding(card))
     assert nvml.read().gpus[0].fault == ""
-    facts = nvml.facts("GPU-0")
-    assert (facts.ecc_uncorrected, facts.recovery, facts.remap_pending, facts.fault) == (
+    values = nvml.health("GPU-0")
+    assert (values.ecc_uncorrected, values.recovery, values.remap_pending, values.fault) == (
         None,
-        Recovery.UNKNOWN,
+        RecoveryAction.UNKNOWN,
         True,
         "",
     )
 
 
-def test_what_the_driver_advises_is_read() -> None:
+def test_the_recovery_action_is_read() -> None:
     [card] = cards(1)
     card.recovery = 1
-    assert driver(Binding(card)).facts("GPU-0").recovery is Recovery.RESET
-    assert driver(Binding(card)).facts("GPU-9").fault == "Not Found"
+    assert driver(Binding(card)).health("GPU-0").recovery is RecoveryAction.RESET
+    assert driver(Binding(card)).health("GPU-9").fault == "Not Found"
 
 
-def test_a_driver_that_is_not_there_is_said_and_taken_anew() -> None:
+def test_a_missing_driver_raises_and_is_opened_again() -> None:
     binding = Binding(*cards(1))
     binding.gone = 9
     nvml = driver(binding)
@@ -156,7 +164,7 @@ def test_a_driver_that_is_not_there_is_said_and_taken_anew() -> None:
 
 
 @pytest.mark.parametrize(("code", "unloaded"), [(9, True), (12, True), (4, False), (18, False), (999, False)])
-def test_a_driver_that_cannot_be_used_for_now_was_not_loaded_anew(code: int, unloaded: bool) -> None:
+def test_only_an_unloaded_driver_counts_as_a_reset(code: int, unloaded: bool) -> None:
     """Else a GPU that needs a reset would be taken for one that had it."""
     binding = Binding(*cards(1))
     binding.gone = code
@@ -165,15 +173,15 @@ def test_a_driver_that_cannot_be_used_for_now_was_not_loaded_anew(code: int, unl
     assert gone.value.unloaded is unloaded
 
 
-def test_events_are_heard_and_the_library_is_held_meanwhile() -> None:
+def test_events_are_received_and_keep_the_library_loaded() -> None:
     binding = Binding(*cards(2))
     nvml = driver(binding)
     events = nvml.events(("GPU-0", "GPU-1"))
     assert (set(events.watched), events.unwatched) == ({"GPU-0", "GPU-1"}, {})
     binding.happening.put((binding.cards[1], 0x8, 79))
     binding.happening.put((binding.cards[0], 0x100, 0))
-    assert events.wait(1) == Event(EventKind.XID, "GPU-1", 79)
-    assert events.wait(1) == Event(EventKind.MIG_CHANGED, "GPU-0")
+    assert events.wait(1) == GpuEvent(EventKind.XID, "GPU-1", 79)
+    assert events.wait(1) == GpuEvent(EventKind.MIG_CHANGED, "GPU-0")
     assert events.wait(0.001) is None
     nvml.close()
     assert binding.opened == 1
@@ -181,7 +189,7 @@ def test_events_are_heard_and_the_library_is_held_meanwhile() -> None:
     assert binding.opened == 0
 
 
-def test_a_gpu_without_events_is_not_a_gpu_whose_events_are_missed() -> None:
+def test_a_gpu_without_events_is_neither_watched_nor_unwatched() -> None:
     one, two, three = cards(3)
     one.events = 0
     two.broken = {"nvmlDeviceGetSupportedEventTypes": NOT_SUPPORTED}
@@ -190,7 +198,7 @@ def test_a_gpu_without_events_is_not_a_gpu_whose_events_are_missed() -> None:
     assert (set(events.watched), events.unwatched) == (set(), {"GPU-2": "error 999"})
 
 
-def test_waiting_that_fails_ends_the_waiting() -> None:
+def test_a_failed_wait_raises_and_can_be_closed() -> None:
     binding = Binding(*cards(1))
     events = driver(binding).events(("GPU-0",))
     binding.happening.put(LOST)
@@ -201,10 +209,9 @@ def test_waiting_that_fails_ends_the_waiting() -> None:
     assert binding.nvmlLib is None
 
 
-async def test_an_xid_goes_all_the_way_and_a_lost_gpu_is_only_one() -> None:
+async def test_an_xid_and_a_lost_gpu_reach_the_list() -> None:
     binding = Binding(*cards(4))
-    watch = GpuMonitor(driver(binding), PACE)
-    async with listing(resource(watch)) as lists:
+    async with listing(resource(GpuMonitor(driver(binding), INTERVALS))) as lists:
         await lists.first()
         binding.happening.put((binding.cards[2], 0x8, 48))
         await lists.reason("GPU-2", "Xid 48")
@@ -218,10 +225,10 @@ async def test_an_xid_goes_all_the_way_and_a_lost_gpu_is_only_one() -> None:
         await lists.reason("GPU-0", "Xid 79")
 
 
-async def test_an_xid_of_a_gpu_that_no_longer_tells_its_name_is_said(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_xid_of_a_gpu_without_a_uuid_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     binding = Binding(*cards(2))
     with recorded_log("plugwright.plugins.nvidia.monitor", caplog) as log:
-        async with listing(resource(GpuMonitor(driver(binding), PACE))) as lists:
+        async with listing(resource(GpuMonitor(driver(binding), INTERVALS))) as lists:
             await lists.first()
             binding.cards[1].broken = {"*": LOST}
             binding.happening.put((binding.cards[1], 0x8, 79))
@@ -229,16 +236,16 @@ async def test_an_xid_of_a_gpu_that_no_longer_tells_its_name_is_said(caplog: pyt
             await lists.reason("GPU-1", "GPU is lost")
 
 
-async def test_waiting_that_always_fails_is_tried_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_wait_that_always_fails_is_retried_after_a_pause(caplog: pytest.LogCaptureFixture) -> None:
     binding = Binding(*cards(1))
     for _ in range(100):
         binding.happening.put(999)
-    watch = GpuMonitor(driver(binding), PollIntervals(retry=3600, rescan=3600))
+    monitor = GpuMonitor(driver(binding), PollIntervals(retry=3600, rescan=3600))
     with recorded_log("plugwright.plugins.nvidia.monitor", caplog) as log:
-        async with listing(resource(watch)) as lists:
+        async with listing(resource(monitor)) as lists:
             await lists.first()
-            await log.until("listening to GPUs ended")
-            binding.cards.append(Card("GPU-9", bus=9))  # seen by a look that came after it
-            watch.look()
-            await lists.until(lambda found: len(found) == 2)
+            await log.hears("no longer receiving events of GPUs")
+            binding.cards.append(Card("GPU-9", bus=9))
+            monitor.read_now()
+            await lists.until(lambda devices: len(devices) == 2)
     assert binding.happening.qsize() == 99

@@ -1,4 +1,4 @@
-"""The real binding, with a library made for the test: loaded from the driver's own root, and anew after an update."""
+"""The real pynvml with a library made for the test: loaded from the driver's root, and again after an update."""
 
 import shutil
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plugwright.plugins.nvidia.driver import ComputeMode, Event, EventKind, Facts, Recovery
+from plugwright.plugins.nvidia.driver import ComputeMode, EventKind, GpuEvent, GpuHealth, RecoveryAction
 from plugwright.plugins.nvidia.nvml import Nvml
 
 pytest.importorskip("pynvml", reason="needs the extra nvidia")
@@ -44,8 +44,10 @@ def test_a_gpu_is_read_through_the_real_binding(install: Install, tmp_path: Path
     assert (gpu.uuid, gpu.index, gpu.minor, gpu.model, gpu.pci) == (UUID, 0, 5, "NVIDIA H200", "0000:5d:00.0")
     assert (gpu.memory, gpu.capability) == (143771 * 2**20, (9, 0))
     assert (gpu.compute_mode, gpu.mig_enabled, gpu.fault) == (ComputeMode.DEFAULT, False, "")
-    assert nvml.facts(UUID) == Facts(ecc_uncorrected=3, remap_pending=True, remap_failed=False, recovery=Recovery.RESET)
-    assert nvml.facts("GPU-9").away
+    assert nvml.health(UUID) == GpuHealth(
+        ecc_uncorrected=3, remap_pending=True, remap_failed=False, recovery=RecoveryAction.RESET
+    )
+    assert nvml.health("GPU-9").away
     nvml.close()
 
 
@@ -53,7 +55,7 @@ def test_events_are_heard_through_the_real_binding(install: Install, tmp_path: P
     install("580.1")
     events = Nvml(tmp_path).events((UUID, "GPU-9"))
     assert (events.watched, list(events.unwatched)) == ({UUID}, ["GPU-9"])
-    assert events.wait(1) == Event(EventKind.XID, UUID, 79)
+    assert events.wait(1) == GpuEvent(EventKind.XID, UUID, 79)
     assert events.wait(0.01) is None
     events.close()
 

@@ -1,1 +1,4 @@
-"""NVIDIA GPUs: found, kept honest, shared, chosen by their links. Its modules are the interface."""
+"""NVIDIA GPUs: discovery, health, sharing, allocation, and the preferred choice by their links.
+
+The modules are the interface; `family` is where the operator's configuration becomes plugins.
+"""

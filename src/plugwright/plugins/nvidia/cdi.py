@@ -1,47 +1,52 @@
-"""CDI specs for GPUs: one file for all devices of the machine, as it was last read, and one for each set of limits.
+"""The CDI specs of GPUs: one file for all devices of the machine, as last read, and one for each set of limits.
 
-They stay when we end, because the kubelet uses its stored answers again when a container restarts. A device that is no
-longer there is taken out at once: its node's number may be another's by then.
+The files stay when the daemon ends, because the kubelet uses its stored answers again when a container restarts. A
+device that has gone is removed at once: its minor number may soon be another's.
 """
 
 import logging
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from plugwright.errors import PluginError
 from plugwright.model import Allocation
 from plugwright.plugins.nvidia import sharing
-from plugwright.plugins.nvidia.config import PEER, Features
+from plugwright.plugins.nvidia.config import NVIDIA_PLUGIN_VENDOR, NvidiaConfig
 from plugwright.plugins.nvidia.driver import Gpu
-from plugwright.plugins.nvidia.driver_files import Files
-from plugwright.plugins.nvidia.sharing import Unit
+from plugwright.plugins.nvidia.driver_files import DriverFiles
+from plugwright.plugins.nvidia.sharing import GpuUnit
 from plugwright.sdk import cdi
 
-__all__ = ["OWNER", "Specs"]
+__all__ = ["OWNER", "GpuSpecs"]
 
 logger = logging.getLogger(__name__)
 
 OWNER = "plugwright-nvidia"
-_VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}  # NVIDIA's runtime, where it is, has nothing to add
-_CLASSES = ("gdrcopy", "gds", "mofed")
+_VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}  # where NVIDIA's runtime is installed, it must not add devices
+_FEATURES = ("gdrcopy", "gds", "mofed")
 
 
-class Specs:
-    def __init__(self, files: Files) -> None:
-        self._files = files
-        self._vendor = files.places.vendor
-        self._directory = cdi.SpecDirectory(files.places.cdi, OWNER)
+class GpuSpecs:
+    def __init__(self, config: NvidiaConfig, files: DriverFiles) -> None:
+        self._config, self._files = config, files
+        self._path = Path(config.cdi.dir)
+        self._directory = cdi.SpecDirectory(self._path, OWNER)
 
-    def write(self, gpus: Sequence[Gpu], features: Features) -> None:
-        """Makes the files say what the machine has; a file that is right already is left alone."""
-        devices = [device for gpu in gpus for unit in _units(gpu) for device in self._devices(unit)]
+    def write(self, gpus: Sequence[Gpu]) -> None:
+        """Updates the files to what the machine has; an unchanged file is not touched."""
+        units = [unit for gpu in gpus for unit in (sharing.whole_device(gpu), *_mig_devices(gpu))]
+        devices = [device for unit in units for device in self._devices(unit)]
         if devices:
-            self._put(cdi.Spec(self._kind("gpu"), devices, self._for_all()))
-        else:  # the last one is gone, and a spec without any cannot be
+            common = Allocation(env=_VOID, nodes=self._files.control_nodes(), mounts=self._files.mounts())
+            self._write(cdi.Spec(self._kind("gpu"), devices, cdi.edits_of(common)))
+        else:  # a spec must have a device
             self._directory.file(self._kind("gpu")).unlink(missing_ok=True)
-        for name in _CLASSES:
-            if getattr(features, name):
-                self._write_feature(name)
-        self._write_channels(features)
+        for feature in self._features():
+            nodes = self._files.feature_nodes(feature)
+            if nodes:
+                edits = cdi.edits_of(Allocation(nodes=nodes))
+                self._write(cdi.Spec(self._kind(feature), [cdi.Device("all", edits)]))
+        self._write_imex_channels()
 
     def write_limits(self, name: str, edits: cdi.ContainerEdits) -> str:
         """The qualified name of a CDI device that sets these limits."""
@@ -49,18 +54,21 @@ class Specs:
         self._directory.write(cdi.Spec(kind, [cdi.Device(name, edits)]), part=name)
         return cdi.qualified_name(kind, name)
 
-    def names_of(self, ids: Iterable[str]) -> list[str]:
-        return [cdi.qualified_name(self._kind("gpu"), each) for each in ids]
+    def names(self, ids: Iterable[str]) -> list[str]:
+        """The qualified names of these GPUs, and of the configured features that exist.
 
-    def feature_names(self, features: Features) -> list[str]:
-        """Only of what there is: a name that no file has fails the container."""
-        channels = [f"channel{each}" for each in features.imex if self._files.imex_nodes(Features(imex=(each,)))]
-        names = [cdi.qualified_name(self._kind("imex-channel"), each.removeprefix("channel")) for each in channels]
-        wanted = [name for name in _CLASSES if getattr(features, name)]
-        found = [name for name in wanted if self._directory.file(self._kind(name)).exists()]
-        return names + [cdi.qualified_name(self._kind(name), "all") for name in found]
+        A name without a device would fail the container.
+        """
+        gpus = [cdi.qualified_name(self._kind("gpu"), gpu) for gpu in ids]
+        channels = [channel for channel in self._config.imex_channels if self._files.imex_nodes(channel)]
+        imex = [cdi.qualified_name(self._kind("imex-channel"), str(channel)) for channel in channels]
+        existing = [name for name in self._features() if self._directory.file(self._kind(name)).exists()]
+        return [*gpus, *imex, *(cdi.qualified_name(self._kind(name), "all") for name in existing)]
 
-    def _devices(self, unit: Unit) -> list[cdi.Device]:
+    def _features(self) -> list[str]:
+        return [name for name in _FEATURES if getattr(self._config, name)]
+
+    def _devices(self, unit: GpuUnit) -> list[cdi.Device]:
         """Under its UUID and its index, as NVIDIA's tools name them."""
         try:
             edits = cdi.edits_of(Allocation(nodes=self._files.device_nodes([unit])))
@@ -69,35 +77,26 @@ class Specs:
             return []
         return [cdi.Device(name, edits) for name in (unit.uuid, unit.index)]
 
-    def _for_all(self) -> cdi.ContainerEdits:
-        return cdi.edits_of(Allocation(env=_VOID, nodes=self._files.control_nodes(), mounts=self._files.mounts()))
-
-    def _write_feature(self, name: str) -> None:
-        nodes = self._files.nodes_for(name)
-        if nodes:
-            edits = cdi.edits_of(Allocation(nodes=nodes))
-            self._put(cdi.Spec(self._kind(name), [cdi.Device("all", edits)]))
-
-    def _write_channels(self, features: Features) -> None:
+    def _write_imex_channels(self) -> None:
         devices = []
-        for channel in features.imex:
-            nodes = self._files.imex_nodes(Features(imex=(channel,), imex_required=features.imex_required))
+        for channel in self._config.imex_channels:
+            nodes = self._files.imex_nodes(channel, self._config.imex.required)
             if nodes:
                 devices.append(cdi.Device(str(channel), cdi.edits_of(Allocation(nodes=nodes))))
         if devices:
-            self._put(cdi.Spec(self._kind("imex-channel"), devices))
+            self._write(cdi.Spec(self._kind("imex-channel"), devices))
 
-    def _put(self, spec: cdi.Spec) -> None:
-        """NVIDIA's plugin leaves its files behind, and a name that two files have is unusable in both."""
+    def _write(self, spec: cdi.Spec) -> None:
+        """Also removes the file of NVIDIA's plugin, which it leaves behind: a name in two files is unusable."""
         self._directory.write(spec)
-        left = self._files.places.cdi / f"{spec.kind.replace('/', '-')}.json"
-        if self._vendor == PEER and left.exists():
-            logger.warning("CDI spec of NVIDIA's plugin replaced by ours", extra={"file": str(left)})
-            left.unlink(missing_ok=True)
+        leftover = self._path / f"{spec.kind.replace('/', '-')}.json"
+        if self._config.cdi.vendor == NVIDIA_PLUGIN_VENDOR and leftover.exists():
+            logger.warning("CDI spec of NVIDIA's plugin replaced by ours", extra={"file": str(leftover)})
+            leftover.unlink(missing_ok=True)
 
-    def _kind(self, of: str) -> str:
-        return f"{self._vendor}/{of}"
+    def _kind(self, name: str) -> str:
+        return f"{self._config.cdi.vendor}/{name}"
 
 
-def _units(gpu: Gpu) -> list[Unit]:
-    return [sharing.whole(gpu), *(sharing.whole(gpu, mig) for mig in gpu.mig)]
+def _mig_devices(gpu: Gpu) -> list[GpuUnit]:
+    return [sharing.whole_device(gpu, mig) for mig in gpu.mig]

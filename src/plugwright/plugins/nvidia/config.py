@@ -1,53 +1,266 @@
-"""What an operator can set of NVIDIA GPUs: values only. The file they come from is `cli.config_nvidia`'s."""
+"""The configuration of NVIDIA GPUs: the keys below `nvidia` in the operator's file, as the plugin reads them.
 
-from dataclasses import dataclass, field
+The structs are the only description of the options: the plugin, MPS, vgpu and the JSON schema use them as they are.
+Only device names are parsed into another form, by `selection.from_config`. The words of the strategies are those of
+NVIDIA's own device plugin.
+"""
+
+import re
+from enum import StrEnum
 from pathlib import Path
+from typing import Annotated, Literal
 
-from plugwright.plugins.nvidia.choices import Ids, Strategy
-from plugwright.plugins.nvidia.health import Rules
-from plugwright.plugins.nvidia.selection import Selection
-from plugwright.plugins.nvidia.sharing import Share
+import msgspec
 
-__all__ = ["PEER", "Features", "Ids", "Options", "Places", "Strategy"]
+from plugwright.errors import ConfigError
+from plugwright.plugins.nvidia.xids import NEEDS_RESET, XidAction
+from plugwright.sdk import cdi
+from plugwright.sdk.families import FamilySettings, byte_size
 
-PEER = "k8s.device-plugin.nvidia.com"  # the vendor in the CDI names of NVIDIA's plugin
+__all__ = [
+    "NVIDIA_PLUGIN_VENDOR",
+    "ComputeModePolicy",
+    "CoreUtilizationPolicy",
+    "DeviceIdStrategy",
+    "DeviceListStrategy",
+    "MigStrategy",
+    "MpsClients",
+    "NvidiaCdi",
+    "NvidiaConfig",
+    "NvidiaDriver",
+    "NvidiaHealth",
+    "NvidiaImex",
+    "NvidiaMps",
+    "NvidiaPattern",
+    "NvidiaShare",
+    "NvidiaVgpu",
+    "SharingStrategy",
+    "XidAction",
+    "check",
+]
+
+NVIDIA_PLUGIN_VENDOR = "k8s.device-plugin.nvidia.com"  # in the CDI names of NVIDIA's device plugin
+
+Texts = str | list[str]
+Number = Annotated[int, msgspec.Meta(ge=0)]
+Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
+_ANNOTATIONS = re.compile(r"[0-9A-Za-z][0-9A-Za-z._/-]*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Features:
-    """What else a container with a GPU gets."""
+class SharingStrategy(StrEnum):
+    TIME_SLICING = "time-slicing"  # the driver switches between containers, which have no limits
+    MPS = "mps"
+    VGPU = "vgpu"
 
+
+class MpsClients(StrEnum):
+    """The users whose processes may be clients of one MPS daemon at the same time."""
+
+    ONE_USER = "one-user"  # processes of another user wait until those of the first have ended
+    ALL_USERS = "all-users"  # needs a driver whose control daemon has the option -M
+
+
+class CoreUtilizationPolicy(StrEnum):
+    """When the vgpu library slows kernels down, in HAMi's words."""
+
+    DEFAULT = "default"  # while other containers use the GPU
+    FORCE = "force"
+    DISABLE = "disable"
+
+
+class DeviceIdStrategy(StrEnum):
+    """How GPUs are named to containers; the kubelet always knows them by UUID."""
+
+    UUID = "uuid"
+    INDEX = "index"
+
+
+class MigStrategy(StrEnum):
+    NONE = "none"  # a GPU in MIG mode is offered as a whole GPU
+    SINGLE = "single"  # all MIG devices have one profile, and are this resource
+    MIXED = "mixed"  # MIG devices are resources by their profile, GPUs without MIG are whole
+
+
+class ComputeModePolicy(StrEnum):
+    """Whether the MPS supervisor changes the compute mode of its GPUs."""
+
+    LEAVE = "leave"
+    EXCLUSIVE = "exclusive"  # EXCLUSIVE_PROCESS while it runs, restored when it stops
+
+
+class DeviceListStrategy(StrEnum):
+    """How a container gets its GPUs."""
+
+    ENVVAR = "envvar"  # NVIDIA's container runtime reads NVIDIA_VISIBLE_DEVICES
+    VOLUME_MOUNTS = "volume-mounts"  # it reads mounts instead, which an image cannot set
+    DEVICE_NODES = "device-nodes"  # the plugin hands out nodes and libraries: works with any runtime
+    CDI_ANNOTATIONS = "cdi-annotations"  # CDI names, for kubelets before 1.28
+    CDI_CRI = "cdi-cri"  # CDI names
+
+    @property
+    def is_cdi(self) -> bool:
+        return self in (DeviceListStrategy.CDI_ANNOTATIONS, DeviceListStrategy.CDI_CRI)
+
+
+class NvidiaPattern(FamilySettings, frozen=True):
+    """Properties of devices; one of several values is enough."""
+
+    index: int | str | list[int | str] = msgspec.field(default_factory=list)
+    uuid: Texts = msgspec.field(default_factory=list)
+    pci: Texts = msgspec.field(default_factory=list)
+    model: Texts = msgspec.field(default_factory=list)
+    profile: Texts = msgspec.field(default_factory=list)
+    least: int | str = 0
+    most: int | str = 0
+
+
+class NvidiaMps(FamilySettings, frozen=True):
+    """Directories of the daemons of `plugwright mps run`, and what they do with the GPUs."""
+
+    root: str = "/run/plugwright/mps"
+    shm: str = "/dev/shm/plugwright-mps"  # mounted as /dev/shm into daemon and containers; empty for no such mount
+    mode: ComputeModePolicy = ComputeModePolicy.LEAVE
+    clients: MpsClients = MpsClients.ONE_USER
+
+
+class NvidiaVgpu(FamilySettings, frozen=True):
+    """The operator's limiter library, and the directories of its tenants' files."""
+
+    library: str = "/usr/local/vgpu/libvgpu.so"
+    root: str = "/var/lib/plugwright/vgpu"
+    locks: str = "/tmp/vgpulock"
+    cores: CoreUtilizationPolicy = CoreUtilizationPolicy.DEFAULT
+    log: Number | None = None
+
+
+class NvidiaShare(FamilySettings, frozen=True):
+    """How each device is shared: by replicas, or by the memory or percent of one share."""
+
+    by: SharingStrategy = SharingStrategy.TIME_SLICING
+    replicas: Number = 0
+    memory: int | str = 0
+    percent: Percent = 0
+    most: Number = 0
+    mps: NvidiaMps | None = None
+    vgpu: NvidiaVgpu | None = None
+
+    @property
+    def memory_bytes(self) -> int:
+        return byte_size(self.memory)
+
+
+class NvidiaHealth(FamilySettings, frozen=True):
+    """What makes a GPU Unhealthy, and until when."""
+
+    xids: dict[str, XidAction] = msgspec.field(default_factory=dict)
+    other: XidAction = XidAction.QUIET  # for codes that NVIDIA's catalogue does not have
+    quiet: Annotated[float, msgspec.Meta(ge=0)] = 300.0
+    ecc: bool = True
+    pending: bool = False
+    unwatched: bool = True
+    checks: bool = True
+
+
+class NvidiaDriver(FamilySettings, frozen=True):
+    """Where the driver is installed: `root` as the daemon sees it, `host` as the host sees it."""
+
+    root: str = "/"
+    host: str = ""
+    dev: str = ""
+    libraries: list[str] = msgspec.field(default_factory=list)
+
+
+class NvidiaCdi(FamilySettings, frozen=True):
+    write: bool = True
+    dir: str = "/var/run/cdi"
+    vendor: str = NVIDIA_PLUGIN_VENDOR
+    annotations: str = "cdi.k8s.io/"
+
+
+class NvidiaImex(FamilySettings, frozen=True):
+    channels: list[Number] = msgspec.field(default_factory=list)
+    required: bool = False
+
+
+class NvidiaConfig(FamilySettings, frozen=True):
+    """NVIDIA GPUs, MIG devices, or shares of them."""
+
+    select: NvidiaPattern = NvidiaPattern()
+    exclude: NvidiaPattern = NvidiaPattern()
+    mig: MigStrategy = MigStrategy.NONE
+    share: NvidiaShare | None = None
+    strategy: DeviceListStrategy | list[DeviceListStrategy] = DeviceListStrategy.DEVICE_NODES
+    ids: DeviceIdStrategy = DeviceIdStrategy.UUID
+    confine: Literal["env", "cdi"] = "env"
+    prefer: Literal["packed", "spread"] | None = None
+    simulate: str = ""
+    rescan: Annotated[float, msgspec.Meta(ge=1)] = 60.0
+    health: NvidiaHealth = NvidiaHealth()
+    driver: NvidiaDriver = NvidiaDriver()
+    cdi: NvidiaCdi = NvidiaCdi()
     gdrcopy: bool = False
     gds: bool = False
     mofed: bool = False
-    imex: tuple[int, ...] = ()  # channels
-    imex_required: bool = False
+    imex: NvidiaImex = NvidiaImex()
+
+    @property
+    def strategies(self) -> list[DeviceListStrategy]:
+        return list(dict.fromkeys(self.strategy if isinstance(self.strategy, list) else [self.strategy]))
+
+    @property
+    def imex_channels(self) -> list[int]:
+        return sorted(set(self.imex.channels))
+
+    @property
+    def packed(self) -> bool:
+        """Whether the units of one container come from as few GPUs as possible.
+
+        By default they do where several units of one GPU make one larger share.
+        """
+        if self.prefer or self.share is None:
+            return self.prefer == "packed"
+        by, most = self.share.by, self.share.most
+        return by is SharingStrategy.VGPU or (by is SharingStrategy.MPS and most > 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
-    """Where things lie. `root` is the driver's as we see it, `host_root` the same as the host's programs see it."""
-
-    root: Path = Path("/")
-    host_root: Path = Path("/")
-    dev_root: Path = Path("/")  # under which `dev` is, as we see it
-    proc: Path = Path("/proc")
-    sys: Path = Path("/sys")
-    cdi: Path = Path("/var/run/cdi")
-    libraries: tuple[str, ...] = ()  # where a container finds the driver's libraries; empty: where loaders look
-    vendor: str = PEER  # of CDI names
+def check(config: NvidiaConfig) -> None:
+    """ConfigError for what the types alone cannot say, as far as it can be known without a GPU."""
+    if not config.strategies:
+        raise ConfigError("strategy must name at least one way to hand out GPUs, got an empty list")
+    _check_paths(config)
+    _check_health(config.health)
+    if config.share is not None:
+        _check_share(config.share, config.mig)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    selection: Selection = field(default_factory=Selection)
-    share: Share | None = None
-    strategies: tuple[Strategy, ...] = (Strategy.DEVICE_NODES,)
-    ids: Ids = Ids.UUID
-    confine: bool = False  # what confines a tenant goes through CDI, whatever the strategy
-    packed: bool = False  # shares of one GPU are handed out one after the other, not GPU by GPU
-    write_specs: bool = True  # CDI specs of GPUs; those of nvidia-ctk may be used instead
-    annotation_prefix: str = "cdi.k8s.io/"
-    features: Features = field(default_factory=Features)
-    places: Places = field(default_factory=Places)
-    rules: Rules = field(default_factory=Rules)
+def _check_paths(config: NvidiaConfig) -> None:
+    driver, share = config.driver, config.share or NvidiaShare()
+    paths = [driver.root, driver.host or "/", driver.dev or "/", config.cdi.dir, *driver.libraries]
+    paths += [share.mps.root, share.mps.shm or "/"] if share.mps else []
+    paths += [share.vgpu.library, share.vgpu.root, share.vgpu.locks] if share.vgpu else []
+    for path in paths:
+        if not Path(path).is_absolute():
+            raise ConfigError(f"a path must be absolute, got {path!r}")
+    cdi.qualified_name(f"{config.cdi.vendor}/gpu", "0")  # raises where CDI does not allow such a vendor
+    if not _ANNOTATIONS.fullmatch(config.cdi.annotations):
+        raise ConfigError(f"cdi.annotations must be a prefix such as cdi.k8s.io/, got {config.cdi.annotations!r}")
+
+
+def _check_health(health: NvidiaHealth) -> None:
+    for code, action in health.xids.items():
+        if not code.isdecimal():
+            raise ConfigError(f"health.xids: a code must be a number in quotes, as in '94': reset, got {code!r}")
+        if int(code) in NEEDS_RESET and action in (XidAction.PROBE, XidAction.QUIET):
+            raise ConfigError(f"Xid {int(code)} needs a reset: its action must be ignore, reset or fail, got {action}")
+    if health.other is XidAction.RESET:
+        raise ConfigError("health.other must be ignore, probe, quiet or fail, got reset")
+
+
+def _check_share(share: NvidiaShare, mig: MigStrategy) -> None:
+    if not (share.replicas or share.memory_bytes or share.percent):
+        raise ConfigError("share must set replicas, memory or percent")
+    for strategy in (SharingStrategy.MPS, SharingStrategy.VGPU):
+        if getattr(share, strategy.value) is not None and share.by is not strategy:
+            raise ConfigError(f"share.{strategy} is only valid with `by: {strategy}`, got `by: {share.by}`")
+        if share.by is strategy and mig is not MigStrategy.NONE:
+            raise ConfigError(f"share by {strategy} needs whole GPUs: remove `mig: {mig}`")

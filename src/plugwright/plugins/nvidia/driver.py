@@ -1,16 +1,11 @@
-"""What is known of a machine's GPUs, and the narrow interface through which it is learnt.
+"""What is known about a machine's GPUs, and the interface of the driver that reports it.
 
-Values only, all frozen: a `Reading` is one look at the machine. `nvml` reads a real one and `simulation` a made-up one;
-whoever uses a `Driver` cannot tell which. What a container is offered of it is `sharing`'s work, health `health`'s.
-
-Short names for long content, the same on every start.
-
-Not hashlib's: that loads OpenSSL, 3.5 MiB in a daemon that has no other use for it. Nobody from outside chooses what is
-named here, so that checksums are enough to tell contents apart.
+Frozen values only. `nvml` reads a real machine and `simulation` an invented one; users of a `GpuDriver` cannot tell
+which. What containers are offered of a GPU is `sharing`, and which GPUs are healthy `health`.
 """
 
 import zlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Protocol
@@ -20,27 +15,28 @@ from plugwright.errors import PlugwrightError
 __all__ = [
     "UNLINKED",
     "ComputeMode",
-    "Driver",
     "DriverGone",
-    "Event",
     "EventKind",
-    "Events",
-    "Facts",
+    "EventSet",
+    "FaultInjection",
     "Gpu",
-    "Link",
-    "Links",
+    "GpuDriver",
+    "GpuEvent",
+    "GpuHealth",
+    "GpuLink",
+    "GpuLinks",
+    "GpuSnapshot",
     "MigDevice",
     "PcieLevel",
-    "Reading",
-    "Recovery",
+    "RecoveryAction",
     "digest",
 ]
 
 
 class DriverGone(PlugwrightError):
-    """The driver, or its library, is not there or does not answer; it may be back later.
+    """The driver or its library is missing or does not answer; it may come back.
 
-    `unloaded`: it is known not to be there, so that whatever comes back has begun anew.
+    `unloaded`: it is certainly not loaded, so that every GPU has been reset when it comes back.
     """
 
     def __init__(self, reason: str, unloaded: bool = False) -> None:
@@ -49,7 +45,7 @@ class DriverGone(PlugwrightError):
 
 
 class PcieLevel(IntEnum):
-    """How near two GPUs are to each other over PCIe: the higher the nearer. `nvidia-smi topo -m` has the same words."""
+    """The nearest common level of two GPUs over PCIe, in the words of `nvidia-smi topo -m`; higher is nearer."""
 
     UNKNOWN = 0
     SYS = 1  # across CPU sockets
@@ -61,7 +57,7 @@ class PcieLevel(IntEnum):
 
 
 class ComputeMode(StrEnum):
-    """Who may use a GPU at the same time; the words are `nvidia-smi`'s."""
+    """Which processes may use a GPU at the same time, in the words of `nvidia-smi`."""
 
     DEFAULT = "Default"
     EXCLUSIVE_PROCESS = "Exclusive_Process"
@@ -69,8 +65,8 @@ class ComputeMode(StrEnum):
     UNKNOWN = ""
 
 
-class Recovery(StrEnum):
-    """What the driver says must be done before a GPU can be used again; from driver 570 on, else unknown."""
+class RecoveryAction(StrEnum):
+    """What the driver recommends before a GPU is used again; reported from driver 570 on."""
 
     UNKNOWN = ""
     NONE = "none"
@@ -81,23 +77,23 @@ class Recovery(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class GpuLink:
     """Between two GPUs. `nvlinks` counts those of a direct connection as well as those through an NVSwitch."""
 
     level: PcieLevel = PcieLevel.UNKNOWN
     nvlinks: int = 0
 
 
-UNLINKED = Link()
+UNLINKED = GpuLink()
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
-    """Every pair of GPUs, each once, its smaller UUID first."""
+class GpuLinks:
+    """Every pair of GPUs once, the smaller UUID first."""
 
-    pairs: Mapping[tuple[str, str], Link] = field(default_factory=dict, hash=False)
+    pairs: Mapping[tuple[str, str], GpuLink] = field(default_factory=dict, hash=False)
 
-    def between(self, one: str, other: str) -> Link:
+    def between(self, one: str, other: str) -> GpuLink:
         return self.pairs.get((one, other) if one < other else (other, one), UNLINKED)
 
 
@@ -115,7 +111,7 @@ class MigDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A physical GPU. `fault` says why it could not be read in full; the rest is then what is known of it."""
+    """A physical GPU. `fault` says why it could not be read in full; the other fields then hold what is known."""
 
     uuid: str
     index: int
@@ -132,38 +128,38 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """One look at the machine: its GPUs in order of their indexes, and the links between them."""
+class GpuSnapshot:
+    """One reading of the machine: its GPUs in order of their indexes, and the links between them."""
 
     driver: str = ""  # its version
     cuda: str = ""
     gpus: tuple[Gpu, ...] = ()
-    links: Links = Links()
-    unread: int = 0  # GPUs that are there and of which not even the UUID could be read
+    links: GpuLinks = GpuLinks()
+    unread: int = 0  # GPUs that the driver counts and whose UUID could not be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What a GPU says of its own health. None: it does not say."""
+class GpuHealth:
+    """The health values that a GPU reports; None for those it does not have."""
 
     fault: str = ""  # why it does not answer
-    away: bool = False  # it is lost or not there: it comes back by a reset, or not at all
+    away: bool = False  # it is lost or absent, and can only be back after a reset
     ecc_uncorrected: int | None = None  # since the driver was loaded
-    remap_pending: bool | None = None  # a row, or a page, to be replaced at the next reset
+    remap_pending: bool | None = None  # a row or page that the next reset replaces
     remap_failed: bool | None = None
-    recovery: Recovery = Recovery.UNKNOWN
+    recovery: RecoveryAction = RecoveryAction.UNKNOWN
 
 
 class EventKind(StrEnum):
     XID = "xid"
     ECC = "ecc"
     MIG_CHANGED = "mig"
-    RECOVERY = "recovery"  # the driver's advice (`Recovery`) has changed
+    RECOVERY = "recovery"  # the recommended `RecoveryAction` has changed
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """`gpu` is empty when the driver did not say which; instances are those of a MIG device, when it named one."""
+class GpuEvent:
+    """`gpu` is empty where the driver did not name it; the instances are those of a MIG device."""
 
     kind: EventKind
     gpu: str = ""
@@ -172,10 +168,10 @@ class Event:
     compute_instance: int | None = None
 
 
-class Events(Protocol):
-    """Being told of what happens to GPUs. Used by one thread, which closes it.
+class EventSet(Protocol):
+    """The events of some GPUs. Used and closed by one thread.
 
-    A GPU that is in neither of the two says itself that it has no events.
+    A GPU that is neither watched nor unwatched does not support events.
     """
 
     @property
@@ -183,20 +179,23 @@ class Events(Protocol):
 
     @property
     def unwatched(self) -> Mapping[str, str]:
-        """The GPUs that cannot be watched though they should, and why: what happens to them would go unseen."""
+        """The GPUs that support events and could not be registered, with the reason."""
         ...
 
-    def wait(self, seconds: float) -> Event | None:
-        """The next event, None when none came in time; DriverGone when none can come any more."""
+    def wait(self, seconds: float) -> GpuEvent | None:
+        """The next event, or None when the time is over; DriverGone when no event can come any more."""
         ...
 
     def close(self) -> None: ...
 
 
-class Driver(Protocol):
-    """Reads a machine. Every method may block, so it is called in a thread; each raises DriverGone and nothing else.
+FaultInjection = Callable[[str, Mapping[str, str]], str]
 
-    A GPU that errs is no reason to raise: it is listed with its fault.
+
+class GpuDriver(Protocol):
+    """Reads a machine. Every method may block, so it is called in a thread, and raises DriverGone alone.
+
+    A fault of one GPU does not raise: the GPU is listed with its fault.
     """
 
     @property
@@ -204,20 +203,31 @@ class Driver(Protocol):
         """The same for the same machine."""
         ...
 
-    def read(self) -> Reading: ...
+    @property
+    def inject(self) -> FaultInjection | None:
+        """Makes a fault happen by name and arguments and returns what was done; None for a real machine.
 
-    def facts(self, uuid: str) -> Facts: ...
+        A machine with fault injection has no device nodes and no driver files.
+        """
+        ...
 
-    def events(self, uuids: tuple[str, ...]) -> Events: ...
+    def read(self) -> GpuSnapshot: ...
+
+    def health(self, uuid: str) -> GpuHealth: ...
+
+    def events(self, uuids: tuple[str, ...]) -> EventSet: ...
 
     def close(self) -> None:
-        """Lets go of the driver; the next call takes hold of it anew, as it is by then."""
+        """Releases the driver, which may then be replaced; the next call opens it again."""
         ...
 
 
 def digest(texts: Iterable[str], size: int = 16) -> str:
-    """`size` hexadecimal digits; the order of the texts does not matter."""
+    """A name of `size` hexadecimal digits for some texts in any order, the same on every start.
+
+    Made of checksums: hashlib loads OpenSSL, 3.5 MiB in a daemon with no other use for it, and the texts are our own.
+    """
     content = "\n".join(sorted(texts)).encode()
     words = (zlib.crc32(content[::-1] if seed % 2 else content, seed + 1) for seed in range(-(-size // 8)))
-    # A checksum of a longer text by its own result: words of equal seeds would differ by a constant.
+    # Each word is hashed again with its content: checksums that differ in their seed alone differ by a constant.
     return "".join(f"{zlib.crc32(f'{word}/{seed}'.encode() + content):08x}" for seed, word in enumerate(words))[:size]

@@ -1,10 +1,6 @@
-"""What lies on a machine for a GPU: its device nodes, those that go with it, and by `libraries` the driver's files.
+"""The files of a GPU's driver on the host: device nodes, and the libraries and programs a container needs.
 
-A simulated machine has none of it; its containers get a harmless node in each one's place.
-
-The driver's libraries and programs, as mounts for a container whose runtime brings none.
-
-A directory of libraries has thousands of files: it is searched again only after something in it has changed.
+A simulated machine has none of them; its containers get /dev/null in place of every node.
 """
 
 import platform
@@ -14,10 +10,15 @@ from pathlib import Path
 
 from plugwright.errors import PluginError
 from plugwright.model import DeviceNode, Mount
-from plugwright.plugins.nvidia.config import Features, Places
-from plugwright.plugins.nvidia.sharing import Unit
+from plugwright.plugins.nvidia.config import NvidiaConfig, NvidiaDriver
+from plugwright.plugins.nvidia.sharing import GpuUnit
 
-__all__ = ["Files", "Libraries"]
+__all__ = ["DriverFiles", "DriverLibraries"]
+
+_CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+_REQUIRED_NODES = ("nvidiactl", "nvidia-uvm")  # without these no CUDA program starts
+_FEATURE_NODES = {"mofed": "/dev/infiniband", "gds": "/dev/nvidia-fs", "gdrcopy": "/dev/gdrdrv"}
+_HARMLESS = "/dev/null"
 
 _LIBRARIES = re.compile(
     r"lib(?:cuda|cudadebugger|nvcuvid|nvidia-(?:allocator|api|cfg|encode|fbc|gpucomp|ml|ngx|nscq|nvvm(?:70)?|opencl|opticalflow"
@@ -25,97 +26,57 @@ _LIBRARIES = re.compile(
 )
 _PROGRAMS = ("nvidia-smi", "nvidia-debugdump", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
 _MULTIARCH = f"{platform.machine()}-linux-gnu"
-_PLACES = (f"usr/lib/{_MULTIARCH}", "usr/lib64", f"lib/{_MULTIARCH}", "lib64", "usr/lib")
-# Where loaders look without being told: Debian's and Red Hat's. An image has at most one of them in use.
-_WHERE_LOADERS_LOOK = (f"/usr/lib/{_MULTIARCH}", "/usr/lib64")
+_LIBRARY_DIRECTORIES = (f"usr/lib/{_MULTIARCH}", "usr/lib64", f"lib/{_MULTIARCH}", "lib64", "usr/lib")
+# The default paths of the loader, Debian's and Red Hat's. An image uses at most one of them.
+_LOADER_PATHS = (f"/usr/lib/{_MULTIARCH}", "/usr/lib64")
 
 
-class Libraries:
-    def __init__(self, places: Places) -> None:
-        self._places = places
-        self._known: tuple[object, Sequence[Mount]] = (None, ())
+class DriverFiles:
+    def __init__(self, config: NvidiaConfig, simulated: bool = False, proc: Path = Path("/proc")) -> None:
+        self._config, self._simulated, self._proc = config, simulated, proc
+        self._dev_root = Path(config.driver.dev or "/")
+        self._libraries = DriverLibraries(config.driver)
 
-    def mounts(self) -> Sequence[Mount]:
-        libraries, programs = self._directory(), self._places.root / "usr/bin"
-        state = (libraries, libraries.stat().st_mtime_ns, programs.is_dir() and programs.stat().st_mtime_ns)
-        if self._known[0] != state:
-            self._known = (state, (*self._libraries(libraries), *self._programs(programs)))
-        return self._known[1]
-
-    def _directory(self) -> Path:
-        """The first directory that has the driver's main library."""
-        for place in _PLACES:
-            directory = self._places.root / place
-            if (directory / "libcuda.so.1").exists():
-                return directory
-        raise PluginError(f"no libcuda.so.1 under {self._places.root}: where is the driver's root?")
-
-    def _libraries(self, directory: Path) -> list[Mount]:
-        names = sorted(each.name for each in directory.iterdir() if _LIBRARIES.fullmatch(each.name))
-        return [
-            Mount(str(self._on_host(directory / name)), f"{place}/{name}", read_only=True)
-            for name in names
-            for place in self._places.libraries or _WHERE_LOADERS_LOOK
-        ]
-
-    def _programs(self, directory: Path) -> list[Mount]:
-        found = [directory / name for name in _PROGRAMS if (directory / name).exists()]
-        return [Mount(str(self._on_host(path)), f"/usr/bin/{path.name}", read_only=True) for path in found]
-
-    def _on_host(self, path: Path) -> Path:
-        """The host's own name for it, with links followed as far as they stay in the driver's root."""
-        root, resolved = self._places.root.resolve(), path.resolve()
-        inside = resolved.relative_to(root) if resolved.is_relative_to(root) else path.relative_to(self._places.root)
-        return self._places.host_root / inside
-
-
-_CONTROL = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
-_NEEDED = ("nvidiactl", "nvidia-uvm")  # without these no CUDA program starts
-_HARMLESS = "/dev/null"
-_NODES_FOR = {"mofed": "/dev/infiniband", "gds": "/dev/nvidia-fs", "gdrcopy": "/dev/gdrdrv"}
-
-
-class Files:
-    def __init__(self, places: Places, simulated: bool = False) -> None:
-        self.places, self.simulated = places, simulated
-        self._libraries = Libraries(places)
-
-    def nodes(self, units: Sequence[Unit]) -> list[DeviceNode]:
+    def nodes(self, units: Sequence[GpuUnit]) -> list[DeviceNode]:
         """The nodes of these devices, and those that every CUDA program opens."""
         return [*self.control_nodes(), *self.device_nodes(units)]
 
     def control_nodes(self) -> list[DeviceNode]:
-        if self.simulated:
-            return [self._node(f"/dev/{name}") for name in _CONTROL]
-        missing = [f"/dev/{name}" for name in _NEEDED if not self._seen(f"/dev/{name}").exists()]
+        if self._simulated:
+            return [self._node(f"/dev/{name}") for name in _CONTROL_NODES]
+        missing = [f"/dev/{name}" for name in _REQUIRED_NODES if not self._host_path(f"/dev/{name}").exists()]
         if missing:
             raise PluginError(f"{missing[0]} does not exist: is the kernel module loaded (nvidia-modprobe -u -c 0)?")
-        return [self._node(f"/dev/{name}") for name in _CONTROL if self._seen(f"/dev/{name}").exists()]
+        return [self._node(f"/dev/{name}") for name in _CONTROL_NODES if self._host_path(f"/dev/{name}").exists()]
 
-    def device_nodes(self, units: Iterable[Unit]) -> list[DeviceNode]:
-        paths = dict.fromkeys(path for unit in units for path in self._paths(unit))
+    def device_nodes(self, units: Iterable[GpuUnit]) -> list[DeviceNode]:
+        paths = dict.fromkeys(path for unit in units for path in self._device_paths(unit))
         return [self._node(path) for path in paths]
 
-    def feature_nodes(self, features: Features) -> list[DeviceNode]:
-        """Nodes of what else is switched on, as far as they are there."""
-        wanted = [name for name in _NODES_FOR if getattr(features, name)]
-        return [node for name in wanted for node in self.nodes_for(name)] + self.imex_nodes(features)
+    def configured_feature_nodes(self) -> list[DeviceNode]:
+        """The existing nodes of GPUDirect, GDRCopy, MOFED and IMEX, as far as they are configured."""
+        enabled = [name for name in _FEATURE_NODES if getattr(self._config, name)]
+        required = self._config.imex.required
+        imex = [node for channel in self._config.imex_channels for node in self.imex_nodes(channel, required)]
+        return [node for name in enabled for node in self.feature_nodes(name)] + imex
 
-    def nodes_for(self, feature: str) -> list[DeviceNode]:
-        return [self._node(path) for path in self._existing(_NODES_FOR[feature])]
+    def feature_nodes(self, feature: str) -> list[DeviceNode]:
+        return [self._node(path) for path in self._existing_paths(_FEATURE_NODES[feature])]
 
-    def imex_nodes(self, features: Features) -> list[DeviceNode]:
-        paths = [f"/dev/nvidia-caps-imex-channels/channel{channel}" for channel in features.imex]
-        missing = [path for path in paths if not self.simulated and not self._seen(path).exists()]
-        if missing and features.imex_required:
-            raise PluginError(f"IMEX is required and {missing[0]} does not exist")
-        return [self._node(path) for path in paths if path not in missing]
+    def imex_nodes(self, channel: int, required: bool = False) -> list[DeviceNode]:
+        """The channel's node, or nothing where it does not exist; PluginError if it is required."""
+        path = f"/dev/nvidia-caps-imex-channels/channel{channel}"
+        if self._simulated or self._host_path(path).exists():
+            return [self._node(path)]
+        if required:
+            raise PluginError(f"IMEX is required and {path} does not exist")
+        return []
 
     def mounts(self) -> Sequence[Mount]:
         """The driver's libraries, where a container's loader finds them, and its programs."""
-        return () if self.simulated else self._libraries.mounts()
+        return () if self._simulated else self._libraries.mounts()
 
-    def _paths(self, unit: Unit) -> Iterator[str]:
+    def _device_paths(self, unit: GpuUnit) -> Iterator[str]:
         if unit.gpu.minor is None:
             raise PluginError(f"{unit.gpu.uuid} has no device node: its minor number is unknown")
         yield f"/dev/nvidia{unit.gpu.minor}"
@@ -123,34 +84,81 @@ class Files:
             return
         instance = f"gpu{unit.gpu.minor}/gi{unit.mig.gpu_instance}"
         for capability in (f"{instance}/access", f"{instance}/ci{unit.mig.compute_instance}/access"):
-            yield f"/dev/nvidia-caps/nvidia-cap{self._capability(capability)}"
+            yield f"/dev/nvidia-caps/nvidia-cap{self._capability_minor(capability)}"
 
-    def _capability(self, name: str) -> int:
-        """The kernel's number for a part of a GPU, as a container must have it to use that part."""
-        if self.simulated:
+    def _capability_minor(self, name: str) -> int:
+        """The minor number of a MIG capability: a container needs its node to use the MIG device."""
+        if self._simulated:
             return 1 + sum(map(ord, name)) % 4096
-        path = self.places.proc / "driver/nvidia-caps/mig-minors"
+        path = self._proc / "driver/nvidia-caps/mig-minors"
         try:
             lines = path.read_text(encoding="ascii").splitlines()
         except OSError as error:
             raise PluginError(f"{path} cannot be read, and MIG devices need it: {error.strerror}") from error
         for line in lines:
-            known, _, minor = line.partition(" ")
-            if known == name:
+            capability, _, minor = line.partition(" ")
+            if capability == name:
                 return int(minor)
-        raise PluginError(f"{path} does not know {name}")
+        raise PluginError(f"{path} has no entry {name}")
 
-    def _existing(self, path: str) -> list[str]:
-        """The path itself, the nodes in it if it is a directory, or those that begin like it."""
-        seen = self._seen(path)
-        if seen.is_dir():
-            return [f"{path}/{each.name}" for each in sorted(seen.iterdir())]
-        if not seen.parent.is_dir():
+    def _existing_paths(self, path: str) -> list[str]:
+        """The nodes in the path if it is a directory, else those whose names begin with it."""
+        host_path = self._host_path(path)
+        if host_path.is_dir():
+            return [f"{path}/{node.name}" for node in sorted(host_path.iterdir())]
+        if not host_path.parent.is_dir():
             return []
-        return [f"/dev/{each.name}" for each in sorted(seen.parent.iterdir()) if each.name.startswith(seen.name)]
+        nodes = sorted(host_path.parent.iterdir())
+        return [f"/dev/{node.name}" for node in nodes if node.name.startswith(host_path.name)]
 
     def _node(self, path: str) -> DeviceNode:
-        return DeviceNode(_HARMLESS if self.simulated else str(self._seen(path)), path)
+        return DeviceNode(_HARMLESS if self._simulated else str(self._host_path(path)), path)
 
-    def _seen(self, path: str) -> Path:
-        return self.places.dev_root / path.lstrip("/")
+    def _host_path(self, path: str) -> Path:
+        return self._dev_root / path.lstrip("/")
+
+
+class DriverLibraries:
+    """The driver's libraries and programs as mounts, for a container whose runtime does not bring them.
+
+    The directory of the libraries has thousands of files: it is read again only when it has changed.
+    """
+
+    def __init__(self, config: NvidiaDriver) -> None:
+        self._root = Path(config.root)
+        self._host_root = Path(config.host or config.root)
+        self._container_directories = config.libraries or _LOADER_PATHS
+        self._cached: tuple[object, Sequence[Mount]] = (None, ())
+
+    def mounts(self) -> Sequence[Mount]:
+        libraries, programs = self._directory(), self._root / "usr/bin"
+        version = (libraries, libraries.stat().st_mtime_ns, programs.is_dir() and programs.stat().st_mtime_ns)
+        if self._cached[0] != version:
+            self._cached = (version, (*self._library_mounts(libraries), *self._program_mounts(programs)))
+        return self._cached[1]
+
+    def _directory(self) -> Path:
+        """The first directory that has the driver's main library."""
+        for name in _LIBRARY_DIRECTORIES:
+            directory = self._root / name
+            if (directory / "libcuda.so.1").exists():
+                return directory
+        raise PluginError(f"no libcuda.so.1 under {self._root}: set driver.root to where the driver is installed")
+
+    def _library_mounts(self, directory: Path) -> list[Mount]:
+        names = sorted(path.name for path in directory.iterdir() if _LIBRARIES.fullmatch(path.name))
+        return [
+            Mount(str(self._on_host(directory / name)), f"{container_directory}/{name}", read_only=True)
+            for name in names
+            for container_directory in self._container_directories
+        ]
+
+    def _program_mounts(self, directory: Path) -> list[Mount]:
+        paths = [directory / name for name in _PROGRAMS if (directory / name).exists()]
+        return [Mount(str(self._on_host(path)), f"/usr/bin/{path.name}", read_only=True) for path in paths]
+
+    def _on_host(self, path: Path) -> Path:
+        """The path on the host, with links followed as far as they stay in the driver's root."""
+        root, resolved = self._root.resolve(), path.resolve()
+        inside = resolved.relative_to(root) if resolved.is_relative_to(root) else path.relative_to(self._root)
+        return self._host_root / inside

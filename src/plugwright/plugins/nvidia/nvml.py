@@ -1,10 +1,8 @@
-"""The driver of a real machine, through NVIDIA's management library. pynvml itself is in `questions`.
+"""The driver of a real machine, read through NVIDIA's management library.
 
-`read` never fails for one GPU's sake. Events are `nvml_events`', and what all of it means is `health`'s work.
-
-How near the GPUs of a real machine are to each other: the PCIe level of each pair, and the NVLinks between them.
-
-What the kernel's part of the driver says of its GPUs, for those that NVIDIA's library cannot read.
+`read` does not fail because of one GPU. A GPU that the library counts and cannot read is looked up in the kernel
+module's files in /proc. The library itself is `nvml_library`, events are `nvml_events`, and what the values mean is
+`health`.
 """
 
 import re
@@ -17,22 +15,23 @@ from typing import Any
 
 from plugwright.plugins.nvidia.driver import (
     ComputeMode,
-    Facts,
+    FaultInjection,
     Gpu,
-    Link,
-    Links,
+    GpuHealth,
+    GpuLink,
+    GpuLinks,
+    GpuSnapshot,
     MigDevice,
     PcieLevel,
-    Reading,
-    Recovery,
+    RecoveryAction,
 )
 from plugwright.plugins.nvidia.nvml_events import NvmlEvents
-from plugwright.plugins.nvidia.nvml_library import Library, Questions
+from plugwright.plugins.nvidia.nvml_library import NvmlCalls, NvmlLibrary
 
-__all__ = ["Nvml", "Roots", "gpus", "read"]
+__all__ = ["KernelPaths", "Nvml", "procfs_gpus", "read_links"]
 
-_MOST_LINKS = 36
-_SWITCH = 2  # the kind of device at the far end
+_MAX_NVLINKS = 36
+_REMOTE_SWITCH = 2  # the type of a remote NVLink device
 _LEVELS = {
     0: PcieLevel.PSB,
     10: PcieLevel.PIX,
@@ -41,231 +40,222 @@ _LEVELS = {
     40: PcieLevel.NODE,
     50: PcieLevel.SYS,
 }
-
-
-def read(ask: Questions, gpus: Sequence[Gpu]) -> Links:
-    """A GPU that does not answer has no links; it is nobody's reason to fail."""
-    handles = {gpu.uuid: ask.want("nvmlDeviceGetHandleByUUID", gpu.uuid) for gpu in gpus}
-    ends = {gpu.uuid: _far_ends(ask, handles[gpu.uuid]) for gpu in gpus if handles[gpu.uuid] is not None}
-    pairs = {}
-    for one, other in combinations(sorted(gpus, key=lambda gpu: gpu.uuid), 2):
-        if one.uuid in ends and other.uuid in ends:
-            level = ask.find("nvmlDeviceGetTopologyCommonAncestor", handles[one.uuid], handles[other.uuid])
-            known = _LEVELS.get(level, PcieLevel.UNKNOWN)
-            pairs[one.uuid, other.uuid] = Link(known, _between(ends[one.uuid], ends[other.uuid], other.pci))
-    ask.faults.clear()
-    return Links(pairs)
-
-
-def _between(one: Counter[str], other: Counter[str], address: str) -> int:
-    """Those that end at the other GPU, and those that both have to switches."""
-    return one[address] + min(one[""], other[""])
-
-
-def _far_ends(ask: Questions, handle: object) -> Counter[str]:
-    """How many active links lead to each PCI address; those to any switch are counted together, under no address."""
-    found: Counter[str] = Counter()
-    for link in range(_MOST_LINKS):
-        active = ask.find("nvmlDeviceGetNvLinkState", handle, link)
-        if active is None:
-            break
-        if not active:
-            continue
-        kind = ask.find("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
-        info = ask.find("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
-        if kind == _SWITCH:
-            found[""] += 1
-        elif info is not None:
-            found[f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"] += 1
-    return found
-
-
-_LINE = re.compile(r"^(?P<key>[^:\n]+):[ \t]*(?P<text>.*?)[ \t]*$", re.MULTILINE)
-
-
-def gpus(proc: Path) -> list[Gpu]:
-    """Those whose UUID it knows, in order of their addresses."""
-    found = []
-    for path in sorted((proc / "driver/nvidia/gpus").glob("*/information")):
-        try:
-            facts = dict(_LINE.findall(path.read_text(encoding="utf-8", errors="replace")))
-        except OSError:
-            continue
-        uuid, minor = facts.get("GPU UUID", ""), facts.get("Device Minor", "")
-        if uuid.startswith("GPU-") and "?" not in uuid:
-            found.append(
-                Gpu(
-                    uuid=uuid,
-                    index=-1,
-                    minor=int(minor) if minor.isdecimal() else None,
-                    model=facts.get("Model", ""),
-                    pci=path.parent.name.lower(),
-                )
-            )
-    return found
-
-
-_MODES = {0: ComputeMode.DEFAULT, 2: ComputeMode.PROHIBITED, 3: ComputeMode.EXCLUSIVE_PROCESS}
-_RECOVERIES = {
-    0: Recovery.NONE,
-    1: Recovery.RESET,
-    2: Recovery.REBOOT,
-    3: Recovery.DRAIN,
-    4: Recovery.DRAIN_AND_RESET,
-    5: Recovery.DRAIN,  # the IMEX domain is to be recovered
-    6: Recovery.RESET,  # of the bus
-    7: Recovery.REBOOT,
-}
+_COMPUTE_MODES = {0: ComputeMode.DEFAULT, 2: ComputeMode.PROHIBITED, 3: ComputeMode.EXCLUSIVE_PROCESS}
 _RECOVERY_FIELD = 230
+_RECOVERY_ACTIONS = {
+    0: RecoveryAction.NONE,
+    1: RecoveryAction.RESET,
+    2: RecoveryAction.REBOOT,
+    3: RecoveryAction.DRAIN,
+    4: RecoveryAction.DRAIN_AND_RESET,
+    5: RecoveryAction.DRAIN,  # of the IMEX domain
+    6: RecoveryAction.RESET,  # of the bus
+    7: RecoveryAction.REBOOT,
+}
+_UNCORRECTED, _SINCE_DRIVER_LOAD = 1, 0  # arguments of nvmlDeviceGetTotalEccErrors
+_PROC_LINE = re.compile(r"^(?P<key>[^:\n]+):[ \t]*(?P<text>.*?)[ \t]*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Roots:
-    """Where the kernel says what it knows."""
-
+class KernelPaths:
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
 
 
 class Nvml:
-    """A `Driver`. `root` is where it is installed."""
+    """A `GpuDriver`. `root` is where the driver is installed."""
+
+    inject: FaultInjection | None = None
 
     def __init__(
-        self, root: Path = Path("/"), roots: Roots | None = None, binding: Callable[[], Any] | None = None
+        self, root: Path = Path("/"), paths: KernelPaths | None = None, binding: Callable[[], Any] | None = None
     ) -> None:
         self.name = f"driver in {root}"
-        self._library = Library(root, binding)
-        self._roots = roots or Roots()
-        self._known: dict[int, Gpu] = {}
-        self._links: tuple[object, Links] = (None, Links())
+        self._library = NvmlLibrary(root, binding)
+        self._paths = paths or KernelPaths()
+        self._last_read: dict[int, Gpu] = {}
+        self._links: tuple[object, GpuLinks] = (None, GpuLinks())
 
-    def read(self) -> Reading:
-        ask = self._library.open()
-        count = ask.need("nvmlDeviceGetCount")
-        read = {index: self._gpu(ask, index) for index in range(count)}
-        gpus = [gpu for gpu in read.values() if gpu is not None]
-        gpus += self._unread(gpus, [index for index, gpu in read.items() if gpu is None])
+    def read(self) -> GpuSnapshot:
+        calls = self._library.open()
+        count = calls.required("nvmlDeviceGetCount")
+        by_index = {index: self._gpu(calls, index) for index in range(count)}
+        gpus = [gpu for gpu in by_index.values() if gpu is not None]
+        gpus += self._from_procfs(gpus, [index for index, gpu in by_index.items() if gpu is None])
         gpus.sort(key=lambda gpu: gpu.index)
-        cuda = ask.want("nvmlSystemGetCudaDriverVersion") or 0
-        return Reading(
-            driver=ask.want("nvmlSystemGetDriverVersion") or "",
+        cuda = calls.optional("nvmlSystemGetCudaDriverVersion") or 0
+        return GpuSnapshot(
+            driver=calls.optional("nvmlSystemGetDriverVersion") or "",
             cuda=f"{cuda // 1000}.{cuda % 1000 // 10}",
             gpus=tuple(gpus),
-            links=self._links_of(ask, gpus),
+            links=self._cached_links(calls, gpus),
             unread=count - len(gpus),
         )
 
-    def facts(self, uuid: str) -> Facts:
-        ask = self._library.open()
-        handle = ask.want("nvmlDeviceGetHandleByUUID", uuid)
+    def health(self, uuid: str) -> GpuHealth:
+        calls = self._library.open()
+        handle = calls.optional("nvmlDeviceGetHandleByUUID", uuid)
         if handle is None:
-            return Facts(fault=ask.fault or "not found", away=ask.lost)
-        remapped = ask.want("nvmlDeviceGetRemappedRows", handle)
-        pending = remapped[2] if remapped else ask.want("nvmlDeviceGetRetiredPagesPendingStatus", handle)
-        return Facts(
-            ecc_uncorrected=ask.want("nvmlDeviceGetTotalEccErrors", handle, 1, 0),  # uncorrected, since loaded
+            return GpuHealth(fault=calls.fault or "not found", away=calls.lost)
+        remapped = calls.optional("nvmlDeviceGetRemappedRows", handle)
+        pending = remapped[2] if remapped else calls.optional("nvmlDeviceGetRetiredPagesPendingStatus", handle)
+        return GpuHealth(
+            ecc_uncorrected=calls.optional("nvmlDeviceGetTotalEccErrors", handle, _UNCORRECTED, _SINCE_DRIVER_LOAD),
             remap_pending=None if pending is None else bool(pending),
             remap_failed=bool(remapped[3]) if remapped else None,
-            recovery=_recovery(ask, handle),
-            fault=ask.fault,
-            away=ask.lost,
+            recovery=_recovery_action(calls, handle),
+            fault=calls.fault,
+            away=calls.lost,
         )
 
-    def events(self, uuids: tuple[str, ...]) -> "NvmlEvents":
+    def events(self, uuids: tuple[str, ...]) -> NvmlEvents:
         return NvmlEvents(self._library, uuids)
 
     def close(self) -> None:
         self._library.close()
-        self._links = (None, Links())
+        self._links = (None, GpuLinks())
 
-    def _gpu(self, ask: Questions, index: int) -> Gpu | None:
-        """None when not even its UUID is known; one that was read before is known by that."""
-        ask.faults.clear()
-        handle = ask.want("nvmlDeviceGetHandleByIndex", index)
-        uuid = ask.want("nvmlDeviceGetUUID", handle) if handle is not None else None
+    def _gpu(self, calls: NvmlCalls, index: int) -> Gpu | None:
+        """With its last values if it was read before and cannot be read now; None if its UUID is unknown."""
+        calls.faults.clear()
+        handle = calls.optional("nvmlDeviceGetHandleByIndex", index)
+        uuid = calls.optional("nvmlDeviceGetUUID", handle) if handle is not None else None
         if uuid is None:
-            before = self._known.get(index)
-            return replace(before, fault=ask.fault or "does not answer") if before else None
-        pci = _pci(ask.want("nvmlDeviceGetPciInfo", handle))
-        memory = ask.want("nvmlDeviceGetMemoryInfo", handle)
-        mode = ask.want("nvmlDeviceGetMigMode", handle)
+            before = self._last_read.get(index)
+            return replace(before, fault=calls.fault or "does not answer") if before else None
+        pci = _pci_address(calls.optional("nvmlDeviceGetPciInfo", handle))
+        memory = calls.optional("nvmlDeviceGetMemoryInfo", handle)
+        mig_mode = calls.optional("nvmlDeviceGetMigMode", handle)
+        mig_enabled = bool(mig_mode and mig_mode[0])
         gpu = Gpu(
             uuid=uuid,
             index=index,
-            minor=ask.want("nvmlDeviceGetMinorNumber", handle),
-            model=ask.want("nvmlDeviceGetName", handle) or "",
+            minor=calls.optional("nvmlDeviceGetMinorNumber", handle),
+            model=calls.optional("nvmlDeviceGetName", handle) or "",
             memory=memory.total if memory else 0,
             pci=pci,
-            numa=self._numa(pci),
-            capability=tuple(ask.want("nvmlDeviceGetCudaComputeCapability", handle) or (0, 0)),
-            mig_enabled=bool(mode and mode[0]),
-            mig=_mig(ask, handle) if mode and mode[0] else (),
-            compute_mode=_MODES.get(ask.want("nvmlDeviceGetComputeMode", handle), ComputeMode.UNKNOWN),
-            fault=ask.fault,
+            numa=self._numa_node(pci),
+            capability=tuple(calls.optional("nvmlDeviceGetCudaComputeCapability", handle) or (0, 0)),
+            mig_enabled=mig_enabled,
+            mig=_mig_devices(calls, handle) if mig_enabled else (),
+            compute_mode=_COMPUTE_MODES.get(calls.optional("nvmlDeviceGetComputeMode", handle), ComputeMode.UNKNOWN),
+            fault=calls.fault,
         )
         if not gpu.fault:
-            self._known[index] = gpu
+            self._last_read[index] = gpu
         return gpu
 
-    def _unread(self, known: Sequence[Gpu], indexes: Sequence[int]) -> list[Gpu]:
-        """GPUs that the library counts and cannot read, by what the kernel says of them."""
-        others = [] if not indexes else [gpu for gpu in gpus(self._roots.proc) if gpu.uuid not in _uuids(known)]
+    def _from_procfs(self, read: Sequence[Gpu], unread: Sequence[int]) -> list[Gpu]:
+        """The GPUs of the indexes that the library could not read, as far as the kernel knows their UUIDs."""
+        if not unread:
+            return []
+        uuids = {gpu.uuid for gpu in read}
+        others = [gpu for gpu in procfs_gpus(self._paths.proc) if gpu.uuid not in uuids]
         return [
-            replace(gpu, index=index, numa=self._numa(gpu.pci), fault="NVIDIA's library cannot read it")
-            for gpu, index in zip(others, indexes, strict=False)
+            replace(gpu, index=index, numa=self._numa_node(gpu.pci), fault="NVIDIA's library cannot read it")
+            for gpu, index in zip(others, unread, strict=False)
         ]
 
-    def _numa(self, pci: str) -> int | None:
+    def _numa_node(self, pci: str) -> int | None:
         try:
-            node = int((self._roots.sys / "bus/pci/devices" / pci / "numa_node").read_text(encoding="ascii"))
+            node = int((self._paths.sys / "bus/pci/devices" / pci / "numa_node").read_text(encoding="ascii"))
         except (OSError, ValueError):
             return None
         return node if node >= 0 else None
 
-    def _links_of(self, ask: Questions, gpus: list[Gpu]) -> Links:
-        """Read once, and again when GPUs come or go or change to or from MIG: a pair costs many calls."""
-        state = tuple((gpu.uuid, gpu.index, gpu.mig_enabled, gpu.fault) for gpu in gpus)
-        if self._links[0] != state:
-            self._links = (state, read(ask, gpus))
+    def _cached_links(self, calls: NvmlCalls, gpus: list[Gpu]) -> GpuLinks:
+        """Read again when GPUs come or go or switch MIG mode: a pair costs many calls."""
+        version = tuple((gpu.uuid, gpu.index, gpu.mig_enabled, gpu.fault) for gpu in gpus)
+        if self._links[0] != version:
+            self._links = (version, read_links(calls, gpus))
         return self._links[1]
 
 
-def _uuids(gpus: Sequence[Gpu]) -> set[str]:
-    return {gpu.uuid for gpu in gpus}
+def read_links(calls: NvmlCalls, gpus: Sequence[Gpu]) -> GpuLinks:
+    """The PCIe level of each pair of GPUs and the NVLinks between them; a GPU that does not answer has no links."""
+    handles = {gpu.uuid: calls.optional("nvmlDeviceGetHandleByUUID", gpu.uuid) for gpu in gpus}
+    remotes = {gpu.uuid: _remote_devices(calls, handles[gpu.uuid]) for gpu in gpus if handles[gpu.uuid] is not None}
+    pairs = {}
+    for one, other in combinations(sorted(gpus, key=lambda gpu: gpu.uuid), 2):
+        if one.uuid in remotes and other.uuid in remotes:
+            level = calls.lookup("nvmlDeviceGetTopologyCommonAncestor", handles[one.uuid], handles[other.uuid])
+            # Links that end at the other GPU, and links that both GPUs have to switches.
+            direct, switched = remotes[one.uuid][other.pci], min(remotes[one.uuid][""], remotes[other.uuid][""])
+            pairs[one.uuid, other.uuid] = GpuLink(_LEVELS.get(level, PcieLevel.UNKNOWN), direct + switched)
+    calls.faults.clear()
+    return GpuLinks(pairs)
 
 
-def _recovery(ask: Questions, handle: object) -> Recovery:
-    fields = ask.want("nvmlDeviceGetFieldValues", handle, [_RECOVERY_FIELD])
+def _remote_devices(calls: NvmlCalls, handle: object) -> Counter[str]:
+    """The number of active NVLinks by the PCI address of their remote device, "" for any switch."""
+    remotes: Counter[str] = Counter()
+    for link in range(_MAX_NVLINKS):
+        active = calls.lookup("nvmlDeviceGetNvLinkState", handle, link)
+        if active is None:
+            break
+        if not active:
+            continue
+        kind = calls.lookup("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
+        info = calls.lookup("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
+        if kind == _REMOTE_SWITCH:
+            remotes[""] += 1
+        elif info is not None:
+            remotes[_pci_address(info)] += 1
+    return remotes
+
+
+def procfs_gpus(proc: Path) -> list[Gpu]:
+    """The GPUs whose UUID the kernel module knows, in order of their PCI addresses and without an index."""
+    gpus = []
+    for path in sorted((proc / "driver/nvidia/gpus").glob("*/information")):
+        try:
+            values = dict(_PROC_LINE.findall(path.read_text(encoding="utf-8", errors="replace")))
+        except OSError:
+            continue
+        uuid, minor = values.get("GPU UUID", ""), values.get("Device Minor", "")
+        if uuid.startswith("GPU-") and "?" not in uuid:
+            gpus.append(
+                Gpu(
+                    uuid=uuid,
+                    index=-1,
+                    minor=int(minor) if minor.isdecimal() else None,
+                    model=values.get("Model", ""),
+                    pci=path.parent.name.lower(),
+                )
+            )
+    return gpus
+
+
+def _recovery_action(calls: NvmlCalls, handle: object) -> RecoveryAction:
+    fields = calls.optional("nvmlDeviceGetFieldValues", handle, [_RECOVERY_FIELD])
     if not fields or fields[0].nvmlReturn:
-        return Recovery.UNKNOWN
-    return _RECOVERIES.get(int(fields[0].value.uiVal), Recovery.UNKNOWN)
+        return RecoveryAction.UNKNOWN
+    return _RECOVERY_ACTIONS.get(int(fields[0].value.uiVal), RecoveryAction.UNKNOWN)
 
 
-def _mig(ask: Questions, handle: object) -> tuple[MigDevice, ...]:
-    found = []
-    for index in range(ask.want("nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
-        part = ask.find("nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
-        if part is not None:
-            found.append(_mig_device(ask, part, index))
-    return tuple(each for each in found if each is not None)
+def _mig_devices(calls: NvmlCalls, handle: object) -> tuple[MigDevice, ...]:
+    count = calls.optional("nvmlDeviceGetMaxMigDeviceCount", handle) or 0
+    handles = [calls.lookup("nvmlDeviceGetMigDeviceHandleByIndex", handle, index) for index in range(count)]
+    devices = [_mig_device(calls, mig, index) for index, mig in enumerate(handles) if mig is not None]
+    return tuple(device for device in devices if device is not None)
 
 
-def _mig_device(ask: Questions, part: object, index: int) -> MigDevice | None:
-    uuid = ask.want("nvmlDeviceGetUUID", part)
+def _mig_device(calls: NvmlCalls, handle: object, index: int) -> MigDevice | None:
+    uuid = calls.optional("nvmlDeviceGetUUID", handle)
     if uuid is None:
         return None
-    attributes = ask.want("nvmlDeviceGetAttributes_v2", part)
-    name = ask.want("nvmlDeviceGetName", part) or ""
+    attributes = calls.optional("nvmlDeviceGetAttributes_v2", handle)
+    name = calls.optional("nvmlDeviceGetName", handle) or ""
     return MigDevice(
         uuid=uuid,
         index=index,
         profile=name.rpartition("MIG ")[2],  # NVIDIA A100-SXM4-40GB MIG 1g.5gb
         memory=attributes.memorySizeMB * 2**20 if attributes else 0,
-        gpu_instance=ask.want("nvmlDeviceGetGpuInstanceId", part) or 0,
-        compute_instance=ask.want("nvmlDeviceGetComputeInstanceId", part) or 0,
+        gpu_instance=calls.optional("nvmlDeviceGetGpuInstanceId", handle) or 0,
+        compute_instance=calls.optional("nvmlDeviceGetComputeInstanceId", handle) or 0,
     )
 
 
-def _pci(info: Any) -> str:
+def _pci_address(info: Any) -> str:
     """As the kernel writes it: 0000:3b:00.0."""
     return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0" if info else ""

@@ -1,64 +1,24 @@
-"""Being told by NVIDIA's library what happens to the GPUs of a real machine."""
+"""The events of GPUs: NVML's event set, and the thread that waits for events on behalf of the event loop.
 
-from collections.abc import Mapping
+The thread works with every `GpuDriver`; what events mean is decided by `monitor`.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
-from plugwright.plugins.nvidia.driver import DriverGone, Event, EventKind
-from plugwright.plugins.nvidia.nvml_library import Library
+from plugwright.plugins.nvidia.driver import DriverGone, EventKind, GpuDriver, GpuEvent
+from plugwright.plugins.nvidia.nvml_library import NvmlLibrary
 
-__all__ = ["NvmlEvents"]
+__all__ = ["EventListener", "EventThread", "NvmlEvents"]
 
 _NO_INSTANCE = 0xFFFFFFFF
 _XID, _DOUBLE_BIT_ECC, _MIG = 0x8, 0x2, 0x100
-_LOOK_AGAIN = 0x400 | 0x800 | 0x1000 | 0x2000 | 0x4000 | 0x8000  # rows retired, poison, unavailable, advice changed
-_WANTED = _XID | _DOUBLE_BIT_ECC | _MIG | _LOOK_AGAIN
-
-
-class NvmlEvents:
-    """Holds the library for itself, so that nobody closes it under a thread that waits in it."""
-
-    def __init__(self, library: Library, uuids: tuple[str, ...]) -> None:
-        self.watched: set[str] = set()
-        self.unwatched: dict[str, str] = {}
-        self._library = library
-        self._ask = library.hold()
-        try:
-            self._set = self._ask.need("nvmlEventSetCreate")
-            for uuid in uuids:
-                self._register(uuid)
-        except DriverGone:
-            library.release()
-            raise
-
-    def wait(self, seconds: float) -> Event | None:
-        found = self._ask.wait(self._set, int(seconds * 1000))
-        return None if found is None else self._told(found)
-
-    def close(self) -> None:
-        with suppress(DriverGone):  # it took them along
-            self._ask.want("nvmlEventSetFree", self._set)
-        self._library.release()
-
-    def _register(self, uuid: str) -> None:
-        self._ask.faults.clear()
-        handle = self._ask.want("nvmlDeviceGetHandleByUUID", uuid)
-        types = (self._ask.want("nvmlDeviceGetSupportedEventTypes", handle) or 0) & _WANTED if handle else 0
-        if types:
-            self._ask.want("nvmlDeviceRegisterEvents", handle, types, self._set)
-        if self._ask.fault or not handle:
-            self.unwatched[uuid] = self._ask.fault or "not found"
-        elif types and not self._ask.unsupported:
-            self.watched.add(uuid)
-
-    def _told(self, found: Any) -> Event:
-        self._ask.faults.clear()
-        uuid = self._ask.want("nvmlDeviceGetUUID", found.device) or ""
-        kind = _KINDS.get(int(found.eventType), EventKind.RECOVERY)
-        instances = [None if each == _NO_INSTANCE else int(each) for each in _instances(found)]
-        return Event(kind, uuid, int(found.eventData) if kind is EventKind.XID else 0, *instances)
-
-
+_OTHERS = 0x400 | 0x800 | 0x1000 | 0x2000 | 0x4000 | 0x8000  # rows retired, poison, unavailable, recovery action
+_REGISTERED = _XID | _DOUBLE_BIT_ECC | _MIG | _OTHERS
 _KINDS: Mapping[int, EventKind] = {
     _XID: EventKind.XID,
     _DOUBLE_BIT_ECC: EventKind.ECC,
@@ -66,5 +26,99 @@ _KINDS: Mapping[int, EventKind] = {
 }
 
 
-def _instances(found: Any) -> tuple[int, int]:
-    return found.gpuInstanceId, found.computeInstanceId
+class EventListener(Protocol):
+    """Its methods are called in the event loop."""
+
+    def on_registered(self, thread: "EventThread", watched: frozenset[str], unwatched: Mapping[str, str]) -> None: ...
+
+    def on_event(self, thread: "EventThread", event: GpuEvent) -> None: ...
+
+    def on_lost(self, thread: "EventThread", reason: str) -> None:
+        """No further event comes from this thread."""
+        ...
+
+
+class EventThread:
+    """Waits for the events of some GPUs.
+
+    NVML's wait cannot be interrupted: a thread that is `stopped` ends within `wait_limit` seconds. It delays nothing
+    until then, not even the end of the process.
+    """
+
+    def __init__(self, driver: GpuDriver, uuids: tuple[str, ...], listener: EventListener, wait_limit: float) -> None:
+        self.stopped = False
+        self._driver, self._uuids, self._listener, self._wait_limit = driver, uuids, listener, wait_limit
+        self._loop = asyncio.get_running_loop()
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="nvidia events", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            events = self._driver.events(self._uuids)
+        except DriverGone as error:
+            self._call(partial(self._listener.on_lost, self, str(error)))
+            return
+        watched = frozenset(events.watched)
+        self._call(partial(self._listener.on_registered, self, watched, dict(events.unwatched)))
+        try:
+            while watched and not self.stopped:
+                event = events.wait(self._wait_limit)
+                if event is not None:
+                    self._call(partial(self._listener.on_event, self, event))
+        except DriverGone as error:
+            self._call(partial(self._listener.on_lost, self, str(error)))
+        finally:
+            events.close()
+
+    def _call(self, function: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop ended while the thread waited
+            self._loop.call_soon_threadsafe(function)
+
+
+class NvmlEvents:
+    """An `EventSet`. It is a user of the library, which therefore stays loaded while a thread waits in it."""
+
+    def __init__(self, library: NvmlLibrary, uuids: tuple[str, ...]) -> None:
+        self.watched: set[str] = set()
+        self.unwatched: dict[str, str] = {}
+        self._library = library
+        self._calls = library.acquire()
+        try:
+            self._set = self._calls.required("nvmlEventSetCreate")
+            for uuid in uuids:
+                self._register(uuid)
+        except DriverGone:
+            library.release()
+            raise
+
+    def wait(self, seconds: float) -> GpuEvent | None:
+        data = self._calls.wait(self._set, int(seconds * 1000))
+        return None if data is None else self._event(data)
+
+    def close(self) -> None:
+        with suppress(DriverGone):  # which freed the set
+            self._calls.optional("nvmlEventSetFree", self._set)
+        self._library.release()
+
+    def _register(self, uuid: str) -> None:
+        calls = self._calls
+        calls.faults.clear()
+        handle = calls.optional("nvmlDeviceGetHandleByUUID", uuid)
+        types = (calls.optional("nvmlDeviceGetSupportedEventTypes", handle) or 0) & _REGISTERED if handle else 0
+        if types:
+            calls.optional("nvmlDeviceRegisterEvents", handle, types, self._set)
+        if calls.fault or not handle:
+            self.unwatched[uuid] = calls.fault or "not found"
+        elif types and not calls.unsupported:
+            self.watched.add(uuid)
+
+    def _event(self, data: Any) -> GpuEvent:
+        self._calls.faults.clear()
+        uuid = self._calls.optional("nvmlDeviceGetUUID", data.device) or ""
+        kind = _KINDS.get(int(data.eventType), EventKind.RECOVERY)
+        instances = [
+            None if instance == _NO_INSTANCE else int(instance)
+            for instance in (data.gpuInstanceId, data.computeInstanceId)
+        ]
+        return GpuEvent(kind, uuid, int(data.eventData) if kind is EventKind.XID else 0, *instances)

@@ -1,12 +1,9 @@
-"""Which units a container should get: GPUs that are well linked, and shares of GPUs packed or spread.
+"""The units that a container should get: GPUs with good links between them, and shares packed or spread over GPUs.
 
-Never fails, whatever is asked: the kubelet refuses a pod over an error, and can do without a good answer. The links are
-weighed in `topology`, shares are counted in `packing`.
+Never fails: the kubelet rejects a pod over an error (3.30), and does without a preference. `topology` weighs the links.
 
-How many units of each GPU a container gets, where a GPU has several: on as many GPUs as can be, or on as few.
-
-A holder is a GPU, or within one a MIG device. Among holders that are equally good somebody else chooses: for GPUs it is
-`topology.choice`, by their links. Pure.
+A holder is a GPU, or a MIG device within one. First the number of units of each holder is decided, `spread` over as
+many holders as possible or `packed` on as few; among equally good GPUs their links decide.
 """
 
 import time
@@ -16,69 +13,137 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from plugwright.model import natural_order
-from plugwright.plugins.nvidia.driver import Links
-from plugwright.plugins.nvidia.sharing import Unit
+from plugwright.plugins.nvidia.driver import GpuLinks
+from plugwright.plugins.nvidia.sharing import GpuUnit
 from plugwright.plugins.nvidia.topology.chooser import Chooser
 from plugwright.plugins.nvidia.topology.scores import pair_scores
 
-__all__ = ["Choose", "Policy", "Preference", "Stock", "packed", "spread"]
+__all__ = ["ChooseHolders", "PlacementPolicy", "UnitCounts", "UnitPreference", "packed", "spread"]
 
-Choose = Callable[[Iterable[int], Iterable[int], int], Sequence[int]]  # so many of these, with those among them
+# (candidates, required, size): `size` of the candidates and the required ones, with all the required ones.
+ChooseHolders = Callable[[Iterable[int], Iterable[int], int], Sequence[int]]
+
+
+class PlacementPolicy(StrEnum):
+    """Where the units of one container should be, when a GPU has several."""
+
+    SPREAD = "spread"  # on as many GPUs as possible, the least used ones first
+    PACKED = "packed"  # on as few GPUs as possible, the most used ones first
+
+
+class UnitPreference:
+    """For the units of one resource and the links of their GPUs, which must not change.
+
+    Units are handled by their position in NVIDIA's order: there may be thousands.
+    """
+
+    def __init__(
+        self,
+        units: Iterable[GpuUnit],
+        links: GpuLinks,
+        policy: PlacementPolicy = PlacementPolicy.SPREAD,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        ordered = sorted(units, key=_order)
+        gpus, devices = _numbered(unit.gpu.uuid for unit in ordered), _numbered(unit.uuid for unit in ordered)
+        self._ids = [unit.id for unit in ordered]
+        self._positions = {unit_id: position for position, unit_id in enumerate(self._ids)}
+        self._gpus, self._devices = [gpus[unit.gpu.uuid] for unit in ordered], [devices[unit.uuid] for unit in ordered]
+        self._per_gpu, self._per_device = Counter(self._gpus), Counter(self._devices)
+        self._count = packed if policy is PlacementPolicy.PACKED else spread
+        self._chooser = Chooser(pair_scores(list(gpus), links), clock)
+
+    def prefer(self, available: Collection[str], required: Collection[str], size: int) -> list[str]:
+        """`size` ids, those required first; fewer where there are not as many. Unknown ids come last."""
+        must, must_unknown = self._split_known(required)
+        free, unknown = self._split_known({*available, *required})
+        first = [*self._ids_at(must), *must_unknown]
+        chosen = self._from_gpus(free, frozenset(must), size - len(must_unknown)) if size > len(first) else []
+        return list(dict.fromkeys([*first, *self._ids_at(chosen), *unknown]))[: max(0, size)]
+
+    def _split_known(self, ids: Iterable[str]) -> tuple[list[int], list[str]]:
+        """The positions of known ids in order, and the unknown ids."""
+        distinct = set(ids)
+        known = sorted(self._positions[unit_id] for unit_id in distinct if unit_id in self._positions)
+        return known, sorted((unit_id for unit_id in distinct if unit_id not in self._positions), key=natural_order)
+
+    def _ids_at(self, positions: Iterable[int]) -> list[str]:
+        return [self._ids[position] for position in sorted(positions)]
+
+    def _from_gpus(self, free: Sequence[int], must: frozenset[int], size: int) -> list[int]:
+        by_gpu = _grouped(free, self._gpus)
+        counts = self._count(_unit_counts(self._per_gpu, by_gpu, must), size, self._chooser.choose)
+        return [unit for gpu, count in counts.items() for unit in self._from_devices(by_gpu[gpu], must, count)]
+
+    def _from_devices(self, free: Sequence[int], must: frozenset[int], size: int) -> list[int]:
+        """Within one GPU, whose MIG devices may be shared too."""
+        by_device = _grouped(free, self._devices)
+        counts = self._count(_unit_counts(self._per_device, by_device, must), size, _lowest)
+        return [
+            unit
+            for device, count in counts.items()
+            for unit in sorted(by_device[device], key=lambda position: position not in must)[:count]
+        ]
 
 
 @dataclass(frozen=True, slots=True)
-class Stock:
-    """Units by holder: those there are, those that are free, and those of the free that the container gets anyway."""
+class UnitCounts:
+    """The number of units of each holder: all, the free ones, and those free ones that the container must get."""
 
     total: Mapping[int, int]
     free: Mapping[int, int]
     required: Mapping[int, int]
 
-    def open(self, taken: Mapping[int, int]) -> dict[int, int]:
-        """What more could be taken of each holder that has more."""
-        left = {holder: count - taken.get(holder, 0) for holder, count in sorted(self.free.items())}
-        return {holder: count for holder, count in left.items() if count > 0}
+    def remaining(self, taken: Mapping[int, int]) -> dict[int, int]:
+        """The free units of each holder beyond those taken; holders without any are left out."""
+        counts = {holder: count - taken.get(holder, 0) for holder, count in sorted(self.free.items())}
+        return {holder: count for holder, count in counts.items() if count > 0}
 
 
-def spread(stock: Stock, size: int, choose: Choose) -> dict[int, int]:
-    """One unit of each holder before a second one of any; those with the fewest units in use first."""
-    taken = {holder: count for holder, count in stock.required.items() if count}
-    while (missing := size - sum(taken.values())) > 0 and (candidates := stock.open(taken)):
-        in_use = {each: (taken.get(each, 0), stock.total.get(each, 0) - stock.free[each]) for each in candidates}
+def spread(counts: UnitCounts, size: int, choose: ChooseHolders) -> dict[int, int]:
+    """One unit of each holder before a second one of any, from holders with the fewest units in use first."""
+    taken = {holder: count for holder, count in counts.required.items() if count}
+    while (missing := size - sum(taken.values())) > 0 and (candidates := counts.remaining(taken)):
+        in_use = {
+            holder: (taken.get(holder, 0), counts.total.get(holder, 0) - counts.free[holder]) for holder in candidates
+        }
         least = min(in_use.values())
-        equal = [each for each in candidates if in_use[each] == least]
-        for holder in _some(equal, taken, missing, choose):
+        equal = [holder for holder in candidates if in_use[holder] == least]
+        for holder in _choose_equal(equal, taken, missing, choose):
             taken[holder] = taken.get(holder, 0) + 1
     return taken
 
 
-def packed(stock: Stock, size: int, choose: Choose) -> dict[int, int]:
-    """As few holders as can be; of those that would do, the ones with the fewest units left."""
-    taken = {holder: count for holder, count in stock.required.items() if count}
-    company = list(taken)
-    _fill(taken, stock, company, size)
+def packed(counts: UnitCounts, size: int, choose: ChooseHolders) -> dict[int, int]:
+    """As few holders as possible; among sufficient ones those with the fewest units left."""
+    taken = {holder: count for holder, count in counts.required.items() if count}
+    required = list(taken)
+    _fill(taken, counts, required, size)
     missing = size - sum(taken.values())
-    candidates = {holder: count for holder, count in stock.open(taken).items() if holder not in company}
+    candidates = {holder: count for holder, count in counts.remaining(taken).items() if holder not in required}
     if missing > 0 and candidates:
-        _fill(taken, stock, _few(candidates, company, missing, choose), size)
+        _fill(taken, counts, _fewest(candidates, required, missing, choose), size)
     return taken
 
 
-def _some(equal: Sequence[int], taken: Collection[int], missing: int, choose: Choose) -> Iterable[int]:
+def _choose_equal(equal: Sequence[int], taken: Collection[int], missing: int, choose: ChooseHolders) -> Iterable[int]:
     if len(equal) <= missing:
         return equal
     fresh = [holder for holder in equal if holder not in taken]
-    if not fresh:  # all of them have some already: no other links by any of them
+    if not fresh:  # the container has all of them already: none brings other links
         return equal[:missing]
     chosen = choose([*fresh, *taken], taken, len(taken) + missing)
     return [holder for holder in chosen if holder not in taken]
 
 
-def _few(candidates: Mapping[int, int], company: Sequence[int], missing: int, choose: Choose) -> Iterable[int]:
-    """The holders to take the missing units from: as few as can be."""
-    most = sorted(candidates, key=lambda holder: (-candidates[holder], holder))
+def _fewest(
+    candidates: Mapping[int, int], required: Sequence[int], missing: int, choose: ChooseHolders
+) -> Iterable[int]:
+    """The smallest number of holders that have the missing units."""
+    fullest = sorted(candidates, key=lambda holder: (-candidates[holder], holder))
     count = next(
-        (few for few in range(1, len(most)) if sum(candidates[one] for one in most[:few]) >= missing), len(most)
+        (few for few in range(1, len(fullest)) if sum(candidates[holder] for holder in fullest[:few]) >= missing),
+        len(fullest),
     )
     least = -(-missing // count)
     enough = [holder for holder in candidates if candidates[holder] >= least]
@@ -86,79 +151,24 @@ def _few(candidates: Mapping[int, int], company: Sequence[int], missing: int, ch
         fitting = min(candidates[holder] for holder in enough) if enough else 0
         enough = [holder for holder in enough if candidates[holder] == fitting]
     if len(enough) < count:
-        return most[:count]
-    return [each for each in choose([*enough, *company], company, len(company) + count) if each not in company]
+        return fullest[:count]
+    chosen = choose([*enough, *required], required, len(required) + count)
+    return [holder for holder in chosen if holder not in required]
 
 
-def _fill(taken: dict[int, int], stock: Stock, holders: Iterable[int], size: int) -> None:
-    """Takes what is missing of these holders: all of the emptiest one that has enough, else whatever they have."""
+def _fill(taken: dict[int, int], counts: UnitCounts, holders: Iterable[int], size: int) -> None:
+    """Takes the missing units from these holders: all from the fullest GPU that has enough, else all they have."""
     allowed = set(holders)
     while (missing := size - sum(taken.values())) > 0:
-        left = {holder: count for holder, count in stock.open(taken).items() if holder in allowed}
+        left = {holder: count for holder, count in counts.remaining(taken).items() if holder in allowed}
         if not left:
             return
         enough = {holder: count for holder, count in left.items() if count >= missing}
-        holder = min(enough or left, key=lambda each: (left[each], each))
+        holder = min(enough or left, key=lambda holder: (left[holder], holder))
         taken[holder] = taken.get(holder, 0) + min(missing, left[holder])
 
 
-class Policy(StrEnum):
-    """Where the units of one container should be, when a GPU has several."""
-
-    SPREAD = "spread"  # on as many GPUs as can be, the least used ones first
-    PACKED = "packed"  # on as few GPUs as can be, the most used ones first
-
-
-class Preference:
-    """For the units of one resource and the links of their GPUs; to be made anew when either changes."""
-
-    def __init__(
-        self,
-        units: Iterable[Unit],
-        links: Links,
-        policy: Policy = Policy.SPREAD,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        ordered = sorted(units, key=_order)
-        gpus, devices = _numbered(unit.gpu.uuid for unit in ordered), _numbered(unit.uuid for unit in ordered)
-        self._ids = [unit.id for unit in ordered]
-        self._places = {each: place for place, each in enumerate(self._ids)}
-        # By place: there may be thousands of units.
-        self._gpus, self._devices = [gpus[unit.gpu.uuid] for unit in ordered], [devices[unit.uuid] for unit in ordered]
-        self._per_gpu, self._per_device = Counter(self._gpus), Counter(self._devices)
-        self._count = packed if policy is Policy.PACKED else spread
-        self._chooser = Chooser(pair_scores(list(gpus), links), clock)
-
-    def prefer(self, available: Collection[str], required: Collection[str], size: int) -> list[str]:
-        """`size` ids, those required first; fewer where there are not so many. Unknown ids come last."""
-        must, must_unknown = self._told_apart(required)
-        free, unknown = self._told_apart({*available, *required})
-        first = [*self._named(must), *must_unknown]
-        chosen = self._of_gpus(free, frozenset(must), size - len(must_unknown)) if size > len(first) else []
-        return list(dict.fromkeys([*first, *self._named(chosen), *unknown]))[: max(0, size)]
-
-    def _told_apart(self, ids: Iterable[str]) -> tuple[list[int], list[str]]:
-        """The places of those there are, in order; and the unknown ones."""
-        distinct = set(ids)
-        known = sorted(self._places[each] for each in distinct if each in self._places)
-        return known, sorted((each for each in distinct if each not in self._places), key=natural_order)
-
-    def _named(self, places: Iterable[int]) -> list[str]:
-        return [self._ids[place] for place in sorted(places)]
-
-    def _of_gpus(self, free: Sequence[int], must: frozenset[int], size: int) -> list[int]:
-        by_gpu = _grouped(free, self._gpus)
-        counts = self._count(_stock(self._per_gpu, by_gpu, must), size, self._chooser.choose)
-        return [unit for gpu, count in counts.items() for unit in self._of_devices(by_gpu[gpu], must, count)]
-
-    def _of_devices(self, free: Sequence[int], must: frozenset[int], size: int) -> list[int]:
-        """Within one GPU: its MIG devices may be shared too."""
-        by_device = _grouped(free, self._devices)
-        counts = self._count(_stock(self._per_device, by_device, must), size, _lowest)
-        return [unit for device, count in counts.items() for unit in _first(by_device[device], must, count)]
-
-
-def _order(unit: Unit) -> tuple[int, str, int, int, str]:
+def _order(unit: GpuUnit) -> tuple[int, str, int, int, str]:
     """As NVIDIA's tools count them."""
     mig = -1 if unit.mig is None else unit.mig.index
     return unit.gpu.index, unit.gpu.uuid, mig, -1 if unit.replica is None else unit.replica, unit.id
@@ -168,22 +178,18 @@ def _numbered(uuids: Iterable[str]) -> dict[str, int]:
     return {uuid: number for number, uuid in enumerate(dict.fromkeys(uuids))}
 
 
-def _grouped(places: Iterable[int], holders: Sequence[int]) -> dict[int, list[int]]:
-    found: defaultdict[int, list[int]] = defaultdict(list)
-    for place in places:
-        found[holders[place]].append(place)
-    return found
+def _grouped(positions: Iterable[int], holders: Sequence[int]) -> dict[int, list[int]]:
+    groups: defaultdict[int, list[int]] = defaultdict(list)
+    for position in positions:
+        groups[holders[position]].append(position)
+    return groups
 
 
-def _stock(total: Counter[int], free: dict[int, list[int]], must: frozenset[int]) -> Stock:
-    required = {holder: len(must.intersection(places)) for holder, places in free.items()} if must else {}
-    return Stock(total, {holder: len(places) for holder, places in free.items()}, required)
+def _unit_counts(total: Counter[int], free: dict[int, list[int]], must: frozenset[int]) -> UnitCounts:
+    required = {holder: len(must.intersection(positions)) for holder, positions in free.items()} if must else {}
+    return UnitCounts(total, {holder: len(positions) for holder, positions in free.items()}, required)
 
 
 def _lowest(holders: Iterable[int], required: Iterable[int], size: int) -> list[int]:
     first = sorted(set(required))
     return [*first, *sorted(set(holders) - set(first))][:size]
-
-
-def _first(places: Sequence[int], must: frozenset[int], count: int) -> list[int]:
-    return sorted(places, key=lambda place: place not in must)[:count]

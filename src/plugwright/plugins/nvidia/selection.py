@@ -1,24 +1,31 @@
-"""Which of a machine's devices a resource offers.
+"""The devices of a machine that a resource offers.
 
-A whole GPU or a MIG device is in at most one resource: `overlaps` finds those that two ask for.
+A whole GPU or a MIG device may be in one resource only; `overlaps` finds those that several select.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from plugwright.errors import PluginError
+from plugwright.errors import ConfigError, PluginError
 from plugwright.plugins.nvidia import sharing
-from plugwright.plugins.nvidia.choices import Mig
+from plugwright.plugins.nvidia.config import MigStrategy, NvidiaConfig, NvidiaPattern
 from plugwright.plugins.nvidia.driver import Gpu
-from plugwright.plugins.nvidia.sharing import Unit
+from plugwright.plugins.nvidia.sharing import GpuUnit
+from plugwright.sdk.families import byte_size
 
-__all__ = ["Mig", "Pattern", "Selection", "chosen", "occupied", "overlaps"]
+__all__ = ["DevicePattern", "Selection", "from_config", "occupied_uuids", "overlaps", "select_devices"]
+
+# A name in another form would match no device, without an error.
+_INDEX = re.compile(r"[0-9]+(?::[0-9]+)?")
+_UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]+")
+_PCI = re.compile(r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pattern:
-    """What devices look like; what is empty is not asked. One of several values is enough."""
+class DevicePattern:
+    """Properties of devices; an empty one is not compared. One of several values is enough."""
 
     index: tuple[str, ...] = ()  # 0, or 0:1 for a MIG device
     uuid: tuple[str, ...] = ()
@@ -28,81 +35,109 @@ class Pattern:
     least: int = 0  # bytes of memory
     most: int = 0
 
-    def answers(self, unit: Unit) -> list[bool]:
-        """Whether the device is as each thing that is asked says."""
+    def comparisons(self, unit: GpuUnit) -> list[bool]:
+        """For each property that is set, whether the device has it."""
         gpu, mig = unit.gpu, unit.mig
-        asked = [
+        results = [
             (self.index, bool({unit.index, str(gpu.index)} & set(self.index))),
             (self.uuid, bool({unit.uuid, gpu.uuid} & set(self.uuid))),
-            (self.pci, _pci(gpu.pci) in map(_pci, self.pci)),
+            (self.pci, _canonical_pci(gpu.pci) in map(_canonical_pci, self.pci)),
             (self.model, _matches(gpu.model, self.model)),
             (self.profile, mig is not None and _matches(mig.profile, self.profile)),
             (self.least, unit.memory >= self.least),
             (self.most, unit.memory <= self.most),
         ]
-        return [answer for thing, answer in asked if thing]
+        return [matches for value, matches in results if value]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Devices that are all that `include` asks, and nothing that `exclude` names."""
+    """Devices that have all properties of `include` and none of `exclude`."""
 
-    include: Pattern = Pattern()
-    exclude: Pattern = Pattern()
-    mig: Mig = Mig.NONE
+    include: DevicePattern = DevicePattern()
+    exclude: DevicePattern = DevicePattern()
+    mig: MigStrategy = MigStrategy.NONE
 
-    def takes(self, unit: Unit) -> bool:
-        if self.mig is Mig.MIXED and unit.mig is not None and not self.include.profile:
-            return False  # they are other resources' by their profiles
-        return all(self.include.answers(unit)) and not any(self.exclude.answers(unit))
+    def selects(self, unit: GpuUnit) -> bool:
+        if self.mig is MigStrategy.MIXED and unit.mig is not None and not self.include.profile:
+            return False  # MIG devices belong to the resources of their profiles
+        return all(self.include.comparisons(unit)) and not any(self.exclude.comparisons(unit))
 
 
-def chosen(gpus: Iterable[Gpu], selection: Selection) -> list[Unit]:
+def from_config(config: NvidiaConfig) -> Selection:
+    """ConfigError for a name that no device can have."""
+    include, exclude = _pattern(config.select), _pattern(config.exclude)
+    if (include.profile or exclude.profile) and config.mig is MigStrategy.NONE:
+        raise ConfigError("a MIG profile can only be selected with `mig: mixed` or `mig: single`")
+    return Selection(include=include, exclude=exclude, mig=config.mig)
+
+
+def select_devices(gpus: Iterable[Gpu], selection: Selection) -> list[GpuUnit]:
     """The devices that a resource offers, in order of their indexes."""
-    found = [unit for gpu in gpus for unit in _parts(gpu, selection.mig) if selection.takes(unit)]
-    if selection.mig is Mig.SINGLE:
-        _check_alike(found)
-    return found
+    units = [unit for gpu in gpus for unit in _devices(gpu, selection.mig) if selection.selects(unit)]
+    if selection.mig is MigStrategy.SINGLE:
+        _check_single_profile(units)
+    return units
 
 
 def overlaps(gpus: Sequence[Gpu], selections: Mapping[str, Selection]) -> dict[str, list[str]]:
-    """The devices that more than one resource asks for, and which; a part of a GPU counts as the GPU does."""
-    askers: dict[str, list[str]] = {}
+    """By UUID, the resources that select the same device; a GPU and its own MIG devices overlap too."""
+    resources_by_uuid: dict[str, list[str]] = {}
     for resource, selection in selections.items():
-        taken = [unit for gpu in gpus for unit in _parts(gpu, selection.mig) if selection.takes(unit)]
-        for uuid in sorted({each for unit in taken for each in occupied(unit)}):
-            askers.setdefault(uuid, []).append(resource)
-    return {uuid: resources for uuid, resources in askers.items() if len(resources) > 1}
+        units = [unit for gpu in gpus for unit in _devices(gpu, selection.mig) if selection.selects(unit)]
+        for uuid in sorted({uuid for unit in units for uuid in occupied_uuids(unit)}):
+            resources_by_uuid.setdefault(uuid, []).append(resource)
+    return {uuid: resources for uuid, resources in resources_by_uuid.items() if len(resources) > 1}
 
 
-def occupied(unit: Unit) -> list[str]:
-    """A whole GPU in MIG mode is all of its parts."""
+def occupied_uuids(unit: GpuUnit) -> list[str]:
+    """The device itself; all its MIG devices for a whole GPU in MIG mode."""
     return [unit.uuid] if unit.mig or not unit.gpu.mig else [mig.uuid for mig in unit.gpu.mig]
 
 
-def _parts(gpu: Gpu, mig: Mig) -> list[Unit]:
-    if mig is Mig.NONE or not gpu.mig_enabled:
-        return [sharing.whole(gpu)]
-    return [sharing.whole(gpu, each) for each in gpu.mig]
+def _pattern(config: NvidiaPattern) -> DevicePattern:
+    return DevicePattern(
+        index=_names("an index must look like 0, or 0:1 for a MIG device", _INDEX, _texts(config.index)),
+        uuid=_names("a UUID must begin with GPU- or MIG-", _UUID, _texts(config.uuid)),
+        pci=_names("a PCI address must look like 0000:3b:00.0", _PCI, _texts(config.pci)),
+        model=_texts(config.model),
+        profile=_texts(config.profile),
+        least=byte_size(config.least),
+        most=byte_size(config.most),
+    )
 
 
-def _check_alike(units: list[Unit]) -> None:
+def _texts(values: int | str | Iterable[int | str]) -> tuple[str, ...]:
+    return tuple(map(str, [values] if isinstance(values, int | str) else values))
+
+
+def _names(rule: str, form: re.Pattern[str], names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if not form.fullmatch(name):
+            raise ConfigError(f"{rule}, got {name!r}")
+    return names
+
+
+def _devices(gpu: Gpu, mig: MigStrategy) -> list[GpuUnit]:
+    if mig is MigStrategy.NONE or not gpu.mig_enabled:
+        return [sharing.whole_device(gpu)]
+    return [sharing.whole_device(gpu, device) for device in gpu.mig]
+
+
+def _check_single_profile(units: list[GpuUnit]) -> None:
     kinds = {unit.mig.profile if unit.mig else "whole": unit for unit in reversed(units)}
     if len(kinds) > 1:
-        named = ", ".join(f"{unit.index} is {kind}" for kind, unit in sorted(kinds.items()))
-        raise PluginError(f"with `mig: single` all devices are alike, and these are not: {named}")
+        examples = ", ".join(f"{unit.index} is {kind}" for kind, unit in sorted(kinds.items()))
+        raise PluginError(f"with `mig: single` all devices must have the same profile, got: {examples}")
 
 
 def _matches(text: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(text.lower(), pattern.lower()) for pattern in patterns)
 
 
-def _pci(address: str) -> str:
+def _canonical_pci(address: str) -> str:
     """`00000000:3B:00.0`, as NVIDIA's tools write it, and `3b:00.0` are the same as `0000:3b:00.0`."""
-    domain, _, rest = address.lower().rpartition(":")[0].rpartition(":")
+    domain, _, bus = address.lower().rpartition(":")[0].rpartition(":")
     device = address.lower().rpartition(":")[2]
-    return f"{int(domain or '0', 16):04x}:{rest}:{device}" if _is_hex(domain) else address.lower()
-
-
-def _is_hex(text: str) -> bool:
-    return all(letter in "0123456789abcdef" for letter in text)
+    is_hexadecimal = all(letter in "0123456789abcdef" for letter in domain)
+    return f"{int(domain or '0', 16):04x}:{bus}:{device}" if is_hexadecimal else address.lower()

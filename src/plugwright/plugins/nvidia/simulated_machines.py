@@ -1,6 +1,6 @@
-"""Machines with GPUs that one may not have: as they are built, or read from the text of `nvidia-smi topo -m`.
+"""The machines that can be simulated: built-in models, and files with the output of `nvidia-smi topo -m`.
 
-Data and its reading only; what happens to such a machine is `simulation`'s work.
+Data only; `simulation` makes a driver of it.
 """
 
 import re
@@ -10,9 +10,18 @@ from itertools import combinations
 from pathlib import Path
 
 from plugwright.errors import ConfigError
-from plugwright.plugins.nvidia.driver import ComputeMode, Gpu, Link, Links, MigDevice, PcieLevel, Reading, digest
+from plugwright.plugins.nvidia.driver import (
+    ComputeMode,
+    Gpu,
+    GpuLink,
+    GpuLinks,
+    GpuSnapshot,
+    MigDevice,
+    PcieLevel,
+    digest,
+)
 
-__all__ = ["MACHINES", "Machine", "load", "partitioned"]
+__all__ = ["MACHINES", "MachineModel", "load", "partition_gpu"]
 
 _GIB = 2**30
 _FIRST_INSTANCE = 7  # the driver counts the smallest instances from there
@@ -23,8 +32,8 @@ _NVLINK = re.compile(r"NV(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """Its GPUs are alike but for their place: NUMA node, PCI bus, links, and how each is cut by MIG."""
+class MachineModel:
+    """GPUs that differ only in NUMA node, PCI bus, links and MIG devices."""
 
     model: str
     memory: int  # MiB
@@ -33,67 +42,69 @@ class Machine:
     buses: str = ""
     nvlinks: Callable[[int, int], int] = field(default=lambda _, __: 0)
     level: Callable[[int, int], PcieLevel] = field(default=lambda _, __: PcieLevel.SYS)
-    mig: tuple[str, ...] = ()  # per GPU: its profiles, with commas; "-" for MIG mode off
+    mig: tuple[str, ...] = ()  # per GPU: its profiles, separated by commas; "-" for MIG mode off
 
 
-def load(name: str) -> Reading:
-    """A machine by its name, or by the path of a file with the text of `nvidia-smi topo -m`."""
+def load(name: str) -> GpuSnapshot:
+    """A built-in machine by its name, or one by the path of a file with the output of `nvidia-smi topo -m`."""
     if name in MACHINES:
-        return _built(name, MACHINES[name])
+        return _from_model(name, MACHINES[name])
     if "/" not in name:
-        raise ConfigError(f"no machine is called {name!r}: there is {', '.join(sorted(MACHINES))}, or a file's path")
+        known = ", ".join(sorted(MACHINES))
+        raise ConfigError(f"simulate must be one of {known}, or the path of a file, got {name!r}")
     try:
-        text = _text(Path(name))
+        text = _read_file(Path(name))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {name}: {getattr(error, 'strerror', '') or error}") from error
-    return _drawn(name, text)
+    return _from_topology(name, text)
 
 
-def _text(path: Path) -> str:
-    """A device or a pipe might never end."""
+def _read_file(path: Path) -> str:
+    """Refuses devices and pipes, which may never end."""
     if path.exists() and not path.is_file():
-        raise ConfigError(f"cannot read {path}: it is no file")
+        raise ConfigError(f"cannot read {path}: it is not a regular file")
     return path.read_text(encoding="utf-8")
 
 
-def partitioned(gpu: Gpu, profiles: Iterable[str]) -> Gpu:
-    """The same GPU cut into MIG devices of these profiles."""
-    return replace(gpu, mig_enabled=True, mig=tuple(_part(gpu, *each) for each in enumerate(profiles)))
+def partition_gpu(gpu: Gpu, profiles: Iterable[str]) -> Gpu:
+    """The same GPU with MIG devices of these profiles."""
+    devices = tuple(_mig_device(gpu, index, profile) for index, profile in enumerate(profiles))
+    return replace(gpu, mig_enabled=True, mig=devices)
 
 
-def _part(gpu: Gpu, index: int, profile: str) -> MigDevice:
-    found = _PROFILE.fullmatch(profile)
-    if not found:
-        raise ConfigError(f"a MIG profile looks like 1g.10gb, not {profile!r}")
+def _mig_device(gpu: Gpu, index: int, profile: str) -> MigDevice:
+    match = _PROFILE.fullmatch(profile)
+    if not match:
+        raise ConfigError(f"a MIG profile must look like 1g.10gb, got {profile!r}")
     return MigDevice(
-        uuid=_made_up("MIG", f"{gpu.uuid}/{index}/{profile}"),
+        uuid=_stable_uuid("MIG", f"{gpu.uuid}/{index}/{profile}"),
         index=index,
         profile=profile,
-        memory=int(found["gigabytes"]) * _GIB,
+        memory=int(match["gigabytes"]) * _GIB,
         gpu_instance=_FIRST_INSTANCE + index,
         compute_instance=0,
     )
 
 
-def _made_up(kind: str, name: str) -> str:
-    """Like a UUID, and the same for the same name everywhere."""
-    made = digest([kind, name], 32)
-    return f"{kind}-{made[:8]}-{made[8:12]}-{made[12:16]}-{made[16:20]}-{made[20:]}"
+def _stable_uuid(kind: str, name: str) -> str:
+    """The same for the same name everywhere."""
+    digits = digest([kind, name], 32)
+    return f"{kind}-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
-def _built(name: str, machine: Machine) -> Reading:
+def _from_model(name: str, machine: MachineModel) -> GpuSnapshot:
     gpus = tuple(_gpu(name, machine, index) for index in range(len(machine.numa)))
     pairs = {
-        _pair(gpus[one], gpus[other]): Link(machine.level(one, other), machine.nvlinks(one, other))
+        _pair(gpus[one], gpus[other]): GpuLink(machine.level(one, other), machine.nvlinks(one, other))
         for one, other in combinations(range(len(gpus)), 2)
     }
-    return Reading(driver="simulated", gpus=gpus, links=Links(pairs))
+    return GpuSnapshot(driver="simulated", gpus=gpus, links=GpuLinks(pairs))
 
 
-def _gpu(name: str, machine: Machine, index: int) -> Gpu:
+def _gpu(name: str, machine: MachineModel, index: int) -> Gpu:
     buses = machine.buses.split()
     gpu = Gpu(
-        uuid=_made_up("GPU", f"{name}/{index}"),
+        uuid=_stable_uuid("GPU", f"{name}/{index}"),
         index=index,
         minor=index,
         model=machine.model,
@@ -103,34 +114,34 @@ def _gpu(name: str, machine: Machine, index: int) -> Gpu:
         capability=machine.capability,
         compute_mode=ComputeMode.DEFAULT,
     )
-    cut = machine.mig[index] if machine.mig else "-"
-    return gpu if cut == "-" else partitioned(gpu, [each for each in cut.split(",") if each])
+    profiles = machine.mig[index] if machine.mig else "-"
+    return gpu if profiles == "-" else partition_gpu(gpu, filter(None, profiles.split(",")))
 
 
 def _pair(one: Gpu, other: Gpu) -> tuple[str, str]:
     return (one.uuid, other.uuid) if one.uuid < other.uuid else (other.uuid, one.uuid)
 
 
-def _drawn(name: str, text: str) -> Reading:
-    """A machine as `nvidia-smi topo -m` draws it; lines of `nvidia-smi -L` beside it give models and UUIDs."""
+def _from_topology(name: str, text: str) -> GpuSnapshot:
+    """From the table of `nvidia-smi topo -m`; lines of `nvidia-smi -L` in the same file give models and UUIDs."""
     text = _ANSI.sub("", text)
-    listed = {int(found["index"]): found for found in _LISTED.finditer(text)}
-    rows = {int(found[1]): found[2].split() for found in re.finditer(r"^GPU(\d+)[ \t]+(.+)$", text, re.MULTILINE)}
+    listed = {int(match["index"]): match for match in _LISTED.finditer(text)}
+    rows = {int(match[1]): match[2].split() for match in re.finditer(r"^GPU(\d+)[ \t]+(.+)$", text, re.MULTILINE)}
     rows = {index: cells for index, cells in rows.items() if "X" in cells}
     if sorted(rows) != list(range(len(rows))) or not rows:
-        raise ConfigError(f"{name} is not the text of `nvidia-smi topo -m`: no rows GPU0, GPU1, …")
-    numa = _numa(text, rows)
-    gpus = tuple(_placed(name, index, numa.get(index), listed.get(index)) for index in range(len(rows)))
+        raise ConfigError(f"{name} must be the output of `nvidia-smi topo -m`, got no rows GPU0, GPU1, …")
+    numa = _numa_nodes(text, rows)
+    gpus = tuple(_listed_gpu(name, index, numa.get(index), listed.get(index)) for index in range(len(rows)))
     pairs = {
-        _pair(gpus[one], gpus[other]): _cell(name, rows[one][other : other + 1], numa.get(one) == numa.get(other))
+        _pair(gpus[one], gpus[other]): _link(name, rows[one][other : other + 1], numa.get(one) == numa.get(other))
         for one, other in combinations(range(len(gpus)), 2)
     }
-    return Reading(driver="simulated", gpus=gpus, links=Links(pairs))
+    return GpuSnapshot(driver="simulated", gpus=gpus, links=GpuLinks(pairs))
 
 
-def _placed(name: str, index: int, numa: int | None, listed: "re.Match[str] | None") -> Gpu:
+def _listed_gpu(name: str, index: int, numa: int | None, listed: "re.Match[str] | None") -> Gpu:
     return Gpu(
-        uuid=listed["uuid"] if listed else _made_up("GPU", f"{Path(name).name}/{index}"),
+        uuid=listed["uuid"] if listed else _stable_uuid("GPU", f"{Path(name).name}/{index}"),
         index=index,
         minor=index,
         model=listed["model"] if listed else "NVIDIA Simulated",
@@ -142,27 +153,29 @@ def _placed(name: str, index: int, numa: int | None, listed: "re.Match[str] | No
     )
 
 
-def _numa(text: str, rows: dict[int, list[str]]) -> dict[int, int]:
-    """The column NUMA Affinity: the last number of a row that is alone in its cell, behind the CPUs."""
+def _numa_nodes(text: str, rows: dict[int, list[str]]) -> dict[int, int]:
+    """The column NUMA Affinity, which follows the CPUs at the end of a row."""
     if "NUMA Affinity" not in text:
         return {}
     has_id_column = "GPU NUMA ID" in text
-    found = {index: cells[-2 if has_id_column else -1] for index, cells in rows.items()}
-    return {index: int(cell) for index, cell in found.items() if cell.isdecimal()}
+    column = {index: cells[-2 if has_id_column else -1] for index, cells in rows.items()}
+    return {index: int(cell) for index, cell in column.items() if cell.isdecimal()}
 
 
-def _cell(name: str, cells: list[str], near: bool) -> Link:
+def _link(name: str, cells: list[str], same_numa: bool) -> GpuLink:
     cell = cells[0] if cells else ""
     nvlinks = _NVLINK.fullmatch(cell)
-    if nvlinks:  # the drawing then does not say how they are connected over PCIe
-        return Link(PcieLevel.NODE if near else PcieLevel.SYS, int(nvlinks[1]))
+    if nvlinks:  # the table then has no PCIe level
+        return GpuLink(PcieLevel.NODE if same_numa else PcieLevel.SYS, int(nvlinks[1]))
     if cell not in PcieLevel.__members__:
-        raise ConfigError(f"{name} is not the text of `nvidia-smi topo -m`: {cell or 'a missing cell'!r} in its rows")
-    return Link(PcieLevel[cell])
+        raise ConfigError(
+            f"{name} must be the output of `nvidia-smi topo -m`, got {cell or 'a missing cell'!r} in a row"
+        )
+    return GpuLink(PcieLevel[cell])
 
 
 def _two_by_two(one: int, other: int) -> PcieLevel:
-    """Two under one switch, four at one host bridge, eight on one socket, as in a DGX-2."""
+    """The PCIe levels of a DGX-2: two GPUs under one switch, four at one host bridge, eight on one socket."""
     for size, level in ((2, PcieLevel.PIX), (4, PcieLevel.PXB), (8, PcieLevel.NODE)):
         if one // size == other // size:
             return level
@@ -178,13 +191,13 @@ def _by_pair(one: int, other: int) -> PcieLevel:
 
 
 def _cube_mesh(one: int, other: int) -> int:
-    """A DGX-1's: six links of each GPU, to four others."""
+    """The NVLinks of a DGX-1: each GPU has six, to four others."""
     pair = f"{min(one, other)}{max(one, other)}"
     doubles, singles = "03 04 12 15 23 47 56 67", "01 02 13 26 37 45 46 57"
     return 2 if pair in doubles.split() else 1 if pair in singles.split() else 0
 
 
-_A100 = Machine(
+_A100 = MachineModel(
     model="NVIDIA A100-SXM4-40GB",
     memory=40960,
     capability=(8, 0),
@@ -193,7 +206,7 @@ _A100 = Machine(
     nvlinks=lambda _, __: 12,
     level=_by_pair,
 )
-_H100 = Machine(
+_H100 = MachineModel(
     model="NVIDIA H100 80GB HBM3",
     memory=81559,
     capability=(9, 0),
@@ -203,7 +216,7 @@ _H100 = Machine(
     level=_by_socket,
 )
 MACHINES = {
-    "dgx-1": Machine(
+    "dgx-1": MachineModel(
         model="Tesla V100-SXM2-32GB",
         memory=32768,
         capability=(7, 0),
@@ -212,7 +225,7 @@ MACHINES = {
         nvlinks=_cube_mesh,
         level=lambda one, other: _two_by_two(one, other) if one // 4 == other // 4 else PcieLevel.SYS,
     ),
-    "dgx-2": Machine(
+    "dgx-2": MachineModel(
         model="Tesla V100-SXM3-32GB",
         memory=32768,
         capability=(7, 0),
@@ -229,7 +242,7 @@ MACHINES = {
     "hgx-h100-mig": replace(_H100, mig=("1g.10gb," * 7,) * 8),
     "hgx-h200": replace(_H100, model="NVIDIA H200", memory=143771),
     "h200": replace(_H100, model="NVIDIA H200", memory=143771, numa=(0,), buses="5d"),
-    "t4": Machine(
+    "t4": MachineModel(
         model="Tesla T4",
         memory=15360,
         capability=(7, 5),

@@ -1,8 +1,8 @@
-"""vgpu: a limiter library that is loaded into every program of the container, in HAMi's layout.
+"""vgpu: shares whose limits a library enforces inside every process of the container, in HAMi's layout.
 
-The library is the operator's; it counts memory and slows kernels down inside the tenant's own process, so it holds
-those who do not try to get past it. Sizes are part of a unit's id: `GPU-…::20480m-25c-3` is 20480 MiB and 25 %, share
-3. The limits go to the container as env and as a read-only file that the library puts above the env.
+The operator brings the library. It counts memory and slows kernels down inside the container's own processes, so it
+stops only those that do not try to evade it. A unit's id has its size: `GPU-…::20480m-25c-3` is share 3, with 20480 MiB
+and 25 %. The container gets its limits as environment variables and as a read-only file, which takes precedence.
 """
 
 import os
@@ -13,164 +13,138 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from plugwright.errors import ConfigError, PluginError
+from plugwright.errors import PluginError
 from plugwright.model import Mount
 from plugwright.plugins.nvidia import sharing
-from plugwright.plugins.nvidia.choices import Cores
+from plugwright.plugins.nvidia.config import CoreUtilizationPolicy, NvidiaShare, NvidiaVgpu
 from plugwright.plugins.nvidia.driver import digest
-from plugwright.plugins.nvidia.sharing import (
-    NOT_CONFINED,
-    Extras,
-    Share,
-    Unit,
-    by_device,
-    check_most,
-    memory_env,
-    share_facts,
-)
+from plugwright.plugins.nvidia.sharing import NOT_CONFINED, ContainerExtras, GpuUnit
 from plugwright.system import files
 
-__all__ = ["Cores", "Size", "Vgpu", "VgpuOptions", "decode", "encode"]
+__all__ = ["VgpuSharing", "VgpuSize", "decode", "encode"]
 
 _MIB = 2**20
-_INSIDE = "/usr/local/vgpu"  # where HAMi's libraries and tools look, inside the container
+_LIBRARY_DIRECTORY = "/usr/local/vgpu"  # where HAMi's libraries and tools look, inside the container
 _LOCKS = "/tmp/vgpulock"
-_OVERRIDE = "/overrideEnv"  # KEY=VALUE lines that the library puts above the environment
+_OVERRIDE = "/overrideEnv"  # KEY=VALUE lines, which the library prefers to the environment
 _PRELOAD = "/etc/ld.so.preload"
 _ID = re.compile(r"(?P<device>.+)::(?P<memory>[0-9]+)m-(?P<percent>[0-9]+)c-(?P<number>[0-9]+)")
 _LONGEST_SIZE = len("9999999m-100c-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class VgpuSize:
+    """The parts of a unit's id."""
+
     device: str
     mebibytes: int
     percent: int
     number: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VgpuOptions:
-    """Paths of the host, which we see at the same places. `library` is the operator's, `root` is ours."""
-
-    library: Path = Path("/usr/local/vgpu/libvgpu.so")
-    root: Path = Path("/var/lib/plugwright/vgpu")
-    locks: Path = Path(_LOCKS)
-    cores: Cores = Cores.DEFAULT
-    log_level: int | None = None
-
-    def __post_init__(self) -> None:
-        for path in (self.library, self.root, self.locks):
-            if not path.is_absolute():
-                raise ConfigError(f"the paths of vgpu are absolute, not {str(path)!r}")
-
-
-def encode(size: Size) -> str:
+def encode(size: VgpuSize) -> str:
     return f"{size.device}::{size.mebibytes}m-{size.percent}c-{size.number}"
 
 
-def decode(unit_id: str) -> Size:
-    found = _ID.fullmatch(unit_id)
-    if not found:
-        raise PluginError(f"{unit_id!r} is no vgpu share: it has no size")
-    return Size(
-        device=found["device"],
-        mebibytes=int(found["memory"]),
-        percent=int(found["percent"]),
-        number=int(found["number"]),
+def decode(unit_id: str) -> VgpuSize:
+    match = _ID.fullmatch(unit_id)
+    if not match:
+        raise PluginError(f"the id of a vgpu share must end in its size, got {unit_id!r}")
+    return VgpuSize(
+        device=match["device"],
+        mebibytes=int(match["memory"]),
+        percent=int(match["percent"]),
+        number=int(match["number"]),
     )
 
 
-class Vgpu:
-    """An `Isolation`."""
+class VgpuSharing:
+    """A `SharingBackend`."""
 
-    def __init__(self, resource: str, share: Share, options: VgpuOptions) -> None:
-        self._resource, self._share, self._options = resource, share, options
+    def __init__(self, resource: str, share: NvidiaShare) -> None:
+        self._resource, self._share = resource, share
+        self._config = share.vgpu or NvidiaVgpu()
         self._oversubscribed: set[str] = set()
 
-    def units(self, whole: Sequence[Unit]) -> list[Unit]:
-        sharing.check(self._resource, whole, self._share, _LONGEST_SIZE)
-        cut = {unit.uuid: sharing.share(unit, self._share) for unit in whole}
+    def units(self, whole: Sequence[GpuUnit]) -> list[GpuUnit]:
+        sharing.check_list_size(self._resource, whole, self._share, _LONGEST_SIZE)
+        shares = {unit.uuid: sharing.split(unit, self._share) for unit in whole}
         self._oversubscribed = {
-            unit.uuid for unit in whole if sum(part.memory for part in cut[unit.uuid]) > unit.memory
+            unit.uuid for unit in whole if sum(part.memory for part in shares[unit.uuid]) > unit.memory
         }
-        return [replace(part, id=_id(part)) for parts in cut.values() for part in parts]
+        return [replace(part, id=encode(_size(part))) for parts in shares.values() for part in parts]
 
-    def fault(self, unit: Unit) -> str:
+    def fault(self, unit: GpuUnit) -> str:
         size = decode(unit.id)
         if unit.mig or unit.gpu.mig_enabled:
             return "vgpu shares whole GPUs, and MIG is enabled on this one"
         if not size.mebibytes or not size.percent:
-            return f"a share of {size.mebibytes} MiB and {size.percent} % is no limit to vgpu: 0 means all"
-        if not self._options.library.is_file():
-            return f"no limiter library at {self._options.library}: containers would have no limits"
+            return f"a vgpu share of {size.mebibytes} MiB and {size.percent} % has no limit: to the library 0 means all"
+        if not Path(self._config.library).is_file():
+            return f"no limiter library at {self._config.library}: containers would have no limits"
         return ""
 
-    def attributes(self, unit: Unit) -> Mapping[str, object]:
-        return share_facts(unit, f"vgpu, {NOT_CONFINED}: the limiter runs in the tenant's own process")
+    def attributes(self, unit: GpuUnit) -> Mapping[str, object]:
+        return sharing.share_attributes(unit, f"vgpu, {NOT_CONFINED}: the limiter runs in the tenant's own process")
 
-    def extras(self, units: Sequence[Unit]) -> Extras:
-        check_most(self._resource, self._share.most, units)
-        name = _name(units)
+    def extras(self, units: Sequence[GpuUnit]) -> ContainerExtras:
+        sharing.check_request(self._resource, self._share.most, units)
+        # The kubelet may allocate the same devices again: the same units have the same files.
+        name = digest((unit.id for unit in units), 24)
         limits = self._limits(units, name)
-        return Extras(env=memory_env(units), limits=limits, mounts=self._files(name, limits))
+        return ContainerExtras(env=sharing.share_env(units), limits=limits, mounts=self._mounts(name, limits))
 
     async def follow(self, changed: Callable[[], object]) -> None:
-        """The library is looked for whenever the plugin looks at its GPUs."""
+        """Returns: the plugin asks for `fault` with every list, and the library is looked up then."""
 
-    def _limits(self, units: Sequence[Unit], name: str) -> dict[str, str]:
-        held = by_device(units)
-        sizes = [[decode(unit.id) for unit in each] for each in held.values()]
-        memory = [sum(size.mebibytes for size in each) for each in sizes]
-        percent = [min(100, sum(size.percent for size in each)) for each in sizes]
-        limits = {f"CUDA_DEVICE_MEMORY_LIMIT_{place}": f"{each}m" for place, each in enumerate(memory)}
-        limits |= {f"CUDA_DEVICE_SM_LIMIT_{place}": str(each) for place, each in enumerate(percent)}
-        limits["CUDA_DEVICE_SM_LIMIT"] = str(min(percent))  # libraries before the one for each GPU
-        limits["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{_INSIDE}/{name}.cache"
-        if self._oversubscribed & set(held):
+    def _limits(self, units: Sequence[GpuUnit], name: str) -> dict[str, str]:
+        devices = sharing.units_by_device(units)
+        sizes = [[decode(unit.id) for unit in shares] for shares in devices.values()]
+        memory = [sum(size.mebibytes for size in shares) for shares in sizes]
+        percent = [min(100, sum(size.percent for size in shares)) for shares in sizes]
+        limits = {f"CUDA_DEVICE_MEMORY_LIMIT_{number}": f"{mebibytes}m" for number, mebibytes in enumerate(memory)}
+        limits |= {f"CUDA_DEVICE_SM_LIMIT_{number}": str(value) for number, value in enumerate(percent)}
+        limits["CUDA_DEVICE_SM_LIMIT"] = str(min(percent))  # for libraries without a limit per GPU
+        limits["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{_LIBRARY_DIRECTORY}/{name}.cache"
+        if self._oversubscribed & set(devices):
             limits["CUDA_OVERSUBSCRIBE"] = "true"
-        if self._options.cores is not Cores.DEFAULT:
-            limits["GPU_CORE_UTILIZATION_POLICY"] = self._options.cores.value
-        if self._options.log_level is not None:
-            limits["LIBCUDA_LOG_LEVEL"] = str(self._options.log_level)
+        if self._config.cores is not CoreUtilizationPolicy.DEFAULT:
+            limits["GPU_CORE_UTILIZATION_POLICY"] = self._config.cores.value
+        if self._config.log is not None:
+            limits["LIBCUDA_LOG_LEVEL"] = str(self._config.log)
         return limits
 
-    def _files(self, name: str, limits: Mapping[str, str]) -> tuple[Mount, ...]:
-        """They stay when we end: the kubelet mounts them again when a container restarts."""
-        root = self._options.root
+    def _mounts(self, name: str, limits: Mapping[str, str]) -> tuple[Mount, ...]:
+        """The files stay when the daemon ends: the kubelet mounts them again when a container restarts."""
+        root, locks = Path(self._config.root), Path(self._config.locks)
         cache, override, preload = root / "containers" / name, root / "limits" / name, root / "ld.so.preload"
         try:
-            # What a container before this one counted is not this one's; the directory is the tenant's to write to.
+            # The container writes there: usage that an earlier container counted must not count for this one.
             with suppress(FileNotFoundError):
                 shutil.rmtree(cache)
-            _shared_directory(cache, 0o777)
-            _shared_directory(self._options.locks, 0o1777)
+            _make_directory(cache, 0o777)
+            _make_directory(locks, 0o1777)
             _write(override, "".join(f"{key}={text}\n" for key, text in sorted(limits.items())))
-            _write(preload, f"{_INSIDE}/libvgpu.so\n")
-            # The file itself, not a link to the newest: a library replaced under a running program ends it.
-            library = self._options.library.resolve(strict=True)
+            _write(preload, f"{_LIBRARY_DIRECTORY}/libvgpu.so\n")
+            # The file itself instead of a link to the newest: replacing a library under a running program crashes it.
+            library = Path(self._config.library).resolve(strict=True)
         except OSError as error:
             raise PluginError(f"{self._resource}: cannot prepare a vgpu share: {error}") from error
         return (
-            Mount(str(library), f"{_INSIDE}/libvgpu.so", read_only=True),
-            Mount(str(cache), _INSIDE),
-            Mount(str(self._options.locks), _LOCKS),
+            Mount(str(library), f"{_LIBRARY_DIRECTORY}/libvgpu.so", read_only=True),
+            Mount(str(cache), _LIBRARY_DIRECTORY),
+            Mount(str(locks), _LOCKS),
             Mount(str(override), _OVERRIDE, read_only=True),
             Mount(str(preload), _PRELOAD, read_only=True),
         )
 
 
-def _id(part: Unit) -> str:
-    return encode(Size(device=part.uuid, mebibytes=part.memory // _MIB, percent=part.percent, number=part.replica or 0))
+def _size(part: GpuUnit) -> VgpuSize:
+    return VgpuSize(device=part.uuid, mebibytes=part.memory // _MIB, percent=part.percent, number=part.replica or 0)
 
 
-def _name(units: Sequence[Unit]) -> str:
-    """The same for the same units, since the kubelet may ask for them again."""
-    return digest((unit.id for unit in units), 24)
-
-
-def _shared_directory(path: Path, mode: int) -> None:
-    """One in /tmp may have been made by anybody: a link is not followed to what it would open to everybody."""
+def _make_directory(path: Path, mode: int) -> None:
+    """Does not follow links: anybody can create one in /tmp, and the mode would apply to its target."""
     path.mkdir(parents=True, exist_ok=True)
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
@@ -182,5 +156,5 @@ def _shared_directory(path: Path, mode: int) -> None:
 def _write(path: Path, text: str) -> None:
     with suppress(OSError):
         if path.read_text() == text:
-            return  # containers that have it mounted keep seeing the one they have
+            return  # running containers have this file mounted
     files.write_atomically(path, text, sync=False)

@@ -1,8 +1,8 @@
-"""Stands in for nvidia-cuda-mps-control: a real daemon on a real socket, and a client that types commands to it.
+"""A fake nvidia-cuda-mps-control: a daemon on a socket, and a client that sends commands to it.
 
-Run as a program. `-f` is the daemon; without it, commands come on stdin, one in a line. What goes wrong is asked for by
-files beside the pipe directory: `refuse` (does not start), `hang` (takes commands, never answers), `fault` (its servers
-are in fault). `start_server` starts a child that outlives a daemon which is killed.
+Run as a program. `-f` is the daemon; without it, commands come on stdin, one in a line. Files beside the pipe directory
+cause faults: `refuse` (does not start), `hang` (accepts commands, never answers), `fault` (its servers are in fault).
+`start_server` starts a child that outlives a killed daemon.
 """
 
 import os
@@ -20,7 +20,7 @@ LOG = Path(os.environ["CUDA_MPS_LOG_DIRECTORY"])
 SOCKET = PIPE / "control"
 
 
-def asked_for(fault: str) -> bool:
+def has_fault(fault: str) -> bool:
     return (PIPE.parent / fault).exists()
 
 
@@ -37,23 +37,23 @@ class Daemon:
             "set_default_active_thread_percentage": self.set_percent,
             "get_default_active_thread_percentage": lambda: self.percent,
             "set_default_device_pinned_mem_limit": self.set_memory,
-            "get_default_device_pinned_mem_limit": lambda place: in_gibibytes(self.memory.get(place, "0M")),
+            "get_default_device_pinned_mem_limit": lambda gpu: in_gibibytes(self.memory.get(gpu, "0M")),
             "get_server_list": lambda: "\n".join(map(str, self.servers)),
-            "get_server_status": lambda _: "FAULT" if asked_for("fault") else "ACTIVE",
-            "set_active_thread_percentage": lambda *what: self.set_by_server.append(" ".join(what)),
-            "set_device_pinned_mem_limit": lambda *what: self.set_by_server.append(" ".join(what)),
-            "set_by_server": lambda: "\n".join(self.set_by_server),  # ours, to see what was set
+            "get_server_status": lambda _: "FAULT" if has_fault("fault") else "ACTIVE",
+            "set_active_thread_percentage": lambda *words: self.set_by_server.append(" ".join(words)),
+            "set_device_pinned_mem_limit": lambda *words: self.set_by_server.append(" ".join(words)),
+            "set_by_server": lambda: "\n".join(self.set_by_server),  # not NVIDIA's: shows what was set
             "start_server": lambda *_: self.servers.append(subprocess.Popen(["sleep", "600"]).pid),
             "quit": self.quit,
         }
-        said = answers[command](*words) if command in answers else f"Unrecognized command {line}"
-        return "" if said is None else str(said)
+        result = answers[command](*words) if command in answers else f"Unrecognized command {line}"
+        return "" if result is None else str(result)
 
     def set_percent(self, percent: str) -> None:
         self.percent = float(percent)
 
-    def set_memory(self, place: str, size: str) -> None:
-        self.memory[self.known(place)] = size
+    def set_memory(self, gpu: str, size: str) -> None:
+        self.memory[self.known(gpu)] = size
 
     def quit(self) -> None:
         for server in self.servers:
@@ -61,19 +61,19 @@ class Daemon:
         SOCKET.unlink()
 
     @staticmethod
-    def known(place: str) -> str:
+    def known(gpu: str) -> str:
         """GPUs are counted in the order of CUDA_VISIBLE_DEVICES."""
-        return place if int(place) < len(os.environ["CUDA_VISIBLE_DEVICES"].split(",")) else sys.exit("no such GPU")
+        return gpu if int(gpu) < len(os.environ["CUDA_VISIBLE_DEVICES"].split(",")) else sys.exit("no such GPU")
 
 
 def in_gibibytes(size: str) -> str:
-    found = re.fullmatch(r"(\d+)M", size)
-    return f"{int(found[1]) // 1024}G" if found and int(found[1]) >= 1024 else size
+    match = re.fullmatch(r"(\d+)M", size)
+    return f"{int(match[1]) // 1024}G" if match and int(match[1]) >= 1024 else size
 
 
 def serve() -> None:
     LOG.mkdir(exist_ok=True)
-    if asked_for("refuse"):
+    if has_fault("refuse"):
         sys.exit("An instance of this daemon is already running")
     (LOG / "environment").write_text("\n".join(f"{name}={text}" for name, text in sorted(os.environ.items())))
     (PIPE / "nvidia-cuda-mps-control.pid").write_text(str(os.getpid()))
@@ -87,13 +87,13 @@ def serve() -> None:
             connection, _ = listener.accept()
             with suppress(BrokenPipeError), connection, connection.makefile("rw") as stream:
                 for line in stream:
-                    while asked_for("hang"):
+                    while has_fault("hang"):
                         time.sleep(0.01)
                     stream.write(daemon.answer(line.strip()) + "\0")
                     stream.flush()
 
 
-def type_in() -> None:
+def send_commands() -> None:
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             connection.connect(str(SOCKET))
@@ -101,11 +101,11 @@ def type_in() -> None:
             sys.exit("Cannot find MPS control daemon process")
         for line in sys.stdin:
             connection.sendall(line.encode())
-            said = b""
-            while not said.endswith(b"\0"):
-                said += connection.recv(4096) or sys.exit("Broken pipe")
-            print(said[:-1].decode())
+            answer = b""
+            while not answer.endswith(b"\0"):
+                answer += connection.recv(4096) or sys.exit("Broken pipe")
+            print(answer[:-1].decode())
 
 
 if __name__ == "__main__":
-    serve() if "-f" in sys.argv else type_in()
+    serve() if "-f" in sys.argv else send_commands()

@@ -1,4 +1,4 @@
-"""A node with MPS and without a GPU: its files, programs that stand in for NVIDIA's, and its supervisor."""
+"""A node with MPS and without a GPU: its files, fakes of NVIDIA's programs, and its supervisor."""
 
 import asyncio
 import os
@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from plugwright.plugins.nvidia.config import ComputeModePolicy
 from plugwright.plugins.nvidia.driver import ComputeMode, Gpu
-from plugwright.plugins.nvidia.mps.daemon import Control, Habits
-from plugwright.plugins.nvidia.mps.plan import DaemonPlan, Mode, Place
+from plugwright.plugins.nvidia.mps.daemon import MpsControl, ProbeSettings
+from plugwright.plugins.nvidia.mps.plan import DaemonPlan, MpsPaths
 from plugwright.plugins.nvidia.mps.state import Condition, ResourceState
 from plugwright.plugins.nvidia.mps.supervisor import Supervisor
 
@@ -37,13 +38,13 @@ class MpsNode:
     root: Path
 
     @property
-    def place(self) -> Place:
-        return Place(self.root / "mps", RESOURCE)
+    def paths(self) -> MpsPaths:
+        return MpsPaths(self.root / "mps", RESOURCE)
 
     @property
-    def habits(self) -> Habits:
-        """As hasty as a test may be; whoever waits is told by a fact, not by a clock."""
-        return Habits(
+    def settings(self) -> ProbeSettings:
+        """With short intervals; tests wait for states and not for time."""
+        return ProbeSettings(
             interval=0.05,
             timeout=5.0,
             grace=5.0,
@@ -53,8 +54,8 @@ class MpsNode:
         )
 
     def control_program(self) -> str:
-        stand_in = Path(__file__).with_name("control.py")
-        return program(self.root / "nvidia-cuda-mps-control", f'exec {sys.executable} -S -E {stand_in} "$@"')
+        fake = Path(__file__).with_name("control.py")
+        return program(self.root / "nvidia-cuda-mps-control", f'exec {sys.executable} -S -E {fake} "$@"')
 
     def smi_program(self) -> str:
         return program(self.root / "nvidia-smi", f'[ ! -e {self.root}/no-smi ] && echo "$@" >> {self.root}/smi')
@@ -65,30 +66,30 @@ class MpsNode:
             return (self.root / "smi").read_text().splitlines()
         return []
 
-    def control(self, plan: DaemonPlan) -> Control:
-        return Control(
-            pipe=self.place.pipe(plan.size),
-            log=self.place.log(plan.size),
+    def control(self, plan: DaemonPlan) -> MpsControl:
+        return MpsControl(
+            pipe=self.paths.pipe(plan.size),
+            log=self.paths.log(plan.size),
             gpus=plan.gpus,
             program=self.control_program(),
         )
 
     def fault(self, size: int, what: str) -> Path:
-        """Made, it happens; removed, it is over."""
-        return self.place.pipe(size).parent / what
+        """The file whose existence causes the fault."""
+        return self.paths.pipe(size).parent / what
 
     def kill(self, size: int) -> None:
-        os.kill(int((self.place.pipe(size) / "nvidia-cuda-mps-control.pid").read_text()), signal.SIGKILL)
+        os.kill(int((self.paths.pipe(size) / "nvidia-cuda-mps-control.pid").read_text()), signal.SIGKILL)
 
     @asynccontextmanager
     async def supervised(
         self,
         plans: Sequence[DaemonPlan],
-        habits: Habits | None = None,
+        settings: ProbeSettings | None = None,
         exclusive: Mapping[str, ComputeMode] | None = None,
     ) -> AsyncIterator[Supervisor]:
-        supervisor = Supervisor(self.place, plans, habits or self.habits)
-        mode = Mode.LEAVE if exclusive is None else Mode.EXCLUSIVE
+        supervisor = Supervisor(self.paths, plans, settings or self.settings)
+        mode = ComputeModePolicy.LEAVE if exclusive is None else ComputeModePolicy.EXCLUSIVE
         task = asyncio.create_task(supervisor.run(mode, exclusive))
         try:
             yield supervisor
@@ -99,8 +100,8 @@ class MpsNode:
 
 
 async def becomes(supervisor: Supervisor, condition: Condition, reason: str = "") -> ResourceState:
-    """Once all daemons are so, for a reason with these words."""
+    """The state in which all daemons have this condition, with a reason that has this text in it."""
     async with asyncio.timeout(_LIMIT):
         return await supervisor.state.until(
-            lambda state: all(each.condition is condition and reason in each.reason for each in state.daemons)
+            lambda state: all(daemon.condition is condition and reason in daemon.reason for daemon in state.daemons)
         )

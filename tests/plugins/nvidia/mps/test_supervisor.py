@@ -1,4 +1,4 @@
-"""Control daemons are started with their limits, looked after, restarted, and what they are is said in a file."""
+"""The supervisor starts daemons with their limits, probes and restarts them, and writes their states."""
 
 import asyncio
 from dataclasses import replace
@@ -8,10 +8,11 @@ import pytest
 from tests.plugins.nvidia.mps.node import MpsNode, becomes, gpu
 
 from plugwright.errors import ConfigError, PluginError
+from plugwright.plugins.nvidia.config import ComputeModePolicy, MpsClients
 from plugwright.plugins.nvidia.driver import ComputeMode
 from plugwright.plugins.nvidia.mps import state
 from plugwright.plugins.nvidia.mps.daemon import without_cuda
-from plugwright.plugins.nvidia.mps.plan import Clients, DaemonPlan, Mode
+from plugwright.plugins.nvidia.mps.plan import DaemonPlan
 from plugwright.plugins.nvidia.mps.state import Condition, ResourceState
 from plugwright.plugins.nvidia.mps.supervisor import Supervisor
 
@@ -30,43 +31,43 @@ async def test_each_size_has_a_daemon_with_its_limits(node: MpsNode) -> None:
         await becomes(supervisor, Condition.READY)
         for plan, percent, memory in ((QUARTER, "25.0", "20G"), (HALF, "50.0", "40G")):
             control = node.control(plan)
-            assert await control.ask("get_default_active_thread_percentage") == percent
-            assert await control.ask("get_default_device_pinned_mem_limit 1") == memory
+            assert await control.send("get_default_active_thread_percentage") == percent
+            assert await control.send("get_default_device_pinned_mem_limit 1") == memory
 
 
-def test_nothing_of_our_own_environment_loosens_a_limit() -> None:
+def test_cuda_variables_are_removed_from_the_environment() -> None:
     ours = {"PATH": "/bin", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100", "NVIDIA_VISIBLE_DEVICES": "all"}
     assert without_cuda(ours) == {"PATH": "/bin"}
 
 
-async def test_a_daemon_sees_its_gpus_and_its_limits_from_the_start(node: MpsNode) -> None:
+async def test_a_daemon_starts_with_its_gpus_and_limits(node: MpsNode) -> None:
     async with node.supervised([QUARTER]) as supervisor:
         await becomes(supervisor, Condition.READY)
-        seen = (node.place.log(1) / "environment").read_text().splitlines()
+        seen = (node.paths.log(1) / "environment").read_text().splitlines()
     cuda = [line for line in seen if line.startswith("CUDA_")]
     assert cuda == [
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25",
-        f"CUDA_MPS_LOG_DIRECTORY={node.place.log(1)}",
+        f"CUDA_MPS_LOG_DIRECTORY={node.paths.log(1)}",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=20480M,1=20481M",
-        f"CUDA_MPS_PIPE_DIRECTORY={node.place.pipe(1)}",
+        f"CUDA_MPS_PIPE_DIRECTORY={node.paths.pipe(1)}",
         f"CUDA_VISIBLE_DEVICES={FIRST},{SECOND}",
     ]
 
 
-async def test_the_file_says_what_the_supervisor_knows(node: MpsNode) -> None:
+async def test_the_state_file_has_the_supervisors_state(node: MpsNode) -> None:
     async with node.supervised([QUARTER]) as supervisor:
         await becomes(supervisor, Condition.READY)
-        assert state.read(node.place.state) == supervisor.state.value
-    written = state.read(node.place.state)
+        assert state.read(node.paths.state) == supervisor.state.value
+    written = state.read(node.paths.state)
     assert written is not None
-    assert [each.condition for each in written.daemons] == [Condition.STOPPED]
+    assert [daemon.condition for daemon in written.daemons] == [Condition.STOPPED]
 
 
-async def test_every_probe_is_seen_in_the_file(node: MpsNode) -> None:
+async def test_every_probe_renews_the_state(node: MpsNode) -> None:
     async with node.supervised([QUARTER]) as supervisor:
         first = await becomes(supervisor, Condition.READY)
         async with asyncio.timeout(30):
-            later = await supervisor.state.until(lambda each: each.beat > first.beat)
+            later = await supervisor.state.until(lambda current: current.beat > first.beat)
         assert later.daemons == first.daemons
 
 
@@ -77,15 +78,15 @@ async def test_a_daemon_that_is_killed_is_started_again_with_its_limits(node: Mp
         down = await becomes(supervisor, Condition.DOWN, "ended with signal 9")
         assert down.daemons[0].restarts == 1
         await becomes(supervisor, Condition.READY)
-        assert await node.control(QUARTER).ask("get_default_active_thread_percentage") == "25.0"
+        assert await node.control(QUARTER).send("get_default_active_thread_percentage") == "25.0"
 
 
 async def test_servers_do_not_outlive_their_daemon(node: MpsNode) -> None:
     async with node.supervised([QUARTER]) as supervisor:
         await becomes(supervisor, Condition.READY)
-        await node.control(QUARTER).ask("start_server -uid 0")
+        await node.control(QUARTER).send("start_server -uid 0")
         async with asyncio.timeout(30):
-            known = await supervisor.state.until(lambda each: bool(each.daemons[0].servers))
+            known = await supervisor.state.until(lambda current: bool(current.daemons[0].servers))
         (server,) = known.daemons[0].servers
         node.kill(1)
         await becomes(supervisor, Condition.DOWN)
@@ -94,8 +95,8 @@ async def test_servers_do_not_outlive_their_daemon(node: MpsNode) -> None:
 
 
 async def test_a_daemon_that_hangs_is_down_at_once_and_restarted_later(node: MpsNode) -> None:
-    habits = replace(node.habits, timeout=0.5, patience=2, grace=0.5)
-    async with node.supervised([QUARTER], habits) as supervisor:
+    settings = replace(node.settings, timeout=0.5, patience=2, grace=0.5)
+    async with node.supervised([QUARTER], settings) as supervisor:
         ready = await becomes(supervisor, Condition.READY)
         node.fault(1, "hang").touch()
         hanging = await becomes(supervisor, Condition.DOWN, "no answer to")
@@ -106,8 +107,8 @@ async def test_a_daemon_that_hangs_is_down_at_once_and_restarted_later(node: Mps
 
 
 async def test_a_daemon_that_answers_again_is_not_restarted(node: MpsNode) -> None:
-    habits = replace(node.habits, timeout=0.5, patience=1000)
-    async with node.supervised([QUARTER], habits) as supervisor:
+    settings = replace(node.settings, timeout=0.5, patience=1000)
+    async with node.supervised([QUARTER], settings) as supervisor:
         ready = await becomes(supervisor, Condition.READY)
         node.fault(1, "hang").touch()
         await becomes(supervisor, Condition.DOWN)
@@ -115,7 +116,7 @@ async def test_a_daemon_that_answers_again_is_not_restarted(node: MpsNode) -> No
         assert _restarts(await becomes(supervisor, Condition.READY)) == _restarts(ready)
 
 
-async def test_why_a_daemon_does_not_start_is_said(node: MpsNode) -> None:
+async def test_a_daemon_that_does_not_start_is_down_with_its_output(node: MpsNode) -> None:
     node.fault(1, "refuse").parent.mkdir(parents=True)
     node.fault(1, "refuse").touch()
     async with node.supervised([QUARTER]) as supervisor:
@@ -124,16 +125,16 @@ async def test_why_a_daemon_does_not_start_is_said(node: MpsNode) -> None:
         await becomes(supervisor, Condition.READY)
 
 
-async def test_a_program_that_is_not_there_is_said(node: MpsNode) -> None:
-    habits = replace(node.habits, program=str(node.root / "missing"))
-    async with node.supervised([QUARTER], habits) as supervisor:
+async def test_a_missing_program_is_the_reason(node: MpsNode) -> None:
+    settings = replace(node.settings, program=str(node.root / "missing"))
+    async with node.supervised([QUARTER], settings) as supervisor:
         await becomes(supervisor, Condition.DOWN, "missing: No such file or directory")
 
 
-async def test_a_server_in_fault_takes_no_new_clients_and_is_not_restarted(node: MpsNode) -> None:
+async def test_a_server_in_fault_is_reported_and_not_restarted(node: MpsNode) -> None:
     async with node.supervised([QUARTER]) as supervisor:
         await becomes(supervisor, Condition.READY)
-        await node.control(QUARTER).ask("start_server -uid 0")
+        await node.control(QUARTER).send("start_server -uid 0")
         node.fault(1, "fault").touch()
         await becomes(supervisor, Condition.FAULT, "is in FAULT: a client's fault")
         node.fault(1, "fault").unlink()
@@ -143,61 +144,61 @@ async def test_a_server_in_fault_takes_no_new_clients_and_is_not_restarted(node:
 @pytest.mark.parametrize(
     "command", ["set_default_active_thread_percentage 100", "set_default_device_pinned_mem_limit 0 79000M"]
 )
-async def test_a_limit_that_somebody_loosens_is_set_again(node: MpsNode, command: str) -> None:
+async def test_a_limit_changed_from_outside_is_set_again(node: MpsNode, command: str) -> None:
     async with node.supervised([QUARTER]) as supervisor:
         await becomes(supervisor, Condition.READY)
-        await node.control(QUARTER).ask("start_server -uid 0")
-        await node.control(QUARTER).ask(command)
+        await node.control(QUARTER).send("start_server -uid 0")
+        await node.control(QUARTER).send(command)
         async with asyncio.timeout(30):
-            await supervisor.state.until(lambda each: each.daemons[0].corrections == 1)
-        assert await node.control(QUARTER).loosened(QUARTER) == ""
-        assert len((await node.control(QUARTER).ask("set_by_server")).splitlines()) == 3
+            await supervisor.state.until(lambda current: current.daemons[0].corrections == 1)
+        assert await node.control(QUARTER).limit_drift(QUARTER) == ""
+        assert len((await node.control(QUARTER).send("set_by_server")).splitlines()) == 3
 
 
-async def test_tenants_of_any_user_may_reach_their_daemon(node: MpsNode) -> None:
-    habits = replace(node.habits, clients=Clients.ALL_USERS)
-    async with node.supervised([QUARTER], habits) as supervisor:
+async def test_all_users_can_reach_a_daemon_for_all_users(node: MpsNode) -> None:
+    settings = replace(node.settings, clients=MpsClients.ALL_USERS)
+    async with node.supervised([QUARTER], settings) as supervisor:
         await becomes(supervisor, Condition.READY)
-        assert (node.place.pipe(1) / "arguments").read_text() == "-f -M"
-        assert node.place.pipe(1).stat().st_mode & 0o7777 == 0o1777
+        assert (node.paths.pipe(1) / "arguments").read_text() == "-f -M"
+        assert node.paths.pipe(1).stat().st_mode & 0o7777 == 0o1777
 
 
-async def test_tenants_of_any_user_may_share_memory_with_mps(node: MpsNode) -> None:
+async def test_all_users_can_write_to_the_shared_memory_directory(node: MpsNode) -> None:
     shm = node.root / "shm"
     shm.mkdir(mode=0o755)
-    async with node.supervised([QUARTER], replace(node.habits, shm=shm)) as supervisor:
+    async with node.supervised([QUARTER], replace(node.settings, shm=shm)) as supervisor:
         await becomes(supervisor, Condition.READY)
     assert shm.stat().st_mode & 0o7777 == 0o1777
 
 
-async def test_two_do_not_look_after_one_resource(node: MpsNode) -> None:
+async def test_a_second_supervisor_of_a_resource_is_refused(node: MpsNode) -> None:
     async with node.supervised([QUARTER]) as supervisor:
         await becomes(supervisor, Condition.READY)
-        with pytest.raises(ConfigError, match="another process looks after the MPS daemons of"):
-            await Supervisor(node.place, [QUARTER], node.habits).run()
+        with pytest.raises(ConfigError, match="another process supervises the MPS daemons of"):
+            await Supervisor(node.paths, [QUARTER], node.settings).run()
         await becomes(supervisor, Condition.READY)
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-async def test_a_daemon_left_over_is_ended_first(node: MpsNode, hangs: bool) -> None:
+async def test_the_daemon_of_an_earlier_supervisor_is_ended_first(node: MpsNode, hangs: bool) -> None:
     control = node.control(QUARTER)
     control.pipe.mkdir(parents=True)
     control.log.mkdir(parents=True)
     left = await asyncio.create_subprocess_exec(control.program, "-f", env=control.environment, start_new_session=True)
-    await _until_it_answers(node)
+    await _wait_for_socket(node)
     if hangs:
         node.fault(1, "hang").touch()
-    async with node.supervised([QUARTER], replace(node.habits, timeout=1.0)) as supervisor:
+    async with node.supervised([QUARTER], replace(node.settings, timeout=1.0)) as supervisor:
         async with asyncio.timeout(30):
             assert await left.wait() == (-9 if hangs else 0)
         node.fault(1, "hang").unlink(missing_ok=True)
         await becomes(supervisor, Condition.READY)
 
 
-async def test_a_process_that_only_has_the_number_of_a_daemon_is_left_alone(node: MpsNode) -> None:
-    node.place.pipe(1).mkdir(parents=True)
+async def test_another_process_with_the_pid_of_a_daemon_is_not_ended(node: MpsNode) -> None:
+    node.paths.pipe(1).mkdir(parents=True)
     other = await asyncio.create_subprocess_exec("sleep", "600", start_new_session=True)
-    (node.place.pipe(1) / "nvidia-cuda-mps-control.pid").write_text(str(other.pid))
+    (node.paths.pipe(1) / "nvidia-cuda-mps-control.pid").write_text(str(other.pid))
     async with node.supervised([QUARTER]) as supervisor:
         await becomes(supervisor, Condition.READY)
     assert other.returncode is None
@@ -205,27 +206,27 @@ async def test_a_process_that_only_has_the_number_of_a_daemon_is_left_alone(node
     await other.wait()
 
 
-async def test_a_server_that_was_started_without_limits_gets_them(node: MpsNode) -> None:
-    async with node.supervised([QUARTER], replace(node.habits, interval=3600.0)) as supervisor:
+async def test_running_servers_get_the_limits(node: MpsNode) -> None:
+    async with node.supervised([QUARTER], replace(node.settings, interval=3600.0)) as supervisor:
         await becomes(supervisor, Condition.READY)
         control = node.control(QUARTER)
-        await control.ask("start_server -uid 0")
+        await control.send("start_server -uid 0")
         (server,) = await control.servers()
-        await control.limit(QUARTER)
-        assert (await control.ask("set_by_server")).splitlines() == [
+        await control.set_limits(QUARTER)
+        assert (await control.send("set_by_server")).splitlines() == [
             f"{server} 25",
             f"{server} 0 20480M",
             f"{server} 1 20481M",
         ]
 
 
-async def test_compute_modes_are_left_alone_unless_asked(node: MpsNode) -> None:
+async def test_compute_modes_are_not_changed_by_default(node: MpsNode) -> None:
     async with node.supervised([QUARTER]) as supervisor:
         await becomes(supervisor, Condition.READY)
     assert node.modes_set == []
 
 
-async def test_compute_modes_are_put_back_as_they_were(node: MpsNode) -> None:
+async def test_compute_modes_are_restored(node: MpsNode) -> None:
     modes = {FIRST: ComputeMode.DEFAULT, SECOND: ComputeMode.EXCLUSIVE_PROCESS}
     async with node.supervised([QUARTER], exclusive=modes) as supervisor:
         await becomes(supervisor, Condition.READY)
@@ -233,37 +234,37 @@ async def test_compute_modes_are_put_back_as_they_were(node: MpsNode) -> None:
     assert node.modes_set[1:] == [f"-i {FIRST} -c DEFAULT"]
 
 
-@pytest.mark.parametrize("mode", list(Mode))
-async def test_what_was_changed_before_a_crash_is_put_back_too(node: MpsNode, mode: Mode) -> None:
-    crashed = ResourceState(resource=node.place.resource, modes={FIRST: ComputeMode.DEFAULT.value})
-    state.write(node.place.state, crashed)
-    exclusive = {FIRST: ComputeMode.EXCLUSIVE_PROCESS} if mode is Mode.EXCLUSIVE else None
+@pytest.mark.parametrize("mode", list(ComputeModePolicy))
+async def test_compute_modes_of_a_crashed_supervisor_are_restored(node: MpsNode, mode: ComputeModePolicy) -> None:
+    crashed = ResourceState(resource=node.paths.resource, modes={FIRST: ComputeMode.DEFAULT.value})
+    state.write(node.paths.state, crashed)
+    exclusive = {FIRST: ComputeMode.EXCLUSIVE_PROCESS} if mode is ComputeModePolicy.EXCLUSIVE else None
     async with node.supervised([QUARTER], exclusive=exclusive) as supervisor:
         await becomes(supervisor, Condition.READY)
     assert node.modes_set == [f"-i {FIRST} -c DEFAULT"]
-    written = state.read(node.place.state)
+    written = state.read(node.paths.state)
     assert written is not None
     assert written.modes == {}
 
 
-async def test_without_the_mode_that_was_asked_for_nothing_is_started(node: MpsNode) -> None:
+async def test_no_daemon_starts_if_the_compute_mode_cannot_be_set(node: MpsNode) -> None:
     (node.root / "no-smi").touch()
-    supervisor = Supervisor(node.place, [QUARTER], node.habits)
+    supervisor = Supervisor(node.paths, [QUARTER], node.settings)
     with pytest.raises(PluginError, match=f"cannot set the compute mode of {FIRST}"):
-        await supervisor.run(Mode.EXCLUSIVE, {FIRST: ComputeMode.DEFAULT})
+        await supervisor.run(ComputeModePolicy.EXCLUSIVE, {FIRST: ComputeMode.DEFAULT})
     (daemon,) = supervisor.state.value.daemons
     assert (daemon.condition, daemon.restarts) == (Condition.STOPPED, 0)
     assert "cannot set the compute mode" in daemon.reason
 
 
-async def _until_it_answers(node: MpsNode) -> None:
+async def _wait_for_socket(node: MpsNode) -> None:
     async with asyncio.timeout(30):
-        while not (node.place.pipe(1) / "control").exists():
+        while not (node.paths.pipe(1) / "control").exists():
             await asyncio.sleep(0.01)
 
 
 def _restarts(known: ResourceState) -> int:
-    return sum(each.restarts for each in known.daemons)
+    return sum(daemon.restarts for daemon in known.daemons)
 
 
 def _runs(process: int) -> bool:

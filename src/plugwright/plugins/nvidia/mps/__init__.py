@@ -1,1 +1,1 @@
-"""MPS: a control daemon of our own for each resource, which holds the limits, and the plugin's side of it."""
+"""MPS: control daemons that enforce the limits of shared GPUs, run by `plugwright mps run`, and the plugin's side."""

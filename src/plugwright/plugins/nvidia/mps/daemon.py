@@ -1,14 +1,10 @@
-"""Speaks with one control daemon, through NVIDIA's own program `nvidia-cuda-mps-control`.
+"""One MPS control daemon: started, limited, probed and restarted, through NVIDIA's program `nvidia-cuda-mps-control`.
 
-The program is started for each command and finds its daemon by the pipe directory in its environment. GPUs are named by
-their place among those the daemon was started with: by UUID some drivers take a limit and do not apply it.
+When a control daemon ends, the CUDA programs of all its clients end too. One that does not answer is therefore reported
+at once and restarted only after several probes. `supervisor` runs the daemons of a resource and writes their states.
 
-Keeps one control daemon alive: starts it, sets its limits, looks whether it answers, starts it again.
-
-Its end is the end of every tenant's CUDA program, so one that does not answer is reported at once and restarted only
-when it goes on like that. Who reads the reports is `supervisor`'s concern.
-
-Runs one of NVIDIA's programs to its end, and no longer than it may take.
+The program runs once for each command and finds its daemon by the pipe directory in its environment. GPUs are named by
+their position in the daemon's list: by UUID, some drivers accept a limit and do not apply it.
 """
 
 import asyncio
@@ -23,176 +19,70 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from plugwright.errors import PeerGone
-from plugwright.plugins.nvidia.mps.plan import Clients, DaemonPlan
+from plugwright.plugins.nvidia.config import MpsClients
+from plugwright.plugins.nvidia.mps.plan import DaemonPlan
 from plugwright.plugins.nvidia.mps.state import Condition, DaemonState
 from plugwright.system import processes
 from plugwright.system.concurrency import Backoff
 
-__all__ = ["Control", "Habits", "Keeper", "answer", "same_memory", "same_percent", "without_cuda"]
+__all__ = ["MpsControl", "MpsDaemon", "ProbeSettings", "run_program", "same_memory", "same_percent", "without_cuda"]
 
+logger = logging.getLogger(__name__)
 
-async def answer(
-    command: Sequence[str], timeout: float, typed: str = "", environment: Mapping[str, str] | None = None
-) -> str:
-    """What it writes, on both its streams, when `typed` is its input; PeerGone when it fails or does not end."""
-    what = repr(typed.strip() or " ".join(command[1:]))
-    try:
-        async with asyncio.timeout(timeout):
-            status, text = await processes.run(command, standard_input=typed.encode(), environment=environment)
-    except TimeoutError as error:
-        raise PeerGone(f"no answer to {what} within {timeout:g} s") from error
-    except OSError as error:
-        raise PeerGone(f"cannot start {command[0]}: {error.strerror}") from error
-    text = text.strip()
-    if status:
-        raise PeerGone(f"{what} failed: {' '.join(text.split()) or f'status {status}'}")
-    return text
-
-
+_PROCESS_NAME = "nvidia-cuda-mps"  # of a server, cut off where the kernel cuts it off
+_LOG_LIMIT = 16 * 2**20  # bytes; each probe writes some lines
+_START_POLL = 0.05  # seconds between two attempts to reach a daemon that starts
 _SIZE = re.compile(r"(\d+) ?([GM])B?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Control:
-    pipe: Path
-    log: Path
-    gpus: tuple[str, ...]
-    program: str = "nvidia-cuda-mps-control"
-    timeout: float = 5.0  # seconds for one answer
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return without_cuda(os.environ) | {
-            "CUDA_MPS_PIPE_DIRECTORY": str(self.pipe),
-            "CUDA_MPS_LOG_DIRECTORY": str(self.log),
-            "CUDA_VISIBLE_DEVICES": ",".join(self.gpus),
-        }
-
-    def environment_with(self, plan: DaemonPlan) -> dict[str, str]:
-        """To start a daemon in: a client may be waiting for it, and be faster than we are to set a limit."""
-        memory = ",".join(f"{place}={mebibytes}M" for place, (_, mebibytes) in enumerate(plan.memory))
-        return self.environment | {
-            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(plan.percent),
-            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": memory,
-        }
-
-    async def ask(self, command: str) -> str:
-        """The daemon's answer; PeerGone when there is none."""
-        return await answer([self.program], self.timeout, command + "\n", self.environment)
-
-    async def limit(self, plan: DaemonPlan) -> None:
-        """Sets the limits: for servers that start afterwards, and in those that there are for clients to come."""
-        await self.ask(f"set_default_active_thread_percentage {plan.percent}")
-        for place, (_, mebibytes) in enumerate(plan.memory):
-            await self.ask(f"set_default_device_pinned_mem_limit {place} {mebibytes}M")
-        for server in await self.servers():
-            await self._limit_server(plan, server)
-
-    async def _limit_server(self, plan: DaemonPlan, server: int) -> None:
-        await self.ask(f"set_active_thread_percentage {server} {plan.percent}")
-        for place, (_, mebibytes) in enumerate(plan.memory):
-            await self.ask(f"set_device_pinned_mem_limit {server} {place} {mebibytes}M")
-
-    async def loosened(self, plan: DaemonPlan) -> str:
-        """Which limit is not the one that was set; empty if all are, which also shows that the daemon answers."""
-        said = await self.ask("get_default_active_thread_percentage")
-        if not same_percent(said, plan.percent):
-            return f"{said} % instead of {plan.percent} %"
-        for place, (uuid, mebibytes) in enumerate(plan.memory):
-            said = await self.ask(f"get_default_device_pinned_mem_limit {place}")
-            if not same_memory(said, mebibytes):
-                return f"{said} of {uuid} instead of {mebibytes}M"
-        return ""
-
-    async def servers(self) -> tuple[int, ...]:
-        said = await self.ask("get_server_list")
-        return tuple(int(word) for word in said.split() if word.isdecimal())
-
-    async def faulty(self, server: int) -> str:
-        """What the server says instead of being active; empty if it is, or has ended meanwhile."""
-        try:
-            said = await self.ask(f"get_server_status {server}")
-        except PeerGone:
-            return ""
-        return said if "FAULT" in said.upper() else ""
-
-    async def quit(self) -> None:
-        await self.ask("quit")
-
-
-def without_cuda(environment: Mapping[str, str]) -> dict[str, str]:
-    """Nothing of MPS or CUDA that we were started with may leak into a daemon: it could change a limit."""
-    return {name: text for name, text in environment.items() if not name.startswith(("CUDA_", "NVIDIA_VISIBLE"))}
-
-
-def same_percent(said: str, percent: int) -> bool:
-    """`25.0` is 25. An answer that is no number says nothing, and is no reason for alarm."""
-    try:
-        return abs(float(said.rsplit(maxsplit=1)[-1]) - percent) < 0.5
-    except (ValueError, IndexError):
-        return True
-
-
-def same_memory(said: str, mebibytes: int) -> bool:
-    """Drivers show whole GiB from 1 GiB on, and how they round is their affair; what is no size says nothing."""
-    found = _SIZE.search(said)
-    if not found:
-        return True
-    number, unit = int(found[1]), found[2]
-    return number == mebibytes if unit == "M" else abs(number * 1024 - mebibytes) < 1024
-
-
-logger = logging.getLogger(__name__)
-
-_PROCESS_NAME = "nvidia-cuda-mps"  # as much of a server's name as the kernel keeps
-_LOG_LIMIT = 16 * 2**20  # bytes; each probe writes some lines
-_LOOK_AGAIN = 0.05  # seconds, while a daemon starts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Habits:
-    """How a daemon is looked after. `patience`: how many probes in a row it may miss before it is restarted."""
+class ProbeSettings:
+    """How daemons are run and probed. `patience`: failed probes in a row before a daemon is restarted."""
 
     interval: float = 10.0  # seconds between probes
-    timeout: float = 5.0  # for one answer
+    timeout: float = 5.0  # for one command
     patience: int = 3
-    grace: float = 10.0  # for its end, and for its first answer
+    grace: float = 10.0  # for its first answer, and for its end
     longest_wait: float = 30.0  # between attempts to start it
     program: str = "nvidia-cuda-mps-control"
     smi: str = "nvidia-smi"
-    clients: Clients = Clients.ONE_USER
-    shm: Path = Path("/dev/shm")  # ours, which tenants see as theirs
+    clients: MpsClients = MpsClients.ONE_USER
+    shm: Path = Path("/dev/shm")  # of this process, which containers have mounted as theirs
 
 
-class Keeper:
-    """`told` gets the daemon's state at every probe, and whenever it changes."""
+class MpsDaemon:
+    """Runs one control daemon; `report` gets its state at every probe, and whenever it changes."""
 
     def __init__(
-        self, plan: DaemonPlan, control: Control, habits: Habits, told: Callable[[DaemonState], object]
+        self,
+        plan: DaemonPlan,
+        control: "MpsControl",
+        settings: ProbeSettings,
+        report: Callable[[DaemonState], object],
     ) -> None:
-        self._control, self._habits, self._told = control, habits, told
-        self._backoff = Backoff(min(0.5, habits.interval), habits.longest_wait)
+        self._control, self._settings, self._report = control, settings, report
+        self._backoff = Backoff(min(0.5, settings.interval), settings.longest_wait)
         self._state = DaemonState(plan=plan, since=time.time())
 
     async def run(self) -> None:
-        """Until it is cancelled; the daemon then ends too."""
-        await self._end_a_leftover()
+        """Until it is cancelled, which ends the daemon."""
+        await self._end_leftover()
         while True:
-            reason = await self._one_life()
-            self._become(Condition.DOWN, reason, restarts=self._state.restarts + 1, servers=())
+            reason = await self._run_once()
+            self._set_state(Condition.DOWN, reason, restarts=self._state.restarts + 1, servers=())
             await asyncio.sleep(self._backoff.delay())
 
-    async def _one_life(self) -> str:
-        """Why it ended, or had to be ended."""
-        self._become(Condition.STARTING, self._state.reason)
+    async def _run_once(self) -> str:
+        """Returns why the daemon ended, or had to be ended."""
+        self._set_state(Condition.STARTING, self._state.reason)
         try:
             process = await self._start()
         except OSError as error:
-            return f"cannot start {self._habits.program}: {error.strerror}"
+            return f"cannot start {self._settings.program}: {error.strerror}"
         try:
-            await self._first_answer(process)
-            await self._control.limit(self._state.plan)
-            return await self._watch(process)
+            await self._wait_for_first_answer(process)
+            await self._control.set_limits(self._state.plan)
+            return await self._probe_until_failure(process)
         except PeerGone as error:
             return str(error)
         finally:
@@ -201,119 +91,127 @@ class Keeper:
     async def _start(self) -> asyncio.subprocess.Process:
         for directory in (self._control.pipe, self._control.log):
             directory.mkdir(parents=True, exist_ok=True)
-            directory.chmod(0o1777)  # a server runs as its client's user, and speaks and logs there
+            directory.chmod(0o1777)  # servers run as their client's user, and create sockets and logs there
         with self._console.open("wb") as console:
             return await asyncio.create_subprocess_exec(
-                self._habits.program,
+                self._settings.program,
                 "-f",
-                *(["-M"] if self._habits.clients is Clients.ALL_USERS else []),
+                *(["-M"] if self._settings.clients is MpsClients.ALL_USERS else []),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=console,
                 stderr=console,
                 env=self._control.environment_with(self._state.plan),
-                start_new_session=True,  # so that its servers can be found and ended after it
+                start_new_session=True,  # so that its servers can be ended with it
             )
 
-    async def _first_answer(self, process: asyncio.subprocess.Process) -> None:
-        give_up = time.monotonic() + self._habits.grace
+    async def _wait_for_first_answer(self, process: asyncio.subprocess.Process) -> None:
+        deadline = time.monotonic() + self._settings.grace
         while True:
             try:
-                await self._control.ask("get_default_active_thread_percentage")
+                await self._control.send("get_default_active_thread_percentage")
             except PeerGone:
                 if process.returncode is not None:
-                    raise PeerGone(self._epitaph(process.returncode)) from None
-                if time.monotonic() > give_up:
+                    raise PeerGone(self._exit_reason(process.returncode)) from None
+                if time.monotonic() > deadline:
                     raise
-                await asyncio.sleep(_LOOK_AGAIN)
+                await asyncio.sleep(_START_POLL)
             else:
                 return
 
-    async def _watch(self, process: asyncio.subprocess.Process) -> str:
-        missed = 0
+    async def _probe_until_failure(self, process: asyncio.subprocess.Process) -> str:
+        failed = 0
         ended = asyncio.create_task(process.wait())
         try:
             while not ended.done():
                 try:
                     await self._probe()
-                    missed = 0
+                    failed = 0
                 except PeerGone as error:
-                    missed += 1
-                    self._become(Condition.DOWN, str(error))
-                    if missed >= self._habits.patience:
-                        return f"{error}, {missed} times"
-                await asyncio.wait([ended], timeout=self._habits.interval)
-            return self._epitaph(ended.result())
+                    failed += 1
+                    self._set_state(Condition.DOWN, str(error))
+                    if failed >= self._settings.patience:
+                        return f"{error}, {failed} times"
+                await asyncio.wait([ended], timeout=self._settings.interval)
+            return self._exit_reason(ended.result())
         finally:
             ended.cancel()
 
     async def _probe(self) -> None:
-        loosened = await self._control.loosened(self._state.plan)
+        drift = await self._control.limit_drift(self._state.plan)
         servers = await self._control.servers()
-        if loosened:
-            logger.warning("limits were changed from outside and are set again", extra={"found": loosened})
-            await self._control.limit(self._state.plan)
-        faults = [f"server {each} is in {fault}" for each in servers if (fault := await self._control.faulty(each))]
+        if drift:
+            logger.warning("MPS limits changed by another program, setting them again", extra={"drift": drift})
+            await self._control.set_limits(self._state.plan)
+        faults = [
+            f"server {server} is in {fault}"
+            for server in servers
+            if (fault := await self._control.server_fault(server))
+        ]
         self._trim_logs()
         self._backoff.reset()
-        self._become(
+        self._set_state(
             Condition.FAULT if faults else Condition.READY,
-            f"{faults[0]}: a client's fault; new clients wait until all that were there are gone" if faults else "",
+            f"{faults[0]}: a client's fault; new clients wait until all present ones have ended" if faults else "",
             servers=servers,
-            corrections=self._state.corrections + bool(loosened),
+            corrections=self._state.corrections + bool(drift),
         )
 
-    def _become(self, condition: Condition, reason: str, **changes: object) -> None:
+    def _set_state(self, condition: Condition, reason: str, **changes: object) -> None:
         before = self._state
-        news = (condition, reason) != (before.condition, before.reason)
-        since = time.time() if news else before.since
+        is_new = (condition, reason) != (before.condition, before.reason)
+        since = time.time() if is_new else before.since
         self._state = replace(before, condition=condition, reason=reason, since=since, **changes)  # type: ignore[arg-type]
         if condition is not before.condition:
             facts = {"pipe": str(self._control.pipe), "condition": condition.value, "reason": reason}
             logger.log(logging.WARNING if reason else logging.INFO, "MPS daemon changed", extra=facts)
-        self._told(self._state)
+        self._report(self._state)
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
         if process.returncode is None:
             with suppress(PeerGone):
                 await self._control.quit()
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._habits.grace):
+                async with asyncio.timeout(self._settings.grace):
                     await process.wait()
-        # Servers that outlive their daemon keep the GPU, and in exclusive mode keep everybody out.
+        # Servers that outlive their daemon keep the GPU, and in exclusive mode no other process can use it.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         for server in self._state.servers:
-            _end_server(server)
+            with suppress(OSError):
+                if Path(f"/proc/{server}/comm").read_text().startswith(_PROCESS_NAME):
+                    os.kill(server, signal.SIGKILL)
         await process.wait()
 
-    async def _end_a_leftover(self) -> None:
-        """Of a supervisor that was killed: nobody knows its limits, and two cannot share a directory."""
-        left = self._left_over()
-        if left is None:
+    async def _end_leftover(self) -> None:
+        """Ends the daemon of a killed supervisor: its limits are unknown, and two cannot share a pipe directory."""
+        pid = self._leftover_pid()
+        if pid is None:
             return
-        logger.warning("ending a daemon that was left over", extra={"pipe": str(self._control.pipe), "pid": left})
-        give_up = time.monotonic() + self._habits.grace
+        logger.warning(
+            "ending the MPS daemon of an earlier supervisor", extra={"pipe": str(self._control.pipe), "pid": pid}
+        )
+        deadline = time.monotonic() + self._settings.grace
         with suppress(PeerGone):
             await self._control.quit()
-            while self._left_over() and time.monotonic() < give_up:  # noqa: ASYNC110  it is no child of ours
-                await asyncio.sleep(_LOOK_AGAIN)
+            while self._leftover_pid() and time.monotonic() < deadline:  # noqa: ASYNC110  not a child process
+                await asyncio.sleep(_START_POLL)
         with suppress(ProcessLookupError):
-            os.killpg(left, signal.SIGKILL)
+            os.killpg(pid, signal.SIGKILL)
 
-    def _left_over(self) -> int | None:
-        """The daemon whose number is in the pipe directory, if a process of that number speaks there."""
+    def _leftover_pid(self) -> int | None:
+        """The pid in the pipe directory, if that process uses this pipe directory."""
         try:
-            number = int((self._control.pipe / "nvidia-cuda-mps-control.pid").read_text())
-            environment = Path(f"/proc/{number}/environ").read_bytes().split(b"\0")
+            pid = int((self._control.pipe / "nvidia-cuda-mps-control.pid").read_text())
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except (OSError, ValueError):
             return None
-        return number if f"CUDA_MPS_PIPE_DIRECTORY={self._control.pipe}".encode() in environment else None
+        return pid if f"CUDA_MPS_PIPE_DIRECTORY={self._control.pipe}".encode() in environment else None
 
     @property
     def _console(self) -> Path:
         return self._control.log / "console.log"
 
-    def _epitaph(self, status: int) -> str:
+    def _exit_reason(self, status: int) -> str:
         how = f"signal {-status}" if status < 0 else f"status {status}"
         last = _last_line(self._console) or _last_line(self._control.log / "control.log")
         return f"the control daemon ended with {how}{': ' + last if last else ''}"
@@ -324,10 +222,110 @@ class Keeper:
                 os.truncate(path, 0)
 
 
-def _end_server(server: int) -> None:
-    with suppress(OSError):
-        if Path(f"/proc/{server}/comm").read_text().startswith(_PROCESS_NAME):
-            os.kill(server, signal.SIGKILL)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MpsControl:
+    """The commands of one control daemon. A command that fails or gets no answer raises PeerGone."""
+
+    pipe: Path
+    log: Path
+    gpus: tuple[str, ...]
+    program: str = "nvidia-cuda-mps-control"
+    timeout: float = 5.0  # seconds for one command
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return without_cuda(os.environ) | {
+            "CUDA_MPS_PIPE_DIRECTORY": str(self.pipe),
+            "CUDA_MPS_LOG_DIRECTORY": str(self.log),
+            "CUDA_VISIBLE_DEVICES": ",".join(self.gpus),
+        }
+
+    def environment_with(self, plan: DaemonPlan) -> dict[str, str]:
+        """For the start of a daemon: a waiting client may connect before the limits are set by command."""
+        memory = ",".join(f"{number}={mebibytes}M" for number, (_, mebibytes) in enumerate(plan.memory))
+        return self.environment | {
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(plan.percent),
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": memory,
+        }
+
+    async def send(self, command: str) -> str:
+        return await run_program([self.program], self.timeout, command + "\n", self.environment)
+
+    async def set_limits(self, plan: DaemonPlan) -> None:
+        """For servers that start later, and in running servers for their future clients."""
+        await self.send(f"set_default_active_thread_percentage {plan.percent}")
+        for number, (_, mebibytes) in enumerate(plan.memory):
+            await self.send(f"set_default_device_pinned_mem_limit {number} {mebibytes}M")
+        for server in await self.servers():
+            await self.send(f"set_active_thread_percentage {server} {plan.percent}")
+            for number, (_, mebibytes) in enumerate(plan.memory):
+                await self.send(f"set_device_pinned_mem_limit {server} {number} {mebibytes}M")
+
+    async def limit_drift(self, plan: DaemonPlan) -> str:
+        """The first limit that differs from the plan; empty if none does."""
+        answer = await self.send("get_default_active_thread_percentage")
+        if not same_percent(answer, plan.percent):
+            return f"{answer} % instead of {plan.percent} %"
+        for number, (uuid, mebibytes) in enumerate(plan.memory):
+            answer = await self.send(f"get_default_device_pinned_mem_limit {number}")
+            if not same_memory(answer, mebibytes):
+                return f"{answer} of {uuid} instead of {mebibytes}M"
+        return ""
+
+    async def servers(self) -> tuple[int, ...]:
+        answer = await self.send("get_server_list")
+        return tuple(int(word) for word in answer.split() if word.isdecimal())
+
+    async def server_fault(self, server: int) -> str:
+        """The server's fault state; empty if it has none, or has ended meanwhile."""
+        try:
+            answer = await self.send(f"get_server_status {server}")
+        except PeerGone:
+            return ""
+        return answer if "FAULT" in answer.upper() else ""
+
+    async def quit(self) -> None:
+        await self.send("quit")
+
+
+async def run_program(
+    command: Sequence[str], timeout: float, standard_input: str = "", environment: Mapping[str, str] | None = None
+) -> str:
+    """The output of one of NVIDIA's programs on both streams; PeerGone when it fails or does not end in time."""
+    shown = repr(standard_input.strip() or " ".join(command[1:]))
+    try:
+        async with asyncio.timeout(timeout):
+            status, text = await processes.run(command, standard_input=standard_input.encode(), environment=environment)
+    except TimeoutError as error:
+        raise PeerGone(f"no answer to {shown} within {timeout:g} s") from error
+    except OSError as error:
+        raise PeerGone(f"cannot start {command[0]}: {error.strerror}") from error
+    text = text.strip()
+    if status:
+        raise PeerGone(f"{shown} failed: {' '.join(text.split()) or f'status {status}'}")
+    return text
+
+
+def without_cuda(environment: Mapping[str, str]) -> dict[str, str]:
+    """Without the variables of CUDA and MPS, which could change a daemon's limits."""
+    return {name: text for name, text in environment.items() if not name.startswith(("CUDA_", "NVIDIA_VISIBLE"))}
+
+
+def same_percent(answer: str, percent: int) -> bool:
+    """`25.0` is 25; an answer without a number counts as the same."""
+    try:
+        return abs(float(answer.rsplit(maxsplit=1)[-1]) - percent) < 0.5
+    except (ValueError, IndexError):
+        return True
+
+
+def same_memory(answer: str, mebibytes: int) -> bool:
+    """Drivers round to whole GiB from 1 GiB on, up or down; an answer without a size counts as the same."""
+    match = _SIZE.search(answer)
+    if not match:
+        return True
+    number, unit = int(match[1]), match[2]
+    return number == mebibytes if unit == "M" else abs(number * 1024 - mebibytes) < 1024
 
 
 def _last_line(path: Path) -> str:

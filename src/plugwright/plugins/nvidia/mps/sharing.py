@@ -1,142 +1,134 @@
-"""The plugin's side of MPS: what a container gets to be a client of the right daemon, and whether that daemon works.
+"""The plugin's side of MPS: makes a container a client of the right control daemon, and follows that daemon's state.
 
-The limits are the daemon's; the container's env repeats them so that people see them, and tightens them where a daemon
-serves several sizes. A process that does not use the pipe is held by nothing but the exclusive compute mode.
+The daemon enforces the limits; the container's environment repeats them for information, and lowers them where one
+daemon serves several sizes. A process that does not use the pipe has no limits, unless the compute mode is exclusive.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from plugwright.errors import PluginError
 from plugwright.model import Mount
 from plugwright.plugins.nvidia import sharing
+from plugwright.plugins.nvidia.config import NvidiaMps, NvidiaShare
 from plugwright.plugins.nvidia.driver import ComputeMode
 from plugwright.plugins.nvidia.mps import plan, state
-from plugwright.plugins.nvidia.mps.plan import DaemonPlan, MpsOptions, Place
+from plugwright.plugins.nvidia.mps.plan import DaemonPlan, MpsPaths
 from plugwright.plugins.nvidia.mps.state import ResourceState
-from plugwright.plugins.nvidia.sharing import (
-    NOT_CONFINED,
-    Extras,
-    Share,
-    Unit,
-    by_device,
-    check_most,
-    memory_env,
-    share_facts,
-)
+from plugwright.plugins.nvidia.sharing import NOT_CONFINED, ContainerExtras, GpuUnit
 from plugwright.system.inotify import Directory
 
-__all__ = ["Mps"]
+__all__ = ["MpsSharing"]
 
 _MIB = 2**20
-_PIPE = "/tmp/nvidia-mps"  # where CUDA looks by itself: a program with a clean environment finds it too
+_PIPE = "/tmp/nvidia-mps"  # CUDA's default: a program with an empty environment finds it too
 _SHM = "/dev/shm"
-_ANYHOW = "limits are for each process, and a tenant's GPU fault ends all of them"
+_CAVEAT = "limits are for each process, and a tenant's GPU fault ends all of them"
 
 
-class Mps:
-    """An `Isolation`."""
+class MpsSharing:
+    """A `SharingBackend`."""
 
-    def __init__(
-        self, resource: str, share: Share, options: MpsOptions, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._resource, self._share, self._options, self._clock = resource, share, options, clock
-        self._place = Place(options.root, resource)
+    def __init__(self, resource: str, share: NvidiaShare, clock: Callable[[], float] = time.monotonic) -> None:
+        self._resource, self._share, self._clock = resource, share, clock
+        self._config = share.mps or NvidiaMps()
+        self._paths = MpsPaths(Path(self._config.root), resource)
         self._plans: list[DaemonPlan] = []
         self._state: ResourceState | None = None
         self._unreadable = ""
         self._load()
 
-    def units(self, whole: Sequence[Unit]) -> list[Unit]:
-        sharing.check(self._resource, whole, self._share)
-        units = sharing.shared(whole, self._share)
-        self._plans = plan.daemons(self._share, self._options, units)
+    def units(self, whole: Sequence[GpuUnit]) -> list[GpuUnit]:
+        sharing.check_list_size(self._resource, whole, self._share)
+        units = sharing.split_all(whole, self._share)
+        self._plans = plan.plan_daemons(self._share, units)
         return units
 
-    def fault(self, unit: Unit) -> str:
+    def fault(self, unit: GpuUnit) -> str:
         return (
-            plan.why_not(unit)
+            plan.unsupported_reason(unit)
             or self._unreadable
-            or state.why_unusable(self._state, self._plans, unit.gpu.uuid, self._clock())
+            or state.unusable_reason(self._state, self._plans, unit.gpu.uuid, self._clock())
         )
 
-    def attributes(self, unit: Unit) -> Mapping[str, object]:
-        loose = self._why_loose(unit)
-        return share_facts(unit, f"mps, {NOT_CONFINED}: {loose}; {_ANYHOW}" if loose else f"mps, confined; {_ANYHOW}")
+    def attributes(self, unit: GpuUnit) -> Mapping[str, object]:
+        reason = self._unconfined_reason(unit)
+        confinement = f"{NOT_CONFINED}: {reason}" if reason else "confined"
+        return sharing.share_attributes(unit, f"mps, {confinement}; {_CAVEAT}")
 
-    def extras(self, units: Sequence[Unit]) -> Extras:
-        check_most(self._resource, plan.largest(self._share), units)
-        held = by_device(units)
-        size = self._size(held)
-        served = self._served(size)
-        memory = [sum(unit.memory for unit in each) // _MIB for each in held.values()]
+    def extras(self, units: Sequence[GpuUnit]) -> ContainerExtras:
+        sharing.check_request(self._resource, plan.max_units(self._share), units)
+        devices = sharing.units_by_device(units)
+        size = self._size(devices)
+        daemon = self._daemon_for(size)
+        memory = [sum(unit.memory for unit in shares) // _MIB for shares in devices.values()]
         limits = {
             "CUDA_MPS_PIPE_DIRECTORY": _PIPE,
-            # A server shows all GPUs it has, whatever the container was given; by index its order would count.
-            "CUDA_VISIBLE_DEVICES": ",".join(held),
-            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(min(served.percent, size * units[0].percent)),
-            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": ",".join(f"{place}={each}M" for place, each in enumerate(memory)),
+            # A server shows all its GPUs to every client; UUIDs, because indexes would count in the server's order.
+            "CUDA_VISIBLE_DEVICES": ",".join(devices),
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(min(daemon.percent, size * units[0].percent)),
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": ",".join(
+                f"{number}={mebibytes}M" for number, mebibytes in enumerate(memory)
+            ),
         }
-        mounts = [Mount(str(self._place.pipe(served.size)), _PIPE)]
-        mounts += [Mount(str(self._options.shm), _SHM)] if self._options.shm else []
-        return Extras(env=memory_env(units), limits=limits, mounts=tuple(mounts))
+        mounts = [Mount(str(self._paths.pipe(daemon.size)), _PIPE)]
+        mounts += [Mount(self._config.shm, _SHM)] if self._config.shm else []
+        return ContainerExtras(env=sharing.share_env(units), limits=limits, mounts=tuple(mounts))
 
     async def follow(self, changed: Callable[[], object]) -> None:
-        directory = Directory(self._place.directory)
-        said: object = None
+        directory = Directory(self._paths.directory)
+        reported: object = None
         async with directory.watching():
             while True:
-                seen = directory.ticks.value
+                tick = directory.ticks.value
                 self._load()
-                if said != (said := self._known()):
+                if reported != (reported := self._relevant_state()):
                     changed()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(self._fresh_for()):
-                        await directory.ticks.until(lambda tick, seen=seen: tick != seen)  # type: ignore[misc]
+                    async with asyncio.timeout(self._valid_for()):
+                        await directory.ticks.until(lambda now, tick=tick: now != tick)  # type: ignore[misc]
 
     def _load(self) -> None:
         try:
-            self._state, self._unreadable = state.read(self._place.state), ""
+            self._state, self._unreadable = state.read(self._paths.state), ""
         except PluginError as error:
             self._state, self._unreadable = None, str(error)
 
-    def _known(self) -> object:
-        """What matters to the plugin: not when it was last seen to be so, unless that is too long ago."""
-        found = self._state
-        daemons = found and (found.problem, [(each.plan, each.condition, each.reason) for each in found.daemons])
-        return self._unreadable, daemons, self._fresh_for() is None
+    def _relevant_state(self) -> object:
+        """All that `fault` depends on, without the time of the last probe."""
+        current = self._state
+        daemons = current and [(daemon.plan, daemon.condition, daemon.reason) for daemon in current.daemons]
+        return self._unreadable, current and current.problem, daemons, self._valid_for() is None
 
-    def _fresh_for(self) -> float | None:
-        """Until the state is too old to be believed; None when there is nothing that could grow old."""
+    def _valid_for(self) -> float | None:
+        """Seconds until the state is outdated; None when it is, or when there is none."""
         if self._state is None:
             return None
-        left = self._state.beat + self._state.lasting - self._clock()
+        left = self._state.valid_until - self._clock()
         return left + 0.01 if left > 0 else None
 
-    def _size(self, held: Mapping[str, Sequence[Unit]]) -> int:
-        sizes = {len(each) for each in held.values()}
+    def _size(self, devices: Mapping[str, Sequence[GpuUnit]]) -> int:
+        sizes = {len(shares) for shares in devices.values()}
         if len(sizes) != 1:
+            counts = " and ".join(f"{len(shares)} of {uuid}" for uuid, shares in devices.items())
             raise PluginError(
-                f"{self._resource}: MPS gives a container as much of each of its GPUs, not {_counts(held)}: ask again"
+                f"{self._resource}: with MPS a container must have as many shares of each of its GPUs, got {counts}: "
+                "create the pod again"
             )
         return sizes.pop()
 
-    def _served(self, size: int) -> DaemonPlan:
-        """The daemon for containers of this size."""
-        for each in sorted(self._plans, key=lambda each: each.size):
-            if each.size >= size:
-                return each
-        raise PluginError(f"{self._resource}: MPS has no daemon here")
+    def _daemon_for(self, size: int) -> DaemonPlan:
+        for daemon in sorted(self._plans, key=lambda daemon: daemon.size):
+            if daemon.size >= size:
+                return daemon
+        raise PluginError(f"{self._resource}: no MPS daemon is planned for containers with {size} shares of a GPU")
 
-    def _why_loose(self, unit: Unit) -> str:
+    def _unconfined_reason(self, unit: GpuUnit) -> str:
         if unit.gpu.compute_mode is not ComputeMode.EXCLUSIVE_PROCESS:
             return f"the compute mode is {unit.gpu.compute_mode or 'not known'}, a process outside MPS has no limits"
-        if plan.largest(self._share) > 1:
-            return f"every process may take as much as {plan.largest(self._share)} shares"
+        if plan.max_units(self._share) > 1:
+            return f"every process may take as much as {plan.max_units(self._share)} shares"
         return ""
-
-
-def _counts(held: Mapping[str, Sequence[Unit]]) -> str:
-    return " and ".join(f"{len(each)} of {uuid}" for uuid, each in held.items())

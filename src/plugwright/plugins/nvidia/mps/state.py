@@ -1,7 +1,7 @@
-"""How the control daemons of one resource are, in a file: written by whoever supervises them, read by the plugin.
+"""The state file of one resource's control daemons: written by the supervisor, read by the plugin.
 
-They live in two pods. The file is replaced whole, and again at every probe: a file that has grown old means that nobody
-looks any more. Times are of the machine's monotonic clock, which both pods share and nobody sets.
+The two run in different pods. The supervisor replaces the file at every probe, so that an old file means that no
+supervisor runs. Times are of the machine's monotonic clock, which is the same in both pods and is never set.
 """
 
 import json
@@ -14,7 +14,7 @@ from plugwright.errors import PluginError
 from plugwright.plugins.nvidia.mps.plan import DaemonPlan
 from plugwright.system import files
 
-__all__ = ["Condition", "DaemonState", "ResourceState", "read", "why_unusable", "write"]
+__all__ = ["Condition", "DaemonState", "ResourceState", "read", "unusable_reason", "write"]
 
 _VERSION = 1
 
@@ -22,7 +22,7 @@ _VERSION = 1
 class Condition(StrEnum):
     STARTING = "starting"
     READY = "ready"
-    FAULT = "fault"  # it answers, but takes no new clients
+    FAULT = "fault"  # it answers, but accepts no new clients
     DOWN = "down"
     STOPPED = "stopped"
 
@@ -32,15 +32,15 @@ class DaemonState:
     plan: DaemonPlan
     condition: Condition = Condition.STARTING
     reason: str = ""
-    since: float = 0.0  # on the wall clock, for people
+    since: float = 0.0  # wall clock, for display
     restarts: int = 0
-    corrections: int = 0  # how often its limits had been changed from outside, and were set again
+    corrections: int = 0  # how often its limits had been changed by another program, and were set again
     servers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceState:
-    """`beat`: when it was last known to be so; nobody looks any more `lasting` seconds later.
+    """`beat`: the time of the last probe; the state is outdated `lasting` seconds later.
 
     `problem`: why there are no daemons at all.
     """
@@ -50,7 +50,11 @@ class ResourceState:
     daemons: tuple[DaemonState, ...] = ()
     beat: float = 0.0
     lasting: float = 60.0
-    modes: Mapping[str, str] = field(default_factory=dict, hash=False)  # compute modes to put back at the end
+    modes: Mapping[str, str] = field(default_factory=dict, hash=False)  # compute modes to restore at the end
+
+    @property
+    def valid_until(self) -> float:
+        return self.beat + self.lasting
 
 
 def write(path: Path, state: ResourceState) -> None:
@@ -59,7 +63,7 @@ def write(path: Path, state: ResourceState) -> None:
 
 
 def read(path: Path) -> ResourceState | None:
-    """None when there is none; PluginError when it is no such file."""
+    """None when the file does not exist; PluginError when it is not a state file."""
     try:
         content = json.loads(path.read_bytes())
         if content.pop("version") != _VERSION:
@@ -72,28 +76,25 @@ def read(path: Path) -> ResourceState | None:
         raise PluginError(f"{path} cannot be read: {error}") from error
 
 
-def why_unusable(state: ResourceState | None, wanted: Sequence[DaemonPlan], gpu: str, now: float) -> str:
-    """Why a share of this GPU cannot be given to a container now; empty if it can."""
+def unusable_reason(state: ResourceState | None, plans: Sequence[DaemonPlan], gpu: str, now: float) -> str:
+    """Why a share of this GPU cannot be used by a container now; empty if it can."""
     if state is None:
         return "no MPS daemon: `plugwright mps run` has not started one here"
-    if now > state.beat + state.lasting:
-        return f"nobody has looked after the MPS daemon for {now - state.beat:.0f} s: is `plugwright mps run` running?"
+    if now > state.valid_until:
+        return f"no MPS supervisor has reported for {now - state.beat:.0f} s: is `plugwright mps run` running?"
     if state.problem:
         return f"no MPS daemon: {state.problem}"
-    found = {each.plan.size: each for each in state.daemons}
-    for plan in wanted:
-        reason = _why_not_this_one(found.get(plan.size), plan, gpu)
-        if reason:
-            return reason
-    return ""
+    daemons = {daemon.plan.size: daemon for daemon in state.daemons}
+    reasons = (_daemon_reason(daemons.get(plan.size), plan, gpu) for plan in plans)
+    return next(filter(None, reasons), "")
 
 
-def _why_not_this_one(found: DaemonState | None, plan: DaemonPlan, gpu: str) -> str:
-    if found is None or gpu not in found.plan.gpus:
+def _daemon_reason(daemon: DaemonState | None, plan: DaemonPlan, gpu: str) -> str:
+    if daemon is None or gpu not in daemon.plan.gpus:
         return f"no MPS daemon for containers with {plan.size} of this GPU: restart `plugwright mps run`"
-    if found.condition is not Condition.READY:
-        return f"MPS daemon {found.condition}: {found.reason}" if found.reason else f"MPS daemon {found.condition}"
-    if (found.plan.percent, dict(found.plan.memory)[gpu]) != (plan.percent, dict(plan.memory)[gpu]):
+    if daemon.condition is not Condition.READY:
+        return f"MPS daemon {daemon.condition}: {daemon.reason}" if daemon.reason else f"MPS daemon {daemon.condition}"
+    if (daemon.plan.percent, dict(daemon.plan.memory)[gpu]) != (plan.percent, dict(plan.memory)[gpu]):
         return "the MPS daemon has the limits of another configuration: restart `plugwright mps run`"
     return ""
 
@@ -101,7 +102,7 @@ def _why_not_this_one(found: DaemonState | None, plan: DaemonPlan, gpu: str) -> 
 def _daemon(content: dict[str, object]) -> DaemonState:
     plan = content.pop("plan")
     if not isinstance(plan, dict):
-        raise TypeError("a daemon has a plan")
+        raise TypeError(f"the plan of a daemon must be a mapping, got {plan!r}")
     memory = tuple((str(uuid), int(size)) for uuid, size in plan.pop("memory"))
     condition = Condition(str(content.pop("condition")))
     servers = content.pop("servers")

@@ -1,1 +1,1 @@
-"""Which GPUs go well together: from the links between them to the best set. Its modules are the interface."""
+"""Topology: from the links between GPUs to the GPUs that a container should get. Its modules are the interface."""

@@ -1,72 +1,77 @@
-"""How good it is to have two GPUs together: one whole number for each pair.
+"""The scores of pairs of GPUs, and the hierarchy of a machine's GPUs that the scores imply.
 
-The nearer over PCIe the more points, and far more for each NVLink, through an NVSwitch or not. Who is chosen by these
-numbers is `preference`'s work.
-
-How the GPUs of a machine belong together: a tree in which the branches are alike in the eyes of the others.
-
-Two GPUs under one PCIe switch are the same to everyone else, and so are two switches at one socket. `grown` finds all
-of that in the scores alone, so that `cuts` need not try what differs in names only. Pure.
+A pair scores more points the nearer it is over PCIe, and far more for each NVLink. Two GPUs under one PCIe switch are
+interchangeable for all others, and so are two switches on one socket: `build_hierarchy` finds these groups in the
+scores alone, so that `partition` need not try sets that differ only in names. Pure; the choice itself is `chooser`.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from plugwright.plugins.nvidia.driver import Link, Links
+from plugwright.plugins.nvidia.driver import GpuLink, GpuLinks
 
-__all__ = ["Alike", "Kin", "Mesh", "Scores", "grown", "meshes", "pair_scores", "score"]
+__all__ = [
+    "HierarchyNode",
+    "MeshNode",
+    "Scores",
+    "UniformNode",
+    "build_hierarchy",
+    "find_meshes",
+    "link_score",
+    "pair_scores",
+]
 
-Scores = Sequence[Sequence[int]]  # scores[i][j] == scores[j][i]; what is on the diagonal does not matter
+Scores = Sequence[Sequence[int]]  # scores[i][j] == scores[j][i]; the diagonal is not used
 
 _PER_LEVEL = 10
-_PER_NVLINK = 100  # one link outweighs the nearest place on PCIe
-
-
-def score(link: Link) -> int:
-    return _PER_LEVEL * link.level + _PER_NVLINK * link.nvlinks
-
-
-def pair_scores(gpus: Sequence[str], links: Links) -> list[list[int]]:
-    """The scores of every pair of these GPUs, in their order."""
-    return [[score(links.between(one, other)) if one != other else 0 for other in gpus] for one in gpus]
+_PER_NVLINK = 100  # one NVLink outweighs every PCIe level
 
 
 @dataclass(frozen=True, slots=True)
-class Alike:
+class UniformNode:
     """Any two GPUs of different branches have the same score."""
 
     score: int
     singles: tuple[int, ...]  # branches of one GPU
-    branches: tuple["Kin", ...] = ()
+    branches: tuple["HierarchyNode", ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Mesh:
-    """GPUs linked in no such order, as in a cube mesh: each one counts for itself."""
+class MeshNode:
+    """GPUs without such an order, as in a cube mesh."""
 
     members: tuple[int, ...]
 
 
-Kin = Alike | Mesh
+HierarchyNode = UniformNode | MeshNode
 
 
-def grown(members: Sequence[int], scores: Scores) -> Kin:
-    """The tree over these GPUs."""
+def link_score(link: GpuLink) -> int:
+    return _PER_LEVEL * link.level + _PER_NVLINK * link.nvlinks
+
+
+def pair_scores(gpus: Sequence[str], links: GpuLinks) -> list[list[int]]:
+    """The scores of every pair of these GPUs, in their order."""
+    return [[link_score(links.between(one, other)) if one != other else 0 for other in gpus] for one in gpus]
+
+
+def build_hierarchy(members: Sequence[int], scores: Scores) -> HierarchyNode:
     for score in sorted({scores[one][other] for one in members for other in members if one < other}):
-        branches = _apart(members, scores, score)
+        branches = _split(members, scores, score)
         if len(branches) > 1:
             singles = tuple(branch[0] for branch in branches if len(branch) == 1)
-            return Alike(score, singles, tuple(grown(branch, scores) for branch in branches if len(branch) > 1))
-    return Mesh(tuple(members)) if len(members) > 1 else Alike(0, tuple(members))
+            larger = tuple(build_hierarchy(branch, scores) for branch in branches if len(branch) > 1)
+            return UniformNode(score, singles, larger)
+    return MeshNode(tuple(members)) if len(members) > 1 else UniformNode(0, tuple(members))
 
 
-def meshes(kin: Kin) -> list[Mesh]:
-    """Those in the tree, in order."""
-    return [kin] if isinstance(kin, Mesh) else [mesh for branch in kin.branches for mesh in meshes(branch)]
+def find_meshes(node: HierarchyNode) -> list[MeshNode]:
+    """The meshes of a hierarchy, in order."""
+    return [node] if isinstance(node, MeshNode) else [mesh for branch in node.branches for mesh in find_meshes(branch)]
 
 
-def _apart(members: Iterable[int], scores: Scores, score: int) -> list[list[int]]:
-    """The members in as many branches as can be, any two GPUs of different ones with this score between them."""
+def _split(members: Iterable[int], scores: Scores, score: int) -> list[list[int]]:
+    """As many branches as possible such that any two GPUs of different branches have this score."""
     branches: list[list[int]] = []
     for member in members:
         row = scores[member]

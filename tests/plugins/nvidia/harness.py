@@ -1,4 +1,4 @@
-"""For tests of NVIDIA GPUs: a machine that is watched, and what a plugin lists of it."""
+"""For tests of NVIDIA GPUs: a simulated machine, its monitor, and the lists of a plugin."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -6,18 +6,18 @@ from contextlib import asynccontextmanager
 from typing import cast
 
 from plugwright import Device
-from plugwright.plugins.nvidia.config import Options
+from plugwright.plugins.nvidia.config import NvidiaConfig
 from plugwright.plugins.nvidia.monitor import GpuMonitor, PollIntervals
 from plugwright.plugins.nvidia.plugin import Nvidia
-from plugwright.plugins.nvidia.simulation import Simulation
+from plugwright.plugins.nvidia.simulation import SimulatedDriver
 
-__all__ = ["PACE", "Clock", "Lists", "listing", "machine", "resource"]
+__all__ = ["INTERVALS", "Lists", "ManualClock", "listing", "machine", "resource", "simulated"]
 
-PACE = PollIntervals(rescan=3600, retry=0.02, read_timeout=5, ear=0.2)
+INTERVALS = PollIntervals(rescan=3600, retry=0.02, read_timeout=5, event_wait=0.2)
 
 
-class Clock:
-    """Stands still until it is told."""
+class ManualClock:
+    """Stands still unless a test changes `now`."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -27,15 +27,20 @@ class Clock:
 
 
 def machine(name: str, clock: Callable[[], float] | None = None) -> GpuMonitor:
-    return GpuMonitor(Simulation(name), PACE, clock or Clock())
+    return GpuMonitor(SimulatedDriver(name), INTERVALS, clock or ManualClock())
 
 
-def resource(watch: GpuMonitor, options: Options | None = None, name: str = "nvidia.com/gpu") -> Nvidia:
-    return Nvidia(name, options or Options(), watch)
+def simulated(monitor: GpuMonitor) -> SimulatedDriver:
+    assert isinstance(monitor.driver, SimulatedDriver)
+    return monitor.driver
+
+
+def resource(monitor: GpuMonitor, config: NvidiaConfig | None = None, name: str = "nvidia.com/gpu") -> Nvidia:
+    return Nvidia(name, config or NvidiaConfig(), monitor)
 
 
 class Lists:
-    """What a plugin lists, one list after the other."""
+    """The lists of a plugin, one after the other."""
 
     def __init__(self, lists: AsyncGenerator[list[Device], None]) -> None:
         self._lists = lists
@@ -51,11 +56,11 @@ class Lists:
         return await self.until(bool)
 
     async def reason(self, device_id: str, text: str) -> Device:
-        """Waits until the device is Unhealthy for a reason with `text` in it; for none, until it is healthy."""
+        """Waits until the device is Unhealthy for a reason with `text` in it; for an empty one, until it is healthy."""
 
         def accept(devices: dict[str, Device]) -> bool:
-            found = devices.get(device_id)
-            return found is not None and (text in found.reason and not found.healthy if text else found.healthy)
+            device = devices.get(device_id)
+            return device is not None and (text in device.reason and not device.healthy if text else device.healthy)
 
         return (await self.until(accept))[device_id]
 

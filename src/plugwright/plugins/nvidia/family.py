@@ -1,0 +1,180 @@
+"""The device family of NVIDIA GPUs: turns the key `nvidia` of a resource into a plugin.
+
+Plugins of one machine share one monitor, so that it is read once and devices that two resources select are found. A
+resource name may be a template, such as `nvidia.com/mig-{profile}`: the machine decides which resources it stands for.
+The simulation is imported only where a resource has `simulate`.
+"""
+
+import re
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+
+from plugwright.errors import ConfigError
+from plugwright.plugins.nvidia import config as nvidia_config
+from plugwright.plugins.nvidia import selection
+from plugwright.plugins.nvidia.config import NvidiaConfig, SharingStrategy
+from plugwright.plugins.nvidia.driver import Gpu, GpuDriver
+from plugwright.plugins.nvidia.monitor import GpuMonitor, PollIntervals
+from plugwright.plugins.nvidia.mps.plan import max_clients
+from plugwright.plugins.nvidia.mps.sharing import MpsSharing
+from plugwright.plugins.nvidia.nvml import Nvml
+from plugwright.plugins.nvidia.plugin import Nvidia
+from plugwright.plugins.nvidia.sharing import SharingBackend, TimeSlicing
+from plugwright.plugins.nvidia.vgpu import VgpuSharing
+from plugwright.sdk.families import DeviceFamily, FamilyContext, NameTemplates, ResourceEntry
+from plugwright.sdk.plugin import Plugin
+
+__all__ = ["FAMILY", "NvidiaFamily", "NvidiaNameTemplates", "driver_for", "resource_name"]
+
+_NEWEST_CAPABILITY = (99, 0)  # above that of every GPU
+
+
+class NvidiaFamily(DeviceFamily[NvidiaConfig]):
+    settings = NvidiaConfig
+    placeholders: ClassVar = {"model": "model", "profile": "1g.10gb"}
+
+    def plugin(self, entry: ResourceEntry[NvidiaConfig], context: FamilyContext) -> Nvidia:
+        nvidia_config.check(entry.settings)
+        return Nvidia(entry.name, entry.settings, _monitor(entry.settings), _sharing(entry))
+
+    def check(self, entry: ResourceEntry[NvidiaConfig], earlier: Sequence[ResourceEntry[NvidiaConfig]]) -> None:
+        """Refuses devices that two resources select, as far as they are known without the machine."""
+        machine = (entry.settings.simulate, entry.settings.driver.root)
+        selections = {
+            other.name: selection.from_config(_template_settings(other))
+            for other in earlier
+            if (other.settings.simulate, other.settings.driver.root) == machine
+        }
+        own = selection.from_config(_template_settings(entry))
+        for name, selected in selections.items():
+            if selected == own:
+                raise ConfigError(f"selects the same devices as {name}")
+        if entry.settings.simulate:
+            self._check_machine(entry, {**selections, entry.name: own})
+
+    def join(self, plugins: Sequence[Plugin], serving: Collection[Plugin]) -> None:
+        """Gives plugins of one machine one monitor, that of a serving plugin if there is one."""
+        _share_monitors(plugins, [plugin.monitor for plugin in serving if isinstance(plugin, Nvidia)])
+
+    def name_templates(self) -> NameTemplates[NvidiaConfig]:
+        return NvidiaNameTemplates()
+
+    def _check_machine(self, entry: ResourceEntry[NvidiaConfig], selections: Mapping[str, selection.Selection]) -> None:
+        from plugwright.plugins.nvidia import simulated_machines
+
+        gpus = simulated_machines.load(entry.settings.simulate).gpus
+        for uuid, resources in selection.overlaps(gpus, selections).items():
+            raise ConfigError(f"{uuid} is selected by {' and '.join(resources)}: a device can be in one resource only")
+        whole = selection.select_devices(gpus, selections[entry.name]) if entry.settings.share else []
+        if whole and not _sharing(entry).units(whole):  # raises where the list would be too long
+            raise ConfigError("no device is large enough for one share")
+
+
+class NvidiaNameTemplates:
+    """The resources that templates stand for, over all versions of a daemon's file."""
+
+    def __init__(self) -> None:
+        self._monitors: dict[str, GpuMonitor] = {}
+
+    def members(self, entry: ResourceEntry[NvidiaConfig]) -> Mapping[str, NvidiaConfig]:
+        settings = _template_settings(entry)
+        new = _monitor(settings)
+        monitor = self._monitors.setdefault(new.driver.name, new)
+        return _members(entry.name, settings, monitor.views.value.snapshot.gpus)
+
+    def join(self, plugins: Sequence[Plugin]) -> None:
+        _share_monitors(plugins, list(self._monitors.values()))
+
+    def monitors(self) -> Mapping[str, Callable[[Callable[[], None]], AbstractAsyncContextManager[object]]]:
+        return {name: partial(_subscribed, monitor) for name, monitor in self._monitors.items()}
+
+
+@asynccontextmanager
+async def _subscribed(monitor: GpuMonitor, changed: Callable[[], None]) -> AsyncIterator[None]:
+    unsubscribe = monitor.views.subscribe(changed)
+    try:
+        async with monitor.running():
+            yield
+    finally:
+        unsubscribe()
+
+
+def driver_for(settings: NvidiaConfig) -> GpuDriver:
+    if settings.simulate:
+        from plugwright.plugins.nvidia.simulation import SimulatedDriver
+
+        return SimulatedDriver(settings.simulate)
+    return Nvml(Path(settings.driver.root))
+
+
+def resource_name(template: str, model: str, profile: str) -> str:
+    """`1g.10gb+me` becomes `1g.10gb.me`, as in NVIDIA's plugin, and `NVIDIA A100-SXM4-40GB` `a100-sxm4-40gb`."""
+    plain = re.sub(r"[^a-z0-9._-]+", "-", model.lower().removeprefix("nvidia ")).strip("-._")
+    return template.replace("{model}", plain).replace("{profile}", profile.replace("+", "."))
+
+
+def _monitor(settings: NvidiaConfig) -> GpuMonitor:
+    return GpuMonitor(driver_for(settings), PollIntervals(rescan=settings.rescan))
+
+
+def _share_monitors(plugins: Sequence[Plugin], monitors: Sequence[GpuMonitor]) -> None:
+    """Uses `monitors` for the machines they are of, and the first plugin's for other machines."""
+    by_driver = {monitor.driver.name: monitor for monitor in monitors}
+    for plugin in plugins:
+        if isinstance(plugin, Nvidia):
+            shared = by_driver.setdefault(plugin.monitor.driver.name, plugin.monitor)
+            if shared is not plugin.monitor:
+                rescan = min(shared.intervals.rescan, plugin.monitor.intervals.rescan)
+                shared.intervals = replace(shared.intervals, rescan=rescan)
+                plugin.monitor = shared
+
+
+def _sharing(entry: ResourceEntry[NvidiaConfig]) -> SharingBackend:
+    share = entry.settings.share
+    if share is None or share.by is SharingStrategy.TIME_SLICING:
+        return TimeSlicing(entry.name, share)
+    if share.by is SharingStrategy.VGPU:
+        return VgpuSharing(entry.name, share)
+    if entry.is_template:
+        raise ConfigError(
+            "`share.by: mps` needs a literal resource name: `{model}` and `{profile}` are not supported, because the "
+            "MPS daemon is named after the resource"
+        )
+    clients = max_clients(_NEWEST_CAPABILITY)
+    if share.replicas > clients:
+        raise ConfigError(f"share.replicas must be at most {clients}, the clients of MPS, got {share.replicas}")
+    return MpsSharing(entry.name, share)
+
+
+def _template_settings(entry: ResourceEntry[NvidiaConfig]) -> NvidiaConfig:
+    """The settings of all resources that a template stands for: MIG devices of any profile, if it names profiles."""
+    settings = entry.settings
+    if "{profile}" not in entry.name or settings.select.profile:
+        return settings
+    return msgspec.structs.replace(settings, select=msgspec.structs.replace(settings.select, profile="*"))
+
+
+def _members(template: str, settings: NvidiaConfig, gpus: Iterable[Gpu]) -> dict[str, NvidiaConfig]:
+    members = {}
+    for unit in selection.select_devices(gpus, selection.from_config(settings)):
+        model, profile = unit.gpu.model, unit.mig.profile if unit.mig else ""
+        select = msgspec.structs.replace(
+            settings.select,
+            model=_literal_pattern(model) if "{model}" in template else settings.select.model,
+            profile=_literal_pattern(profile) if "{profile}" in template else settings.select.profile,
+        )
+        members[resource_name(template, model, profile)] = msgspec.structs.replace(settings, select=select)
+    return members
+
+
+def _literal_pattern(text: str) -> str:
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text)
+
+
+FAMILY = NvidiaFamily()
