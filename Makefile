@@ -7,9 +7,10 @@ READY  := .venv/.ready
 PROTOS := $(sort $(shell find src -name '*.proto'))
 PROTOC  = $(BIN)/python -m grpc_tools.protoc -I src --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy
 UV      = VIRTUAL_ENV= UV_PYTHON_DOWNLOADS=never
+JOBS   ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak test-kubernetes test-gpu check proto bench image chart clean
+.PHONY: help setup demo test soak test-kubernetes test-gpu check check-format check-lint check-types check-layers check-proto proto bench image chart clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -28,33 +29,43 @@ $(READY): pyproject.toml uv.lock
 demo: $(READY) ## a cluster in one process: ten mock GPUs, a pod gets two, one fails, the stale resource goes
 	@$(BIN)/python examples/demo.py
 
-test: $(READY) ## ring 1: no cluster, no root, no hardware
-	@$(BIN)/python -m pytest $(ARGS)
+test: $(READY) ## ring 1: no cluster, no root, no hardware: [JOBS=4] [ARGS='-k watcher']
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 soak: $(READY) ## thousands of kills while the checkpoint is written: [KILLS=5000]
-	@PLUGWRIGHT_KILLS=$(or $(KILLS),5000) $(BIN)/python -m pytest tests/kubelet/devicemanager/test_checkpoint.py -k killed $(ARGS)
+	@PLUGWRIGHT_KILLS=$(or $(KILLS),5000) $(BIN)/python -m pytest --timeout 3000 tests/kubelet/devicemanager/test_checkpoint.py -k killed $(ARGS)
 
 test-kubernetes: $(READY) ## ring 2, on a real Kubernetes of its own (root, Go): [VERSION=1.35.4]
-	@PLUGWRIGHT_KUBERNETES_VERSION=$(or $(VERSION),1.36.4) $(BIN)/python -m pytest tests/kubernetes $(ARGS)
+	@PLUGWRIGHT_KUBERNETES_VERSION=$(or $(VERSION),1.36.4) $(BIN)/python -m pytest --timeout 3000 tests/kubernetes $(ARGS)
 ifeq ($(VERSION),)
-	@PLUGWRIGHT_KUBERNETES_VERSION=1.37.0 $(BIN)/python -m pytest tests/kubernetes -m essential $(ARGS)
+	@PLUGWRIGHT_KUBERNETES_VERSION=1.37.0 $(BIN)/python -m pytest --timeout 3000 tests/kubernetes -m essential $(ARGS)
 	@echo "the chart once more, with the helm that was built for this"
 	@HELM=$$(ls -d $${PLUGWRIGHT_CACHE:-$(CURDIR)/.cache/kubernetes}/helm-*/helm | tail -n 1) $(BIN)/python -m pytest tests/deploy
 endif
 
 test-gpu: $(READY) ## ring 3, on a machine with an NVIDIA GPU; skipped with the reason where there is none
-	@$(BIN)/python -m pytest tests/gpu $(ARGS)
+	@$(BIN)/python -m pytest --timeout 1200 tests/gpu $(ARGS)
 
-check: $(READY) ## format, lint, types, layers, generated code
+check: check-format check-lint check-types check-layers check-proto ## format, lint, types, layers, generated code
+	@echo "all good"
+
+check-format: $(READY)
 	@$(BIN)/ruff format --check .
+
+check-lint: $(READY)
 	@$(BIN)/ruff check .
+
+check-types: $(READY)
 	@$(BIN)/mypy
+
+check-layers: $(READY)
 	@$(BIN)/lint-imports --no-logo --cache-dir .cache/import-linter
+
+check-proto: $(READY)
 	@rm -rf build/proto && mkdir -p build/proto
 	@$(PROTOC) --python_out=build/proto --mypy_out=quiet:build/proto $(PROTOS)
 	@cd build/proto && find . -type f | sort | while read -r file; do \
 	  cmp "$$file" "../../src/$$file" || { echo "generated code is not what 'make proto' makes" >&2; exit 1; }; done
-	@echo "all good"
 
 proto: $(READY) ## the protobuf code anew, after a change to a .proto
 	@$(PROTOC) --python_out=src --mypy_out=quiet:src $(PROTOS)

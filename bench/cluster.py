@@ -1,8 +1,8 @@
-"""`python -m bench.cluster`: the embedded cluster with a hundred nodes and a thousand pods, seen from outside.
+"""`python -m bench.cluster`: the embedded cluster with a hundred nodes and a thousand pods, measured by its clients.
 
-The cluster is a process of its own. Pods of one device each are created over HTTPS one after the other, while a
-watcher on another connection sees each of them come, be bound and run: from when a pod was sent to when the watcher
-had it is the time of a watch event, the request included. It reports and never judges.
+The cluster is a process of its own. Pods of one device are created over HTTPS one after the other, while a watcher on
+another connection sees every pod added, bound and running. The time of a watch event is from sending the create request
+to the watcher's receipt. The result is only reported, never a failure.
 """
 
 import argparse
@@ -30,7 +30,7 @@ __all__ = ["main"]
 BIG, SMALL = (100, 1_000), (10, 100)  # nodes, pods
 DEVICES = 8
 _TOKEN = "bench"
-_PATIENCE = 120.0
+_TIMEOUT = 120.0
 _PODS = "/api/v1/namespaces/default/pods"
 _RESOURCE = "mock/gpu"
 
@@ -62,7 +62,7 @@ def _rows() -> list[Row]:
         big = nodes == BIG[0]
         rows += [
             Row(f"{label}: up", f"up_ms_{nodes}", "ms", digits=0),
-            Row(f"{label}: each pod scheduled and running", f"pod_ms_{nodes}", "ms", Bar(10) if big else None, 2),
+            Row(f"{label}: a pod scheduled and running", f"pod_ms_{nodes}", "ms", Bar(10) if big else None, 2),
             Row(f"{label}: pods/s", f"rate_{nodes}", "/s", digits=0),
             Row(f"{label}: watch event p50", f"watch_p50_ms_{nodes}", "ms"),
             Row(f"{label}: watch event p99", f"watch_p99_ms_{nodes}", "ms", Bar(100) if big else None),
@@ -79,11 +79,11 @@ def _measure(nodes: int, pods: int) -> dict[str, float]:
         watched = _Watched()
         watcher = threading.Thread(target=_watch, args=(client, watched, pods), daemon=True)
         watcher.start()
-        if not watched.began.wait(_PATIENCE):
+        if not watched.began.wait(_TIMEOUT):
             raise SystemExit("bench: the watch did not begin")
         first = time.perf_counter()
         _create(client, pods)
-        watcher.join(_PATIENCE)
+        watcher.join(_TIMEOUT)
         if len(watched.running) < pods:
             raise SystemExit(f"bench: only {len(watched.running)} of {pods} pods ran")
         seconds = watched.last - first
@@ -100,7 +100,7 @@ def _measure(nodes: int, pods: int) -> dict[str, float]:
 
 @dataclass(slots=True)
 class _Watched:
-    """What the watcher has seen, in seconds."""
+    """The watcher's observations; times are seconds."""
 
     began: threading.Event = field(default_factory=threading.Event)
     delays: list[float] = field(default_factory=list)
@@ -114,23 +114,23 @@ class _Client:
     trust: ssl.SSLContext
 
     def connection(self) -> http.client.HTTPSConnection:
-        return http.client.HTTPSConnection("127.0.0.1", self.port, context=self.trust, timeout=_PATIENCE)
+        return http.client.HTTPSConnection("127.0.0.1", self.port, context=self.trust, timeout=_TIMEOUT)
 
     def ask(self, connection: http.client.HTTPSConnection, method: str, path: str, body: object = None) -> bytes:
         headers = {"Authorization": f"Bearer {_TOKEN}", "Content-Type": "application/json"}
         connection.request(method, path, json.dumps(body) if body else None, headers)
         response = connection.getresponse()
-        text = response.read()
+        content = response.read()
         if response.status >= http.client.BAD_REQUEST:
-            raise SystemExit(f"bench: {method} {path}: {text[:200]!r}")
-        return text
+            raise SystemExit(f"bench: {method} {path}: {content[:200]!r}")
+        return content
 
 
 def _wait_for_devices(client: _Client, nodes: int) -> None:
-    connection, end = client.connection(), time.monotonic() + _PATIENCE
+    connection, end = client.connection(), time.monotonic() + _TIMEOUT
     while time.monotonic() < end:
         listed = json.loads(client.ask(connection, "GET", "/api/v1/nodes"))["items"]
-        ready = [each for each in listed if each["status"]["allocatable"].get(_RESOURCE) == str(DEVICES)]
+        ready = [node for node in listed if node["status"]["allocatable"].get(_RESOURCE) == str(DEVICES)]
         if len(ready) == nodes:
             return
         time.sleep(0.05)
@@ -141,7 +141,7 @@ def _create(client: _Client, pods: int) -> None:
     connection = client.connection()
     container = {"name": "main", "image": "busybox:1", "resources": {"limits": {_RESOURCE: "1"}}}
     for number in range(pods):
-        # On eight devices for every ten pods: those that find none ask for CPU alone.
+        # There are eight devices for every ten pods: two of ten request none.
         chosen = container if number % 10 < DEVICES else {"name": "main", "image": "busybox:1"}
         annotations = {"bench/sent": repr(time.perf_counter())}
         pod = {"metadata": {"name": f"pod-{number}", "annotations": annotations}, "spec": {"containers": [chosen]}}
@@ -166,13 +166,13 @@ def _watch(client: _Client, watched: _Watched, pods: int) -> None:
 
 @contextmanager
 def _cluster(nodes: int) -> Iterator[tuple[_Client, "subprocess.Popen[str]"]]:
-    with tempfile.TemporaryDirectory(prefix="bench-") as place:
-        command = [sys.executable, "-m", "bench.cluster", "--serve", str(nodes), place]
+    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+        command = [sys.executable, "-m", "bench.cluster", "--serve", str(nodes), directory]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             assert process.stdout is not None
             port = int(process.stdout.readline() or 0)
-            yield _Client(port, ssl.create_default_context(cafile=str(Path(place, "ca.crt")))), process
+            yield _Client(port, ssl.create_default_context(cafile=str(Path(directory, "ca.crt")))), process
         finally:
             process.terminate()
             process.wait()
@@ -194,12 +194,12 @@ async def _serve(nodes: int, directory: Path) -> None:
     def plugins(node: str) -> list[Plugin]:
         return [Mock(_RESOURCE, MockOptions(count=DEVICES, seed=node))]
 
-    made = tls.make(directory)
+    certificates = tls.make(directory)
     async with EmbeddedCluster(ClusterOptions(nodes=nodes, plugins=plugins, token=_TOKEN)) as cluster:
         config = uvicorn.Config(cluster.application, port=0, log_level="error", lifespan="off")
-        config.ssl_certfile, config.ssl_keyfile = str(made.certificate), str(made.key)
+        config.ssl_certfile, config.ssl_keyfile = str(certificates.certificate), str(certificates.key)
         server = uvicorn.Server(config)
-        # Not uvicorn's own way with signals: it ends the process before the cluster has cleared up.
+        # Not `serve()`: its signal handling ends the process before the cluster has removed its directories.
         serving = asyncio.create_task(server._serve())
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.handle_exit, signal.SIGTERM, None)
         while not server.started:

@@ -89,12 +89,12 @@ async def _registered(
         if first:
             _emit("registered", us=took, at_ns=arrived, resource=request.resource, endpoint=request.endpoint)
         began = time.perf_counter()
-        lists = plugin.lists()
-        devices = await anext(lists)
+        lists = plugin.list_and_watch()
+        devices = [Device(device.id, device.health, numa=device.nodes or ()) for device in await anext(lists)]
         listed = (time.perf_counter() - began) * 1e6
     life.push_async_callback(lists.aclose)
     if first:
-        size = len(messages.encode_devices(request.resource, devices).message)
+        size = len(messages.encode_devices(request.resource, devices))
         healthy = sum(device.healthy for device in devices)
         _emit("list", us=listed, devices=len(devices), healthy=healthy, bytes=size)
     return took, plugin, devices
@@ -114,7 +114,7 @@ async def _time_allocate(options: argparse.Namespace, plugin: DevicePluginClient
     times = []
     for number in range(options.warmup + options.calls):
         began = time.perf_counter()
-        await plugin.allocate([ids[number % len(ids)]])
+        await plugin.allocate_encoded([ids[number % len(ids)]])
         times.append((time.perf_counter() - began) * 1e6)
     return times[options.warmup :]
 

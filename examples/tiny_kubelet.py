@@ -5,21 +5,50 @@ registration work: kubelet.sock (direct) and plugins_registry (watcher).
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from plugwright.errors import PeerGone, PeerRefused
-from plugwright.model import Device, Options
-from plugwright.protocol import device_plugin, registration
+from plugwright.model import Allocation, Device, DeviceNode, Mount, Options
+from plugwright.protocol import messages, registration, transport
 from plugwright.protocol.device_plugin import DevicePluginClient
+from plugwright.protocol.messages import AllocateResponse
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.registration import RegisterRequest
 
-__all__ = ["Endpoint", "TinyKubelet", "tiny_kubelet"]
+__all__ = ["Endpoint", "PluginClient", "TinyKubelet", "connect_plugin", "tiny_kubelet", "to_allocation"]
 
 _LOOK = 0.01  # seconds between looks into plugins_registry; a real kubelet looks every second
+
+
+class PluginClient(DevicePluginClient):
+    """Calls one plugin, with checked values of `plugwright.model`."""
+
+    async def lists(self) -> AsyncGenerator[list[Device], None]:
+        async with aclosing(self.list_and_watch()) as lists:
+            async for listed in lists:
+                yield [Device(device.id, device.health, numa=device.nodes or ()) for device in listed]
+
+    async def allocate(self, *containers: Sequence[str]) -> list[Allocation]:
+        return [to_allocation(messages.decode(response)) for response in await self.allocate_encoded(*containers)]
+
+
+def to_allocation(response: AllocateResponse) -> Allocation:
+    return Allocation(
+        env=response.env,
+        mounts=[Mount(mount.host_path, mount.container_path, mount.read_only) for mount in response.mounts],
+        nodes=[DeviceNode(node.host_path, node.container_path, node.permissions) for node in response.nodes],
+        annotations=response.annotations,
+        cdi=response.cdi,
+    )
+
+
+@asynccontextmanager
+async def connect_plugin(socket: Path) -> AsyncIterator[PluginClient]:
+    async with transport.connect(socket, transport.MESSAGE_LIMIT) as connection:
+        yield PluginClient(connection)
 
 
 @dataclass(slots=True)
@@ -28,7 +57,7 @@ class Endpoint:
 
     request: RegisterRequest
     options: Options
-    client: DevicePluginClient
+    client: PluginClient
     lists: list[list[Device]] = field(default_factory=list)
     ended: str = ""  # why its list ended, empty while it goes on
 
@@ -115,7 +144,7 @@ class TinyKubelet:
         self._tell()
 
     async def _talk(self, request: RegisterRequest, socket: Path, connected: "asyncio.Future[Endpoint]") -> None:
-        async with device_plugin.connect(socket) as client:
+        async with connect_plugin(socket) as client:
             try:
                 endpoint = Endpoint(request, await client.options(timeout=10), client)
             except (PeerGone, PeerRefused) as error:

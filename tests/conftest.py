@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,6 +12,14 @@ import pytest
 
 from plugwright.sdk.settings import Settings, Timeouts
 from tiny_kubelet import TinyKubelet, tiny_kubelet
+
+
+def pytest_configure() -> None:
+    """nohup, a shell's `&` and some CI runners start us with these ignored, and so every process of a test."""
+    for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, default)
+
 
 hypothesis.settings.register_profile("plugwright", deadline=None)  # a busy machine is no defect
 hypothesis.settings.load_profile("plugwright")

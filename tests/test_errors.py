@@ -63,7 +63,7 @@ def test_unhealthy_devices_are_named_with_their_reasons() -> None:
 
 def test_a_list_too_large_is_counted_and_measured() -> None:
     error = ListTooLarge("a/b", 60_000, 5_000_000, 4_194_304)
-    assert str(error) == "a/b lists 60000 devices in 5000000 bytes, the kubelet takes 4194304 bytes in one message"
+    assert str(error) == "a/b lists 60000 devices in 5000000 bytes, the kubelet accepts 4194304 bytes in one message"
 
 
 def test_a_failure_of_the_plugin_says_which_method_and_why() -> None:
@@ -76,7 +76,7 @@ def test_a_plugin_that_hangs_is_named_with_its_limit() -> None:
 
 
 def test_a_path_too_long_is_measured_in_bytes() -> None:
-    text = "/run/ü is too deep for a socket: with a name of 4 bytes its path has 12, the kernel takes 10"
+    text = "/run/ü is too deep for a socket: with a name of 4 bytes its path has 12, the kernel allows 10"
     assert str(PathTooLong("/run/ü/tape", 10)) == text
 
 

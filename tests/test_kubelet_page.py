@@ -59,7 +59,11 @@ async def test_the_library_does_what_the_page_says(tmp_path: Path, root: Path) -
 
 
 def test_every_finding_is_in_the_table() -> None:
-    table = re.findall(r"^\| (\d+\.\d+) \|", PAGE.partition("| fact |")[2].partition("\n\n")[0], re.MULTILINE)
+    table = re.findall(
+        r"^\| \[(\d+\.\d+)\]\(kubelet-behaviour\.md#\1\) \|",
+        PAGE.partition("| fact |")[2].partition("\n\n")[0],
+        re.MULTILINE,
+    )
     reported = {
         node.value
         for path in (ROOT / "src" / "plugwright" / "kubelet").rglob("*.py")

@@ -93,7 +93,7 @@ async def test_plain_devices_are_served_without_openssl_and_what_checks_them(tmp
 
 
 async def test_the_daemon_has_protobuf_in_c_only() -> None:
-    begins = "from plugwright.cli import lean\nlean.put_off()\nimport plugwright.cli.run\n"
+    begins = "from plugwright.cli import lean\nlean.defer_protobuf_python()\nimport plugwright.cli.run\n"
     assert "google.protobuf.text_format" not in await loaded_by(begins)
     used = "from google.protobuf.internal import python_message\nassert python_message.GeneratedProtocolMessageType"
     assert "google.protobuf.text_format" in await loaded_by(begins + used)

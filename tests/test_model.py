@@ -35,7 +35,7 @@ def _is_refused(make: Callable[..., object], value: object) -> bool:
 
 
 def test_an_id_that_can_be_printed_is_taken() -> None:
-    assert [Device(each).id for each in GOOD_IDS] == GOOD_IDS
+    assert [Device(device_id).id for device_id in GOOD_IDS] == GOOD_IDS
 
 
 def test_an_id_that_a_reader_cannot_tell_apart_is_refused() -> None:
@@ -43,7 +43,7 @@ def test_an_id_that_a_reader_cannot_tell_apart_is_refused() -> None:
 
 
 def test_an_id_that_is_too_long_is_refused_with_its_length() -> None:
-    with pytest.raises(InvalidValue, match="has 64 characters, at most 63"):
+    with pytest.raises(InvalidValue, match="must have at most 63 characters, got 64"):
         Device("x" * 64)
 
 
@@ -55,7 +55,7 @@ def test_a_device_is_healthy_unless_told() -> None:
 
 def test_health_has_two_words_and_their_case_matters() -> None:
     assert taken(["healthy", "HEALTHY", "", "Unknown", None, True], partial(Device, "st0")) == []
-    with pytest.raises(InvalidValue, match="health of 'st0' is 'Healthy' or 'Unhealthy', not 'ok'"):
+    with pytest.raises(InvalidValue, match="health of 'st0' must be 'Healthy' or 'Unhealthy', got 'ok'"):
         Device("st0", "ok")
 
 
@@ -117,13 +117,13 @@ BAD_PATHS = ["dev/st0", "./st0", "/dev/../st0", "/..", "/dev/st\n0", "/dev/\x00"
 
 def test_a_path_is_absolute_and_goes_straight_on() -> None:
     assert taken([*BAD_PATHS, "", None, 3], Mount) == taken([*BAD_PATHS, "", None, 3], DeviceNode) == []
-    with pytest.raises(InvalidValue, match="a mount's host path is absolute, not 'st0'"):
+    with pytest.raises(InvalidValue, match="mount's host path must be absolute, got 'st0'"):
         Mount("st0")
 
 
 def test_a_path_inside_is_held_to_the_same_rules() -> None:
     assert taken(BAD_PATHS, partial(Mount, "/dev/st0")) == taken(BAD_PATHS, partial(DeviceNode, "/dev/st0")) == []
-    with pytest.raises(InvalidValue, match="a device node's container path is absolute, not 'st0'"):
+    with pytest.raises(InvalidValue, match="device node's container path must be absolute, got 'st0'"):
         DeviceNode("/dev/st0", "st0")
 
 
@@ -194,7 +194,7 @@ def test_one_thing_at_two_paths_inside_is_taken() -> None:
     assert len(Allocation(mounts=["/a", Mount("/a", "/b")], nodes=["/dev/a", DeviceNode("/dev/a", "/b")]).mounts) == 2
 
 
-def test_what_is_no_list_of_the_right_things_is_refused() -> None:
+def test_a_value_that_is_no_list_of_the_right_type_is_refused() -> None:
     wrong: list[object] = ["/dev/fuse", None, 1, {"/dev/fuse": "rw"}, [None], [1], [("/dev/fuse", "rw")]]
     assert taken(wrong, lambda listed: Allocation(mounts=listed)) == []
     assert taken(wrong, lambda listed: Allocation(nodes=listed)) == []
@@ -261,7 +261,7 @@ def test_an_extended_resource_name_is_taken() -> None:
 
 def test_any_other_resource_name_is_refused_with_the_reason() -> None:
     assert taken([*BAD_RESOURCES, None, 1, b"a/x"], Resource) == []
-    with pytest.raises(InvalidValue, match="'gpu' is not a resource name: it has one '/', as in "):
+    with pytest.raises(InvalidValue, match="'gpu' is not a resource name: it must have one '/', as in "):
         Resource("gpu")
 
 

@@ -122,5 +122,5 @@ def test_a_pod_never_needs_less_than_it_uses_at_any_moment(containers: list[tupl
     moments = [sum(limit for kind, limit in containers if kind != "init")]
     for position, (kind, limit) in enumerate(containers):
         if kind == "init":
-            moments.append(limit + sum(size for each, size in containers[:position] if each == "sidecar"))
+            moments.append(limit + sum(size for kind, size in containers[:position] if kind == "sidecar"))
     assert total(containers) == max(moments)

@@ -1,29 +1,29 @@
-"""Every exception plugwright raises, by whose fault it is.
+"""Every exception of plugwright, by whose fault it is.
 
     PlugwrightError
-    ├── ConfigError             the operator's: a file, a flag or a variable says something wrong
-    │   └── PathTooLong             a socket path beyond what the kernel takes
-    ├── PluginError             the plugin author's: its code raised, hung, or returned nonsense
-    │   ├── InvalidValue            a device, an allocation or a name that cannot be
+    ├── ConfigError             the operator's: a wrong file, flag or environment variable
+    │   └── PathTooLong             a socket path longer than the kernel allows
+    ├── PluginError             the plugin author's: its code raised, hung, or returned a wrong value
+    │   ├── InvalidValue            a device, an allocation or a name that could never work
     │   ├── ListTooLarge            more devices than the kubelet accepts in one message
     │   ├── PluginFailed            a method of the plugin raised
     │   └── PluginTimeout           a method of the plugin took longer than its limit
     ├── ProtocolError           the peer broke a rule of the protocol
     │   ├── UnknownDevice, UnhealthyDevice, RepeatedDevice
-    │   └── MalformedMessage        bytes that are no message of the kind expected
-    ├── PeerGone                the peer is not there, or went away in the middle
-    │   └── PeerSilent              it may be there, and did not answer in time
-    ├── PeerRefused             the peer answered, and the answer was no
+    │   └── MalformedMessage        bytes that are not the expected message
+    ├── PeerGone                the peer is not there, or went away during a call
+    │   └── PeerSilent              it did not answer in time
+    ├── PeerRefused             the peer answered with an error
     ├── CheckpointCorrupt       a checkpoint file that cannot be trusted
     ├── ClusterError            the embedded cluster cannot do what was asked
-    └── KubeletError            what the emulated kubelet says no to, in the real one's words
-        ├── InvalidPod              a pod that no API server would have handed over
+    └── KubeletError            a refusal of the emulated kubelet, in the real one's words
+        ├── InvalidPod              a pod that no API server would have accepted
         ├── AllocationFailed        a container cannot get its devices
         ├── PodRefused              a pod was not admitted
         ├── ContainerWaiting        a container of an admitted pod could not be started
-        └── KubeletFindings         in strict mode: what a real kubelet would have stumbled over
+        └── KubeletFindings         in strict mode: what would go wrong with a real kubelet
 
-Raised anywhere; turned into gRPC codes in `protocol.status` alone, printed in `cli` alone.
+Raised anywhere; mapped to gRPC codes in `protocol.grpc_errors` alone, printed in `cli` alone.
 """
 
 import os
@@ -58,28 +58,28 @@ __all__ = [
 
 
 class PlugwrightError(Exception):
-    """The root of them all; its text is one line that an operator can act on."""
+    """The base class; its text is one line that an operator can act on."""
 
 
 class ConfigError(PlugwrightError):
-    """A file, a flag or an environment variable says something that cannot be done."""
+    """A file, a flag or an environment variable has a value that cannot be used."""
 
 
 class PathTooLong(ConfigError):
-    """Linux takes at most 107 bytes for the path of a unix socket."""
+    """Linux allows at most 107 bytes for the path of a unix socket."""
 
     def __init__(self, path: str, limit: int) -> None:
         directory, _, name = path.rpartition("/")
         size = len(os.fsencode(path))
         super().__init__(
             f"{directory} is too deep for a socket: with a name of {len(os.fsencode(name))} bytes its path has {size}, "
-            f"the kernel takes {limit}"
+            f"the kernel allows {limit}"
         )
         self.path, self.limit = path, limit
 
 
 class PluginError(PlugwrightError):
-    """The plugin's own code did something that cannot be passed on to the kubelet."""
+    """The plugin's own code failed, or returned what the kubelet cannot be sent."""
 
 
 class InvalidValue(PluginError, ValueError):
@@ -91,7 +91,7 @@ class ListTooLarge(PluginError):
 
     def __init__(self, resource: str, count: int, size: int, limit: int) -> None:
         super().__init__(
-            f"{resource} lists {count} devices in {size} bytes, the kubelet takes {limit} bytes in one message"
+            f"{resource} lists {count} devices in {size} bytes, the kubelet accepts {limit} bytes in one message"
         )
         self.resource, self.count, self.size, self.limit = resource, count, size, limit
 
@@ -113,7 +113,7 @@ class PluginTimeout(PluginError):
 
 
 class ProtocolError(PlugwrightError):
-    """The other side did what the protocol does not allow."""
+    """The peer did what the protocol does not allow."""
 
 
 class _DeviceError(ProtocolError):
@@ -146,11 +146,11 @@ class RepeatedDevice(_DeviceError):
 
 
 class MalformedMessage(ProtocolError):
-    """Bytes arrived that are no message of the kind the method takes."""
+    """Bytes arrived that are not the message of the method."""
 
 
 class PeerGone(PlugwrightError):
-    """The peer is not there, or went away in the middle of a call; `message` is what it said, if it did."""
+    """The peer is not there, or went away during a call; `message` is the text of its gRPC status, if it sent one."""
 
     def __init__(self, text: str, message: str = "") -> None:
         super().__init__(text)
@@ -158,11 +158,11 @@ class PeerGone(PlugwrightError):
 
 
 class PeerSilent(PeerGone):
-    """The peer did not answer within the time it was given."""
+    """The peer did not answer within the time limit."""
 
 
 class PeerRefused(PlugwrightError):
-    """The peer answered with an error; `code` is the gRPC name of it."""
+    """The peer answered with an error; `code` is the name of its gRPC status."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{message} ({code})" if message and code else message or code)
@@ -170,19 +170,19 @@ class PeerRefused(PlugwrightError):
 
 
 class CheckpointCorrupt(PlugwrightError):
-    """A checkpoint file does not parse, or its checksum says that it is not what was written."""
+    """A checkpoint file does not parse, or its checksum is wrong."""
 
 
 class ClusterError(PlugwrightError):
-    """The embedded cluster cannot do what was asked; the text is the real API server's where there is one."""
+    """The embedded cluster refuses a request; the text is the real API server's where there is one."""
 
 
 class KubeletError(PlugwrightError):
-    """The emulated kubelet says no, in the words of the real one."""
+    """The emulated kubelet refuses, in the words of the real one."""
 
 
 class InvalidPod(KubeletError):
-    """A pod that cannot be read, or that an API server would never have handed to a kubelet."""
+    """A pod that cannot be read, or that an API server would never have accepted."""
 
 
 class AllocationFailed(KubeletError):
@@ -190,7 +190,7 @@ class AllocationFailed(KubeletError):
 
 
 class PodRefused(KubeletError):
-    """A pod was not admitted: it has failed for good, with the reason and message its status shows."""
+    """A pod was not admitted: it has failed for good, with the reason and message of its status."""
 
     def __init__(self, pod: str, reason: str, message: str) -> None:
         super().__init__(f"{pod} refused, {reason}: {message}")
@@ -206,7 +206,7 @@ class ContainerWaiting(KubeletError):
 
 
 class KubeletFindings(KubeletError):
-    """In strict mode: a real kubelet would have done something that nobody wants."""
+    """In strict mode: something would go wrong with a real kubelet."""
 
     def __init__(self, findings: Sequence[str]) -> None:
         super().__init__("; ".join(findings))
@@ -217,7 +217,7 @@ def _in_one_line(cause: BaseException) -> str:
     kind = type(cause).__name__
     try:
         text = " ".join(str(cause).split())
-    except Exception:  # noqa: BLE001  an exception of the author's whose __str__ raises is still to be named
+    except Exception:  # noqa: BLE001  an author's exception whose __str__ raises is still named
         text = ""
     return f"{kind}: {text}" if text else kind
 

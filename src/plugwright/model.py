@@ -1,7 +1,6 @@
-"""The values everyone speaks: devices, allocations, and the names of resources.
+"""The values of every package: devices, allocations, resource names, and the grammars of names.
 
-Frozen, and checked where they are made: a value that exists can be sent. How they look on the wire is
-`protocol.wire`'s work.
+Frozen, and checked where they are made: a value that exists can be sent. Their messages are in `protocol.messages`.
 """
 
 import re
@@ -15,6 +14,12 @@ from typing import TypeVar
 from plugwright.errors import InvalidValue
 
 __all__ = [
+    "CDI_DEVICE",
+    "CDI_KIND",
+    "DEVICE_ID_LIMIT",
+    "DNS_LABEL",
+    "DNS_SUBDOMAIN",
+    "PERMISSIONS",
     "Allocation",
     "Device",
     "DeviceNode",
@@ -27,14 +32,13 @@ __all__ = [
     "some",
 ]
 
-DEVICE_ID_LIMIT = 63  # the API's own comment; kubelets do not check, other tools do
-_PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{1,3}")
-_CDI_NAME = re.compile(
-    r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?"  # vendor
-    r"/[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?"  # class
-    r"=[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?"  # name
-)
-_DNS_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
+DEVICE_ID_LIMIT = 63  # by a comment in the API; kubelets do not check it, other tools do
+PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{1,3}")
+CDI_KIND = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
+CDI_DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+DNS_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+DNS_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
+_CDI_NAME = re.compile(f"{CDI_KIND.pattern}={CDI_DEVICE.pattern}")
 _NAME_PART = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _NUMA_LIMIT = 2**63 - 1  # what the wire carries
 _DIGITS = re.compile(r"(\d+)")
@@ -43,7 +47,7 @@ _NO_TEXT: Mapping[str, str] = MappingProxyType({})
 
 
 class Health(StrEnum):
-    """What the kubelet knows of a device; the words are the wire's."""
+    """A device's health as the kubelet sees it; the words are those on the wire."""
 
     HEALTHY = "Healthy"
     UNHEALTHY = "Unhealthy"
@@ -51,10 +55,10 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Device:
-    """One thing a container can be given.
+    """One device that a container can be allocated.
 
-    `numa` names the NUMA nodes it is near to; sysfs writes -1 for none, and so may you. `attributes` are
-    for people and for the plugin's own methods: the kubelet never sees them.
+    `numa` are the NUMA nodes it is near to; sysfs writes -1 for none, and so may you. `attributes` are for people and
+    for the plugin's own methods: the kubelet never sees them.
     """
 
     id: str
@@ -83,47 +87,47 @@ class Device:
         return self.health is Health.HEALTHY
 
     def unhealthy(self, reason: str) -> "Device":
-        """The same device, out of order for `reason`."""
+        """The same device, Unhealthy for `reason`."""
         return replace(self, health=Health.UNHEALTHY, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A file or directory of the host that the container gets; at the same path unless told."""
+    """A file or directory of the host that the container gets, at the same path unless another is set."""
 
     host_path: str
     container_path: str = ""
     read_only: bool = False
 
     def __post_init__(self) -> None:
-        _check_path("a mount's host path", self.host_path)
+        _check_path("mount's host path", self.host_path)
         _freeze(self, "container_path", self.container_path or self.host_path)
-        _check_path("a mount's container path", self.container_path)
+        _check_path("mount's container path", self.container_path)
         if not isinstance(self.read_only, bool):
-            raise InvalidValue(f"read_only of {self.host_path} is True or False, not {self.read_only!r}")
+            raise InvalidValue(f"read_only of {self.host_path} must be True or False, got {self.read_only!r}")
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceNode:
-    """A device node of the host that the container gets; at the same path unless told."""
+    """A device node of the host that the container gets, at the same path unless another is set."""
 
     host_path: str
     container_path: str = ""
     permissions: str = "rw"
 
     def __post_init__(self) -> None:
-        _check_path("a device node's host path", self.host_path)
+        _check_path("device node's host path", self.host_path)
         _freeze(self, "container_path", self.container_path or self.host_path)
-        _check_path("a device node's container path", self.container_path)
-        if not isinstance(self.permissions, str) or not _PERMISSIONS.fullmatch(self.permissions):
-            raise InvalidValue(f"permissions of {self.host_path} are letters of 'rwm', not {self.permissions!r}")
+        _check_path("device node's container path", self.container_path)
+        if not isinstance(self.permissions, str) or not PERMISSIONS.fullmatch(self.permissions):
+            raise InvalidValue(f"permissions of {self.host_path} must be letters of 'rwm', got {self.permissions!r}")
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Allocation:
-    """What one container gets. A plain path stands for a mount or a device node at the same place inside.
+    """What one container gets. A plain path stands for a mount or a device node at the same path inside.
 
-    A pod's own `env` wins over `env` here; what must hold against the tenant goes into a CDI device.
+    A pod's own `env` wins over `env` here; what a tenant must not change goes into a CDI device.
     """
 
     env: Mapping[str, str] = field(hash=False)
@@ -149,7 +153,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a plugin tells the kubelet that it supports."""
+    """The optional methods that a plugin supports."""
 
     pre_start: bool = False
     preference: bool = False
@@ -157,7 +161,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class PreferenceRequest:
-    """Which of `available` would the plugin choose, `size` in all and `required` among them?"""
+    """The kubelet's request to choose `size` of the devices `available`, with `required` among them."""
 
     available: tuple[str, ...]
     required: tuple[str, ...]
@@ -171,9 +175,9 @@ class Resource:
     name: str
 
     def __post_init__(self) -> None:
-        reason = _why_not_a_resource(self.name)
+        reason = _broken_rule(self.name)
         if reason:
-            raise InvalidValue(f"{self.name!r} is not a resource name: {reason}")
+            raise InvalidValue(f"{self.name!r} is not a resource name: it {reason}")
 
     def __str__(self) -> str:
         return self.name
@@ -190,7 +194,7 @@ def natural_order(text: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def some(names: Iterable[str], most: int = 16) -> str:
-    """What there is, for an error that says what there is not."""
+    """The first `most` names, for an error message that lists what there is."""
     names = list(names)
     shown = ", ".join(names[:most]) or "none"
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
@@ -202,54 +206,54 @@ def _freeze(value: object, name: str, content: object) -> None:
 
 def _check_device_id(device_id: object) -> None:
     if not isinstance(device_id, str) or not device_id:
-        raise InvalidValue(f"a device id is a text that is not empty, not {device_id!r}")
+        raise InvalidValue(f"device id must be a non-empty string, got {device_id!r}")
     if len(device_id) > DEVICE_ID_LIMIT:
         raise InvalidValue(
-            f"device id {device_id!r} has {len(device_id)} characters, at most {DEVICE_ID_LIMIT} are allowed"
+            f"device id must have at most {DEVICE_ID_LIMIT} characters, got {len(device_id)} in {device_id!r}"
         )
     if not device_id.isprintable() or " " in device_id:
-        raise InvalidValue(f"device id {device_id!r} has a space or a character that cannot be printed")
+        raise InvalidValue(f"device id must have no spaces and no unprintable characters, got {device_id!r}")
 
 
 def _health(device_id: str, health: str) -> Health:
     try:
         return Health(health)
     except ValueError:
-        raise InvalidValue(f"health of {device_id!r} is 'Healthy' or 'Unhealthy', not {health!r}") from None
+        raise InvalidValue(f"health of {device_id!r} must be 'Healthy' or 'Unhealthy', got {health!r}") from None
 
 
 def _numa(device_id: str, nodes: Iterable[int]) -> tuple[int, ...]:
-    found = _list(f"numa of {device_id!r}", nodes)
-    for node in found:
+    numbers = _list(f"numa of {device_id!r}", nodes)
+    for node in numbers:
         if not isinstance(node, int) or isinstance(node, bool) or node > _NUMA_LIMIT:
-            raise InvalidValue(f"NUMA nodes of {device_id!r} are whole numbers up to {_NUMA_LIMIT}, not {node!r}")
-    return tuple(sorted({node for node in found if isinstance(node, int) and node >= 0}))
+            raise InvalidValue(f"NUMA nodes of {device_id!r} must be whole numbers up to {_NUMA_LIMIT}, got {node!r}")
+    return tuple(sorted({node for node in numbers if isinstance(node, int) and node >= 0}))
 
 
 def _attributes(device_id: str, attributes: Mapping[str, object]) -> Mapping[str, object]:
     if not isinstance(attributes, Mapping):
-        raise InvalidValue(f"attributes of {device_id!r} are a mapping, not {attributes!r}")
+        raise InvalidValue(f"attributes of {device_id!r} must be a mapping, got {attributes!r}")
     return MappingProxyType(dict(attributes)) if attributes else _NOTHING
 
 
 def _text(what: str, text: object) -> str:
-    """A text that can be sent: half of a surrogate pair, as in a file name that is not UTF-8, cannot."""
-    if not isinstance(text, str) or "\0" in text or any("\ud800" <= each <= "\udfff" for each in text):
-        raise InvalidValue(f"{what} is a text in Unicode without NUL, not {text!r}")
+    """A string that can be sent: half of a surrogate pair, as in a file name that is not UTF-8, cannot."""
+    if not isinstance(text, str) or "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+        raise InvalidValue(f"{what} must be valid Unicode without NUL, got {text!r}")
     return text
 
 
 def _check_path(what: str, path: object) -> None:
     if not isinstance(path, str) or not path.startswith("/"):
-        raise InvalidValue(f"{what} is absolute, not {path!r}")
+        raise InvalidValue(f"{what} must be absolute, got {path!r}")
     if ".." in PurePosixPath(path).parts or not path.isprintable():
-        raise InvalidValue(f"{what} has no '..' and nothing that cannot be printed: {path!r}")
+        raise InvalidValue(f"{what} must have no '..' and no unprintable characters, got {path!r}")
 
 
 def _list(what: str, values: object) -> list[object]:
-    """A lone text is iterable too: `nodes="/dev/fuse"` would become nine device nodes."""
+    """A lone string is iterable too: `nodes="/dev/fuse"` would become nine device nodes."""
     if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
-        raise InvalidValue(f"{what} is a list, not {values!r}")
+        raise InvalidValue(f"{what} must be a list, got {values!r}")
     return list(values)
 
 
@@ -270,7 +274,7 @@ def _made(what: str, item: object, kind: type[_Path]) -> _Path:
         return item
     if isinstance(item, str):
         return kind(item)
-    raise InvalidValue(f"{what} holds {kind.__name__} values or paths, not {item!r}")
+    raise InvalidValue(f"{what} must be {kind.__name__} values or paths, got {item!r}")
 
 
 def _check_distinct(what: str, paths: list[str]) -> None:
@@ -283,37 +287,38 @@ def _env(env: Mapping[str, str]) -> Mapping[str, str]:
     checked = _text_map("env", env)
     for name in checked:
         if "=" in name:
-            raise InvalidValue(f"an env name has no '=': {name!r}")
+            raise InvalidValue(f"env name must have no '=', got {name!r}")
     return checked
 
 
 def _text_map(what: str, texts: Mapping[str, str]) -> Mapping[str, str]:
     if not isinstance(texts, Mapping):
-        raise InvalidValue(f"{what} is a mapping of texts, not {texts!r}")
+        raise InvalidValue(f"{what} must be a mapping of strings, got {texts!r}")
     for name, text in texts.items():
-        if not _text(f"an {what} name", name):
-            raise InvalidValue(f"an {what} name is not empty")
+        if not _text(f"{what} name", name):
+            raise InvalidValue(f"{what} name must not be empty")
         _text(f"the value of {what} {name}", text)
     return MappingProxyType(dict(sorted(texts.items())))
 
 
 def _cdi_names(names: Iterable[str]) -> tuple[str, ...]:
-    found = []
+    checked = []
     for name in _list("cdi", names):
         if not isinstance(name, str) or not _CDI_NAME.fullmatch(name):
-            raise InvalidValue(f"a CDI name looks like vendor.com/class=name, not {name!r}")
-        found.append(name)
-    return tuple(dict.fromkeys(found))
+            raise InvalidValue(f"CDI name must look like vendor.com/class=name, got {name!r}")
+        checked.append(name)
+    return tuple(dict.fromkeys(checked))
 
 
-def _why_not_a_resource(name: object) -> str:
+def _broken_rule(name: object) -> str:
+    """The rule of resource names that `name` breaks; empty if none."""
     if not isinstance(name, str) or name.count("/") != 1:
-        return "it has one '/', as in example.com/fpga"
+        return "must have one '/', as in example.com/fpga"
     domain, _, kind = name.partition("/")
     if "kubernetes.io/" in name or domain.startswith("requests."):
-        return "kubernetes.io and 'requests.' are Kubernetes' own"
-    if len("requests." + domain) > 253 or not _DNS_SUBDOMAIN.fullmatch(domain):
-        return "before the '/' stands a lower-case DNS name of at most 244 characters"
+        return "must not use kubernetes.io or 'requests.', which are Kubernetes' own"
+    if len("requests." + domain) > 253 or not DNS_SUBDOMAIN.fullmatch(domain):
+        return "must have a lower-case DNS name of at most 244 characters before the '/'"
     if not _NAME_PART.fullmatch(kind):
-        return "after the '/' stand 1 to 63 letters, digits, '-', '_' or '.', a letter or digit first and last"
+        return "must have 1 to 63 letters, digits, '-', '_' or '.' after the '/', a letter or digit first and last"
     return ""

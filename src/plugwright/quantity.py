@@ -1,4 +1,4 @@
-"""Kubernetes quantities (`500m`, `1Ki`, `3`), and what a pod requests of a resource at its peak. Pure."""
+"""Kubernetes quantities (`500m`, `1Ki`, `3`), and the effective requests of a pod. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -23,10 +23,10 @@ _EXPONENT = re.compile(r"[eE][-+]?\d")
 
 def parse(text: str) -> Decimal:
     """`2`, `500m`, `1Ki` or `1e3` as a number."""
-    found = _QUANTITY.fullmatch(text) if len(text) <= _DIGITS else None
-    if found is None:
+    match = _QUANTITY.fullmatch(text) if len(text) <= _DIGITS else None
+    if match is None:
         raise InvalidValue(f"a quantity must look like 2 or 500m, got {text[:_DIGITS]!r}")
-    value = _value(found[1], found[2])
+    value = _value(match[1], match[2])
     if value is None or value.adjusted() > _DIGITS:
         raise InvalidValue(f"a quantity must fit into 64 bits, got {text!r}")
     return value
@@ -48,12 +48,12 @@ def is_quantity(text: object) -> bool:
 
 
 def zero_if_invalid(text: object) -> Decimal:
-    """For objects that were validated before."""
+    """Zero where it is no quantity: for objects that were validated before."""
     return parse(str(text)) if is_quantity(text) else Decimal(0)
 
 
 def whole(value: Decimal) -> int:
-    """A part of a device counts as one."""
+    """Rounded up: a part of a device counts as one."""
     return int(value.to_integral_value(ROUND_CEILING))
 
 
@@ -62,9 +62,9 @@ def as_text(value: Decimal) -> str:
     return str(int(value)) if value == value.to_integral_value() else f"{whole(value * 1000)}m"
 
 
-def canonical(given: object) -> str:
+def canonical(amount: object) -> str:
     """As an API server writes it: with the largest unit that leaves a whole number."""
-    text = str(given)
+    text = str(amount)
     if not is_quantity(text):
         return text
     value = parse(text)
@@ -86,10 +86,10 @@ def add(amounts: Iterable[Mapping[str, Decimal]]) -> dict[str, Decimal]:
 
 
 def effective_requests(containers: Iterable[tuple[str, Mapping[str, int]]]) -> dict[str, int]:
-    """What a pod needs of each resource, as the scheduler and the kubelet count.
+    """What a pod needs of every resource at its peak, as the scheduler and the kubelet count.
 
     `containers` are (`init`, `sidecar` or `main`; requests) in the pod's order. Main containers and sidecars run
-    together; an init container runs with the sidecars that were started before it.
+    together; an init container runs together with the sidecars before it.
     """
     peak: dict[str, int] = {}
     sidecars: dict[str, int] = {}

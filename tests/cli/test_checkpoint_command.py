@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from tests.cli.processes import ended, python
+from tests.protocol.allocations import encode_allocation
 
 from plugwright.cli.main import cli
 from plugwright.errors import CheckpointCorrupt, ConfigError
 from plugwright.model import Allocation, Mount
-from plugwright.protocol import checkpoint, messages
+from plugwright.protocol import checkpoint
 from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
 
 ROOT = Path(__file__).parent.parent.parent
@@ -78,7 +79,7 @@ def entry(pod: str, *device_ids: str, answer: bytes = b"", node: int = 0) -> Pod
 @pytest.fixture
 def full(tmp_path: Path) -> Path:
     """Two pods, one of which got everything that a plugin can give."""
-    content = holding(entry("pod-b", "g1", node=-1), entry("pod-a", "g0", answer=messages.encode_allocation(ANSWER)))
+    content = holding(entry("pod-b", "g1", node=-1), entry("pod-a", "g0", answer=encode_allocation(ANSWER)))
     return written(tmp_path / "full.json", content)
 
 
@@ -228,7 +229,7 @@ def test_4_28_response_that_does_not_decode_is_shown(tmp_path: Path) -> None:
     good, dropped = result.output.splitlines()
     assert good.startswith(f"{path}: good: 2 entries of 2 pods, 1 resource, checksum ")
     assert dropped.startswith(
-        f"{path}: entry 2: AllocResp of pod pod-b, container main, example.com/gpu: not a plugin's"
+        f"{path}: entry 2: AllocResp of pod pod-b, container main, example.com/gpu: not a ContainerAllocateResponse"
     )
     assert dropped.endswith("the kubelet drops this entry")
     shown = report("verify", path)
@@ -247,7 +248,7 @@ def test_4_8_the_order_in_which_a_kubelet_writes_is_no_difference(tmp_path: Path
 
 
 def test_diff_shows_the_changes_of_every_container(full: Path, tmp_path: Path) -> None:
-    answer = messages.encode_allocation(Allocation(env={"VISIBLE": "g1"}, nodes=["/dev/gpu0"]))
+    answer = encode_allocation(Allocation(env={"VISIBLE": "g1"}, nodes=["/dev/gpu0"]))
     new = written(
         tmp_path / "new.json",
         holding(entry("pod-a", "g0", answer=answer, node=1), entry("pod-c", "g2"), registered=("g0", "g2")),

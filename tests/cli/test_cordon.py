@@ -31,7 +31,7 @@ async def two_devices(kubelet: TinyKubelet, settings: Settings, node: Node) -> A
 
 
 async def reasons(node: Node) -> list[str]:
-    """Why each device is as it is."""
+    """The reason of every device."""
     report = json.loads((await node.ask("status", "-o", "json")).out)
     return [device["reason"] for device in report["resources"][0]["devices"]]
 
@@ -58,14 +58,14 @@ async def test_a_cordon_outlives_the_daemon_until_it_is_taken_back(
         await kubelet.health("mock/gpu", first, "Healthy")
 
 
-async def test_what_is_not_there_is_not_cordoned(kubelet: TinyKubelet, settings: Settings, node: Node) -> None:
+async def test_cordon_of_an_unknown_device_is_refused(kubelet: TinyKubelet, settings: Settings, node: Node) -> None:
     async with two_devices(kubelet, settings, node) as gpu:
         first, _ = gpu.devices
         unknown = await node.ask("cordon", "mock/gpu", "mock-9", "--reason", "x")
         assert (unknown.code, unknown.out, unknown.err.count("\n")) == (1, "", 1)
         assert unknown.err.startswith("plugwright: mock/gpu has no device 'mock-9'")
         elsewhere = await node.ask("cordon", "mock/nic", first, "--reason", "x")
-        said = "plugwright: no resource 'mock/nic' is served here (there is: mock/gpu)\n"
+        said = "plugwright: no resource 'mock/nic' is served here (served: mock/gpu)\n"
         assert elsewhere == Ended(1, "", said)
         never = await node.ask("uncordon", "mock/gpu", first)
         assert never == Ended(1, "", f"plugwright: '{first}' of mock/gpu is not cordoned\n")
@@ -77,7 +77,7 @@ async def test_an_unknown_id_is_answered_with_the_known_ones(
 ) -> None:
     async with two_devices(kubelet, settings, node) as gpu:
         done = await node.ask("cordon", "mock/gpu", "mock-9", "--reason", "x")
-        assert all(each in done.err for each in gpu.devices)
+        assert all(device_id in done.err for device_id in gpu.devices)
 
 
 async def test_a_cordon_that_cannot_be_kept_is_not_made(kubelet: TinyKubelet, settings: Settings, node: Node) -> None:
@@ -86,7 +86,7 @@ async def test_a_cordon_that_cannot_be_kept_is_not_made(kubelet: TinyKubelet, se
         first, _ = gpu.devices
         done = await node.ask("cordon", "mock/gpu", first, "--reason", "x")
         path = node.state / "cordons.json"
-        said = f"plugwright: cannot keep the cordon in {path}: File exists; nothing was changed\n"
+        said = f"plugwright: cannot write the cordons to {path}: File exists; nothing was changed\n"
         assert done == Ended(1, "", said)
         assert await reasons(node) == ["", ""]
         assert len(gpu.lists) == 1
@@ -100,7 +100,7 @@ async def test_a_reason_that_is_no_text_is_not_kept(kubelet: TinyKubelet, settin
     placed = replace(settings, state_dir=node.state)
     async with serving(Mock("mock/gpu", MockOptions(count=2)), settings=placed) as daemon:
         runtime = daemon.resource("mock/gpu")
-        await runtime.lifecycle.standing.until(lambda standing: standing.state == "registered")
+        await runtime.registration.status.until(lambda standing: standing.state == "registered")
         assert runtime.inventory.refused.value == ""
 
 
@@ -108,7 +108,7 @@ async def test_cordons_that_cannot_be_read_are_put_aside(kubelet: TinyKubelet, n
     node.state.mkdir()
     node.state.joinpath("cordons.json").write_text('{"mock/gpu": ["half a fi')
     async with node.daemon() as daemon:
-        await daemon.err.until("cordons not readable, put aside")
+        await daemon.err.until("cordons not readable, file renamed")
         await kubelet.endpoint("mock/gpu", 2)
     assert node.state.joinpath("cordons.json.unreadable-1").read_text() == '{"mock/gpu": ["half a fi'
 

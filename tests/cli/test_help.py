@@ -1,5 +1,6 @@
 """The command line explains itself: help with an example everywhere, and completion for three shells."""
 
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -45,6 +46,32 @@ def test_help_names_every_command_and_begins_with_an_example() -> None:
     text = help_of()
     assert "plugwright run -c plugwright.yaml" in text
     assert all(f"\n  {path[0]} " in text for path in COMMANDS)
+
+
+def test_help_groups_the_commands_by_task() -> None:
+    text = help_of().partition("Show this message and exit.")[2]
+    assert re.findall(r"^(\S.*):$", text, re.MULTILINE) == [
+        "Serve devices",
+        "Test without hardware",
+        "Look and repair",
+        "Shell",
+    ]
+    listed = re.findall(r"^  (\S+) +\S", text, re.MULTILINE)
+    assert sorted(listed) == sorted({path[0] for path in COMMANDS})
+    assert len(listed) <= 16
+    assert listed[0] == "run"
+    assert listed[-1] == "completion"
+    assert not re.search(r"^   ", text, re.MULTILINE)  # each command is one line
+
+
+async def test_help_loads_no_command() -> None:
+    code = (
+        "import sys; from plugwright.cli.main import cli; cli(['--help'], standalone_mode=False); print(*sys.modules)"
+    )
+    done = await ended(python("-c", code))
+    loaded = [name for name in done.out.splitlines()[-1].split() if name.startswith("plugwright.")]
+    assert {name for name in loaded if name.startswith("plugwright.cli.")} == {"plugwright.cli.main"}
+    assert "yaml" not in done.out.splitlines()[-1].split()
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)

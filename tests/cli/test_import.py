@@ -1,4 +1,4 @@
-"""`plugwright import`: prints what `plugwright run` takes, and says what is worth knowing."""
+"""`plugwright import`: prints a configuration for `plugwright run`, and notes."""
 
 import json
 import shlex
@@ -33,12 +33,12 @@ def printed(*arguments: object, text: str | None = None) -> str:
 
 
 @pytest.mark.parametrize("path", INPUTS, ids=lambda path: path.name)
-def test_what_is_printed_is_known_to_the_letter(path: Path) -> None:
+def test_output_equals_the_golden_file(path: Path) -> None:
     assert printed(path) == path.with_name(f"{path.stem}.out.yaml").read_text()
 
 
 @pytest.mark.parametrize("path", INPUTS, ids=lambda path: path.name)
-def test_what_is_printed_is_taken_by_run(path: Path, tmp_path: Path) -> None:
+def test_output_is_accepted_by_run(path: Path, tmp_path: Path) -> None:
     made = tmp_path / "plugwright.yaml"
     made.write_text(printed(path))
     result = CliRunner().invoke(cli, ["run", "--check", "-c", str(made)])
@@ -56,11 +56,11 @@ def test_every_note_is_a_comment_and_a_line_on_standard_error(path: Path) -> Non
 
 @pytest.mark.parametrize("path", INPUTS, ids=lambda path: path.name)
 def test_json_holds_the_same(path: Path) -> None:
-    found = json.loads(printed(path, "--output", "json"))
-    assert found["resources"] == yaml.safe_load(printed(path))["resources"]
-    assert len(found["notes"]) == len(run(path).stderr.splitlines())
-    assert found["from"] in path.name
-    assert all(sorted(note) == ["file", "line", "text"] for note in found["notes"])
+    document = json.loads(printed(path, "--output", "json"))
+    assert document["resources"] == yaml.safe_load(printed(path))["resources"]
+    assert len(document["notes"]) == len(run(path).stderr.splitlines())
+    assert document["from"] in path.name
+    assert all(sorted(note) == ["file", "line", "text"] for note in document["notes"])
 
 
 def test_standard_input_is_read(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_flags_are_enough() -> None:
     assert printed("--from", "gdp", "--", "--domain=lab.io", "--device", device) == printed("-", text=FUSE)
 
 
-def test_the_example_of_the_docs_prints_what_it_says() -> None:
+def test_example_of_the_docs_is_true() -> None:
     text = DOCS.read_text()
     [command] = [line.strip() for line in text.splitlines() if line.startswith("    plugwright import --from gdp -- ")]
     shown = text.partition("prints\n\n```yaml\n")[2].partition("```")[0]
@@ -88,14 +88,14 @@ def test_one_file_of_several_is_chosen() -> None:
     data = {"a.yaml": FUSE, "b.json": '{"resourceList": []}'}
     text = yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "data": data})
     assert "name: lab.io/fuse" in printed("-", "--key", "a.yaml", text=text)
-    assert "say which with --key: a.yaml, b.json" in str(run("-", text=text).exception)
+    assert "choose one with --key: a.yaml, b.json" in str(run("-", text=text).exception)
 
 
 def test_names_are_looked_up_in_a_directory(tmp_path: Path) -> None:
     (tmp_path / "snd").mkdir()
     (tmp_path / "snd" / "timer").touch()
     made = yaml.safe_load(printed("-", "--dev", tmp_path, text="- {devicematch: '^snd.*', nummaxdevices: 1}"))
-    assert [each["name"] for each in made["resources"]] == ["smarter-devices/snd", "smarter-devices/snd_timer"]
+    assert [resource["name"] for resource in made["resources"]] == ["smarter-devices/snd", "smarter-devices/snd_timer"]
 
 
 def test_a_dollar_or_a_colon_does_not_change_the_meaning() -> None:
@@ -105,33 +105,33 @@ def test_a_dollar_or_a_colon_does_not_change_the_meaning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "what"),
+    ("text", "problem"),
     [
-        ("a: b\n", "this is not plainly of one plugin"),
-        ("", "this is not plainly of one plugin"),
-        ("just a text\n", "this is not plainly of one plugin"),
+        ("a: b\n", "cannot tell which plugin this file belongs to; use --from"),
+        ("", "cannot tell which plugin this file belongs to; use --from"),
+        ("just a text\n", "cannot tell which plugin this file belongs to; use --from"),
     ],
 )
-def test_a_file_of_nobody_is_a_wrong_call(text: str, what: str) -> None:
+def test_unrecognised_file_is_a_usage_error(text: str, problem: str) -> None:
     result = run("-", text=text)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert what in result.stderr
+    assert problem in result.stderr
 
 
 @pytest.mark.parametrize(
     "arguments", [[], ["--from", "nobody", "-"], ["--domain", "No", "-"], ["--dev", "/no/such", "-"]]
 )
-def test_a_wrong_call_is_exit_code_2(arguments: list[str]) -> None:
+def test_usage_error_is_exit_code_2(arguments: list[str]) -> None:
     assert run(*arguments, text=FUSE).exit_code == 2
 
 
-def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     error = run(tmp_path / "none").exception
     assert isinstance(error, ConfigError)
     assert str(error).startswith("cannot read ")
 
 
-def test_a_file_that_is_no_text_is_said(tmp_path: Path) -> None:
+def test_file_that_is_no_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"\xff\xfe")
     assert "not UTF-8" in str(run(tmp_path / "file").exception)
 
@@ -211,17 +211,17 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("whose", FILES)
+@pytest.mark.parametrize("format_name", FILES)
 @UNHURRIED
 @given(data=st.data())
-def test_either_it_is_refused_in_one_line_or_run_takes_it(whose: str, data: st.DataObject) -> None:
-    result = run("--from", whose, "-", text=yaml.safe_dump(data.draw(FILES[whose])))
+def test_import_is_refused_in_one_line_or_accepted_by_run(format_name: str, data: st.DataObject) -> None:
+    result = run("--from", format_name, "-", text=yaml.safe_dump(data.draw(FILES[format_name])))
     if result.exit_code == 0:
         assert schema.read("made", result.stdout).file.resources is not None
     else:
         assert isinstance(result.exception, ConfigError)
         assert result.stdout == ""
-        assert "what was made of it" not in str(result.exception)
+        assert "the imported configuration" not in str(result.exception)
 
 
 KEYS = st.sampled_from(
@@ -237,15 +237,15 @@ SCALARS = st.sampled_from(
 ANYTHING = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5))
 
 
-@pytest.mark.parametrize("whose", FILES)
+@pytest.mark.parametrize("format_name", FILES)
 @UNHURRIED
 @given(content=ANYTHING)
-def test_nothing_is_too_strange(whose: str, content: object) -> None:
-    result = run("--from", whose, "-", text=yaml.safe_dump(content))
+def test_arbitrary_document_never_crashes(format_name: str, content: object) -> None:
+    result = run("--from", format_name, "-", text=yaml.safe_dump(content))
     assert result.exit_code == 0 or isinstance(result.exception, ConfigError), result.exception
 
 
 @given(text=st.text())
-def test_no_text_is_too_strange(text: str) -> None:
+def test_arbitrary_text_never_crashes(text: str) -> None:
     result = run("-", text=text.replace("\r", ""))
     assert result.exit_code in (0, 2) or isinstance(result.exception, ConfigError), result.exception

@@ -13,13 +13,13 @@ FILE = "# ours\nresources:\n  - name: example.com/widget   # two of them\n    mo
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(manifest, [str(each) for each in arguments])
+    return CliRunner().invoke(manifest, [str(argument) for argument in arguments])
 
 
 def printed(*arguments: object) -> dict[str, Object]:
     result = run(*arguments)
     assert result.exit_code == 0, result.output
-    return {each["kind"]: each for each in yaml.safe_load_all(result.output)}
+    return {manifest["kind"]: manifest for manifest in yaml.safe_load_all(result.output)}
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["ServiceAccount", "ConfigMap", "DaemonSet"])
-def test_it_says_what_the_chart_says_with_its_default_values(kind: str) -> None:
+def test_the_manifest_equals_the_chart_with_its_default_values(kind: str) -> None:
     name = "plugwright"
     rendered = one("mock", kind, name)
     for helms_own in ("app.kubernetes.io/managed-by", "helm.sh/chart"):
@@ -52,7 +52,7 @@ def test_a_bad_file_is_refused_with_its_line(path: Path) -> None:
 def test_namespace_and_image_are_as_asked() -> None:
     found = printed("--namespace", "devices", "--image", "registry.example.com/plugwright@sha256:00")
     assert found["Namespace"]["metadata"]["name"] == "devices"
-    assert {each["metadata"].get("namespace", "devices") for each in found.values()} == {"devices"}
+    assert {manifest["metadata"].get("namespace", "devices") for manifest in found.values()} == {"devices"}
     container = found["DaemonSet"]["spec"]["template"]["spec"]["containers"][0]
     assert container["image"] == "registry.example.com/plugwright@sha256:00"
 
@@ -63,7 +63,7 @@ def test_a_namespace_that_is_there_already_is_not_made_nor_deleted(namespace: st
 
 
 @pytest.mark.parametrize("namespace", ["", "Devices", "a b", "-a", "x" * 64])
-def test_what_cannot_be_a_namespace_is_a_wrong_call(namespace: str) -> None:
+def test_an_invalid_namespace_is_a_usage_error(namespace: str) -> None:
     assert run("--namespace", namespace).exit_code == 2
 
 

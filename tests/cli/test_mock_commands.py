@@ -61,7 +61,7 @@ async def test_a_device_without_an_id_gets_one(kubelet: TinyKubelet, settings: S
         assert added.out == f"{new} of mock/nic: add\n"
 
 
-async def test_what_cannot_be_done_is_one_line(kubelet: TinyKubelet, settings: Settings, node: Node) -> None:
+async def test_a_command_that_fails_prints_one_line(kubelet: TinyKubelet, settings: Settings, node: Node) -> None:
     async with gpus_and_nics(kubelet, settings, node) as gpu:
         first, second = gpu.devices
         for arguments, said in {
@@ -70,9 +70,9 @@ async def test_what_cannot_be_done_is_one_line(kubelet: TinyKubelet, settings: S
                 f"mock/gpu has no device 'mock-9' (there is: {first}, {second})"
             ),
             ("recover", first, "--resource", "mock/fpga"): (
-                "no resource 'mock/fpga' is served here (there is: mock/gpu, mock/nic)"
+                "no resource 'mock/fpga' is served here (served: mock/gpu, mock/nic)"
             ),
-            ("add", "spare-1"): "say which with --resource: mock/gpu, mock/nic",
+            ("add", "spare-1"): "several resources are possible, choose one with --resource: mock/gpu, mock/nic",
             ("add", second, "--resource", "mock/gpu"): f"mock/gpu has {second!r} already",
             ("add", "../spare", "--resource", "mock/gpu"): (
                 "a mock device's id has letters, digits, '-', '_' and '.', not '../spare'"

@@ -47,7 +47,7 @@ def one_line(done: Ended) -> str:
     return done.err.removeprefix("plugwright: ").rstrip()
 
 
-async def test_resources_are_shown_with_their_pods_and_who_backs_them(lab: Lab) -> None:
+async def test_resources_are_listed_with_their_pods_and_backing(lab: Lab) -> None:
     lab.kubelet.serve("mock/gpu", 9, unhealthy=1)
     lab.kubelet.serve("mock/lost", 0)
     lab.cluster.set("n1", "kubectl-patch", {"example.com/dongle": 4}, {})
@@ -61,7 +61,7 @@ async def test_resources_are_shown_with_their_pods_and_who_backs_them(lab: Lab) 
         "n1    mock/gpu            10        9            2          plugin     default/p1:2",
         "        the kubelet counts 9 of 10 devices healthy",
         "n1    mock/lost           0         0            0          stale",
-        "        the kubelet counts no device of it; only a plugin that lists none would look the same",
+        "        the kubelet counts no device of it; a plugin that lists no device looks the same",
     ]
 
 
@@ -84,30 +84,30 @@ async def test_resources_as_json(lab: Lab) -> None:
     ]
 
 
-async def test_the_kubelets_directory_tells_more(lab: Lab, root: Path) -> None:
+async def test_resources_with_the_kubelets_directory(lab: Lab, root: Path) -> None:
     (root / "device-plugins").mkdir()
     lab.kubelet.serve("mock/gpu", 2)
     done = await lab.node("resources", "--kubelet-dir", root)
     assert "stale" in done.out
-    assert "the kubelet's checkpoint does not name it any more" in done.out
+    assert "the kubelet's checkpoint no longer names it" in done.out
 
 
-async def test_a_cluster_without_any_says_so(lab: Lab) -> None:
+async def test_resources_of_a_cluster_without_any(lab: Lab) -> None:
     done = await lab.node("resources")
     assert (done.code, done.out) == (0, "no extended resources\n")
 
 
 async def test_add_then_remove(lab: Lab) -> None:
     done = await lab.node("add", "n1", "example.com/dongle=4")
-    assert done.out == "n1 example.com/dongle: added: the kubelet offers it from its next status round on\n"
+    assert done.out == "n1 example.com/dongle: added: the kubelet offers it from its next status update on\n"
     assert lab.cluster.counts("n1", "example.com/dongle") == ("4", None)
     done = await lab.node("remove", "n1", "example.com/dongle", *QUICK)
     assert (done.code, lab.cluster.counts("n1", "example.com/dongle")) == (0, (None, None))
-    assert done.out.startswith("n1 example.com/dongle: removed: not put back within two status rounds (")
-    assert "n1 example.com/dongle: removed; looking whether the kubelet puts it back" in done.err
+    assert done.out.startswith("n1 example.com/dongle: removed: not put back within two status updates (")
+    assert "n1 example.com/dongle: removed; checking whether the kubelet puts it back" in done.err
 
 
-async def test_what_a_plugin_serves_is_refused_with_exit_code_1(lab: Lab) -> None:
+async def test_removal_of_a_served_resource_has_exit_code_1(lab: Lab) -> None:
     lab.kubelet.serve("mock/gpu", 2)
     done = await lab.node("remove", "n1", "mock/gpu", "--output", "json")
     (change,) = json.loads(done.out)["changes"]
@@ -115,7 +115,7 @@ async def test_what_a_plugin_serves_is_refused_with_exit_code_1(lab: Lab) -> Non
     assert lab.cluster.counts("n1", "mock/gpu") == ("2", "2")
 
 
-async def test_remove_stale_leaves_what_is_not(lab: Lab) -> None:
+async def test_remove_stale_leaves_other_resources(lab: Lab) -> None:
     lab.kubelet.serve("mock/gpu", 2)
     lab.kubelet.serve("mock/lost", 0)
     lab.kubelet.serve("mock/other", 0)
@@ -128,7 +128,7 @@ async def test_remove_stale_leaves_what_is_not(lab: Lab) -> None:
     assert done.out == f"n1 mock/other: would remove: {would}\n"
 
 
-async def test_where_nothing_is_stale_that_is_said(lab: Lab) -> None:
+async def test_remove_stale_without_stale_resources_prints_so(lab: Lab) -> None:
     lab.kubelet.serve("mock/gpu", 2)
     done = await lab.node("remove", "--stale", "--all-nodes", "--wait")
     assert (done.code, done.out) == (0, "nothing is stale\n")
@@ -152,9 +152,7 @@ async def test_a_timeout_ends_with_exit_code_1(lab: Lab) -> None:
         ),
     ],
 )
-def test_rbac_prints_a_role_that_is_enough_and_not_more(
-    lab: Lab, arguments: list[str], verbs: dict[str, list[str]]
-) -> None:
+def test_rbac_prints_the_least_role(lab: Lab, arguments: list[str], verbs: dict[str, list[str]]) -> None:
     role = yaml.safe_load(lab.within(*arguments, "--rbac").stdout)
     assert {rule["resources"][0]: rule["verbs"] for rule in role["rules"]} == verbs
     lab.kubelet.serve("mock/lost", 0)
@@ -162,7 +160,7 @@ def test_rbac_prints_a_role_that_is_enough_and_not_more(
     assert set(lab.cluster.asked) == {f"{verb} {resource}" for resource in verbs for verb in verbs[resource]}
 
 
-async def test_without_any_cluster_it_says_so_in_one_line(tmp_path: Path) -> None:
+async def test_missing_cluster_is_one_line(tmp_path: Path) -> None:
     done = await ended(python("-m", "plugwright", "node", "resources"), {"HOME": str(tmp_path), "KUBECONFIG": ""})
     assert one_line(done).startswith("no cluster: no --kubeconfig, no KUBECONFIG, no ~/.kube/config")
 
@@ -179,14 +177,14 @@ async def test_without_any_cluster_it_says_so_in_one_line(tmp_path: Path) -> Non
         (["resources", "--kubelet-dir", "/none"], "cannot read the kubelet's directory: "),
     ],
 )
-def test_what_cannot_be_done_is_an_error_of_ours(lab: Lab, arguments: list[str], complaint: str) -> None:
+def test_impossible_request_is_our_error(lab: Lab, arguments: list[str], complaint: str) -> None:
     done = lab.within(*arguments)
     assert (done.exit_code, done.output) == (1, "")
     assert isinstance(done.exception, PlugwrightError)
     assert str(done.exception).startswith(complaint)
 
 
-async def test_what_is_forbidden_is_one_line(lab: Lab) -> None:
+async def test_forbidden_request_is_one_line(lab: Lab) -> None:
     lab.cluster.forbidden = {"patch nodes/status"}
     assert one_line(await lab.node("add", "n1", "a/b=1")).startswith("not allowed to patch nodes/status: ")
 
@@ -221,7 +219,7 @@ def test_help_has_an_example(command: list[str]) -> None:
     assert "Example" in done.stdout
 
 
-async def test_without_the_extra_it_says_which() -> None:
+async def test_missing_extra_is_named() -> None:
     """A module that cannot be loaded stands for one that is not installed."""
     program = "import sys; sys.modules['lightkube'] = None; from plugwright.cli.main import main; main()"
     done = await ended(python("-c", program, "node", "resources"))

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.cli.processes import Node, Running, configuration
+from tests.protocol.held_devices import serve_held_devices
 
 from plugwright import Settings, serving
 from plugwright.config import schema
 from plugwright.errors import PeerRefused
-from plugwright.protocol import pod_resources
 from plugwright.protocol.pod_resources import HeldDevice
 from tiny_kubelet import Endpoint, TinyKubelet
 
@@ -141,7 +141,7 @@ class Holdings:
     asked: int = 0
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def holdings(self) -> list[HeldDevice]:
+    async def held_devices(self) -> list[HeldDevice]:
         self.asked += 1
         self.news.set()
         if self.held is None:
@@ -165,7 +165,7 @@ async def test_missing_devices_vanish_when_the_kubelet_says_that_nobody_holds_th
     node.configure(gpu={"count": 3})
     before = schema.load(node.config)
     async with (
-        pod_resources.serve(pods, kubelet.paths.pod_resources_socket),
+        serve_held_devices(pods, kubelet.paths.pod_resources_socket),
         serving(*before.plugins(), settings=settings) as daemon,
     ):
         first, second, third = (await kubelet.endpoint("mock/gpu", 3)).devices

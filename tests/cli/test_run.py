@@ -126,7 +126,7 @@ async def failed(root: Path, *flags: object) -> str:
 
 
 async def test_a_kubelet_directory_is_absolute(root: Path) -> None:
-    assert await failed(root, "--kubelet-dir", "var") == "a kubelet directory is an absolute path, not 'var'"
+    assert await failed(root, "--kubelet-dir", "var") == "kubelet directory must be an absolute path, got 'var'"
 
 
 async def test_a_state_directory_that_cannot_be_is_named(root: Path) -> None:
@@ -137,7 +137,7 @@ async def test_a_state_directory_that_cannot_be_is_named(root: Path) -> None:
 
 async def test_an_address_that_is_none_is_refused(root: Path) -> None:
     said = await failed(root, "--listen", "9400")
-    assert said == "an address to listen on looks like 127.0.0.1:9400, not '9400'"
+    assert said == "address to listen on must be HOST:PORT such as 127.0.0.1:9400, got '9400'"
 
 
 async def test_an_address_in_use_is_refused(root: Path) -> None:

@@ -1,4 +1,4 @@
-"""`plugwright status`: what the daemon serves, once or again and again."""
+"""`plugwright status`: the daemon's resources and devices, once or after every change."""
 
 import json
 import signal
@@ -31,12 +31,12 @@ def controlled(settings: Settings, node: Node) -> Settings:
 
 @asynccontextmanager
 async def one_of_two_failed(kubelet: TinyKubelet, settings: Settings) -> AsyncIterator[tuple[Daemon, str, str]]:
-    """A daemon with two devices, the second of which has fallen off the bus."""
+    """A daemon with two devices, the second of which is Unhealthy."""
     async with serving(Mock("mock/gpu", MockOptions(count=2, numa=2)), settings=settings) as daemon:
         first, second = (await kubelet.endpoint("mock/gpu", 2)).devices
         await daemon.resource("mock/gpu").command("fail", {"id": second, "reason": "fell off the bus"})
         await kubelet.health("mock/gpu", second, "Unhealthy")
-        await daemon.resource("mock/gpu").lifecycle.standing.until(lambda standing: standing.state == "registered")
+        await daemon.resource("mock/gpu").registration.status.until(lambda standing: standing.state == "registered")
         yield daemon, first, second
 
 
@@ -78,22 +78,22 @@ async def test_json_has_every_fact(kubelet: TinyKubelet, controlled: Settings, n
     }  # fmt: skip
 
 
-async def test_a_daemon_without_a_kubelet_says_what_it_waits_for(controlled: Settings, node: Node) -> None:
+async def test_daemon_without_a_kubelet_shows_the_reason(controlled: Settings, node: Node) -> None:
     async with serving(Mock("mock/gpu", MockOptions(count=0)), settings=controlled):
         done = await node.ask("status")
     head, reason = done.out.splitlines()
     assert head.startswith("mock/gpu  waiting ")
-    assert head.endswith("s, nobody watches, 0 of 0 healthy")
+    assert head.endswith("s, not watched, 0 of 0 healthy")
     assert reason == f"  reason: no kubelet.sock in {node.root}/device-plugins"
 
 
-async def test_a_daemon_without_resources_says_so(controlled: Settings, node: Node) -> None:
+async def test_daemon_without_resources_prints_so(controlled: Settings, node: Node) -> None:
     async with serving(settings=controlled):
         done = await node.ask("status")
     assert (done.code, done.out) == (0, "no resources are served\n")
 
 
-async def test_watch_goes_on_until_the_daemon_ends(kubelet: TinyKubelet, node: Node) -> None:
+async def test_watch_continues_until_the_daemon_ends(kubelet: TinyKubelet, node: Node) -> None:
     node.configure(gpu={"count": 1})
     async with running(node.command()) as daemon:
         await daemon.err.until("registered")
@@ -109,7 +109,7 @@ async def test_watch_goes_on_until_the_daemon_ends(kubelet: TinyKubelet, node: N
         assert watch.err.all == [f"plugwright: the daemon on {node.control} closed the connection"]
 
 
-async def test_watch_ends_by_ctrl_c_without_a_word(controlled: Settings, node: Node) -> None:
+async def test_watch_ends_by_ctrl_c_without_a_message(controlled: Settings, node: Node) -> None:
     async with serving(Mock("mock/gpu"), settings=controlled), node.watch() as watch:
         await watch.out.until("mock/gpu  waiting")
         watch.signal(signal.SIGINT)
@@ -117,16 +117,16 @@ async def test_watch_ends_by_ctrl_c_without_a_word(controlled: Settings, node: N
     assert "".join(watch.err.all) == ""
 
 
-async def test_without_a_daemon_it_says_so_in_one_line(node: Node) -> None:
+async def test_missing_daemon_is_one_line(node: Node) -> None:
     done = await node.ask("status")
-    said = f"plugwright: no daemon here: there is no {node.control}; is `plugwright run` running?\n"
+    said = f"plugwright: no daemon: {node.control} does not exist; is `plugwright run` running?\n"
     assert (done.code, done.out, done.err) == (1, "", said)
 
 
-@pytest.mark.parametrize("place", ["a-file/control.sock", "x" * 120])
-def test_a_place_that_cannot_be_opened_is_named(root: Path, place: str) -> None:
+@pytest.mark.parametrize("socket", ["a-file/control.sock", "x" * 120])
+def test_socket_that_cannot_be_opened_is_named(root: Path, socket: str) -> None:
     root.joinpath("a-file").touch()
-    result = CliRunner().invoke(cli, ["status", "--control-socket", str(root / place)])
+    result = CliRunner().invoke(cli, ["status", "--control-socket", str(root / socket)])
     assert (result.exit_code, result.output) == (1, "")
     assert isinstance(result.exception, ConfigError)
-    assert str(result.exception).startswith(f"cannot open {root / place}: ")
+    assert str(result.exception).startswith(f"cannot open {root / socket}: ")

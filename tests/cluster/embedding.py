@@ -1,4 +1,4 @@
-"""An embedded cluster in a test, with short times, and the questions that tests ask of it."""
+"""An embedded cluster with short times, and what tests read and wait for in it."""
 
 import asyncio
 import json
@@ -13,9 +13,9 @@ from tests.cluster.pods_and_nodes import pod_object
 
 from plugwright.cluster import tls
 from plugwright.cluster.api.kinds import EVENTS, NODES, PODS
-from plugwright.cluster.api.registry import Deletion, Place
+from plugwright.cluster.api.registry import DeleteOptions, ResourcePath
 from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster
-from plugwright.cluster.store import Key, Object
+from plugwright.cluster.store import Object, ObjectKey
 
 __all__ = ["Lab", "embedded", "served"]
 
@@ -28,17 +28,17 @@ class Lab:
         self.store = cluster.store
         self.writer = cluster.writer
 
-    def create(self, name: str, asked: Mapping[str, str] | None = None, **spec: object) -> Object:
-        return self.writer.create(Place(PODS, "default", name), pod_object(name, asked, **spec), "test")
+    def create(self, name: str, limits: Mapping[str, str] | None = None, **spec: object) -> Object:
+        return self.writer.create(ResourcePath(PODS, "default", name), pod_object(name, limits, **spec), "test")
 
     def delete(self, name: str, grace: int | None = None) -> None:
-        self.writer.delete(Place(PODS, "default", name), Deletion(grace))
+        self.writer.delete(ResourcePath(PODS, "default", name), DeleteOptions(grace))
 
     def pod(self, name: str) -> Object | None:
-        return self.store.get(Key(PODS.qualified, "default", name))
+        return self.store.get(ObjectKey(PODS.qualified, "default", name))
 
     def node(self, name: str = "node-1") -> Object:
-        return self.store.take(Key(NODES.qualified, "", name))
+        return self.store.require(ObjectKey(NODES.qualified, "", name))
 
     def status(self, name: str) -> Object:
         return dict((self.pod(name) or {}).get("status") or {})
@@ -48,11 +48,15 @@ class Lab:
         return status["capacity"].get(resource), status["allocatable"].get(resource)
 
     def condition(self, kind: str, node: str = "node-1") -> Object:
-        return next(dict(each) for each in self.node(node)["status"]["conditions"] if each["type"] == kind)
+        return next(
+            dict(condition) for condition in self.node(node)["status"]["conditions"] if condition["type"] == kind
+        )
 
     def events(self, name: str) -> list[tuple[str, str]]:
-        found = [each for each in self.store.every(EVENTS.qualified) if each["involvedObject"]["name"] == name]
-        return [(each["reason"], each["message"]) for each in sorted(found, key=lambda each: each["metadata"]["name"])]
+        events = [event for event in self.store.objects(EVENTS.qualified) if event["involvedObject"]["name"] == name]
+        return [
+            (event["reason"], event["message"]) for event in sorted(events, key=lambda event: event["metadata"]["name"])
+        ]
 
     async def offered(self, resource: str = "mock/gpu", count: str = "10", node: str = "node-1") -> None:
         await self.cluster.until(lambda: self.counts(resource, node) == (count, count))
@@ -79,16 +83,16 @@ async def embedded(**options: object) -> AsyncIterator[Lab]:
 
 @asynccontextmanager
 async def served(lab: Lab, directory: Path) -> AsyncIterator[Path]:
-    """Over HTTPS while inside; the path is that of a kubeconfig."""
-    made = tls.make(directory)
+    """Serves the cluster over HTTPS while inside; yields the path of a kubeconfig."""
+    certificates = tls.make(directory)
     config = uvicorn.Config(lab.cluster.application, port=0, log_level="error", lifespan="off")
-    config.ssl_certfile, config.ssl_keyfile = str(made.certificate), str(made.key)
+    config.ssl_certfile, config.ssl_keyfile = str(certificates.certificate), str(certificates.key)
     server = _Server(config)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(server.serve())
         await server.ready.wait()
         port = server.servers[0].sockets[0].getsockname()[1]
-        cluster = {"server": f"https://127.0.0.1:{port}", "certificate-authority": str(made.authority)}
+        cluster = {"server": f"https://127.0.0.1:{port}", "certificate-authority": str(certificates.authority)}
         document = {
             "current-context": "here",
             "contexts": [{"name": "here", "context": {"cluster": "one", "user": "me"}}],
@@ -102,7 +106,7 @@ async def served(lab: Lab, directory: Path) -> AsyncIterator[Path]:
 
 
 class _Server(uvicorn.Server):
-    """Says when it listens, and leaves signals alone."""
+    """Has an event for when it listens, and handles no signals."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)

@@ -1,4 +1,4 @@
-"""Pods and nodes as a client writes them, for tests of what the cluster does with them."""
+"""Pods and nodes as a client writes them."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ OFFER = {"cpu": "4", "memory": "8Gi", "pods": "110", "mock/gpu": "2"}
 
 
 def node_object(name: str, allocatable: Mapping[str, str] | None = None, **more: object) -> Object:
-    """`labels` and `taints` are given by name; whatever else is said goes into its spec."""
+    """`labels` and `ready` are set apart; everything else goes into its spec."""
     offer = dict(OFFER if allocatable is None else allocatable)
     labels, ready = more.pop("labels", {}), more.pop("ready", "True")
     return {
@@ -20,6 +20,6 @@ def node_object(name: str, allocatable: Mapping[str, str] | None = None, **more:
     }
 
 
-def pod_object(name: str, asked: Mapping[str, str] | None = None, **spec: object) -> Object:
-    container = {"name": "main", "image": "busybox:1", "resources": {"limits": dict(asked or {})}}
+def pod_object(name: str, limits: Mapping[str, str] | None = None, **spec: object) -> Object:
+    container = {"name": "main", "image": "busybox:1", "resources": {"limits": dict(limits or {})}}
     return {"metadata": {"name": name}, "spec": {"containers": [container], **spec}}

@@ -1,4 +1,4 @@
-"""Objects on disk: nothing that was answered is lost, whatever happens to the process."""
+"""Objects on disk: no answered write is lost, however the process ends."""
 
 import os
 import signal
@@ -11,48 +11,48 @@ from pathlib import Path
 import pytest
 
 from plugwright.cluster.database import Database
-from plugwright.cluster.store import Key, Store
+from plugwright.cluster.store import ObjectKey, Store
 from plugwright.errors import ClusterError
 
 WRITER = """
 import sys
 from pathlib import Path
 from plugwright.cluster.database import Database
-from plugwright.cluster.store import Key, Store
+from plugwright.cluster.store import ObjectKey, Store
 store = Store(Database(Path(sys.argv[1])))
 for number in range(store.revision, 10**9):
     name = f"m-{number}"
-    store.create(Key("configmaps", "default", name), {"metadata": {"name": name}, "data": {"x": "y" * 2000}})
+    store.create(ObjectKey("configmaps", "default", name), {"metadata": {"name": name}, "data": {"x": "y" * 2000}})
     if number % 3 == 0:
-        store.delete(Key("configmaps", "default", name))
+        store.delete(ObjectKey("configmaps", "default", name))
     print(store.revision, name, number % 3 != 0, flush=True)  # the answer
 """
 
 
-def test_what_was_stored_is_there_again(tmp_path: Path) -> None:
+def test_objects_and_revision_are_loaded_again(tmp_path: Path) -> None:
     database = Database(tmp_path / "state" / "cluster.db")
     store = Store(database)
     for name in "abc":
-        store.create(Key("pods", "default", name), {"metadata": {"name": name}})
-    store.delete(Key("pods", "default", "b"))
+        store.create(ObjectKey("pods", "default", name), {"metadata": {"name": name}})
+    store.delete(ObjectKey("pods", "default", "b"))
     database.close()
     database = Database(tmp_path / "state" / "cluster.db")
     again = Store(database)
-    assert (again.every("pods"), again.revision) == (store.every("pods"), store.revision)
+    assert (again.objects("pods"), again.revision) == (store.objects("pods"), store.revision)
     database.close()
 
 
-def test_only_its_owner_reads_it(tmp_path: Path) -> None:
+def test_the_files_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
     database = Database(tmp_path / "state" / "cluster.db")
-    Store(database).create(Key("pods", "default", "a"), {"metadata": {"name": "a"}})
+    Store(database).create(ObjectKey("pods", "default", "a"), {"metadata": {"name": "a"}})
     for path in (tmp_path / "state").iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
     assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
     database.close()
 
 
-def test_a_killed_process_loses_nothing_that_it_answered(tmp_path: Path) -> None:
-    """Killed five times in the middle of writing; each time the next one goes on."""
+def test_a_killed_process_loses_no_answered_write(tmp_path: Path) -> None:
+    """Killed five times while it writes; the next process continues."""
     answered: dict[str, bool] = {}
     last = 1
     for round_ in range(5):
@@ -70,14 +70,14 @@ def test_a_killed_process_loses_nothing_that_it_answered(tmp_path: Path) -> None
         process.stdout.close()
         database = Database(tmp_path / "c.db")
         store = Store(database)
-        assert {name: store.get(Key("configmaps", "default", name)) is not None for name in answered} == answered
+        assert {name: store.get(ObjectKey("configmaps", "default", name)) is not None for name in answered} == answered
         assert store.revision >= last
         database.close()
     assert len(answered) >= 100
 
 
 @pytest.mark.parametrize("content", [b"this is no database" * 100, b"\x00" * 4096])
-def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_database_is_refused_and_kept(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "c.db"
     path.write_bytes(content)
     with pytest.raises(ClusterError, match=r"cannot use .*c\.db"):
@@ -85,7 +85,7 @@ def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path, content:
     assert path.read_bytes() == content
 
 
-def test_a_database_of_another_version_is_refused(tmp_path: Path) -> None:
+def test_a_database_of_another_layout_is_refused(tmp_path: Path) -> None:
     Database(tmp_path / "c.db").close()
     connection = sqlite3.connect(tmp_path / "c.db")
     connection.execute("UPDATE facts SET value = 99 WHERE name = 'layout'")
@@ -95,14 +95,14 @@ def test_a_database_of_another_version_is_refused(tmp_path: Path) -> None:
         Database(tmp_path / "c.db")
 
 
-def test_two_processes_do_not_share_one(tmp_path: Path) -> None:
+def test_a_database_in_use_is_refused(tmp_path: Path) -> None:
     database = Database(tmp_path / "c.db")
     with pytest.raises(ClusterError, match="locked"):
         Database(tmp_path / "c.db")
     database.close()
 
 
-def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ClusterError, match="cannot use"):
         Database(tmp_path / "file" / "c.db")
@@ -111,8 +111,8 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 def test_a_write_that_fails_changes_nothing(tmp_path: Path) -> None:
     database = Database(tmp_path / "c.db")
     store = Store(database)
-    store.create(Key("pods", "default", "a"), {"metadata": {"name": "a"}})
+    store.create(ObjectKey("pods", "default", "a"), {"metadata": {"name": "a"}})
     database.close()
     with pytest.raises(ClusterError, match="cannot write"):
-        store.create(Key("pods", "default", "b"), {"metadata": {"name": "b"}})
-    assert (store.get(Key("pods", "default", "b")), store.revision) == (None, 2)
+        store.create(ObjectKey("pods", "default", "b"), {"metadata": {"name": "b"}})
+    assert (store.get(ObjectKey("pods", "default", "b")), store.revision) == (None, 2)

@@ -1,4 +1,4 @@
-"""The embedded cluster: the whole way of a pod, over real kubelets, plugins and sockets."""
+"""The embedded cluster: pods from their creation to their end, over emulated kubelets, plugins and sockets."""
 
 import asyncio
 from collections.abc import Iterable
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from tests.cluster.embedding import Lab, embedded
 
-from plugwright.cluster.api.errors import Refused
+from plugwright.cluster.api.errors import StatusError
 from plugwright.cluster.api.kinds import NODES
-from plugwright.cluster.api.registry import Place
+from plugwright.cluster.api.registry import ResourcePath
 from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster, mock_gpus
-from plugwright.cluster.node_status import Shape
+from plugwright.cluster.node_status import NodeShape
 from plugwright.cluster.store import Object
 from plugwright.errors import ConfigError, PluginError
 from plugwright.kubelet import KubeletSettings, Timing
@@ -26,12 +26,12 @@ FIRST = {"kubernetes.io/hostname": "node-1"}
 STARTED = [("Pulled", PULLED), ("Created", "Container created"), ("Started", "Container started")]
 
 
-def nothing(_: str) -> Iterable[Plugin]:
+def no_plugins(_: str) -> Iterable[Plugin]:
     return []
 
 
 class Moody(Plugin):
-    """Two devices that are handed out, or not."""
+    """Two devices; Allocate and PreStart can be made to fail."""
 
     resource = "example.com/moody"
 
@@ -48,19 +48,19 @@ class Moody(Plugin):
             await asyncio.Event().wait()
         if self.refuses:
             raise PluginError("hw fault")
-        return Allocation(env={"MOODY": ",".join(each.id for each in devices)}, nodes=["/dev/null"])
+        return Allocation(env={"MOODY": ",".join(device.id for device in devices)}, nodes=["/dev/null"])
 
     async def pre_start(self, devices):  # type: ignore[no-untyped-def]
         if self.fails_to_start:
             raise PluginError("not warm yet")
 
 
-async def test_a_pod_gets_its_devices_and_says_so() -> None:
+async def test_a_pod_gets_its_devices_and_its_status_shows_them() -> None:
     async with embedded() as lab:
         await lab.offered()
         lab.create("p", {"mock/gpu": "2"})
         status = await lab.phase("p")
-        assert [(each["type"], each["status"]) for each in status["conditions"]] == [
+        assert [(condition["type"], condition["status"]) for condition in status["conditions"]] == [
             ("PodReadyToStartContainers", "True"),
             ("Initialized", "True"),
             ("Ready", "True"),
@@ -72,13 +72,13 @@ async def test_a_pod_gets_its_devices_and_says_so() -> None:
         assert (container["ready"], container["restartCount"], list(container["state"])) == (True, 0, ["running"])
         (devices,) = container["allocatedResourcesStatus"]
         assert devices["name"] == "mock/gpu"
-        assert [each["health"] for each in devices["resources"]] == ["Healthy", "Healthy"]
+        assert [device["health"] for device in devices["resources"]] == ["Healthy", "Healthy"]
         assert lab.events("p") == [("Scheduled", "Successfully assigned default/p to node-1"), *STARTED]
-        visible = ",".join(each["resourceID"] for each in devices["resources"])
+        visible = ",".join(device["resourceID"] for device in devices["resources"])
         assert f"env MOCK_VISIBLE_DEVICES={visible}\n" in lab.cluster.log("default", "p", "main")
 
 
-async def test_what_a_node_has_to_tell_is_told_in_the_real_words() -> None:
+async def test_events_of_a_starting_node_are_those_of_a_real_kubelet() -> None:
     async with embedded() as lab:
         await lab.cluster.until(lambda: any(reason == "RegisteredNode" for reason, _ in lab.events("node-1")))
         now = "Node node-1 status is now:"
@@ -94,18 +94,18 @@ async def test_what_a_node_has_to_tell_is_told_in_the_real_words() -> None:
 
 
 async def test_a_cordoned_node_is_tainted_and_takes_no_pod_until_it_is_not() -> None:
-    def cordoned(lab: Lab, wanted: bool) -> None:
-        place = Place(NODES, "", "node-1")
-        lab.writer.change(place, lambda node: {**node, "spec": {**node["spec"], "unschedulable": wanted}}, "kubectl")
+    def set_unschedulable(lab: Lab, value: bool) -> None:
+        place = ResourcePath(NODES, "", "node-1")
+        lab.writer.change(place, lambda node: {**node, "spec": {**node["spec"], "unschedulable": value}}, "kubectl")
 
     async with embedded() as lab:
-        cordoned(lab, True)
+        set_unschedulable(lab, True)
         await lab.cluster.until(lambda: bool(lab.node()["spec"].get("taints")))
         (taint,) = lab.node()["spec"]["taints"]
         assert (taint["key"], taint["effect"]) == ("node.kubernetes.io/unschedulable", "NoSchedule")
         lab.create("p")
         await lab.cluster.until(lambda: any("1 node(s) were unschedulable" in text for _, text in lab.events("p")))
-        cordoned(lab, False)
+        set_unschedulable(lab, False)
         await lab.phase("p")
         assert "taints" not in lab.node()["spec"]
         await lab.cluster.until(lambda: any(reason == "NodeSchedulable" for reason, _ in lab.events("node-1")))
@@ -122,7 +122,7 @@ async def test_pods_are_spread_over_the_nodes() -> None:
         assert len({lab.status(name)["podIP"] for name in "abc"}) == 3
 
 
-async def test_a_pod_that_the_plugin_refuses_has_failed_for_good() -> None:
+async def test_a_pod_that_the_plugin_refuses_fails_for_good() -> None:
     plugin = Moody()
     plugin.refuses = True
     async with embedded(plugins=lambda _: [plugin]) as lab:
@@ -141,7 +141,7 @@ async def test_a_pod_that_the_plugin_refuses_has_failed_for_good() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "spec", "reason", "message"),
+    ("limits", "spec", "reason", "message"),
     [
         ({"cpu": "100"}, {}, "OutOfcpu", "resource: cpu, requested: 100000, used: 0, capacity: 16000"),
         ({"memory": "1Ti"}, {}, "OutOfmemory", "requested: 1099511627776, used: 0, capacity: 68719476736"),
@@ -149,20 +149,20 @@ async def test_a_pod_that_the_plugin_refuses_has_failed_for_good() -> None:
         ({}, {"nodeSelector": {"a": "b"}}, "NodeAffinity", "Predicate NodeAffinity failed"),
     ],
 )
-async def test_a_pod_that_names_its_node_is_looked_at_there(
-    asked: dict[str, str], spec: dict[str, object], reason: str, message: str
+async def test_a_pod_that_names_its_node_is_checked_by_its_kubelet(
+    limits: dict[str, str], spec: dict[str, object], reason: str, message: str
 ) -> None:
     async with embedded() as lab:
         await lab.offered()
-        lab.create("p", asked, nodeName="node-1", **spec)
+        lab.create("p", limits, nodeName="node-1", **spec)
         status = await lab.phase("p", "Failed")
         assert status["reason"] == reason
         assert message in status["message"]
         assert lab.events("p") == [(reason, status["message"].removeprefix("Pod was rejected: "))]
 
 
-async def test_a_node_takes_no_more_pods_than_it_may() -> None:
-    async with embedded(shape=Shape(pods=1)) as lab:
+async def test_a_node_takes_no_more_pods_than_its_capacity() -> None:
+    async with embedded(shape=NodeShape(pods=1)) as lab:
         lab.create("p", nodeName="node-1")
         await lab.phase("p")
         lab.create("q", nodeName="node-1")
@@ -175,8 +175,8 @@ async def test_a_pod_whose_plugin_hangs_can_be_deleted_and_the_next_is_admitted(
     async with embedded(plugins=lambda _: [plugin]) as lab:
         await lab.offered("example.com/moody", "2")
         lab.create("p", {"example.com/moody": "2"})
-        agent = lab.cluster.nodes["node-1"]
-        await lab.cluster.until(lambda: any(pod.name == "p" for pod in agent.kubelet.pods))
+        node = lab.cluster.nodes["node-1"]
+        await lab.cluster.until(lambda: any(pod.name == "p" for pod in node.kubelet.pods))
         plugin.hangs = False
         lab.delete("p")
         await lab.gone("p")
@@ -184,7 +184,7 @@ async def test_a_pod_whose_plugin_hangs_can_be_deleted_and_the_next_is_admitted(
         await lab.phase("q")
 
 
-async def test_a_container_that_cannot_start_waits_and_is_tried_again() -> None:
+async def test_a_container_that_cannot_start_waits_and_is_started_again() -> None:
     plugin = Moody()
     plugin.fails_to_start = True
     async with embedded(plugins=lambda _: [plugin]) as lab:
@@ -198,7 +198,7 @@ async def test_a_container_that_cannot_start_waits_and_is_tried_again() -> None:
         await lab.cluster.until(lambda: waiting().get("reason") == "CreateContainerConfigError")
         assert "not warm yet" in waiting()["message"]
         assert lab.status("p")["phase"] == "Pending"
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(StatusError) as refused:
             lab.cluster.log("default", "p", "main")
         assert refused.value.message == 'container "main" in pod "p" is waiting to start: CreateContainerConfigError'
         await lab.cluster.until(lambda: any(reason == "Failed" for reason, _ in lab.events("p")))
@@ -207,7 +207,7 @@ async def test_a_container_that_cannot_start_waits_and_is_tried_again() -> None:
         assert status["containerStatuses"][0]["restartCount"] == 0
 
 
-async def test_a_device_that_fails_shows_in_the_node_and_in_its_pod() -> None:
+async def test_a_failed_device_shows_in_the_status_of_its_node_and_its_pod() -> None:
     async with embedded() as lab:
         await lab.offered()
         lab.create("p", {"mock/gpu": "1"})
@@ -248,7 +248,7 @@ async def test_a_pod_of_the_same_name_may_follow_at_once() -> None:
         assert first["containerStatuses"][0]["containerID"] != second["containerStatuses"][0]["containerID"]
 
 
-async def test_init_containers_and_sidecars_are_shown_as_they_are() -> None:
+async def test_init_containers_and_sidecars_have_a_status_of_their_own() -> None:
     async with embedded() as lab:
         await lab.offered()
         inits = [
@@ -262,7 +262,7 @@ async def test_init_containers_and_sidecars_are_shown_as_they_are() -> None:
         assert "running" in beside["state"]
 
 
-async def test_a_stopped_node_goes_not_ready_and_comes_back() -> None:
+async def test_a_stopped_node_becomes_not_ready_and_comes_back() -> None:
     async with embedded(nodes=2) as lab:
         await lab.offered()
         lab.create("p", {"mock/gpu": "1"}, nodeSelector=FIRST)
@@ -272,11 +272,11 @@ async def test_a_stopped_node_goes_not_ready_and_comes_back() -> None:
         ready = lab.condition("Ready")
         assert (ready["reason"], ready["message"]) == ("NodeStatusUnknown", "Kubelet stopped posting node status.")
         await lab.cluster.until(lambda: len(lab.node()["spec"].get("taints") or ()) == 2)
-        assert {(each["key"], each["effect"]) for each in lab.node()["spec"]["taints"]} == {
+        assert {(taint["key"], taint["effect"]) for taint in lab.node()["spec"]["taints"]} == {
             ("node.kubernetes.io/unreachable", "NoSchedule"),
             ("node.kubernetes.io/unreachable", "NoExecute"),
         }
-        with pytest.raises(Refused, match="connection refused"):
+        with pytest.raises(StatusError, match="connection refused"):
             lab.cluster.log("default", "p", "main")
         await lab.cluster.start_node("node-1")
         await lab.is_ready("True")
@@ -287,7 +287,7 @@ async def test_a_stopped_node_goes_not_ready_and_comes_back() -> None:
         await lab.phase("q")
 
 
-async def test_a_pod_deleted_while_its_node_is_silent_goes_when_the_node_is_back() -> None:
+async def test_a_pod_deleted_while_its_node_is_stopped_ends_when_the_node_is_back() -> None:
     async with embedded() as lab:
         await lab.offered()
         lab.create("p", {"mock/gpu": "1"})
@@ -300,9 +300,9 @@ async def test_a_pod_deleted_while_its_node_is_silent_goes_when_the_node_is_back
         await lab.gone("p")
 
 
-async def test_pods_that_do_not_stand_a_silent_node_are_marked_for_deletion() -> None:
+async def test_pods_without_a_matching_toleration_are_evicted_from_a_stopped_node() -> None:
     async with embedded(nodes=2) as lab:
-        tolerations = [{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}]
+        tolerations = [{"key": "node.kubernetes.io/unreachable", "operator": "AlreadyExists", "effect": "NoExecute"}]
         hurried = [{**tolerations[0], "tolerationSeconds": 0}]
         lab.create("patient", tolerations=tolerations, nodeSelector=FIRST)
         lab.create("hurried", tolerations=hurried, nodeSelector=FIRST)
@@ -314,7 +314,7 @@ async def test_pods_that_do_not_stand_a_silent_node_are_marked_for_deletion() ->
         assert "deletionTimestamp" not in lab.pod("patient")["metadata"]  # type: ignore[index]
 
 
-async def test_everything_is_found_again_after_a_restart(tmp_path: Path) -> None:
+async def test_pods_devices_and_logs_survive_a_restart(tmp_path: Path) -> None:
     async with embedded(state=tmp_path) as lab:
         await lab.offered()
         lab.create("p", {"mock/gpu": "2"})
@@ -331,14 +331,14 @@ async def test_everything_is_found_again_after_a_restart(tmp_path: Path) -> None
         await lab.phase("q")
 
 
-async def test_a_deep_state_directory_is_no_obstacle_to_sockets(tmp_path: Path) -> None:
+async def test_a_deep_state_directory_has_working_sockets(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 60) / ("e" * 60)
     async with embedded(state=deep) as lab:
         await lab.offered()
     assert (deep / "nodes" / "node-1" / "device-plugins" / "kubelet_internal_checkpoint").is_file()
 
 
-async def test_nothing_is_left_behind_without_a_state_directory() -> None:
+async def test_a_cluster_without_a_state_directory_leaves_nothing() -> None:
     async with embedded() as lab:
         directory = lab.cluster.directory("node-1")
         assert directory.is_dir()
@@ -346,13 +346,13 @@ async def test_nothing_is_left_behind_without_a_state_directory() -> None:
 
 
 async def test_a_plugin_of_another_program_registers_in_the_node_s_directory() -> None:
-    async with embedded(plugins=nothing) as lab:
+    async with embedded(plugins=no_plugins) as lab:
         root = lab.cluster.directory("node-1")
         async with serving(*mock_gpus("other"), settings=Settings(kubelet_dir=root)):
             await lab.offered()
 
 
-async def test_capacity_set_by_hand_flows_and_what_a_plugin_backs_is_put_back() -> None:
+async def test_capacity_set_by_hand_becomes_allocatable_unless_a_plugin_serves_it() -> None:
     async with embedded() as lab:
         await lab.offered()
 
@@ -360,14 +360,14 @@ async def test_capacity_set_by_hand_flows_and_what_a_plugin_backs_is_put_back() 
             capacity = {**node["status"]["capacity"], "example.com/dongle": "4", "mock/gpu": "99"}
             return {**node, "status": {**node["status"], "capacity": capacity}}
 
-        lab.writer.change(Place(NODES, "", "node-1", "status"), set_by_hand, "kubectl-patch")
+        lab.writer.change(ResourcePath(NODES, "", "node-1", "status"), set_by_hand, "kubectl-patch")
         await lab.cluster.until(lambda: lab.counts("example.com/dongle") == ("4", "4"))
         await lab.offered()
         lab.create("p", {"example.com/dongle": "4"})
         await lab.phase("p")
 
 
-async def test_a_resource_whose_plugin_is_gone_fades_to_0() -> None:
+async def test_a_resource_whose_plugin_is_gone_becomes_0_after_the_grace_period() -> None:
     settings = KubeletSettings(numa=2, timing=Timing(grace=0.3, node_status=0.05))
     async with embedded(kubelet=settings) as lab:
         await lab.offered()
@@ -375,7 +375,7 @@ async def test_a_resource_whose_plugin_is_gone_fades_to_0() -> None:
         await lab.cluster.until(lambda: lab.counts("mock/gpu") == ("0", "0"))
 
 
-async def test_containers_run_as_processes_where_that_is_asked_for() -> None:
+async def test_containers_run_as_processes_with_the_option_processes() -> None:
     async with embedded(processes=True) as lab:
         await lab.offered()
         for name, script, phase in (("good", "echo got $MOCK_MODEL", "Succeeded"), ("bad", "exit 3", "Failed")):
@@ -392,7 +392,7 @@ async def test_containers_run_as_processes_where_that_is_asked_for() -> None:
         assert (ended["exitCode"], ended["reason"]) == (3, "Error")
 
 
-async def test_a_process_that_cannot_begin_its_pod_fails_it() -> None:
+async def test_an_init_process_that_fails_fails_its_pod() -> None:
     async with embedded(processes=True) as lab:
         init = {"name": "first", "image": "busybox:1", "command": ["/bin/sh", "-c", "exit 7"]}
         lab.create("p", initContainers=[init], restartPolicy="Never")
@@ -419,7 +419,7 @@ async def test_processes_are_started_again_with_their_devices_after_a_restart(tm
         assert lab.status("p")["phase"] == "Running"
 
 
-async def test_there_is_no_cluster_without_a_node_and_no_node_of_another_name() -> None:
+async def test_a_cluster_without_nodes_and_an_unknown_node_are_refused() -> None:
     with pytest.raises(ConfigError, match="at least one node"):
         ClusterOptions(nodes=0)
     async with embedded() as lab:
@@ -427,7 +427,7 @@ async def test_there_is_no_cluster_without_a_node_and_no_node_of_another_name() 
             await lab.cluster.stop_node("node-2")
 
 
-async def test_a_cluster_that_cannot_keep_its_state_says_so(tmp_path: Path) -> None:
+async def test_a_state_directory_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     (tmp_path / "nodes").touch()
     with pytest.raises(ConfigError):
         async with EmbeddedCluster(replace(ClusterOptions(), state=tmp_path)):

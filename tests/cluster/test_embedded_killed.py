@@ -1,4 +1,4 @@
-"""An embedded cluster that is killed with -9: what was answered is there when the next one starts."""
+"""An embedded cluster killed with SIGKILL: the next one has every object that was written."""
 
 import asyncio
 import signal
@@ -27,7 +27,7 @@ asyncio.run(main())
 """
 
 
-async def test_pods_keep_their_devices_and_the_deleted_stay_deleted(tmp_path: Path) -> None:
+async def test_pods_keep_their_devices_and_deleted_pods_stay_deleted(tmp_path: Path) -> None:
     state = tmp_path / "state"
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _SCRIPT, str(state)), stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[2]
@@ -48,5 +48,5 @@ async def test_pods_keep_their_devices_and_the_deleted_stay_deleted(tmp_path: Pa
         await lab.cluster.until(lambda: any(reason == "FailedScheduling" for reason, _ in lab.events("most")))
         held = [lab.cluster.log("default", name, "main") for name in ("kept", "next")]
         devices = [line for text in held for line in text.splitlines() if line.startswith("env MOCK_VISIBLE_DEVICES")]
-        ids = [each for line in devices for each in line.partition("=")[2].split(",")]
+        ids = [device_id for line in devices for device_id in line.partition("=")[2].split(",")]
         assert len(ids) == len(set(ids)) == 10

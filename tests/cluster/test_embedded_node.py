@@ -1,4 +1,4 @@
-"""`plugwright node` on the embedded cluster: the same commands, the same answers as on a real one."""
+"""`plugwright node` on the embedded cluster: the same commands and results as on a real one."""
 
 import json
 from collections.abc import AsyncIterator
@@ -36,16 +36,16 @@ async def commands(tmp_path: Path) -> AsyncIterator[Commands]:
         yield Commands(lab, kubeconfig)
 
 
-async def test_what_a_plugin_serves_and_who_holds_it_is_seen(commands: Commands) -> None:
+async def test_resources_shows_a_plugin_s_resource_and_the_pods_that_hold_it(commands: Commands) -> None:
     commands.lab.create("p", {"mock/gpu": "2"})
     await commands.lab.phase("p")
     row = (await commands.rows("node-1"))["mock/gpu"]
     assert (row["capacity"], row["allocatable"], row["backing"]) == (10, 10, "plugin")
-    assert [(each["name"], each["count"]) for each in row["pods"]] == [("p", 2)]
+    assert [(pod["name"], pod["count"]) for pod in row["pods"]] == [("p", 2)]
     assert row["evidence"] == "the kubelet counts 10 of 10 devices healthy"
 
 
-async def test_capacity_is_added_by_hand_seen_as_such_and_taken_away(commands: Commands) -> None:
+async def test_added_capacity_is_shown_as_manual_and_can_be_removed(commands: Commands) -> None:
     done = await commands.run("add", "node-1", "example.com/dongle=4", *QUICK)
     assert done.code == 0, done.err
     assert commands.lab.counts("example.com/dongle") == ("4", "4")
@@ -56,13 +56,13 @@ async def test_capacity_is_added_by_hand_seen_as_such_and_taken_away(commands: C
     assert commands.lab.counts("example.com/dongle") == (None, None)
 
 
-async def test_what_a_live_plugin_backs_is_not_removed(commands: Commands) -> None:
+async def test_remove_of_a_resource_with_a_live_plugin_is_refused(commands: Commands) -> None:
     done = await commands.run("remove", "node-1", "mock/gpu")
     assert done.code == 1
     assert commands.lab.counts("mock/gpu") == ("10", "10")
 
 
-async def test_what_a_plugin_left_is_found_stale_removed_and_stays_away(commands: Commands) -> None:
+async def test_a_resource_without_its_plugin_is_stale_and_can_be_removed(commands: Commands) -> None:
     await commands.lab.cluster.serve("node-1", [])
     await commands.lab.cluster.until(lambda: commands.lab.counts("mock/gpu")[0] == "0")
     assert (await commands.rows())["mock/gpu"]["backing"] == "stale"
@@ -72,7 +72,7 @@ async def test_what_a_plugin_left_is_found_stale_removed_and_stays_away(commands
     assert "mock/gpu" not in await commands.rows()
 
 
-async def test_the_node_s_own_directory_tells_more(commands: Commands) -> None:
+async def test_resources_reads_the_node_s_own_directory(commands: Commands) -> None:
     directory = commands.lab.cluster.directory("node-1")
     row = (await commands.rows("node-1", "--kubelet-dir", directory))["mock/gpu"]
     assert row["backing"] == "plugin"

@@ -1,4 +1,4 @@
-"""Objects that are not built as their kind is: whoever stores one harms that object alone."""
+"""Malformed objects: a stored one harms no other object."""
 
 import asyncio
 from typing import Any
@@ -9,9 +9,10 @@ from tests.cluster.embedding import embedded
 from tests.cluster.pods_and_nodes import node_object, pod_object
 
 from plugwright.cluster.api.kinds import NAMESPACES, NODES, PODS
-from plugwright.cluster.api.registry import Place, Writer
+from plugwright.cluster.api.registry import ResourcePath, Writer
+from plugwright.cluster.events import ClusterClient
 from plugwright.cluster.scheduler import Scheduler
-from plugwright.cluster.store import Key, Object, Store
+from plugwright.cluster.store import Object, ObjectKey, Store
 
 LIMIT = 10.0
 json = st.recursive(
@@ -65,37 +66,37 @@ node_parts = st.fixed_dictionaries(
 
 @given(pods=st.lists(pod_specs, max_size=3), nodes=st.lists(node_parts, max_size=3))
 @settings(deadline=None, max_examples=150)
-def test_the_scheduler_goes_on_whatever_is_stored(pods: list[Any], nodes: list[Any]) -> None:
+def test_the_scheduler_goes_on_whatever_objects_are_stored(pods: list[Any], nodes: list[Any]) -> None:
     store = Store()
     for number, parts in enumerate(nodes):
         name = f"a-bad-{number}"
         made = {"kind": "Node", "apiVersion": "v1", "metadata": {"name": name, "uid": name}, **parts}
-        store.create(Key(NODES.qualified, "", name), made)
+        store.create(ObjectKey(NODES.qualified, "", name), made)
     for number, spec in enumerate(pods):
         name = f"a-bad-{number}"
         metadata = {"name": name, "namespace": "default", "uid": name, "creationTimestamp": ""}
         made = {"kind": "Pod", "apiVersion": "v1", "metadata": metadata, "spec": spec, "status": {}}
-        store.create(Key(PODS.qualified, "default", name), made)
+        store.create(ObjectKey(PODS.qualified, "default", name), made)
     assert asyncio.run(_scheduled(store)) == "z-good"
 
 
 async def _scheduled(store: Store) -> str:
-    """Where a pod goes that only one node can take."""
+    """The node of a pod that only one node can take."""
     writer = Writer(store)
-    writer.create(Place(NAMESPACES, "", "default"), {"metadata": {"name": "default"}}, "test")
+    writer.create(ResourcePath(NAMESPACES, "", "default"), {"metadata": {"name": "default"}}, "test")
     good = node_object("z-good", {"cpu": "1", "memory": "1Gi", "pods": "9", "good/thing": "1"})
-    writer.create(Place(NODES, "", "z-good"), good, "test")
-    writer.create(Place(PODS, "default", "p"), pod_object("p", {"good/thing": "1"}), "test")
-    key = Key(PODS.qualified, "default", "p")
+    writer.create(ResourcePath(NODES, "", "z-good"), good, "test")
+    writer.create(ResourcePath(PODS, "default", "p"), pod_object("p", {"good/thing": "1"}), "test")
+    key = ObjectKey(PODS.qualified, "default", "p")
     async with asyncio.timeout(LIMIT), asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(Scheduler(store, writer).run())
-        while not (node := store.take(key)["spec"].get("nodeName")):
+        running = tasks.create_task(Scheduler(ClusterClient(store, writer)).run())
+        while not (node := store.require(key)["spec"].get("nodeName")):
             await store.changes(store.revision)
         running.cancel()
     return str(node)
 
 
-async def test_a_node_refuses_a_pod_that_it_cannot_read_and_goes_on() -> None:
+async def test_a_node_rejects_a_malformed_pod_and_goes_on() -> None:
     bad: list[Object] = [
         {"containers": [{"name": "main", "resources": {"limits": {"mock/gpu": "many"}}}]},
         {"containers": [{"name": "main", "resources": {"limits": 3}}]},
@@ -108,7 +109,7 @@ async def test_a_node_refuses_a_pod_that_it_cannot_read_and_goes_on() -> None:
             name = f"bad-{number}"
             metadata = {"name": name, "namespace": "default", "uid": name, "creationTimestamp": "2026-11-15T12:00:00Z"}
             made = {"kind": "Pod", "apiVersion": "v1", "metadata": metadata, "spec": {**spec, "nodeName": "node-1"}}
-            lab.store.create(Key(PODS.qualified, "default", name), made)
+            lab.store.create(ObjectKey(PODS.qualified, "default", name), made)
         for number in range(len(bad)):
             await lab.phase(f"bad-{number}", "Failed")
         lab.create("good", {"mock/gpu": "1"})

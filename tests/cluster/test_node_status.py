@@ -1,4 +1,4 @@
-"""A node's status round by round: what is set by hand, what a plugin backs, and what it leaves."""
+"""A node's status round by round: capacity set by hand, of a plugin, and of a removed plugin."""
 
 from collections.abc import Mapping
 
@@ -6,33 +6,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugwright.cluster import node_status
-from plugwright.cluster.node_status import Identity, Machine, Shape, Supply
+from plugwright.cluster.node_status import HostInfo, NodeIdentity, NodeShape, PluginResources
 from plugwright.cluster.store import Object
 from plugwright.kubelet.devicemanager.devices import DeviceCount
 
-NODE = Identity("node-1", 0, Shape(labels={"zone": "a"}), Machine("m", "b", "6.1", "arm64"))
-NONE = Supply({})
+NODE = NodeIdentity("node-1", 0, NodeShape(labels={"zone": "a"}), HostInfo("m", "b", "6.1", "arm64"))
+NONE = PluginResources({})
 FIRST, LATER = "2026-11-15T12:00:00Z", "2026-11-15T12:00:10Z"
 
 
-def after(status: Object, supply: Supply = NONE) -> Object:
-    return node_status.round_of(status, NODE, supply, LATER)
+def after(status: Object, resources: PluginResources = NONE) -> Object:
+    return node_status.updated_status(status, NODE, resources, LATER)
 
 
 def counts(status: Object, resource: str) -> tuple[str | None, str | None]:
     return status["capacity"].get(resource), status["allocatable"].get(resource)
 
 
-def with_capacity(**given: str) -> Object:
-    status = node_status.created(NODE, NONE, FIRST)["status"]
+def with_capacity(**capacity: str) -> Object:
+    status = node_status.new_node(NODE, NONE, FIRST)["status"]
     return {
         **status,
-        "capacity": {**status["capacity"], **{key.replace("_", "/"): each for key, each in given.items()}},
+        "capacity": {**status["capacity"], **{key.replace("_", "/"): value for key, value in capacity.items()}},
     }
 
 
-def test_a_new_node_looks_like_one() -> None:
-    node = node_status.created(NODE, Supply({"mock/gpu": DeviceCount(10, 9)}), FIRST)
+def test_a_new_node_has_the_labels_conditions_and_counts_of_a_real_one() -> None:
+    node = node_status.new_node(NODE, PluginResources({"mock/gpu": DeviceCount(10, 9)}), FIRST)
     assert node["metadata"]["labels"] == {
         "beta.kubernetes.io/arch": "arm64",
         "beta.kubernetes.io/os": "linux",
@@ -42,7 +42,7 @@ def test_a_new_node_looks_like_one() -> None:
         "zone": "a",
     }
     status = node["status"]
-    assert [(each["type"], each["status"], each["reason"]) for each in status["conditions"]] == [
+    assert [(condition["type"], condition["status"], condition["reason"]) for condition in status["conditions"]] == [
         ("MemoryPressure", "False", "KubeletHasSufficientMemory"),
         ("DiskPressure", "False", "KubeletHasNoDiskPressure"),
         ("PIDPressure", "False", "KubeletHasSufficientPID"),
@@ -56,55 +56,57 @@ def test_capacity_set_by_hand_becomes_allocatable() -> None:
     assert counts(after(with_capacity(example_dongle="4")), "example/dongle") == ("4", "4")
 
 
-def test_what_has_no_capacity_any_more_is_not_allocatable() -> None:
+def test_a_resource_without_capacity_is_not_allocatable() -> None:
     status = after(with_capacity(example_dongle="4"))
     del status["capacity"]["example/dongle"]
     assert counts(after(status), "example/dongle") == (None, None)
 
 
-def test_what_a_plugin_backs_is_put_back() -> None:
-    assert counts(after(with_capacity(mock_gpu="99"), Supply({"mock/gpu": DeviceCount(10, 8)})), "mock/gpu") == (
+def test_capacity_of_a_plugin_s_resource_is_put_back() -> None:
+    assert counts(
+        after(with_capacity(mock_gpu="99"), PluginResources({"mock/gpu": DeviceCount(10, 8)})), "mock/gpu"
+    ) == (
         "10",
         "8",
     )
 
 
-def test_what_a_plugin_left_becomes_0_and_is_not_put_back_once_it_was_removed() -> None:
-    status = after(with_capacity(mock_gpu="10"), Supply({}, {"mock/gpu"}))
+def test_a_removed_plugin_s_resource_becomes_0_and_stays_away_once_it_is_deleted() -> None:
+    status = after(with_capacity(mock_gpu="10"), PluginResources({}, {"mock/gpu"}))
     assert counts(status, "mock/gpu") == ("0", "0")
     del status["capacity"]["mock/gpu"]
-    assert counts(after(status, Supply({}, {"mock/gpu"})), "mock/gpu") == (None, None)
+    assert counts(after(status, PluginResources({}, {"mock/gpu"})), "mock/gpu") == (None, None)
 
 
-def test_the_machine_itself_is_not_changed_by_hand() -> None:
+def test_cpu_set_by_hand_is_put_back() -> None:
     assert counts(after(with_capacity(cpu="1000")), "cpu") == ("16", "16")
 
 
-def test_times_stay_while_nothing_changes() -> None:
+def test_transition_times_stay_while_nothing_changes() -> None:
     status = with_capacity()
     again = after(status)
-    assert {each["lastTransitionTime"] for each in again["conditions"]} == {FIRST}
-    assert {each["lastHeartbeatTime"] for each in again["conditions"]} == {LATER}
-    assert node_status.is_same(status, again)
+    assert {condition["lastTransitionTime"] for condition in again["conditions"]} == {FIRST}
+    assert {condition["lastHeartbeatTime"] for condition in again["conditions"]} == {LATER}
+    assert node_status.differs_only_in_heartbeats(status, again)
 
 
 def test_a_node_that_was_silent_is_ready_again() -> None:
     status = with_capacity()
-    silent = {**status, "conditions": [{**each, "status": "Unknown"} for each in status["conditions"]]}
+    silent = {**status, "conditions": [{**condition, "status": "Unknown"} for condition in status["conditions"]]}
     again = after(silent)
-    assert {each["lastTransitionTime"] for each in again["conditions"]} == {LATER}
-    assert not node_status.is_same(silent, again)
+    assert {condition["lastTransitionTime"] for condition in again["conditions"]} == {LATER}
+    assert not node_status.differs_only_in_heartbeats(silent, again)
 
 
-def test_conditions_of_others_stay() -> None:
+def test_conditions_of_other_components_stay() -> None:
     status = with_capacity()
     foreign = {"type": "KernelDeadlock", "status": "False"}
     assert foreign in after({**status, "conditions": [*status["conditions"], foreign]})["conditions"]
 
 
-def test_every_node_and_every_pod_has_an_address_of_its_own() -> None:
-    nodes = [Identity(f"node-{number}", number) for number in range(300)]
-    assert len({each.address for each in nodes}) == 300
+def test_addresses_of_nodes_and_pods_are_unique() -> None:
+    nodes = [NodeIdentity(f"node-{number}", number) for number in range(300)]
+    assert len({node.address for node in nodes}) == 300
     taken: list[str] = []
     for node in nodes:
         for _ in range(3):
@@ -124,11 +126,11 @@ amounts = st.integers(0, 9)
 def test_a_second_round_changes_nothing(
     by_hand: Mapping[str, int], served: Mapping[str, tuple[int, int]], gone: set[str]
 ) -> None:
-    supply = Supply(
+    resources = PluginResources(
         {name: DeviceCount(most, min(most, few)) for name, (most, few) in served.items()}, gone - served.keys()
     )
     status = with_capacity()
     status["capacity"] |= {name: str(number) for name, number in by_hand.items()}
-    once = after(status, supply)
-    assert after(once, supply) == once
+    once = after(status, resources)
+    assert after(once, resources) == once
     assert once["capacity"].keys() == once["allocatable"].keys()

@@ -1,4 +1,4 @@
-"""The store: versions, conflicts, what watchers read, and lists of an earlier moment."""
+"""The store: resource versions, conflicts, changes that watchers read, and lists of an earlier revision."""
 
 import asyncio
 
@@ -6,50 +6,50 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugwright.cluster.store import Conflict, Exists, Expired, Key, Missing, Object, Rehearsal, Store
+from plugwright.cluster.store import AlreadyExists, DryRun, Expired, NotFound, Object, ObjectKey, Store, VersionConflict
 
 
-def key(name: str, kind: str = "pods", namespace: str = "default") -> Key:
-    return Key(kind, namespace, name)
+def key(name: str, kind: str = "pods", namespace: str = "default") -> ObjectKey:
+    return ObjectKey(kind, namespace, name)
 
 
 def thing(name: str, **members: object) -> Object:
     return {"metadata": {"name": name}, **members}
 
 
-def test_every_write_has_a_version_of_its_own() -> None:
+def test_every_write_gets_the_next_resource_version() -> None:
     store = Store()
     versions = [store.create(key(name), thing(name))["metadata"]["resourceVersion"] for name in "abc"]
     assert versions == ["2", "3", "4"]
     assert store.revision == 4
 
 
-def test_what_is_there_is_not_made_again_and_what_is_not_there_is_missing() -> None:
+def test_existing_objects_cannot_be_created_and_missing_ones_not_read_or_changed() -> None:
     store = Store()
     store.create(key("a"), thing("a"))
-    with pytest.raises(Exists):
+    with pytest.raises(AlreadyExists):
         store.create(key("a"), thing("a"))
-    for act in (store.take, store.delete, lambda missing: store.update(missing, thing("b"))):
-        with pytest.raises(Missing, match='pods "b" not found'):
-            act(key("b"))
+    for write in (store.require, store.delete, lambda missing: store.update(missing, thing("b"))):
+        with pytest.raises(NotFound, match='pods "b" not found'):
+            write(key("b"))
 
 
-def test_a_writer_who_saw_an_older_version_is_refused() -> None:
+def test_an_update_from_an_older_version_is_a_conflict() -> None:
     store = Store()
     seen = store.create(key("a"), thing("a"))["metadata"]["resourceVersion"]
     store.update(key("a"), thing("a", spec=1), seen)
-    with pytest.raises(Conflict):
+    with pytest.raises(VersionConflict):
         store.update(key("a"), thing("a", spec=2), seen)
-    assert store.take(key("a"))["spec"] == 1
+    assert store.require(key("a"))["spec"] == 1
 
 
-def test_an_update_that_changes_nothing_is_none() -> None:
+def test_an_update_that_changes_nothing_makes_no_revision() -> None:
     store = Store()
-    made = store.create(key("a"), thing("a", spec={"x": [1]}))
-    assert store.update(key("a"), thing("a", spec={"x": [1]})) is made
+    created = store.create(key("a"), thing("a", spec={"x": [1]}))
+    assert store.update(key("a"), thing("a", spec={"x": [1]})) is created
 
 
-async def test_a_watcher_reads_each_change_once_and_in_order() -> None:
+async def test_a_watcher_reads_every_change_once_and_in_order() -> None:
     store = Store()
     since = store.revision
     waiting = asyncio.create_task(store.changes(since))
@@ -59,35 +59,39 @@ async def test_a_watcher_reads_each_change_once_and_in_order() -> None:
     store.update(key("a"), thing("a", spec=1))
     store.delete(key("a"))
     changes = await waiting
-    assert [(each.type, each.key.name) for each in changes] == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
-    assert [each.revision for each in changes] == [2, 3, 4]
+    assert [(change.type, change.key.name) for change in changes] == [
+        ("ADDED", "a"),
+        ("MODIFIED", "a"),
+        ("DELETED", "a"),
+    ]
+    assert [change.revision for change in changes] == [2, 3, 4]
     assert changes[2].object["metadata"]["resourceVersion"] == "4"
     assert await store.changes(changes[-1].revision, timeout=0) == []
 
 
-async def test_who_is_too_far_behind_has_to_list_again() -> None:
-    store = Store(kept=3)
+async def test_changes_before_the_history_are_expired() -> None:
+    store = Store(history=3)
     for number in range(5):
         store.create(key(f"p{number}"), thing(f"p{number}"))
-    assert [each.key.name for each in await store.changes(3)] == ["p2", "p3", "p4"]
+    assert [change.key.name for change in await store.changes(3)] == ["p2", "p3", "p4"]
     for since in (1, 2, 99):
         with pytest.raises(Expired):
             await store.changes(since)
 
 
-def test_a_rehearsal_answers_and_keeps_nothing() -> None:
+def test_a_dry_run_answers_and_stores_nothing() -> None:
     store = Store()
-    made = store.create(key("a"), thing("a"))
-    rehearsal = Rehearsal(store)
-    assert rehearsal.create(key("b"), thing("b")) == thing("b")
-    changed = rehearsal.update(key("a"), thing("a", spec=1))
-    assert (changed["spec"], changed["metadata"]["resourceVersion"]) == (1, made["metadata"]["resourceVersion"])
-    assert rehearsal.delete(key("a")) is made
-    with pytest.raises(Exists):
-        rehearsal.create(key("a"), thing("a"))
-    with pytest.raises(Conflict):
-        rehearsal.update(key("a"), thing("a"), "1")
-    assert (store.every("pods"), store.revision) == ([made], 2)
+    created = store.create(key("a"), thing("a"))
+    dry_run = DryRun(store)
+    assert dry_run.create(key("b"), thing("b")) == thing("b")
+    changed = dry_run.update(key("a"), thing("a", spec=1))
+    assert (changed["spec"], changed["metadata"]["resourceVersion"]) == (1, created["metadata"]["resourceVersion"])
+    assert dry_run.delete(key("a")) is created
+    with pytest.raises(AlreadyExists):
+        dry_run.create(key("a"), thing("a"))
+    with pytest.raises(VersionConflict):
+        dry_run.update(key("a"), thing("a"), "1")
+    assert (store.objects("pods"), store.revision) == ([created], 2)
 
 
 names = st.sampled_from("abc")
@@ -97,16 +101,16 @@ writes = st.tuples(
 
 
 @given(st.lists(writes, max_size=25))
-def test_an_earlier_moment_is_listed_as_it_was(history: list[tuple[str, str, str, int]]) -> None:
+def test_objects_at_an_earlier_revision_are_as_they_were(history: list[tuple[str, str, str, int]]) -> None:
     store, seen = Store(), {}
-    for act, name, kind, value in history:
-        seen[store.revision] = store.every("pods")
+    for verb, name, kind, value in history:
+        seen[store.revision] = store.objects("pods")
         exists = store.get(key(name, kind)) is not None
-        if act == "create" and not exists:
+        if verb == "create" and not exists:
             store.create(key(name, kind), thing(name, spec=value))
-        elif act == "update" and exists:
+        elif verb == "update" and exists:
             store.update(key(name, kind), thing(name, spec=value))
-        elif act == "delete" and exists:
+        elif verb == "delete" and exists:
             store.delete(key(name, kind))
     for revision, listed in seen.items():
-        assert store.at(revision, "pods") == listed
+        assert store.objects_at(revision, "pods") == listed

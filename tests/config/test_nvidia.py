@@ -127,7 +127,7 @@ def test_a_reload_keeps_the_watch(tmp_path: Path) -> None:
         ("{select: {index: first}}", "an index looks like 0"),
         ("{exclude: {uuid: [GPU-1, 7f3c]}}", "a UUID begins with GPU- or MIG-, not '7f3c'"),
         ("{exclude: {pci: 3b}}", "a PCI address looks like 0000:3b:00.0"),
-        ("{cdi: {vendor: ../../etc}}", "a CDI kind looks like vendor.com/class"),
+        ("{cdi: {vendor: ../../etc}}", "CDI kind must look like vendor.com/class"),
         ("{cdi: {annotations: a b/}}", "a prefix of annotations looks like cdi.k8s.io/"),
         ("{simulate: /dev/zero}", "cannot read /dev/zero: it is no file"),
         ("{simulate: hgx-h100, share: {replicas: 100000}}", "try replicas: "),

@@ -44,7 +44,7 @@ WRONG_RESOURCE = {
     "a list for a kind": ("{name: a/b, mock: []}", ".mock: expected"),
     "no name": ("{mock: {}}", ": object missing required field `name`"),
     "a number for a name": ("{name: 7, mock: {}}", ".name: expected a text, got a whole number"),
-    "a name without a domain": ("{name: gpu, mock: {}}", ".name: 'gpu' is not a resource name: it has one '/'"),
+    "a name without a domain": ("{name: gpu, mock: {}}", ".name: 'gpu' is not a resource name: it must have one '/'"),
     "a name of Kubernetes' own": ("{name: kubernetes.io/gpu, mock: {}}", ".name: 'kubernetes.io/gpu' is not a"),
     "a name in capitals": ("{name: Mock/gpu, mock: {}}", ".name: 'Mock/gpu' is not a resource name"),
 }

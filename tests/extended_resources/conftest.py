@@ -8,7 +8,7 @@ from tests.extended_resources.imitation import Cluster, Time
 from tests.extended_resources.kubelet import Kubelet
 from tests.extended_resources.serving import serving
 
-from plugwright.extended_resources.client import Account, Api, connect
+from plugwright.extended_resources.client import ApiClient, ClusterAccess, connect
 
 
 @pytest.fixture
@@ -35,6 +35,6 @@ def kubeconfig(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def api(kubeconfig: Path) -> Iterator[Api]:
-    with connect(Account(kubeconfig)) as connected:
+def api(kubeconfig: Path) -> Iterator[ApiClient]:
+    with connect(ClusterAccess(kubeconfig)) as connected:
         yield connected

@@ -1,6 +1,6 @@
-"""What a small API server stores and answers: nodes and their status, pods, device classes.
+"""A small API server for tests: nodes and their status, pods, device classes.
 
-It does with JSON patches, versions and managed fields what the real one was seen to do. `serving` puts it behind
+It treats JSON patches, versions and managed fields as the real one was seen to do. `serving` puts it behind
 HTTP, `kubelet` behind a node.
 """
 
@@ -32,11 +32,11 @@ class Refusal(Exception):
 
 
 class Time:
-    """Passes only while somebody sleeps; `everywhen` then happens after each second."""
+    """A clock that advances only in `sleep`, and calls `every_second` after every second."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.everywhen: list[Callable[[], None]] = []
+        self.every_second: list[Callable[[], None]] = []
 
     @property
     def clock(self) -> Clock:
@@ -46,8 +46,8 @@ class Time:
         end = self.now + seconds
         while self.now < end:
             self.now = min(end, self.now + 1.0)
-            for happen in list(self.everywhen):
-                happen()
+            for action in list(self.every_second):
+                action()
 
 
 class Cluster:
@@ -79,7 +79,7 @@ class Cluster:
     def set(
         self, name: str, manager: str, capacity: Mapping[str, int | None], allocatable: Mapping[str, int | None]
     ) -> None:
-        """As anybody does who writes the status; None takes the key away."""
+        """Writes the status as `manager`; None removes the key."""
         for part, counts in (("capacity", capacity), ("allocatable", allocatable)):
             stored = self.nodes[name]["status"].setdefault(part, {})
             for resource, count in counts.items():
@@ -127,7 +127,7 @@ class Cluster:
         if resource == "nodes":
             return list(self.nodes.values())
         if resource == "pods":
-            return [each for each in self.pods if _selected(each, selector)]
+            return [pod for pod in self.pods if _selected(pod, selector)]
         if resource == "deviceclasses" and self.classes is not None:
             return self.classes
         raise Refusal(404, "NotFound", "the server could not find the requested resource")
@@ -138,7 +138,7 @@ class Cluster:
         return self.nodes[name]
 
     def _take_over(self, name: str, manager: str, old: Json, new: Json) -> None:
-        """Who changes a value owns it."""
+        """The manager that changes a value owns it."""
         self.nodes[name]["status"] = new
         for part in ("capacity", "allocatable"):
             before, after = old.get(part, {}), new.get(part, {})
@@ -169,8 +169,8 @@ class Cluster:
 def pod(name: str, node: str, *requests: Mapping[str, int], phase: str = "Running", **more: Any) -> Json:
     """One container for each of `requests`."""
     containers = [
-        {"name": f"c{number}", "resources": {"requests": {key: str(value) for key, value in each.items()}}}
-        for number, each in enumerate(requests)
+        {"name": f"c{number}", "resources": {"requests": {key: str(value) for key, value in request.items()}}}
+        for number, request in enumerate(requests)
     ]
     return {
         "metadata": {"namespace": "default", "name": name},
@@ -179,8 +179,8 @@ def pod(name: str, node: str, *requests: Mapping[str, int], phase: str = "Runnin
     }
 
 
-def _selected(each: Json, selector: str) -> bool:
-    values = {"spec.nodeName": each["spec"].get("nodeName", ""), "status.phase": each["status"]["phase"]}
+def _selected(pod: Json, selector: str) -> bool:
+    values = {"spec.nodeName": pod["spec"].get("nodeName", ""), "status.phase": pod["status"]["phase"]}
     for term in filter(None, selector.split(",")):
         name, wanted = term.split("!=" if "!=" in term else "=")
         if (values[name] == wanted) == ("!=" in term):
@@ -190,19 +190,19 @@ def _selected(each: Json, selector: str) -> bool:
 
 def _apply(document: Json, operation: Json) -> None:
     *steps, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
-    place = document
+    parent = document
     for step in steps:
-        if step not in place:
+        if step not in parent:
             raise _invalid()
-        place = place[step]
+        parent = parent[step]
     if operation["op"] == "add":
-        place[last] = operation["value"]
-    elif last not in place or operation["op"] not in ("remove", "replace"):
+        parent[last] = operation["value"]
+    elif last not in parent or operation["op"] not in ("remove", "replace"):
         raise _invalid()
     elif operation["op"] == "remove":
-        del place[last]
+        del parent[last]
     else:
-        place[last] = operation["value"]
+        parent[last] = operation["value"]
 
 
 def _invalid() -> Refusal:

@@ -1,4 +1,4 @@
-"""The kubelet behind a node: what it does with capacity and allocatable, as the device manager's specification says."""
+"""A node's kubelet for tests: capacity and allocatable as the device manager's specification says."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ READY = 'k:{"type":"Ready"}'
 
 
 class Kubelet:
-    """One node's kubelet, as far as extended resources go: a round every ten seconds."""
+    """The kubelet of one node, which updates the status every ten seconds."""
 
     ROUND, GRACE = 10.0, 300.0
 
@@ -19,7 +19,7 @@ class Kubelet:
         self._plugins: dict[str, tuple[int, int]] = {}
         self._stopped: dict[str, float] = {}
         self._last = cluster.time.now
-        cluster.time.everywhen.append(self._tick)
+        cluster.time.every_second.append(self._tick)
 
     def serve(self, resource: str, healthy: int, unhealthy: int = 0) -> None:
         self._plugins[resource] = (healthy + unhealthy, healthy)
@@ -27,7 +27,7 @@ class Kubelet:
         self.round()
 
     def stop(self, resource: str) -> None:
-        """The plugin goes away without a word."""
+        """The plugin stops without deregistering its devices."""
         capacity, _ = self._plugins[resource]
         self._plugins[resource] = (capacity, 0)
         self._stopped[resource] = self.cluster.time.now

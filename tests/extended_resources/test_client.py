@@ -1,4 +1,4 @@
-"""The client of the API server: what it reads, and what becomes of everything that goes wrong."""
+"""The client of the API server: the values it reads, and the errors it raises."""
 
 import json
 import stat
@@ -12,15 +12,15 @@ from tests.extended_resources.kubelet import Kubelet
 from tests.extended_resources.serving import TOKEN
 
 from plugwright.errors import ConfigError, MalformedMessage, PeerGone, PeerRefused, PlugwrightError
-from plugwright.extended_resources.changes import adding, removing
-from plugwright.extended_resources.client import Account, Api, connect
+from plugwright.extended_resources.changes import addition_patch, removal_patch
+from plugwright.extended_resources.client import ApiClient, ClusterAccess, connect
 
 
-def changed(kubeconfig: Path, change: Callable[[Any], None]) -> Account:
+def changed(kubeconfig: Path, change: Callable[[Any], None]) -> ClusterAccess:
     document = json.loads(kubeconfig.read_text())
     change(document)
     kubeconfig.write_text(json.dumps(document))
-    return Account(kubeconfig)
+    return ClusterAccess(kubeconfig)
 
 
 def credential_command(directory: Path, answer: str) -> Callable[[Any], None]:
@@ -31,18 +31,18 @@ def credential_command(directory: Path, answer: str) -> Callable[[Any], None]:
     return lambda document: document["users"][0].update(user={"exec": command})
 
 
-def test_nodes_come_with_their_setters(api: Api, cluster: Cluster, kubelet_of_n1: Kubelet) -> None:
+def test_nodes_have_capacity_owners(api: ApiClient, cluster: Cluster, kubelet_of_n1: Kubelet) -> None:
     cluster.add_node("n2")
     kubelet_of_n1.serve("mock/gpu", 9, unhealthy=1)
     first, second = api.nodes()
     assert (first.name, first.capacity, first.allocatable) == ("n1", {"mock/gpu": 10}, {"mock/gpu": 9})
-    assert first.setters["mock/gpu"].kubelet
+    assert first.owners["mock/gpu"].kubelet
     assert (second.name, second.capacity) == ("n2", {})
     assert api.find_node("n1") == first
     assert api.find_node("n3") is None
 
 
-def test_pods_that_have_ended_or_wait_for_a_node_hold_nothing(api: Api, cluster: Cluster) -> None:
+def test_pods_that_have_ended_or_wait_for_a_node_hold_nothing(api: ApiClient, cluster: Cluster) -> None:
     cluster.pods = [
         pod("a", "n1", {"a/b": 1}),
         pod("b", "n2", {"a/b": 1}),
@@ -50,34 +50,34 @@ def test_pods_that_have_ended_or_wait_for_a_node_hold_nothing(api: Api, cluster:
         pod("failed", "n1", {"a/b": 1}, phase="Failed"),
         pod("waiting", "", {"a/b": 1}, phase="Pending"),
     ]
-    assert [each.name for each in api.pods()] == ["a", "b"]
-    assert [each.name for each in api.pods("n1")] == ["a"]
+    assert [pod.name for pod in api.pods()] == ["a", "b"]
+    assert [pod.name for pod in api.pods("n1")] == ["a"]
 
 
-def test_device_classes(api: Api, cluster: Cluster) -> None:
+def test_device_classes(api: ApiClient, cluster: Cluster) -> None:
     cluster.classes = [{"metadata": {"name": "gpus"}, "spec": {"extendedResourceName": "a/b"}}]
     assert api.device_classes()["a/b"] == ("gpus",)
     cluster.classes = None
     assert api.device_classes() == {}
 
 
-def test_a_patch_is_recorded_under_our_name(api: Api, cluster: Cluster) -> None:
+def test_a_patch_is_recorded_under_our_name(api: ApiClient, cluster: Cluster) -> None:
     node = api.find_node("n1")
     assert node
-    api.patch_status("n1", adding(node, {"a/b": 4}))
+    api.patch_status("n1", addition_patch(node, {"a/b": 4}))
     node = api.find_node("n1")
     assert node
-    assert (node.capacity["a/b"], node.setters["a/b"].manager) == (4, "plugwright")
-    api.patch_status("n1", removing(node, "a/b"))
+    assert (node.capacity["a/b"], node.owners["a/b"].manager) == (4, "plugwright")
+    api.patch_status("n1", removal_patch(node, "a/b"))
     assert cluster.counts("n1", "a/b") == (None, None)
 
 
-def test_a_patch_of_an_older_version_is_a_conflict(api: Api, cluster: Cluster) -> None:
+def test_a_patch_of_an_older_version_is_a_conflict(api: ApiClient, cluster: Cluster) -> None:
     node = api.find_node("n1")
     assert node
     cluster.touch("n1")
     with pytest.raises(PeerRefused) as caught:
-        api.patch_status("n1", adding(node, {"a/b": 4}))
+        api.patch_status("n1", addition_patch(node, {"a/b": 4}))
     assert caught.value.code == "Conflict"
     assert cluster.counts("n1", "a/b") == (None, None)
 
@@ -92,14 +92,16 @@ def test_a_patch_of_an_older_version_is_a_conflict(api: Api, cluster: Cluster) -
         ("patch nodes/status", lambda api: api.patch_status("n1", [])),
     ],
 )
-def test_what_is_forbidden_is_named(api: Api, cluster: Cluster, verb: str, act: Callable[[Api], object]) -> None:
+def test_forbidden_request_is_named(
+    api: ApiClient, cluster: Cluster, verb: str, act: Callable[[ApiClient], object]
+) -> None:
     cluster.forbidden = {verb}
-    with pytest.raises(PeerRefused, match=rf"not allowed to {verb}: .*--rbac prints the role"):
+    with pytest.raises(PeerRefused, match=rf"not allowed to {verb}: .*--rbac prints the ClusterRole"):
         act(api)
 
 
 @pytest.mark.parametrize(("code", "reason"), [(429, "TooManyRequests"), (500, "InternalError"), (503, "Unavailable")])
-def test_a_server_that_cannot_answer_now_is_gone(api: Api, cluster: Cluster, code: int, reason: str) -> None:
+def test_a_server_that_cannot_answer_now_is_gone(api: ApiClient, cluster: Cluster, code: int, reason: str) -> None:
     def refuse(asked: str) -> None:
         raise Refusal(code, reason, "etcd is away")
 
@@ -108,18 +110,18 @@ def test_a_server_that_cannot_answer_now_is_gone(api: Api, cluster: Cluster, cod
         api.nodes()
 
 
-def test_other_refusals_keep_their_reason(api: Api, cluster: Cluster) -> None:
+def test_other_refusals_keep_their_reason(api: ApiClient, cluster: Cluster) -> None:
     with pytest.raises(PeerRefused, match=r"rejected our request due to an error in our request \(Invalid\)"):
         api.patch_status("n1", [{"op": "remove", "path": "/status/capacity/a~1b"}])
 
 
-def test_an_account_that_is_not_known_is_told_so(kubeconfig: Path) -> None:
+def test_rejected_credentials_are_named(kubeconfig: Path) -> None:
     account = changed(kubeconfig, lambda document: document["users"][0].update(user={"token": "old"}))
-    with connect(account) as api, pytest.raises(PeerRefused, match="has its token run out"):
+    with connect(account) as api, pytest.raises(PeerRefused, match="the token may have expired"):
         api.nodes()
 
 
-def test_a_server_that_is_not_there_is_named(kubeconfig: Path) -> None:
+def test_unreachable_server_is_named(kubeconfig: Path) -> None:
     account = changed(
         kubeconfig, lambda document: document["clusters"][0]["cluster"].update(server="http://127.0.0.1:1")
     )
@@ -128,7 +130,7 @@ def test_a_server_that_is_not_there_is_named(kubeconfig: Path) -> None:
 
 
 @pytest.mark.parametrize("server", ["", "no url", "ftp://127.0.0.1", "http://[::1", "http://127.0.0.1:x"])
-def test_an_address_that_is_none_is_an_error_of_ours(kubeconfig: Path, server: str) -> None:
+def test_invalid_address_is_our_error(kubeconfig: Path, server: str) -> None:
     account = changed(kubeconfig, lambda document: document["clusters"][0]["cluster"].update(server=server))
     with pytest.raises(PlugwrightError), connect(account) as api:
         api.nodes()
@@ -164,7 +166,7 @@ def test_credentials_that_cannot_be_read_are_the_operators_fault(kubeconfig: Pat
         pass
 
 
-def test_an_answer_that_is_no_node_is_nonsense(api: Api, cluster: Cluster) -> None:
+def test_answer_that_is_no_node_is_malformed(api: ApiClient, cluster: Cluster) -> None:
     cluster.nodes["n1"]["metadata"]["name"] = 7
-    with pytest.raises(MalformedMessage, match="answered nonsense"):
+    with pytest.raises(MalformedMessage, match="unreadable answer"):
         api.nodes()

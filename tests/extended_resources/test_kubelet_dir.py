@@ -1,4 +1,4 @@
-"""What a kubelet's directory tells: its checkpoint, the sockets that somebody listens on, and pod-resources."""
+"""The kubelet's directory: its checkpoint, its live sockets, and pod-resources."""
 
 import socket
 from collections.abc import AsyncIterator, Sequence
@@ -6,18 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.protocol.held_devices import serve_held_devices
 
 from plugwright import Device, Plugin, Settings, serving
 from plugwright.errors import ConfigError
 from plugwright.extended_resources.kubelet_dir import read
-from plugwright.extended_resources.resources import Holder, Local
-from plugwright.protocol import checkpoint, pod_resources
+from plugwright.extended_resources.resources import Holder, KubeletDirectory
+from plugwright.protocol import checkpoint
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.pod_resources import HeldDevice
 from plugwright.sdk.settings import Registration
 from tiny_kubelet import TinyKubelet
 
-NOTHING = Local("this-boot", frozenset(), 0, frozenset())
+NOTHING = KubeletDirectory("this-boot", frozenset(), 0, frozenset())
 
 
 class Tape(Plugin):
@@ -35,7 +36,7 @@ def paths(root: Path) -> KubeletPaths:
     return KubeletPaths.under(root)
 
 
-async def told(paths: KubeletPaths) -> Local:
+async def state_of(paths: KubeletPaths) -> KubeletDirectory:
     boot_id = paths.root / "boot_id"
     boot_id.write_text("this-boot\n")
     return await read(paths, boot_id)
@@ -47,24 +48,24 @@ def abandoned(path: Path) -> None:
         left.bind(str(path))
 
 
-async def test_a_kubelet_that_has_seen_no_plugin_tells_nothing(paths: KubeletPaths) -> None:
-    assert await told(paths) == NOTHING
+async def test_directory_of_a_kubelet_without_plugins_is_empty(paths: KubeletPaths) -> None:
+    assert await state_of(paths) == NOTHING
 
 
-async def test_the_checkpoint_names_what_the_kubelet_knows(paths: KubeletPaths) -> None:
+async def test_checkpoint_names_the_registered_resources(paths: KubeletPaths) -> None:
     paths.checkpoint.write_bytes(checkpoint.encode(checkpoint.Checkpoint(None, {"a/b": ("x",), "c/d": ()})))
-    assert await told(paths) == replace(NOTHING, registered=frozenset({"a/b", "c/d"}))
+    assert await state_of(paths) == replace(NOTHING, registered=frozenset({"a/b", "c/d"}))
 
 
 async def test_a_checkpoint_that_cannot_be_trusted_is_an_error(paths: KubeletPaths) -> None:
     paths.checkpoint.write_bytes(b'{"Data":{},"Checksum":1}')
     with pytest.raises(ConfigError, match=r"kubelet_internal_checkpoint: checkpoint does not match its checksum"):
-        await told(paths)
+        await state_of(paths)
 
 
 async def test_a_directory_that_is_not_there_is_an_error(root: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read the kubelet's directory"):
-        await told(KubeletPaths.under(root))
+        await state_of(KubeletPaths.under(root))
 
 
 async def test_a_plugin_listens_and_one_that_was_killed_does_not(
@@ -73,8 +74,8 @@ async def test_a_plugin_listens_and_one_that_was_killed_does_not(
     abandoned(paths.device_plugins / "killed.sock")
     async with serving(Tape(), settings=settings):
         await kubelet.endpoint("example.com/tape")
-        assert await told(paths) == replace(NOTHING, listening=1)
-    assert await told(paths) == NOTHING
+        assert await state_of(paths) == replace(NOTHING, listening=1)
+    assert await state_of(paths) == NOTHING
 
 
 async def test_a_plugin_in_plugins_registry_says_what_it_serves(
@@ -82,25 +83,25 @@ async def test_a_plugin_in_plugins_registry_says_what_it_serves(
 ) -> None:
     async with serving(Tape(), settings=replace(settings, registration=Registration.WATCHER)):
         await kubelet.endpoint("example.com/tape")
-        assert await told(paths) == replace(NOTHING, listening=1, announced=frozenset({"example.com/tape"}))
+        assert await state_of(paths) == replace(NOTHING, listening=1, announced=frozenset({"example.com/tape"}))
 
 
-async def test_who_listens_in_plugins_registry_and_does_not_say_what_for_may_be_a_plugin(paths: KubeletPaths) -> None:
+async def test_unidentified_server_in_plugins_registry_counts_as_listening(paths: KubeletPaths) -> None:
     class Node:
-        async def holdings(self) -> Sequence[HeldDevice]:
+        async def held_devices(self) -> Sequence[HeldDevice]:
             return ()
 
     paths.plugins_registry.mkdir()
     abandoned(paths.plugins_registry / "killed.sock")
-    async with pod_resources.serve(Node(), paths.plugins_registry / "csi.sock"):
-        assert await told(paths) == replace(NOTHING, listening=1)
+    async with serve_held_devices(Node(), paths.plugins_registry / "csi.sock"):
+        assert await state_of(paths) == replace(NOTHING, listening=1)
 
 
-async def test_pods_hold_what_the_kubelet_has_handed_out(paths: KubeletPaths) -> None:
+async def test_pods_hold_the_allocated_devices(paths: KubeletPaths) -> None:
     class Node:
-        async def holdings(self) -> Sequence[HeldDevice]:
-            return [HeldDevice("a/b", each, "default", "p1", "main") for each in ("x", "y")]
+        async def held_devices(self) -> Sequence[HeldDevice]:
+            return [HeldDevice("a/b", device_id, "default", "p1", "main") for device_id in ("x", "y")]
 
     paths.pod_resources_socket.parent.mkdir()
-    async with pod_resources.serve(Node(), paths.pod_resources_socket):
-        assert (await told(paths)).holders == {"a/b": (Holder("default", "p1", 2),)}
+    async with serve_held_devices(Node(), paths.pod_resources_socket):
+        assert (await state_of(paths)).holders == {"a/b": (Holder("default", "p1", 2),)}

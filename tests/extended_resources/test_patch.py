@@ -1,43 +1,43 @@
-"""Pointers and patches of a node's status."""
+"""JSON pointers, and patches of a node's status."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugwright.extended_resources.changes import adding, as_text, pointer, removing
-from plugwright.extended_resources.resources import Node
+from plugwright.extended_resources.changes import addition_patch, describe_patch, json_pointer, removal_patch
+from plugwright.extended_resources.resources import NodeSnapshot
 
 VERSION = {"op": "replace", "path": "/metadata/resourceVersion", "value": "7"}
 
 
-def test_slashes_and_tildes_are_escaped() -> None:
-    assert pointer("status", "capacity", "example.com/a~b") == "/status/capacity/example.com~1a~0b"
+def test_pointer_slashes_and_tildes_are_escaped() -> None:
+    assert json_pointer("status", "capacity", "example.com/a~b") == "/status/capacity/example.com~1a~0b"
 
 
 @given(st.lists(st.text()))
-def test_a_pointer_can_be_taken_apart_again(steps: list[str]) -> None:
-    taken = [part.replace("~1", "/").replace("~0", "~") for part in pointer(*steps).split("/")[1:]]
+def test_pointer_can_be_split_into_its_steps(steps: list[str]) -> None:
+    taken = [part.replace("~1", "/").replace("~0", "~") for part in json_pointer(*steps).split("/")[1:]]
     assert taken == steps
 
 
-def test_adding_sets_capacity_alone_and_names_the_version() -> None:
-    node = Node("n1", "7", {"a/b": 1}, {"a/b": 1})
+def test_addition_patch_sets_capacity_alone_and_names_the_version() -> None:
+    node = NodeSnapshot("n1", "7", {"a/b": 1}, {"a/b": 1})
     added = {"op": "add", "path": "/status/capacity/a~1b", "value": "4"}
-    assert adding(node, {"a/b": 4}) == [VERSION, added]
+    assert addition_patch(node, {"a/b": 4}) == [VERSION, added]
 
 
-def test_a_node_that_has_no_capacity_gets_it_first() -> None:
+def test_addition_patch_creates_a_missing_capacity() -> None:
     made = {"op": "add", "path": "/status/capacity", "value": {}}
-    assert adding(Node("n1", "7", {}, {}, bare=True), {"a/b": 4})[1] == made
+    assert addition_patch(NodeSnapshot("n1", "7", {}, {}, without_capacity=True), {"a/b": 4})[1] == made
 
 
-def test_removing_takes_the_keys_that_are_there() -> None:
+def test_removal_patch_names_the_existing_keys() -> None:
     capacity, allocatable = ({"op": "remove", "path": f"/status/{part}/a~1b"} for part in ("capacity", "allocatable"))
-    assert removing(Node("n1", "7", {"a/b": 0}, {"a/b": 0}), "a/b") == [VERSION, capacity, allocatable]
-    assert removing(Node("n1", "7", {"a/b": 0}, {}), "a/b") == [VERSION, capacity]
-    assert removing(Node("n1", "7", {}, {"a/b": 0}), "a/b") == [VERSION, allocatable]
+    assert removal_patch(NodeSnapshot("n1", "7", {"a/b": 0}, {"a/b": 0}), "a/b") == [VERSION, capacity, allocatable]
+    assert removal_patch(NodeSnapshot("n1", "7", {"a/b": 0}, {}), "a/b") == [VERSION, capacity]
+    assert removal_patch(NodeSnapshot("n1", "7", {}, {"a/b": 0}), "a/b") == [VERSION, allocatable]
 
 
-def test_people_read_what_would_be_sent() -> None:
-    node = Node("n1", "7", {"a/b": 0}, {})
-    assert as_text(removing(node, "a/b")) == "remove /status/capacity/a~1b"
-    assert as_text(adding(node, {"a/b": 2})) == "add /status/capacity/a~1b 2"
+def test_patch_is_described_without_its_version() -> None:
+    node = NodeSnapshot("n1", "7", {"a/b": 0}, {})
+    assert describe_patch(removal_patch(node, "a/b")) == "remove /status/capacity/a~1b"
+    assert describe_patch(addition_patch(node, {"a/b": 2})) == "add /status/capacity/a~1b 2"

@@ -1,4 +1,4 @@
-"""The least that each command takes."""
+"""The least ClusterRole of every command."""
 
 import pytest
 
@@ -28,12 +28,12 @@ ALWAYS = {("list", "pods", ()), ("list", "deviceclasses", ())}
         ([], True, {("get", "nodes", ()), ("list", "nodes", ()), ("patch", "nodes/status", ())}),
     ],
 )
-def test_the_role_has_only_what_the_call_takes(
+def test_role_has_only_the_verbs_that_the_call_needs(
     nodes: list[str], patch: bool, expected: set[tuple[str, str, tuple[str, ...]]]
 ) -> None:
     assert allowed(cluster_role("x", nodes, patch)) == expected | ALWAYS
 
 
-def test_it_is_a_cluster_role_with_the_commands_name() -> None:
+def test_role_is_named_after_the_command() -> None:
     role = cluster_role("remove", [], patch=True)
     assert (role["kind"], role["metadata"]) == ("ClusterRole", {"name": "plugwright-node-remove"})

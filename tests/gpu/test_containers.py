@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.plugins.nvidia.looking import listing
+from tests.sdk.cdi.resolution import resolve
 
 from plugwright import Allocation
 from plugwright.plugins.nvidia.config import Options, Places, Strategy
@@ -90,7 +91,7 @@ async def test_a_cdi_spec_says_the_same(apart: list[str], reading: Reading, tmp_
     [name] = given.cdi
     [path] = tmp_path.iterdir()
     spec = cdi.read(path)
-    device = cdi.resolve([tmp_path])[name]
+    device = resolve([tmp_path])[name]
     direct = await allocation(replace(options, strategies=(Strategy.DEVICE_NODES,)))
     nodes = {node.path for edits in (spec.edits, device.edits) for node in edits.device_nodes}
     assert nodes == {node.container_path for node in direct.nodes}

@@ -1,4 +1,4 @@
-"""A configuration of NVIDIA's plugin means the same to us; what does not is said, with its line."""
+"""NVIDIA's plugin: its configuration is translated, and differences are noted with their line."""
 
 import json
 import tempfile
@@ -10,10 +10,8 @@ import pytest
 
 from plugwright.config import schema
 from plugwright.errors import ConfigError
-
-source = pytest.importorskip("plugwright.importers.source", reason="plugwright import is not part of this tree")
-values = pytest.importorskip("plugwright.importers.source")
-nvidia = pytest.importorskip("plugwright.importers.nvidia")
+from plugwright.importers import nvidia, values
+from plugwright.importers.source import ForeignConfig
 
 SLICED = """\
 version: v1
@@ -25,28 +23,28 @@ sharing:
 """
 
 
-def given(text: str = "", *flags: str, env: Mapping[str, str] | None = None) -> Any:
-    words = tuple(values.flag_word(number, word) for number, word in enumerate(flags, 1))
-    variables = {name: values.flag_word(1, said) for name, said in (env or {}).items()}
-    return source.Source(root=values.parse("config.yaml", text) if text else None, flags=words, environment=variables)
+def config(text: str = "", *flags: str, env: Mapping[str, str] | None = None) -> ForeignConfig:
+    words = tuple(values.flag_value(number, word) for number, word in enumerate(flags, 1))
+    variables = {name: values.flag_value(1, word) for name, word in (env or {}).items()}
+    return ForeignConfig(root=values.parse("config.yaml", text) if text else None, flags=words, environment=variables)
 
 
 def translated(text: str = "", *flags: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What stands under `nvidia:` by resource; our own checks find nothing wrong with it."""
-    imported = nvidia.translate(given(text, *flags, env=env))
-    contents = [entry.content for entry in imported.entries]
+    """The contents of `nvidia:` by resource, after our own schema has accepted them."""
+    result = nvidia.translate(config(text, *flags, env=env))
+    contents = [resource.content for resource in result.resources]
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory, "plugwright.yaml")
         file.write_text(json.dumps({"resources": contents}))
         schema.load(file)
-    return {content["name"]: content["nvidia"] for content in contents}
+    return {str(content["name"]): content["nvidia"] for content in contents}
 
 
 def noted(text: str = "", *flags: str, env: Mapping[str, str] | None = None) -> list[str]:
-    return [f"{note.line}: {note.text}" for note in nvidia.translate(given(text, *flags, env=env)).notes]
+    return [f"{note.line}: {note.text}" for note in nvidia.translate(config(text, *flags, env=env)).notes]
 
 
-def test_nothing_said_is_every_gpu_by_an_environment_variable() -> None:
+def test_empty_configuration_is_every_gpu_by_an_environment_variable() -> None:
     assert translated("version: v1\n") == {"nvidia.com/gpu": {"strategy": "envvar"}}
     assert noted("version: v1\n") == []
 
@@ -56,7 +54,7 @@ def test_time_slicing_is_taken_over() -> None:
     assert translated(SLICED) == {"nvidia.com/gpu": {"strategy": "envvar", "share": share}}
 
 
-def test_names_and_refusals_of_shared_resources_are_as_they_were() -> None:
+def test_names_and_limits_of_shared_resources_are_kept() -> None:
     text = SLICED.replace(
         "    resources:", "    renameByDefault: true\n    failRequestsGreaterThanOne: true\n    resources:"
     )
@@ -68,24 +66,24 @@ def test_names_and_refusals_of_shared_resources_are_as_they_were() -> None:
     )
 
 
-def test_a_name_without_its_prefix_gets_it() -> None:
+def test_name_without_the_prefix_gets_it() -> None:
     assert list(translated(SLICED.replace("nvidia.com/gpu", "gpu"))) == ["nvidia.com/gpu"]
 
 
 MPS = "sharing:\n  mps:\n    resources: [{name: nvidia.com/gpu, replicas: 10}]\n"
 
 
-def test_mps_refuses_more_than_one_unless_told() -> None:
+def test_mps_refuses_more_than_one_by_default() -> None:
     assert translated(MPS)["nvidia.com/gpu"]["share"] == {"by": "mps", "replicas": 10, "most": 1}
     allowed = MPS.replace("    resources", "    failRequestsGreaterThanOne: false\n    resources")
     assert translated(allowed)["nvidia.com/gpu"]["share"]["most"] == 10
     assert any("plugwright mps run" in note for note in noted(MPS))
 
 
-def test_mps_beside_time_slicing_wins_and_that_is_said() -> None:
+def test_mps_overrides_time_slicing_with_a_note() -> None:
     both = f"{MPS}  timeSlicing:\n    resources: [{{name: nvidia.com/gpu, replicas: 2}}]\n"
     assert translated(both)["nvidia.com/gpu"]["share"]["by"] == "mps"
-    assert any("`mps` beside it wins" in note for note in noted(both))
+    assert any("NVIDIA's plugin uses `mps` where both are given" in note for note in noted(both))
 
 
 IGNORED = """\
@@ -100,10 +98,10 @@ sharing:
 """
 
 
-def test_keys_that_the_peer_ignores_stay_ignored() -> None:
+def test_keys_that_nvidia_ignores_stay_ignored() -> None:
     assert list(translated(IGNORED)) == ["nvidia.com/gpu"]
-    said = [note for note in noted(IGNORED) if "parsed and then ignored by NVIDIA's plugin" in note]
-    assert [note.partition(":")[0] for note in said] == ["8", "8", "2"]
+    shown = [note for note in noted(IGNORED) if "parsed and then ignored by NVIDIA's plugin" in note]
+    assert [note.partition(":")[0] for note in shown] == ["8", "8", "2"]
 
 
 def test_ignored_keys_are_used_when_asked_for() -> None:
@@ -122,10 +120,10 @@ sharing: {timeSlicing: {resources: [{name: gpu-a100, replicas: 2}, {name: gpu, r
 """
 
 
-def test_a_resource_is_shared_under_the_name_it_is_given() -> None:
+def test_resource_is_shared_under_its_new_name() -> None:
     made = translated(NAMED, "--use-ignored-keys")
     assert {name: entry["share"]["replicas"] for name, entry in made.items()} == {"nvidia.com/gpu-a100": 2}
-    assert any("no device is called nvidia.com/gpu here" in note for note in noted(NAMED, "--use-ignored-keys"))
+    assert any("no resource is named nvidia.com/gpu;" in note for note in noted(NAMED, "--use-ignored-keys"))
 
 
 def test_devices_may_be_a_count() -> None:
@@ -154,11 +152,11 @@ def test_mig_profiles_become_resources_those_named_and_those_found() -> None:
     assert made["nvidia.com/mig-{profile}"]["exclude"] == {"profile": ["1g.10gb+me", "2g.20gb"]}
 
 
-def test_a_name_that_no_device_has_is_left_out_and_said() -> None:
+def test_shared_resource_of_an_unknown_name_is_left_out_with_a_note() -> None:
     text = SLICED.replace("nvidia.com/gpu", "nvidia.com/tpu")
     assert translated(text) == {"nvidia.com/gpu": {"strategy": "envvar"}}
-    (said,) = noted(text)
-    assert said.startswith("5: sharing.timeSlicing.resources[0]: no device is called nvidia.com/tpu here: left out")
+    (shown,) = noted(text)
+    assert shown.startswith("5: sharing.timeSlicing.resources[0]: no resource is named nvidia.com/tpu; left out")
 
 
 EVERYTHING = """\
@@ -182,7 +180,7 @@ imex: {channelIDs: [0], required: true}
 """
 
 
-def test_every_setting_has_its_place() -> None:
+def test_every_setting_is_translated() -> None:
     assert translated(EVERYTHING) == {
         "nvidia.com/gpu": {
             "mig": "single",
@@ -200,7 +198,7 @@ def test_every_setting_has_its_place() -> None:
     assert any("GPU feature discovery" in note for note in noted(EVERYTHING))
 
 
-def test_a_flag_stands_above_a_variable_and_a_variable_above_the_file() -> None:
+def test_flag_overrides_variable_and_variable_overrides_file() -> None:
     text = "flags: {plugin: {deviceListStrategy: volume-mounts}}"
     variable = {"DEVICE_LIST_STRATEGY": "cdi-annotations"}
     assert translated(text)["nvidia.com/gpu"]["strategy"] == "volume-mounts"
@@ -225,33 +223,39 @@ def test_health_variables_are_rules(variables: dict[str, str], health: object) -
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "problem"),
     [
-        ("version: v2", "config.yaml:1: version: NVIDIA's plugin knows version v1, not 'v2'"),
-        ("flags: {migStrategy: some}", "takes none, single, mixed, not 'some'"),
-        ("flags: {plugin: {deviceListStrategy: nodes}}", "takes envvar, volume-mounts, cdi-annotations, cdi-cri"),
-        (SLICED.replace("4", "1"), "config.yaml:6: sharing.timeSlicing.resources[0].replicas: NVIDIA's plugin wants"),
-        ("sharing: {mps: {resources: []}}", "wants at least one resource"),
-        ("sharing: {mps: {resources: [{name: gpu}]}}", "has a name and replicas"),
-        (f"flags: {{migStrategy: mixed}}\n{MPS}", "refuses MPS with the MIG strategy mixed"),
-        ("imex: {channelIDs: [1]}", "takes [] or [0], not ['1']"),
-        ("flags: {gdsEnabled: perhaps}", "true or false is needed here"),
+        ("version: v2", "config.yaml:1: version: must be v1 for NVIDIA's plugin, got 'v2'"),
+        ("flags: {migStrategy: some}", "must be one of none, single, mixed, got 'some'"),
+        (
+            "flags: {plugin: {deviceListStrategy: nodes}}",
+            "must be one of envvar, volume-mounts, cdi-annotations, cdi-cri",
+        ),
+        (
+            SLICED.replace("4", "1"),
+            "config.yaml:6: sharing.timeSlicing.resources[0].replicas: must be at least 2, got 1",
+        ),
+        ("sharing: {mps: {resources: []}}", "must have at least one resource"),
+        ("sharing: {mps: {resources: [{name: gpu}]}}", "must have a name and replicas"),
+        (f"flags: {{migStrategy: mixed}}\n{MPS}", "must not be combined with migStrategy mixed"),
+        ("imex: {channelIDs: [1]}", "must be [] or [0], got ['1']"),
+        ("flags: {gdsEnabled: perhaps}", "must be true or false"),
     ],
 )
-def test_what_the_peer_refuses_is_refused_with_its_line(text: str, said: str) -> None:
+def test_invalid_file_is_refused_with_its_line(text: str, problem: str) -> None:
     with pytest.raises(ConfigError) as refused:
         translated(text)
-    assert said in str(refused.value)
+    assert problem in str(refused.value)
 
 
-def test_a_key_in_the_wrong_place_is_said_where_the_peer_says_nothing() -> None:
+def test_key_in_the_wrong_mapping_is_noted() -> None:
     text = SLICED.replace("  timeSlicing:", "  renameByDefault: true\n  timeSlicing:")
     assert noted(text) == ["3: sharing: unknown key 'renameByDefault', left out"]
 
 
-def test_what_belongs_elsewhere_is_said() -> None:
-    said = noted("", "--kubelet-socket=/x", "--cdi-disable-hooks=all", "--verbose")
-    assert [note.partition(": ")[2].split(":")[0] for note in said] == [
+def test_settings_that_are_not_imported_are_noted() -> None:
+    shown = noted("", "--kubelet-socket=/x", "--cdi-disable-hooks=all", "--verbose")
+    assert [note.partition(": ")[2].split(":")[0] for note in shown] == [
         "--kubelet-socket",
         "--cdi-disable-hooks",
         "unknown flag '--verbose', left out",
@@ -269,5 +273,5 @@ def test_what_belongs_elsewhere_is_said() -> None:
         ("[1, 2]", {"PATH": "/bin"}, False),
     ],
 )
-def test_its_files_are_told_from_others(text: str, variables: dict[str, str], ours: bool) -> None:
-    assert nvidia.recognises(given(text, env=variables)) is ours
+def test_its_files_are_recognised(text: str, variables: dict[str, str], ours: bool) -> None:
+    assert nvidia.recognises(config(text, env=variables)) is ours

@@ -1,24 +1,24 @@
-"""The shared RDMA device plugin's entries become shared RDMA resources of ours."""
+"""The shared RDMA device plugin: its entries become shared RDMA resources."""
 
 import json
 
 import pytest
-from tests.importers.peers import notes, refused, resources, source
+from tests.importers.translation import notes, refused, resources, source
 
 from plugwright.importers.rdma import recognises, translate
-from plugwright.importers.source import Source
+from plugwright.importers.source import ForeignConfig
 
-NEEDED = ["uverbs", "umad", "rdma_cm"]
+REQUIRED = ["uverbs", "umad", "rdma_cm"]
 
 
-def entry(**keys: object) -> Source:
+def entry(**keys: object) -> ForeignConfig:
     return source(json.dumps({"configList": [{"resourceName": "hca", "rdmaHcaMax": 8, **keys}]}, indent=1))
 
 
-def test_all_that_is_found_is_shared_by_so_many() -> None:
+def test_all_adapters_are_shared_by_all_units() -> None:
     assert resources(translate, entry(devices=["ib0", "ib1"])) == {
         "rdma/hca": {
-            "rdma": {"interface": ["ib0", "ib1"], "required": NEEDED},
+            "rdma": {"interface": ["ib0", "ib1"], "required": REQUIRED},
             "together": True,
             "count": 8,
             "permissions": "rwm",
@@ -28,7 +28,7 @@ def test_all_that_is_found_is_shared_by_so_many() -> None:
     }
 
 
-def test_each_selector_has_its_like() -> None:
+def test_selectors_are_translated() -> None:
     selectors = {
         "vendors": ["15b3"],
         "deviceIDs": ["1017"],
@@ -42,65 +42,65 @@ def test_each_selector_has_its_like() -> None:
         "device": "1017",
         "driver": "mlx5_core",
         "linkType": "infiniband",
-        "required": NEEDED,
+        "required": REQUIRED,
     }
 
 
 def test_no_selectors_take_every_adapter() -> None:
-    assert resources(translate, entry(selectors={}))["rdma/hca"]["rdma"] == {"required": NEEDED}
+    assert resources(translate, entry(selectors={}))["rdma/hca"]["rdma"] == {"required": REQUIRED}
 
 
 def test_a_resource_without_units_is_left_out() -> None:
-    given = entry(devices=["ib0"], rdmaHcaMax=0)
-    assert resources(translate, given) == {}
-    assert notes(translate, given) == [
+    config = entry(devices=["ib0"], rdmaHcaMax=0)
+    assert resources(translate, config) == {}
+    assert notes(translate, config) == [
         "5: configList[0].rdmaHcaMax: hca has no units, so no pod ever gets one; left out"
     ]
 
 
-def test_prefixes_come_from_the_entry_or_us() -> None:
+def test_prefix_is_that_of_the_entry_or_the_domain() -> None:
     assert list(resources(translate, entry(devices=["a"], resourcePrefix="x.y"))) == ["x.y/hca"]
-    given = source('{"configList": [{"resourceName": "hca", "rdmaHcaMax": 1, "devices": ["a"]}]}', domain="me.io")
-    assert list(resources(translate, given)) == ["me.io/hca"]
+    config = source('{"configList": [{"resourceName": "hca", "rdmaHcaMax": 1, "devices": ["a"]}]}', domain="me.io")
+    assert list(resources(translate, config)) == ["me.io/hca"]
 
 
-def test_what_has_no_like_is_noted() -> None:
+def test_unsupported_keys_are_noted() -> None:
     one = '{"resourceName": "a", "rdmaHcaMax": 1, "devices": ["b"], "x": 2}'
     text = f'{{"periodicUpdateInterval": 0, "extra": 1,\n "configList": [{one}]}}'
     assert notes(translate, source(text, flags=("-use-cdi",))) == [
         "1: unknown key 'extra', left out",
-        "1: periodicUpdateInterval: left out: what is plugged in or goes away is seen at once",
-        "1: write `cdi: true` beside each resource for that",
+        "1: periodicUpdateInterval: left out: changes of the hardware are noticed at once",
+        "1: write `cdi: true` beside each resource instead",
         "2: configList[0]: unknown key 'x', left out",
     ]
 
 
 @pytest.mark.parametrize(
-    ("keys", "what"),
+    ("keys", "problem"),
     [
-        ({}, "either selectors or devices"),
-        ({"devices": ["a"], "selectors": {}}, "either selectors or devices"),
+        ({}, "must have either selectors or devices"),
+        ({"devices": ["a"], "selectors": {}}, "must have either selectors or devices"),
         (
             {"devices": ["a"], "resourceName": "a-b"},
-            "resourceName: a resourceName has letters, digits and '_', not 'a-b'",
+            "resourceName: resourceName must be letters, digits and '_', got 'a-b'",
         ),
-        ({"devices": ["a"], "rdmaHcaMax": -1}, "rdmaHcaMax: a whole number is needed here, not '-1'"),
+        ({"devices": ["a"], "rdmaHcaMax": -1}, "rdmaHcaMax: must be a whole number, got '-1'"),
         ({"devices": ["a"], "resourcePrefix": "A"}, "'A/hca' is not a resource name"),
-        ({"selectors": {"vendors": ["mellanox"]}}, "vendors[0]: an id has four hexadecimal digits"),
+        ({"selectors": {"vendors": ["mellanox"]}}, "vendors[0]: must be four hexadecimal digits"),
     ],
 )
-def test_what_is_wrong_is_refused_with_its_place(keys: dict[str, object], what: str) -> None:
-    said = refused(translate, entry(**keys))
-    assert said.startswith("file:")
-    assert what in said
+def test_error_is_refused_with_its_path(keys: dict[str, object], problem: str) -> None:
+    error = refused(translate, entry(**keys))
+    assert error.startswith("file:")
+    assert problem in error
 
 
-def test_two_of_one_name_are_refused() -> None:
+def test_repeated_name_is_refused() -> None:
     one = '{"resourceName": "a", "rdmaHcaMax": 1, "devices": ["b"]}'
-    said = refused(translate, source(f'{{"configList": [{one},\n{one}]}}'))
-    assert said == "file:2: configList[1]: rdma/a is a resource already in line 1"
+    error = refused(translate, source(f'{{"configList": [{one},\n{one}]}}'))
+    assert error == "file:2: configList[1]: rdma/a must not be repeated, the first is in line 1"
 
 
-def test_its_files_are_known() -> None:
+def test_its_files_are_recognised() -> None:
     assert recognises(entry())
     assert not recognises(source("devices: []\n"))

@@ -1,100 +1,89 @@
-"""A peer's YAML or JSON: every value knows its line, and nothing unknown is passed over."""
+"""Files, flags and variables in ConfigMaps and manifests."""
 
 import pytest
 
 from plugwright.errors import ConfigError
-from plugwright.importers import source
-from plugwright.importers.source import Note, Value
+from plugwright.importers.source import ManifestContents, read_manifests
+from plugwright.importers.values import parse_all
 
-KEYS = ("name", "isRdma")
-
-
-def member(text: str, key: str) -> Value:
-    return dict(source.parse("file", text).members())[key]
-
-
-def test_keys_are_found_however_their_case_is_written() -> None:
-    notes: list[Note] = []
-    found = source.parse("file", "NAME: a\nisrdma: true\n").fields(KEYS, notes)
-    assert (found["name"].text(), found["isRdma"].switch(), notes) == ("a", True, [])
-
-
-def test_an_unknown_key_is_noted_with_its_line() -> None:
-    notes: list[Note] = []
-    source.parse("file", "name: a\nnmae: b\n").fields(KEYS, notes)
-    assert notes == [Note("file", 2, "unknown key 'nmae', left out")]
-
-
-def test_one_key_in_two_cases_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^file:2: key 'name' stands here a second time, as 'Name'$"):
-        source.parse("file", "name: a\nName: b\n").fields(KEYS, [])
-
-
-def test_null_is_as_good_as_nothing() -> None:
-    notes: list[Note] = []
-    assert source.parse("file", "name: null\nisRdma:\n").fields(KEYS, notes) == {}
-    assert member("list:\n", "list").items() == []
-
-
-def test_json_with_tabs_is_read() -> None:
-    root = source.parse("file", '{\n\t"name":\t"a",\n\t"list": [1]\n}\n')
-    assert {key: value.line for key, value in root.members()} == {"name": 2, "list": 3}
+CONFIG_MAP = """\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: peer}
+data:
+  config.json: |
+    {
+      "resourceList": []
+    }
+"""
+DAEMON_SET = """\
+apiVersion: apps/v1
+kind: DaemonSet
+spec:
+  template:
+    spec:
+      containers:
+        - image: peer
+          command: [peer]
+          args:
+            - --device
+            - |
+              name: fuse
+          env:
+            - {name: DOMAIN, value: lab.io}
+            - {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+"""
 
 
-@pytest.mark.parametrize(
-    ("read", "text", "what"),
-    [
-        (Value.text, "7", "a text is needed here, not '7'"),
-        (Value.text, "[]", "a text is needed here, not a list"),
-        (Value.whole, "'7'", "a whole number is needed here, not '7'"),
-        (Value.whole, "-1", "a whole number is needed here, not '-1'"),
-        (Value.whole, "0x10", "a whole number is needed here, not '0x10'"),
-        (Value.whole, "1.5", "a whole number is needed here, not '1.5'"),
-        (Value.switch, "'true'", "true or false is needed here, not 'true'"),
-        (Value.switch, "yes", "true or false is needed here, not 'yes'"),
-        (Value.items, "a", "a list is needed here, not 'a'"),
-        (Value.texts, "[a, {}]", "a text is needed here, not a mapping"),
-        (lambda value: list(value.members()), "[]", "a mapping is needed here, not a list"),
-    ],
-)
-def test_a_wrong_type_is_refused_with_its_line(read, text: str, what: str) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(ConfigError) as caught:
-        read(member(f"# first\nkey: {text}\n", "key"))
-    assert str(caught.value).startswith("file:2: key")
-    assert str(caught.value).endswith(what)
+def contents_of(text: str) -> ManifestContents:
+    return read_manifests(parse_all("file", text))
 
 
-def test_what_is_merged_is_written_out() -> None:
-    root = source.parse("file", "a: &a {name: x}\nb: {<<: *a, isRdma: true}\n")
-    assert sorted(dict(root.members())["b"].fields(KEYS, [])) == ["isRdma", "name"]
+def test_plain_file_is_its_own_root() -> None:
+    root = contents_of("devices: []\n").file("")
+    assert root is not None
+    assert [key for key, _ in root.members()] == ["devices"]
 
 
-def test_a_file_in_a_block_keeps_the_lines_of_the_outer_one() -> None:
-    inner = member("# first\nkey: |\n  name: a\n  nmae: b\n", "key").inner()
-    assert {key: value.line for key, value in inner.members()} == {"name": 3, "nmae": 4}
+@pytest.mark.parametrize("indent", ["", "  "])
+def test_file_in_a_config_map_keeps_its_lines(indent: str) -> None:
+    text = CONFIG_MAP
+    if indent:
+        item = "".join(f"    {line}" for line in CONFIG_MAP.splitlines(keepends=True))
+        text = f"apiVersion: v1\nkind: List\nitems:\n  -{item[3:]}"
+    root = contents_of(text).file("")
+    assert root is not None
+    assert [value.line for _, value in root.members()] == [7 + (3 if indent else 0)]
 
 
-def test_a_file_in_quotes_counts_from_its_own_first_line() -> None:
-    inner = member('# first\nkey: "name: a\\nnmae: b\\n"\n', "key").inner()
-    assert {key: value.line for key, value in inner.members()} == {"name": 1, "nmae": 2}
-    assert str(inner.error("oh")) == "file:2: inside key:1: oh"
+def test_file_of_several_is_chosen_by_key() -> None:
+    contents = contents_of(CONFIG_MAP + "  other.yaml: 'devices: []'\n")
+    with pytest.raises(ConfigError, match=r"choose one with --key: config\.json, other\.yaml"):
+        contents.file("")
+    chosen = contents.file("other.yaml")
+    assert chosen is not None
+    assert [key for key, _ in chosen.members()] == ["devices"]
 
 
-def test_a_file_in_one_quoted_line_is_in_that_line() -> None:
-    inner = member("# first\nkey: '{\"name\": 7}'\n", "key").inner()
-    assert [value.line for _, value in inner.members()] == [2]
+def test_missing_key_names_the_files() -> None:
+    with pytest.raises(ConfigError, match=r"there is no file 'x', only: config\.json"):
+        contents_of(CONFIG_MAP).file("x")
 
 
-def test_each_of_several_documents_keeps_its_lines() -> None:
-    first, second = source.parse_all("file", "# head\n---\na: 1\n---\n# more\nb: 2\n---\n")
-    assert [(key, value.line) for each in (first, second) for key, value in each.members()] == [("a", 3), ("b", 6)]
+def test_manifest_has_flags_and_variables() -> None:
+    contents = contents_of(DAEMON_SET)
+    assert [word.raw.strip() for word in contents.flags] == ["peer", "--device", "name: fuse"]
+    assert {name: value.raw for name, value in contents.environment.items()} == {"DOMAIN": "lab.io"}
+    assert [value.line for _, value in contents.flags[2].embedded().members()] == [12]
+    assert contents.file("") is None
 
 
-@pytest.mark.parametrize("text", ["", "\n", "---\n", "# only a comment\n"])
-def test_an_empty_file_is_an_empty_mapping(text: str) -> None:
-    assert [list(each.members()) for each in source.parse_all("file", text)] == [[]]
+def test_manifest_and_config_map_are_read_together() -> None:
+    contents = contents_of(f"{CONFIG_MAP}---\n{DAEMON_SET}---\napiVersion: v1\nkind: ServiceAccount\n")
+    assert contents.file("") is not None
+    assert len(contents.flags) == 3
 
 
-def test_what_is_no_yaml_is_refused_with_its_line() -> None:
-    with pytest.raises(ConfigError, match=r"^file:3: not YAML: "):
-        source.parse_all("file", "a: 1\n---\nb: ]\n")
+def test_second_plain_file_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^file:3: a second file after '---'"):
+        contents_of("devices: []\n---\ndevices: []\n")

@@ -1,4 +1,4 @@
-"""Which kubeconfig, which context, and what is made of it."""
+"""Finding and merging kubeconfig files, and selecting a context."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from plugwright.errors import ConfigError
-from plugwright.kube.kubeconfig import chosen, files, load, proxy
+from plugwright.kube.kubeconfig import find_files, load, proxy_url, select_context
 
 ONE: dict[str, object] = {
     "current-context": "a",
@@ -28,62 +28,65 @@ def written(path: Path, document: object) -> Path:
     return path
 
 
-def test_the_one_given_goes_before_the_environment_and_that_before_the_home(tmp_path: Path) -> None:
-    given, named = written(tmp_path / "given", ONE), written(tmp_path / "named", ONE)
+def test_kubeconfig_option_precedes_the_environment_and_the_home_directory(tmp_path: Path) -> None:
+    option, named = written(tmp_path / "option", ONE), written(tmp_path / "named", ONE)
     default = written(tmp_path / ".kube" / "config", ONE)
     environment = {"KUBECONFIG": f"{named}:{tmp_path / 'absent'}"}
-    assert files(given, environment, tmp_path) == [given]
-    assert files(None, environment, tmp_path) == [named]
-    assert files(None, {"KUBECONFIG": ""}, tmp_path) == [default]
-    assert files(None, {}, tmp_path / "elsewhere") == []
+    assert find_files(option, environment, tmp_path) == [option]
+    assert find_files(None, environment, tmp_path) == [named]
+    assert find_files(None, {"KUBECONFIG": ""}, tmp_path) == [default]
+    assert find_files(None, {}, tmp_path / "elsewhere") == []
 
 
-def test_one_that_is_named_but_absent_is_an_error(tmp_path: Path) -> None:
+def test_named_file_that_is_absent_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"there is no kubeconfig .*/absent"):
-        files(tmp_path / "absent", {}, tmp_path)
+        find_files(tmp_path / "absent", {}, tmp_path)
     with pytest.raises(ConfigError, match="there is no kubeconfig /x, /y"):
-        files(None, {"KUBECONFIG": "/x:/y"}, tmp_path)
+        find_files(None, {"KUBECONFIG": "/x:/y"}, tmp_path)
 
 
-def test_the_first_file_to_name_something_wins(tmp_path: Path) -> None:
+def test_first_file_to_define_an_entry_wins(tmp_path: Path) -> None:
     document = load([written(tmp_path / "1", ONE), written(tmp_path / "2", TWO)])
     assert document["current-context"] == "a"
-    assert chosen(document, "b")["clusters"] == chosen(document, None)["clusters"]
+    assert select_context(document, "b")["clusters"] == select_context(document, None)["clusters"]
 
 
-def test_paths_are_relative_to_their_file_and_empty_members_are_none(tmp_path: Path) -> None:
-    document = chosen(load([written(tmp_path / "1", ONE)]), None)
+def test_paths_are_relative_to_their_file_and_empty_members_are_dropped(tmp_path: Path) -> None:
+    document = select_context(load([written(tmp_path / "1", ONE)]), None)
     cluster = {"server": "https://one", "certificate-authority": str(tmp_path / "ca.crt")}
     assert document["clusters"] == [{"name": "c", "cluster": cluster}]
     assert document["users"] == [{"name": "u", "user": {"token": "t", "client-key": "/abs/key"}}]
 
 
-def test_a_context_without_a_user_is_nobody(tmp_path: Path) -> None:
-    document = chosen(load([written(tmp_path / "2", TWO)]), None)
+def test_context_without_a_user_has_no_credentials(tmp_path: Path) -> None:
+    document = select_context(load([written(tmp_path / "2", TWO)]), None)
     assert document["users"] == [{"name": "nobody", "user": {}}]
 
 
-def test_a_cluster_may_be_behind_a_proxy(tmp_path: Path) -> None:
+def test_proxy_url_is_that_of_the_cluster(tmp_path: Path) -> None:
     clusters = [{"name": "c", "cluster": {"server": "https://one", "proxy-url": "http://gate:3128"}}]
-    assert proxy(chosen(load([written(tmp_path / "1", {**ONE, "clusters": clusters})]), None)) == "http://gate:3128"
-    assert proxy(chosen(load([written(tmp_path / "2", ONE)]), None)) is None
+    assert (
+        proxy_url(select_context(load([written(tmp_path / "1", {**ONE, "clusters": clusters})]), None))
+        == "http://gate:3128"
+    )
+    assert proxy_url(select_context(load([written(tmp_path / "2", ONE)]), None)) is None
 
 
 @pytest.mark.parametrize(
     ("context", "complaint"),
-    [("z", "no context 'z', only: b, broken"), ("broken", "names a cluster or a user that it does not have")],
+    [("z", "no context 'z', only: b, broken"), ("broken", "must name a cluster and a user that the kubeconfig has")],
 )
 def test_a_context_that_cannot_be_used_is_an_error(tmp_path: Path, context: str, complaint: str) -> None:
     document = load([written(tmp_path / "2", TWO)])
     with pytest.raises(ConfigError, match=complaint):
-        chosen(document, context)
+        select_context(document, context)
 
 
 def test_without_a_current_context_one_must_be_chosen(tmp_path: Path) -> None:
     document = load([written(tmp_path / "1", {**ONE, "current-context": ""})])
     with pytest.raises(ConfigError, match="choose one with --context: a"):
-        chosen(document, None)
-    assert chosen(document, "a")["current-context"] == "a"
+        select_context(document, None)
+    assert select_context(document, "a")["current-context"] == "a"
 
 
 @pytest.mark.parametrize("text", ["[]", "just text", "clusters: {a: 1}", "contexts: [1]", "a: [", "\x00"])
@@ -94,13 +97,13 @@ def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path, text: str) -> Non
         load([path])
 
 
-def test_a_credential_command_is_told_what_is_asked_and_v1_is_as_good_as_v1beta1(tmp_path: Path) -> None:
+def test_credential_command_gets_exec_info_and_v1_becomes_v1beta1(tmp_path: Path) -> None:
     command = {
         "apiVersion": "client.authentication.k8s.io/v1",
         "command": "./get",
         "env": [{"name": "A", "value": "1"}],
     }
-    document = chosen(
+    document = select_context(
         load([written(tmp_path / "1", {**ONE, "users": [{"name": "u", "user": {"exec": command}}]})]), None
     )
     users = document["users"]

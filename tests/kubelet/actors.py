@@ -15,7 +15,7 @@ from plugwright.model import Allocation, Options, PreferenceRequest, natural_ord
 from plugwright.protocol import checkpoint, device_plugin, registration
 from plugwright.protocol.checkpoint import Checkpoint
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
-from plugwright.protocol.messages import DeviceList, ListedDevice
+from plugwright.protocol.messages import ListedDevice
 from plugwright.protocol.registration import PluginInfo, RegisterRequest
 from plugwright.system.concurrency import Latest
 
@@ -52,10 +52,10 @@ def device(device_id: str, *nodes: int, health: str = "Healthy") -> ListedDevice
     return ListedDevice(device_id, health, nodes or None)
 
 
-def encoded(devices: Sequence[ListedDevice]) -> DeviceList:
+def encoded(devices: Sequence[ListedDevice]) -> bytes:
     """The list as it goes over the wire; nothing is validated."""
     message = pb.ListAndWatchResponse(devices=[_message(listed) for listed in devices])
-    return DeviceList(len(devices), message.SerializeToString())
+    return message.SerializeToString()
 
 
 def _message(listed: ListedDevice) -> pb.Device:
@@ -112,7 +112,7 @@ class ScriptedPlugin:
         self.answer: Callable[[Sequence[str]], list[Allocation]] = self._names
         self.streams = Latest(0)
         self._holds: dict[str, HeldCall] = {}
-        self._lists: Latest[DeviceList | PeerRefused | None] = Latest(None)
+        self._lists: Latest[bytes | PeerRefused | None] = Latest(None)
         self.send(*devices)
 
     def send(self, *devices: str | ListedDevice) -> None:
@@ -138,7 +138,7 @@ class ScriptedPlugin:
         await self._note(PluginCall("GetDevicePluginOptions"))
         return self.plugin_options
 
-    async def lists(self) -> AsyncGenerator[DeviceList, None]:
+    async def list_and_watch(self) -> AsyncGenerator[bytes, None]:
         self.streams.publish(self.streams.value + 1)
         try:
             await self._note(PluginCall("ListAndWatch"))

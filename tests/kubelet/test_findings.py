@@ -150,7 +150,7 @@ async def test_trouble_of_a_real_kubelet_is_a_finding_and_survived(node: Kubelet
     [finding] = node.findings
     assert finding.fact == fact
     assert really in finding.really
-    assert str(finding).endswith(f"a real kubelet {finding.really} ({fact})")
+    assert str(finding).endswith(f"a real kubelet {finding.really} (docs/kubelet-behaviour.md#{fact})")
     assert await until_finding(node, fact) == finding  # in the event log too
     async with registered(node, ScriptedPlugin("fine", resource="example.com/fine")):
         await node.allocatable("example.com/fine", 1)  # it goes on
@@ -159,7 +159,7 @@ async def test_trouble_of_a_real_kubelet_is_a_finding_and_survived(node: Kubelet
 @pytest.mark.parametrize("trouble", TROUBLES, ids=NAMES)
 async def test_finding_is_an_error_in_strict_mode(root: Path, trouble: Trouble) -> None:
     fact, _ = TROUBLES[trouble]
-    with pytest.raises(KubeletFindings, match=rf"\({fact}\)"):
+    with pytest.raises(KubeletFindings, match=rf"#{fact}\)"):
         async with Kubelet(root, quick_settings(strict=True)) as kubelet:
             await trouble(kubelet)
 

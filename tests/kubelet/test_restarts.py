@@ -200,7 +200,7 @@ async def test_no_device_is_freed_before_all_pods_are_known(node: Kubelet) -> No
     assert second.phase is Phase.RUNNING
     await node.restart()
     async with pod_resources.connect(node.paths.pod_resources_socket) as client:
-        held = {holding.device_id for holding in await client.holdings()}
+        held = {holding.device_id for holding in await client.held_devices()}
     assert held == {"a"}
     assert granted_devices(first) == ["a"]
 

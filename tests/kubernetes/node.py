@@ -40,7 +40,7 @@ class Node:
 
     async def holdings(self) -> list[HeldDevice]:
         async with pod_resources.connect(self._paths.pod_resources_socket) as kubelet:
-            return await kubelet.holdings(timeout=5)
+            return await kubelet.held_devices(timeout=5)
 
     def panics(self) -> list[str]:
         """Lines of the kubelet's log that tell of a crash; those that name kernel flags do not."""

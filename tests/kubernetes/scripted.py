@@ -12,7 +12,6 @@ from plugwright.errors import PeerRefused
 from plugwright.model import Allocation, Device, Options, PreferenceRequest, natural_order
 from plugwright.protocol import device_plugin, messages, registration
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
-from plugwright.protocol.messages import DeviceList
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.registration import RegisterRequest
 
@@ -44,7 +43,7 @@ class Scripted:
         self._note(PluginCall("GetDevicePluginOptions"))
         return self.options_
 
-    async def lists(self) -> AsyncGenerator[DeviceList, None]:
+    async def list_and_watch(self) -> AsyncGenerator[bytes, None]:
         self._note(PluginCall("ListAndWatch"))
         self.streams += 1
         try:
@@ -55,15 +54,15 @@ class Scripted:
         finally:
             self.streams -= 1
 
-    def _listed(self) -> DeviceList:
+    def _listed(self) -> bytes:
         sound = messages.encode_devices(self.resource, self.devices)
         if not self.emptied:
             return sound
-        message = pb.ListAndWatchResponse.FromString(sound.message)
+        message = pb.ListAndWatchResponse.FromString(sound)
         for device in message.devices:
             if device.ID in self.emptied:
                 device.topology.ClearField("nodes")
-        return DeviceList(sound.count, message.SerializeToString())
+        return message.SerializeToString()
 
     async def prefer(self, requests: Sequence[PreferenceRequest]) -> list[list[str]]:
         request = requests[0]

@@ -17,7 +17,7 @@ from tests.kubernetes.serving import Plugins
 from tests.kubernetes.waiting import until
 
 _PATIENCE = 2.0
-_FORGOTTEN = "departed devices forgotten"
+_FORGOTTEN = "removed devices are no longer listed"
 
 
 @pytest.fixture(scope="module")

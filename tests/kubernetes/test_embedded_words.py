@@ -19,7 +19,7 @@ from tests.kubernetes.serving import Plugins
 from tests.kubernetes.waiting import until
 
 from plugwright.cluster.api.kinds import EVENTS, PODS
-from plugwright.cluster.api.registry import Place
+from plugwright.cluster.api.registry import ResourcePath
 from plugwright.cluster.store import Object
 
 Seen = dict[str, Any]
@@ -121,14 +121,14 @@ def _are_down(*found: Seen) -> bool:
 
 async def play_to_ours() -> dict[str, Seen]:
     def look(lab: Lab) -> dict[str, Seen]:
-        events = lab.store.every(EVENTS.qualified)
-        return {each["metadata"]["name"]: seen(each, events) for each in lab.store.every(PODS.qualified)}
+        events = lab.store.objects(EVENTS.qualified)
+        return {each["metadata"]["name"]: seen(each, events) for each in lab.store.objects(PODS.qualified)}
 
     async with embedded(processes=True) as lab:
         await lab.offered()
         for played, phase in PLAYED.values():
             name = played["metadata"]["name"]
-            lab.writer.create(Place(PODS, "default", name), on(played, "node-1"), "test")
+            lab.writer.create(ResourcePath(PODS, "default", name), on(played, "node-1"), "test")
             await lab.cluster.until(lambda: _settled(look(lab)[name], phase))  # noqa: B023
         return look(lab)
 

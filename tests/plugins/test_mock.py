@@ -183,7 +183,7 @@ async def test_facts_that_cannot_be_written_are_said(settings: Settings, tmp_pat
     mock = Mock("mock/gpu", MockOptions(count=1, facts=tmp_path / "file"))
     async with serving(mock, settings=settings) as daemon:
         runtime = daemon.resource("mock/gpu")
-        await runtime.inventory.newest.until(lambda snapshot: snapshot is not None)
+        await runtime.inventory.latest.until(lambda snapshot: snapshot is not None)
         assert "discover() of mock/gpu failed: " in runtime.discovery.failing.value
 
 

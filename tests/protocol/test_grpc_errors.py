@@ -92,7 +92,7 @@ async def test_a_long_text_is_cut_to_what_a_header_can_carry(root: Path) -> None
             assert await refusal(service, client, PluginError(letter * 100_000)) == ("INTERNAL", letter * 2000)
 
 
-async def test_an_error_that_is_not_ours_tells_nothing_and_kills_nothing(root: Path) -> None:
+async def test_an_unknown_exception_is_answered_without_details_and_serving_goes_on(root: Path) -> None:
     service = Raising()
     async with called(service, root) as client:
         for error in [KeyError("secret"), AssertionError("secret"), NotImplementedError("secret"), OSError("secret")]:
@@ -119,11 +119,11 @@ async def test_a_peer_that_left_its_socket_behind_is_gone(root: Path) -> None:
     async with registration.serve(Raising(), root / "s") as serving:
         serving.path.rename(root / "kubelet.sock")
     async with registration.connect(root / "kubelet.sock") as client:
-        with pytest.raises(PeerGone, match=r"nobody listens on kubelet.sock"):
+        with pytest.raises(PeerGone, match=r"no process listens on kubelet.sock"):
             await client.register(REQUEST)
 
 
-async def test_a_peer_that_says_itself_that_the_time_is_over_is_silent(root: Path) -> None:
+async def test_a_peer_that_reports_the_deadline_itself_is_silent(root: Path) -> None:
     service = Raising()
     service.error = PeerRefused("DEADLINE_EXCEEDED", "")
     async with called(service, root) as client:

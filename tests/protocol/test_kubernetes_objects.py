@@ -1,6 +1,7 @@
 """Protobuf bodies, byte for byte as kubectl 1.36 sends them."""
 
 import base64
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,10 +13,16 @@ from plugwright.protocol import kubernetes_objects
 NAMESPACE = base64.b64decode("azhzAAoPCgJ2MRIJTmFtZXNwYWNlEhkKEQoBbRIAGgAiACoAMgA4AEIAEgAaAgoAGgAiAA==")
 CONFIG_MAP = base64.b64decode("azhzAAoPCgJ2MRIJQ29uZmlnTWFwEhsKEQoBbRIAGgAiACoAMgA4AEIAEgYKAWESAWIaACIA")
 
+KINDS = {"ConfigMap", "Namespace", *kubernetes_objects.REQUEST_KINDS}
 
-def test_what_kubectl_sends_is_what_it_would_send_as_json() -> None:
-    assert kubernetes_objects.read(NAMESPACE) == {"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "m"}}
-    assert kubernetes_objects.read(CONFIG_MAP) == {
+
+def decode(content: bytes) -> dict[str, Any]:
+    return kubernetes_objects.decode(content, KINDS)
+
+
+def test_kubectls_bytes_decode_to_what_it_would_send_as_json() -> None:
+    assert decode(NAMESPACE) == {"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "m"}}
+    assert decode(CONFIG_MAP) == {
         "kind": "ConfigMap",
         "apiVersion": "v1",
         "metadata": {"name": "m"},
@@ -23,22 +30,22 @@ def test_what_kubectl_sends_is_what_it_would_send_as_json() -> None:
     }
 
 
-def test_numbers_stay_numbers_and_empty_values_of_maps_stay() -> None:
+def test_numbers_and_empty_values_of_maps_are_kept() -> None:
     options = b"k8s\x00\x0a\x13\x0a\x02v1\x12\x0dDeleteOptions\x12\x02\x08\x05"
-    assert kubernetes_objects.read(options)["gracePeriodSeconds"] == 5
+    assert decode(options)["gracePeriodSeconds"] == 5
     empty = CONFIG_MAP.replace(b"\x12\x06\x0a\x01a\x12\x01b", b"\x12\x06\x0a\x02ab\x12\x00")
-    assert kubernetes_objects.read(empty)["data"] == {"ab": ""}
+    assert decode(empty)["data"] == {"ab": ""}
 
 
-def test_a_kind_that_is_not_known_says_so() -> None:
-    with pytest.raises(kubernetes_objects.UnknownKind, match="no Namespack"):
-        kubernetes_objects.read(NAMESPACE.replace(b"Namespace", b"Namespack"))
+def test_a_kind_that_is_not_accepted_is_refused_by_name() -> None:
+    with pytest.raises(kubernetes_objects.UnknownKind, match="kind 'Namespack' is not accepted as protobuf"):
+        decode(NAMESPACE.replace(b"Namespace", b"Namespack"))
 
 
 @given(st.binary(max_size=60) | st.binary(max_size=60).map(lambda rest: CONFIG_MAP[:22] + rest))
-def test_other_bytes_are_refused(content: bytes) -> None:
+def test_random_bytes_are_refused_or_decoded(content: bytes) -> None:
     try:
-        found = kubernetes_objects.read(content)
+        decoded = decode(content)
     except MalformedMessage:
         return
-    assert found["kind"] in ("ConfigMap", "Namespace")
+    assert decoded["kind"] in ("ConfigMap", "Namespace")

@@ -5,11 +5,13 @@ from contextlib import suppress
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.protocol.allocations import decode_allocation, encode_allocation
 
 from plugwright.errors import InvalidValue, ListTooLarge, MalformedMessage, PluginError
 from plugwright.model import Allocation, Device, DeviceNode, Health, Mount, Options, PreferenceRequest
 from plugwright.protocol import messages, transport
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
+from plugwright.protocol.messages import ListedDevice
 from plugwright.protocol.pluginregistration.v1 import pluginregistration_pb2 as watcher_pb
 
 steady = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # however busy the machine is
@@ -41,50 +43,47 @@ ALLOCATIONS = st.builds(
 
 def test_a_device_on_a_numa_node_is_written_as_the_kubelet_reads_it() -> None:
     listed = messages.encode_devices("a/b", [Device("a", numa=[1])])
-    assert listed == messages.DeviceList(1, b"\x0a\x12\x0a\x01a\x12\x07Healthy\x1a\x04\x0a\x02\x08\x01")
+    assert listed == b"\x0a\x12\x0a\x01a\x12\x07Healthy\x1a\x04\x0a\x02\x08\x01"
 
 
 def test_numa_node_zero_is_a_node_although_zeros_are_not_written() -> None:
     listed = messages.encode_devices("a/b", [Device("a", "Unhealthy", numa=[0])])
-    assert listed.message == b"\x0a\x12\x0a\x01a\x12\x09Unhealthy\x1a\x02\x0a\x00"
-    assert messages.to_devices(pb.ListAndWatchResponse.FromString(listed.message))[0].numa == (0,)
+    assert listed == b"\x0a\x12\x0a\x01a\x12\x09Unhealthy\x1a\x02\x0a\x00"
+    assert messages.to_listed(pb.ListAndWatchResponse.FromString(listed)) == [ListedDevice("a", "Unhealthy", (0,))]
 
 
 @pytest.mark.parametrize("numa", [[], [-1]])
 def test_a_device_on_no_numa_node_carries_no_topology_message(numa: list[int]) -> None:
-    assert messages.encode_devices("a/b", [Device("a", numa=numa)]).message == b"\x0a\x0c\x0a\x01a\x12\x07Healthy"
+    assert messages.encode_devices("a/b", [Device("a", numa=numa)]) == b"\x0a\x0c\x0a\x01a\x12\x07Healthy"
 
 
-def test_reasons_and_attributes_stay_at_home() -> None:
-    told = messages.encode_devices("a/b", [Device("a", "Unhealthy", "secret", attributes={"serial": "secret"})])
-    assert told == messages.encode_devices("a/b", [Device("a", "Unhealthy")])
+def test_reasons_and_attributes_are_not_sent() -> None:
+    sent = messages.encode_devices("a/b", [Device("a", "Unhealthy", "secret", attributes={"serial": "secret"})])
+    assert sent == messages.encode_devices("a/b", [Device("a", "Unhealthy")])
 
 
-def test_numa_node_minus_one_from_a_peer_means_none() -> None:
+def test_numa_node_minus_one_of_a_peer_is_passed_on() -> None:
     message = b"\x0a\x1b\x0a\x01a\x12\x07Healthy\x1a\x0d\x0a\x0b\x08" + b"\xff" * 9 + b"\x01"
-    assert messages.to_devices(pb.ListAndWatchResponse.FromString(message)) == [Device("a")]
+    assert messages.to_listed(pb.ListAndWatchResponse.FromString(message)) == [ListedDevice("a", "Healthy", (-1,))]
 
 
 def test_an_empty_list_is_an_empty_message() -> None:
-    assert messages.encode_devices("a/b", []) == messages.DeviceList(0, b"")
+    assert messages.encode_devices("a/b", []) == b""
 
 
 @steady
 @given(st.lists(DEVICES, max_size=8))
-def test_devices_come_back_as_they_were(devices: list[Device]) -> None:
+def test_encoded_devices_are_decoded_unchanged(devices: list[Device]) -> None:
     listed = messages.encode_devices("a/b", devices)
-    assert listed.count == len(devices)
-    assert messages.to_devices(pb.ListAndWatchResponse.FromString(listed.message)) == devices
+    expected = [ListedDevice(device.id, device.health, device.numa or None) for device in devices]
+    assert messages.to_listed(pb.ListAndWatchResponse.FromString(listed)) == expected
 
 
 def test_a_list_of_exactly_4_mib_is_sent_and_one_byte_more_is_not() -> None:
     devices = [Device(f"{number:063}", "Unhealthy") for number in range(53_772)]  # 78 bytes each, and 88 are left
     devices.append(Device("a" * 29, "Unhealthy"))
-    assert (
-        len(messages.encode_devices("a/b", [*devices, Device("b" * 29, "Unhealthy")]).message)
-        == transport.MESSAGE_LIMIT
-    )
-    with pytest.raises(ListTooLarge, match="a/b lists 53774 devices in 4194305 bytes, the kubelet takes 4194304"):
+    assert len(messages.encode_devices("a/b", [*devices, Device("b" * 29, "Unhealthy")])) == transport.MESSAGE_LIMIT
+    with pytest.raises(ListTooLarge, match="a/b lists 53774 devices in 4194305 bytes, the kubelet accepts 4194304"):
         messages.encode_devices("a/b", [*devices, Device("b" * 30, "Unhealthy")])
 
 
@@ -108,42 +107,45 @@ def test_an_allocation_is_written_as_the_kubelet_reads_it() -> None:
         b"\x22\x06\x0a\x01k\x12\x01v"
         b"\x2a\x07\x0a\x05v/c=d"
     )
-    assert messages.encode_allocation(allocation) == written
-    assert messages.decode_allocation(written) == allocation
+    assert encode_allocation(allocation) == written
+    assert decode_allocation(written) == allocation
     answer = messages.from_allocations([allocation, Allocation()]).SerializeToString(deterministic=True)
     assert answer == b"\x0a" + bytes([len(written)]) + written + b"\x0a\x00"
 
 
 @steady
 @given(ALLOCATIONS)
-def test_an_allocation_comes_back_as_it_was(allocation: Allocation) -> None:
-    assert messages.decode_allocation(messages.encode_allocation(allocation)) == allocation
+def test_an_encoded_allocation_is_decoded_unchanged(allocation: Allocation) -> None:
+    assert decode_allocation(encode_allocation(allocation)) == allocation
 
 
 @steady
 @given(st.lists(ALLOCATIONS, max_size=3))
 def test_answers_keep_their_number_and_order(allocations: list[Allocation]) -> None:
-    assert messages.to_allocations(messages.from_allocations(allocations)) == allocations
+    responses = messages.from_allocations(allocations).container_responses
+    assert [decode_allocation(response.SerializeToString()) for response in responses] == allocations
 
 
 def test_an_answer_of_more_than_4_mib_is_not_sent() -> None:
     half = Allocation(env={"A": "x" * (transport.MESSAGE_LIMIT // 2)})
     assert messages.from_allocations([half]).ByteSize() > transport.MESSAGE_LIMIT // 2
-    with pytest.raises(PluginError, match=r"an allocation of 41943\d\d bytes, the kubelet takes 4194304"):
+    with pytest.raises(
+        PluginError, match=r"an allocation must have at most 4194304 bytes for the kubelet, got 41943\d\d"
+    ):
         messages.from_allocations([half, half])
 
 
 @pytest.mark.parametrize("answer", [b"\x0a", b"\x0a\x05A", b"\xff\xff", b"\x0a\x03\x0a\x01\xff"])
-def test_bytes_that_are_no_answer_are_the_peers_fault(answer: bytes) -> None:
-    with pytest.raises(MalformedMessage, match="stored answer"):
-        messages.decode_allocation(answer)
+def test_bytes_that_are_no_response_are_the_peers_fault(answer: bytes) -> None:
+    with pytest.raises(MalformedMessage, match="not a ContainerAllocateResponse"):
+        decode_allocation(answer)
 
 
 @steady
 @given(st.binary(max_size=40))
-def test_any_bytes_are_an_answer_or_an_error_of_ours(answer: bytes) -> None:
+def test_any_bytes_are_decoded_or_raise_an_error_of_ours(answer: bytes) -> None:
     with suppress(MalformedMessage, InvalidValue):
-        messages.decode_allocation(answer)
+        decode_allocation(answer)
 
 
 @pytest.mark.parametrize(
@@ -184,8 +186,8 @@ def test_the_messages_of_both_registrations_have_the_numbers_of_the_api() -> Non
     options = pb.DevicePluginOptions(pre_start_required=True)
     register = pb.RegisterRequest(version="v1beta1", endpoint="s", resource_name="a/b", options=options)
     assert register.SerializeToString() == b"\x0a\x07v1beta1\x12\x01s\x1a\x03a/b\x22\x02\x08\x01"
-    told = watcher_pb.PluginInfo(type="DevicePlugin", name="a/b", endpoint="/s", supported_versions=["v1beta1"])
-    assert told.SerializeToString() == b"\x0a\x0cDevicePlugin\x12\x03a/b\x1a\x02/s\x22\x07v1beta1"
+    info = watcher_pb.PluginInfo(type="DevicePlugin", name="a/b", endpoint="/s", supported_versions=["v1beta1"])
+    assert info.SerializeToString() == b"\x0a\x0cDevicePlugin\x12\x03a/b\x1a\x02/s\x22\x07v1beta1"
     status = watcher_pb.RegistrationStatus(plugin_registered=True, error="no")
     assert status.SerializeToString() == b"\x08\x01\x12\x02no"
 

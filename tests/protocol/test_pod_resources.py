@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.protocol.held_devices import serve_held_devices
 
 from plugwright.errors import MalformedMessage, PeerGone, PeerRefused
 from plugwright.protocol import pod_resources, transport
@@ -35,7 +36,7 @@ class Node:
     def __init__(self, *holdings: HeldDevice) -> None:
         self.held = holdings
 
-    async def holdings(self) -> Sequence[HeldDevice]:
+    async def held_devices(self) -> Sequence[HeldDevice]:
         return self.held
 
 
@@ -48,58 +49,58 @@ def answering(answer: bytes) -> Unary[pb.ListPodResourcesRequest, pb.ListPodReso
 
 async def test_a_device_on_two_numa_nodes_is_held_once_and_idle_pods_hold_nothing(root: Path) -> None:
     async with transport.serve(root / "s", [answering(WRITTEN)]), pod_resources.connect(root / "s") as kubelet:
-        assert await kubelet.holdings() == [HeldDevice("a/b", "st0", "n", "p", "c")]
+        assert await kubelet.held_devices() == [HeldDevice("a/b", "st0", "n", "p", "c")]
 
 
-async def test_holdings_come_back_sorted(root: Path) -> None:
+async def test_held_devices_are_sorted(root: Path) -> None:
     first, second = HeldDevice("a/b", "st0", "ns", "p1", "c"), HeldDevice("a/b", "st1", "ns", "p0", "c")
-    async with pod_resources.serve(Node(second, first), root / "s"), pod_resources.connect(root / "s") as kubelet:
-        assert await kubelet.holdings() == [first, second]
+    async with serve_held_devices(Node(second, first), root / "s"), pod_resources.connect(root / "s") as kubelet:
+        assert await kubelet.held_devices() == [first, second]
 
 
 async def test_a_node_without_pods_holds_nothing(root: Path) -> None:
-    async with pod_resources.serve(Node(), root / "s"), pod_resources.connect(root / "s") as kubelet:
-        assert await kubelet.holdings() == []
+    async with serve_held_devices(Node(), root / "s"), pod_resources.connect(root / "s") as kubelet:
+        assert await kubelet.held_devices() == []
 
 
 async def test_an_answer_of_more_than_4_mib_is_read(root: Path) -> None:
     many = [HeldDevice("example.com/tape", f"{number:063}", "n" * 63, "p" * 63, "c") for number in range(25_000)]
-    async with pod_resources.serve(Node(*many), root / "s"), pod_resources.connect(root / "s") as kubelet:
-        assert await kubelet.holdings() == many
+    async with serve_held_devices(Node(*many), root / "s"), pod_resources.connect(root / "s") as kubelet:
+        assert await kubelet.held_devices() == many
 
 
 async def test_a_kubelet_that_refuses_says_so(root: Path) -> None:
     class Limited:
-        async def holdings(self) -> Sequence[HeldDevice]:
+        async def held_devices(self) -> Sequence[HeldDevice]:
             raise PeerRefused("RESOURCE_EXHAUSTED", "rejected by rate limit")
 
-    async with pod_resources.serve(Limited(), root / "s"), pod_resources.connect(root / "s") as kubelet:
+    async with serve_held_devices(Limited(), root / "s"), pod_resources.connect(root / "s") as kubelet:
         with pytest.raises(PeerRefused, match="rejected by rate limit"):
-            await kubelet.holdings()
+            await kubelet.held_devices()
 
 
 async def test_a_kubelet_without_the_service_refuses(root: Path) -> None:
     async with transport.serve(root / "s", []), pod_resources.connect(root / "s") as kubelet:
         with pytest.raises(PeerRefused):
-            await kubelet.holdings()
+            await kubelet.held_devices()
 
 
 async def test_a_kubelet_that_does_not_answer_is_gone(root: Path) -> None:
     class Deaf:
-        async def holdings(self) -> Sequence[HeldDevice]:
+        async def held_devices(self) -> Sequence[HeldDevice]:
             await asyncio.Event().wait()
             return ()
 
-    async with pod_resources.serve(Deaf(), root / "s"), pod_resources.connect(root / "s") as kubelet:
+    async with serve_held_devices(Deaf(), root / "s"), pod_resources.connect(root / "s") as kubelet:
         with pytest.raises(PeerGone):
-            await kubelet.holdings(timeout=0.05)
+            await kubelet.held_devices(timeout=0.05)
 
 
 @pytest.mark.parametrize("answer", [b"\x0a\xff", b"\xff", b"\x0a\x03\x0a\x01\xff"])
 async def test_an_answer_that_is_no_message_is_an_error_of_ours(answer: bytes, root: Path) -> None:
     async with transport.serve(root / "s", [answering(answer)]), pod_resources.connect(root / "s") as kubelet:
         with pytest.raises(MalformedMessage, match="s did not answer with a message of this method"):
-            await kubelet.holdings()
+            await kubelet.held_devices()
 
 
 HOLDING = ContainerDevices("a/b", "st0", 1)
@@ -129,22 +130,22 @@ class Lister:
         return self.told
 
 
-async def test_what_the_bytes_say_is_what_is_read(root: Path) -> None:  # 6.5, 6.7: an id and a node at a time
+async def test_the_bytes_of_a_kubelet_are_decoded(root: Path) -> None:  # 6.5, 6.7: an id and a node at a time
     async with transport.serve(root / "s", [answering(WRITTEN)]), pod_resources.connect(root / "s") as kubelet:
         assert await kubelet.pods() == [POD_P, IDLE]
 
 
-async def test_what_is_served_are_the_bytes_of_the_api(root: Path) -> None:  # Appendix A, 6.7
+async def test_pods_are_served_as_the_bytes_of_the_api(root: Path) -> None:  # Appendix A, 6.7
     container = CONTAINER.removesuffix(CPUS)
     pod = b"\x0a\x01p\x12\x01n\x1a" + bytes([len(container)]) + container
-    async with pod_resources.serve_lister(Lister(POD_P), root / "s"), transport.connect(root / "s") as kubelet:
+    async with pod_resources.serve(Lister(POD_P), root / "s"), transport.connect(root / "s") as kubelet:
         reply = await kubelet.call(LIST, pb.ListPodResourcesRequest())
         assert reply.SerializeToString() == b"\x0a" + bytes([len(pod)]) + pod
 
 
 async def test_one_pod_is_got_by_its_name(root: Path) -> None:  # 6.12
     async with (
-        pod_resources.serve_lister(Lister(POD_P, IDLE), root / "s"),
+        pod_resources.serve(Lister(POD_P, IDLE), root / "s"),
         pod_resources.connect(root / "s") as kubelet,
     ):
         assert await kubelet.pod("p", "n") == POD_P
@@ -154,7 +155,7 @@ async def test_one_pod_is_got_by_its_name(root: Path) -> None:  # 6.12
 
 
 async def test_the_first_version_of_the_service_has_no_nodes(root: Path) -> None:  # 6.13
-    async with pod_resources.serve_lister(Lister(POD_P), root / "s"), pod_resources.connect(root / "s") as kubelet:
+    async with pod_resources.serve(Lister(POD_P), root / "s"), pod_resources.connect(root / "s") as kubelet:
         device = ContainerDevices("a/b", "st0")
         assert await kubelet.alpha_pods() == [PodResources("p", "n", (ContainerResources("c", (device, device)),))]
 
@@ -166,12 +167,12 @@ async def test_an_allocatable_device_has_an_item_for_each_node(root: Path) -> No
         pb.AllocatableResourcesRequest,
         pb.AllocatableResourcesResponse,
     )
-    async with pod_resources.serve_lister(Lister(devices=devices), root / "s"):
+    async with pod_resources.serve(Lister(devices=devices), root / "s"):
         async with transport.connect(root / "s") as kubelet:
             reply = await kubelet.call(method, pb.AllocatableResourcesRequest())
-        told = [(*each.device_ids, [node.ID for node in each.topology.nodes]) for each in reply.devices]
-        assert told == [("st1", [1]), ("st1", [0]), ("st0", [])]
-        assert [each.HasField("topology") for each in reply.devices] == [True, True, False]
+        sent = [(*device.device_ids, [node.ID for node in device.topology.nodes]) for device in reply.devices]
+        assert sent == [("st1", [1]), ("st1", [0]), ("st0", [])]
+        assert [device.HasField("topology") for device in reply.devices] == [True, True, False]
         async with pod_resources.connect(root / "s") as client:
             assert await client.allocatable() == [
                 AllocatableDevice("a/b", "st0"),
@@ -182,7 +183,7 @@ async def test_an_allocatable_device_has_an_item_for_each_node(root: Path) -> No
 async def test_a_client_with_gos_limit_is_refused_an_answer_beyond_it(root: Path) -> None:  # 6.14
     device = ContainerDevices("example.com/tape", "d" * 63)
     pods = [PodResources(f"{number:063}", "n" * 63, (ContainerResources("c", (device,)),)) for number in range(25_000)]
-    async with pod_resources.serve_lister(Lister(*pods), root / "s"):
+    async with pod_resources.serve(Lister(*pods), root / "s"):
         async with pod_resources.connect(root / "s") as kubelet:
             assert await kubelet.pods() == pods
         async with pod_resources.connect(root / "s", limit=transport.MESSAGE_LIMIT) as kubelet:
@@ -192,11 +193,11 @@ async def test_a_client_with_gos_limit_is_refused_an_answer_beyond_it(root: Path
 
 
 async def test_an_old_socket_makes_way_for_the_new_one(root: Path) -> None:  # 6.1
-    async with pod_resources.serve_lister(Lister(), root / "s", kept=True) as first:
+    async with pod_resources.serve(Lister(), root / "s", kept=True) as first:
         pass
     assert first.exists()
-    async with pod_resources.serve_lister(Lister(IDLE), root / "s") as second:
-        assert [each.name for each in root.iterdir()] == ["s"]
+    async with pod_resources.serve(Lister(IDLE), root / "s") as second:
+        assert [path.name for path in root.iterdir()] == ["s"]
         assert second.exists()
         async with pod_resources.connect(root / "s") as kubelet:
             assert await kubelet.pods() == [IDLE]
@@ -206,14 +207,14 @@ async def test_an_old_socket_makes_way_for_the_new_one(root: Path) -> None:  # 6
 async def test_the_sockets_mode_is_left_to_the_umask(root: Path) -> None:  # 6.1: no chmod
     before = os.umask(0o022)
     try:
-        async with pod_resources.serve_lister(Lister(), root / "s") as serving:
+        async with pod_resources.serve(Lister(), root / "s") as serving:
             assert stat.S_IMODE(serving.path.stat().st_mode) == 0o755
     finally:
         os.umask(before)
 
 
-async def test_a_socket_that_was_never_renamed_is_no_hindrance(root: Path) -> None:  # 6.1, killed in between
+async def test_a_socket_that_was_never_renamed_is_replaced(root: Path) -> None:  # 6.1, killed in between
     with sockets.listen(root / ".new"):
         pass
-    async with pod_resources.serve_lister(Lister(), root / "s"):
-        assert [each.name for each in root.iterdir()] == ["s"]
+    async with pod_resources.serve(Lister(), root / "s"):
+        assert [path.name for path in root.iterdir()] == ["s"]

@@ -18,9 +18,8 @@ from h2.events import ConnectionTerminated, DataReceived, ResponseReceived, Stre
 from plugwright.errors import PeerGone, PeerRefused, PlugwrightError
 from plugwright.model import Allocation, Device, Options, PreferenceRequest
 from plugwright.protocol import device_plugin, messages, transport
-from plugwright.protocol.device_plugin import DevicePluginClient
-from plugwright.protocol.messages import DeviceList
 from plugwright.system.sockets import SocketFile
+from tiny_kubelet import PluginClient, connect_plugin
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
@@ -38,7 +37,7 @@ HEADERS = {
 class Patient:
     """A plugin that gives a container its ids back, holds calls until told, and lists what it is told to."""
 
-    def __init__(self, *lists: DeviceList) -> None:
+    def __init__(self, *lists: bytes) -> None:
         self.go_on = asyncio.Event()
         self.go_on.set()
         self.entered = asyncio.Event()
@@ -48,11 +47,11 @@ class Patient:
     async def options(self) -> Options:
         return Options(preference=True)
 
-    async def lists(self) -> AsyncGenerator[DeviceList, None]:
+    async def list_and_watch(self) -> AsyncGenerator[bytes, None]:
         self.entered.set()
         try:
-            for each in self.listed:
-                yield each
+            for devices in self.listed:
+                yield devices
             await asyncio.Event().wait()
         finally:
             self.left.set()
@@ -83,7 +82,7 @@ async def served(root: Path, service: Patient | None = None) -> AsyncIterator[So
 
 
 async def still_answers(serving: SocketFile) -> bool:
-    async with device_plugin.connect(serving.path) as client:
+    async with connect_plugin(serving.path) as client:
         return await client.allocate(["st0"]) == [Allocation(env={"IDS": "st0"})]
 
 
@@ -190,7 +189,7 @@ async def test_a_method_that_is_not_there_is_unimplemented(root: Path) -> None:
 
 
 async def test_a_method_that_is_not_there_is_unimplemented_for_a_client_too(root: Path) -> None:
-    async with transport.serve(root / "s", []) as serving, device_plugin.connect(serving.path) as client:
+    async with transport.serve(root / "s", []) as serving, connect_plugin(serving.path) as client:
         with pytest.raises(PeerRefused, match="UNIMPLEMENTED"):
             await client.options()
 
@@ -212,7 +211,7 @@ NOT_GRPC = {
 }
 
 
-async def test_whoever_does_not_speak_grpc_is_let_go(root: Path) -> None:
+async def test_a_peer_that_does_not_speak_grpc_is_disconnected(root: Path) -> None:
     service = Patient()
     async with served(root, service) as serving:
         for data in NOT_GRPC.values():
@@ -241,7 +240,7 @@ async def test_random_messages_are_survived(root: Path) -> None:
         assert await still_answers(serving)
 
 
-async def test_connections_that_are_opened_and_left_cost_nobody_anything(root: Path) -> None:
+async def test_idle_connections_do_not_disturb_other_calls(root: Path) -> None:
     async with served(root) as serving:
         left = [await asyncio.open_unix_connection(serving.path) for _ in range(150)]
         for number, (_, writer) in enumerate(left):
@@ -252,10 +251,10 @@ async def test_connections_that_are_opened_and_left_cost_nobody_anything(root: P
         writer.close()
 
 
-async def test_a_call_in_progress_when_serving_ends_is_told_unavailable(root: Path) -> None:
+async def test_a_call_in_progress_when_serving_ends_gets_unavailable(root: Path) -> None:
     service = Patient()
     service.go_on.clear()
-    async with device_plugin.connect(root / "s") as client:
+    async with connect_plugin(root / "s") as client:
         async with served(root, service):
             allocating = asyncio.create_task(client.allocate(["st0"]))
             await service.entered.wait()
@@ -263,9 +262,9 @@ async def test_a_call_in_progress_when_serving_ends_is_told_unavailable(root: Pa
             await allocating
 
 
-async def test_a_stream_in_progress_when_serving_ends_is_told_unavailable(root: Path) -> None:
+async def test_a_stream_in_progress_when_serving_ends_gets_unavailable(root: Path) -> None:
     service = Patient()
-    async with device_plugin.connect(root / "s") as client:
+    async with connect_plugin(root / "s") as client:
         async with served(root, service):
             lists = client.lists()
             assert await anext(lists) == [Device("st0")]
@@ -277,7 +276,7 @@ async def test_a_stream_in_progress_when_serving_ends_is_told_unavailable(root: 
 async def test_a_caller_that_gives_up_ends_the_work_for_it(root: Path) -> None:
     service = Patient()
     service.go_on.clear()
-    async with served(root, service) as serving, device_plugin.connect(serving.path) as client:
+    async with served(root, service) as serving, connect_plugin(serving.path) as client:
         with pytest.raises(PeerGone):
             await client.pre_start(["st0"], timeout=0.05)
         await service.left.wait()
@@ -291,7 +290,7 @@ async def test_a_peer_that_does_not_read_keeps_neither_the_others_nor_the_end_wa
             deaf.connect(str(serving.path))
             deaf.sendall(asking_for_lists())
             await service.entered.wait()
-            async with device_plugin.connect(serving.path) as client:
+            async with connect_plugin(serving.path) as client:
                 lists = client.lists()
                 assert len(await anext(lists)) == 50_000
                 await lists.aclose()
@@ -311,37 +310,37 @@ def asking_for_lists() -> bytes:
 
 async def test_messages_encoded_before_arrive_as_they_are(root: Path) -> None:
     first, second = messages.encode_devices("a/b", [Device("st0")]), messages.encode_devices("a/b", [])
-    async with served(root, Patient(first, second)) as serving, device_plugin.connect(serving.path) as client:
+    async with served(root, Patient(first, second)) as serving, connect_plugin(serving.path) as client:
         lists = client.lists()
         assert [await anext(lists), await anext(lists)] == [[Device("st0")], []]
         await lists.aclose()
 
 
-async def test_a_request_of_more_than_4_mib_is_taken(root: Path) -> None:
+async def test_a_request_of_more_than_4_mib_is_accepted(root: Path) -> None:
     many = PreferenceRequest(tuple(f"{number:063}" for number in range(70_000)), (), 1)
     async with served(root) as serving, transport.connect(serving.path) as connection:
-        assert await DevicePluginClient(connection).prefer(many) == [list(many.available)]
+        assert await PluginClient(connection).prefer(many) == [list(many.available)]
 
 
-async def test_an_answer_that_a_kubelet_would_not_take_is_refused_in_its_words(root: Path) -> None:
+async def test_an_answer_beyond_the_kubelets_limit_is_refused_in_its_words(root: Path) -> None:
     many = PreferenceRequest(tuple(f"{number:063}" for number in range(70_000)), (), 1)
-    async with served(root) as serving, device_plugin.connect(serving.path) as client:
+    async with served(root) as serving, connect_plugin(serving.path) as client:
         with pytest.raises(PeerRefused, match=r"received message larger than max \(\d+ vs. 4194304\)"):
             await client.prefer(many)
 
 
-async def test_many_calls_on_one_connection_at_once_are_answered_each_with_its_own(root: Path) -> None:
+async def test_many_calls_on_one_connection_get_their_own_answers(root: Path) -> None:
     service = Patient()
     service.go_on.clear()
     async with (
         served(root, service) as serving,
-        device_plugin.connect(serving.path) as client,
+        connect_plugin(serving.path) as client,
         asyncio.TaskGroup() as tasks,
     ):
         calls = [tasks.create_task(client.allocate([f"st{number}"])) for number in range(90)]
         await service.entered.wait()
         service.go_on.set()
-    assert [each.result()[0].env["IDS"] for each in calls] == [f"st{number}" for number in range(90)]
+    assert [task.result()[0].env["IDS"] for task in calls] == [f"st{number}" for number in range(90)]
 
 
 async def test_the_socket_is_for_its_owner_alone_whatever_the_umask(root: Path) -> None:
@@ -353,14 +352,14 @@ async def test_the_socket_is_for_its_owner_alone_whatever_the_umask(root: Path) 
         os.umask(before)
 
 
-async def test_a_socket_that_was_removed_is_noticed_and_not_missed(root: Path) -> None:
+async def test_a_removed_socket_no_longer_exists_and_its_removal_is_no_error(root: Path) -> None:
     async with device_plugin.serve(Patient(), root / "s") as serving:
         assert serving.exists()
         serving.path.unlink()
         assert not serving.exists()
 
 
-async def test_a_socket_that_took_our_place_stays(root: Path) -> None:
+async def test_a_socket_that_replaced_ours_stays(root: Path) -> None:
     async with device_plugin.serve(Patient(), root / "s") as old:
         old.path.unlink()
         async with device_plugin.serve(Patient(), root / "s") as new:

@@ -1,6 +1,5 @@
-"""Who plays in several tests: a plugin that lists what it is given, and an ear for the log."""
+"""Shared by several tests: a plugin that lists given ids, and a recorder of log records to wait for."""
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -10,13 +9,13 @@ import pytest
 from plugwright import Allocation, Device, Plugin
 from plugwright.system.concurrency import Latest
 
-__all__ = ["TAPE", "Ear", "Shelf", "listening"]
+__all__ = ["TAPE", "ListingPlugin", "LogRecorder", "recorded_log"]
 
 TAPE = "example.com/tape"
 
 
-class Shelf(Plugin):
-    """Lists what it is given."""
+class ListingPlugin(Plugin):
+    """Lists the devices `ids`, and new ones when those are published."""
 
     def __init__(self, resource: str = TAPE, *ids: str) -> None:
         self.resource = resource
@@ -24,34 +23,33 @@ class Shelf(Plugin):
 
     async def discover(self) -> AsyncIterator[list[Device]]:
         async for ids in self.ids.changes():
-            yield [Device(each) for each in ids]
+            yield [Device(device_id) for device_id in ids]
 
     async def allocate(self, devices: object) -> Allocation:
         return Allocation(env={"SHELF": self.resource})
 
 
-class Ear(logging.Handler):
-    """Hears what is logged, and wakes whoever waits for it."""
+class LogRecorder(logging.Handler):
+    """The log as lines `message: error`, with a way to wait for one."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.heard: list[str] = []
-        self.news = asyncio.Event()
+        self.lines: list[str] = []
+        self._count = Latest(0)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.heard.append(f"{record.getMessage()}: {record.__dict__.get('error', '')}")
-        self.news.set()
+        self.lines.append(f"{record.getMessage()}: {record.__dict__.get('error', '')}")
+        self._count.publish(len(self.lines))
 
-    async def hears(self, text: str, times: int = 1) -> None:
-        while sum(text in each for each in self.heard) < times:
-            self.news.clear()
-            await self.news.wait()
+    async def until(self, text: str, times: int = 1) -> None:
+        """Waits until `text` is in the log so many times."""
+        await self._count.until(lambda _: sum(text in line for line in self.lines) >= times)
 
 
 @contextmanager
-def listening(name: str, caplog: pytest.LogCaptureFixture) -> Iterator[Ear]:
-    logger, ear = logging.getLogger(name), Ear()
+def recorded_log(name: str, caplog: pytest.LogCaptureFixture) -> Iterator[LogRecorder]:
+    logger, log = logging.getLogger(name), LogRecorder()
     caplog.set_level(logging.DEBUG, logger.name)
-    logger.addHandler(ear)
-    yield ear
-    logger.removeHandler(ear)
+    logger.addHandler(log)
+    yield log
+    logger.removeHandler(log)

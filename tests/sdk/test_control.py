@@ -35,7 +35,7 @@ NO_REQUESTS = {
     "a long request": (b'{"do": "' + b"x" * 60_000 + b'"}', 'unknown request: {"do": "xxx'),
     "an unknown resource": (
         b'{"do": "uncordon", "resource": "a/b", "id": "x"}',
-        "no resource 'a/b' is served here (there is: mock/gpu)",
+        "no resource 'a/b' is served here (served: mock/gpu)",
     ),
     "an unknown command": (
         b'{"do": "plugin", "resource": "mock/gpu", "name": "dance", "arguments": {}}',
@@ -63,7 +63,7 @@ def controlled(settings: Settings, path: Path) -> Settings:
 @asynccontextmanager
 async def two_devices(settings: Settings) -> AsyncIterator[Daemon]:
     async with serving(Mock("mock/gpu", MockOptions(count=2)), settings=settings) as daemon:
-        await daemon.resource("mock/gpu").inventory.newest.until(lambda snapshot: snapshot is not None)
+        await daemon.resource("mock/gpu").inventory.latest.until(lambda snapshot: snapshot is not None)
         yield daemon
 
 
@@ -115,7 +115,7 @@ async def until(happened: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_only_the_owner_may_open_it(controlled: Settings, path: Path) -> None:
+async def test_the_control_socket_is_for_its_owner_alone(controlled: Settings, path: Path) -> None:
     async with two_devices(controlled):
         assert path.stat().st_mode & 0o777 == 0o600
     assert not path.exists()
@@ -129,7 +129,7 @@ async def test_status_is_answered_again_and_again(controlled: Settings, path: Pa
 
 
 @pytest.mark.parametrize(("line", "said"), NO_REQUESTS.values(), ids=NO_REQUESTS)
-async def test_what_is_no_request_is_answered_with_why(
+async def test_an_invalid_request_is_answered_with_the_reason(
     controlled: Settings, path: Path, line: bytes, said: str
 ) -> None:
     async with two_devices(controlled), client(path) as someone:
@@ -138,13 +138,13 @@ async def test_what_is_no_request_is_answered_with_why(
         assert "ok" in await someone.ask(do="status")
 
 
-async def test_nesting_beyond_reason_is_answered_with_why(controlled: Settings, path: Path) -> None:
+async def test_deeply_nested_json_is_answered_with_the_reason(controlled: Settings, path: Path) -> None:
     async with two_devices(controlled), client(path) as someone:
         someone.send(b"[" * 60_000 + b"\n")
         assert "error" in await someone.answer()
 
 
-async def test_a_line_without_end_is_hung_up_on(controlled: Settings, path: Path) -> None:
+async def test_a_line_without_end_ends_the_connection(controlled: Settings, path: Path) -> None:
     async with two_devices(controlled), client(path) as someone, client(path) as another:
         someone.send(b"x" * 1_000_000)
         assert await someone.hung_up_on()
@@ -152,7 +152,7 @@ async def test_a_line_without_end_is_hung_up_on(controlled: Settings, path: Path
 
 
 @pytest.mark.parametrize("sent", TEARS.values(), ids=TEARS)
-async def test_a_client_that_leaves_harms_nobody(
+async def test_a_client_that_leaves_does_not_disturb_the_others(
     controlled: Settings, path: Path, sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with two_devices(controlled), client(path) as another:
@@ -167,7 +167,7 @@ async def test_a_client_that_leaves_harms_nobody(
 async def test_a_hundred_clients_are_answered_at_once(controlled: Settings, path: Path) -> None:
     async with two_devices(controlled), AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(client(path)) for _ in range(100)]
-        answers = await asyncio.gather(*(each.ask(do="status") for each in clients))
+        answers = await asyncio.gather(*(client.ask(do="status") for client in clients))
         assert all(answer["ok"] == answers[0]["ok"] for answer in answers)
 
 
@@ -175,9 +175,9 @@ def health(answer: Mapping[str, Any]) -> list[str]:
     return [device["health"] for device in answer["ok"]["resources"][0]["devices"]]
 
 
-async def test_a_watcher_is_told_of_each_change(controlled: Settings, path: Path) -> None:
+async def test_a_watcher_gets_a_report_after_every_change(controlled: Settings, path: Path) -> None:
     async with two_devices(controlled) as daemon, client(path) as watcher, client(path) as operator:
-        first, _ = daemon.resource("mock/gpu").inventory.newest.value.devices  # type: ignore[union-attr]
+        first, _ = daemon.resource("mock/gpu").inventory.latest.value.devices  # type: ignore[union-attr]
         answer = await watcher.ask(do="watch")
         assert health(answer) == ["Healthy", "Healthy"]
         said = await operator.ask(do="cordon", resource="mock/gpu", id=first, reason="it smells")
@@ -201,7 +201,7 @@ async def test_registrations_are_counted(
     kubelet: TinyKubelet, controlled: Settings, path: Path, registration: Registration
 ) -> None:
     async with two_devices(replace(controlled, registration=registration)) as daemon, client(path) as someone:
-        await daemon.resource("mock/gpu").lifecycle.standing.until(lambda standing: standing.state == "registered")
+        await daemon.resource("mock/gpu").registration.status.until(lambda standing: standing.state == "registered")
         [gpu] = (await someone.ask(do="status"))["ok"]["resources"]
         assert gpu["registrations"] == 1
         await kubelet.endpoint("mock/gpu", 2)
@@ -221,28 +221,28 @@ class Failing(Plugin):
         raise OSError("the bus is gone")
 
 
-async def test_a_watcher_is_told_when_discovery_fails(settings: Settings) -> None:
+async def test_a_watcher_gets_a_report_when_discovery_fails(settings: Settings) -> None:
     plugin = Failing()
     patient = replace(settings, timeouts=replace(settings.timeouts, discovery=30))
     async with serving(plugin, settings=patient) as daemon:
         runtime = daemon.resource("example.com/failing")
-        await until(lambda: runtime.lifecycle.standing.value.state == "waiting")
+        await until(lambda: runtime.registration.status.value.state == "waiting")
         before = daemon.changed.value
         plugin.trouble.set()
         await until(lambda: runtime.discovery.failing.value)
         assert daemon.changed.value > before
 
 
-async def test_watchers_are_hung_up_on_when_the_daemon_ends(controlled: Settings, path: Path) -> None:
+async def test_watchers_are_disconnected_when_the_daemon_ends(controlled: Settings, path: Path) -> None:
     async with AsyncExitStack() as stack:
         async with two_devices(controlled):
             clients = [await stack.enter_async_context(client(path)) for _ in range(5)]
             for watcher in clients[:3]:
                 assert "ok" in await watcher.ask(do="watch")
-        assert all([await each.hung_up_on() for each in clients])
+        assert all([await client.hung_up_on() for client in clients])
 
 
-async def test_an_end_with_watchers_is_no_trouble(
+async def test_a_daemon_with_watchers_ends_without_an_error(
     controlled: Settings, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with AsyncExitStack() as stack:
@@ -255,7 +255,7 @@ async def test_an_end_with_watchers_is_no_trouble(
 
 async def test_a_watcher_that_left_costs_nothing(controlled: Settings, path: Path) -> None:
     async with two_devices(controlled) as daemon:
-        await until(lambda: daemon.resource("mock/gpu").lifecycle.standing.value.state == "waiting")
+        await until(lambda: daemon.resource("mock/gpu").registration.status.value.state == "waiting")
         before = descriptors()
         for _ in range(10):
             async with client(path) as watcher:
@@ -310,7 +310,7 @@ async def test_a_file_that_is_no_socket_is_left_alone(
 
 
 @pytest.mark.parametrize("place", ["a-file/control.sock", "a-directory", "x" * 120])
-async def test_a_daemon_that_cannot_have_one_says_so_and_goes_on(
+async def test_a_daemon_without_a_control_socket_logs_that_and_goes_on(
     settings: Settings, root: Path, place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     root.joinpath("a-file").touch()
@@ -334,7 +334,7 @@ _REQUESTS = st.fixed_dictionaries(
 @given(
     lines=st.lists(st.binary(max_size=40) | _REQUESTS.map(lambda request: json.dumps(request).encode()), max_size=20)
 )
-async def test_whatever_is_sent_the_daemon_goes_on(
+async def test_any_bytes_sent_leave_the_daemon_running(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]
 ) -> None:
     root = tmp_path_factory.mktemp("k")
@@ -353,8 +353,8 @@ class Documented(Plugin):
         yield [Device("one", attributes={"path": Path("/sys/class/tape")})]
 
 
-async def test_attributes_that_are_no_json_are_told_as_texts(controlled: Settings, path: Path) -> None:
+async def test_attributes_that_are_no_json_are_sent_as_strings(controlled: Settings, path: Path) -> None:
     async with serving(Documented(), settings=controlled) as daemon, client(path) as asking:
-        await daemon.resource("example.com/documented").inventory.newest.until(lambda snapshot: snapshot is not None)
+        await daemon.resource("example.com/documented").inventory.latest.until(lambda snapshot: snapshot is not None)
         answer = await asking.ask(do="status")
     assert answer["ok"]["resources"][0]["devices"][0]["attributes"] == {"path": "/sys/class/tape"}

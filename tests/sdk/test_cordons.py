@@ -55,41 +55,41 @@ def test_a_second_cordon_has_the_last_word(path: Path) -> None:
 def test_the_file_is_for_its_owner_alone(path: Path) -> None:
     Cordons(path).add("a/b", "x", "why")
     assert path.stat().st_mode & 0o777 == 0o600
-    assert [each.name for each in path.parent.iterdir()] == ["cordons.json"]
+    assert [file.name for file in path.parent.iterdir()] == ["cordons.json"]
 
 
-def test_without_a_directory_they_last_as_long_as_the_process() -> None:
+def test_cordons_without_a_directory_last_as_long_as_the_process() -> None:
     cordons = Cordons(None)
     cordons.add("a/b", "x", "why")
     assert cordons.of("a/b") == {"x": "why"}
 
 
 @pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
-def test_a_broken_file_is_put_aside_and_said(path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_file_is_renamed_and_logged(path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
     path.parent.mkdir()
     path.write_bytes(content)
     cordons = Cordons(path)
     assert cordons.of("a/b") == {}
-    assert [(each.levelno, each.getMessage()) for each in caplog.records] == [
-        (logging.ERROR, "cordons not readable, put aside")
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
+        (logging.ERROR, "cordons not readable, file renamed")
     ]
     cordons.add("a/b", "x", "why")
     assert path.with_name("cordons.json.unreadable-1").read_bytes() == content
     assert Cordons(path).of("a/b") == {"x": "why"}
 
 
-def test_a_file_nested_beyond_reason_is_put_aside(path: Path) -> None:
+def test_a_deeply_nested_file_is_renamed(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"[" * 100_000)
     assert Cordons(path).of("a/b") == {}
 
 
-def test_what_cannot_be_kept_is_not_done(path: Path) -> None:
+def test_a_cordon_that_cannot_be_written_is_not_made(path: Path) -> None:
     cordons = Cordons(path)
     cordons.add("a/b", "x", "why")
     path.unlink()
     path.mkdir()  # nothing can be renamed to it
-    with pytest.raises(ConfigError, match=rf"cannot keep the cordon in {path}: .*; nothing was changed"):
+    with pytest.raises(ConfigError, match=rf"cannot write the cordons to {path}: .*; nothing was changed"):
         cordons.add("a/b", "y", "why")
     with pytest.raises(ConfigError, match="nothing was changed"):
         cordons.remove("a/b", "x")
@@ -100,7 +100,7 @@ def test_what_cannot_be_kept_is_not_done(path: Path) -> None:
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     cordons = Cordons(tmp_path / "state" / "cordons.json")
     tmp_path.joinpath("state").touch()
-    with pytest.raises(ConfigError, match=rf"cannot keep the cordon in {tmp_path}/state/cordons\.json"):
+    with pytest.raises(ConfigError, match=rf"cannot write the cordons to {tmp_path}/state/cordons\.json"):
         cordons.add("a/b", "x", "why")
 
 
@@ -109,7 +109,7 @@ _NAMES = st.text("abc", min_size=1, max_size=3)
 
 @UNHURRIED
 @given(changes=st.lists(st.tuples(st.booleans(), _NAMES, _NAMES, _NAMES), max_size=8))
-def test_the_file_says_what_was_done(
+def test_the_file_holds_the_cordons(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[bool, str, str, str]]
 ) -> None:
     path = tmp_path_factory.mktemp("state") / "cordons.json"

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.sdk.actors import Ear, listening
+from tests.sdk.actors import LogRecorder, recorded_log
 
 from plugwright import Device, Plugin, Settings, Timeouts, serving
 from plugwright.protocol import checkpoint
@@ -15,7 +15,7 @@ from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
 from plugwright.sdk.discovery import Discovery
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.metrics import ResourceMetrics
-from plugwright.sdk.plugin_calls import Caller, StallWatch
+from plugwright.sdk.plugin_calls import PluginCalls, StallDetector
 from tiny_kubelet import TinyKubelet
 
 TAPE = "example.com/tape"
@@ -24,16 +24,16 @@ SHORT = Timeouts(discovery=0.1)
 
 
 @pytest.fixture
-def ear(caplog: pytest.LogCaptureFixture) -> Iterator[Ear]:
-    with listening("plugwright.sdk.discovery", caplog) as ear:
-        yield ear
+def log(caplog: pytest.LogCaptureFixture) -> Iterator[LogRecorder]:
+    with recorded_log("plugwright.sdk.discovery", caplog) as log:
+        yield log
 
 
 @asynccontextmanager
 async def discovering(plugin: Plugin, timeouts: Timeouts) -> AsyncIterator[Inventory]:
-    stalls = StallWatch(5)
+    stalls = StallDetector(5)
     inventory = Inventory(plugin.resource)
-    discovery = Discovery(inventory, Caller(plugin.resource, stalls), ResourceMetrics(), timeouts)
+    discovery = Discovery(inventory, PluginCalls(plugin.resource, stalls), ResourceMetrics(), timeouts)
     running = asyncio.create_task(discovery.run(plugin))
     try:
         async with asyncio.timeout(20):
@@ -47,13 +47,13 @@ async def discovering(plugin: Plugin, timeouts: Timeouts) -> AsyncIterator[Inven
 
 def states(inventory: Inventory) -> dict[str, str] | None:
     """Each device's reason, empty if it is healthy; None before the first list."""
-    snapshot = inventory.newest.value
-    return None if snapshot is None else {each: device.reason for each, device in snapshot.devices.items()}
+    snapshot = inventory.latest.value
+    return None if snapshot is None else {key: device.reason for key, device in snapshot.devices.items()}
 
 
 async def reach(inventory: Inventory, wanted: dict[str, str]) -> dict[str, float]:
-    """Waits for these states, and says since when each device has been as it is."""
-    snapshot = await inventory.newest.until(lambda _: states(inventory) == wanted)
+    """Waits for these states, and says since when the devices have had them."""
+    snapshot = await inventory.latest.until(lambda _: states(inventory) == wanted)
     return dict(snapshot.since) if snapshot else {}
 
 
@@ -100,13 +100,13 @@ WAYS = [AsyncGenerator, Generator, Coroutine, Function, Returning]
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_discover_may_be_written_in_any_way_and_its_last_list_stays(way: type[Tape], ear: Ear) -> None:
+async def test_discover_may_be_written_in_any_way_and_its_last_list_stays(way: type[Tape], log: LogRecorder) -> None:
     async with discovering(way(), SHORT) as inventory:
-        await ear.hears("discover() ended, its last list stays")
+        await log.until("discover() ended, its last list stays")
         assert states(inventory) == {"st0": "", "st1": ""}
 
 
-async def test_a_generator_without_async_waits_in_a_thread_and_blocks_nobody() -> None:
+async def test_a_generator_without_async_waits_in_a_thread_and_does_not_block_the_loop() -> None:
     class Slow(Tape):
         def discover(self) -> Iterator[list[Device]]:
             try:
@@ -121,11 +121,11 @@ async def test_a_generator_without_async_waits_in_a_thread_and_blocks_nobody() -
     async with discovering(plugin, LONG) as inventory:
         await reach(inventory, {"st0": ""})
         plugin.go_on.set()
-        await inventory.newest.until(lambda snapshot: snapshot is not None and "st2" in snapshot.devices)
+        await inventory.latest.until(lambda snapshot: snapshot is not None and "st2" in snapshot.devices)
     assert plugin.closed.wait(20)
 
 
-async def test_a_generator_in_a_thread_ends_at_its_next_list_when_nobody_listens() -> None:
+async def test_a_generator_in_a_thread_ends_at_its_next_list_when_discovery_ends() -> None:
     class Endless(Tape):
         def discover(self) -> Iterator[list[Device]]:
             try:
@@ -141,7 +141,7 @@ async def test_a_generator_in_a_thread_ends_at_its_next_list_when_nobody_listens
     assert plugin.closed.wait(20)
 
 
-async def test_an_async_generator_is_closed_when_nobody_listens() -> None:
+async def test_an_async_generator_is_closed_when_discovery_ends() -> None:
     class Watching(Tape):
         async def discover(self) -> AsyncIterator[list[Device]]:
             try:
@@ -168,7 +168,7 @@ FAILURES: dict[str, tuple[Callable[[], object], str]] = {
     "a cancellation of its own": (lambda: _raise(asyncio.CancelledError()), "CancelledError"),
     "a timeout of its own": (lambda: _raise(TimeoutError("no answer")), "TimeoutError: no answer"),
     "the end of an iteration": (lambda: _raise(StopIteration()), "RuntimeError: "),
-    "an error of ours": (lambda: Device(""), "a device id is a text that is not empty"),
+    "an error of ours": (lambda: Device(""), "device id must be a non-empty string"),
 }
 
 
@@ -195,14 +195,14 @@ class FailingThread(FailingAsync):
 @pytest.mark.parametrize("kind", [FailingAsync, FailingThread])
 @pytest.mark.parametrize(("fail", "reason"), FAILURES.values(), ids=FAILURES)
 async def test_a_discover_that_fails_is_named_and_tried_again(
-    kind: type[FailingAsync], fail: Callable[[], object], reason: str, ear: Ear
+    kind: type[FailingAsync], fail: Callable[[], object], reason: str, log: LogRecorder
 ) -> None:
     plugin = kind()
     plugin.fail = fail
     async with discovering(plugin, SHORT) as inventory:
         await reach(inventory, {"st0": ""})
     assert plugin.tries == 3
-    failures = [each for each in ear.heard if each.startswith("discover() failed, the last list stays")]
+    failures = [line for line in log.lines if line.startswith("discover() failed, the last list stays")]
     assert len(failures) == 1, "the same failure is told once"
     assert reason in failures[0]
 
@@ -222,12 +222,12 @@ class Unsteady(Tape):
         raise OSError("no driver")
 
 
-async def test_devices_keep_their_health_while_discover_is_tried_again(ear: Ear) -> None:
+async def test_devices_keep_their_health_while_discover_is_tried_again(log: LogRecorder) -> None:
     plugin = Unsteady()
     async with discovering(plugin, LONG) as inventory:
-        await ear.hears("discover() failed, ")
+        await log.until("discover() failed, ")
         assert states(inventory) == {"st0": "", "st1": "no tape"}
-        assert "devices turn Unhealthy" not in " ".join(ear.heard)
+        assert "devices turn Unhealthy" not in " ".join(log.lines)
 
 
 async def test_devices_turn_unhealthy_with_the_reason_after_a_while_and_recover() -> None:
@@ -241,7 +241,7 @@ async def test_devices_turn_unhealthy_with_the_reason_after_a_while_and_recover(
         await reach(inventory, {"st0": "", "st1": "no tape"})
 
 
-async def test_a_discover_that_ends_without_a_list_is_tried_again(ear: Ear) -> None:
+async def test_a_discover_that_ends_without_a_list_is_tried_again(log: LogRecorder) -> None:
     class Silent(Tape):
         async def discover(self) -> AsyncIterator[list[Device]]:
             self.tries += 1
@@ -250,10 +250,10 @@ async def test_a_discover_that_ends_without_a_list_is_tried_again(ear: Ear) -> N
 
     async with discovering(Silent(), SHORT) as inventory:
         await reach(inventory, {"st0": ""})
-    assert f"discover() of {TAPE} ended without a good list" in ear.heard[0]
+    assert f"discover() of {TAPE} ended without a good list" in log.lines[0]
 
 
-async def test_lists_that_are_nonsense_are_refused_and_the_last_good_one_stays(ear: Ear) -> None:
+async def test_lists_that_are_nonsense_are_refused_and_the_last_good_one_stays(log: LogRecorder) -> None:
     class Confused(Tape):
         async def discover(self) -> AsyncIterator[list[Device]]:
             yield [Device("st0")]
@@ -265,9 +265,9 @@ async def test_lists_that_are_nonsense_are_refused_and_the_last_good_one_stays(e
 
     plugin = Confused()
     async with discovering(plugin, SHORT) as inventory:
-        await ear.hears("lists 'st1' twice")
+        await log.until("lists 'st1' twice")
         assert (states(inventory), "lists 'st1' twice" in inventory.refused.value) == ({"st0": ""}, True)
-        assert [each for each in ear.heard if "not None" in each] == ear.heard[:1]
+        assert [line for line in log.lines if "got None" in line] == log.lines[:1]
         plugin.go_on.set()
         await reach(inventory, {"st0": "", "st1": ""})
         assert inventory.refused.value == ""
@@ -376,7 +376,7 @@ async def test_a_broken_plugin_never_touches_another(
         await kubelet.endpoint(TAPE, count=2)
 
 
-async def test_a_discover_that_fails_right_after_its_list_is_tried_less_and_less_often(ear: Ear) -> None:
+async def test_a_discover_that_fails_right_after_its_list_is_tried_less_and_less_often(log: LogRecorder) -> None:
     class Flapping(Tape):
         times: list[float]
 
@@ -388,7 +388,7 @@ async def test_a_discover_that_fails_right_after_its_list_is_tried_less_and_less
     plugin = Flapping()
     plugin.times = []
     async with discovering(plugin, SHORT):
-        await ear.hears("discover() failed here", times=8)
-    assert len([each for each in ear.heard if "discover() failed, " in each]) == 1
+        await log.until("discover() failed here", times=8)
+    assert len([line for line in log.lines if "discover() failed, " in line]) == 1
     pauses = [after - before for before, after in zip(plugin.times, plugin.times[1:], strict=False)]
     assert min(pauses[4:7]) > SHORT.discovery / 10 * 2**4 * 0.7

@@ -12,15 +12,15 @@ import pytest
 
 from plugwright import Device, Limits, Plugin, Settings, serving
 from plugwright.model import Allocation
-from plugwright.sdk.plugin_calls import StallWatch, watched
+from plugwright.sdk.plugin_calls import StallDetector
 from tiny_kubelet import TinyKubelet
 
 LIMIT = 0.05
 
 
 @pytest.fixture
-def watch() -> Iterator[StallWatch]:
-    watch = StallWatch(LIMIT)
+def watch() -> Iterator[StallDetector]:
+    watch = StallDetector(LIMIT)
     yield watch
     watch.close()
     _wait_for_those_that_were_closed()
@@ -35,7 +35,7 @@ def _watchers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "plugwright-stalls"]
 
 
-def block_until_noticed(watch: StallWatch) -> None:
+def block_until_noticed(watch: StallDetector) -> None:
     """Blocks as a driver would; gives up so that a test which fails does not hang."""
     ending = time.monotonic() + 20
     while watch.count == 0 and time.monotonic() < ending:
@@ -46,8 +46,8 @@ def _said(caplog: pytest.LogCaptureFixture, message: str) -> list[dict[str, obje
     return [record.__dict__ for record in caplog.records if record.getMessage() == message]
 
 
-async def test_a_blocked_loop_is_noticed_while_it_is_blocked_and_named_with_the_place(
-    watch: StallWatch, caplog: pytest.LogCaptureFixture
+async def test_a_blocked_loop_is_logged_with_its_line_while_it_is_blocked(
+    watch: StallDetector, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[tuple[int, str]] = []
 
@@ -55,44 +55,44 @@ async def test_a_blocked_loop_is_noticed_while_it_is_blocked_and_named_with_the_
         block_until_noticed(watch)
         seen.append((watch.count, watch.stalled))
 
-    await watched("allocate() of example.com/tape", watch, allocate())
+    await watch.run("allocate() of example.com/tape", allocate())
     assert seen == [(1, "allocate() of example.com/tape")]
-    (told,) = _said(caplog, "plugin code blocks the event loop")
-    assert (told["levelname"], told["code"]) == ("ERROR", "allocate() of example.com/tape")
-    assert str(told["where"]).startswith(__file__)
-    assert str(told["where"]).endswith("in block_until_noticed")
+    (facts,) = _said(caplog, "plugin code blocks the event loop")
+    assert (facts["levelname"], facts["code"]) == ("ERROR", "allocate() of example.com/tape")
+    assert str(facts["where"]).startswith(__file__)
+    assert str(facts["where"]).endswith("in block_until_noticed")
 
 
-async def test_a_stall_is_told_once_and_its_end_too(watch: StallWatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_stall_is_logged_once_and_its_end_too(watch: StallDetector, caplog: pytest.LogCaptureFixture) -> None:
     async def allocate() -> None:
         block_until_noticed(watch)
         time.sleep(LIMIT * 4)  # the watch looks several times more
 
-    await watched("allocate()", watch, allocate())
+    await watch.run("allocate()", allocate())
     assert len(_said(caplog, "plugin code blocks the event loop")) == 1
-    (told,) = _said(caplog, "plugin code gave the event loop back")
-    assert told["levelname"] == "WARNING"
-    assert float(str(told["seconds"])) >= LIMIT
+    (facts,) = _said(caplog, "plugin code gave the event loop back")
+    assert facts["levelname"] == "WARNING"
+    assert float(str(facts["seconds"])) >= LIMIT
     assert (watch.count, watch.stalled) == (1, "")
 
 
-async def test_every_stall_is_counted(watch: StallWatch) -> None:
+async def test_every_stall_is_counted(watch: StallDetector) -> None:
     async def allocate() -> None:
         for _ in range(3):
             time.sleep(LIMIT * 2)
             await asyncio.sleep(0)
 
-    await watched("allocate()", watch, allocate())
+    await watch.run("allocate()", allocate())
     assert watch.count >= 3  # more, if the machine is so busy that it stalls by itself
 
 
 async def test_code_that_waits_without_blocking_is_no_stall(caplog: pytest.LogCaptureFixture) -> None:
-    watch = StallWatch(0.3)
+    watch = StallDetector(0.3)
 
     async def discover() -> None:
         await asyncio.sleep(0.7)
 
-    await watched("discover()", watch, discover())
+    await watch.run("discover()", discover())
     watch.close()
     assert (watch.count, watch.stalled) == (0, "")
     assert not _said(caplog, "plugin code blocks the event loop")
@@ -100,9 +100,9 @@ async def test_code_that_waits_without_blocking_is_no_stall(caplog: pytest.LogCa
 
 async def test_there_is_no_thread_before_plugin_code_has_run_and_none_after_the_end() -> None:
     _wait_for_those_that_were_closed()  # by tests before this one
-    watch = StallWatch(LIMIT)
+    watch = StallDetector(LIMIT)
     assert not _watchers()
-    await watched("allocate()", watch, asyncio.sleep(0))
+    await watch.run("allocate()", asyncio.sleep(0))
     (thread,) = _watchers()
     assert thread.daemon
     watch.close()
@@ -110,21 +110,21 @@ async def test_there_is_no_thread_before_plugin_code_has_run_and_none_after_the_
     assert not thread.is_alive()
 
 
-async def test_closing_twice_or_before_the_beginning_is_nothing() -> None:
-    watch = StallWatch(LIMIT)
+async def test_close_twice_or_before_the_first_step_does_nothing() -> None:
+    watch = StallDetector(LIMIT)
     watch.close()
     watch.close()
     assert not _watchers()
 
 
-async def test_an_idle_watch_never_wakes_up_until_there_is_work_again(watch: StallWatch) -> None:
+async def test_an_idle_detector_sleeps_until_plugin_code_runs_again(watch: StallDetector) -> None:
     async def allocate() -> None:
         block_until_noticed(watch)
 
-    await watched("allocate()", watch, asyncio.sleep(0))
+    await watch.run("allocate()", asyncio.sleep(0))
     (thread,) = _watchers()
     assert await _sleeps_for_a_second(thread)
-    await watched("allocate()", watch, allocate())
+    await watch.run("allocate()", allocate())
     assert watch.count >= 1
     assert _watchers() == [thread]
 
@@ -144,7 +144,7 @@ def _switches(thread: threading.Thread) -> str:
     return next(line for line in status.splitlines() if line.startswith("voluntary_ctxt_switches"))
 
 
-async def test_what_is_watched_behaves_as_if_it_were_not(watch: StallWatch) -> None:
+async def test_a_timed_coroutine_behaves_as_an_untimed_one(watch: StallDetector) -> None:
     async def adding(one: int) -> int:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[int] = loop.create_future()
@@ -162,13 +162,13 @@ async def test_what_is_watched_behaves_as_if_it_were_not(watch: StallWatch) -> N
             return str(error)
         return ""
 
-    assert await watched("allocate()", watch, adding(1)) == 3
-    assert await watched("allocate()", watch, catching()) == "bus error"
+    assert await watch.run("allocate()", adding(1)) == 3
+    assert await watch.run("allocate()", catching()) == "bus error"
     with pytest.raises(OSError, match="bus error"):
-        await watched("allocate()", watch, failing())
+        await watch.run("allocate()", failing())
 
 
-async def test_what_is_watched_can_be_cancelled_and_cleans_up(watch: StallWatch) -> None:
+async def test_a_timed_coroutine_can_be_cancelled_and_cleans_up(watch: StallDetector) -> None:
     entered, left = asyncio.Event(), asyncio.Event()
 
     async def waiting() -> None:
@@ -180,7 +180,7 @@ async def test_what_is_watched_can_be_cancelled_and_cleans_up(watch: StallWatch)
             left.set()
 
     async def watching() -> None:
-        await watched("allocate()", watch, waiting())
+        await watch.run("allocate()", waiting())
 
     task = asyncio.create_task(watching())
     await entered.wait()
@@ -220,5 +220,5 @@ async def test_a_served_plugin_that_blocks_is_named_and_counted_and_goes_on(
         tape = await kubelet.endpoint("example.com/tape")
         assert await tape.client.allocate(["st0"]) == [Allocation()]
         assert daemon.stalls.count >= plugin.blocked == 2
-    told = {str(each["code"]) for each in _said(caplog, "plugin code blocks the event loop")}
-    assert told == {"discover() of example.com/tape", "allocate() of example.com/tape"}
+    codes = {str(facts["code"]) for facts in _said(caplog, "plugin code blocks the event loop")}
+    assert codes == {"discover() of example.com/tape", "allocate() of example.com/tape"}

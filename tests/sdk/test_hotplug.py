@@ -1,4 +1,4 @@
-"""Changes of hardware are noticed, by whichever way they can be."""
+"""Changes of hardware are noticed by uevents, by inotify and by rescans."""
 
 import asyncio
 import socket
@@ -7,30 +7,30 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.sdk.actors import listening
+from tests.sdk.actors import recorded_log
 
 from plugwright.sdk.hotplug import Hotplug, HotplugSource, HotplugTiming, Uevent
 
-PATIENT = HotplugTiming(rescan=3600, blind=3600, burst=0, gap=0)
+PATIENT = HotplugTiming(rescan=3600, rescan_without_uevents=3600, burst=0, gap=0)
 
 
 class Kernel:
-    """Speaks to whoever listens."""
+    """Sends uevents to the socket that a source has opened."""
 
     def __init__(self) -> None:
-        self.mouth: socket.socket | None = None
-        self.heard: asyncio.Queue[Uevent] = asyncio.Queue()
+        self.sender: socket.socket | None = None
+        self.offered: asyncio.Queue[Uevent] = asyncio.Queue()
 
-    def listen(self) -> socket.socket:
-        ear, self.mouth = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        return ear
+    def connect(self) -> socket.socket:
+        receiver, self.sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        return receiver
 
-    def say(self, subsystem: str) -> None:
-        assert self.mouth is not None
-        self.mouth.send(f"add@/devices/x\0SUBSYSTEM={subsystem}\0".encode())
+    def send(self, subsystem: str) -> None:
+        assert self.sender is not None
+        self.sender.send(f"add@/devices/x\0SUBSYSTEM={subsystem}\0".encode())
 
     def accept(self, event: Uevent) -> bool:
-        self.heard.put_nowait(event)
+        self.offered.put_nowait(event)
         return event.subsystem == "usb"
 
 
@@ -39,38 +39,38 @@ def forbidden() -> socket.socket:
 
 
 @asynccontextmanager
-async def watching(pace: HotplugTiming = PATIENT) -> AsyncIterator[tuple[Hotplug, Kernel]]:
+async def watching(timing: HotplugTiming = PATIENT) -> AsyncIterator[tuple[Hotplug, Kernel]]:
     kernel = Kernel()
-    hotplug = Hotplug(kernel.accept, HotplugSource(kernel.listen), pace)
+    hotplug = Hotplug(kernel.accept, HotplugSource(kernel.connect), timing)
     try:
         async with asyncio.timeout(20), hotplug.watching():
             yield hotplug, kernel
     finally:
-        if kernel.mouth is not None:
-            kernel.mouth.close()
+        if kernel.sender is not None:
+            kernel.sender.close()
 
 
-async def test_an_event_of_interest_wakes_and_another_does_not() -> None:
+async def test_an_accepted_uevent_ends_the_wait_and_another_does_not() -> None:
     async with watching() as (hotplug, kernel):
         change = asyncio.create_task(hotplug.change([]))
         await asyncio.sleep(0)
-        kernel.say("block")
-        await kernel.heard.get()
+        kernel.send("block")
+        await kernel.offered.get()
         for _ in range(5):
             await asyncio.sleep(0)
         assert not change.done()
-        kernel.say("usb")
+        kernel.send("usb")
         await change
 
 
-async def test_an_event_between_two_looks_is_not_lost() -> None:
+async def test_a_uevent_between_two_waits_is_not_lost() -> None:
     async with watching() as (hotplug, kernel):
-        kernel.say("usb")
-        await kernel.heard.get()
+        kernel.send("usb")
+        await kernel.offered.get()
         await hotplug.change([])
 
 
-async def test_files_that_come_and_go_wake(tmp_path: Path) -> None:
+async def test_created_and_removed_files_end_the_wait(tmp_path: Path) -> None:
     async with watching() as (hotplug, _):
         await hotplug.change([tmp_path])  # what came before the watch may have been missed
         change = asyncio.create_task(hotplug.change([tmp_path]))
@@ -84,58 +84,59 @@ async def test_files_that_come_and_go_wake(tmp_path: Path) -> None:
 
 
 async def test_a_directory_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
-    wanted = tmp_path / "serial" / "by-id"
+    links = tmp_path / "serial" / "by-id"
     async with watching() as (hotplug, _):
-        await hotplug.change([wanted])
-        change = asyncio.create_task(hotplug.change([wanted]))
+        await hotplug.change([links])
+        change = asyncio.create_task(hotplug.change([links]))
         await asyncio.sleep(0)
-        wanted.mkdir(parents=True)
+        links.mkdir(parents=True)
         await change
-        await hotplug.change([wanted])  # now it is watched itself
-        change = asyncio.create_task(hotplug.change([wanted]))
+        await hotplug.change([links])  # now it is watched itself
+        change = asyncio.create_task(hotplug.change([links]))
         await asyncio.sleep(0)
-        wanted.joinpath("link").touch()
+        links.joinpath("link").touch()
         await change
 
 
-async def test_a_directory_that_is_made_anew_is_followed(tmp_path: Path) -> None:
-    place = tmp_path / "dri"
-    place.mkdir()
+async def test_a_directory_that_is_replaced_is_followed(tmp_path: Path) -> None:
+    path = tmp_path / "dri"
+    path.mkdir()
     async with watching() as (hotplug, _):
-        await hotplug.change([place])
-        place.rename(tmp_path / "old")
-        await hotplug.change([place])
-        place.mkdir()
-        await hotplug.change([place])
-        await hotplug.change([place])
-        change = asyncio.create_task(hotplug.change([place]))
+        await hotplug.change([path])
+        path.rename(tmp_path / "old")
+        await hotplug.change([path])
+        path.mkdir()
+        await hotplug.change([path])
+        change = asyncio.create_task(hotplug.change([path]))
         await asyncio.sleep(0)
-        place.joinpath("card0").touch()
+        path.joinpath("card0").touch()
         await change
 
 
-async def test_without_leave_to_listen_there_is_a_look_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
-    with listening("plugwright.sdk.hotplug", caplog) as ear:
-        hotplug = Hotplug(ears=HotplugSource(forbidden), pace=HotplugTiming(rescan=3600, blind=0.01))
+async def test_hardware_is_rescanned_where_uevents_are_not_permitted(caplog: pytest.LogCaptureFixture) -> None:
+    with recorded_log("plugwright.sdk.hotplug", caplog) as log:
+        hotplug = Hotplug(
+            source=HotplugSource(forbidden), timing=HotplugTiming(rescan=3600, rescan_without_uevents=0.01)
+        )
         async with asyncio.timeout(20), hotplug.watching():
             await hotplug.change([])
-        await ear.hears("no uevents, looking now and then: [Errno 1] Operation not permitted")
+        await log.until("no uevents, looking now and then: [Errno 1] Operation not permitted")
 
 
-async def test_a_slow_look_is_taken_though_nothing_is_heard() -> None:
-    async with watching(HotplugTiming(rescan=0.01, blind=3600)) as (hotplug, _):
+async def test_hardware_is_rescanned_though_nothing_is_reported() -> None:
+    async with watching(HotplugTiming(rescan=0.01, rescan_without_uevents=3600)) as (hotplug, _):
         await hotplug.change([])
 
 
-async def test_someone_else_may_ask_for_a_look() -> None:
+async def test_touch_ends_the_wait() -> None:
     async with watching() as (hotplug, _):
         hotplug.touch()
         await hotplug.change([])
 
 
-async def test_all_who_wait_share_one_ear_and_each_hears_of_its_own(tmp_path: Path) -> None:
-    ears = HotplugSource(forbidden)
-    first, second = Hotplug(ears=ears, pace=PATIENT), Hotplug(ears=ears, pace=PATIENT)
+async def test_resources_share_one_inotify_instance_and_wait_for_their_own_directories(tmp_path: Path) -> None:
+    source = HotplugSource(forbidden)
+    first, second = Hotplug(source=source, timing=PATIENT), Hotplug(source=source, timing=PATIENT)
     mine, yours = tmp_path / "mine", tmp_path / "yours"
     mine.mkdir()
     yours.mkdir()
@@ -155,14 +156,35 @@ async def test_all_who_wait_share_one_ear_and_each_hears_of_its_own(tmp_path: Pa
     assert inotify_instances() == before
 
 
-async def test_what_cannot_be_watched_is_waited_for_without_a_busy_loop(tmp_path: Path) -> None:
-    ears, place = HotplugSource(forbidden), tmp_path / "later"
-    listener = Hotplug(ears=ears)
-    async with ears.lent_to(listener):
-        assert [ears.follow(listener, {place}) for _ in range(2)] == [False, False]
-        place.mkdir()
-        assert [ears.follow(listener, {place}) for _ in range(2)] == [True, False]
+async def test_resources_share_one_uevent_socket_that_the_last_one_closes() -> None:
+    kernel = Kernel()
+    source = HotplugSource(kernel.connect)
+    first, second = Hotplug(source=source, timing=PATIENT), Hotplug(kernel.accept, source, PATIENT)
+    async with asyncio.timeout(20), second.watching():
+        async with first.watching():
+            kernel.send("usb")
+            await first.change([])
+            await second.change([])
+        kernel.send("usb")  # the other goes on when one has left
+        await second.change([])
+    assert not source.has_uevents
+    assert kernel.sender is not None
+    with kernel.sender, pytest.raises(ConnectionRefusedError):
+        kernel.send("usb")
+
+
+async def test_a_resource_that_comes_after_the_last_one_has_left_is_served(tmp_path: Path) -> None:
+    source = HotplugSource(forbidden)
+    async with Hotplug(source=source, timing=PATIENT).watching():
+        pass
+    hotplug = Hotplug(source=source, timing=PATIENT)
+    async with asyncio.timeout(20), hotplug.watching():
+        await hotplug.change([tmp_path])
+        change = asyncio.create_task(hotplug.change([tmp_path]))
+        await asyncio.sleep(0)
+        tmp_path.joinpath("node").touch()
+        await change
 
 
 def inotify_instances() -> int:
-    return sum("inotify" in str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink())
+    return sum("inotify" in str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink())

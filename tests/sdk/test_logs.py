@@ -20,7 +20,7 @@ def shown(**extra: object) -> str:
     return HumanFormatter().format(record(extra=extra)).partition(" ")[2]
 
 
-def test_facts_are_what_was_given_in_extra_in_order() -> None:
+def test_facts_are_the_fields_of_extra_in_order() -> None:
     assert list(facts(record(extra={"resource": "a/b", "endpoint": "x"}))) == ["resource", "endpoint"]
     assert facts(record()) == {}
 

@@ -7,7 +7,7 @@ import pytest
 
 from plugwright import Allocation, Device, Plugin, PluginError
 from plugwright.model import Options
-from plugwright.sdk.plugin import announced
+from plugwright.sdk.plugin import supported_options
 
 
 class Bare(Plugin):
@@ -35,15 +35,15 @@ class Picky(Bare):
 
 @pytest.mark.parametrize("kind", [Rewinding, RewindingSlowly, Inheriting])
 def test_a_pre_start_call_is_announced_if_there_is_one(kind: type[Plugin]) -> None:
-    assert announced(kind()) == Options(pre_start=True, preference=True)
+    assert supported_options(kind()) == Options(pre_start=True, preference=True)
 
 
 @pytest.mark.parametrize("kind", [Bare, Picky])
 def test_no_pre_start_call_is_announced_if_there_is_none(kind: type[Plugin]) -> None:
-    assert announced(kind()) == Options(pre_start=False, preference=True)
+    assert supported_options(kind()) == Options(pre_start=False, preference=True)
 
 
-def test_a_container_gets_nothing_unless_told() -> None:
+def test_the_default_allocation_is_empty() -> None:
     assert Bare().allocate([Device("st0")]) == Allocation()
 
 

@@ -8,15 +8,15 @@ from functools import partialmethod
 import pytest
 
 from plugwright.errors import InvalidValue, PluginError, PluginFailed, PluginTimeout
-from plugwright.sdk.plugin_calls import Caller, StallWatch
+from plugwright.sdk.plugin_calls import PluginCalls, StallDetector
 
 Method = Callable[[], Awaitable[None] | None]
 
 
 @pytest.fixture
-def caller() -> Iterator[Caller]:
-    stalls = StallWatch(5)
-    yield Caller("example.com/tape", stalls)
+def caller() -> Iterator[PluginCalls]:
+    stalls = StallDetector(5)
+    yield PluginCalls("example.com/tape", stalls)
     stalls.close()
 
 
@@ -39,19 +39,19 @@ async def returning_at_once(value: int) -> int:
 
 @pytest.mark.parametrize("method", [with_async, without_async, returning_an_awaitable, returning_at_once])
 async def test_a_method_may_be_written_with_or_without_async(
-    method: Callable[[int], int | Awaitable[int]], caller: Caller
+    method: Callable[[int], int | Awaitable[int]], caller: PluginCalls
 ) -> None:
     assert await caller.call("rewind", method, 1, limit=20) == 2
 
 
-async def test_a_method_without_async_runs_in_a_thread_named_after_it(caller: Caller) -> None:
+async def test_a_method_without_async_runs_in_a_thread_named_after_it(caller: PluginCalls) -> None:
     def rewind() -> str:
         return threading.current_thread().name
 
     assert await caller.call("rewind", rewind, limit=20) == "example.com/tape rewind"
 
 
-async def test_a_method_with_async_runs_in_the_loop(caller: Caller) -> None:
+async def test_a_method_with_async_runs_in_the_loop(caller: PluginCalls) -> None:
     seen: list[threading.Thread] = []
 
     async def rewind() -> None:
@@ -86,7 +86,7 @@ def hang() -> Iterator[Hang]:
     hang.let_go.set()
 
 
-async def test_a_method_that_hangs_is_left_at_its_limit(hang: Hang, caller: Caller) -> None:
+async def test_a_method_that_hangs_is_left_at_its_limit(hang: Hang, caller: PluginCalls) -> None:
     methods: list[Method] = [hang.with_async, hang.without_async]
     for method in methods:
         with pytest.raises(PluginTimeout, match=r"^rewind\(\) of example.com/tape did not end within 0.05 s"):
@@ -94,10 +94,10 @@ async def test_a_method_that_hangs_is_left_at_its_limit(hang: Hang, caller: Call
     assert hang.cancelled
 
 
-async def test_a_hundred_threads_that_hang_keep_no_call_waiting(hang: Hang, caller: Caller) -> None:
+async def test_a_hundred_threads_that_hang_keep_no_call_waiting(hang: Hang, caller: PluginCalls) -> None:
     hanging = [caller.call("rewind", hang.without_async, limit=0.05) for _ in range(100)]
     ended = await asyncio.gather(*hanging, return_exceptions=True)
-    assert {type(each) for each in ended} == {PluginTimeout}
+    assert {type(error) for error in ended} == {PluginTimeout}
     assert await caller.call("rewind", without_async, 1, limit=20) == 2
 
 
@@ -113,8 +113,8 @@ FAILURES: dict[str, tuple[BaseException, str]] = {
 
 
 @pytest.mark.parametrize(("error", "reason"), FAILURES.values(), ids=FAILURES)
-async def test_what_a_method_raises_becomes_the_plugins_failure(
-    error: BaseException, reason: str, caller: Caller
+async def test_an_exception_of_a_method_becomes_plugin_failed(
+    error: BaseException, reason: str, caller: PluginCalls
 ) -> None:
     async def with_async() -> None:
         await asyncio.sleep(0)
@@ -129,7 +129,7 @@ async def test_what_a_method_raises_becomes_the_plugins_failure(
             await caller.call("rewind", method, limit=20)
 
 
-async def test_what_it_raised_is_the_cause(caller: Caller) -> None:
+async def test_the_exception_of_a_method_is_the_cause(caller: PluginCalls) -> None:
     def allocate() -> None:
         raise OSError("bus error")
 
@@ -140,7 +140,7 @@ async def test_what_it_raised_is_the_cause(caller: Caller) -> None:
 
 
 @pytest.mark.parametrize("error", [InvalidValue("no such card"), PluginError("eject first")])
-async def test_an_error_of_ours_passes_as_it_is(error: PluginError, caller: Caller) -> None:
+async def test_an_error_of_ours_passes_as_it_is(error: PluginError, caller: PluginCalls) -> None:
     def allocate() -> None:
         raise error
 
@@ -149,7 +149,7 @@ async def test_an_error_of_ours_passes_as_it_is(error: PluginError, caller: Call
     assert caught.value is error
 
 
-async def test_a_call_that_is_cancelled_is_cancelled(hang: Hang, caller: Caller) -> None:
+async def test_a_call_that_is_cancelled_is_cancelled(hang: Hang, caller: PluginCalls) -> None:
     methods: list[Method] = [hang.with_async, hang.without_async]
     for method in methods:
         calling = asyncio.create_task(caller.call("rewind", method, limit=20))
@@ -166,11 +166,11 @@ class Mechanism:
     rewind = partialmethod(move, False)
 
 
-async def test_a_method_may_be_made_from_another(caller: Caller) -> None:
+async def test_a_method_may_be_made_from_another(caller: PluginCalls) -> None:
     assert await caller.call("rewind", Mechanism().rewind, 3, limit=20) == -3
 
 
-async def test_a_method_that_ignores_its_cancellation_is_left_at_its_limit(caller: Caller) -> None:
+async def test_a_method_that_ignores_its_cancellation_is_left_at_its_limit(caller: PluginCalls) -> None:
     let_go = asyncio.Event()
 
     async def stubborn() -> None:

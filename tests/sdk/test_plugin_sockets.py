@@ -64,8 +64,8 @@ def test_a_name_is_plain_and_fits_below_the_kubelets_directories(resource: str) 
     paths = KubeletPaths.from_environment({})
     plain = set(string.ascii_lowercase + string.digits + "-_.")
     for place, name in (
-        (paths.device_plugins, registration.fresh_name(resource)),
-        (paths.plugins_registry, registration.fixed_name(resource)),
+        (paths.device_plugins, registration.unique_socket_name(resource)),
+        (paths.plugins_registry, registration.fixed_socket_name(resource)),
     ):
         assert name.startswith("plugwright-")
         assert name.endswith(".sock")
@@ -76,7 +76,7 @@ def test_a_name_is_plain_and_fits_below_the_kubelets_directories(resource: str) 
 @examples(deadline=None)
 @given(RESOURCES, RESOURCES)
 def test_two_resources_never_share_a_name(one: str, other: str) -> None:
-    assert (registration.fixed_name(one) == registration.fixed_name(other)) == (one == other)
+    assert (registration.fixed_socket_name(one) == registration.fixed_socket_name(other)) == (one == other)
 
 
 def test_names_differ_where_only_their_beginnings_or_signs_do() -> None:
@@ -87,12 +87,12 @@ def test_names_differ_where_only_their_beginnings_or_signs_do() -> None:
         f"{'x' * 200}.com/tape",
         f"{'y' * 200}.com/tape",
     ]
-    assert len({registration.fixed_name(each) for each in alike}) == len(alike)
+    assert len({registration.fixed_socket_name(resource) for resource in alike}) == len(alike)
 
 
-def test_a_fresh_name_is_another_one_each_time_and_a_fixed_one_never() -> None:
-    assert len({registration.fresh_name("example.com/tape") for _ in range(100)}) == 100
-    assert len({registration.fixed_name("example.com/tape") for _ in range(100)}) == 1
+def test_unique_socket_names_differ_and_fixed_ones_do_not() -> None:
+    assert len({registration.unique_socket_name("example.com/tape") for _ in range(100)}) == 100
+    assert len({registration.fixed_socket_name("example.com/tape") for _ in range(100)}) == 1
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
@@ -108,7 +108,7 @@ def test_a_socket_can_be_connected_to_as_soon_as_it_is_there(root: Path) -> None
 
 def test_a_path_too_long_is_refused_with_the_path_and_the_limit(root: Path) -> None:
     path = root / ("x" * 100) / "a.sock"
-    with pytest.raises(PathTooLong, match="the kernel takes 107") as refused:
+    with pytest.raises(PathTooLong, match="the kernel allows 107") as refused:
         sockets.listen(path)
     assert str(path.parent) in str(refused.value)
 
@@ -132,7 +132,7 @@ async def test_stale_sockets_of_ours_are_removed_and_everything_else_stays(root:
     with closing(sockets.listen(root / "plugwright-live.sock")):
         before = set(root.iterdir())
         await grow_old(*dead, foreign, not_quite_ours)
-        assert registration.remove_stale(root) == [path.name for path in dead]
+        assert registration.remove_stale_sockets(root) == [path.name for path in dead]
         assert set(root.iterdir()) == before - set(dead)
 
 
@@ -143,26 +143,26 @@ async def test_a_live_socket_too_busy_to_answer_stays(root: Path) -> None:
         listening.listen(0)
         waiting.connect(str(path))
         await grow_old(path)
-        assert registration.remove_stale(root) == []
+        assert registration.remove_stale_sockets(root) == []
         assert path.is_socket()
 
 
-def test_a_newborn_socket_stays_because_its_owner_may_be_about_to_listen(root: Path) -> None:
+def test_a_new_socket_stays_because_its_owner_may_be_about_to_listen(root: Path) -> None:
     newborn = leave_dead(root / "plugwright-newborn.sock")
-    assert registration.remove_stale(root) == []
+    assert registration.remove_stale_sockets(root) == []
     assert newborn.is_socket()
 
 
 def test_a_directory_that_is_not_there_holds_nothing_stale(root: Path) -> None:
-    assert registration.remove_stale(root / "missing") == []
+    assert registration.remove_stale_sockets(root / "missing") == []
 
 
-async def test_a_stale_socket_beyond_the_path_limit_stops_nobody(root: Path) -> None:
+async def test_a_stale_socket_beyond_the_path_limit_is_skipped(root: Path) -> None:
     deep = root / ("d" * 100)
     deep.mkdir()
     (root / "short").symlink_to(deep)  # another run had the directory under a shorter name: a mount, for one
     await grow_old(leave_dead(root / "short" / "plugwright-dead.sock"))
-    registration.remove_stale(deep)
+    registration.remove_stale_sockets(deep)
 
 
 async def test_two_daemons_leave_each_others_sockets_alone(kubelet: TinyKubelet, settings: Settings) -> None:

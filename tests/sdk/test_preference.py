@@ -96,7 +96,7 @@ def test_one_node_that_is_enough_is_better_than_two_with_lower_ids() -> None:
     assert ids(plugin.fewest_numa_nodes(devices_at([[0], [1], [1]]), [], 2)) == ["g1", "g2"]
 
 
-def test_what_is_required_decides_for_its_node() -> None:
+def test_a_required_device_decides_for_its_node() -> None:
     available = devices_at([[0], [0], [1], [1]])
     assert ids(plugin.fewest_numa_nodes(available, [available[2]], 2)) == ["g2", "g3"]
 
@@ -122,7 +122,7 @@ def test_any_answer_becomes_a_valid_one(
     answer: list[str], available: list[str], required: list[str], size: int
 ) -> None:
     request = PreferenceRequest(tuple(available), tuple(required), size)
-    chosen = plugin.completed([*answer, *sorted(available)], request)
+    chosen = plugin.valid_preference([*answer, *sorted(available)], request)
     assert len(chosen) == len(set(chosen)) == min(size, len({*available, *required}))
     assert chosen[: len(required)] == required[:size]
     assert set(chosen) <= {*available, *required}
@@ -132,4 +132,4 @@ def test_any_answer_becomes_a_valid_one(
 @given(st.lists(IDS, unique=True, min_size=1))
 def test_a_valid_answer_is_kept_as_it_is(answer: list[str]) -> None:
     request = PreferenceRequest(tuple(f"g{number}" for number in range(6)), (), len(answer))
-    assert plugin.completed([*answer, *request.available], request) == answer
+    assert plugin.valid_preference([*answer, *request.available], request) == answer

@@ -92,16 +92,16 @@ def node(root: Path) -> Node:
     return node
 
 
-async def test_ready_is_when_the_kubelet_watches(root: Path, node: Node) -> None:
+async def test_ready_means_that_the_kubelet_has_a_stream_open(root: Path, node: Node) -> None:
     kubelet = TinyKubelet(root)
     kubelet.watch_lists = False
     async with node.daemon("--listen", "127.0.0.1:0") as daemon:
         waiting = f"mock/gpu: waiting no kubelet.sock in {root}/device-plugins\n"
         await until(daemon, "/readyz", lambda answer: answer == (503, waiting))
         assert await get(daemon, "/healthz") == (200, "ok\n")
-        assert await get(daemon, "/") == (404, "there are /healthz, /readyz and /metrics\n")
+        assert await get(daemon, "/") == (404, "pages: /healthz, /readyz, /metrics\n")
         await kubelet.start()
-        unwatched = "mock/gpu: no device list is watched\n"
+        unwatched = "mock/gpu: no stream open\n"
         await until(daemon, "/readyz", lambda answer: answer == (503, unwatched))
         kubelet.watch_lists = True
         await kubelet.restart()
@@ -137,7 +137,7 @@ async def test_metrics_count_what_happened(kubelet: TinyKubelet, node: Node) -> 
         assert ("plugwright_stalls_total",) in found
 
 
-async def test_metrics_tell_that_the_kubelet_is_gone_or_refuses(kubelet: TinyKubelet, node: Node) -> None:
+async def test_metrics_show_that_the_kubelet_is_gone_or_refuses(kubelet: TinyKubelet, node: Node) -> None:
     async with node.daemon("--listen", "127.0.0.1:0") as daemon:
         await kubelet.endpoint("mock/gpu", 3)
         kubelet.refuse = "not today"
@@ -165,8 +165,8 @@ async def test_health_names_the_code_that_blocks_the_event_loop(kubelet: TinyKub
 
 
 @pytest.mark.parametrize("address", NO_ADDRESSES)
-async def test_an_address_that_is_none_is_refused(settings: Settings, address: str) -> None:
-    with pytest.raises(ConfigError, match=f"an address to listen on looks like .*, not {address!r}"):
+async def test_an_invalid_address_is_refused(settings: Settings, address: str) -> None:
+    with pytest.raises(ConfigError, match=f"address to listen on must be HOST:PORT .*, got {address!r}"):
         async with serving(settings=replace(settings, listen=address)):
             pytest.fail("served")
 
@@ -185,7 +185,7 @@ async def test_an_address_may_be_of_ipv6(node: Node) -> None:
         assert await get(daemon, "/healthz") == (200, "ok\n")
 
 
-async def test_who_no_longer_serves_no_longer_listens(root: Path) -> None:
+async def test_the_port_is_closed_when_serving_ends(root: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     done = await ended(python("-c", AGAIN, root, port))

@@ -15,7 +15,7 @@ import pytest
 from plugwright import Allocation, Device, Plugin, Settings, serving
 from plugwright.errors import PathTooLong
 from plugwright.model import Options
-from plugwright.protocol import device_plugin, transport
+from plugwright.protocol import transport
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.registration import RegisterRequest
 from plugwright.protocol.transport import Method, Streaming
@@ -23,7 +23,7 @@ from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.logs import facts
 from plugwright.sdk.registration import RegistrationState, RegistrationStatus
 from plugwright.system import sockets
-from tiny_kubelet import TinyKubelet, tiny_kubelet
+from tiny_kubelet import TinyKubelet, connect_plugin, tiny_kubelet
 
 TAPE = "example.com/tape"
 LIMIT = 10  # seconds that any fact here may take on a slow machine
@@ -67,7 +67,7 @@ class Curious(TinyKubelet):
         self.devices: list[list[Device]] = []
 
     async def register(self, request: RegisterRequest) -> None:
-        async with device_plugin.connect(self.paths.device_plugins / request.endpoint) as plugin:
+        async with connect_plugin(self.paths.device_plugins / request.endpoint) as plugin:
             self.options.append(await plugin.options(timeout=LIMIT))
             async with aclosing(plugin.lists()) as lists:
                 self.devices.append(await anext(lists))
@@ -106,7 +106,7 @@ async def counting(message: str) -> AsyncIterator[Counting]:
 
 
 async def stands(daemon: Daemon, state: RegistrationState, reason: str = "") -> RegistrationStatus:
-    standing = daemon.resources[TAPE].lifecycle.standing
+    standing = daemon.resources[TAPE].registration.status
     async with asyncio.timeout(LIMIT):
         return await standing.until(lambda now: now.state is state and reason in now.reason)
 
@@ -152,7 +152,7 @@ async def test_nothing_is_registered_before_the_first_list(kubelet: TinyKubelet,
     slow, patience = Slow(), replace(settings.timeouts, discovery=60)
     async with serving(slow, Tape(), settings=replace(settings, timeouts=patience)) as daemon:
         await kubelet.endpoint(TAPE)
-        assert daemon.resources[slow.resource].lifecycle.standing.value.state is RegistrationState.STARTING
+        assert daemon.resources[slow.resource].registration.status.value.state is RegistrationState.STARTING
         assert [request.resource for request in kubelet.registered] == [TAPE]
         slow.ready.set()
         await kubelet.endpoint(slow.resource)
@@ -205,7 +205,7 @@ async def test_a_directory_removed_under_a_running_kubelet_is_found_again(
         await kubelet.endpoint(TAPE)
 
 
-async def test_a_refusal_is_said_once_and_tried_again_until_it_is_over(
+async def test_a_refusal_is_logged_once_and_tried_again_until_it_is_over(
     kubelet: TinyKubelet, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     kubelet.refuse = 'the ResourceName "example.com/tape" is invalid'
@@ -220,7 +220,7 @@ async def test_a_refusal_is_said_once_and_tried_again_until_it_is_over(
     assert len({request.endpoint for request in kubelet.registered}) == len(kubelet.registered)
 
 
-async def test_another_reason_is_said_again(
+async def test_another_reason_is_logged_again(
     kubelet: TinyKubelet, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     kubelet.refuse = "first"
@@ -231,7 +231,7 @@ async def test_another_reason_is_said_again(
     assert [str(reason).partition(" ")[0] for reason in warned(caplog, REFUSED)] == ["first", "second", "first"]
 
 
-async def test_a_socket_that_nobody_listens_on_is_tried_until_a_kubelet_does(
+async def test_a_stale_kubelet_socket_is_tried_until_a_kubelet_listens(
     root: Path, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     kubelet = TinyKubelet(root)
@@ -247,7 +247,7 @@ async def test_a_socket_that_nobody_listens_on_is_tried_until_a_kubelet_does(
     assert len(warned(caplog, REFUSED)) == 1
 
 
-async def test_what_is_no_socket_at_all_is_tried_until_a_kubelet_comes(root: Path, settings: Settings) -> None:
+async def test_a_kubelet_sock_that_is_no_socket_is_tried_until_a_kubelet_comes(root: Path, settings: Settings) -> None:
     kubelet = TinyKubelet(root)
     kubelet.paths.device_plugins.mkdir()
     kubelet.paths.kubelet_socket.write_text("not a socket")
@@ -339,7 +339,7 @@ def as_deep_as(root: Path, length: int) -> Path:
 
 async def test_a_directory_too_deep_for_any_socket_is_refused_at_once(root: Path, settings: Settings) -> None:
     deep = as_deep_as(root, 100)
-    with pytest.raises(PathTooLong, match="the kernel takes 107") as refused:
+    with pytest.raises(PathTooLong, match="the kernel allows 107") as refused:
         async with serving(Tape(), settings=replace(settings, kubelet_dir=deep)):
             pass
     assert str(deep / "device-plugins") in str(refused.value)
@@ -359,5 +359,5 @@ async def test_a_resource_whose_name_is_too_long_for_the_directory_is_refused_on
             await kubelet.endpoint(TAPE)
     [reason] = warned(caplog, REFUSED)
     assert str(deep / "device-plugins") in str(reason)
-    assert "the kernel takes 107" in str(reason)
+    assert "the kernel allows 107" in str(reason)
     assert [request.resource for request in kubelet.registered] == [TAPE]

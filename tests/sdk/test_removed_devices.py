@@ -8,16 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.sdk.actors import Ear, listening
+from tests.protocol.held_devices import serve_held_devices
+from tests.sdk.actors import LogRecorder, recorded_log
 
 from plugwright import Device, Plugin, Settings, serving
-from plugwright.protocol import checkpoint, pod_resources, transport
+from plugwright.protocol import checkpoint, transport
 from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.pod_resources import HeldDevice
 from plugwright.protocol.podresources.v1 import podresources_pb2 as pb
 from plugwright.protocol.transport import Method, Unary
-from plugwright.sdk.inventory import Inventory, forget_departed, held_by_checkpoint, held_by_pods
+from plugwright.sdk.inventory import Inventory, forget_removed_devices, held_by_checkpoint, held_by_pods
 from tiny_kubelet import TinyKubelet
 
 TAPE = "example.com/tape"
@@ -36,8 +37,8 @@ def paths(root: Path) -> KubeletPaths:
 def inventory() -> Inventory:
     """Two drives were found, then st0 was gone."""
     inventory = Inventory(TAPE)
-    inventory.find([Device("st0"), Device("st1")])
-    inventory.find([Device("st1")])
+    inventory.update([Device("st0"), Device("st1")])
+    inventory.update([Device("st1")])
     return inventory
 
 
@@ -49,7 +50,7 @@ class Node:
         self.asked = asyncio.Condition()
         self.times = 0
 
-    async def holdings(self) -> Sequence[HeldDevice]:
+    async def held_devices(self) -> Sequence[HeldDevice]:
         async with self.asked:
             self.times += 1
             self.asked.notify_all()
@@ -62,9 +63,9 @@ class Node:
 
 
 @pytest.fixture
-def ear(caplog: pytest.LogCaptureFixture) -> Iterator[Ear]:
-    with listening("plugwright.sdk.inventory", caplog) as ear:
-        yield ear
+def log(caplog: pytest.LogCaptureFixture) -> Iterator[LogRecorder]:
+    with recorded_log("plugwright.sdk.inventory", caplog) as log:
+        yield log
 
 
 def write_checkpoint(paths: KubeletPaths, devices: dict[int, tuple[str, ...]], resource: str = TAPE) -> None:
@@ -74,7 +75,7 @@ def write_checkpoint(paths: KubeletPaths, devices: dict[int, tuple[str, ...]], r
 
 @asynccontextmanager
 async def forgetting(inventory: Inventory, paths: KubeletPaths, patience: float = PATIENCE) -> AsyncIterator[None]:
-    running = asyncio.create_task(forget_departed(inventory, paths, patience))
+    running = asyncio.create_task(forget_removed_devices(inventory, paths, patience))
     try:
         async with asyncio.timeout(20):
             yield
@@ -85,21 +86,21 @@ async def forgetting(inventory: Inventory, paths: KubeletPaths, patience: float 
 
 
 def listed(inventory: Inventory) -> set[str]:
-    assert inventory.newest.value is not None
-    return set(inventory.newest.value.devices)
+    assert inventory.latest.value is not None
+    return set(inventory.latest.value.devices)
 
 
 async def forgotten(inventory: Inventory, device_id: str) -> None:
-    await inventory.newest.until(lambda snapshot: snapshot is not None and device_id not in snapshot.devices)
+    await inventory.latest.until(lambda snapshot: snapshot is not None and device_id not in snapshot.devices)
 
 
-async def test_a_device_that_nobody_holds_is_forgotten_after_a_while(paths: KubeletPaths) -> None:
+async def test_a_removed_device_that_no_pod_holds_is_forgotten_after_a_while(paths: KubeletPaths) -> None:
     inventory, times = Inventory(TAPE), []
-    async with pod_resources.serve(Node(), paths.pod_resources_socket), forgetting(inventory, paths):
-        inventory.find([Device("st0"), Device("st1")])
-        inventory.find([Device("st1")])
-        gone = inventory.departures["st0"]
-        inventory.newest.subscribe(lambda: times.append(time.monotonic()))
+    async with serve_held_devices(Node(), paths.pod_resources_socket), forgetting(inventory, paths):
+        inventory.update([Device("st0"), Device("st1")])
+        inventory.update([Device("st1")])
+        gone = inventory.removed_since["st0"]
+        inventory.latest.subscribe(lambda: times.append(time.monotonic()))
         await forgotten(inventory, "st0")
     assert listed(inventory) == {"st1"}
     assert times[0] - gone >= PATIENCE
@@ -107,8 +108,8 @@ async def test_a_device_that_nobody_holds_is_forgotten_after_a_while(paths: Kube
 
 async def test_a_device_that_comes_back_in_time_stays(paths: KubeletPaths, inventory: Inventory) -> None:
     node = Node()
-    async with pod_resources.serve(node, paths.pod_resources_socket), forgetting(inventory, paths):
-        inventory.find([Device("st0")])
+    async with serve_held_devices(node, paths.pod_resources_socket), forgetting(inventory, paths):
+        inventory.update([Device("st0")])
         await forgotten(inventory, "st1")
     assert listed(inventory) == {"st0"}
 
@@ -119,7 +120,7 @@ async def test_a_device_that_the_checkpoint_names_is_kept(
 ) -> None:
     node = Node()
     write_checkpoint(paths, nodes)
-    async with pod_resources.serve(node, paths.pod_resources_socket), forgetting(inventory, paths):
+    async with serve_held_devices(node, paths.pod_resources_socket), forgetting(inventory, paths):
         await node.is_asked_twice_more()
         assert listed(inventory) == {"st0", "st1"}
         write_checkpoint(paths, {-1: ("st1",)})
@@ -128,27 +129,27 @@ async def test_a_device_that_the_checkpoint_names_is_kept(
 
 async def test_a_device_that_pod_resources_name_is_kept(paths: KubeletPaths, inventory: Inventory) -> None:
     node = Node(HeldDevice(TAPE, "st0", "default", "backup", "main"))
-    async with pod_resources.serve(node, paths.pod_resources_socket), forgetting(inventory, paths):
+    async with serve_held_devices(node, paths.pod_resources_socket), forgetting(inventory, paths):
         await node.is_asked_twice_more()
         assert listed(inventory) == {"st0", "st1"}
         node.held = ()
         await forgotten(inventory, "st0")
 
 
-async def test_what_is_held_of_another_resource_keeps_nothing(paths: KubeletPaths, inventory: Inventory) -> None:
+async def test_a_held_device_of_another_resource_keeps_nothing(paths: KubeletPaths, inventory: Inventory) -> None:
     write_checkpoint(paths, {-1: ("st0",)}, resource="example.com/disk")
     node = Node(HeldDevice("example.com/disk", "st0", "default", "backup", "main"))
-    async with pod_resources.serve(node, paths.pod_resources_socket), forgetting(inventory, paths):
+    async with serve_held_devices(node, paths.pod_resources_socket), forgetting(inventory, paths):
         await forgotten(inventory, "st0")
 
 
 async def test_of_several_devices_only_those_that_are_held_are_kept(paths: KubeletPaths) -> None:
     inventory = Inventory(TAPE)
-    inventory.find([Device(f"st{number}") for number in range(4)])
-    inventory.find([Device("st3")])
+    inventory.update([Device(f"st{number}") for number in range(4)])
+    inventory.update([Device("st3")])
     write_checkpoint(paths, {0: ("st1",)})
     node = Node(HeldDevice(TAPE, "st2", "default", "backup", "main"))
-    async with pod_resources.serve(node, paths.pod_resources_socket), forgetting(inventory, paths):
+    async with serve_held_devices(node, paths.pod_resources_socket), forgetting(inventory, paths):
         await forgotten(inventory, "st0")
         await node.is_asked_twice_more()
     assert listed(inventory) == {"st1", "st2", "st3"}
@@ -170,26 +171,26 @@ UNREADABLE: dict[str, Callable[[KubeletPaths], object]] = {
 
 @pytest.mark.parametrize("spoil", UNREADABLE.values(), ids=UNREADABLE)
 async def test_a_checkpoint_that_cannot_be_read_keeps_everything(
-    spoil: Callable[[KubeletPaths], object], paths: KubeletPaths, inventory: Inventory, ear: Ear
+    spoil: Callable[[KubeletPaths], object], paths: KubeletPaths, inventory: Inventory, log: LogRecorder
 ) -> None:
     spoil(paths)
-    async with pod_resources.serve(Node(), paths.pod_resources_socket), forgetting(inventory, paths):
-        await ear.hears("departed devices are kept: who holds them cannot be read", times=2)
+    async with serve_held_devices(Node(), paths.pod_resources_socket), forgetting(inventory, paths):
+        await log.until("removed devices stay listed: cannot read which devices pods hold", times=2)
         assert listed(inventory) == {"st0", "st1"}
 
 
 async def test_pod_resources_that_cannot_be_read_keep_everything_until_they_can(
-    paths: KubeletPaths, inventory: Inventory, ear: Ear
+    paths: KubeletPaths, inventory: Inventory, log: LogRecorder
 ) -> None:
     async with forgetting(inventory, paths):
-        await ear.hears("departed devices are kept: who holds them cannot be read", times=2)
+        await log.until("removed devices stay listed: cannot read which devices pods hold", times=2)
         assert listed(inventory) == {"st0", "st1"}
-        async with pod_resources.serve(Node(), paths.pod_resources_socket):
+        async with serve_held_devices(Node(), paths.pod_resources_socket):
             await forgotten(inventory, "st0")
 
 
 async def test_pod_resources_that_answer_nonsense_keep_everything(
-    paths: KubeletPaths, inventory: Inventory, ear: Ear
+    paths: KubeletPaths, inventory: Inventory, log: LogRecorder
 ) -> None:
     async def nonsense(_: pb.ListPodResourcesRequest) -> pb.ListPodResourcesResponse:
         return b"\x0a\xff"  # type: ignore[return-value]  # bytes pass as they are
@@ -199,30 +200,30 @@ async def test_pod_resources_that_answer_nonsense_keep_everything(
         transport.serve(paths.pod_resources_socket, [Unary(method, nonsense)]),
         forgetting(inventory, paths),
     ):
-        await ear.hears("departed devices are kept: who holds them cannot be read", times=2)
+        await log.until("removed devices stay listed: cannot read which devices pods hold", times=2)
         assert listed(inventory) == {"st0", "st1"}
 
 
-async def test_no_checkpoint_yet_means_that_nothing_was_given_out(paths: KubeletPaths) -> None:
+async def test_no_checkpoint_yet_means_that_nothing_was_allocated(paths: KubeletPaths) -> None:
     assert held_by_checkpoint(paths.checkpoint, TAPE) == {}
-    async with pod_resources.serve(Node(), paths.pod_resources_socket):
+    async with serve_held_devices(Node(), paths.pod_resources_socket):
         assert await held_by_pods(paths.pod_resources_socket, TAPE) == set()
 
 
-async def test_both_are_asked_who_holds_what(paths: KubeletPaths) -> None:
+async def test_checkpoint_and_pod_resources_are_both_read(paths: KubeletPaths) -> None:
     write_checkpoint(paths, {0: ("st0", "st1"), 1: ("st1",), -1: ("st2",)})
     assert held_by_checkpoint(paths.checkpoint, TAPE) == {"st0": (0,), "st1": (0, 1), "st2": ()}
     node = Node(
         HeldDevice(TAPE, "st3", "default", "backup", "main"), HeldDevice("example.com/disk", "sd0", "a", "b", "c")
     )
-    async with pod_resources.serve(node, paths.pod_resources_socket):
+    async with serve_held_devices(node, paths.pod_resources_socket):
         assert await held_by_pods(paths.pod_resources_socket, TAPE) == {"st3"}
 
 
-async def test_an_inventory_without_departures_asks_nobody(paths: KubeletPaths) -> None:
+async def test_an_inventory_without_removed_devices_reads_neither(paths: KubeletPaths) -> None:
     inventory, node = Inventory(TAPE), Node()
-    inventory.find([Device("st0")])
-    async with pod_resources.serve(node, paths.pod_resources_socket), forgetting(inventory, paths, 0.001):
+    inventory.update([Device("st0")])
+    async with serve_held_devices(node, paths.pod_resources_socket), forgetting(inventory, paths, 0.001):
         for _ in range(50):
             await asyncio.sleep(0.001)
     assert node.times == 0
@@ -237,19 +238,19 @@ class Tape(Plugin):
         yield [Device("st1", numa=[0])]
 
 
-async def test_what_pods_hold_at_the_start_is_listed_as_unhealthy_with_its_numa_nodes(
+async def test_devices_that_pods_hold_at_the_start_are_listed_as_unhealthy_with_their_numa_nodes(
     kubelet: TinyKubelet, settings: Settings
 ) -> None:
     write_checkpoint(kubelet.paths, {0: ("st0",), 1: ("st0", "st1")})
     async with serving(Tape(), settings=settings) as daemon:
         tape = await kubelet.endpoint(TAPE)
         assert tape.lists[0] == [Device("st0", "Unhealthy", numa=[0, 1]), Device("st1", numa=[0])]
-        snapshot = daemon.resources[TAPE].inventory.newest.value
+        snapshot = daemon.resources[TAPE].inventory.latest.value
         assert snapshot is not None
         assert snapshot.devices["st0"].reason == "gone: a pod holds it, discovery does not find it"
 
 
-async def test_a_checkpoint_that_cannot_be_read_at_the_start_holds_nobody_up(
+async def test_a_checkpoint_that_cannot_be_read_at_the_start_does_not_delay_serving(
     kubelet: TinyKubelet, settings: Settings
 ) -> None:
     kubelet.paths.checkpoint.write_bytes(b"{")
@@ -258,14 +259,14 @@ async def test_a_checkpoint_that_cannot_be_read_at_the_start_holds_nobody_up(
         assert tape.lists[0] == [Device("st1", numa=[0])]
 
 
-async def test_what_pods_held_at_the_start_is_forgotten_when_they_have_ended(
+async def test_devices_that_pods_held_at_the_start_are_forgotten_when_the_pods_have_ended(
     kubelet: TinyKubelet, settings: Settings
 ) -> None:
     write_checkpoint(kubelet.paths, {0: ("st0",)})
     kubelet.paths.pod_resources_socket.parent.mkdir()
     node = Node(HeldDevice(TAPE, "st0", "default", "backup", "main"))
     quick = replace(settings, timeouts=replace(settings.timeouts, departed=PATIENCE))
-    async with pod_resources.serve(node, kubelet.paths.pod_resources_socket), serving(Tape(), settings=quick):
+    async with serve_held_devices(node, kubelet.paths.pod_resources_socket), serving(Tape(), settings=quick):
         tape = await kubelet.endpoint(TAPE, count=2)
         await node.is_asked_twice_more()
         node.held = ()
@@ -277,8 +278,8 @@ async def test_a_list_is_sent_once_more_so_that_the_kubelet_writes_down_what_it_
     paths: KubeletPaths, inventory: Inventory
 ) -> None:
     write_checkpoint(paths, {0: ("st0",)})
-    async with pod_resources.serve(Node(), paths.pod_resources_socket), forgetting(inventory, paths):
-        await inventory.newest.until(lambda snapshot: snapshot is not None and snapshot.resent > 0)
+    async with serve_held_devices(Node(), paths.pod_resources_socket), forgetting(inventory, paths):
+        await inventory.latest.until(lambda snapshot: snapshot is not None and snapshot.resent > 0)
         assert listed(inventory) == {"st0", "st1"}
         write_checkpoint(paths, {})
-        await inventory.newest.until(lambda _: listed(inventory) == {"st1"})
+        await inventory.latest.until(lambda _: listed(inventory) == {"st1"})

@@ -10,18 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.sdk.actors import TAPE, Shelf
+from tests.sdk.actors import TAPE, ListingPlugin
 
 from plugwright import Allocation, Device, Settings, serving
 from plugwright.errors import PeerRefused
-from plugwright.protocol import device_plugin
-from plugwright.protocol.device_plugin import DevicePluginClient
 from plugwright.protocol.registration import RegisterRequest
 from plugwright.sdk.settings import Limits
-from tiny_kubelet import TinyKubelet
+from tiny_kubelet import PluginClient, TinyKubelet, connect_plugin
 
 
-class Rewound(Shelf):
+class Rewound(ListingPlugin):
     async def pre_start(self, devices: object) -> None:
         """Announced to the kubelet because it is here."""
 
@@ -77,24 +75,24 @@ async def registrations(kubelet: TinyKubelet, count: int, resource: str = TAPE) 
     await kubelet.endpoint(resource)
 
 
-def settled(*shelves: Shelf) -> Callable[[TinyKubelet], bool]:
+def settled(*plugins: ListingPlugin) -> Callable[[TinyKubelet], bool]:
     """Every plugin is known by one socket, its list has arrived, and there is nothing else."""
 
     def is_settled(kubelet: TinyKubelet) -> bool:
-        known = [kubelet.endpoints.get(shelf.resource) for shelf in shelves]
+        known = [kubelet.endpoints.get(plugin.resource) for plugin in plugins]
         sockets = {endpoint.request.endpoint for endpoint in known if endpoint and not endpoint.ended}
         listed = [tuple(endpoint.devices) for endpoint in known if endpoint]
         return (
             sockets_in(kubelet.paths.device_plugins) == {"kubelet.sock", *sockets}
-            and len(sockets) == len(shelves)
-            and listed == [shelf.ids.value for shelf in shelves]
+            and len(sockets) == len(plugins)
+            and listed == [plugin.ids.value for plugin in plugins]
         )
 
     return is_settled
 
 
 async def test_a_kubelet_that_restarts_is_registered_with_again(witness: Witness, settings: Settings) -> None:
-    async with serving(Shelf(), settings=settings):
+    async with serving(ListingPlugin(), settings=settings):
         for count in range(1, 101):
             await registrations(witness, count)
             await witness.restart()
@@ -102,7 +100,7 @@ async def test_a_kubelet_that_restarts_is_registered_with_again(witness: Witness
 
 
 async def test_a_kubelet_socket_made_again_with_the_same_inode_is_noticed(witness: Witness, settings: Settings) -> None:
-    async with serving(Shelf(), settings=settings):
+    async with serving(ListingPlugin(), settings=settings):
         for count in range(1, 11):
             await registrations(witness, count)
             inode = witness.paths.kubelet_socket.stat().st_ino
@@ -111,8 +109,8 @@ async def test_a_kubelet_socket_made_again_with_the_same_inode_is_noticed(witnes
         await registrations(witness, 11)
 
 
-async def test_a_socket_of_ours_that_was_removed_is_made_anew(witness: Witness, settings: Settings) -> None:
-    async with serving(Shelf(), settings=settings):
+async def test_a_removed_socket_of_ours_is_made_again(witness: Witness, settings: Settings) -> None:
+    async with serving(ListingPlugin(), settings=settings):
         for count in range(1, 11):
             await registrations(witness, count)
             remove_our_sockets(witness)
@@ -122,7 +120,7 @@ async def test_a_socket_of_ours_that_was_removed_is_made_anew(witness: Witness, 
 async def test_a_socket_of_ours_that_was_replaced_is_left_to_its_new_owner(
     witness: Witness, settings: Settings
 ) -> None:
-    async with serving(Shelf(), settings=settings):
+    async with serving(ListingPlugin(), settings=settings):
         stolen = witness.paths.device_plugins / (await witness.endpoint(TAPE)).request.endpoint
         stolen.rename(witness.paths.root / "kept")  # its inode number stays in use
         stolen.write_text("somebody else's")
@@ -133,7 +131,7 @@ async def test_a_socket_of_ours_that_was_replaced_is_left_to_its_new_owner(
 async def test_old_streams_are_ended_and_old_sockets_gone_before_a_new_registration_arrives(
     witness: Witness, settings: Settings
 ) -> None:
-    async with serving(Shelf(), settings=settings) as daemon:
+    async with serving(ListingPlugin(), settings=settings) as daemon:
         await registrations(witness, 1)
         remove_our_sockets(witness)
         await registrations(witness, 2)
@@ -149,11 +147,11 @@ async def test_old_streams_are_ended_and_old_sockets_gone_before_a_new_registrat
 
 async def test_a_list_that_the_kubelet_cancels_is_registered_again(kubelet: TinyKubelet, settings: Settings) -> None:
     kubelet.watch_lists = False
-    async with serving(Shelf(), settings=settings):
+    async with serving(ListingPlugin(), settings=settings):
         for count in range(1, 4):
             await kubelet.until(is_registered(count))
             path = kubelet.paths.device_plugins / kubelet.registered[-1].endpoint
-            async with device_plugin.connect(path) as plugin, aclosing(plugin.lists()) as lists:
+            async with connect_plugin(path) as plugin, aclosing(plugin.lists()) as lists:
                 assert [device.id for device in await anext(lists)] == ["st0", "st1"]
         await kubelet.until(is_registered(4))
 
@@ -162,9 +160,9 @@ async def test_a_list_that_ends_while_its_connection_stays_is_registered_again(
     kubelet: TinyKubelet, settings: Settings
 ) -> None:
     kubelet.watch_lists = False
-    async with serving(Shelf(), settings=settings) as daemon:
+    async with serving(ListingPlugin(), settings=settings) as daemon:
         await kubelet.until(is_registered(1))
-        async with device_plugin.connect(kubelet.paths.device_plugins / kubelet.registered[0].endpoint) as plugin:
+        async with connect_plugin(kubelet.paths.device_plugins / kubelet.registered[0].endpoint) as plugin:
             watching = asyncio.create_task(watch(plugin))
             await daemon.resources[TAPE].service.streams.until(lambda streams: streams.open == 1)
             watching.cancel()
@@ -173,7 +171,7 @@ async def test_a_list_that_ends_while_its_connection_stays_is_registered_again(
                 await watching
 
 
-async def watch(plugin: DevicePluginClient) -> None:
+async def watch(plugin: PluginClient) -> None:
     async for _ in plugin.lists():
         pass
 
@@ -183,17 +181,17 @@ async def test_a_kubelet_that_asks_for_no_list_is_registered_with_again(
 ) -> None:
     kubelet.watch_lists = False
     patience = replace(settings.timeouts, first_stream=0.05)
-    async with serving(Shelf(), settings=replace(settings, timeouts=patience)):
+    async with serving(ListingPlugin(), settings=replace(settings, timeouts=patience)):
         await kubelet.until(is_registered(3))
         kubelet.watch_lists = True
-        await kubelet.until(settled(Shelf()))
+        await kubelet.until(settled(ListingPlugin()))
     assert len({request.endpoint for request in kubelet.registered}) == len(kubelet.registered)
 
 
 async def test_other_options_are_registered_and_the_same_ones_are_not(kubelet: TinyKubelet, settings: Settings) -> None:
-    async with serving(Shelf(), settings=settings) as daemon:
+    async with serving(ListingPlugin(), settings=settings) as daemon:
         first = await kubelet.endpoint(TAPE)
-        await daemon.apply([Shelf(TAPE, "st2")])
+        await daemon.apply([ListingPlugin(TAPE, "st2")])
         await kubelet.health(TAPE, "st2", "Healthy")
         assert kubelet.endpoints[TAPE] is first
         await daemon.apply([Rewound(TAPE, "st3")])
@@ -205,7 +203,7 @@ async def test_other_options_are_registered_and_the_same_ones_are_not(kubelet: T
 async def test_a_resource_no_longer_served_takes_its_socket_and_leaves_the_others(
     kubelet: TinyKubelet, settings: Settings
 ) -> None:
-    tape, disk = Shelf(), Shelf("example.com/disk", "sda")
+    tape, disk = ListingPlugin(), ListingPlugin("example.com/disk", "sda")
     async with serving(tape, disk, settings=settings) as daemon:
         await kubelet.until(settled(tape, disk))
         await daemon.apply([disk])
@@ -223,26 +221,30 @@ async def test_a_resource_no_longer_served_takes_its_socket_and_leaves_the_other
 async def test_a_storm_of_restarts_and_removals_ends_with_one_endpoint(
     kubelet: TinyKubelet, settings: Settings, seed: int
 ) -> None:
-    shelves = [Shelf(TAPE), Shelf("example.com/disk", "sda", "sdb"), Shelf("example.com/port", "eth0")]
+    plugins = [
+        ListingPlugin(TAPE),
+        ListingPlugin("example.com/disk", "sda", "sdb"),
+        ListingPlugin("example.com/port", "eth0"),
+    ]
     chance = random.Random(seed)
-    async with serving(*shelves, settings=settings):
+    async with serving(*plugins, settings=settings):
         for _ in range(150):
             if chance.random() < 0.5:
                 remove_our_sockets(kubelet)
             if chance.random() < 0.5:
                 await kubelet.restart()
             if chance.random() < 0.5:
-                await kubelet.endpoint(chance.choice(shelves).resource)
-        await kubelet.until(settled(*shelves))
-        for shelf in shelves:
-            shelf.ids.publish((*shelf.ids.value, "zz-new"))
-        await kubelet.until(settled(*shelves))
+                await kubelet.endpoint(chance.choice(plugins).resource)
+        await kubelet.until(settled(*plugins))
+        for plugin in plugins:
+            plugin.ids.publish((*plugin.ids.value, "zz-new"))
+        await kubelet.until(settled(*plugins))
     assert sockets_in(kubelet.paths.device_plugins) == {"kubelet.sock"}
 
 
 async def test_a_storm_from_another_thread_ends_with_one_endpoint(kubelet: TinyKubelet, settings: Settings) -> None:
     """Files go at any moment then, also between two lines of ours: which is a failed try, and tries must stay close."""
-    shelf, over = Shelf(), threading.Event()
+    plugin, over = ListingPlugin(), threading.Event()
     impatient = replace(settings, timeouts=replace(settings.timeouts, longest=0.01))
 
     def storm() -> None:
@@ -250,37 +252,37 @@ async def test_a_storm_from_another_thread_ends_with_one_endpoint(kubelet: TinyK
             for path in kubelet.paths.device_plugins.glob("plugwright-*.sock"):
                 path.unlink(missing_ok=True)
 
-    async with serving(shelf, settings=impatient):
+    async with serving(plugin, settings=impatient):
         storming = asyncio.create_task(asyncio.to_thread(storm))
         try:
             await kubelet.until(is_registered(20), timeout=30)
         finally:
             over.set()
             await storming
-        await kubelet.until(settled(shelf))
+        await kubelet.until(settled(plugin))
 
 
 def no_hardware() -> list[Device]:
     raise OSError("no such hardware")
 
 
-class Raising(Shelf):
+class Raising(ListingPlugin):
     async def discover(self) -> AsyncIterator[list[Device]]:
         yield no_hardware()
 
 
-class RaisingLater(Shelf):
+class RaisingLater(ListingPlugin):
     async def discover(self) -> AsyncIterator[list[Device]]:
         yield [Device("st0")]
         yield no_hardware()
 
 
-class Nonsense(Shelf):
+class Nonsense(ListingPlugin):
     async def discover(self) -> AsyncIterator[list[Device]]:
         yield ["not a device"]  # type: ignore[list-item]
 
 
-class Stuck(Shelf):
+class Stuck(ListingPlugin):
     """Blocks in a driver until the test is over."""
 
     def __init__(self, resource: str, over: threading.Event) -> None:
@@ -297,7 +299,7 @@ def knows(resource: str) -> Callable[[TinyKubelet], bool]:
 
 
 async def test_one_broken_discovery_leaves_the_others_alone(kubelet: TinyKubelet, settings: Settings) -> None:
-    over, shelf = threading.Event(), Shelf()
+    over, plugin = threading.Event(), ListingPlugin()
     broken = [
         Raising("example.com/a"),
         RaisingLater("example.com/b"),
@@ -305,22 +307,22 @@ async def test_one_broken_discovery_leaves_the_others_alone(kubelet: TinyKubelet
         Stuck("example.com/d", over),
     ]
     try:
-        async with serving(shelf, *broken, settings=settings):
-            for each in broken:  # registered in the end, with what is known of it
-                await kubelet.until(knows(each.resource))
-            shelf.ids.publish(("st0", "st1", "st2"))
+        async with serving(plugin, *broken, settings=settings):
+            for faulty in broken:  # registered in the end, with what is known of it
+                await kubelet.until(knows(faulty.resource))
+            plugin.ids.publish(("st0", "st1", "st2"))
             await kubelet.endpoint(TAPE, count=3)
     finally:
         over.set()
     assert [request.resource for request in kubelet.registered].count(TAPE) == 1
 
 
-class AllocateRaises(Shelf):
+class AllocateRaises(ListingPlugin):
     async def allocate(self, devices: object) -> Allocation:
         raise OSError("no such hardware")
 
 
-class AllocateHangs(Shelf):
+class AllocateHangs(ListingPlugin):
     async def allocate(self, devices: object) -> Allocation:
         await asyncio.Event().wait()
         return Allocation()
@@ -336,7 +338,7 @@ class AllocateBlocks(Stuck):
 
 
 async def test_one_broken_allocation_leaves_the_others_alone(kubelet: TinyKubelet, settings: Settings) -> None:
-    over, shelf = threading.Event(), Shelf()
+    over, plugin = threading.Event(), ListingPlugin()
     broken = {
         AllocateRaises("example.com/a"): "no such hardware",
         AllocateHangs("example.com/b"): "did not end within",
@@ -344,15 +346,15 @@ async def test_one_broken_allocation_leaves_the_others_alone(kubelet: TinyKubele
     }
     settings = replace(settings, limits=Limits(allocate=0.5))
     try:
-        async with serving(shelf, *broken, settings=settings):
+        async with serving(plugin, *broken, settings=settings):
             tape = await kubelet.endpoint(TAPE)
-            asked = [await ask(kubelet, each.resource) for each in broken]
+            asked = [await ask(kubelet, plugin.resource) for plugin in broken]
             assert (await tape.client.allocate(["st0"]))[0].env == {"SHELF": TAPE}
-            assert not any(each.done() for each in asked[1:])  # answered while the others hang
-            for each, reason in zip(asked, broken.values(), strict=True):
+            assert not any(task.done() for task in asked[1:])  # answered while the others hang
+            for task, reason in zip(asked, broken.values(), strict=True):
                 with pytest.raises(PeerRefused, match=reason):
-                    await each
-            shelf.ids.publish(("st0", "st1", "st2"))
+                    await task
+            plugin.ids.publish(("st0", "st1", "st2"))
             await kubelet.endpoint(TAPE, count=3)
     finally:
         over.set()

@@ -247,7 +247,7 @@ async def test_a_signal_ends_it_while_the_kubelet_does_not_answer(root: Path) ->
 
 
 @pytest.mark.parametrize("discover", [STEADY, IN_THREAD], ids=["async", "in a thread"])
-async def test_a_hangup_calls_discover_anew(kubelet: TinyKubelet, root: Path, discover: str) -> None:
+async def test_sighup_calls_discover_again(kubelet: TinyKubelet, root: Path, discover: str) -> None:
     async with program(root, discover) as process:
         for call in range(1, 4):
             await kubelet.health(TAPE, f"call-{call}", "Healthy")
@@ -257,7 +257,7 @@ async def test_a_hangup_calls_discover_anew(kubelet: TinyKubelet, root: Path, di
     assert len(kubelet.registered) == 1
 
 
-async def test_a_killed_run_is_cleared_away_by_the_next(kubelet: TinyKubelet, root: Path) -> None:
+async def test_sockets_of_a_killed_run_are_removed_by_the_next(kubelet: TinyKubelet, root: Path) -> None:
     async with program(root, STEADY) as process:
         killed = await kubelet.endpoint(TAPE)
         left = kubelet.paths.device_plugins / killed.request.endpoint

@@ -49,12 +49,12 @@ async def refusal(endpoint: Endpoint, *containers: list[str]) -> tuple[str, str]
     return caught.value.code, caught.value.message
 
 
-async def test_a_container_gets_what_the_plugin_says(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_a_container_gets_the_plugins_allocation(kubelet: TinyKubelet, settings: Settings) -> None:
     async with plugged(Tape(), kubelet, settings) as tape:
         assert await tape.client.allocate(["st1"]) == [Allocation(env={"TAPES": "st1"})]
 
 
-async def test_each_container_request_has_one_answer_in_its_place(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_allocate_answers_every_container_request_in_order(kubelet: TinyKubelet, settings: Settings) -> None:
     async with plugged(Tape(), kubelet, settings) as tape:
         answers = await tape.client.allocate(["st2"], ["st0", "st1"], [], ["st2"])
     assert [answer.env["TAPES"] for answer in answers] == ["st2", "st0,st1", "", "st2"]
@@ -70,7 +70,7 @@ REFUSED = {
 }
 
 
-async def test_devices_that_cannot_be_given_are_named_and_nothing_is_half_done(
+async def test_allocate_of_unusable_devices_names_them_and_calls_no_plugin(
     kubelet: TinyKubelet, settings: Settings
 ) -> None:
     plugin = Tape()
@@ -114,7 +114,7 @@ async def test_an_answer_that_is_no_allocation_is_the_plugins_fault(kubelet: Tin
     async with plugged(plugin, kubelet, settings) as tape:
         for answer in [None, {"TAPES": "st0"}, "/dev/st0", Allocation, [Allocation()]]:
             plugin.answer = partial(lambda same: same, answer)
-            said = f"allocate() of {TAPE} returns an Allocation, not {answer!r}"
+            said = f"allocate() of {TAPE} must return an Allocation, got {answer!r}"
             assert await refusal(tape, ["st0"]) == ("INTERNAL", said)
 
 
@@ -126,7 +126,7 @@ async def test_an_allocation_of_more_than_4_mib_is_the_plugins_fault(kubelet: Ti
     async with plugged(Verbose(), kubelet, settings) as tape:
         code, message = await refusal(tape, ["st0"])
     assert code == "INTERNAL"
-    assert "the kubelet takes 4194304" in message
+    assert "at most 4194304 bytes for the kubelet" in message
 
 
 async def test_a_container_that_fails_leaves_no_answer_for_the_others(kubelet: TinyKubelet, settings: Settings) -> None:
@@ -195,12 +195,14 @@ async def test_a_plugin_that_hangs_times_out_with_its_name(
         assert await tape.client.prefer(PreferenceRequest(("st0", "st1", "st2"), (), 2)) == [["st0", "st2"]]
 
 
-async def test_a_method_without_async_blocks_nobody_else(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_a_blocking_method_without_async_does_not_delay_other_calls(
+    kubelet: TinyKubelet, settings: Settings
+) -> None:
     plugin = HangingThread()
     async with plugged(plugin, kubelet, settings) as tape:
         allocating = [asyncio.create_task(tape.client.allocate(["st0"])) for _ in range(3)]
         assert await tape.client.options() == Options(pre_start=True, preference=True)
-        assert not any(each.done() for each in allocating)
+        assert not any(task.done() for task in allocating)
         plugin.let_go.set()
         assert await asyncio.gather(*allocating) == [[Allocation()]] * 3
     assert plugin.threads == [f"{TAPE} allocate"] * 3
@@ -212,7 +214,7 @@ async def test_no_pre_start_call_is_announced_if_there_is_none(kubelet: TinyKube
         await tape.client.pre_start(["st0"])
 
 
-async def test_a_pre_start_call_that_there_is_is_announced(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_an_overridden_pre_start_is_announced(kubelet: TinyKubelet, settings: Settings) -> None:
     async with plugged(HangingAsync(), kubelet, settings) as tape:
         assert tape.options == tape.request.options == Options(pre_start=True, preference=True)
 
@@ -247,7 +249,7 @@ NONSENSE: dict[str, Callable[[], object]] = {
     "None": lambda: None,
     "a text": lambda: "st0",
     "a number": lambda: 2,
-    "a generator": lambda: (Device(each) for each in ["st0"]),
+    "a generator": lambda: (Device(device_id) for device_id in ["st0"]),
     "nothing": list,
     "unknown devices": lambda: [Device("st9"), "st8", "", None, 7],
     "one device again and again": lambda: [Device("st2")] * 9,
@@ -258,7 +260,7 @@ NONSENSE: dict[str, Callable[[], object]] = {
 }
 
 
-async def test_a_preference_is_answered_whatever_the_plugin_says(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_a_preference_is_answered_with_any_result_of_the_plugin(kubelet: TinyKubelet, settings: Settings) -> None:
     plugin, request = Odd(), PreferenceRequest(("st0", "st1", "st2"), ("st1",), 2)
     async with plugged(plugin, kubelet, settings) as tape:
         for what, plugin.answer in NONSENSE.items():
@@ -267,7 +269,7 @@ async def test_a_preference_is_answered_whatever_the_plugin_says(kubelet: TinyKu
             assert set(chosen) <= set(request.available), what
 
 
-async def test_the_plugins_own_preference_is_told(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_the_plugins_own_preference_is_the_answer(kubelet: TinyKubelet, settings: Settings) -> None:
     class Choosy(Tape):
         def prefer(self, available: Sequence[Device], required: Sequence[Device], size: int) -> list[Device]:
             return [*reversed(available)][:size]

@@ -16,11 +16,10 @@ from h2.settings import SettingCodes
 
 from plugwright import Device, Plugin, Settings, serving
 from plugwright.errors import PeerGone
-from plugwright.protocol import device_plugin, transport
-from plugwright.protocol.device_plugin import DevicePluginClient
+from plugwright.protocol import transport
 from plugwright.sdk.daemon import Daemon
 from plugwright.system.concurrency import Latest
-from tiny_kubelet import TinyKubelet
+from tiny_kubelet import PluginClient, TinyKubelet, connect_plugin
 
 TAPE = "example.com/tape"
 LIMIT = 20  # seconds that any fact here may take on a slow machine
@@ -74,7 +73,7 @@ class Reader:
         self.lists: Latest[list[list[Device]]] = Latest([])
         self.ended = ""
 
-    async def read(self, plugin: DevicePluginClient) -> None:
+    async def read(self, plugin: PluginClient) -> None:
         try:
             async for devices in plugin.lists():
                 self.lists.publish([*self.lists.value, devices])
@@ -95,13 +94,13 @@ async def socket_of(kubelet: TinyKubelet) -> Path:
 
 @asynccontextmanager
 async def reading(path: Path, connections: int, streams: int = 1) -> AsyncIterator[list[Reader]]:
-    """Readers on as many connections, each with as many streams."""
+    """Readers on as many connections, with as many streams on every one."""
     readers = []
     async with AsyncExitStack() as stack:
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         started = []
         for _ in range(connections):
-            plugin = await stack.enter_async_context(device_plugin.connect(path))
+            plugin = await stack.enter_async_context(connect_plugin(path))
             for _ in range(streams):
                 readers.append(Reader())
                 started.append(tasks.create_task(readers[-1].read(plugin)))
@@ -137,7 +136,7 @@ def many(prefix: str) -> list[Device]:
     return [Device(f"{prefix}-{n:05}-{'x' * 50}") for n in range(MANY)]
 
 
-async def test_many_readers_each_get_the_newest_list_at_once_and_every_change(
+async def test_many_streams_get_the_latest_list_at_once_and_every_change(
     kubelet: TinyKubelet, settings: Settings
 ) -> None:
     shelf = Shelf(Device("st0"))
@@ -151,9 +150,7 @@ async def test_many_readers_each_get_the_newest_list_at_once_and_every_change(
             assert [len(devices) for devices in reader.lists.value] == [1, 2, 3, 4, 5]
 
 
-async def test_a_late_reader_gets_the_newest_list_and_none_of_the_older(
-    kubelet: TinyKubelet, settings: Settings
-) -> None:
+async def test_a_late_stream_gets_the_latest_list_and_no_older_one(kubelet: TinyKubelet, settings: Settings) -> None:
     shelf = Shelf(Device("st0"))
     async with serving(shelf, settings=settings):
         path = await socket_of(kubelet)
@@ -171,7 +168,7 @@ async def test_a_burst_of_changes_is_sent_as_a_few_and_the_last_one_is_right(
         tape = await kubelet.endpoint(TAPE)
         hurried.start.set()
         await kubelet.endpoint(TAPE, count=2)
-        assert {each.id: each.health for each in tape.lists[-1]} == {"st0": "Healthy", "last": "Healthy"}
+        assert {device.id: device.health for device in tape.lists[-1]} == {"st0": "Healthy", "last": "Healthy"}
         assert len(tape.lists) < 200
 
 
@@ -196,7 +193,7 @@ async def test_a_list_changed_and_changed_back_at_once_is_not_sent_again(
     async with serving(shelf, settings=settings) as daemon:
         tape = await kubelet.endpoint(TAPE)
         for health in ("Unhealthy", "Healthy"):
-            daemon.resources[TAPE].inventory.find([Device("st0", health)])
+            daemon.resources[TAPE].inventory.update([Device("st0", health)])
         await shelf.list(Device("st0"), Device("st1"))
         await kubelet.endpoint(TAPE, count=2)
         assert [len(devices) for devices in tape.lists] == [1, 2]
@@ -255,7 +252,7 @@ async def test_a_reader_that_leaves_is_no_longer_counted(kubelet: TinyKubelet, s
     assert len(kubelet.registered) == 1
 
 
-async def test_readers_are_told_why_their_list_ends(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_an_ended_stream_carries_the_reason(kubelet: TinyKubelet, settings: Settings) -> None:
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(serving(Shelf(Device("st0")), settings=settings))
         async with reading(await socket_of(kubelet), 2, streams=2) as readers:

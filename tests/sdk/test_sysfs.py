@@ -15,7 +15,7 @@ def made(root: Path, **files: str) -> Path:
     return root
 
 
-def test_what_is_absent_is_empty(tmp_path: Path) -> None:
+def test_an_absent_attribute_is_empty(tmp_path: Path) -> None:
     assert sysfs.attribute(tmp_path, "none") == ""
     assert sysfs.link_name(tmp_path, "driver") == ""
     assert sysfs.entries(tmp_path / "none") == []

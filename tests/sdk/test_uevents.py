@@ -1,4 +1,4 @@
-"""The kernel's news: what is one, and what only looks like one."""
+"""Uevents: which messages are events, and which only look like one."""
 
 import os
 import socket
@@ -18,18 +18,18 @@ PLUGGED = (
 NULL = Path("/sys/class/mem/null/uevent")
 
 
-def test_an_event_says_what_happened_to_what() -> None:
+def test_a_uevent_is_parsed() -> None:
     assert hotplug.parse(PLUGGED) == Uevent("add", "/devices/pci0000:00/usb1/1-4", "usb", "bus/usb/001/004")
     assert hotplug.parse(b"unbind@/devices/a\0SUBSYSTEM=pci\0") == Uevent("unbind", "/devices/a", "pci", "")
 
 
 @pytest.mark.parametrize("message", [b"", b"\0", b"libudev\0\xfe\xed\xca\xfe", b"add", b"add@relative\0", b"@\0"])
-def test_what_is_no_event_is_passed_over(message: bytes) -> None:
+def test_a_message_that_is_no_uevent_is_ignored(message: bytes) -> None:
     assert hotplug.parse(message) is None
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_break_it(message: bytes) -> None:
+def test_any_bytes_are_parsed_without_an_error(message: bytes) -> None:
     event = hotplug.parse(message)
     assert event is None or event.path.startswith("/")
 
@@ -46,13 +46,15 @@ def test_events_come_one_by_one_until_there_are_no_more() -> None:
             hotplug.receive(ours)
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not os.access(NULL, os.W_OK), reason="making the kernel speak needs root")
-def test_the_kernel_is_heard_and_nobody_who_pretends_to_be_it() -> None:
-    with hotplug.listen_to_kernel() as hearing, hotplug.listen_to_kernel() as pretender:
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not os.access(NULL, os.W_OK), reason="making the kernel send an event needs root"
+)
+def test_uevents_of_the_kernel_are_received_and_those_of_another_sender_are_not() -> None:
+    with hotplug.open_uevent_socket() as connection, hotplug.open_uevent_socket() as pretender:
         pretender.sendto(PLUGGED, (0, 1))
         NULL.write_text("change")
-        hearing.setblocking(True)
-        hearing.settimeout(10)
-        while (event := hotplug.receive(hearing)) is None or event.node != "null":
+        connection.setblocking(True)
+        connection.settimeout(10)
+        while (event := hotplug.receive(connection)) is None or event.node != "null":
             assert event is None or event.path != "/devices/pci0000:00/usb1/1-4"
         assert event == Uevent("change", "/devices/virtual/mem/null", "mem", "null")

@@ -13,4 +13,4 @@ def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path) 
         assert reader.read() == "old\n"  # who had it open keeps what there was
     assert path.read_text() == "new\n"
     assert path.stat().st_mode & 0o777 == 0o644
-    assert [each.name for each in path.parent.iterdir()] == ["facts.json"]
+    assert [file.name for file in path.parent.iterdir()] == ["facts.json"]

@@ -1,4 +1,4 @@
-"""A directory is followed whether it is there, comes later, goes, or is exchanged for another."""
+"""Directories are followed whether they exist, come later, go or are replaced, all through one inotify instance."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from plugwright.system import sockets
-from plugwright.system.inotify import Directory
+from plugwright.system.inotify import Directory, WatchedDirectories
 
 LIMIT = 10  # seconds that any of these facts may take on a slow machine
 
@@ -30,6 +30,10 @@ def no_more_file_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def inotify_instances() -> int:
+    return sum("inotify" in str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink())
+
+
 async def first_look(directory: Directory) -> None:
     async with asyncio.timeout(LIMIT):
         await directory.ticks.until(lambda ticks: ticks > 0)
@@ -37,7 +41,7 @@ async def first_look(directory: Directory) -> None:
 
 @asynccontextmanager
 async def noticed(directory: Directory, fact: Callable[[], bool]) -> AsyncIterator[None]:
-    """What is done inside must bring news, after which `fact` is true."""
+    """What is done inside must cause a tick after which `fact` is true."""
     ticks = directory.ticks.value
     yield
     async with asyncio.timeout(LIMIT):
@@ -59,7 +63,7 @@ def make_again_with_the_same_inode(path: Path) -> None:
     kept.rename(path)
 
 
-async def test_a_file_that_is_there_appears_at_once(root: Path) -> None:
+async def test_an_existing_file_appears_at_once(root: Path) -> None:
     (root / "kubelet.sock").touch()
     directory = Directory(root)
     assert await directory.appears("kubelet.sock") == directory.identity("kubelet.sock")
@@ -83,7 +87,7 @@ async def test_a_file_moved_into_place_appears(root: Path) -> None:
             (root / "elsewhere" / "kubelet.sock").rename(root / "kubelet.sock")
 
 
-async def test_a_file_removed_or_moved_away_is_missed(root: Path) -> None:
+async def test_a_removed_or_renamed_file_is_gone(root: Path) -> None:
     (root / "ours.sock").touch()
     (root / "theirs.sock").touch()
     directory = Directory(root)
@@ -95,7 +99,7 @@ async def test_a_file_removed_or_moved_away_is_missed(root: Path) -> None:
             (root / "theirs.sock").rename(root / "mine.sock")
 
 
-async def test_a_file_made_anew_is_another_one(root: Path) -> None:
+async def test_a_file_created_again_has_another_identity(root: Path) -> None:
     path = root / "kubelet.sock"
     path.touch()
     directory = Directory(root)
@@ -108,7 +112,7 @@ async def test_a_file_made_anew_is_another_one(root: Path) -> None:
             await directory.changes_from(path.name, before)
 
 
-async def test_a_file_made_anew_is_another_one_even_with_the_same_inode(root: Path) -> None:
+async def test_a_file_created_again_has_another_identity_even_with_the_same_inode(root: Path) -> None:
     path = root / "kubelet.sock"
     path.touch()
     directory = Directory(root)
@@ -122,7 +126,7 @@ async def test_a_file_made_anew_is_another_one_even_with_the_same_inode(root: Pa
                 await directory.changes_from(path.name, before)
 
 
-async def test_a_socket_that_is_only_used_stays_the_same_one(root: Path) -> None:
+async def test_a_socket_that_is_only_used_keeps_its_identity(root: Path) -> None:
     path = root / "kubelet.sock"
     directory = Directory(root)
     async with directory.watching():
@@ -138,7 +142,7 @@ async def test_a_socket_that_is_only_used_stays_the_same_one(root: Path) -> None
         assert directory.identity(path.name) == before
 
 
-async def test_written_content_is_news_only_where_it_is_asked_for(root: Path) -> None:
+async def test_written_content_ticks_only_with_writes(root: Path) -> None:
     path = root / "config.yaml"
     path.touch()
     files, content = Directory(root), Directory(root, writes=True)
@@ -157,9 +161,9 @@ async def test_a_directory_that_comes_level_by_level_is_followed(root: Path) -> 
     directory = Directory(root / "var" / "lib" / "kubelet")
     async with directory.watching():
         await first_look(directory)
-        for place in (root / "var", root / "var" / "lib", directory.path):
-            async with noticed(directory, place.is_dir):
-                place.mkdir()
+        for path in (root / "var", root / "var" / "lib", directory.path):
+            async with noticed(directory, path.is_dir):
+                path.mkdir()
         async with noticed(directory, there(directory)):
             (directory.path / "kubelet.sock").touch()
 
@@ -200,7 +204,7 @@ async def test_a_directory_removed_and_made_again_unseen_is_followed(root: Path)
                 (directory.path / "kubelet.sock").touch()
 
 
-async def test_a_directory_whose_ways_are_all_removed_is_followed_again(root: Path) -> None:
+async def test_a_directory_removed_with_its_parents_is_followed_again(root: Path) -> None:
     directory = Directory(root / "var" / "lib" / "kubelet")
     directory.path.mkdir(parents=True)
     async with directory.watching():
@@ -213,7 +217,7 @@ async def test_a_directory_whose_ways_are_all_removed_is_followed_again(root: Pa
                 (directory.path / "kubelet.sock").touch()
 
 
-async def test_a_file_in_the_directorys_place_is_waited_out(root: Path) -> None:
+async def test_a_file_at_the_directorys_path_is_waited_out(root: Path) -> None:
     directory = Directory(root / "device-plugins")
     directory.path.touch()
     async with directory.watching():
@@ -225,7 +229,7 @@ async def test_a_file_in_the_directorys_place_is_waited_out(root: Path) -> None:
             (directory.path / "kubelet.sock").touch()
 
 
-async def test_a_directory_exchanged_for_another_is_followed(root: Path) -> None:
+async def test_a_directory_replaced_by_another_is_followed(root: Path) -> None:
     directory = Directory(root / "device-plugins")
     directory.path.mkdir()
     async with directory.watching():
@@ -254,7 +258,7 @@ async def test_a_crowded_directory_removed_at_once_is_still_watched(
     assert "no inotify, looking every second" not in caplog.messages
 
 
-async def test_without_inotify_it_looks_every_second_and_says_so_once(
+async def test_a_directory_without_inotify_is_polled_and_that_is_logged_once(
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = Directory(root / "device-plugins")
@@ -270,7 +274,7 @@ async def test_without_inotify_it_looks_every_second_and_says_so_once(
     assert caplog.messages.count("no inotify, looking every second") == 1
 
 
-async def test_without_inotify_a_file_made_anew_is_another_one_even_with_the_same_inode(root: Path) -> None:
+async def test_a_file_created_again_without_inotify_has_another_identity_even_with_the_same_inode(root: Path) -> None:
     path = root / "kubelet.sock"
     path.touch()
     directory = Directory(root)
@@ -296,3 +300,76 @@ async def test_leaving_ends_the_watch(root: Path) -> None:
         async with noticed(other, there(other, "late")):
             (root / "late").touch()
     assert left.ticks.value == ticks
+
+
+async def test_fifty_directories_share_one_inotify_instance(root: Path) -> None:
+    before = inotify_instances()
+    directories = [Directory(root / str(number)) for number in range(50)]
+    async with AsyncExitStack() as stack:
+        for directory in directories:
+            directory.path.mkdir()
+            await stack.enter_async_context(directory.watching())
+        assert inotify_instances() == before + 1
+        for directory in directories:
+            async with noticed(directory, there(directory)):
+                (directory.path / "kubelet.sock").touch()
+
+
+async def test_the_inotify_instance_is_closed_when_the_last_directory_is_left(root: Path) -> None:
+    before = inotify_instances()
+    async with Directory(root).watching():
+        async with Directory(root / "later").watching():
+            assert inotify_instances() == before + 1
+        assert inotify_instances() == before + 1
+    assert inotify_instances() == before
+
+
+async def test_two_readers_of_one_directory_both_notice_and_one_outlives_the_other(root: Path) -> None:
+    first, second = Directory(root), Directory(root)
+    async with second.watching():
+        async with first.watching(), noticed(first, there(first)), noticed(second, there(second)):
+            (root / "kubelet.sock").touch()
+        async with noticed(second, gone(second)):
+            (root / "kubelet.sock").unlink()
+
+
+async def test_a_set_of_directories_gets_events_of_its_own_alone(root: Path) -> None:
+    mine, yours = root / "mine", root / "yours"
+    mine.mkdir()
+    yours.mkdir()
+    changed, other = asyncio.Event(), asyncio.Event()
+    first, second = WatchedDirectories(changed.set), WatchedDirectories(other.set)
+    async with asyncio.timeout(LIMIT):
+        with first.watching(), second.watching():
+            assert first.replace({mine})
+            assert second.replace({yours})
+            (yours / "node").touch()
+            await other.wait()
+            assert not changed.is_set()
+
+
+async def test_a_directory_made_again_is_new_to_every_set(root: Path) -> None:
+    path = root / "dri"
+    path.mkdir()
+    changed = asyncio.Event()
+    first, second = WatchedDirectories(changed.set), WatchedDirectories(lambda: None)
+    async with asyncio.timeout(LIMIT):
+        with first.watching(), second.watching():
+            assert first.replace({path})
+            assert second.replace({path})
+            assert not first.replace({path})
+            path.rmdir()
+            await changed.wait()
+            path.mkdir()
+            while not first.replace({path}):  # until the kernel has reported that its watch is gone
+                await asyncio.sleep(0)
+            assert second.replace({path})
+            assert not second.replace({path})
+
+
+async def test_a_directory_that_cannot_be_watched_is_not_new(root: Path) -> None:
+    path, directories = root / "later", WatchedDirectories(lambda: None)
+    with directories.watching():
+        assert [directories.replace({path}) for _ in range(2)] == [False, False]
+        path.mkdir()
+        assert [directories.replace({path}) for _ in range(2)] == [True, False]

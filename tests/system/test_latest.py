@@ -1,16 +1,16 @@
-"""Readers see the newest value, each as fast as it can, and none costs another anything."""
+"""Readers see the latest value, as fast as they can, and a slow one does not delay the others."""
 
 import asyncio
 
 from plugwright.system.concurrency import Latest
 
 
-async def test_a_reader_gets_the_value_that_is_there() -> None:
+async def test_a_reader_gets_the_present_value() -> None:
     changes = Latest("now").changes()
     assert await anext(changes) == "now"
 
 
-async def test_a_reader_is_woken_by_each_publication() -> None:
+async def test_a_reader_is_woken_by_every_publication() -> None:
     newest = Latest(0)
     seen = []
 
@@ -26,7 +26,7 @@ async def test_a_reader_is_woken_by_each_publication() -> None:
     assert seen == [0, 1, 2, 3]
 
 
-async def test_a_reader_that_was_busy_sees_only_the_newest() -> None:
+async def test_a_busy_reader_sees_only_the_latest_value() -> None:
     newest = Latest(0)
     changes = newest.changes()
     assert await anext(changes) == 0
@@ -35,7 +35,7 @@ async def test_a_reader_that_was_busy_sees_only_the_newest() -> None:
     assert await anext(changes) == 999
 
 
-async def test_the_same_value_published_again_is_news() -> None:
+async def test_the_same_value_published_again_wakes_readers() -> None:
     newest = Latest("same")
     changes = newest.changes()
     await anext(changes)
@@ -44,7 +44,7 @@ async def test_the_same_value_published_again_is_news() -> None:
         assert await anext(changes) == "same"
 
 
-async def test_a_reader_without_news_waits() -> None:
+async def test_a_reader_without_a_new_value_waits() -> None:
     newest = Latest(0)
     changes = newest.changes()
     await anext(changes)
@@ -66,7 +66,7 @@ async def test_many_readers_see_the_same() -> None:
     assert [reader.result() for reader in readers] == [2] * 50
 
 
-async def test_a_reader_that_left_steals_nothing() -> None:
+async def test_a_reader_that_left_takes_no_value_from_others() -> None:
     newest = Latest(0)
     leaving = asyncio.create_task(newest.until(lambda value: value == 1))
     staying = asyncio.create_task(newest.until(lambda value: value == 1))
@@ -77,11 +77,11 @@ async def test_a_reader_that_left_steals_nothing() -> None:
     assert (await asyncio.gather(leaving, return_exceptions=True))[0].__class__ is asyncio.CancelledError
 
 
-async def test_waiting_for_what_is_already_there_takes_no_time() -> None:
+async def test_until_returns_at_once_for_a_value_that_is_accepted() -> None:
     assert await Latest(5).until(lambda value: value == 5) == 5
 
 
-async def test_the_bell_rings_after_each_publication() -> None:
+async def test_a_subscriber_is_called_after_every_publication() -> None:
     newest = Latest(0)
     rung: list[int] = []
     newest.subscribe(lambda: rung.append(newest.value))

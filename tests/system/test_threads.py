@@ -27,7 +27,7 @@ async def test_a_function_runs_in_a_daemon_thread_of_its_own() -> None:
     assert thread is not threading.current_thread()
 
 
-async def test_what_a_function_raises_is_raised_where_it_is_awaited() -> None:
+async def test_an_exception_in_a_thread_is_raised_where_it_is_awaited() -> None:
     def fail() -> None:
         raise OSError("bus error")
 
@@ -84,11 +84,11 @@ async def test_items_come_in_order_and_end() -> None:
     assert got == [0, 1, 2, 3, 4]
 
 
-async def test_nothing_is_an_end_too() -> None:
+async def test_an_empty_iterable_ends_at_once() -> None:
     def nothing() -> list[int]:
         return []
 
-    assert [each async for each in iterate_in_thread("tape", nothing)] == []
+    assert [item async for item in iterate_in_thread("tape", nothing)] == []
 
 
 async def test_all_items_are_made_in_one_thread() -> None:
@@ -96,12 +96,12 @@ async def test_all_items_are_made_in_one_thread() -> None:
         yield threading.current_thread()
         yield threading.current_thread()
 
-    threads = {each async for each in iterate_in_thread("tape", items)}
+    threads = {item async for item in iterate_in_thread("tape", items)}
     assert len(threads) == 1
     assert threading.current_thread() not in threads
 
 
-async def test_a_reader_that_is_slow_gets_the_newest_item() -> None:
+async def test_a_slow_reader_gets_the_latest_item() -> None:
     all_made = threading.Event()
 
     def items() -> Iterator[int]:
@@ -128,7 +128,7 @@ async def test_an_error_comes_after_the_items_before_it() -> None:
         await anext(lists)
 
 
-async def test_a_function_that_fails_before_its_first_item_is_told() -> None:
+async def test_an_error_before_the_first_item_is_raised() -> None:
     def items() -> list[int]:
         raise SystemExit(3)
 

@@ -1,4 +1,4 @@
-"""Plugins in any language: started, waited for, shown and ended."""
+"""`plugin_process`: a plugin in any language, started, awaited and ended."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ async def node(root: Path) -> AsyncIterator[Kubelet]:
         yield kubelet
 
 
-async def test_a_process_serves_the_kubelet(node: Kubelet) -> None:
+async def test_process_serves_the_kubelet(node: Kubelet) -> None:
     async with plugin_process(node, COMMAND, TAPE) as plugin:
         pod = await node.admit(pod_requesting({TAPE: 1}))
         assert pod.container("main").nodes[0].host_path == "/dev/st0"
@@ -46,7 +46,7 @@ async def test_a_process_serves_the_kubelet(node: Kubelet) -> None:
     assert await node.allocatable(TAPE, count=0) == 0
 
 
-async def test_it_can_be_ended_and_another_started(node: Kubelet) -> None:
+async def test_process_can_be_stopped_and_another_started(node: Kubelet) -> None:
     async with plugin_process(node, COMMAND, TAPE) as first:
         assert await first.stop(signal.SIGKILL) == -signal.SIGKILL
         await node.allocatable(TAPE, count=0)
@@ -55,46 +55,46 @@ async def test_it_can_be_ended_and_another_started(node: Kubelet) -> None:
             assert first.pid != second.pid
 
 
-async def test_places_are_filled_in(node: Kubelet) -> None:
+async def test_placeholders_are_filled_in(node: Kubelet) -> None:
     command = ["sh", "-c", "echo $0 $WHERE {other}; exit 3", "{dir}|{root}"]
-    with pytest.raises(PluginError) as told:
+    with pytest.raises(PluginError) as caught:
         async with plugin_process(node, command, env={"WHERE": "{socket}"}):
             pass
     paths = node.paths
     line = f"{paths.device_plugins}|{paths.root} {paths.kubelet_socket} {{other}}"
-    assert str(told.value).endswith(f"ended before it listed any resource, with status 3 ({line})")
+    assert str(caught.value).endswith(f"ended before it listed any resource, with status 3 ({line})")
 
 
-async def test_one_that_never_lists_is_told_with_what_it_wrote(root: Path) -> None:
+async def test_process_that_never_lists_is_an_error_with_its_output(root: Path) -> None:
     async with Kubelet(root / "k", KubeletSettings(timeout=0.5)) as kubelet:
         with pytest.raises(PluginError, match=f"did not list {TAPE} within 0.5 s; it wrote 'no drive\\\\n'"):
             async with plugin_process(kubelet, ["sh", "-c", "echo no drive; exec sleep 600"], TAPE):
                 pass
 
 
-async def test_one_that_cannot_be_started_is_said(node: Kubelet) -> None:
+async def test_command_that_cannot_be_started_is_named(node: Kubelet) -> None:
     with pytest.raises(ConfigError, match="cannot start `/no/such/plugin`: No such file or directory"):
         async with plugin_process(node, ["/no/such/plugin"]):
             pass
 
 
-async def test_its_output_is_shown(node: Kubelet, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_output_is_written_to_stderr(node: Kubelet, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(PluginError):
         async with plugin_process(node, ["sh", "-c", "echo out; echo err >&2"]):
             pass
     assert capsys.readouterr().err == "out\nerr\n"
 
 
-async def test_what_it_started_ends_with_it(node: Kubelet) -> None:
-    with pytest.raises(PluginError) as told:
+async def test_children_end_with_the_process(node: Kubelet) -> None:
+    with pytest.raises(PluginError) as caught:
         async with plugin_process(node, ["sh", "-c", "sleep 600 & echo child $!"]):
             pass
-    child = int(str(told.value).rpartition("child ")[2].rstrip(")"))
+    child = int(str(caught.value).rpartition("child ")[2].rstrip(")"))
     async with asyncio.timeout(30):
         await _end_of(child)
 
 
-async def test_one_that_ignores_to_be_told_is_killed(node: Kubelet) -> None:
+async def test_process_that_ignores_sigterm_is_killed(node: Kubelet) -> None:
     async with plugin_process(node, [sys.executable, "-c", STUBBORN, PROGRAM.parent], TAPE) as plugin:
         assert await plugin.stop(limit=0.1) == -signal.SIGKILL
 

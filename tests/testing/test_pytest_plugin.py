@@ -1,4 +1,4 @@
-"""The fixtures, in a project that is not ours: pytest finds them by plugwright's entry point."""
+"""The fixtures in another project, where pytest finds them by plugwright's entry point."""
 
 import sys
 from importlib.metadata import entry_points
@@ -13,18 +13,18 @@ FLAGS = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "--strict-marker
 
 
 async def outcome(project: Path, mode: str, tests: str) -> Ended:
-    """A project with one file of tests, after its `pytest`."""
+    """The result of `pytest` in a project with one file of tests."""
     (project / "pytest.ini").write_text(CONFIGURED.format(mode=mode))
     (project / "test_it.py").write_text(dedent(tests))
     return await ended(python("-m", "pytest", *FLAGS, project))
 
 
 def test_pytest_finds_the_plugin_by_its_entry_point() -> None:
-    [ours] = [each for each in entry_points(group="pytest11") if each.name == "plugwright"]
+    [ours] = [point for point in entry_points(group="pytest11") if point.name == "plugwright"]
     assert ours.value == "plugwright.testing.pytest_plugin"
 
 
-async def test_everything_works_where_pytest_asyncio_is_strict(tmp_path: Path) -> None:
+async def test_fixtures_work_in_strict_mode(tmp_path: Path) -> None:
     tests = f"""
         import pytest
         from plugwright.testing import KubeletSettings
@@ -55,7 +55,7 @@ async def test_everything_works_where_pytest_asyncio_is_strict(tmp_path: Path) -
     assert "4 passed" in done.out, done.out
 
 
-async def test_what_fails_is_shown_in_one_line_and_with_the_output_of_the_plugin(tmp_path: Path) -> None:
+async def test_failure_is_one_line_with_the_output_of_the_plugin(tmp_path: Path) -> None:
     tests = f"""
         import pytest
 
@@ -80,7 +80,7 @@ async def test_what_fails_is_shown_in_one_line_and_with_the_output_of_the_plugin
     assert "registered" in out.partition("mine")[2], out
 
 
-async def test_without_pytest_asyncio_the_fixtures_say_so_and_others_work(tmp_path: Path) -> None:
+async def test_fixtures_without_pytest_asyncio_name_the_extra(tmp_path: Path) -> None:
     (tmp_path / "pytest_asyncio.py").write_text("raise ImportError")
     (tmp_path / "test_it.py").write_text("def test_kubelet(kubelet): pass\ndef test_other(): pass\n")
     command = python("-m", "pytest", *FLAGS, "-p", "no:asyncio", tmp_path)

@@ -1,4 +1,4 @@
-"""`plugwright completion`: what makes the shell complete our commands."""
+"""`plugwright completion`: scripts that make a shell complete our commands."""
 
 import click
 from click.shell_completion import get_completion_class

@@ -1,4 +1,4 @@
-"""Asks a running daemon through its control socket."""
+"""Requests to a running daemon through its control socket, with errors an operator can act on."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,30 +23,30 @@ def control_socket(command: F) -> F:
         show_default=True,
         envvar="PLUGWRIGHT_CONTROL_SOCKET",
         show_envvar=True,
-        help="The control socket of the daemon.",
+        help="Control socket of the daemon.",
     )(command)
 
 
 def ask(path: Path, request: Mapping[str, object]) -> Any:
     """The daemon's one answer."""
-    with _explained(path):
+    with _errors_of(path):
         return json_lines.ask(path, request)
 
 
 def follow(path: Path, request: Mapping[str, object]) -> Iterator[Any]:
     """Answers for as long as the daemon runs."""
-    with _explained(path):
+    with _errors_of(path):
         yield from json_lines.follow(path, request)
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _errors_of(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise PeerGone(f"no daemon here: there is no {path}; is `plugwright run` running?") from error
+        raise PeerGone(f"no daemon: {path} does not exist; is `plugwright run` running?") from error
     except ConnectionRefusedError as error:
-        raise PeerGone(f"no daemon here: nobody listens on {path}") from error
+        raise PeerGone(f"no daemon: no process listens on {path}") from error
     except PermissionError as error:
         raise ConfigError(f"no permission to open {path}: try as root") from error
     except OSError as error:

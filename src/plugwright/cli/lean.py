@@ -1,18 +1,18 @@
-"""What protobuf loads beside its messages in C: the same once more in Python, 1 MiB that nobody uses.
+"""Keeps protobuf's Python implementation, 1 MiB, out of memory: the messages are implemented in C.
 
-For a program that is all ours, such as the daemon: a library leaves alone how others' modules are loaded.
+For a program that is all ours, such as the daemon; a library must not change how other packages are loaded.
 """
 
 import sys
 from importlib.util import LazyLoader, find_spec, module_from_spec
 
-__all__ = ["put_off"]
+__all__ = ["defer_protobuf_python"]
 
 _PACKAGE, _MODULE = "google.protobuf.internal", "python_message"
 
 
-def put_off() -> None:
-    """Called before protobuf is loaded. Whoever uses them, as on a machine without those in C, has them loaded then."""
+def defer_protobuf_python() -> None:
+    """Defers the load to the first use, as on a machine without the C implementation. Call it before protobuf loads."""
     name = f"{_PACKAGE}.{_MODULE}"
     spec = find_spec(name)
     if spec is None or spec.loader is None or name in sys.modules:
@@ -21,5 +21,5 @@ def put_off() -> None:
     module = module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
-    # Found here, it is not imported, which would look at it and so have it loaded.
+    # Set here, it is not imported by protobuf, which would read an attribute of it and so load it.
     setattr(sys.modules[_PACKAGE], _MODULE, module)

@@ -1,4 +1,4 @@
-"""Where log records go and how they look; the only place that sets it for the commands."""
+"""Format and level of the log, for all commands."""
 
 import json
 import logging
@@ -31,5 +31,5 @@ def configure(style: str, level: str) -> None:
     handler.setFormatter(_JsonFormatter() if style == "json" else HumanFormatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("plugwright").setLevel(level.upper())
-    # grpclib writes a traceback for what `protocol.status` has already made an answer of.
+    # grpclib logs a traceback for errors that `protocol.grpc_errors` has already answered.
     logging.getLogger("grpclib").setLevel(logging.CRITICAL if level != "debug" else logging.DEBUG)

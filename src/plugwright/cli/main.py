@@ -1,4 +1,4 @@
-"""The entry point: finds the command, loads only that one, and turns errors into one line."""
+"""The entry point: loads the one command that is called, and prints errors as one line."""
 
 import os
 import sys
@@ -12,48 +12,64 @@ from plugwright.version import __version__
 
 __all__ = ["cli", "main"]
 
+# By heading of `--help`: each command's module and its line there, so that the list loads none of them.
 _COMMANDS = {
-    "checkpoint": "checkpoint",
-    "completion": "completion",
-    "cordon": "cordon",
-    "down": "up.command",
-    "import": "import_",
-    "kubelet": "kubelet.command",
-    "manifest": "manifest",
-    "mock": "mock",
-    "mps": "mps",
-    "node": "node",
-    "nvidia": "nvidia",
-    "run": "run",
-    "status": "status",
-    "uncordon": "cordon",
-    "up": "up.command",
+    "Serve devices": {
+        "run": ("run", "Serve the configured resources on this node."),
+        "nvidia": ("nvidia", "Recover GPUs, simulate their failures, and remove left CDI specs."),
+        "mps": ("mps", "Run the MPS control daemons of GPUs shared by MPS."),
+        "mock": ("mock", "Make mock devices fail, recover, appear and disappear."),
+        "manifest": ("manifest", "Print the manifests that run plugwright on every node."),
+        "import": ("import_", "Convert another plugin's configuration to plugwright's."),
+    },
+    "Test without hardware": {
+        "up": ("up.command", "Start a cluster on this machine, with mock devices, for kubectl."),
+        "down": ("up.command", "Stop the cluster that `up` started."),
+        "kubelet": ("kubelet.command", "Run an emulated kubelet for a plugin under development."),
+    },
+    "Look and repair": {
+        "status": ("status", "Show resources, their registration, and the health of each device."),
+        "checkpoint": ("checkpoint", "Show, verify and compare the kubelet's device checkpoint."),
+        "node": ("node", "Show and clean up extended resources of nodes."),
+        "cordon": ("cordon", "Take a device out of service: it is reported Unhealthy."),
+        "uncordon": ("cordon", "Put a cordoned device back into service."),
+    },
+    "Shell": {
+        "completion": ("completion", "Print the completion script for bash, zsh or fish."),
+    },
 }
+_MODULES = {name: module for commands in _COMMANDS.values() for name, (module, _) in commands.items()}
 
 
-class _Lazy(click.Group):
-    """Loads a command's module when the command is called: `run` pays for nothing but itself."""
+class _LazyGroup(click.Group):
+    """Loads a command's module when the command is called, so that `run` loads nothing but itself."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(_COMMANDS)
+        return list(_MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in _MODULES:
             return None
         name = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
-        command = getattr(import_module(f"plugwright.cli.{_COMMANDS[cmd_name]}"), name)
+        command = getattr(import_module(f"plugwright.cli.{_MODULES[cmd_name]}"), name)
         assert isinstance(command, click.Command)
         return command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, _MODULES))
+        for heading, commands in _COMMANDS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), line) for name, (_, line) in commands.items()])
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
     """The toolkit for Kubernetes device plugins.
 
     \b
     plugwright run -c plugwright.yaml     serve the configured resources on this node
-    plugwright status                     what is served, and how each device is
+    plugwright status                     the served resources and the health of their devices
     plugwright up                         a cluster on this machine, for kubectl, with ten mock GPUs
     plugwright kubelet --root DIR         an emulated kubelet for a plugin under development
     plugwright COMMAND --help             more about a command, with an example
@@ -62,12 +78,9 @@ def cli() -> None:
 
 def main() -> None:
     if sys.argv[1:2] == ["run"]:
-        leave_out_archives()
-        _put_off_messages()
-        if not _asks_for_http():
-            leave_out_ssl()
+        _save_memory()
     try:
-        code = cli.main(standalone_mode=False)  # what `ctx.exit` was given; a command's own result is None
+        code = cli.main(standalone_mode=False)  # the argument of `ctx.exit`; a command itself returns None
         sys.exit(code if isinstance(code, int) else 0)
     except click.UsageError as error:
         error.show()
@@ -77,32 +90,32 @@ def main() -> None:
     except click.ClickException as error:
         _fail(error.format_message())
     except BrokenPipeError:
-        sys.stderr.close()  # whoever read us has gone; Python would complain at exit
+        sys.stderr.close()  # the reader has gone; Python would complain at exit
         sys.exit(1)
     except (PlugwrightError, OSError) as error:
         _fail(str(error))
 
 
+def _save_memory() -> None:
+    """Before anything else is loaded: the daemon runs on every node, and does without these modules."""
+    from plugwright.cli import lean  # other commands need no protobuf
+
+    leave_out_archives()
+    lean.defer_protobuf_python()
+    # prometheus_client needs ssl.
+    if not os.environ.get("PLUGWRIGHT_LISTEN") and not any(word.startswith("--listen") for word in sys.argv):
+        leave_out_ssl()
+
+
 def leave_out_ssl() -> None:
-    """asyncio loads ssl where it can; a daemon that speaks only on unix sockets saves 4 MiB without it."""
-    sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]  # None: what Python takes for 'not to be had'
+    """asyncio loads ssl where there is one; a daemon that has only unix sockets saves 4 MiB without it."""
+    sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]  # None makes an import fail
 
 
 def leave_out_archives() -> None:
-    """ctypes' way to find libraries loads shutil, and shutil what unpacks archives where it can: nobody does here."""
+    """ctypes loads shutil to find libraries, and shutil what unpacks archives, where there is that."""
     for name in ("bz2", "lzma"):
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
-
-
-def _put_off_messages() -> None:
-    from plugwright.cli import lean  # other commands need no protobuf
-
-    lean.put_off()
-
-
-def _asks_for_http() -> bool:
-    """prometheus_client does not do without ssl."""
-    return bool(os.environ.get("PLUGWRIGHT_LISTEN")) or any(word.startswith("--listen") for word in sys.argv)
 
 
 def _fail(message: str) -> None:

@@ -1,10 +1,8 @@
-"""`plugwright manifest`: plain manifests, for those who do without Helm.
+"""`plugwright manifest`: plain manifests, for clusters without Helm.
 
-They say what the chart in deploy/helm says with its default values, and why stands in its values.yaml; a test compares
-the two.
+They equal the chart in deploy/helm with its default values, which a test checks; its values.yaml has the reasons.
 """
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import yaml
 
 from plugwright.cli.output import Dumper
 from plugwright.config import schema
+from plugwright.model import DNS_LABEL
 from plugwright.version import __version__
 
 __all__ = ["manifest", "objects"]
@@ -40,41 +39,43 @@ resources:
 
 
 def _namespace(_: click.Context, __: click.Parameter, value: str) -> str:
-    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", value):
-        raise click.BadParameter(f"a namespace has lower-case letters, digits and '-', not {value!r}")
+    if not DNS_LABEL.fullmatch(value):
+        raise click.BadParameter(f"a namespace must have lower-case letters, digits and '-', got {value!r}")
     return value
 
 
 @click.command(epilog="Example:  plugwright manifest -c plugwright.yaml --namespace devices | kubectl apply -f -")
 @click.option("-c", "--config", "path", type=click.Path(path_type=Path),
-              help="The resources to serve.  [default: ten mock GPUs, as mock/gpu]")  # fmt: skip
+              help="Configuration to deploy.  [default: ten mock GPUs, as mock/gpu]")  # fmt: skip
 @click.option("--namespace", default=_NAME, show_default=True, callback=_namespace)
 @click.option("--image", default=f"{_NAME}:{__version__}", show_default=True)
 def manifest(path: Path | None, namespace: str, image: str) -> None:
-    """Print what runs plugwright on every node of a cluster: the same as the Helm chart with its default values.
+    """Print manifests that run plugwright on every node of a cluster, equal to the Helm chart with its default values.
 
-    Afterwards `kubectl delete` takes it away, and `plugwright node remove --stale --all-nodes --wait` what it leaves on
-    the nodes.
+    `kubectl delete` removes them again, and `plugwright node remove --stale --all-nodes --wait` what is left on the
+    nodes.
     """
     if path is not None:
         schema.load(path)
     file = path.read_text(encoding="utf-8") if path else _MOCK
-    printed = [yaml.dump(each, Dumper=Dumper, sort_keys=False, width=120) for each in objects(file, namespace, image)]
+    printed = [
+        yaml.dump(manifest, Dumper=Dumper, sort_keys=False, width=120) for manifest in objects(file, namespace, image)
+    ]
     click.echo("---\n".join(printed), nl=False)
 
 
 def objects(file: str, namespace: str, image: str) -> list[Manifest]:
-    own = [] if _is_of_kubernetes(namespace) else [_namespace_object(namespace)]
+    own = [] if _is_built_in(namespace) else [_namespace_object(namespace)]
     return [*own, _service_account(namespace), _config_map(namespace, file), _daemon_set(namespace, image)]
 
 
-def _is_of_kubernetes(namespace: str) -> bool:
-    """Those are there already, and `kubectl delete -f` must not take them away."""
+def _is_built_in(namespace: str) -> bool:
+    """A namespace of Kubernetes itself exists already, and `kubectl delete -f` must not remove it."""
     return namespace == "default" or namespace.startswith("kube-")
 
 
 def _namespace_object(namespace: str) -> Manifest:
-    labels = {"pod-security.kubernetes.io/enforce": "privileged"}  # directories of the node: that alone asks for it
+    labels = {"pod-security.kubernetes.io/enforce": "privileged"}  # for the hostPath volumes alone
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}}
 
 
@@ -180,12 +181,12 @@ def _mounts() -> list[Manifest]:
 def _volumes() -> list[Manifest]:
     return [
         {"name": "config", "configMap": {"name": _NAME}},
-        _of_the_node("device-plugins", f"{_KUBELET}/device-plugins", "Directory"),
-        _of_the_node("pod-resources", f"{_KUBELET}/pod-resources", "Directory"),
-        _of_the_node("state", "/var/lib/plugwright", "DirectoryOrCreate"),
+        _host_path("device-plugins", f"{_KUBELET}/device-plugins", "Directory"),
+        _host_path("pod-resources", f"{_KUBELET}/pod-resources", "Directory"),
+        _host_path("state", "/var/lib/plugwright", "DirectoryOrCreate"),
         {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
     ]
 
 
-def _of_the_node(name: str, path: str, kind: str) -> Manifest:
+def _host_path(name: str, path: str, kind: str) -> Manifest:
     return {"name": name, "hostPath": {"path": path, "type": kind}}

@@ -1,4 +1,4 @@
-"""`plugwright mock`: make mock devices fail, recover, appear and vanish."""
+"""`plugwright mock`: make mock devices fail, recover, appear and disappear."""
 
 from pathlib import Path
 
@@ -9,21 +9,21 @@ from plugwright.errors import ConfigError
 
 __all__ = ["mock"]
 
-_RESOURCE = click.option("--resource", default="", help="Whose device; found by the id where it is not given.")
+_RESOURCE = click.option("--resource", default="", help="Resource of the device; found by the device id if left out.")
 
 
 @click.group(epilog="Example:  plugwright mock fail mock-3-1f0e2d3c --reason 'fell off the bus'")
 def mock() -> None:
-    """Rehearse failure, recovery and hot-plug with the mock devices of a running daemon."""
+    """Simulate failure, recovery and hot-plug with the mock devices of a running daemon."""
 
 
 @mock.command(epilog="Example:  plugwright mock fail mock-3-1f0e2d3c --reason 'fan stopped'")
 @click.argument("device_id", metavar="ID")
-@click.option("--reason", default="", help="Why it is Unhealthy.")
+@click.option("--reason", default="", help="Reason, shown by `status`.")
 @_RESOURCE
 @control_socket
 def fail(device_id: str, reason: str, resource: str, control_socket: Path) -> None:
-    """The device turns Unhealthy."""
+    """Turn a device Unhealthy."""
     _command(control_socket, "fail", resource, {"id": device_id, "reason": reason})
 
 
@@ -32,7 +32,7 @@ def fail(device_id: str, reason: str, resource: str, control_socket: Path) -> No
 @_RESOURCE
 @control_socket
 def recover(device_id: str, resource: str, control_socket: Path) -> None:
-    """The device is healthy again."""
+    """Turn a device Healthy again."""
     _command(control_socket, "recover", resource, {"id": device_id})
 
 
@@ -41,7 +41,7 @@ def recover(device_id: str, resource: str, control_socket: Path) -> None:
 @_RESOURCE
 @control_socket
 def add(device_id: str, resource: str, control_socket: Path) -> None:
-    """A device is plugged in; without ID one is made up."""
+    """Plug in a device; without ID it gets a new one."""
     _command(control_socket, "add", resource, {"id": device_id})
 
 
@@ -50,7 +50,7 @@ def add(device_id: str, resource: str, control_socket: Path) -> None:
 @_RESOURCE
 @control_socket
 def remove(device_id: str, resource: str, control_socket: Path) -> None:
-    """The device is pulled out: Unhealthy, and forgotten when no pod can hold it any more."""
+    """Unplug a device: it turns Unhealthy, and leaves the list when no pod can hold it any more."""
     _command(control_socket, "remove", resource, {"id": device_id})
 
 
@@ -62,9 +62,13 @@ def _command(path: Path, name: str, resource: str, arguments: dict[str, str]) ->
 
 def _resource_of(path: Path, device_id: str, new: bool) -> str:
     resources = ask(path, {"do": "status"})["resources"]
-    owners = [each["name"] for each in resources if new or device_id in {device["id"] for device in each["devices"]}]
-    if not owners:
+    names = [
+        resource["name"]
+        for resource in resources
+        if new or any(device["id"] == device_id for device in resource["devices"])
+    ]
+    if not names:
         raise ConfigError(f"no resource has a device {device_id!r}" if resources else "no resources are served")
-    if len(owners) > 1:
-        raise ConfigError(f"say which with --resource: {', '.join(owners)}")
-    return str(owners[0])
+    if len(names) > 1:
+        raise ConfigError(f"several resources are possible, choose one with --resource: {', '.join(names)}")
+    return str(names[0])

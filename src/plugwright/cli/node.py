@@ -1,4 +1,4 @@
-"""`plugwright node`: the extended resources of a cluster's nodes, looked at, added and removed through its API."""
+"""`plugwright node`: the extended resources of a cluster's nodes, listed, added and removed through the API server."""
 
 import json
 import re
@@ -14,10 +14,11 @@ import click
 import yaml
 
 from plugwright.cli.options import duration
+from plugwright.cli.output import Cell, print_table
 from plugwright.errors import InvalidValue
 from plugwright.extended_resources import changes, removal, report, survey
-from plugwright.extended_resources.changes import Outcome, Plan, Site, Target
-from plugwright.extended_resources.report import cluster_role
+from plugwright.extended_resources.changes import ChangeContext, ChangeOptions, ChangeOutcome, ChangeTarget
+from plugwright.extended_resources.resources import NodeResource
 from plugwright.model import Resource
 from plugwright.protocol.paths import KubeletPaths
 
@@ -32,46 +33,46 @@ _COLOURS = {
     "refused": "red",
     "timed out": "red",
 }
-_MOST = 2**63 - 1
-_SAY_AGAIN = 30.0
+_LARGEST_COUNT = 2**63 - 1
+_REPEAT_PROGRESS = 30.0  # seconds
 
 
-def _counted(text: str) -> tuple[str, int]:
+def _resource_count(text: str) -> tuple[str, int]:
     name, _, number = text.partition("=")
     try:
         Resource(name)
     except InvalidValue as error:
         raise click.BadParameter(str(error)) from error
-    if not re.fullmatch(r"[0-9]{1,19}", number) or int(number) > _MOST:
-        raise click.BadParameter(f"{text!r} has no whole number, as in example.com/dongle=4")
+    if not re.fullmatch(r"[0-9]{1,19}", number) or int(number) > _LARGEST_COUNT:
+        raise click.BadParameter(f"must be RESOURCE=COUNT, as in example.com/dongle=4, got {text!r}")
     return name, int(number)
 
 
 def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
-    def given(command: F) -> F:
+    def decorate(command: F) -> F:
         for option in reversed(options):
             command = option(command)
         return command
 
-    return given
+    return decorate
 
 
-_cluster = _options(
+_cluster_options = _options(
     click.option(
         "--kubeconfig",
         type=click.Path(path_type=Path),
-        help="Else KUBECONFIG, ~/.kube/config, or the service account of the pod that this runs in.",
+        help="Default: KUBECONFIG, ~/.kube/config, or in a pod its service account.",
     ),
-    click.option("--context", help="The context of the kubeconfig; its current one where not given."),
+    click.option("--context", help="Context of the kubeconfig.  [default: the current one]"),
     click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True),
-    click.option("--rbac", is_flag=True, help="Only print the ClusterRole that this call takes."),
+    click.option("--rbac", is_flag=True, help="Only print the ClusterRole that this call needs."),
 )
-_changing = _options(
-    click.option("--dry-run", is_flag=True, help="Change nothing; say what would be changed."),
-    click.option("--force", is_flag=True, help="Also what a plugin serves or pods hold; with --stale, what pods hold."),
-    click.option("--wait", is_flag=True, help="Wait for the right moment, and look again before it is done."),
+_change_options = _options(
+    click.option("--dry-run", is_flag=True, help="Change nothing; print what would be changed."),
+    click.option("--force", is_flag=True, help="Override live plugins and pods; with --stale, pods only."),
+    click.option("--wait", is_flag=True, help="Wait until the change lasts, and verify that it does."),
     click.option(
-        "--timeout", type=duration, default="10m", metavar="TIME", show_default=True, help="The longest to wait."
+        "--timeout", type=duration, default="10m", metavar="TIME", show_default=True, help="Longest time to wait."
     ),
     click.option(
         "--round",
@@ -79,64 +80,67 @@ _changing = _options(
         default="10s",
         metavar="TIME",
         show_default=True,
-        help="How often the kubelet reports the node's status: its nodeStatusUpdateFrequency.",
+        help="The kubelet's nodeStatusUpdateFrequency.",
     ),
 )
-_kubelet_dir = click.option(
+_kubelet_dir_option = click.option(
     "--kubelet-dir",
     type=click.Path(path_type=Path),
-    help="Where this runs on the node: its kubelet's directory (/var/lib/kubelet), which tells more than the API.",
+    help="When run on the node: its kubelet's directory (/var/lib/kubelet), which shows more than the API.",
 )
 
 
 @click.group(epilog="Example:  plugwright node remove --stale --all-nodes --wait")
 def node() -> None:
-    """Extended resources of nodes: who backs them, who holds them; add by hand, remove what is left over."""
+    """List extended resources of nodes with their backing and their pods, add them by hand, remove stale ones."""
 
 
 @node.command(epilog="Example:  plugwright node resources --output json | jq '.nodes[].resources[]'")
 @click.argument("name", metavar="[NODE]", default="")
-@_kubelet_dir
-@_cluster
-def resources(name: str, kubelet_dir: Path | None, output: str, rbac: bool, **account: Any) -> None:
-    """Every extended resource of every node, or of one: counts, the pods that hold it, and who backs it.
+@_kubelet_dir_option
+@_cluster_options
+def resources(name: str, kubelet_dir: Path | None, output: str, rbac: bool, **access: Any) -> None:
+    """List the extended resources of every node, or of one, with counts, pods and what backs them.
 
     \b
-    plugin    a device plugin that lives            stale     nobody any more
-    dra       a DeviceClass names it                unknown   cannot be told from here
-    manual    somebody set it through the API
+    plugin    a live device plugin                  stale     nothing, its plugin is gone
+    dra       a DeviceClass names it                unknown   cannot be determined from here
+    manual    capacity set through the API
     """
     names = [name] if name else []
     if rbac:
         return _print_role("resources", names, patch=False)
-    with _connected(**account) as api:
+    with _connected(**access) as api:
         nodes = survey.nodes_named(api, names)
-        rows = survey.survey(api, nodes, survey.worldly(api, nodes, _paths(kubelet_dir))())
+        listed = survey.list_resources(api, nodes, survey.cluster_context(api, nodes, _paths(kubelet_dir))())
     if output == "json":
-        click.echo(json.dumps({"nodes": report.nodes_report(nodes, rows)}))
+        click.echo(json.dumps({"nodes": report.nodes_report(nodes, listed)}))
+    elif listed:
+        evidence = [resource.assessment.evidence for resource in listed]
+        print_table(report.COLUMNS, [_table_row(resource) for resource in listed], evidence)
     else:
-        click.echo("\n".join(report.table(rows, _coloured)) if rows else "no extended resources")
+        click.echo("no extended resources")
     return None
 
 
 @node.command(epilog="Example:  plugwright node add worker-1 example.com/dongle=4 --wait")
 @click.argument("name", metavar="NODE")
-@click.argument("counts", metavar="RESOURCE=COUNT...", type=_counted, nargs=-1)
-@_changing
-@_cluster
+@click.argument("counts", metavar="RESOURCE=COUNT...", type=_resource_count, nargs=-1)
+@_change_options
+@_cluster_options
 def add(name: str, counts: Sequence[tuple[str, int]], output: str, rbac: bool, **options: Any) -> None:
-    """Offer a resource that no plugin serves; or change how many of it there are.
+    """Offer a resource that no plugin serves, or change its count.
 
-    Refused where the kubelet would set it back, where a DeviceClass serves it, and below what pods hold.
+    Refused where the kubelet would set it back, where a DeviceClass serves it, and below what pods request.
     """
     if rbac:
         return _print_role("add", [name], patch=True)
     if not counts:
-        raise click.UsageError("what is to be added? RESOURCE=COUNT, as in example.com/dongle=4")
+        raise click.UsageError("at least one RESOURCE=COUNT is needed, as in example.com/dongle=4")
     with _connected(options.pop("kubeconfig"), options.pop("context")) as api:
         nodes = survey.nodes_named(api, [name])
-        site = Site(api, survey.worldly(api, nodes), say=_Progress(output).say)
-        outcomes = changes.add(site, name, dict(counts), Plan(**options))
+        context = ChangeContext(api, survey.cluster_context(api, nodes), report_progress=_Progress(output).report)
+        outcomes = changes.add(context, name, dict(counts), ChangeOptions(**options))
     return _finish(outcomes, output)
 
 
@@ -146,12 +150,12 @@ Examples:  plugwright node remove worker-1 mock/gpu --wait
            plugwright node remove --stale --all-nodes --wait --resource mock/gpu"""
 )
 @click.argument("names", metavar="NODE [RESOURCE... | NODE...]", nargs=-1)
-@click.option("--stale", is_flag=True, help="Of these nodes, whatever nobody serves any more.")
-@click.option("--all-nodes", is_flag=True, help="With --stale: of every node.")
-@click.option("--resource", "only", multiple=True, metavar="RESOURCE", help="With --stale: of these alone.")
-@_kubelet_dir
-@_changing
-@_cluster
+@click.option("--stale", is_flag=True, help="Remove every resource of these nodes that nothing serves any more.")
+@click.option("--all-nodes", is_flag=True, help="With --stale: on every node.")
+@click.option("--resource", "only", multiple=True, metavar="RESOURCE", help="With --stale: only these resources.")
+@_kubelet_dir_option
+@_change_options
+@_cluster_options
 def remove(
     names: Sequence[str],
     stale: bool,
@@ -162,25 +166,31 @@ def remove(
     rbac: bool,
     **options: Any,
 ) -> None:
-    """Remove resources by name, or with --stale what nobody serves any more.
+    """Remove resources by name, or with --stale those that nothing serves any more.
 
-    The kubelet puts a key back for as long as its plugin lives, and for five minutes more: --wait waits for that,
-    removes it, and looks again. What a live plugin serves or pods hold is left alone.
+    The kubelet puts a key back while its plugin runs, and for a grace period after it stopped: --wait waits for that,
+    removes the key, and checks that it stays away. Resources that a live plugin serves or pods hold are left alone.
     """
-    nodes_meant = names if stale else names[:1]
+    node_names = names if stale else names[:1]
     _check_call(names, stale, all_nodes, only)
     if rbac:
-        return _print_role("remove", nodes_meant, patch=True)
+        return _print_role("remove", node_names, patch=True)
     with _connected(options.pop("kubeconfig"), options.pop("context")) as api:
-        plan = Plan(stale=stale, named=bool(only) or not stale, **options)
-        nodes = survey.nodes_named(api, nodes_meant)
-        site = Site(api, survey.worldly(api, nodes, _paths(kubelet_dir)), say=_Progress(output).say)
+        change = ChangeOptions(stale=stale, named=bool(only) or not stale, **options)
+        nodes = survey.nodes_named(api, node_names)
+        cluster_context = survey.cluster_context(api, nodes, _paths(kubelet_dir))
+        context = ChangeContext(api, cluster_context, report_progress=_Progress(output).report)
         if stale:
-            targets = survey.find_stale(nodes, site.world(), plan, only)
+            targets = survey.find_stale(nodes, cluster_context(), change, only)
         else:
             targets = survey.targets_named(nodes[0], names[1:])
-        outcomes = removal.remove(site, targets, plan)
+        outcomes = removal.remove(context, targets, change)
     return _finish(outcomes, output)
+
+
+def _table_row(resource: NodeResource) -> list[Cell]:
+    *cells, backing, pods = report.table_cells(resource)
+    return [*cells, (backing, _COLOURS.get(backing, "")), pods]
 
 
 def _check_call(names: Sequence[str], stale: bool, all_nodes: bool, only: Sequence[str]) -> None:
@@ -193,9 +203,9 @@ def _check_call(names: Sequence[str], stale: bool, all_nodes: bool, only: Sequen
 
 
 def _connected(kubeconfig: Path | None, context: str | None) -> AbstractContextManager[Any]:
-    """Loaded only now: it takes an extra, and a third of a second."""
-    cluster = import_module("plugwright.extended_resources.client")
-    connection: AbstractContextManager[Any] = cluster.connect(cluster.Account(kubeconfig, context))
+    """Loads the client late: it needs an extra, and a third of a second."""
+    client = import_module("plugwright.extended_resources.client")
+    connection: AbstractContextManager[Any] = client.connect(client.ClusterAccess(kubeconfig, context))
     return connection
 
 
@@ -204,36 +214,36 @@ def _paths(kubelet_dir: Path | None) -> KubeletPaths | None:
 
 
 def _print_role(command: str, nodes: Sequence[str], patch: bool) -> None:
-    click.echo(yaml.safe_dump(cluster_role(command, nodes, patch), sort_keys=False), nl=False)
+    click.echo(yaml.safe_dump(report.cluster_role(command, nodes, patch), sort_keys=False), nl=False)
 
 
 class _Progress:
-    """Says on stderr how each target stands, when that changes and every half minute."""
+    """Prints the progress of every target to stderr, when it changes and every half minute."""
 
     def __init__(self, output: str) -> None:
         self._quiet, self._start = output == "json", time.monotonic()
-        self._said: dict[Target, tuple[str, float]] = {}
+        self._printed: dict[ChangeTarget, tuple[str, float]] = {}
 
-    def say(self, target: Target, progress: str) -> None:
+    def report(self, target: ChangeTarget, progress: str) -> None:
         now = time.monotonic()
-        text, at = self._said.get(target, ("", 0.0))
-        if not self._quiet and (text != progress or now - at >= _SAY_AGAIN):
-            self._said[target] = (progress, now)
+        text, at = self._printed.get(target, ("", 0.0))
+        if not self._quiet and (text != progress or now - at >= _REPEAT_PROGRESS):
+            self._printed[target] = (progress, now)
             click.echo(f"{now - self._start:4.0f} s  {target}: {progress}", err=True)
 
 
-def _finish(outcomes: Sequence[Outcome], output: str) -> None:
+def _finish(outcomes: Sequence[ChangeOutcome], output: str) -> None:
     if output == "json":
         click.echo(json.dumps({"changes": report.changes_report(outcomes)}))
     elif not outcomes:
         click.echo("nothing is stale")
     else:
         for outcome in outcomes:
-            click.echo(f"{outcome.target}: {_coloured(outcome.result)}: {outcome.detail}")
-    if any(outcome.result.bad for outcome in outcomes):
+            click.echo(f"{outcome.target}: {_coloured_result(outcome.result)}: {outcome.detail}")
+    if any(outcome.result.failed for outcome in outcomes):
         sys.exit(1)
 
 
-def _coloured(word: str) -> str:
-    colour = _COLOURS.get(word)
-    return click.style(word, fg=colour) if colour else word
+def _coloured_result(result: str) -> str:
+    colour = _COLOURS.get(result)
+    return click.style(result, fg=colour) if colour else result

@@ -10,8 +10,8 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
 def duration(text: str) -> float:
-    """Seconds; for `type=` of an option."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
-    if not found or not float(found[1]):
-        raise click.BadParameter(f"{text!r} is no duration such as 90s or 10m")
-    return float(found[1]) * _SECONDS[found[2]]
+    """The seconds of a duration; for `type=` of an option."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    if not match or not float(match[1]):
+        raise click.BadParameter(f"a duration must look like 90s or 10m, got {text!r}")
+    return float(match[1]) * _SECONDS[match[2]]

@@ -1,11 +1,60 @@
-"""YAML as we print it: everything written out, lists indented, texts of several lines as they are."""
+"""Output of the commands: tables, and YAML.
 
+Tables are drawn by rich, which is loaded with the first of them. A table is as wide as its content: nothing is wrapped
+or cut off at the width of a terminal, and in a pipe it is plain text without colour.
+"""
+
+import sys
+from collections.abc import Sequence
+from io import StringIO
+from typing import TypeAlias
+
+import click
 import yaml
 
-__all__ = ["Dumper"]
+__all__ = ["Cell", "Dumper", "print_table", "table_lines"]
+
+Cell: TypeAlias = str | tuple[str, str]  # a text, or a text and its colour
+_UNLIMITED = 1_000_000  # columns
+_GAP = 2
+_DETAIL_INDENT = 4
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], details: Sequence[str] = ()) -> None:
+    """Prints the table; `details` are texts of the rows, each on a line of its own below its row."""
+    head, *lines = table_lines(columns, rows)
+    indent = " " * (max(len(_text(row[0])) for row in (columns, *rows)) + _DETAIL_INDENT)
+    click.echo(head)
+    for number, line in enumerate(lines):
+        click.echo(line)
+        if details:
+            click.echo(f"{indent}{details[number]}")
+
+
+def table_lines(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[str]:
+    """The head, and a line for each row."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="")
+    for column in columns:
+        table.add_column(column, no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(cell) if isinstance(cell, str) else Text(cell[0], style=cell[1]) for cell in row))
+    console = Console(file=StringIO(), width=_UNLIMITED, force_terminal=sys.stdout.isatty())
+    with console.capture() as capture:
+        console.print(table)
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def _text(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else cell[0]
 
 
 class Dumper(yaml.SafeDumper):
+    """YAML without anchors, with indented lists, and with block style for texts of several lines."""
+
     def ignore_aliases(self, data: object) -> bool:
         return True
 
@@ -13,10 +62,10 @@ class Dumper(yaml.SafeDumper):
         super().increase_indent(flow, False)
 
 
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """What begins with a digit is quoted: other readers of YAML take 5e71 for a number."""
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Texts that begin with a digit are quoted: other YAML parsers read 5e71 as a number."""
     style = "|" if "\n" in text else "'" if text[:1].isdigit() else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
-Dumper.add_representer(str, _text)
+Dumper.add_representer(str, _represent_text)

@@ -1,5 +1,9 @@
-"""A cluster around the node: what the API server knows of devices.
+"""The embedded cluster: an API server, a scheduler and emulated nodes in one process.
 
-`node` speaks to the API server and is the only home of its client; decisions are plain functions beside it. `embedded`
-is a whole cluster in one process, with an API server (`api`), a scheduler and emulated nodes.
+`embedded` wires them together. `api` is the API server over `store`; `scheduler` binds pods by the rules in `fit` and
+`affinity`; `node` is one emulated kubelet with its Node object; `node_lifecycle` notices nodes that stop reporting.
 """
+
+__all__ = ["KUBERNETES_VERSION"]
+
+KUBERNETES_VERSION = "1.36.4"  # the release whose API, scheduler and kubelet this package imitates

@@ -1,127 +1,88 @@
-"""Node selectors and node affinity: which nodes a pod may go to, and which it would like. Pure.
-
-Taints and tolerations: whether a pod stands what a node has. Pure.
-"""
+"""Node selectors, node affinity, taints and tolerations: which nodes a pod may go to, and which it prefers. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from plugwright.cluster.store import Object
 
-__all__ = ["Affinity", "Preference", "Term", "matches", "preferred", "read", "tolerates", "toleration"]
+__all__ = ["NodeAffinity", "NodeSelectorTerm", "PreferredTerm", "matching_toleration", "tolerates"]
 
 _NAME = "metadata.name"
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
-    """All of its expressions must hold; one without any holds nowhere."""
+class NodeSelectorTerm:
+    """All of its expressions must match; a term without any matches no node."""
 
     labels: tuple[Object, ...]
     fields: tuple[Object, ...]
 
-    def holds(self, name: str, labels: Mapping[str, str]) -> bool:
+    @classmethod
+    def of(cls, term: Object) -> "NodeSelectorTerm":
+        labels, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
+        return cls(tuple(map(_expression, labels)), tuple(map(_expression, fields)))
+
+    @property
+    def node_names(self) -> frozenset[str] | None:
+        """The nodes that its fields name; None if it names none."""
+        names = [frozenset(expression["values"]) for expression in self.fields if expression["operator"] == "In"]
+        return frozenset.intersection(*names) if names else None
+
+    def matches(self, name: str, labels: Mapping[str, str]) -> bool:
         if not self.labels and not self.fields:
             return False
-        return all(_holds(each, labels) for each in self.labels) and all(
-            _holds(each, {_NAME: name}) for each in self.fields
+        return all(_matches(expression, labels) for expression in self.labels) and all(
+            _matches(expression, {_NAME: name}) for expression in self.fields
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Preference:
+class PreferredTerm:
     weight: int
-    term: Term
+    term: NodeSelectorTerm
 
 
 @dataclass(frozen=True, slots=True)
-class Affinity:
-    terms: tuple[Term, ...] | None = None
-    names: frozenset[str] | None = None
-    preferences: tuple[Preference, ...] = ()
+class NodeAffinity:
+    """A pod's node selector and node affinity.
 
+    One of the `terms` must match; None if the pod has no required terms. `node_names` are the only nodes that can
+    match, where every term names nodes.
+    """
 
-def read(spec: Object) -> Affinity:
-    found = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    required = found.get("requiredDuringSchedulingIgnoredDuringExecution")
-    terms = tuple(_term(each) for each in (required.get("nodeSelectorTerms") or ())) if required else None
-    preferences = tuple(
-        Preference(int(each.get("weight", 1)), _term(each.get("preference") or {}))
-        for each in found.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
-    )
-    return Affinity(terms, _names(terms), preferences)
+    selector: Mapping[str, str]
+    terms: tuple[NodeSelectorTerm, ...] | None = None
+    node_names: frozenset[str] | None = None
+    preferred: tuple[PreferredTerm, ...] = ()
 
+    @classmethod
+    def of(cls, spec: Object) -> "NodeAffinity":
+        affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+        required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+        terms = tuple(map(NodeSelectorTerm.of, required.get("nodeSelectorTerms") or ())) if required else None
+        preferred = tuple(
+            PreferredTerm(int(entry.get("weight", 1)), NodeSelectorTerm.of(entry.get("preference") or {}))
+            for entry in affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
+        )
+        return cls(dict(spec.get("nodeSelector") or {}), terms, _node_names(terms), preferred)
 
-def matches(selector: Mapping[str, str], terms: Iterable[Term] | None, name: str, labels: Mapping[str, str]) -> bool:
-    if any(labels.get(key) != value for key, value in selector.items()):
-        return False
-    return terms is None or any(term.holds(name, labels) for term in terms)
+    def matches(self, name: str, labels: Mapping[str, str]) -> bool:
+        if any(labels.get(key) != value for key, value in self.selector.items()):
+            return False
+        return self.terms is None or any(term.matches(name, labels) for term in self.terms)
 
-
-def preferred(preferences: Iterable[Preference], name: str, labels: Mapping[str, str]) -> int:
-    return sum(each.weight for each in preferences if each.term.holds(name, labels))
-
-
-def _term(term: Object) -> Term:
-    labels, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
-    return Term(tuple(map(_expression, labels)), tuple(map(_expression, fields)))
-
-
-def _expression(given: Object) -> Object:
-    """Whole, or not taken at all: what is read here is never looked at with suspicion again."""
-    return {"key": str(given["key"]), "operator": given.get("operator"), "values": list(given.get("values") or ())}
-
-
-def _names(terms: tuple[Term, ...] | None) -> frozenset[str] | None:
-    """The nodes that the terms name, if every one of them names some: no other node is looked at then."""
-    if not terms:
-        return None
-    named = [_named(term) for term in terms]
-    found: set[str] = set()
-    for names in named:
-        if names is None:
-            return None
-        found |= names
-    return frozenset(found)
-
-
-def _named(term: Term) -> frozenset[str] | None:
-    lists = [frozenset(each["values"]) for each in term.fields if each["operator"] == "In"]
-    return frozenset.intersection(*lists) if lists else None
-
-
-def _holds(expression: Object, values: Mapping[str, str]) -> bool:
-    found, wanted = values.get(expression["key"]), expression["values"]
-    match expression["operator"]:
-        case "In":
-            return found in wanted
-        case "NotIn":
-            return found not in wanted
-        case "Exists":
-            return found is not None
-        case "DoesNotExist":
-            return found is None
-        case "Gt":
-            return _compared(found, wanted, int.__gt__)
-        case "Lt":
-            return _compared(found, wanted, int.__lt__)
-    return False
-
-
-def _compared(found: str | None, wanted: list[str], compare: Callable[[int, int], bool]) -> bool:
-    try:
-        return found is not None and len(wanted) == 1 and compare(int(found), int(wanted[0]))
-    except (TypeError, ValueError):
-        return False
+    def score(self, name: str, labels: Mapping[str, str]) -> int:
+        """The weight of the preferred terms that match."""
+        return sum(entry.weight for entry in self.preferred if entry.term.matches(name, labels))
 
 
 def tolerates(tolerations: Iterable[Object], taint: Object) -> bool:
-    return toleration(tolerations, taint) is not None
+    return matching_toleration(tolerations, taint) is not None
 
 
-def toleration(tolerations: Iterable[Object], taint: Object) -> Object | None:
+def matching_toleration(tolerations: Iterable[Object], taint: Object) -> Object | None:
     """The first that tolerates the taint."""
-    return next((each for each in tolerations if _covers(each, taint)), None)
+    return next((toleration for toleration in tolerations if _covers(toleration, taint)), None)
 
 
 def _covers(toleration: Object, taint: Object) -> bool:
@@ -133,3 +94,48 @@ def _covers(toleration: Object, taint: Object) -> bool:
     if toleration["key"] != taint["key"]:
         return False
     return exists or toleration.get("value", "") == taint.get("value", "")
+
+
+def _node_names(terms: tuple[NodeSelectorTerm, ...] | None) -> frozenset[str] | None:
+    if not terms:
+        return None
+    names: set[str] = set()
+    for term in terms:
+        if term.node_names is None:
+            return None
+        names |= term.node_names
+    return frozenset(names)
+
+
+def _expression(expression: Object) -> Object:
+    """Checked once, when the pod is read: a malformed expression raises here and never while nodes are matched."""
+    return {
+        "key": str(expression["key"]),
+        "operator": expression.get("operator"),
+        "values": list(expression.get("values") or ()),
+    }
+
+
+def _matches(expression: Object, labels: Mapping[str, str]) -> bool:
+    value, values = labels.get(expression["key"]), expression["values"]
+    match expression["operator"]:
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt":
+            return _compares(value, values, int.__gt__)
+        case "Lt":
+            return _compares(value, values, int.__lt__)
+    return False
+
+
+def _compares(value: str | None, values: list[str], compare: Callable[[int, int], bool]) -> bool:
+    try:
+        return value is not None and len(values) == 1 and compare(int(value), int(values[0]))
+    except (TypeError, ValueError):
+        return False

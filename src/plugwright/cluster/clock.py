@@ -1,9 +1,9 @@
-"""The time as Kubernetes writes it."""
+"""Times as the Kubernetes API writes them."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-__all__ = ["Clock", "micro", "now", "read", "stamp"]
+__all__ = ["Clock", "micro_time", "now", "parse", "timestamp"]
 
 Clock = Callable[[], datetime]
 
@@ -12,14 +12,15 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def stamp(moment: datetime) -> str:
+def timestamp(moment: datetime) -> str:
+    """As `metav1.Time`: whole seconds."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def micro(moment: datetime) -> str:
-    """As in leases and newer events."""
+def micro_time(moment: datetime) -> str:
+    """As `metav1.MicroTime`, in leases and events.k8s.io's fields."""
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def read(text: str) -> datetime:
+def parse(text: str) -> datetime:
     return datetime.fromisoformat(text)

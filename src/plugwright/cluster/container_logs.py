@@ -1,6 +1,6 @@
-"""What containers that run as processes have written: a file for each, under their node's directory.
+"""Container logs of an emulated node: one file per container that runs as a process.
 
-A container that does not run writes nothing: its log says what it would have got from its devices.
+A container that is not run writes nothing; `options_text` is its log instead: what it would have got from its devices.
 """
 
 import shutil
@@ -9,9 +9,9 @@ from pathlib import Path
 
 from plugwright.kubelet.pod_table import RunContainerOptions
 
-__all__ = ["ContainerLogs", "granted_text"]
+__all__ = ["ContainerLogs", "options_text"]
 
-_LARGEST = 10 * 2**20  # as much as a kubelet keeps before it begins anew
+_LARGEST = 10 * 2**20  # the size at which a kubelet rotates a log
 
 
 class ContainerLogs:
@@ -19,7 +19,7 @@ class ContainerLogs:
         self._root = root
 
     def write(self, uid: str, container: str, text: str) -> None:
-        """Adds a line, or several."""
+        """Appends one line or several."""
         path = self._path(uid, container)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.exists() and path.stat().st_size > _LARGEST:
@@ -33,26 +33,26 @@ class ContainerLogs:
         except FileNotFoundError:
             return ""
 
-    def forget(self, uid: str) -> None:
+    def remove(self, uid: str) -> None:
         shutil.rmtree(self._root / uid, ignore_errors=True)
 
     def _path(self, uid: str, container: str) -> Path:
         return self._root / uid / f"{container}.log"
 
 
-def granted_text(granted: RunContainerOptions) -> str:
-    """Sorted, one fact a line."""
-    return "".join(f"{line}\n" for line in _lines(granted))
+def options_text(options: RunContainerOptions) -> str:
+    """One variable, mount, device node, annotation or CDI name a line."""
+    return "".join(f"{line}\n" for line in _lines(options))
 
 
-def _lines(granted: RunContainerOptions) -> Iterator[str]:
-    for name, value in sorted(granted.env.items()):
+def _lines(options: RunContainerOptions) -> Iterator[str]:
+    for name, value in sorted(options.env.items()):
         yield f"env {name}={value}"
-    for mount in granted.mounts:
+    for mount in options.mounts:
         yield f"mount {mount.host_path} at {mount.container_path} ({'ro' if mount.read_only else 'rw'})"
-    for node in granted.nodes:
+    for node in options.nodes:
         yield f"device {node.host_path} as {node.container_path} ({node.permissions})"
-    for name, value in sorted(granted.annotations.items()):
+    for name, value in sorted(options.annotations.items()):
         yield f"annotation {name}={value}"
-    for name in granted.cdi:
+    for name in options.cdi:
         yield f"cdi {name}"

@@ -1,6 +1,6 @@
-"""The embedded cluster's objects on disk: SQLite, one transaction for each change.
+"""The embedded cluster's objects on disk: an SQLite file, one transaction for each change.
 
-In WAL mode a change that was committed survives a killed process; it is committed before its writer is answered.
+A change is committed before its writer gets an answer, and in WAL mode a committed change survives a killed process.
 """
 
 import sqlite3
@@ -10,13 +10,13 @@ from pathlib import Path
 
 import msgspec
 
-from plugwright.cluster.store import Change, Key, Object
+from plugwright.cluster.store import Change, Object, ObjectKey
 from plugwright.errors import ClusterError
 
 __all__ = ["Database"]
 
 _LAYOUT = 1
-_PATIENCE = 0.5  # seconds, for another process to let go of it
+_LOCK_TIMEOUT = 0.5  # seconds to wait for another process to unlock the file
 _TABLES = """
 CREATE TABLE IF NOT EXISTS objects (
   kind TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL, body BLOB NOT NULL,
@@ -24,8 +24,8 @@ CREATE TABLE IF NOT EXISTS objects (
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 """
-_SAVE = "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?)"
-_FACT = "INSERT OR REPLACE INTO facts VALUES (?, ?)"
+_SAVE_OBJECT = "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?)"
+_SAVE_NUMBER = "INSERT OR REPLACE INTO facts VALUES (?, ?)"
 
 
 class Database:
@@ -34,19 +34,29 @@ class Database:
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.touch(mode=0o600, exist_ok=True)
-            self._connection = sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None)
+            self._connection = sqlite3.connect(path, timeout=_LOCK_TIMEOUT, isolation_level=None)
+        except (OSError, sqlite3.Error) as error:
+            raise ClusterError(f"cannot use {path}: {error}") from error
+        try:
+            self._prepare()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _prepare(self) -> None:
+        try:
             self._connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # one cluster, one process
             self._connection.execute("PRAGMA journal_mode=WAL")
             self._connection.execute("PRAGMA synchronous=NORMAL")
             self._connection.executescript(_TABLES)
-        except (OSError, sqlite3.Error) as error:
-            raise ClusterError(f"cannot use {path}: {error}") from error
+        except sqlite3.Error as error:
+            raise ClusterError(f"cannot use {self._path}: {error}") from error
         self._check_layout()
 
-    def load(self) -> tuple[int, Iterable[tuple[Key, Object]]]:
+    def load(self) -> tuple[int, Iterable[tuple[ObjectKey, Object]]]:
         with closing(self._connection.execute("SELECT kind, namespace, name, body FROM objects")) as rows:
-            found = [(Key(kind, namespace, name), msgspec.json.decode(body)) for kind, namespace, name, body in rows]
-        return self._fact("revision", 1), found
+            objects = [(ObjectKey(*key), msgspec.json.decode(body)) for *key, body in rows]
+        return self._number("revision", 1), objects
 
     def save(self, change: Change) -> None:
         key = change.key
@@ -58,8 +68,10 @@ class Database:
                     (key.kind, key.namespace, key.name),
                 )
             else:
-                self._connection.execute(_SAVE, (key.kind, key.namespace, key.name, msgspec.json.encode(change.object)))
-            self._connection.execute(_FACT, ("revision", change.revision))
+                self._connection.execute(
+                    _SAVE_OBJECT, (key.kind, key.namespace, key.name, msgspec.json.encode(change.object))
+                )
+            self._connection.execute(_SAVE_NUMBER, ("revision", change.revision))
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             with suppress(sqlite3.Error):
@@ -69,13 +81,15 @@ class Database:
     def close(self) -> None:
         self._connection.close()
 
-    def _fact(self, name: str, default: int) -> int:
+    def _number(self, name: str, default: int) -> int:
         with closing(self._connection.execute("SELECT value FROM facts WHERE name = ?", (name,))) as rows:
-            found = rows.fetchone()
-        return int(found[0]) if found else default
+            row = rows.fetchone()
+        return int(row[0]) if row else default
 
     def _check_layout(self) -> None:
-        layout = self._fact("layout", _LAYOUT)
+        layout = self._number("layout", _LAYOUT)
         if layout != _LAYOUT:
-            raise ClusterError(f"{self._path} was written by another version of plugwright (layout {layout})")
-        self._connection.execute(_FACT, ("layout", _LAYOUT))
+            raise ClusterError(
+                f"{self._path} was written by another version of plugwright: its layout must be {_LAYOUT}, got {layout}"
+            )
+        self._connection.execute(_SAVE_NUMBER, ("layout", _LAYOUT))

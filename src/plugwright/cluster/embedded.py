@@ -1,11 +1,11 @@
-"""The embedded cluster: store, scheduler, nodes and the ASGI application, wired together in one event loop.
+"""The embedded cluster: store, API server, scheduler, controller and nodes, wired together in one event loop.
 
     async with EmbeddedCluster(ClusterOptions(nodes=3)) as cluster:
         serve(cluster.application)          # any ASGI server; clients send `Bearer cluster.token`
-        await cluster.stop_node("node-2")   # goes NotReady after `silence` seconds
+        await cluster.stop_node("node-2")   # NotReady after `silence` seconds
         await cluster.start_node("node-2")
 
-Who listens, with which certificate, and who writes the kubeconfig is the caller's; flags and files are `cli`'s.
+The caller listens, has the certificates and writes the kubeconfig: for `plugwright up` that is `cli.up`.
 """
 
 import asyncio
@@ -15,20 +15,20 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plugwright.cluster import clock
+from plugwright.cluster import KUBERNETES_VERSION, clock
 from plugwright.cluster.api import app
-from plugwright.cluster.api.errors import Refused, bad_request
+from plugwright.cluster.api.errors import StatusError, bad_request
 from plugwright.cluster.api.kinds import NAMESPACES, NODES, PODS
-from plugwright.cluster.api.registry import Place, Writer
+from plugwright.cluster.api.registry import ResourcePath, Writer
 from plugwright.cluster.clock import Clock
 from plugwright.cluster.database import Database
-from plugwright.cluster.events import Access
+from plugwright.cluster.events import ClusterClient
 from plugwright.cluster.node import EmulatedNode, NodeSettings
-from plugwright.cluster.node_lifecycle import Monitor, MonitorSettings
-from plugwright.cluster.node_pods import Runtime
-from plugwright.cluster.node_status import Identity, Machine, Shape
+from plugwright.cluster.node_lifecycle import NodeLifecycleController, NodeLifecycleSettings
+from plugwright.cluster.node_pods import RuntimeSettings
+from plugwright.cluster.node_status import HostInfo, NodeIdentity, NodeShape
 from plugwright.cluster.scheduler import Scheduler
-from plugwright.cluster.store import Change, Expired, Key, Object, Store
+from plugwright.cluster.store import Change, Expired, Object, ObjectKey, Store
 from plugwright.errors import ConfigError
 from plugwright.kubelet import KubeletSettings
 from plugwright.plugins.mock import Mock, MockOptions
@@ -36,74 +36,74 @@ from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.run import serving
 from plugwright.sdk.settings import Settings
-from plugwright.system import directories, sockets
+from plugwright.system import directories
 
 __all__ = ["ClusterOptions", "EmbeddedCluster", "mock_gpus"]
 
 _NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
-_LONGEST_SOCKET = 72  # from a node's directory on: device-plugins/ and the name of a plugin's socket
+_LONGEST_SOCKET = len("node-1000/") + 72  # device-plugins/ and the name of a plugin's socket
 
 
 def mock_gpus(node: str) -> list[Plugin]:
-    """What a node offers unless it is told otherwise: ten GPUs that do not exist, with ids of their own."""
+    """The default plugins of a node: ten mock GPUs, with ids that differ from those of other nodes."""
     options = MockOptions(count=10, model="Mock-A100", memory=40 * 2**30, numa=2, seed=node)
     return [Mock("mock/gpu", options)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """What can be set about an embedded cluster; every default is that of a real one where there is such a thing.
+    """The options of an embedded cluster; defaults are those of a real cluster where it has the option.
 
-    `plugins` makes the plugins of the node of that name, served in this process; they may be none, and plugins of other
-    programs may register in the node's directory (`EmbeddedCluster.directory`). With `state`, objects and checkpoints
-    are kept in that directory and found again at the next start; without, everything goes with the cluster.
+    `plugins` makes the plugins of the node of that name, served in this process; it may return none, and plugins of
+    other programs may register in the node's directory (`EmbeddedCluster.directory`). With `state`, objects and
+    checkpoints are kept in that directory for the next start; without, they are removed with the cluster.
     """
 
     nodes: int = 1
     plugins: Callable[[str], Iterable[Plugin]] = mock_gpus
     state: Path | None = None
-    shape: Shape = field(default_factory=Shape)
+    shape: NodeShape = field(default_factory=NodeShape)
     kubelet: KubeletSettings = field(default_factory=lambda: KubeletSettings(numa=2))
-    processes: bool = False  # containers run, once each, as processes of this machine; else they show what they got
-    heartbeat: float = 10.0  # seconds between a node's rounds: also when capacity set by hand becomes allocatable
-    silence: float = 50.0  # seconds until a node that is not heard of is NotReady
-    retry: float = 10.0  # seconds until a container that could not start is tried again
-    release: str = "1.36.4"
-    token: str = field(default="", repr=False)  # made up if it is empty
+    processes: bool = False  # containers run, once each, as processes of this machine; else they log their options
+    heartbeat: float = 10.0  # seconds between a node's status rounds: also until capacity set by hand is allocatable
+    silence: float = 50.0  # seconds until a node that stopped reporting is NotReady
+    retry: float = 10.0  # seconds until a container that could not start is started again
+    release: str = KUBERNETES_VERSION
+    token: str = field(default="", repr=False)  # random if empty
     now: Clock = clock.now
 
     def __post_init__(self) -> None:
         if self.nodes < 1:
-            raise ConfigError(f"a cluster has at least one node, not {self.nodes}")
+            raise ConfigError(f"a cluster needs at least one node, got {self.nodes}")
 
 
 class EmbeddedCluster:
     """`async with EmbeddedCluster(options) as cluster:`; inside, every node is registered and Ready.
 
-    `store` and `writer` are the objects and the way to write them; `application` is what an ASGI server serves;
-    `nodes` are the agents by name, `node-1` to `node-N`. Their plugins register a moment later: `until` waits for it.
+    `store` has the objects and `writer` changes them; `application` is for an ASGI server; `nodes` are by name,
+    `node-1` to `node-N`. Their plugins register a moment later: `until` waits for it.
     """
 
     def __init__(self, options: ClusterOptions | None = None) -> None:
         self.options = options or ClusterOptions()
         self.token = self.options.token or secrets.token_urlsafe(32)
         self.nodes: dict[str, EmulatedNode] = {}
-        self._plugins: dict[str, Daemon] = {}
+        self._daemons: dict[str, Daemon] = {}
         self._stack = AsyncExitStack()
-        self._seen = 0
+        self._revision = 0
 
     async def __aenter__(self) -> "EmbeddedCluster":
         async with AsyncExitStack() as stack:
-            home = self._open(stack)
-            access = Access(self.store, self.writer, self.options.now)
-            self._make_namespaces()
+            root = self._open_state(stack)
+            client = ClusterClient(self.store, self.writer, self.options.now)
+            self._create_namespaces()
             for index in range(self.options.nodes):
-                await self._add_node(index, access, home, stack)
-            self._seen = self.store.revision
+                await self._add_node(index, client, root, stack)
+            self._revision = self.store.revision
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            self._monitor = Monitor(access, MonitorSettings(self.options.silence))
-            works = (Scheduler(self.store, self.writer, self.options.now).run(), self._monitor.run(), self._dispatch())
-            stack.callback(_cancel, [tasks.create_task(work) for work in works])
+            self._node_lifecycle = NodeLifecycleController(client, NodeLifecycleSettings(self.options.silence))
+            for work in (Scheduler(client).run(), self._node_lifecycle.run(), self._dispatch()):
+                stack.callback(tasks.create_task(work).cancel)
             self._stack = stack.pop_all()
         return self
 
@@ -112,53 +112,53 @@ class EmbeddedCluster:
 
     @property
     def application(self) -> Callable[..., Awaitable[None]]:
-        """The API server; each call makes another one, over the same objects."""
+        """A new ASGI application of the API server, over the same objects."""
         return app.application(app.Server(self.store, self, self.token, self.options.release, self.options.now))
 
     def directory(self, node: str) -> Path:
-        """The kubelet directory of a node: its `device-plugins` is where plugins of other programs register."""
-        return self._agent(node).kubelet.paths.root
+        """The kubelet directory of a node: plugins of other programs register in its `device-plugins`."""
+        return self._node(node).kubelet.paths.root
 
     def daemon(self, node: str) -> Daemon:
-        """Who serves the node's plugins; `resources[name].command("fail", {"id": …})` reaches a mock plugin."""
-        self._agent(node)
-        return self._plugins[node]
+        """The daemon of a node's plugins; `resources[name].command("fail", {"id": …})` reaches a mock plugin."""
+        self._node(node)
+        return self._daemons[node]
 
     async def serve(self, node: str, plugins: Iterable[Plugin]) -> None:
-        """Makes `plugins` what is served on a node: those that are not among them end, as a plugin does that stops."""
+        """Replaces the plugins of a node: those that are not in `plugins` end, as a plugin does that stops."""
         await self.daemon(node).apply(plugins)
 
     async def stop_node(self, node: str) -> None:
-        """Its kubelet ends as if killed; the plugins stay and wait for it."""
-        await self._agent(node).stop()
+        """Ends a node's kubelet as if killed; its plugins keep running and wait for it."""
+        await self._node(node).stop()
 
     async def start_node(self, node: str) -> None:
-        await self._agent(node).start()
+        await self._node(node).start()
 
     async def until(self, fact: Callable[[], bool], timeout: float = 30.0) -> None:
-        """Waits until `fact` holds, looking whenever an object has changed; raises TimeoutError."""
+        """Returns when `fact` holds, checked after every change of an object; raises TimeoutError."""
         async with asyncio.timeout(timeout):
             while not fact():
                 with suppress(Expired):
                     await self.store.changes(self.store.revision)
 
     def log(self, namespace: str, pod: str, container: str) -> str:
-        """What a container has written: for the API server."""
-        stored = self.store.take(Key(PODS.qualified, namespace, pod))
-        agent = self.nodes.get(str(stored["spec"].get("nodeName")))
-        if agent is None:
+        """A container's log, or the error that the API server answers with."""
+        stored = self.store.require(ObjectKey(PODS.qualified, namespace, pod))
+        node = self.nodes.get(str(stored["spec"].get("nodeName")))
+        if node is None:
             raise bad_request(f"pod {pod} does not have a host assigned")
-        if not agent.is_running:
-            host = f"{agent.identity.address}:10250"
+        if not node.is_running:
+            host = f"{node.identity.address}:10250"
             url = f"https://{host}/containerLogs/{namespace}/{pod}/{container}"
             text = f'Get "{url}": dial tcp {host}: connect: connection refused'
-            raise Refused(500, "InternalError", text)
-        if waiting := _waiting(stored, container):
-            raise bad_request(f'container "{container}" in pod "{pod}" is waiting to start: {waiting}')
-        return agent.log(stored, container)
+            raise StatusError(500, "InternalError", text)
+        if reason := _waiting_reason(stored, container):
+            raise bad_request(f'container "{container}" in pod "{pod}" is waiting to start: {reason}')
+        return node.log(stored, container)
 
-    def _open(self, stack: AsyncExitStack) -> Path:
-        """The store, and where the nodes have their directories."""
+    def _open_state(self, stack: AsyncExitStack) -> Path:
+        """Opens the store; returns the directory of the nodes' directories."""
         state = self.options.state
         database = Database(state / "objects.db") if state else None
         if database:
@@ -166,91 +166,72 @@ class EmbeddedCluster:
         self.store = Store(database)
         self.writer = Writer(self.store, self.options.now)
         if state is None:
-            return stack.enter_context(directories.directory(directories.place()))
+            return stack.enter_context(directories.short_directory())
         nodes = state.absolute() / "nodes"
         try:
             nodes.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"cannot use {state}: {error.strerror}") from error
-        return (
-            nodes
-            if _has_room(nodes)
-            else _linked(nodes, stack.enter_context(directories.directory(directories.place())))
-        )
+        return stack.enter_context(directories.linked_directory(nodes, _LONGEST_SOCKET))
 
-    def _make_namespaces(self) -> None:
+    def _create_namespaces(self) -> None:
         for name in _NAMESPACES:
-            place = Place(NAMESPACES, "", name)
+            place = ResourcePath(NAMESPACES, "", name)
             if self.store.get(place.key) is None:
                 labels = {"kubernetes.io/metadata.name": name}
                 self.writer.create(place, {"metadata": {"name": name, "labels": labels}}, "kube-apiserver")
 
-    async def _add_node(self, index: int, access: Access, home: Path, stack: AsyncExitStack) -> None:
+    async def _add_node(self, index: int, client: ClusterClient, root: Path, stack: AsyncExitStack) -> None:
         options = self.options
         name = f"node-{index + 1}"
-        identity = Identity(name, index, options.shape, Machine.here(), options.release)
-        settings = NodeSettings(options.kubelet, Runtime(options.processes, options.retry), options.heartbeat)
-        agent = await stack.enter_async_context(EmulatedNode(access, identity, home / name, settings))
-        paths = agent.kubelet.paths
-        places = Settings(kubelet_dir=paths.root, device_plugins_dir=paths.device_plugins)
-        self._plugins[name] = await stack.enter_async_context(serving(*options.plugins(name), settings=places))
-        self.nodes[name] = agent
+        identity = NodeIdentity(name, index, options.shape, HostInfo.here(), options.release)
+        runtime = RuntimeSettings(options.processes, options.retry)
+        settings = NodeSettings(options.kubelet, runtime, options.heartbeat)
+        node = await stack.enter_async_context(EmulatedNode(client, identity, root / name, settings))
+        paths = node.kubelet.paths
+        served = Settings(kubelet_dir=paths.root, device_plugins_dir=paths.device_plugins)
+        self._daemons[name] = await stack.enter_async_context(serving(*options.plugins(name), settings=served))
+        self.nodes[name] = node
 
     async def _dispatch(self) -> None:
-        """Tells each node of its pods: one reader of the store for all of them."""
+        """Passes changes on to the nodes and the controller: one reader of the store for all of them."""
         while True:
             try:
-                changes = await self.store.changes(self._seen)
+                changes = await self.store.changes(self._revision)
             except Expired:
                 changes = []
-                self._seen = self.store.revision
-                for agent in self.nodes.values():
-                    agent.sync()
+                self._revision = self.store.revision
+                for node in self.nodes.values():
+                    node.resync_pods()
             for change in changes:
-                self._tell(change)
-                self._seen = change.revision
+                self._dispatch_change(change)
+                self._revision = change.revision
 
-    def _tell(self, change: Change) -> None:
+    def _dispatch_change(self, change: Change) -> None:
         if change.key.kind == NODES.qualified and change.type != "DELETED":
-            self._monitor.see(change.object)
+            self._node_lifecycle.node_changed(change.object)
         if change.key.kind != PODS.qualified:
             return
-        agent = self.nodes.get(str(change.object["spec"].get("nodeName")))
-        if agent is None:
+        node = self.nodes.get(str(change.object["spec"].get("nodeName")))
+        if node is None:
             return
         if change.type == "DELETED":
-            agent.gone(change.object["metadata"]["uid"])
+            node.pod_deleted(change.object["metadata"]["uid"])
         else:
-            agent.see(change.object)
+            node.pod_changed(change.object)
 
-    def _agent(self, node: str) -> EmulatedNode:
-        if node not in self.nodes:
-            raise ConfigError(f"there is no node {node!r}, only {', '.join(self.nodes)}")
-        return self.nodes[node]
-
-
-def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
+    def _node(self, name: str) -> EmulatedNode:
+        if name not in self.nodes:
+            raise ConfigError(f"there is no node {name!r}, only {', '.join(self.nodes)}")
+        return self.nodes[name]
 
 
-def _has_room(directory: Path) -> bool:
-    """Whether the paths of sockets in it are short enough."""
-    return sockets.fits(directory, len("node-1000/") + _LONGEST_SOCKET)
-
-
-def _linked(directory: Path, short: Path) -> Path:
-    link = short / "nodes"
-    link.symlink_to(directory, target_is_directory=True)
-    return link
-
-
-def _waiting(pod: Mapping[str, object], container: str) -> str:
-    """Why it has written nothing yet; empty if it has started."""
+def _waiting_reason(pod: Mapping[str, object], container: str) -> str:
+    """Why a container has written nothing yet; empty if it has started."""
     status = pod.get("status")
     assert isinstance(status, dict)
-    known: list[Object] = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-    found = next((each for each in known if each["name"] == container), None)
-    if found is None:
+    statuses: list[Object] = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    shown = next((entry for entry in statuses if entry["name"] == container), None)
+    if shown is None:
         return "" if status.get("phase") == "Failed" else "ContainerCreating"
-    return str(((found["state"] or {}).get("waiting") or {}).get("reason") or "")
+    return str(((shown["state"] or {}).get("waiting") or {}).get("reason") or "")

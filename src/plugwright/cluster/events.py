@@ -1,8 +1,6 @@
-"""Events about pods and nodes, as the components of a real cluster write them.
+"""Events about pods and nodes as the components of a real cluster write them, and the client they write with.
 
-What happens again is counted in the event that is there. Who may write what is `api.writing`'s.
-
-How the parts of the embedded cluster reach its objects: they read the store and write as a client would.
+A repeated event is counted in the Event object that exists. Which writes are allowed is decided by `api.registry`.
 """
 
 import time
@@ -11,138 +9,134 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from plugwright.cluster import clock
-from plugwright.cluster.api.errors import Refused
+from plugwright.cluster.api.errors import StatusError
 from plugwright.cluster.api.kinds import EVENTS
-from plugwright.cluster.api.registry import Place, Writer
+from plugwright.cluster.api.registry import ResourcePath, Writer
 from plugwright.cluster.clock import Clock
-from plugwright.cluster.store import Missing, Object, Store
+from plugwright.cluster.store import NotFound, Object, Store
 from plugwright.errors import ClusterError
 
-__all__ = ["MALFORMED", "Access", "Happening", "Recorder", "Teller"]
+__all__ = ["MALFORMED", "ClusterClient", "EventRecord", "EventRecorder", "EventSource"]
 
-_REMEMBERED = 2048  # happenings that may still be counted
-
-
-@dataclass(frozen=True, slots=True)
-class Teller:
-    """Which component tells; `host` is the node's name, `series` how the newer ones count."""
-
-    component: str
-    host: str = ""
-    series: bool = False
-    manager: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Happening:
-    """`container` is a field's path, as in `spec.containers{main}`; `action` is told by the newer components."""
-
-    reason: str
-    message: str
-    type: str = "Normal"
-    container: str = ""
-    action: str = ""
-
-
-class Recorder:
-    def __init__(self, writer: Writer, teller: Teller, now: Clock = clock.now) -> None:
-        self._writer = writer
-        self._teller = teller
-        self._now = now
-        self._told: OrderedDict[tuple[str, Happening], Place] = OrderedDict()
-
-    def tell(self, about: Object, happening: Happening) -> None:
-        """Never in the way of what it tells of: in a namespace that is gone nothing can be told."""
-        metadata = about["metadata"]
-        key = (str(metadata.get("uid") or metadata["name"]), happening)
-        try:
-            if key in self._told:
-                with suppress(Missing):  # cleared away in the meantime
-                    self._count(key)
-                    return
-            self._told[key] = self._create(about, happening)
-        except (ClusterError, Refused):
-            self._told.pop(key, None)
-        if len(self._told) > _REMEMBERED:
-            self._told.popitem(last=False)
-
-    def _create(self, about: Object, happening: Happening) -> Place:
-        metadata = about["metadata"]
-        namespace = metadata.get("namespace") or "default"
-        name = f"{metadata['name']}.{time.time_ns():x}"
-        content = {"metadata": {"name": name}, **self._content(about, happening)}
-        place = Place(EVENTS, namespace, name)
-        self._writer.create(place, content, self._manager)
-        return place
-
-    def _content(self, about: Object, happening: Happening) -> Object:
-        teller, metadata = self._teller, about["metadata"]
-        involved = {
-            "kind": about["kind"],
-            "namespace": metadata.get("namespace"),
-            "name": metadata["name"],
-            "uid": metadata.get("uid"),
-            "apiVersion": about.get("apiVersion"),
-            "resourceVersion": metadata.get("resourceVersion"),
-            "fieldPath": happening.container,
-        }
-        content: Object = {
-            "involvedObject": {key: value for key, value in involved.items() if value},
-            "reason": happening.reason,
-            "message": happening.message,
-            "type": happening.type,
-            "reportingComponent": teller.component,
-        }
-        return content | self._times(happening)
-
-    def _times(self, happening: Happening) -> Object:
-        teller, now = self._teller, self._now()
-        if teller.series:
-            return {
-                "source": {},
-                "firstTimestamp": None,
-                "lastTimestamp": None,
-                "eventTime": clock.micro(now),
-                "action": happening.action,
-                "reportingInstance": teller.component,
-            }
-        source = {"component": teller.component, "host": teller.host}
-        return {
-            "source": {key: value for key, value in source.items() if value},
-            "firstTimestamp": clock.stamp(now),
-            "lastTimestamp": clock.stamp(now),
-            "count": 1,
-            "eventTime": None,
-            "reportingInstance": teller.host,
-        }
-
-    def _count(self, key: tuple[str, Happening]) -> None:
-        now = self._now()
-
-        def counted(event: Object) -> Object:
-            if self._teller.series:
-                count = (event.get("series") or {}).get("count", 1) + 1
-                return {**event, "series": {"count": count, "lastObservedTime": clock.micro(now)}}
-            return {**event, "count": event.get("count", 1) + 1, "lastTimestamp": clock.stamp(now)}
-
-        self._writer.change(self._told[key], counted, self._manager)
-        self._told.move_to_end(key)
-
-    @property
-    def _manager(self) -> str:
-        return self._teller.manager or self._teller.component
-
-
-# What reading an object raises that is not built as its kind is: clients can store such ones, and nobody may fall over
-# them but the object itself.
+# Raised by reading an object that is not shaped as its kind says. Clients can store such objects; a component that
+# meets one must go on with the others.
 MALFORMED = (ArithmeticError, AttributeError, KeyError, TypeError, ValueError)
 
+_REMEMBERED = 2048  # events whose repetition is counted
+
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class ClusterClient:
+    """A component's access to the cluster's objects: reads the store, writes as an API client would."""
+
     store: Store
     writer: Writer
     now: Clock = clock.now
 
     def stamp(self) -> str:
-        return clock.stamp(self.now())
+        return clock.timestamp(self.now())
+
+
+@dataclass(frozen=True, slots=True)
+class EventSource:
+    """The reporting component. `host` is a node's name; with `series` repetitions are counted as events.k8s.io does."""
+
+    component: str
+    host: str = ""
+    series: bool = False
+    manager: str = ""  # in managedFields; the component if empty
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """`field_path` names a container, as in `spec.containers{main}`; `action` is for components that count series."""
+
+    reason: str
+    message: str
+    type: str = "Normal"
+    field_path: str = ""
+    action: str = ""
+
+
+class EventRecorder:
+    def __init__(self, client: ClusterClient, source: EventSource) -> None:
+        self._client = client
+        self._source = source
+        self._manager = source.manager or source.component
+        self._recorded: OrderedDict[tuple[str, EventRecord], ResourcePath] = OrderedDict()
+
+    def record(self, regarding: Object, event: EventRecord) -> None:
+        """Writes an event; a write that is refused, as in a namespace that is gone, is dropped."""
+        metadata = regarding["metadata"]
+        key = (str(metadata.get("uid") or metadata["name"]), event)
+        try:
+            if key in self._recorded:
+                with suppress(NotFound):  # the Event object has expired
+                    self._count(key)
+                    return
+            self._recorded[key] = self._create(regarding, event)
+        except (ClusterError, StatusError):
+            self._recorded.pop(key, None)
+        if len(self._recorded) > _REMEMBERED:
+            self._recorded.popitem(last=False)
+
+    def _create(self, regarding: Object, event: EventRecord) -> ResourcePath:
+        metadata = regarding["metadata"]
+        name = f"{metadata['name']}.{time.time_ns():x}"
+        place = ResourcePath(EVENTS, metadata.get("namespace") or "default", name)
+        content = {"metadata": {"name": name}, **self._content(regarding, event)}
+        self._client.writer.create(place, content, self._manager)
+        return place
+
+    def _content(self, regarding: Object, event: EventRecord) -> Object:
+        metadata = regarding["metadata"]
+        involved = {
+            "kind": regarding["kind"],
+            "namespace": metadata.get("namespace"),
+            "name": metadata["name"],
+            "uid": metadata.get("uid"),
+            "apiVersion": regarding.get("apiVersion"),
+            "resourceVersion": metadata.get("resourceVersion"),
+            "fieldPath": event.field_path,
+        }
+        content: Object = {
+            "involvedObject": {key: value for key, value in involved.items() if value},
+            "reason": event.reason,
+            "message": event.message,
+            "type": event.type,
+            "reportingComponent": self._source.component,
+        }
+        return content | self._source_and_times(event)
+
+    def _source_and_times(self, event: EventRecord) -> Object:
+        source, now = self._source, self._client.now()
+        if source.series:
+            return {
+                "source": {},
+                "firstTimestamp": None,
+                "lastTimestamp": None,
+                "eventTime": clock.micro_time(now),
+                "action": event.action,
+                "reportingInstance": source.component,
+            }
+        component_and_host = {"component": source.component, "host": source.host}
+        return {
+            "source": {key: value for key, value in component_and_host.items() if value},
+            "firstTimestamp": clock.timestamp(now),
+            "lastTimestamp": clock.timestamp(now),
+            "count": 1,
+            "eventTime": None,
+            "reportingInstance": source.host,
+        }
+
+    def _count(self, key: tuple[str, EventRecord]) -> None:
+        now = self._client.now()
+
+        def counted(event: Object) -> Object:
+            if self._source.series:
+                count = (event.get("series") or {}).get("count", 1) + 1
+                return {**event, "series": {"count": count, "lastObservedTime": clock.micro_time(now)}}
+            return {**event, "count": event.get("count", 1) + 1, "lastTimestamp": clock.timestamp(now)}
+
+        self._client.writer.change(self._recorded[key], counted, self._manager)
+        self._recorded.move_to_end(key)

@@ -1,7 +1,7 @@
-"""Nodes that fall silent, and come back: what the node lifecycle controller does in a real cluster.
+"""The node lifecycle controller: nodes that stop renewing their lease, and nodes that come back.
 
-A node whose lease is not renewed in time becomes NotReady and is tainted; pods that do not stand that are deleted
-when their time is up, and stay until their node is back to end them. Old events are cleared away here too.
+Such a node becomes NotReady and is tainted; its pods without a matching toleration are evicted when their toleration
+seconds are over, and stay until their node is back to end them. Expired events are deleted here too.
 """
 
 import asyncio
@@ -11,25 +11,26 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from plugwright.cluster import affinity, clock
-from plugwright.cluster.api.errors import Refused
+from plugwright.cluster.api.errors import StatusError
 from plugwright.cluster.api.kinds import EVENTS, LEASES, NODES, PODS, Kind
-from plugwright.cluster.api.registry import Deletion, Place
-from plugwright.cluster.events import MALFORMED, Access, Happening, Recorder, Teller
-from plugwright.cluster.store import Key, Object
+from plugwright.cluster.api.registry import DeleteOptions, ResourcePath
+from plugwright.cluster.events import MALFORMED, ClusterClient, EventRecord, EventRecorder, EventSource
+from plugwright.cluster.store import Object, ObjectKey
 from plugwright.errors import ClusterError
 
-__all__ = ["Monitor", "MonitorSettings"]
+__all__ = ["NodeLifecycleController", "NodeLifecycleSettings"]
 
 _MANAGER = "kube-controller-manager"
 _UNREACHABLE = "node.kubernetes.io/unreachable"
 _CORDONED = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 _LEASES_NAMESPACE = "kube-node-lease"
+_EVENTS_PERIOD = 60.0  # seconds between deletions of expired events
 
 
 @dataclass(frozen=True, slots=True)
-class MonitorSettings:
-    """Seconds: how long a node may be silent, and how long events are kept, if there are not too many."""
+class NodeLifecycleSettings:
+    """`grace`: seconds without a renewed lease until a node is NotReady. `events`: seconds an event is kept."""
 
     grace: float = 50.0
     events: float = 3600.0
@@ -40,146 +41,138 @@ class MonitorSettings:
         return min(5.0, self.grace / 4)
 
 
-class Monitor:
-    def __init__(self, access: Access, settings: MonitorSettings) -> None:
-        self._access = access
+class NodeLifecycleController:
+    def __init__(self, client: ClusterClient, settings: NodeLifecycleSettings) -> None:
+        self._client = client
         self._settings = settings
-        self._nodes = Recorder(access.writer, Teller("node-controller", manager=_MANAGER), access.now)
-        self._taints = Recorder(access.writer, Teller("taint-eviction-controller", manager=_MANAGER), access.now)
+        self._node_events = EventRecorder(client, EventSource("node-controller", manager=_MANAGER))
+        self._evictions = EventRecorder(client, EventSource("taint-eviction-controller", manager=_MANAGER))
         self._registered: set[str] = set()
 
     async def run(self) -> None:
-        """For ever."""
-        looks = 0
+        """Runs until cancelled."""
+        rounds = 0
         while True:
             await asyncio.sleep(self._settings.period)
-            self.look()
-            looks += 1
-            if looks * self._settings.period >= 60:
-                looks = 0
-                self.tidy()
+            self.check_nodes()
+            rounds += 1
+            if rounds * self._settings.period >= _EVENTS_PERIOD:
+                rounds = 0
+                self.delete_expired_events()
 
-    def look(self) -> None:
-        """Once over all nodes. While none at all is heard of, it may be us who are cut off: nobody is evicted then."""
-        now = self._access.now()
-        nodes = self._access.store.every(NODES.qualified)
+    def check_nodes(self) -> None:
+        """One round over all nodes."""
+        now = self._client.now()
+        nodes = self._client.store.objects(NODES.qualified)
         silent = [node for node in nodes if self._is_silent(node, now)]
+        # While every node is silent, the controller itself may be cut off: no pods are evicted then.
         effects = ("NoSchedule",) if len(silent) == len(nodes) else ("NoSchedule", "NoExecute")
         for node in nodes:
-            self._welcome(node)
+            self._record_registration(node)
         for node in silent:
-            with suppress(ClusterError, Refused, *MALFORMED):
-                self._look_at(node, now, effects)
+            with suppress(ClusterError, StatusError, *MALFORMED):
+                self._handle_silent(node, now, effects)
 
-    def see(self, node: Object) -> None:
-        """A node was added or changed: taints that follow from what it says come and go at once."""
-        with suppress(ClusterError, Refused, *MALFORMED):
-            self._welcome(node)
-            taints = list(node["spec"].get("taints") or ())
-            kept = [each for each in taints if not (each["key"] == _UNREACHABLE and _ready(node) == "True")]
-            kept = [each for each in kept if each["key"] != _CORDONED["key"] or node["spec"].get("unschedulable")]
-            if node["spec"].get("unschedulable") and not any(each["key"] == _CORDONED["key"] for each in kept):
-                kept.append({**_CORDONED, "timeAdded": self._access.stamp()})
-            if kept != taints:
-                self._set_taints(node, kept)
+    def node_changed(self, node: Object) -> None:
+        """Adds and removes the taints that follow from a node's conditions and its `unschedulable`, at once."""
+        with suppress(ClusterError, StatusError, *MALFORMED):
+            self._record_registration(node)
+            before = list(node["spec"].get("taints") or ())
+            cordoned = node["spec"].get("unschedulable")
+            taints = [taint for taint in before if not (taint["key"] == _UNREACHABLE and _ready(node) == "True")]
+            taints = [taint for taint in taints if taint["key"] != _CORDONED["key"] or cordoned]
+            if cordoned and not any(taint["key"] == _CORDONED["key"] for taint in taints):
+                taints.append({**_CORDONED, "timeAdded": self._client.stamp()})
+            if taints != before:
+                self._set_taints(node, taints)
 
-    def _look_at(self, node: Object, now: datetime, effects: tuple[str, ...]) -> None:
+    def delete_expired_events(self) -> None:
+        """Deletes events that are too old, and the oldest of too many."""
+        events = sorted(self._client.store.objects(EVENTS.qualified), key=_last_observed)
+        oldest = self._client.now() - timedelta(seconds=self._settings.events)
+        surplus = len(events) - self._settings.most_events
+        for number, event in enumerate(events):
+            with suppress(*MALFORMED):
+                if number < surplus or clock.parse(_last_observed(event)) < oldest:
+                    self._client.store.delete(_place(event, kind=EVENTS).key)
+
+    def _handle_silent(self, node: Object, now: datetime, effects: tuple[str, ...]) -> None:
         if _ready(node) != "Unknown":
-            self._give_up(node, now)
+            self._mark_not_ready(node, now)
         taints = node["spec"].get("taints") or []
-        known = {each["effect"]: each for each in taints if each["key"] == _UNREACHABLE}
+        known = {taint["effect"]: taint for taint in taints if taint["key"] == _UNREACHABLE}
         if tuple(known) != effects:
-            fresh = {"key": _UNREACHABLE, "timeAdded": clock.stamp(now)}
-            others = [each for each in taints if each["key"] != _UNREACHABLE]
-            ours = [known.get(effect) or {**fresh, "effect": effect} for effect in effects]
+            new = {"key": _UNREACHABLE, "timeAdded": clock.timestamp(now)}
+            others = [taint for taint in taints if taint["key"] != _UNREACHABLE]
+            ours = [known.get(effect) or {**new, "effect": effect} for effect in effects]
             node = self._set_taints(node, [*others, *ours])
-        self._evict(node, now)
+        self._evict_pods(node, now)
 
     def _is_silent(self, node: Object, now: datetime) -> bool:
         try:
-            return (now - self._heard(node)).total_seconds() > self._settings.grace
+            lease = self._client.store.get(ObjectKey(LEASES.qualified, _LEASES_NAMESPACE, node["metadata"]["name"]))
+            renewed = ((lease or {}).get("spec") or {}).get("renewTime") or node["metadata"]["creationTimestamp"]
+            return (now - clock.parse(renewed)).total_seconds() > self._settings.grace
         except MALFORMED:
             return False
 
-    def _welcome(self, node: Object) -> None:
+    def _record_registration(self, node: Object) -> None:
         uid, name = node["metadata"]["uid"], node["metadata"]["name"]
         if uid not in self._registered:
             self._registered.add(uid)
             text = f"Node {name} event: Registered Node {name} in Controller"
-            self._nodes.tell(node, Happening("RegisteredNode", text))
+            self._node_events.record(node, EventRecord("RegisteredNode", text))
 
-    def _heard(self, node: Object) -> datetime:
-        lease = self._access.store.get(Key(LEASES.qualified, _LEASES_NAMESPACE, node["metadata"]["name"]))
-        renewed = ((lease or {}).get("spec") or {}).get("renewTime")
-        return clock.read(renewed or node["metadata"]["creationTimestamp"])
-
-    def _give_up(self, node: Object, now: datetime) -> None:
-        name, stamp = node["metadata"]["name"], clock.stamp(now)
-        place = Place(NODES, "", name, "status")
-        self._access.writer.change(place, lambda stored: _silent(stored, stamp), _MANAGER)
-        self._nodes.tell(node, Happening("NodeNotReady", f"Node {name} status is now: NodeNotReady"))
+    def _mark_not_ready(self, node: Object, now: datetime) -> None:
+        name, stamp = node["metadata"]["name"], clock.timestamp(now)
+        place = ResourcePath(NODES, "", name, "status")
+        self._client.writer.change(place, lambda stored: _with_unknown_conditions(stored, stamp), _MANAGER)
+        self._node_events.record(node, EventRecord("NodeNotReady", f"Node {name} status is now: NodeNotReady"))
         for pod in self._pods_on(name):
-            self._mark(pod, stamp)
+            self._node_events.record(pod, EventRecord("NodeNotReady", "Node is not ready", "Warning"))
+            self._client.writer.change(_place(pod, "status"), lambda stored: _with_unready(stored, stamp), _MANAGER)
 
-    def _mark(self, pod: Object, stamp: str) -> None:
-        def unready(stored: Object) -> Object:
-            status = stored.get("status") or {}
-            conditions = [_unready(each, stamp) for each in status.get("conditions") or ()]
-            return {**stored, "status": {**status, "conditions": conditions}}
-
-        self._nodes.tell(pod, Happening("NodeNotReady", "Node is not ready", "Warning"))
-        self._access.writer.change(_place(pod, "status"), unready, _MANAGER)
-
-    def _evict(self, node: Object, now: datetime) -> None:
-        taint = next((each for each in node["spec"].get("taints") or () if _is_eviction(each)), None)
+    def _evict_pods(self, node: Object, now: datetime) -> None:
+        taints = node["spec"].get("taints") or ()
+        taint = next(
+            (taint for taint in taints if taint["key"] == _UNREACHABLE and taint["effect"] == "NoExecute"), None
+        )
         if taint is None:
             return
-        tainted = clock.read(taint["timeAdded"])
+        tainted = clock.parse(taint["timeAdded"])
         for pod in self._pods_on(node["metadata"]["name"]):
-            tolerated = affinity.toleration(pod["spec"].get("tolerations") or (), taint)
-            seconds = (tolerated or {"tolerationSeconds": 0}).get("tolerationSeconds")
+            toleration = affinity.matching_toleration(pod["spec"].get("tolerations") or (), taint)
+            seconds = (toleration or {"tolerationSeconds": 0}).get("tolerationSeconds")
             if seconds is not None and now >= tainted + timedelta(seconds=seconds):
-                self._delete(pod)
+                self._evict(pod)
 
-    def _delete(self, pod: Object) -> None:
+    def _evict(self, pod: Object) -> None:
         metadata = pod["metadata"]
         text = f"Marking for deletion Pod {metadata['namespace']}/{metadata['name']}"
-        self._taints.tell(pod, Happening("TaintManagerEviction", text))
-        self._access.writer.delete(_place(pod), Deletion(uid=metadata["uid"]))
+        self._evictions.record(pod, EventRecord("TaintManagerEviction", text))
+        self._client.writer.delete(_place(pod), DeleteOptions(uid=metadata["uid"]))
 
     def _pods_on(self, name: str) -> Iterable[Object]:
-        """Those that are not on their way out already."""
-        for pod in self._access.store.every(PODS.qualified):
+        """The pods of a node that are not being deleted."""
+        for pod in self._client.store.objects(PODS.qualified):
             if pod["spec"].get("nodeName") == name and not pod["metadata"].get("deletionTimestamp"):
                 yield pod
 
     def _set_taints(self, node: Object, taints: list[Object]) -> Object:
-        place = Place(NODES, "", node["metadata"]["name"])
-
-        def tainted(stored: Object) -> Object:
+        def with_taints(stored: Object) -> Object:
             spec = {key: value for key, value in stored["spec"].items() if key != "taints"}
             return {**stored, "spec": {**spec, "taints": taints} if taints else spec}
 
-        return self._access.writer.change(place, tainted, _MANAGER)
-
-    def tidy(self) -> None:
-        """Old events go; of very many the oldest, whatever their age."""
-        events = sorted(self._access.store.every(EVENTS.qualified), key=_last)
-        oldest = self._access.now() - timedelta(seconds=self._settings.events)
-        surplus = len(events) - self._settings.most_events
-        for number, event in enumerate(events):
-            with suppress(*MALFORMED):
-                if number < surplus or clock.read(_last(event)) < oldest:
-                    self._access.store.delete(_place(event, kind=EVENTS).key)
+        return self._client.writer.change(ResourcePath(NODES, "", node["metadata"]["name"]), with_taints, _MANAGER)
 
 
-def _silent(node: Object, stamp: str) -> Object:
-    """As it is shown when its kubelet is not heard any more."""
+def _with_unknown_conditions(node: Object, stamp: str) -> Object:
+    """The node as the real controller shows one whose kubelet has stopped reporting."""
     status = node.get("status") or {}
-    known = {each["type"]: each for each in status.get("conditions") or ()}
+    conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     for kind in _CONDITIONS:
-        before = known.get(kind)
-        known[kind] = {
+        before = conditions.get(kind)
+        conditions[kind] = {
             "type": kind,
             "status": "Unknown",
             "lastHeartbeatTime": (before or {}).get("lastHeartbeatTime", node["metadata"]["creationTimestamp"]),
@@ -187,29 +180,29 @@ def _silent(node: Object, stamp: str) -> Object:
             "reason": "NodeStatusUnknown" if before else "NodeStatusNeverUpdated",
             "message": "Kubelet stopped posting node status." if before else "Kubelet never posted node status.",
         }
-    return {**node, "status": {**status, "conditions": list(known.values())}}
+    return {**node, "status": {**status, "conditions": list(conditions.values())}}
 
 
-def _unready(condition: Object, stamp: str) -> Object:
-    if condition["type"] != "Ready" or condition["status"] != "True":
-        return condition
-    return {**condition, "status": "False", "lastTransitionTime": stamp}
-
-
-def _last(event: Object) -> str:
-    """When it happened last."""
-    times = (event.get("lastTimestamp"), (event.get("series") or {}).get("lastObservedTime"), event.get("eventTime"))
-    return str(next(filter(None, times), event["metadata"]["creationTimestamp"]))
+def _with_unready(pod: Object, stamp: str) -> Object:
+    """The pod with its Ready condition set to False."""
+    unready = {"status": "False", "lastTransitionTime": stamp}
+    status = pod.get("status") or {}
+    conditions = [
+        {**condition, **unready} if (condition["type"], condition["status"]) == ("Ready", "True") else condition
+        for condition in status.get("conditions") or ()
+    ]
+    return {**pod, "status": {**status, "conditions": conditions}}
 
 
 def _ready(node: Object) -> str:
     conditions = (node.get("status") or {}).get("conditions") or ()
-    return next((str(each["status"]) for each in conditions if each["type"] == "Ready"), "")
+    return next((str(condition["status"]) for condition in conditions if condition["type"] == "Ready"), "")
 
 
-def _is_eviction(taint: Object) -> bool:
-    return bool(taint["key"] == _UNREACHABLE and taint["effect"] == "NoExecute")
+def _last_observed(event: Object) -> str:
+    times = (event.get("lastTimestamp"), (event.get("series") or {}).get("lastObservedTime"), event.get("eventTime"))
+    return str(next(filter(None, times), event["metadata"]["creationTimestamp"]))
 
 
-def _place(found: Object, subresource: str = "", kind: Kind = PODS) -> Place:
-    return Place(kind, found["metadata"]["namespace"], found["metadata"]["name"], subresource)
+def _place(stored: Object, subresource: str = "", kind: Kind = PODS) -> ResourcePath:
+    return ResourcePath(kind, stored["metadata"]["namespace"], stored["metadata"]["name"], subresource)

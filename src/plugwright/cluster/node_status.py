@@ -1,7 +1,6 @@
-"""A node's object as its kubelet writes it: made once, and brought up to date round by round. Pure.
+"""A Node object as its kubelet writes it: created once, its status updated round by round. Pure.
 
-Capacity that somebody has set by hand stays and flows to allocatable; what a plugin backs is put back; what a plugin
-left becomes 0, once. When a round is due is `agent`'s to know.
+`node` decides when a round is due.
 """
 
 import ipaddress
@@ -11,15 +10,24 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
+from plugwright.cluster import KUBERNETES_VERSION
 from plugwright.cluster.store import Object
 from plugwright.kubelet.devicemanager.devices import DeviceCount
 from plugwright.version import __version__
 
-__all__ = ["Identity", "Machine", "Shape", "Supply", "created", "is_same", "round_of"]
+__all__ = [
+    "HostInfo",
+    "NodeIdentity",
+    "NodeShape",
+    "PluginResources",
+    "differs_only_in_heartbeats",
+    "new_node",
+    "updated_status",
+]
 
-_PODS_NETWORK = ipaddress.ip_address("10.244.0.0")
-_NODES_NETWORK = ipaddress.ip_address("172.18.0.2")
-_PRESSURES = (
+_POD_NETWORK = ipaddress.ip_address("10.244.0.0")
+_NODE_NETWORK = ipaddress.ip_address("172.18.0.2")
+_CONDITIONS = (
     ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
     ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
     ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
@@ -28,8 +36,8 @@ _PRESSURES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """How big an emulated node is."""
+class NodeShape:
+    """The size and labels of an emulated node."""
 
     cpu: str = "16"
     memory: str = "64Gi"
@@ -50,8 +58,8 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
-    """What every emulated node has of the machine that it is emulated on."""
+class HostInfo:
+    """The machine that the nodes are emulated on, as `nodeInfo` describes it."""
 
     id: str = ""
     boot_id: str = ""
@@ -59,51 +67,51 @@ class Machine:
     architecture: str = "amd64"
 
     @classmethod
-    def here(cls) -> "Machine":
+    def here(cls) -> "HostInfo":
         name = platform.machine()
         architecture = {"x86_64": "amd64", "aarch64": "arm64"}.get(name, name)
-        boot_id = _line(Path("/proc/sys/kernel/random/boot_id"))
-        return cls(_line(Path("/etc/machine-id")), boot_id, platform.release(), architecture)
+        boot_id = _read_line(Path("/proc/sys/kernel/random/boot_id"))
+        return cls(_read_line(Path("/etc/machine-id")), boot_id, platform.release(), architecture)
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """Which of the emulated nodes: its number gives it addresses of its own."""
+class NodeIdentity:
+    """A node's name, and its number among the emulated nodes, from which its addresses follow."""
 
     name: str
     index: int = 0
-    shape: Shape = field(default_factory=Shape)
-    machine: Machine = field(default_factory=Machine)
-    version: str = "1.36.4"
+    shape: NodeShape = field(default_factory=NodeShape)
+    host: HostInfo = field(default_factory=HostInfo)
+    version: str = KUBERNETES_VERSION
 
     @property
     def address(self) -> str:
-        return str(_NODES_NETWORK + self.index)
+        return str(_NODE_NETWORK + self.index)
 
     @property
-    def pods_network(self) -> str:
-        return f"{_PODS_NETWORK + 256 * self.index}/24"
+    def pod_cidr(self) -> str:
+        return f"{_POD_NETWORK + 256 * self.index}/24"
 
     def pod_address(self, taken: Collection[str]) -> str:
-        """The first that is free; the very first is the bridge's."""
-        first = _PODS_NETWORK + 256 * self.index
+        """The first free one; the first of the network is the bridge's."""
+        first = _POD_NETWORK + 256 * self.index
         return next(address for number in count(2) if (address := str(first + number)) not in taken)
 
 
 @dataclass(frozen=True, slots=True)
-class Supply:
-    """What the plugins of a node offer, and which of them have just been given up."""
+class PluginResources:
+    """The devices that plugins serve on a node, and the resources whose plugin was removed since the last round."""
 
     served: Mapping[str, DeviceCount]
     removed: Collection[str] = ()
 
 
-def created(identity: Identity, supply: Supply, now: str) -> Object:
-    arch = identity.machine.architecture
+def new_node(identity: NodeIdentity, resources: PluginResources, now: str) -> Object:
+    architecture = identity.host.architecture
     labels = {
-        "beta.kubernetes.io/arch": arch,
+        "beta.kubernetes.io/arch": architecture,
         "beta.kubernetes.io/os": "linux",
-        "kubernetes.io/arch": arch,
+        "kubernetes.io/arch": architecture,
         "kubernetes.io/hostname": identity.name,
         "kubernetes.io/os": "linux",
         **identity.shape.labels,
@@ -117,17 +125,21 @@ def created(identity: Identity, supply: Supply, now: str) -> Object:
                 "volumes.kubernetes.io/controller-managed-attach-detach": "true",
             },
         },
-        "spec": {"podCIDR": identity.pods_network, "podCIDRs": [identity.pods_network]},
-        "status": round_of({}, identity, supply, now),
+        "spec": {"podCIDR": identity.pod_cidr, "podCIDRs": [identity.pod_cidr]},
+        "status": updated_status({}, identity, resources, now),
     }
 
 
-def round_of(status: Object, identity: Identity, supply: Supply, now: str) -> Object:
-    """The status after one round (10.11 to 10.15)."""
+def updated_status(status: Object, identity: NodeIdentity, resources: PluginResources, now: str) -> Object:
+    """The status after one round.
+
+    Capacity set by hand survives and is copied to allocatable (10.11, 10.13). A plugin's numbers overwrite both values
+    (10.14); the capacity of a resource whose plugin was removed becomes 0 (10.15).
+    """
     capacity = {**(status.get("capacity") or {}), **identity.shape.capacity}
-    capacity |= {resource: "0" for resource in supply.removed if resource in capacity}
-    capacity |= {resource: str(count.capacity) for resource, count in supply.served.items()}
-    allocatable = {**capacity, **{resource: str(count.allocatable) for resource, count in supply.served.items()}}
+    capacity |= {resource: "0" for resource in resources.removed if resource in capacity}
+    capacity |= {resource: str(count.capacity) for resource, count in resources.served.items()}
+    allocatable = {**capacity, **{resource: str(count.allocatable) for resource, count in resources.served.items()}}
     return {
         **status,
         "capacity": dict(sorted(capacity.items())),
@@ -138,56 +150,57 @@ def round_of(status: Object, identity: Identity, supply: Supply, now: str) -> Ob
             {"type": "Hostname", "address": identity.name},
         ],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
-        "nodeInfo": _info(identity),
+        "nodeInfo": _node_info(identity),
     }
 
 
-def is_same(before: Object, after: Object) -> bool:
-    """Whether only the heartbeats differ: such a status is not written every round (7.12)."""
+def differs_only_in_heartbeats(before: Object, after: Object) -> bool:
+    """Whether the kubelet leaves it unwritten: it patches at once only what is more than heartbeat times (7.12)."""
     return _without_heartbeats(before) == _without_heartbeats(after)
 
 
 def _without_heartbeats(status: Object) -> Object:
-    conditions = [{**each, "lastHeartbeatTime": None} for each in status.get("conditions") or []]
+    conditions = [{**condition, "lastHeartbeatTime": None} for condition in status.get("conditions") or []]
     return {**status, "conditions": conditions}
 
 
 def _conditions(before: list[Object], now: str) -> list[Object]:
-    known = {each["type"]: each for each in before}
-    ours = [_condition(known.pop(each[0], {}), each, now) for each in _PRESSURES]
+    """The kubelet's four, after the conditions that other components have set."""
+    known = {condition["type"]: condition for condition in before}
+    ours = []
+    for kind, status, reason, message in _CONDITIONS:
+        previous = known.pop(kind, {})
+        changed = previous.get("status") != status
+        ours.append(
+            {
+                "type": kind,
+                "status": status,
+                "lastHeartbeatTime": now,
+                "lastTransitionTime": now if changed else previous["lastTransitionTime"],
+                "reason": reason,
+                "message": message,
+            }
+        )
     return [*known.values(), *ours]
 
 
-def _condition(before: Object, wanted: tuple[str, str, str, str], now: str) -> Object:
-    kind, status, reason, message = wanted
-    changed = before.get("status") != status
+def _node_info(identity: NodeIdentity) -> Object:
+    host = identity.host
     return {
-        "type": kind,
-        "status": status,
-        "lastHeartbeatTime": now,
-        "lastTransitionTime": now if changed else before["lastTransitionTime"],
-        "reason": reason,
-        "message": message,
-    }
-
-
-def _info(identity: Identity) -> Object:
-    machine = identity.machine
-    return {
-        "machineID": machine.id,
-        "systemUUID": machine.id,
-        "bootID": machine.boot_id,
-        "kernelVersion": machine.kernel,
+        "machineID": host.id,
+        "systemUUID": host.id,
+        "bootID": host.boot_id,
+        "kernelVersion": host.kernel,
         "osImage": "plugwright (emulated)",
         "containerRuntimeVersion": f"plugwright://{__version__}",
         "kubeletVersion": f"v{identity.version}",
         "kubeProxyVersion": "",
         "operatingSystem": "linux",
-        "architecture": machine.architecture,
+        "architecture": host.architecture,
     }
 
 
-def _line(path: Path) -> str:
+def _read_line(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii").strip()
     except OSError:

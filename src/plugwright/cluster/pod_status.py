@@ -1,10 +1,11 @@
 """A pod's status as its node writes it: phase, conditions, containers, devices. Pure.
 
-It is made from what the kubelet knows of the pod and from what stood there before, so that times stay what they were.
+It is composed from what the kubelet knows of the pod and from the previous status, so that times of what has not
+changed stay.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from plugwright import quantity
@@ -13,24 +14,25 @@ from plugwright.kubelet.devicemanager.manager import DeviceHealth
 from plugwright.kubelet.pod_table import Container, Phase, Pod
 from plugwright.kubelet.pods import ContainerKind
 
-__all__ = ["Facts", "refused", "status"]
+__all__ = ["PodStatusInputs", "rejected_status", "status"]
 
-_OVER = (Phase.SUCCEEDED, Phase.FAILED)
+_FINISHED = (Phase.SUCCEEDED, Phase.FAILED)
+_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What a node adds to what its kubelet knows; `exits` are the codes of the containers that have ended."""
+class PodStatusInputs:
+    """What the status needs beside the kubelet's pod. `exit_codes` are those of containers that have ended."""
 
     now: str
-    host: str
-    address: str
+    host_address: str
+    pod_address: str
     health: Mapping[str, tuple[DeviceHealth, ...]] = field(default_factory=dict)
-    exits: Mapping[str, int] = field(default_factory=dict)
+    exit_codes: Mapping[str, int] = field(default_factory=dict)
 
 
-def refused(stored: Object, reason: str, message: str, now: str) -> Object:
-    """A pod that was not admitted has failed for good (3.64 to 3.67)."""
+def rejected_status(stored: Object, reason: str, message: str, now: str) -> Object:
+    """Of a pod that was not admitted: Failed, without containers (3.64 to 3.67)."""
     before = stored.get("status") or {}
     return {
         **{key: before[key] for key in ("conditions", "qosClass") if key in before},
@@ -42,171 +44,179 @@ def refused(stored: Object, reason: str, message: str, now: str) -> Object:
     }
 
 
-def status(stored: Object, pod: Pod, facts: Facts) -> Object:
+def status(stored: Object, pod: Pod, inputs: PodStatusInputs) -> Object:
     before = stored.get("status") or {}
-    inits = [each for each in pod.containers.values() if each.spec.kind is not ContainerKind.MAIN]
-    mains = [each for each in pod.containers.values() if each.spec.kind is ContainerKind.MAIN]
-    shown = _Shown(stored, pod, facts)
-    made: Object = {
+    init = [container for container in pod.containers.values() if container.spec.kind is not ContainerKind.MAIN]
+    main = [container for container in pod.containers.values() if container.spec.kind is ContainerKind.MAIN]
+    statuses = _ContainerStatuses(stored, pod, inputs)
+    result: Object = {
         **{key: before[key] for key in ("qosClass",) if key in before},
         "observedGeneration": _generation(stored),
         "phase": pod.phase.value,
-        "hostIP": facts.host,
-        "hostIPs": [{"ip": facts.host}],
-        "podIP": facts.address,
-        "podIPs": [{"ip": facts.address}],
-        "startTime": before.get("startTime") or facts.now,
-        "containerStatuses": [shown.container(each) for each in mains],
+        "hostIP": inputs.host_address,
+        "hostIPs": [{"ip": inputs.host_address}],
+        "podIP": inputs.pod_address,
+        "podIPs": [{"ip": inputs.pod_address}],
+        "startTime": before.get("startTime") or inputs.now,
+        "containerStatuses": [statuses.of(container) for container in main],
     }
-    if inits:
-        made["initContainerStatuses"] = [shown.container(each) for each in inits]
-    made |= _resources(stored["spec"])
+    if init:
+        result["initContainerStatuses"] = [statuses.of(container) for container in init]
+    result |= _resources(stored["spec"])
     for key, value in (("reason", pod.reason), ("message", pod.message)):
         if value:
-            made[key] = value
-    made["conditions"] = list(_conditions(stored, pod, made, facts.now))
-    return made
-
-
-def _resources(spec: Object) -> Object:
-    """Of all containers together; where init containers ask for something, nobody is told."""
-    if any(each.get("resources") for each in spec.get("initContainers") or ()):
-        return {}
-    asked = [each.get("resources") or {} for each in spec.get("containers") or ()]
-    totals = {part: _total([each.get(part) or {} for each in asked]) for part in ("limits", "requests")}
-    found = {part: total for part, total in totals.items() if total}
-    return {"resources": found, "allocatedResources": totals["requests"]} if totals["requests"] else {}
-
-
-def _total(amounts: list[Mapping[str, str]]) -> dict[str, str]:
-    if len(amounts) == 1:
-        return dict(amounts[0])
-    total = quantity.add({name: quantity.zero_if_invalid(text) for name, text in each.items()} for each in amounts)
-    return {name: quantity.as_text(value) for name, value in sorted(total.items())}
+            result[key] = value
+    result["conditions"] = list(_conditions(stored, pod, result, inputs.now))
+    return result
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _ContainerStatuses:
     stored: Object
     pod: Pod
-    facts: Facts
+    inputs: PodStatusInputs
 
-    def container(self, container: Container) -> Object:
+    def of(self, container: Container) -> Object:
         name = container.spec.name
-        written = self._written(name)
-        before = self._before(name)
+        spec, before = self._spec(name), self._previous(name)
         state = self._state(container, before)
-        made: Object = {
+        result: Object = {
             "name": name,
             "state": state,
             "lastState": before.get("lastState") or {},
             "ready": "running" in state or (container.is_done and container.spec.kind is ContainerKind.INIT),
             "restartCount": max(0, container.starts - 1),
-            "image": written.get("image", ""),
-            "imageID": written.get("image", "") if container.starts else "",
+            "image": spec.get("image", ""),
+            "imageID": spec.get("image", "") if container.starts else "",
             "started": "running" in state,
-            "resources": {part: amounts for part, amounts in (written.get("resources") or {}).items() if amounts},
+            "resources": {part: amounts for part, amounts in (spec.get("resources") or {}).items() if amounts},
         }
         if container.starts:
-            made["containerID"] = self._id(container)
-        if before and before.get("containerID") != made.get("containerID") and "running" in before["state"]:
-            made["lastState"] = self._ended(before, 0)
-        if requests := (written.get("resources") or {}).get("requests"):
-            made["allocatedResources"] = requests
-        if health := self.facts.health.get(name):
-            made["allocatedResourcesStatus"] = list(_devices(health))
-        return made
+            result["containerID"] = self._id(container)
+        if before and before.get("containerID") != result.get("containerID") and "running" in before["state"]:
+            result["lastState"] = self._terminated(before, 0)
+        if requests := (spec.get("resources") or {}).get("requests"):
+            result["allocatedResources"] = requests
+        if health := self.inputs.health.get(name):
+            result["allocatedResourcesStatus"] = list(_device_health(health))
+        return result
 
     def _state(self, container: Container, before: Object) -> Object:
-        name, was = container.spec.name, before.get("state") or {}
-        same = before.get("containerID") == self._id(container)
+        name, exit_codes = container.spec.name, self.inputs.exit_codes
+        is_same = before.get("containerID") == self._id(container)
+        previous = before.get("state") or {}
         if container.reason:
-            waiting = "ContainerCreating" if self._is_first(container) else container.reason
-            return {"waiting": {"reason": waiting} | ({"message": container.message} if container.message else {})}
-        if container.running and name not in self.facts.exits and self.pod.phase not in _OVER:
-            started = was["running"]["startedAt"] if same and "running" in was else self.facts.now
+            reason = "ContainerCreating" if self._is_first(container) else container.reason
+            return {"waiting": {"reason": reason} | ({"message": container.message} if container.message else {})}
+        if container.running and name not in exit_codes and self.pod.phase not in _FINISHED:
+            started = previous["running"]["startedAt"] if is_same and "running" in previous else self.inputs.now
             return {"running": {"startedAt": started}}
-        known = was["terminated"]["exitCode"] if same and "terminated" in was else None
-        if known is not None and self.facts.exits.get(name, known) == known:
-            return dict(was)
-        return self._ended(before, self.facts.exits.get(name, 0))
+        known = previous["terminated"]["exitCode"] if is_same and "terminated" in previous else None
+        if known is not None and exit_codes.get(name, known) == known:
+            return dict(previous)
+        return self._terminated(before, exit_codes.get(name, 0))
 
-    def _ended(self, before: Object, code: int) -> Object:
-        started = ((before.get("state") or {}).get("running") or {}).get("startedAt") or self.facts.now
-        made: Object = {
-            "exitCode": code,
-            "reason": "Error" if code else "Completed",
+    def _terminated(self, before: Object, exit_code: int) -> Object:
+        started = ((before.get("state") or {}).get("running") or {}).get("startedAt") or self.inputs.now
+        state: Object = {
+            "exitCode": exit_code,
+            "reason": "Error" if exit_code else "Completed",
             "startedAt": started,
-            "finishedAt": self.facts.now,
+            "finishedAt": self.inputs.now,
         }
-        return {"terminated": made | ({"containerID": before["containerID"]} if "containerID" in before else {})}
+        return {"terminated": state | ({"containerID": before["containerID"]} if "containerID" in before else {})}
 
     def _is_first(self, container: Container) -> bool:
-        """Only those after an init container say that they wait for it."""
-        has_inits = any(each.spec.kind is not ContainerKind.MAIN for each in self.pod.containers.values())
-        return container.reason == "PodInitializing" and not has_inits
+        """PodInitializing is for containers that wait for init containers; without those it is ContainerCreating."""
+        has_init = any(other.spec.kind is not ContainerKind.MAIN for other in self.pod.containers.values())
+        return container.reason == "PodInitializing" and not has_init
 
-    def _written(self, name: str) -> Object:
+    def _spec(self, name: str) -> Object:
         spec = self.stored["spec"]
         containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
-        return next((each for each in containers if each["name"] == name), {})
+        return next((container for container in containers if container["name"] == name), {})
 
-    def _before(self, name: str) -> Object:
-        status = self.stored.get("status") or {}
-        found = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-        return next((each for each in found if each["name"] == name), {})
+    def _previous(self, name: str) -> Object:
+        before = self.stored.get("status") or {}
+        statuses = [*(before.get("initContainerStatuses") or ()), *(before.get("containerStatuses") or ())]
+        return next((container for container in statuses if container["name"] == name), {})
 
     def _id(self, container: Container) -> str:
         text = f"{self.pod.uid}/{container.spec.name}/{container.starts}"
         return f"plugwright://{hashlib.sha256(text.encode()).hexdigest()}"
 
 
-def _devices(health: tuple[DeviceHealth, ...]) -> Iterator[Object]:
-    for resource in dict.fromkeys(each.resource for each in health):
-        devices = [
-            {"resourceID": each.device_id, "health": each.health.value} for each in health if each.resource == resource
+def _device_health(devices: tuple[DeviceHealth, ...]) -> Iterator[Object]:
+    for resource in dict.fromkeys(device.resource for device in devices):
+        resources = [
+            {"resourceID": device.device_id, "health": device.health.value}
+            for device in devices
+            if device.resource == resource
         ]
-        yield {"name": resource, "resources": devices}
+        yield {"name": resource, "resources": resources}
 
 
-def _conditions(stored: Object, pod: Pod, made: Object, now: str) -> Iterator[Object]:
-    before = {each["type"]: each for each in (stored.get("status") or {}).get("conditions") or ()}
-    for kind, status, reason, message in _truths(pod, made):
-        known = before.get(kind) or {}
-        since = known.get("lastTransitionTime", now) if known.get("status") == status else now
+def _resources(spec: Object) -> Object:
+    """The sum over all containers; real kubelets leave it out where init containers have resources."""
+    if any(container.get("resources") for container in spec.get("initContainers") or ()):
+        return {}
+    resources = [container.get("resources") or {} for container in spec.get("containers") or ()]
+    totals = {part: _total([entry.get(part) or {} for entry in resources]) for part in ("limits", "requests")}
+    if not totals["requests"]:
+        return {}
+    return {
+        "resources": {part: total for part, total in totals.items() if total},
+        "allocatedResources": totals["requests"],
+    }
+
+
+def _total(amounts: list[Mapping[str, str]]) -> dict[str, str]:
+    if len(amounts) == 1:
+        return dict(amounts[0])
+    total = quantity.add({name: quantity.zero_if_invalid(text) for name, text in entry.items()} for entry in amounts)
+    return {name: quantity.as_text(value) for name, value in sorted(total.items())}
+
+
+def _conditions(stored: Object, pod: Pod, result: Object, now: str) -> Iterator[Object]:
+    """The kubelet's conditions, then those that other components have set."""
+    known = (stored.get("status") or {}).get("conditions") or ()
+    before = {condition["type"]: condition for condition in known}
+    for kind, value, reason, message in _condition_values(pod, result):
+        previous = before.get(kind) or {}
+        since = previous.get("lastTransitionTime", now) if previous.get("status") == value else now
         condition: Object = {
             "type": kind,
             "observedGeneration": _generation(stored),
-            "status": status,
+            "status": value,
             "lastProbeTime": None,
             "lastTransitionTime": since,
         }
         yield condition | {key: text for key, text in (("reason", reason), ("message", message)) if text}
-    yield from (each for kind, each in before.items() if kind not in _KNOWN)
+    yield from (condition for kind, condition in before.items() if kind not in _CONDITIONS)
 
 
-_KNOWN = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
-
-
-def _truths(pod: Pod, made: Object) -> Iterator[tuple[str, str, str, str]]:
-    over = "PodCompleted" if pod.phase is Phase.SUCCEEDED else "PodFailed" if pod.phase is Phase.FAILED else ""
-    waiting = [each["name"] for each in made.get("initContainerStatuses") or () if not each["ready"]]
-    unready = [each["name"] for each in made["containerStatuses"] if not each["ready"]]
-    yield "PodReadyToStartContainers", "False" if over else "True", "", ""
-    if waiting and not over:
-        incomplete = f"containers with incomplete status: [{' '.join(waiting)}]"
-        yield "Initialized", "False", "ContainersNotInitialized", incomplete
+def _condition_values(pod: Pod, result: Object) -> Iterator[tuple[str, str, str, str]]:
+    finished = "PodCompleted" if pod.phase is Phase.SUCCEEDED else "PodFailed" if pod.phase is Phase.FAILED else ""
+    incomplete = _not_ready(result.get("initContainerStatuses") or ())
+    unready = _not_ready(result["containerStatuses"])
+    yield "PodReadyToStartContainers", "False" if finished else "True", "", ""
+    if incomplete and not finished:
+        message = f"containers with incomplete status: [{incomplete}]"
+        yield "Initialized", "False", "ContainersNotInitialized", message
     else:
-        yield "Initialized", "True", "PodCompleted" if over == "PodCompleted" else "", ""
-    unready_text = f"containers with unready status: [{' '.join(unready)}]"
+        yield "Initialized", "True", "PodCompleted" if finished == "PodCompleted" else "", ""
     for kind in ("Ready", "ContainersReady"):
-        if over:
-            yield kind, "False", over, ""
+        if finished:
+            yield kind, "False", finished, ""
         elif unready:
-            yield kind, "False", "ContainersNotReady", unready_text
+            yield kind, "False", "ContainersNotReady", f"containers with unready status: [{unready}]"
         else:
             yield kind, "True", "", ""
-    yield "PodScheduled", "True", "", ""  # also for a pod that named its node itself
+    yield "PodScheduled", "True", "", ""  # also for a pod that names its node
+
+
+def _not_ready(statuses: Iterable[Object]) -> str:
+    return " ".join(container["name"] for container in statuses if not container["ready"])
 
 
 def _generation(stored: Object) -> int:

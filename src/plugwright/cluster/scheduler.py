@@ -1,7 +1,7 @@
-"""The scheduler: follows the store, keeps an account of what each node has left, and binds one pod after the other.
+"""The scheduler: follows the store, counts what every node's pods request, and binds one pod after the other.
 
-What fits where is decided in `scheduling`. A pod that fits nowhere waits until a node changes so that it fits; the
-account is kept up change by change, never worked out anew.
+`fit` decides which node takes a pod. A pod that fits nowhere waits until a node changes so that it fits. The counts are
+kept up change by change, never computed from all pods again.
 """
 
 import asyncio
@@ -9,14 +9,13 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from plugwright.cluster import clock, fit
-from plugwright.cluster.api.errors import Refused
+from plugwright.cluster import fit
+from plugwright.cluster.api.errors import StatusError
 from plugwright.cluster.api.kinds import NODES, PODS
-from plugwright.cluster.api.registry import Place, Writer
-from plugwright.cluster.clock import Clock
-from plugwright.cluster.events import MALFORMED, Happening, Recorder, Teller
-from plugwright.cluster.fit import Room, Wish
-from plugwright.cluster.store import Change, Expired, Key, Object, Store
+from plugwright.cluster.api.registry import ResourcePath
+from plugwright.cluster.events import MALFORMED, ClusterClient, EventRecord, EventRecorder, EventSource
+from plugwright.cluster.fit import NodeInfo, PodRequest
+from plugwright.cluster.store import Change, Expired, Object, ObjectKey
 from plugwright.errors import ClusterError
 
 __all__ = ["Scheduler"]
@@ -25,156 +24,153 @@ logger = logging.getLogger(__name__)
 
 _NAME = "default-scheduler"
 _MANAGER = "kube-scheduler"
-_OVER = ("Succeeded", "Failed")
+_FINISHED = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
-class _Bound:
+class _BoundPod:
     node: str
-    asked: Wish
+    request: PodRequest
 
 
 class Scheduler:
-    def __init__(self, store: Store, writer: Writer, now: Clock = clock.now) -> None:
-        self._store = store
-        self._writer = writer
-        self._now = now
-        self._recorder = Recorder(writer, Teller(_NAME, series=True, manager=_MANAGER), now)
-        self._rooms: dict[str, Room] = {}
-        self._bound: dict[Key, _Bound] = {}
-        self._pending: dict[Key, Wish] = {}  # in the order they came
-        self._waiting: dict[Key, Wish] = {}  # fits nowhere as things are
-        self._since = 0
+    def __init__(self, client: ClusterClient) -> None:
+        self._client = client
+        self._recorder = EventRecorder(client, EventSource(_NAME, series=True, manager=_MANAGER))
+        self._nodes: dict[str, NodeInfo] = {}
+        self._bound: dict[ObjectKey, _BoundPod] = {}
+        self._pending: dict[ObjectKey, PodRequest] = {}  # in the order they were created
+        self._unschedulable: dict[ObjectKey, PodRequest] = {}  # fit no node at present
+        self._revision = 0
 
     async def run(self) -> None:
-        """For ever. Between two pods others have their turn."""
+        """Runs until cancelled; other tasks run between two pods."""
         self._list()
         while True:
-            if self._store.revision > self._since or not self._pending:
+            if self._client.store.revision > self._revision or not self._pending:
                 await self._catch_up()
             if self._pending:
                 key = next(iter(self._pending))
-                self._place(key, self._pending.pop(key))
+                self._schedule(key, self._pending.pop(key))
             await asyncio.sleep(0)
 
     def _list(self) -> None:
-        """Everything as it is now; what was known before is forgotten."""
-        self._since = self._store.revision
-        for known in (self._rooms, self._bound, self._pending, self._waiting):
+        """Forgets everything and reads all nodes and pods."""
+        store = self._client.store
+        self._revision = store.revision
+        for known in (self._nodes, self._bound, self._pending, self._unschedulable):
             known.clear()
-        for node in self._store.every(NODES.qualified):
-            self._note_node(node["metadata"]["name"], node)
-        for pod in sorted(self._store.every(PODS.qualified), key=_age):
-            self._note_pod(_key(pod), pod)
+        for node in store.objects(NODES.qualified):
+            self._update_node(node["metadata"]["name"], node)
+        for pod in sorted(store.objects(PODS.qualified), key=_creation_order):
+            self._update_pod(_key(pod), pod)
 
     async def _catch_up(self) -> None:
         try:
-            changes = await self._store.changes(self._since)
+            changes = await self._client.store.changes(self._revision)
         except Expired:
             self._list()
             return
         for change in changes:
-            self._note(change)
-        self._since = changes[-1].revision
+            self._apply(change)
+        self._revision = changes[-1].revision
 
-    def _note(self, change: Change) -> None:
-        gone = change.type == "DELETED"
+    def _apply(self, change: Change) -> None:
+        deleted = change.type == "DELETED"
         if change.key.kind == NODES.qualified:
-            self._note_node(change.key.name, None if gone else change.object)
+            self._update_node(change.key.name, None if deleted else change.object)
         elif change.key.kind == PODS.qualified:
-            if gone:
-                self._drop(change.key)
+            if deleted:
+                self._remove_pod(change.key)
             else:
-                self._note_pod(change.key, change.object)
+                self._update_pod(change.key, change.object)
 
-    def _note_node(self, name: str, node: Object | None) -> None:
-        before = self._rooms.pop(name, None)
+    def _update_node(self, name: str, node: Object | None) -> None:
+        before = self._nodes.pop(name, None)
         if node is None:
-            self._again(list(self._waiting))  # the count of nodes is part of why they wait
+            self._retry(list(self._unschedulable))  # the number of nodes is part of their messages
             return
         try:
-            room = Room.of(node)
+            info = NodeInfo.of(node)
         except MALFORMED:
-            logger.warning("a node that cannot be read gets no pods", extra={"node": name})
+            logger.warning("node object is malformed, no pods are scheduled to it", extra={"node": name})
             return
         if before is not None:
-            room.used, room.pods, room.weight = before.used, before.pods, before.weight
+            info.requested, info.pods, info.scored = before.requested, before.pods, before.scored
         else:
             for bound in self._bound.values():
                 if bound.node == name:
-                    room.take(bound.asked)
-        self._rooms[name] = room
-        if before is None or (before.labels, before.taints) != (room.labels, room.taints):
-            self._again(list(self._waiting))  # why they wait may be another reason now
-        elif before.allocatable != room.allocatable:
-            self._again(self._fitting(room))
+                    info.add_pod(bound.request)
+        self._nodes[name] = info
+        if before is None or (before.labels, before.taints) != (info.labels, info.taints):
+            self._retry(list(self._unschedulable))  # they may be unschedulable for another reason now
+        elif before.allocatable != info.allocatable:
+            self._retry(self._fitting(info))
 
-    def _note_pod(self, key: Key, pod: Object) -> None:
+    def _update_pod(self, key: ObjectKey, pod: Object) -> None:
         try:
-            self._account(key, pod)
+            if pod.get("status", {}).get("phase") in _FINISHED:
+                self._remove_pod(key)
+            elif node := pod["spec"].get("nodeName"):
+                self._pending.pop(key, None)
+                self._unschedulable.pop(key, None)
+                if key not in self._bound:
+                    self._add_bound(key, node, PodRequest.of(pod))
+            elif key not in self._pending and key not in self._unschedulable and _is_ours(pod):
+                self._pending[key] = PodRequest.of(pod)
         except MALFORMED:
-            logger.warning("a pod that cannot be read is not scheduled", extra={"pod": f"{key.namespace}/{key.name}"})
+            _log_malformed(key)
 
-    def _account(self, key: Key, pod: Object) -> None:
-        if pod.get("status", {}).get("phase") in _OVER:
-            self._drop(key)
-        elif node := pod["spec"].get("nodeName"):
-            self._pending.pop(key, None)
-            self._waiting.pop(key, None)
-            if key not in self._bound:
-                self._take(key, node, fit.wish(pod))
-        elif key not in self._pending and key not in self._waiting and _is_ours(pod):
-            self._pending[key] = fit.wish(pod)
-
-    def _drop(self, key: Key) -> None:
+    def _remove_pod(self, key: ObjectKey) -> None:
         self._pending.pop(key, None)
-        self._waiting.pop(key, None)
+        self._unschedulable.pop(key, None)
         bound = self._bound.pop(key, None)
-        room = self._rooms.get(bound.node) if bound else None
-        if bound and room:
-            room.take(bound.asked, -1)
-            self._again(self._fitting(room))
+        node = self._nodes.get(bound.node) if bound else None
+        if bound and node:
+            node.remove_pod(bound.request)
+            self._retry(self._fitting(node))
 
-    def _fitting(self, room: Room) -> list[Key]:
-        """Of those that wait, whom this node would take now."""
-        return [key for key, asked in self._waiting.items() if fit.refusal(asked, room) is None]
+    def _fitting(self, node: NodeInfo) -> list[ObjectKey]:
+        """The unschedulable pods that this node would take now."""
+        return [key for key, request in self._unschedulable.items() if fit.filter_failure(request, node) is None]
 
-    def _again(self, keys: Iterable[Key]) -> None:
+    def _retry(self, keys: Iterable[ObjectKey]) -> None:
         for key in keys:
-            self._pending[key] = self._waiting.pop(key)
+            self._pending[key] = self._unschedulable.pop(key)
 
-    def _take(self, key: Key, node: str, asked: Wish) -> None:
-        self._bound[key] = _Bound(node, asked)
-        if node in self._rooms:
-            self._rooms[node].take(asked)
+    def _add_bound(self, key: ObjectKey, node: str, request: PodRequest) -> None:
+        self._bound[key] = _BoundPod(node, request)
+        if node in self._nodes:
+            self._nodes[node].add_pod(request)
 
-    def _place(self, key: Key, asked: Wish) -> None:
-        pod = self._store.get(key)
+    def _schedule(self, key: ObjectKey, request: PodRequest) -> None:
+        pod = self._client.store.get(key)
         if pod is None or pod["spec"].get("nodeName"):
             return
         try:
-            room, refused = fit.best(asked, self._rooms.values())
-            if room is None:
-                self._waiting[key] = asked
-                self._refuse(key, pod, fit.unschedulable(refused))
+            node, failures = fit.select_node(request, self._nodes.values())
+            if node is None:
+                self._unschedulable[key] = request
+                self._report_unschedulable(key, pod, fit.failed_scheduling_message(failures))
             else:
-                self._writer.bind(Place(PODS, key.namespace, key.name), room.name)
-                self._take(key, room.name, asked)
-                text = f"Successfully assigned {key.namespace}/{key.name} to {room.name}"
-                self._recorder.tell(pod, Happening("Scheduled", text, action="Binding"))
-        except (ClusterError, Refused):  # somebody else was faster: the store tells what became of it
-            self._waiting.pop(key, None)
+                self._client.writer.bind(ResourcePath(PODS, key.namespace, key.name), node.name)
+                self._add_bound(key, node.name, request)
+                text = f"Successfully assigned {key.namespace}/{key.name} to {node.name}"
+                self._recorder.record(pod, EventRecord("Scheduled", text, action="Binding"))
+        except (ClusterError, StatusError):  # the pod was changed by another client: the next change says how
+            self._unschedulable.pop(key, None)
         except MALFORMED:
-            logger.warning("a pod that cannot be read is not scheduled", extra={"pod": f"{key.namespace}/{key.name}"})
+            _log_malformed(key)
 
-    def _refuse(self, key: Key, pod: Object, message: str) -> None:
-        self._recorder.tell(pod, Happening("FailedScheduling", message, "Warning", action="Scheduling"))
-        found = {each["type"]: each for each in (pod.get("status") or {}).get("conditions") or ()}
-        before = found.get("PodScheduled") or {}
+    def _report_unschedulable(self, key: ObjectKey, pod: Object, message: str) -> None:
+        self._recorder.record(pod, EventRecord("FailedScheduling", message, "Warning", action="Scheduling"))
+        known = (pod.get("status") or {}).get("conditions") or ()
+        conditions = {condition["type"]: condition for condition in known}
+        before = conditions.get("PodScheduled") or {}
         if before.get("status") == "False" and before.get("message") == message:
             return
-        since = before["lastTransitionTime"] if before.get("status") == "False" else clock.stamp(self._now())
-        found["PodScheduled"] = {
+        since = before["lastTransitionTime"] if before.get("status") == "False" else self._client.stamp()
+        conditions["PodScheduled"] = {
             "type": "PodScheduled",
             "observedGeneration": 1,
             "status": "False",
@@ -184,22 +180,26 @@ class Scheduler:
             "message": message,
         }
 
-        def changed(stored: Object) -> Object:
-            return {**stored, "status": {**(stored.get("status") or {}), "conditions": list(found.values())}}
+        def with_conditions(stored: Object) -> Object:
+            return {**stored, "status": {**(stored.get("status") or {}), "conditions": list(conditions.values())}}
 
-        self._writer.change(Place(PODS, key.namespace, key.name, "status"), changed, _MANAGER)
-
-
-def _key(pod: Object) -> Key:
-    return Key(PODS.qualified, pod["metadata"]["namespace"], pod["metadata"]["name"])
+        self._client.writer.change(ResourcePath(PODS, key.namespace, key.name, "status"), with_conditions, _MANAGER)
 
 
-def _age(pod: Object) -> tuple[str, str, str]:
+def _key(pod: Object) -> ObjectKey:
+    return ObjectKey(PODS.qualified, pod["metadata"]["namespace"], pod["metadata"]["name"])
+
+
+def _creation_order(pod: Object) -> tuple[str, str, str]:
     metadata = pod["metadata"]
     return metadata.get("creationTimestamp", ""), metadata["namespace"], metadata["name"]
 
 
 def _is_ours(pod: Object) -> bool:
     spec = pod["spec"]
-    gone = pod["metadata"].get("deletionTimestamp")
-    return spec.get("schedulerName", _NAME) == _NAME and not spec.get("schedulingGates") and not gone
+    deleted = pod["metadata"].get("deletionTimestamp")
+    return spec.get("schedulerName", _NAME) == _NAME and not spec.get("schedulingGates") and not deleted
+
+
+def _log_malformed(key: ObjectKey) -> None:
+    logger.warning("pod object is malformed, it is not scheduled", extra={"pod": f"{key.namespace}/{key.name}"})

@@ -1,9 +1,7 @@
-"""The embedded cluster's objects: versions, optimistic concurrency, and a history that watchers read.
+"""The embedded cluster's objects: resource versions, optimistic concurrency, and the history that watches read.
 
-One writer, many readers: a watcher is a place in the history and a bell, never a queue. Stored objects are values:
-whoever wants another one stores it. What may be written is `api`'s to decide; the disk is `database`'s.
-
-Writes that are only computed: a store that answers as the real one would, and keeps nothing (dryRun=All).
+One writer, many readers: a watcher remembers a revision and reads the changes after it, so it needs no queue. Stored
+objects are values and never change in place. `api` decides what may be written; `database` writes it to disk.
 """
 
 import asyncio
@@ -14,28 +12,28 @@ from itertools import islice
 from typing import Any, Protocol
 
 from plugwright.errors import ClusterError
+from plugwright.system.concurrency import Latest
 
 __all__ = [
+    "AlreadyExists",
     "Change",
-    "Conflict",
-    "Disk",
-    "Exists",
+    "DryRun",
     "Expired",
-    "Key",
-    "Missing",
+    "NotFound",
     "Object",
-    "Objects",
-    "Rehearsal",
+    "ObjectKey",
+    "Persistence",
     "Store",
+    "VersionConflict",
 ]
 
 Object = dict[str, Any]  # type: ignore[explicit-any,unused-ignore]  # JSON, as clients send it
-_KEPT = 8_000  # changes a watcher may be behind
+_HISTORY = 8_000  # changes that a watcher may lag behind
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Key:
-    """Where an object is: `kind` is the plural in the URL, `namespace` is empty for what has none."""
+class ObjectKey:
+    """`kind` is the plural with its group (`leases.coordination.k8s.io`); `namespace` may be empty."""
 
     kind: str
     namespace: str
@@ -44,31 +42,31 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """`type` is the watch's word; `before` is the object as it was, for watchers that select."""
+    """`type` is the watch event's; `before` is the previous object, which selectors are compared with."""
 
     revision: int
     type: str
-    key: Key
+    key: ObjectKey
     object: Object
     before: Object | None
 
 
-class Missing(ClusterError):
-    def __init__(self, key: Key) -> None:
+class NotFound(ClusterError):
+    def __init__(self, key: ObjectKey) -> None:
         super().__init__(f'{key.kind} "{key.name}" not found')
         self.key = key
 
 
-class Exists(ClusterError):
-    def __init__(self, key: Key) -> None:
+class AlreadyExists(ClusterError):
+    def __init__(self, key: ObjectKey) -> None:
         super().__init__(f'{key.kind} "{key.name}" already exists')
         self.key = key
 
 
-class Conflict(ClusterError):
-    """The object has changed since the version that the writer saw."""
+class VersionConflict(ClusterError):
+    """The object has changed since the resource version that the writer read."""
 
-    def __init__(self, key: Key) -> None:
+    def __init__(self, key: ObjectKey) -> None:
         super().__init__(
             f'Operation cannot be fulfilled on {key.kind} "{key.name}": the object has been modified; '
             "please apply your changes to the latest version and try again"
@@ -77,169 +75,145 @@ class Conflict(ClusterError):
 
 
 class Expired(ClusterError):
-    """The history does not go back that far: the reader has to list again."""
+    """The history does not go back to that revision: the reader has to list again."""
 
     def __init__(self, revision: int, oldest: int) -> None:
         super().__init__(f"too old resource version: {revision} ({oldest})")
 
 
-class Disk(Protocol):
-    """What must outlive the process, written before the writer is answered."""
+class Persistence(Protocol):
+    """Storage that outlives the process; `save` returns when the change is durable."""
 
-    def load(self) -> tuple[int, Iterable[tuple[Key, Object]]]: ...
+    def load(self) -> tuple[int, Iterable[tuple[ObjectKey, Object]]]: ...
 
     def save(self, change: Change) -> None: ...
 
 
 class Store:
-    def __init__(self, disk: Disk | None = None, kept: int = _KEPT) -> None:
-        self._disk = disk
-        self._objects: dict[str, dict[Key, Object]] = {}
-        self._history: deque[Change] = deque(maxlen=kept)
-        self._bell = asyncio.Event()
-        self._revision, found = disk.load() if disk else (1, [])
-        for key, stored in found:
-            self._objects.setdefault(key.kind, {})[key] = stored
-        self._first = self._revision  # the history begins after it
+    def __init__(self, persistence: Persistence | None = None, history: int = _HISTORY) -> None:
+        self._persistence = persistence
+        self._objects: dict[str, dict[ObjectKey, Object]] = {}
+        self._history: deque[Change] = deque(maxlen=history)
+        revision, saved = persistence.load() if persistence else (1, [])
+        for key, content in saved:
+            self._objects.setdefault(key.kind, {})[key] = content
+        self._revision = Latest(revision)
+        self._oldest = revision  # the history begins after it
 
     @property
     def revision(self) -> int:
-        return self._revision
+        return self._revision.value
 
-    def get(self, key: Key) -> Object | None:
+    def get(self, key: ObjectKey) -> Object | None:
         return self._objects.get(key.kind, {}).get(key)
 
-    def take(self, key: Key) -> Object:
-        found = self.get(key)
-        if found is None:
-            raise Missing(key)
-        return found
+    def require(self, key: ObjectKey) -> Object:
+        """As `get`, and raises NotFound."""
+        stored = self.get(key)
+        if stored is None:
+            raise NotFound(key)
+        return stored
 
-    def every(self, kind: str, namespace: str = "") -> list[Object]:
-        """Sorted by namespace and name; every namespace unless one is given."""
-        found = self._objects.get(kind, {})
-        keys = sorted(found) if not namespace else sorted(key for key in found if key.namespace == namespace)
-        return [found[key] for key in keys]
+    def objects(self, kind: str, namespace: str = "") -> list[Object]:
+        """Sorted by namespace and name; of all namespaces unless one is given."""
+        return _sorted(self._objects.get(kind, {}), namespace)
 
-    def at(self, revision: int, kind: str, namespace: str = "") -> list[Object]:
-        """As `every`, at an earlier revision: what happened since is taken back."""
-        found = dict(self._objects.get(kind, {}))
+    def objects_at(self, revision: int, kind: str, namespace: str = "") -> list[Object]:
+        """As `objects`, at an earlier revision: later changes are undone."""
+        objects = dict(self._objects.get(kind, {}))
         for change in reversed(self._after(revision)):
             if change.key.kind != kind:
                 continue
             if change.before is None:
-                del found[change.key]
+                del objects[change.key]
             else:
-                found[change.key] = change.before
-        return [found[key] for key in sorted(found) if not namespace or key.namespace == namespace]
+                objects[change.key] = change.before
+        return _sorted(objects, namespace)
 
-    def create(self, key: Key, content: Object) -> Object:
+    def create(self, key: ObjectKey, content: Object) -> Object:
         if self.get(key) is not None:
-            raise Exists(key)
+            raise AlreadyExists(key)
         return self._write("ADDED", key, content, None)
 
-    def update(self, key: Key, content: Object, expected: str = "") -> Object:
-        """`expected` is the version that the writer started from, empty for whatever is there."""
-        before = self.take(key)
+    def update(self, key: ObjectKey, content: Object, expected: str = "") -> Object:
+        """`expected` is the resource version that the writer read; empty overwrites any."""
+        before = self.require(key)
         if expected and expected != before["metadata"]["resourceVersion"]:
-            raise Conflict(key)
-        if _same(before, content):
+            raise VersionConflict(key)
+        if _differ_by_version_alone(before, content):
             return before
         return self._write("MODIFIED", key, content, before)
 
-    def delete(self, key: Key) -> Object:
-        before = self.take(key)
+    def delete(self, key: ObjectKey) -> Object:
+        before = self.require(key)
         return self._write("DELETED", key, before, before)
 
     async def changes(self, since: int, timeout: float | None = None) -> list[Change]:
-        """Everything after a revision, in order, once there is something; nothing after `timeout` seconds."""
+        """All changes after a revision, in order, once there are any; an empty list after `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
-                while not (found := self._after(since)):
-                    await self._bell.wait()
+                await self._revision.until(lambda revision: revision != since)
         except TimeoutError:
             return []
-        return found
+        return self._after(since)
 
     def _after(self, since: int) -> list[Change]:
-        if since == self._revision:
+        if since == self.revision:
             return []
-        if since > self._revision:  # from before the server was started anew, with nothing kept
-            raise Expired(since, self._revision)
-        if since < self._first:
-            raise Expired(since, self._first)
-        behind = self._revision - since  # every revision is one change
+        if since > self.revision:  # from before a restart without persistence
+            raise Expired(since, self.revision)
+        if since < self._oldest:
+            raise Expired(since, self._oldest)
+        behind = self.revision - since  # every revision is one change
         return list(islice(self._history, max(0, len(self._history) - behind), None))
 
-    def _write(self, kind: str, key: Key, content: Object, before: Object | None) -> Object:
-        revision = self._revision + 1
+    def _write(self, event: str, key: ObjectKey, content: Object, before: Object | None) -> Object:
+        revision = self.revision + 1
         stored = {**content, "metadata": {**content["metadata"], "resourceVersion": str(revision)}}
-        change = Change(revision, kind, key, stored, before)
-        if self._disk:
-            self._disk.save(change)
-        self._revision = revision
+        change = Change(revision, event, key, stored, before)
+        if self._persistence:
+            self._persistence.save(change)
         objects = self._objects.setdefault(key.kind, {})
-        if kind == "DELETED":
+        if event == "DELETED":
             del objects[key]
         else:
             objects[key] = stored
         if len(self._history) == self._history.maxlen:
-            self._first = self._history[0].revision
+            self._oldest = self._history[0].revision
         self._history.append(change)
-        self._bell.set()
-        self._bell = asyncio.Event()
+        self._revision.publish(revision)
         return stored
 
 
-def _same(before: Object, content: Object) -> bool:
-    """Whether nothing would change but the version."""
+class DryRun:
+    """A store that answers writes as the real one would and keeps nothing (dryRun=All)."""
+
+    def __init__(self, store: Store) -> None:
+        self.get, self.require, self.objects = store.get, store.require, store.objects
+
+    def create(self, key: ObjectKey, content: Object) -> Object:
+        """Without a resource version, as it was never stored."""
+        if self.get(key) is not None:
+            raise AlreadyExists(key)
+        return content
+
+    def update(self, key: ObjectKey, content: Object, expected: str = "") -> Object:
+        """With the resource version that is stored."""
+        version = self.require(key)["metadata"]["resourceVersion"]
+        if expected and expected != version:
+            raise VersionConflict(key)
+        return {**content, "metadata": {**content["metadata"], "resourceVersion": version}}
+
+    def delete(self, key: ObjectKey) -> Object:
+        return self.require(key)
+
+
+def _sorted(objects: dict[ObjectKey, Object], namespace: str) -> list[Object]:
+    return [objects[key] for key in sorted(key for key in objects if not namespace or key.namespace == namespace)]
+
+
+def _differ_by_version_alone(before: Object, content: Object) -> bool:
     if {**before, "metadata": None} != {**content, "metadata": None}:
         return False
     version = {"resourceVersion": None}
     return bool({**before["metadata"], **version} == {**content["metadata"], **version})
-
-
-class Objects(Protocol):
-    """What a writer needs of a store."""
-
-    def get(self, key: Key) -> Object | None: ...
-
-    def take(self, key: Key) -> Object: ...
-
-    def every(self, kind: str, namespace: str = "") -> list[Object]: ...
-
-    def create(self, key: Key, content: Object) -> Object: ...
-
-    def update(self, key: Key, content: Object, expected: str = "") -> Object: ...
-
-    def delete(self, key: Key) -> Object: ...
-
-
-class Rehearsal:
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def get(self, key: Key) -> Object | None:
-        return self._store.get(key)
-
-    def take(self, key: Key) -> Object:
-        return self._store.take(key)
-
-    def every(self, kind: str, namespace: str = "") -> list[Object]:
-        return self._store.every(kind, namespace)
-
-    def create(self, key: Key, content: Object) -> Object:
-        """Without a version: it never had one."""
-        if self._store.get(key) is not None:
-            raise Exists(key)
-        return content
-
-    def update(self, key: Key, content: Object, expected: str = "") -> Object:
-        """With the version that is there."""
-        version = self._store.take(key)["metadata"]["resourceVersion"]
-        if expected and expected != version:
-            raise Conflict(key)
-        return {**content, "metadata": {**content["metadata"], "resourceVersion": version}}
-
-    def delete(self, key: Key) -> Object:
-        return self._store.take(key)

@@ -1,33 +1,26 @@
-"""A certificate authority for one embedded cluster, and the server's certificate.
+"""The certificate authority of one embedded cluster and its API server's certificate, as files.
 
-How they are signed is `signing`'s. The server's key is written with mode 0600 and dies with its directory; the
-authority's is never written.
-
-An authority made up on the spot, and the certificate it signs. With `certificates` the home of `cryptography`.
-
-Strict verifiers are content with them: Python's own is one from 3.13 on, and asks for key identifiers.
+trustme signs them and is imported here alone; what is left by hand is the decision whether files of an earlier run can
+be used again. Strict verifiers accept the result: Python's own is one from 3.13 on and asks for key identifiers. The
+server's key is written with mode 0600; the authority's key is never written.
 """
 
-import ipaddress
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from plugwright.system import files
 
-__all__ = ["Certificates", "Signed", "make", "obtain", "sign"]
+__all__ = ["Certificates", "make", "obtain"]
 
-_SHORTEST = timedelta(days=7)  # what is to be used should last for a while
+_VALIDITY = timedelta(days=365)
+_CLOCK_SKEW = timedelta(minutes=5)  # a client's clock may be behind ours
+_SHORTEST_VALIDITY = timedelta(days=7)  # of certificates that are used again
 
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """Where they are: what clients trust, and what the server shows."""
+    """Paths: the authority that clients trust, and the certificate and key of the server."""
 
     authority: Path
     certificate: Path
@@ -35,103 +28,47 @@ class Certificates:
 
 
 def obtain(directory: Path) -> Certificates:
-    """Those that are in the directory, if they are still good; else new ones."""
-    found = _in(directory)
-    return found if _are_good(found) else make(directory)
+    """The certificates in `directory` if they belong together and stay valid for a week; else new ones."""
+    certificates = _paths(directory)
+    return certificates if _are_usable(certificates) else make(directory)
 
 
-def make(
-    directory: Path, names: tuple[str, ...] = ("localhost",), addresses: tuple[str, ...] = ("127.0.0.1",)
-) -> Certificates:
-    # loads cryptography
+def make(directory: Path, names: tuple[str, ...] = ("localhost", "127.0.0.1")) -> Certificates:
+    """New certificates; `names` are the host names and addresses that the server may be reached by."""
+    import trustme  # loads cryptography: 11 MiB that only a served cluster needs
 
-    made, signed = _in(directory), sign(names, addresses)
-    made.authority.write_bytes(signed.authority)
-    made.certificate.write_bytes(signed.certificate)
-    made.key.unlink(missing_ok=True)  # a file that is there would keep its mode
-    made.key.touch(mode=0o600)
-    made.key.write_bytes(signed.key)
-    return made
+    now = datetime.now(UTC)
+    authority = trustme.CA(path_length=0, organization_name="plugwright", organization_unit_name="embedded cluster")
+    server = authority.issue_cert(
+        *names,
+        organization_name="plugwright",
+        organization_unit_name="API server",
+        not_before=now - _CLOCK_SKEW,
+        not_after=now + _VALIDITY,
+    )
+    certificates = _paths(directory)
+    files.write_atomically(certificates.authority, authority.cert_pem.bytes(), sync=False)
+    files.write_atomically(certificates.certificate, server.cert_chain_pems[0].bytes(), sync=False)
+    files.write_atomically(certificates.key, server.private_key_pem.bytes(), mode=0o600, sync=False)
+    return certificates
 
 
-def _in(directory: Path) -> Certificates:
+def _paths(directory: Path) -> Certificates:
     return Certificates(directory / "ca.crt", directory / "server.crt", directory / "server.key")
 
 
-def _are_good(found: Certificates) -> bool:
-    """They belong together, and last; a process that was killed may have left half of them."""
+def _are_usable(certificates: Certificates) -> bool:
+    """Whether all three belong together: a process that was killed may have written only some of them."""
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
-        authority, server = (
-            x509.load_pem_x509_certificate(each.read_bytes()) for each in (found.authority, found.certificate)
-        )
+        authority = x509.load_pem_x509_certificate(certificates.authority.read_bytes())
+        server = x509.load_pem_x509_certificate(certificates.certificate.read_bytes())
         server.verify_directly_issued_by(authority)
-        key = load_pem_private_key(found.key.read_bytes(), None)
+        key = load_pem_private_key(certificates.key.read_bytes(), None)
     except (OSError, ValueError, TypeError, InvalidSignature):
         return False
-    lasts = server.not_valid_after_utc > datetime.now(UTC) + _SHORTEST
-    return lasts and key.public_key() == server.public_key()
-
-
-_LIFE = timedelta(days=365)
-_ALREADY = timedelta(minutes=5)  # clocks differ
-_USES = (
-    "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
-    "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
-)  # fmt: skip
-_Extensions = list[tuple[x509.ExtensionType, bool]]  # with whether they are critical
-
-
-@dataclass(frozen=True, slots=True)
-class Signed:
-    """As PEM; the authority's key is gone."""
-
-    authority: bytes
-    certificate: bytes
-    key: bytes
-
-
-def sign(names: Iterable[str], addresses: Iterable[str]) -> Signed:
-    authority, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    return Signed(
-        _signed(authority, authority, _of_authority()).public_bytes(Encoding.PEM),
-        _signed(server, authority, _of_server(names, addresses)).public_bytes(Encoding.PEM),
-        server.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
-    )
-
-
-def _of_authority() -> _Extensions:
-    uses = {use: use in ("key_cert_sign", "crl_sign") for use in _USES}
-    return [(x509.BasicConstraints(ca=True, path_length=0), True), (x509.KeyUsage(**uses), True)]
-
-
-def _of_server(names: Iterable[str], addresses: Iterable[str]) -> _Extensions:
-    alternatives = [*map(x509.DNSName, names), *(x509.IPAddress(ipaddress.ip_address(each)) for each in addresses)]
-    return [
-        (x509.SubjectAlternativeName(alternatives), False),
-        (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
-        (x509.BasicConstraints(ca=False, path_length=None), True),
-    ]
-
-
-def _signed(
-    key: ec.EllipticCurvePrivateKey, authority: ec.EllipticCurvePrivateKey, extensions: _Extensions
-) -> x509.Certificate:
-    now, issuer = datetime.now(UTC), _name("plugwright embedded cluster")
-    subject = issuer if key is authority else _name("plugwright API server")
-    builder = x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
-    builder = builder.not_valid_before(now - _ALREADY).not_valid_after(now + _LIFE)
-    identifiers: _Extensions = [
-        (x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False),
-        (x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), False),
-    ]
-    for extension, critical in (*identifiers, *extensions):
-        builder = builder.add_extension(extension, critical=critical)
-    return builder.sign(authority, hashes.SHA256())
-
-
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+    is_valid = server.not_valid_after_utc > datetime.now(UTC) + _SHORTEST_VALIDITY
+    return is_valid and key.public_key() == server.public_key()

@@ -1,173 +1,192 @@
-"""Who backs an extended resource of a node: one rule after the other, until one can tell.
+"""The component that backs an extended resource of a node: rules in order, the first that applies decides.
 
-A rule gives its verdict with the evidence in words, or None where it has nothing to say. The kubelet's side of it:
-each status round it sets both counts of what a plugin serves, and 0 for what a plugin left more than five minutes ago;
-for every other key it makes allocatable the same as capacity.
+A rule returns its assessment with the evidence as text, or None where it does not apply. They rest on the kubelet's
+behaviour: at each status update it sets both counts of a resource that a plugin serves, and 0 for one whose plugin
+stopped longer than the grace period ago; for every other key it copies capacity to allocatable.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from plugwright.extended_resources.resources import (
+    GRACE_MINUTES,
+    Assessment,
     Backing,
+    BoundPod,
+    CapacityOwner,
+    ClusterContext,
     Holder,
-    Key,
-    Local,
-    Node,
-    Pod,
-    Row,
-    Setter,
-    Verdict,
-    World,
+    KeyState,
+    KubeletDirectory,
+    NodeResource,
+    NodeSnapshot,
     is_extended,
 )
 from plugwright.model import natural_order
 
-__all__ = ["row", "rows"]
+__all__ = ["assess", "node_resources"]
+
+_STOPPED = f"the plugin stopped less than {GRACE_MINUTES} ago"
+_NO_LISTENER = "no plugin socket has a live server"
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
+    """The facts about one capacity key."""
+
     resource: str
     capacity: int
     allocatable: int
-    setter: Setter | None
+    owner: CapacityOwner | None
     silence: str
     classes: tuple[str, ...]
-    local: Local | None
+    kubelet_dir: KubeletDirectory | None
 
     @property
     def registered(self) -> bool | None:
-        """Whether the kubelet knows a plugin of it; None where that cannot be seen."""
-        return self.resource in self.local.registered if self.local else None
+        """Whether the kubelet's checkpoint names the resource; None where it cannot be read."""
+        return self.resource in self.kubelet_dir.registered if self.kubelet_dir else None
 
     @property
-    def before_classes(self) -> str:
+    def precedence(self) -> str:
         """The scheduler uses a device class only on nodes that offer none of the resource themselves."""
-        wins = self.classes and self.allocatable
-        return f"; for pods here that goes before {self.class_names}" if wins else ""
+        if not self.classes or not self.allocatable:
+            return ""
+        return f"; for pods on this node that takes precedence over {self.class_names}"
 
     @property
     def class_names(self) -> str:
         return f"DeviceClass {', '.join(self.classes)}"
 
 
-def rows(node: Node, pods: Iterable[Pod], world: World) -> list[Row]:
-    """Every extended resource that the node lists or that one of its pods asks for."""
+def node_resources(node: NodeSnapshot, pods: Iterable[BoundPod], context: ClusterContext) -> list[NodeResource]:
+    """Every extended resource that the node lists or that one of its pods requests."""
     pods = list(pods)
-    asked = {name for pod in pods for name, number in pod.requests.items() if number and is_extended(name)}
-    names = {*node.capacity, *node.allocatable, *asked}
-    return [row(node, name, pods, world) for name in sorted(names, key=natural_order)]
+    requested = {name for pod in pods for name, number in pod.requests.items() if number and is_extended(name)}
+    names = {*node.capacity, *node.allocatable, *requested}
+    return [assess(node, name, pods, context) for name in sorted(names, key=natural_order)]
 
 
-def row(node: Node, resource: str, pods: Iterable[Pod], world: World) -> Row:
-    counts = node.capacity.get(resource), node.allocatable.get(resource)
-    return Row(node.name, resource, *counts, _holders(node, resource, pods, world), _judge(node, resource, world))
+def assess(node: NodeSnapshot, resource: str, pods: Iterable[BoundPod], context: ClusterContext) -> NodeResource:
+    return NodeResource(
+        node.name,
+        resource,
+        node.capacity.get(resource),
+        node.allocatable.get(resource),
+        _holders(node, resource, pods, context),
+        _assessment(node, resource, context),
+    )
 
 
-def _holders(node: Node, resource: str, pods: Iterable[Pod], world: World) -> tuple[Holder, ...]:
-    """By pod: what its specification says, and what the kubelet has handed out, where that can be seen."""
-    local = world.of(node)
-    found = {(each.namespace, each.pod): each for each in (local.holders.get(resource, ()) if local else ())}
+def _holders(
+    node: NodeSnapshot, resource: str, pods: Iterable[BoundPod], context: ClusterContext
+) -> tuple[Holder, ...]:
+    """One holder per pod: its request, or what the kubelet has allocated where only that is known."""
+    kubelet_dir = context.kubelet_dir_of(node)
+    allocated = kubelet_dir.holders.get(resource, ()) if kubelet_dir else ()
+    holders = {(holder.namespace, holder.pod): holder for holder in allocated}
     for pod in pods:
         if pod.requests.get(resource):
             claim = resource in pod.claimed
-            found[pod.namespace, pod.name] = Holder(pod.namespace, pod.name, pod.requests[resource], claim)
-    return tuple(sorted(found.values()))
+            holders[pod.namespace, pod.name] = Holder(pod.namespace, pod.name, pod.requests[resource], claim)
+    return tuple(sorted(holders.values()))
 
 
-def _judge(node: Node, resource: str, world: World) -> Verdict:
-    classes = world.classes.get(resource, ())
+def _assessment(node: NodeSnapshot, resource: str, context: ClusterContext) -> Assessment:
+    classes = context.classes.get(resource, ())
     if resource not in node.capacity:
-        return _unlisted(resource in node.allocatable, classes)
+        return _without_capacity(resource in node.allocatable, classes)
     case = _Case(
         resource,
         node.capacity[resource],
         node.allocatable.get(resource, 0),
-        node.setters.get(resource),
+        node.owners.get(resource),
         node.silence,
         classes,
-        world.of(node),
+        context.kubelet_dir_of(node),
     )
-    return next(verdict for rule in _RULES if (verdict := rule(case)))
+    return next(assessment for rule in _RULES if (assessment := rule(case)))
 
 
-def _unlisted(allocatable: bool, classes: tuple[str, ...]) -> Verdict:
+def _without_capacity(allocatable: bool, classes: tuple[str, ...]) -> Assessment:
     if allocatable:
-        evidence = "it has no capacity; the kubelet takes allocatable away at its next status round"
-        return Verdict(Backing.UNKNOWN, Key.FREE, evidence)
+        evidence = "it has no capacity; the kubelet removes allocatable at its next status update"
+        return Assessment(Backing.UNKNOWN, KeyState.FREE, evidence)
     if classes:
-        return Verdict(
-            Backing.DRA, Key.ABSENT, f"DeviceClass {', '.join(classes)}; such devices have no key on the node"
-        )
-    return Verdict(Backing.UNKNOWN, Key.ABSENT, "a pod here asks for it, but the node does not list it")
+        evidence = f"DeviceClass {', '.join(classes)}; such devices have no key on the node"
+        return Assessment(Backing.DRA, KeyState.ABSENT, evidence)
+    return Assessment(Backing.UNKNOWN, KeyState.ABSENT, "a pod on this node requests it, but the node does not list it")
 
 
-def _announced(case: _Case) -> Verdict | None:
-    if case.local and case.resource in case.local.announced:
-        return Verdict(Backing.PLUGIN, Key.SERVED, "a live socket in plugins_registry says that it serves it")
+def _announced(case: _Case) -> Assessment | None:
+    if case.kubelet_dir and case.resource in case.kubelet_dir.announced:
+        return Assessment(Backing.PLUGIN, KeyState.SERVED, "a live socket in plugins_registry serves it")
     return None
 
 
-def _set_by_hand(case: _Case) -> Verdict | None:
-    """Unless the kubelet has made another allocatable of it than a copy: then it counts devices."""
-    setter = case.setter
-    if not setter or setter.kubelet or case.registered:
+def _set_by_hand(case: _Case) -> Assessment | None:
+    """Does not apply where allocatable is no copy of capacity: then the kubelet counts devices of a plugin."""
+    owner = case.owner
+    if not owner or owner.kubelet or case.registered:
         return None
-    if setter.settled and case.allocatable != case.capacity and case.registered is None:
+    if owner.settled and case.allocatable != case.capacity and case.registered is None:
         return None
-    when = f" at {setter.time:%Y-%m-%dT%H:%M:%SZ}" if setter.time else ""
-    evidence = f"capacity was set by {setter.manager}{when}, not by the kubelet"
-    return Verdict(Backing.MANUAL, Key.FREE, evidence + case.before_classes)
+    when = f" at {owner.time:%Y-%m-%dT%H:%M:%SZ}" if owner.time else ""
+    evidence = f"capacity was set by {owner.manager}{when}, not by the kubelet"
+    return Assessment(Backing.MANUAL, KeyState.FREE, evidence + case.precedence)
 
 
-def _forgotten(case: _Case) -> Verdict | None:
-    """Where the checkpoint can be read: the kubelet drops a resource from it when its five minutes are over."""
-    if case.registered is not False or not (case.capacity == 0 or (case.setter and case.setter.kubelet)):
+def _not_in_checkpoint(case: _Case) -> Assessment | None:
+    """The kubelet drops a resource from its checkpoint when the grace period is over (2.18)."""
+    if case.registered is not False or not (case.capacity == 0 or (case.owner and case.owner.kubelet)):
         return None
     if case.classes and case.capacity == 0:
-        return Verdict(Backing.DRA, Key.FREE, f"{case.class_names}; the key here is what a plugin left")
-    return Verdict(Backing.STALE, Key.FREE, "the kubelet's checkpoint does not name it any more")
+        return Assessment(Backing.DRA, KeyState.FREE, f"{case.class_names}; the key was left behind by a plugin")
+    return Assessment(Backing.STALE, KeyState.FREE, "the kubelet's checkpoint no longer names it")
 
 
-def _silent(case: _Case) -> Verdict | None:
+def _kubelet_silent(case: _Case) -> Assessment | None:
     if not case.silence:
         return None
-    return Verdict(Backing.UNKNOWN, Key.UNCLEAR, f"the counts may be old: {case.silence}")
+    return Assessment(Backing.UNKNOWN, KeyState.UNCLEAR, f"the counts may be old: {case.silence}")
 
 
-def _counted(case: _Case) -> Verdict | None:
+def _some_allocatable(case: _Case) -> Assessment | None:
     if not case.allocatable:
         return None
-    if not case.setter and not case.registered and case.allocatable == case.capacity:
-        return Verdict(Backing.UNKNOWN, Key.UNCLEAR, "the node does not record who set it")
+    if not case.owner and not case.registered and case.allocatable == case.capacity:
+        return Assessment(Backing.UNKNOWN, KeyState.UNCLEAR, "the node does not record which manager set it")
     evidence = f"the kubelet counts {case.allocatable} of {case.capacity} devices healthy"
-    return Verdict(Backing.PLUGIN, Key.SERVED, evidence + case.before_classes)
+    return Assessment(Backing.PLUGIN, KeyState.SERVED, evidence + case.precedence)
 
 
-def _none_healthy(case: _Case) -> Verdict | None:
+def _none_allocatable(case: _Case) -> Assessment | None:
     if not case.capacity:
         return None
-    if case.local and not case.local.listening:
-        return Verdict(Backing.STALE, Key.FADING, f"{_NOBODY}; the plugin went less than five minutes ago")
-    evidence = "either its plugin went less than five minutes ago, or it lives and no device is healthy"
-    return Verdict(Backing.UNKNOWN, Key.FADING, evidence)
+    if case.kubelet_dir and not case.kubelet_dir.listening:
+        return Assessment(Backing.STALE, KeyState.GRACE_PERIOD, f"{_NO_LISTENER}; {_STOPPED}")
+    evidence = f"either {_STOPPED}, or it runs and no device is healthy"
+    return Assessment(Backing.UNKNOWN, KeyState.GRACE_PERIOD, evidence)
 
 
-def _zero(case: _Case) -> Verdict:
+def _zero_capacity(case: _Case) -> Assessment:
     if case.classes:
-        return Verdict(Backing.DRA, Key.FREE, f"{case.class_names}; the key here, with 0, is what a plugin left")
-    if case.registered and case.local and case.local.listening:
-        evidence = "either its plugin went less than five minutes ago, or it lives and lists no device"
-        return Verdict(Backing.UNKNOWN, Key.FREE, evidence)
+        evidence = f"{case.class_names}; the key with 0 was left behind by a plugin"
+        return Assessment(Backing.DRA, KeyState.FREE, evidence)
+    if case.registered and case.kubelet_dir and case.kubelet_dir.listening:
+        return Assessment(Backing.UNKNOWN, KeyState.FREE, f"either {_STOPPED}, or it runs and lists no device")
     if case.registered:
-        return Verdict(Backing.STALE, Key.FREE, f"{_NOBODY}; the plugin went less than five minutes ago")
-    return Verdict(
-        Backing.STALE,
-        Key.FREE,
-        "the kubelet counts no device of it; only a plugin that lists none would look the same",
-    )
+        return Assessment(Backing.STALE, KeyState.FREE, f"{_NO_LISTENER}; {_STOPPED}")
+    evidence = "the kubelet counts no device of it; a plugin that lists no device looks the same"
+    return Assessment(Backing.STALE, KeyState.FREE, evidence)
 
 
-_NOBODY = "nobody listens on a plugin socket"
-_RULES = (_announced, _set_by_hand, _forgotten, _silent, _counted, _none_healthy, _zero)
+_RULES = (
+    _announced,
+    _set_by_hand,
+    _not_in_checkpoint,
+    _kubelet_silent,
+    _some_allocatable,
+    _none_allocatable,
+    _zero_capacity,
+)

@@ -1,16 +1,7 @@
-"""Changes to a node's resources: what is asked for, what came of it, and what it takes to make them.
+"""Changes to a node's extended resources: options, outcomes and patches, and adding a resource by hand.
 
-`addition` and `removal` decide and act; speaking with the API server is `node`'s work.
-
-JSON pointers and the patches of a node's status.
-
-Every patch names the version of the node that it was made from: if anything has changed since, the API server answers
-with a conflict instead of doing it.
-
-Offering extended resources on a node by hand.
-
-Only capacity is set; the kubelet makes allocatable of it. What a plugin serves is refused: the kubelet would set it
-back at once.
+Adding sets capacity alone, because the kubelet copies it to allocatable at its next status update. A resource that a
+plugin serves is refused: the kubelet would set it back. Removing is `removal`; talking to the API server is `client`.
 """
 
 import time
@@ -21,80 +12,58 @@ from functools import partial
 from typing import Protocol, TypedDict, TypeVar
 
 from plugwright.errors import ConfigError, PeerGone, PeerRefused
-from plugwright.extended_resources.backing import row
-from plugwright.extended_resources.resources import Backing, Key, Node, Pod, Row, World
+from plugwright.extended_resources.backing import assess
+from plugwright.extended_resources.resources import (
+    GRACE_MINUTES,
+    Backing,
+    BoundPod,
+    ClusterContext,
+    KeyState,
+    NodeResource,
+    NodeSnapshot,
+)
 
 __all__ = [
     "CONFLICT",
+    "ChangeContext",
+    "ChangeOptions",
+    "ChangeOutcome",
+    "ChangeResult",
+    "ChangeTarget",
     "Clock",
     "NodeApi",
-    "Operation",
-    "Outcome",
-    "Plan",
-    "Result",
-    "Site",
-    "Target",
+    "PatchOperation",
     "add",
-    "adding",
-    "as_text",
-    "over_conflicts",
-    "pointer",
-    "removing",
-    "why_not",
+    "addition_patch",
+    "describe_patch",
+    "json_pointer",
+    "refusal_reason",
+    "removal_patch",
+    "retry_conflicts",
 ]
 
+CONFLICT = "Conflict"
+_TRIES = 5
+_JITTER = 1.05  # The kubelet's status updates come up to 4 % later than configured (7.12).
+_T = TypeVar("_T")
 
-class Operation(TypedDict, total=False):
+
+class PatchOperation(TypedDict, total=False):
+    """One operation of a JSON patch."""
+
     op: str
     path: str
     value: object
 
 
-def pointer(*steps: str) -> str:
-    return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in steps)
-
-
-def adding(node: Node, counts: Mapping[str, int]) -> list[Operation]:
-    """Sets capacity alone: the kubelet makes allocatable of it at its next status round."""
-    operations = [_made_from(node)]
-    if node.bare:
-        operations.append({"op": "add", "path": pointer("status", "capacity"), "value": {}})
-    for resource, count in counts.items():
-        operations.append({"op": "add", "path": pointer("status", "capacity", resource), "value": str(count)})
-    return operations
-
-
-def removing(node: Node, resource: str) -> list[Operation]:
-    operations = [_made_from(node)]
-    for part, counts in (("capacity", node.capacity), ("allocatable", node.allocatable)):
-        if resource in counts:
-            operations.append({"op": "remove", "path": pointer("status", part, resource)})
-    return operations
-
-
-def _made_from(node: Node) -> Operation:
-    return {"op": "replace", "path": pointer("metadata", "resourceVersion"), "value": node.version}
-
-
-def as_text(operations: Sequence[Operation]) -> str:
-    """For people: what would be sent, without the version."""
-    return ", ".join(" ".join(str(part) for part in operation.values()) for operation in operations[1:])
-
-
-CONFLICT = "Conflict"
-_TRIES = 5
-_JITTER = 1.05  # the kubelet's rounds are up to 4 % longer than set
-_T = TypeVar("_T")
-
-
 class NodeApi(Protocol):
-    """What is needed of the API server. A node that is not there is None."""
+    """The API server as changes need it; `find_node` returns None for a node that does not exist."""
 
-    def find_node(self, name: str) -> Node | None: ...
+    def find_node(self, name: str) -> NodeSnapshot | None: ...
 
-    def pods(self, node: str | None = None) -> Sequence[Pod]: ...
+    def pods(self, node: str | None = None) -> Sequence[BoundPod]: ...
 
-    def patch_status(self, node: str, operations: Sequence[Operation]) -> None: ...
+    def patch_status(self, node: str, operations: Sequence[PatchOperation]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +73,7 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Target:
+class ChangeTarget:
     node: str
     resource: str
 
@@ -112,7 +81,7 @@ class Target:
         return f"{self.node} {self.resource}"
 
 
-class Result(StrEnum):
+class ChangeResult(StrEnum):
     ADDED = "added"
     REMOVED = "removed"
     ABSENT = "absent"
@@ -123,22 +92,24 @@ class Result(StrEnum):
     WOULD_REMOVE = "would remove"
 
     @property
-    def bad(self) -> bool:
-        return self in (Result.REFUSED, Result.TIMED_OUT)
+    def failed(self) -> bool:
+        return self in (ChangeResult.REFUSED, ChangeResult.TIMED_OUT)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    target: Target
-    result: Result
+class ChangeOutcome:
+    target: ChangeTarget
+    result: ChangeResult
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """`round`: seconds between the kubelet's status rounds (its nodeStatusUpdateFrequency). For `removal`: `stale`,
-    only what nobody serves any more, where `force` means what pods hold alone; `named`, the resources are named, so
-    that live plugins of them are expected to go."""
+class ChangeOptions:
+    """Options of `add` and `removal.remove`; `round` is the kubelet's nodeStatusUpdateFrequency in seconds.
+
+    For removal: `stale` restricts it to resources that no component serves, and `force` then overrides pods alone;
+    `named` means that the resources are named, so that their live plugins are expected to stop.
+    """
 
     wait: bool = False
     force: bool = False
@@ -153,124 +124,154 @@ class Plan:
         return 2 * _JITTER * self.round + 1
 
     @property
-    def pause(self) -> float:
-        """Between two looks."""
+    def poll_interval(self) -> float:
         return min(5.0, self.round / 2)
 
 
-def _nothing(target: Target, progress: str) -> None:
+def _no_progress(target: ChangeTarget, progress: str) -> None:
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """Where changes are made; `say` hears how each one stands, again and again."""
+class ChangeContext:
+    """The cluster that is changed; `report_progress` is called for each target after every poll."""
 
     api: NodeApi
-    world: Callable[[], World] = World
+    cluster_context: Callable[[], ClusterContext] = ClusterContext
     clock: Clock = Clock()
-    say: Callable[[Target, str], None] = _nothing
+    report_progress: Callable[[ChangeTarget, str], None] = _no_progress
 
-    def look(self, target: Target, node: Node, pods: Iterable[Pod] = ()) -> Row:
-        return row(node, target.resource, pods, self.world())
+    def assess(self, target: ChangeTarget, node: NodeSnapshot, pods: Iterable[BoundPod] = ()) -> NodeResource:
+        return assess(node, target.resource, pods, self.cluster_context())
 
 
-def over_conflicts(what: str, act: Callable[[], _T]) -> _T:
-    """`act` reads, decides and writes; where somebody else wrote in between, it does so again."""
+def add(context: ChangeContext, node: str, counts: Mapping[str, int], options: ChangeOptions) -> list[ChangeOutcome]:
+    """Sets all of `counts` or none; with `options.wait` returns when the kubelet offers them."""
+    targets = {ChangeTarget(node, resource): count for resource, count in counts.items()}
+    outcomes = retry_conflicts(f"node {node}", partial(_set_capacity, context, node, targets, options))
+    if not options.wait or any(outcome.result is not ChangeResult.ADDED for outcome in outcomes):
+        return outcomes
+    return _until_allocatable(context, targets, options)
+
+
+def refusal_reason(resource: NodeResource, count: int) -> str:
+    """Why capacity cannot be set to `count`; empty where it can."""
+    backing, key, evidence = resource.assessment
+    if key in (KeyState.SERVED, KeyState.GRACE_PERIOD):
+        return f"the kubelet would set it back: {evidence}"
+    if backing is Backing.DRA:
+        return f"pods on this node would no longer get their devices through DRA: {evidence}"
+    if key is KeyState.UNCLEAR:
+        return evidence
+    if resource.requested > count:
+        return f"pods request {resource.requested} already: {resource.held_by}"
+    return ""
+
+
+def retry_conflicts(subject: str, act: Callable[[], _T]) -> _T:
+    """Calls `act`, which reads, decides and writes, again where another client wrote in between."""
     for _ in range(_TRIES):
         try:
             return act()
         except PeerRefused as error:
             if error.code != CONFLICT:
                 raise
-    raise PeerRefused(CONFLICT, f"{what} was changed by others {_TRIES} times while we looked; nothing was done to it")
+    raise PeerRefused(CONFLICT, f"{subject} was changed by others {_TRIES} times in between; nothing was done to it")
 
 
-def why_not(row: Row, count: int) -> str:
-    """Why `count` cannot be set, or "" where it can."""
-    backing, key, evidence = row.verdict
-    if key in (Key.SERVED, Key.FADING):
-        return f"the kubelet would set it back: {evidence}"
-    if backing is Backing.DRA:
-        return f"pods here would not get their devices through DRA any more: {evidence}"
-    if key is Key.UNCLEAR:
-        return evidence
-    if row.requested > count:
-        return f"pods ask for {row.requested} already: {row.held_by}"
-    return ""
+def addition_patch(node: NodeSnapshot, counts: Mapping[str, int]) -> list[PatchOperation]:
+    operations = [_same_version(node)]
+    if node.without_capacity:
+        operations.append({"op": "add", "path": json_pointer("status", "capacity"), "value": {}})
+    for resource, count in counts.items():
+        operations.append({"op": "add", "path": json_pointer("status", "capacity", resource), "value": str(count)})
+    return operations
 
 
-def add(site: Site, node: str, counts: Mapping[str, int], plan: Plan) -> list[Outcome]:
-    """All of `counts` or nothing; with `plan.wait` only when the kubelet offers them."""
-    targets = {Target(node, resource): count for resource, count in counts.items()}
-    outcomes = over_conflicts(f"node {node}", partial(_set, site, node, targets, plan))
-    if not plan.wait or any(outcome.result is not Result.ADDED for outcome in outcomes):
-        return outcomes
-    return _offered(site, targets, plan)
+def removal_patch(node: NodeSnapshot, resource: str) -> list[PatchOperation]:
+    operations = [_same_version(node)]
+    for part, counts in (("capacity", node.capacity), ("allocatable", node.allocatable)):
+        if resource in counts:
+            operations.append({"op": "remove", "path": json_pointer("status", part, resource)})
+    return operations
 
 
-def _set(site: Site, name: str, targets: Mapping[Target, int], plan: Plan) -> list[Outcome]:
-    node = site.api.find_node(name)
+def describe_patch(operations: Sequence[PatchOperation]) -> str:
+    """The operations as text, without the first one, which holds the resource version."""
+    return ", ".join(" ".join(str(part) for part in operation.values()) for operation in operations[1:])
+
+
+def json_pointer(*steps: str) -> str:
+    return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in steps)
+
+
+def _same_version(node: NodeSnapshot) -> PatchOperation:
+    """The API server answers with a conflict if the node has changed since this version."""
+    return {"op": "replace", "path": json_pointer("metadata", "resourceVersion"), "value": node.resource_version}
+
+
+def _set_capacity(
+    context: ChangeContext, name: str, targets: Mapping[ChangeTarget, int], options: ChangeOptions
+) -> list[ChangeOutcome]:
+    node = context.api.find_node(name)
     if node is None:
         raise ConfigError(f"there is no node {name}")
-    pods = () if plan.force else site.api.pods(name)
-    rows = {target: site.look(target, node, pods) for target in targets}
-    reasons = {target: why_not(rows[target], count) for target, count in targets.items()}
-    if any(reasons.values()) and not plan.force:
+    pods = () if options.force else context.api.pods(name)
+    resources = {target: context.assess(target, node, pods) for target in targets}
+    reasons = {target: refusal_reason(resources[target], count) for target, count in targets.items()}
+    if any(reasons.values()) and not options.force:
         return [_refused(target, reason) for target, reason in reasons.items()]
-    operations = adding(node, {target.resource: count for target, count in targets.items()})
-    if plan.dry_run:
-        return [Outcome(target, Result.WOULD_ADD, as_text(operations)) for target in targets]
-    site.api.patch_status(name, operations)
-    return [Outcome(target, Result.ADDED, reasons[target] or _afterwards(node, row)) for target, row in rows.items()]
+    operations = addition_patch(node, {target.resource: count for target, count in targets.items()})
+    if options.dry_run:
+        return [ChangeOutcome(target, ChangeResult.WOULD_ADD, describe_patch(operations)) for target in targets]
+    context.api.patch_status(name, operations)
+    return [
+        ChangeOutcome(target, ChangeResult.ADDED, reasons[target] or _next_update(node, resource))
+        for target, resource in resources.items()
+    ]
 
 
-def _refused(target: Target, reason: str) -> Outcome:
-    why = f"{reason}; --force sets it all the same" if reason else "not set, because another one is refused"
-    return Outcome(target, Result.REFUSED, why)
+def _refused(target: ChangeTarget, reason: str) -> ChangeOutcome:
+    detail = f"{reason}; --force sets it anyway" if reason else "not set, because another resource is refused"
+    return ChangeOutcome(target, ChangeResult.REFUSED, detail)
 
 
-def _afterwards(node: Node, row: Row) -> str:
+def _next_update(node: NodeSnapshot, resource: NodeResource) -> str:
     if node.silence:
         return f"the kubelet offers it when it reports again: {node.silence}"
-    if row.verdict.backing is Backing.STALE:
-        return "the kubelet offers it, or sets it back if its plugin went less than five minutes ago: --wait tells"
-    return "the kubelet offers it from its next status round on"
+    if resource.assessment.backing is Backing.STALE:
+        return f"the kubelet offers it, or sets it back if its plugin stopped less than {GRACE_MINUTES} ago; use --wait"
+    return "the kubelet offers it from its next status update on"
 
 
-def _offered(site: Site, targets: Mapping[Target, int], plan: Plan) -> list[Outcome]:
-    deadline = site.clock.now() + plan.timeout
+def _until_allocatable(
+    context: ChangeContext, targets: Mapping[ChangeTarget, int], options: ChangeOptions
+) -> list[ChangeOutcome]:
+    deadline = context.clock.now() + options.timeout
     while True:
-        outcomes = [_stands(site, target, count) for target, count in targets.items()]
-        if not any(outcome.result is Result.TIMED_OUT for outcome in outcomes) or site.clock.now() >= deadline:
+        outcomes = [_current_outcome(context, target, count) for target, count in targets.items()]
+        waiting = [outcome for outcome in outcomes if outcome.result is ChangeResult.TIMED_OUT]
+        if not waiting or context.clock.now() >= deadline:
             return outcomes
-        _report(site, outcomes)
-        site.clock.sleep(plan.pause)
+        for outcome in waiting:
+            context.report_progress(outcome.target, f"waiting for the kubelet: {outcome.detail}")
+        context.clock.sleep(options.poll_interval)
 
 
-def _stands(site: Site, target: Target, count: int) -> Outcome:
-    """`TIMED_OUT` is what it would be if nothing more happened."""
+def _current_outcome(context: ChangeContext, target: ChangeTarget, count: int) -> ChangeOutcome:
+    """The outcome if nothing more happened: `TIMED_OUT` while the kubelet does not offer it."""
     try:
-        node = site.api.find_node(target.node)
+        node = context.api.find_node(target.node)
     except PeerGone as error:
-        return Outcome(target, Result.TIMED_OUT, str(error))
+        return ChangeOutcome(target, ChangeResult.TIMED_OUT, str(error))
     if node is None:
-        return Outcome(target, Result.REFUSED, "the node is gone")
+        return ChangeOutcome(target, ChangeResult.REFUSED, "the node was deleted")
     capacity, allocatable = node.capacity.get(target.resource), node.allocatable.get(target.resource)
     if capacity != count:
-        return Outcome(target, Result.REFUSED, f"somebody has set capacity to {capacity}: {_setter(site, target)}")
+        owner = node.owners.get(target.resource)
+        manager = owner.manager if owner else "an unknown manager"
+        return ChangeOutcome(target, ChangeResult.REFUSED, f"capacity was set to {capacity} by {manager}")
     if allocatable != count:
-        return Outcome(target, Result.TIMED_OUT, node.silence or f"capacity {capacity}, allocatable {allocatable}")
-    return Outcome(target, Result.ADDED, f"the kubelet offers {count}")
-
-
-def _setter(site: Site, target: Target) -> str:
-    node = site.api.find_node(target.node)
-    setter = node.setters.get(target.resource) if node else None
-    return setter.manager if setter else "unknown"
-
-
-def _report(site: Site, outcomes: Sequence[Outcome]) -> None:
-    for outcome in outcomes:
-        if outcome.result is Result.TIMED_OUT:
-            site.say(outcome.target, f"waiting for the kubelet: {outcome.detail}")
+        detail = node.silence or f"capacity {capacity}, allocatable {allocatable}"
+        return ChangeOutcome(target, ChangeResult.TIMED_OUT, detail)
+    return ChangeOutcome(target, ChangeResult.ADDED, f"the kubelet offers {count}")

@@ -1,7 +1,7 @@
-"""Taking extended resources off a node, at the moment when they stay away.
+"""Removal of extended resources from a node, at the moment when they stay away.
 
-The kubelet puts back, at its next status round, the key of a plugin that lives or that went less than five minutes ago.
-`next_step` decides from one look at the key; `remove` looks, acts and waits.
+The kubelet puts back, at its next status update, the key of a plugin that runs or that stopped less than the grace
+period ago. `next_step` decides from one observation of the key; `remove` observes, patches and waits.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,188 +11,202 @@ from functools import partial
 from plugwright.errors import PeerGone, PeerRefused
 from plugwright.extended_resources.changes import (
     CONFLICT,
-    Outcome,
-    Plan,
-    Result,
-    Site,
-    Target,
-    as_text,
-    over_conflicts,
-    removing,
+    ChangeContext,
+    ChangeOptions,
+    ChangeOutcome,
+    ChangeResult,
+    ChangeTarget,
+    describe_patch,
+    removal_patch,
+    retry_conflicts,
 )
-from plugwright.extended_resources.resources import Backing, Key, Node, Row
+from plugwright.extended_resources.resources import (
+    GRACE_MINUTES,
+    GRACE_PERIOD,
+    Backing,
+    KeyState,
+    NodeResource,
+)
 
-__all__ = ["GRACE", "Attempt", "Step", "next_step", "remove", "stale_targets"]
+__all__ = ["RemovalProgress", "RemovalStep", "next_step", "remove", "stale_targets"]
 
-GRACE = 300.0
-_BETWEEN_TRIES = 20.0
-_LOOKING = "removed; looking whether the kubelet puts it back"
-_PUT_BACK = "the kubelet has put it back: its five minutes are not over, or a plugin lists no device"
-_LATER = "try again when five minutes are over, or with --wait"
+_RETRY_INTERVAL = 20.0
+_CHECKING = "removed; checking whether the kubelet puts it back"
+_PUT_BACK = f"the kubelet has put it back: its {GRACE_MINUTES} are not over, or a plugin lists no device"
+_RETRY_LATER = f"try again when {GRACE_MINUTES} are over, or use --wait"
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    """What is remembered of one key between two looks."""
+class RemovalProgress:
+    """The state of one removal between two observations of the key."""
 
     tries: int = 0
     removed_at: float | None = None
     retry_at: float = 0.0
-    fading_since: float | None = None
+    grace_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """Remove it now, or end with `result`, or, with neither, look again later."""
+class RemovalStep:
+    """The next step: remove the key now, end with `result`, or, with neither, observe again later."""
 
-    attempt: Attempt
-    why: str
+    progress: RemovalProgress
+    reason: str
     remove: bool = False
-    result: Result | None = None
-    key: Key = Key.FREE
+    result: ChangeResult | None = None
+    key: KeyState = KeyState.FREE
 
 
-def stale_targets(rows: Iterable[Row], plan: Plan) -> list[Target]:
-    """What `--stale` is about. Where resources are named, their live plugins are on their way out."""
-    return [Target(row.node, row.resource) for row in rows if _may_be_stale(row, plan)]
+def stale_targets(resources: Iterable[NodeResource], options: ChangeOptions) -> list[ChangeTarget]:
+    """The targets of `--stale`; where resources are named and waited for, their live plugins are expected to stop."""
+    return [
+        ChangeTarget(resource.node, resource.resource) for resource in resources if _may_be_stale(resource, options)
+    ]
 
 
-def _may_be_stale(row: Row, plan: Plan) -> bool:
-    if row.verdict.key is Key.ABSENT or row.verdict.backing is Backing.MANUAL:
-        return False
-    return row.verdict.key in (Key.FREE, Key.FADING) or (plan.named and plan.wait)
-
-
-def next_step(row: Row | None, attempt: Attempt, now: float, plan: Plan) -> Step:
-    """`row` is None when there is no such node any more."""
-    if row is None:
-        return Step(attempt, "the node is gone", result=Result.ABSENT)
-    if row.verdict.key is Key.ABSENT:
-        return _away(attempt, now, plan)
-    attempt = _remembered(row, attempt, now)
-    if plan.force and not plan.stale and not attempt.tries:
-        return Step(attempt, row.verdict.evidence, remove=True)
-    if row.requested and not plan.force:
-        return _not_now(Step(attempt, f"held by {row.held_by}"), plan, "; --force removes it all the same")
-    if row.verdict.key is Key.FREE:
-        return _free(row, attempt, now, plan)
-    return _kept(row, attempt, now, plan)
-
-
-def _away(attempt: Attempt, now: float, plan: Plan) -> Step:
-    since = now if attempt.removed_at is None else attempt.removed_at
-    if not plan.wait:
-        return Step(attempt, "the node does not list it", result=Result.ABSENT)
-    if now - since < plan.two_rounds:
-        return Step(replace(attempt, removed_at=since), _LOOKING if attempt.tries < 2 else _PUT_BACK)
-    result = Result.REMOVED if attempt.tries else Result.ABSENT
-    return Step(attempt, f"not put back within two status rounds ({now - since:.0f} s)", result=result)
-
-
-def _remembered(row: Row, attempt: Attempt, now: float) -> Attempt:
-    if attempt.removed_at is not None:
-        attempt = replace(attempt, removed_at=None, retry_at=now + _BETWEEN_TRIES)
-    fading_since = attempt.fading_since if attempt.fading_since is not None else now
-    return replace(attempt, fading_since=fading_since if row.verdict.key is Key.FADING else None)
-
-
-def _free(row: Row, attempt: Attempt, now: float, plan: Plan) -> Step:
-    if plan.stale and row.verdict.backing is Backing.MANUAL:
-        return Step(attempt, row.verdict.evidence, result=Result.LEFT)
-    if now < attempt.retry_at:
-        return Step(attempt, _PUT_BACK)
-    return Step(attempt, row.verdict.evidence, remove=True)
-
-
-def _kept(row: Row, attempt: Attempt, now: float, plan: Plan) -> Step:
-    key, evidence = row.verdict.key, row.verdict.evidence
-    if _faded_too_long(attempt, now, plan):
-        key, evidence = Key.SERVED, "no device has been healthy for more than five minutes, so its plugin lives"
-    if key is Key.SERVED:
-        why, remedy = f"a live plugin serves it: {evidence}", "; stop that first"
-    elif key is Key.FADING:
-        why = f"capacity {row.capacity}, allocatable {row.allocatable}: {evidence}"
-        remedy = f"; the kubelet would put it back: {_LATER}"
-    else:
-        why, remedy = f"cannot be told: {evidence}", "; --force removes it all the same"
-    return _not_now(Step(attempt, why, key=key), plan, remedy)
-
-
-def _faded_too_long(attempt: Attempt, now: float, plan: Plan) -> bool:
-    return attempt.fading_since is not None and now - attempt.fading_since > GRACE + plan.two_rounds
-
-
-def _not_now(step: Step, plan: Plan, remedy: str) -> Step:
-    if plan.wait and (plan.named or step.key in (Key.FREE, Key.FADING)):
-        return step
-    left = plan.stale and step.key is not Key.FREE  # it is not stale, or not for certain
-    return replace(step, why=step.why + remedy, result=Result.LEFT if left else Result.REFUSED)
-
-
-def remove(site: Site, targets: Sequence[Target], plan: Plan) -> list[Outcome]:
-    """Removes each as soon as it stays away, or says why not; with `plan.wait` only after looking again."""
-    plan = replace(plan, wait=plan.wait and not plan.dry_run)
-    pending = dict.fromkeys(targets, Step(Attempt(), ""))
-    outcomes: dict[Target, Outcome] = {}
-    deadline = site.clock.now() + plan.timeout
+def remove(context: ChangeContext, targets: Sequence[ChangeTarget], options: ChangeOptions) -> list[ChangeOutcome]:
+    """Removes each key as soon as it stays away, or says why not; with `options.wait` observes it again afterwards."""
+    options = replace(options, wait=options.wait and not options.dry_run)
+    pending = dict.fromkeys(targets, RemovalProgress())
+    outcomes: dict[ChangeTarget, ChangeOutcome] = {}
+    deadline = context.clock.now() + options.timeout
     while pending:
-        late = site.clock.now() >= deadline
-        for target, before in list(pending.items()):
-            step = _patiently(site, target, before.attempt, plan)
-            step = _overdue(step, plan) if late and step.result is None else step
-            pending[target] = step
+        late = context.clock.now() >= deadline
+        for target, progress in list(pending.items()):
+            step = _take_step(context, target, progress, options)
+            step = _timed_out(step, options) if late and step.result is None else step
+            pending[target] = step.progress
             if step.result is not None:
-                outcomes[target] = Outcome(target, step.result, step.why)
+                outcomes[target] = ChangeOutcome(target, step.result, step.reason)
                 del pending[target]
             else:
-                site.say(target, step.why)
+                context.report_progress(target, step.reason)
         if pending:
-            site.clock.sleep(plan.pause)
+            context.clock.sleep(options.poll_interval)
     return [outcomes[target] for target in targets]
 
 
-def _overdue(step: Step, plan: Plan) -> Step:
-    left = plan.stale and step.key in (Key.SERVED, Key.UNCLEAR)
-    why = f"after {plan.timeout:.0f} s: {step.why}"
-    return replace(step, result=Result.LEFT if left else Result.TIMED_OUT, why=why)
+def next_step(
+    resource: NodeResource | None, progress: RemovalProgress, now: float, options: ChangeOptions
+) -> RemovalStep:
+    """Decides from one observation; `resource` is None when the node no longer exists."""
+    if resource is None:
+        return RemovalStep(progress, "the node was deleted", result=ChangeResult.ABSENT)
+    if resource.assessment.key is KeyState.ABSENT:
+        return _step_without_key(progress, now, options)
+    progress = _updated(progress, resource, now)
+    if options.force and not options.stale and not progress.tries:
+        return RemovalStep(progress, resource.assessment.evidence, remove=True)
+    if resource.requested and not options.force:
+        step = RemovalStep(progress, f"held by {resource.held_by}")
+        return _wait_or_end(step, options, "; --force removes it anyway")
+    if resource.assessment.key is KeyState.FREE:
+        return _step_with_free_key(resource, progress, now, options)
+    return _step_with_kept_key(resource, progress, now, options)
 
 
-def _patiently(site: Site, target: Target, attempt: Attempt, plan: Plan) -> Step:
+def _may_be_stale(resource: NodeResource, options: ChangeOptions) -> bool:
+    if resource.assessment.key is KeyState.ABSENT or resource.assessment.backing is Backing.MANUAL:
+        return False
+    return resource.assessment.key in (KeyState.FREE, KeyState.GRACE_PERIOD) or (options.named and options.wait)
+
+
+def _step_without_key(progress: RemovalProgress, now: float, options: ChangeOptions) -> RemovalStep:
+    since = now if progress.removed_at is None else progress.removed_at
+    if not options.wait:
+        return RemovalStep(progress, "the node does not list it", result=ChangeResult.ABSENT)
+    if now - since < options.two_rounds:
+        return RemovalStep(replace(progress, removed_at=since), _CHECKING if progress.tries < 2 else _PUT_BACK)
+    result = ChangeResult.REMOVED if progress.tries else ChangeResult.ABSENT
+    return RemovalStep(progress, f"not put back within two status updates ({now - since:.0f} s)", result=result)
+
+
+def _updated(progress: RemovalProgress, resource: NodeResource, now: float) -> RemovalProgress:
+    if progress.removed_at is not None:
+        progress = replace(progress, removed_at=None, retry_at=now + _RETRY_INTERVAL)
+    grace_since = progress.grace_since if progress.grace_since is not None else now
+    in_grace_period = resource.assessment.key is KeyState.GRACE_PERIOD
+    return replace(progress, grace_since=grace_since if in_grace_period else None)
+
+
+def _step_with_free_key(
+    resource: NodeResource, progress: RemovalProgress, now: float, options: ChangeOptions
+) -> RemovalStep:
+    if options.stale and resource.assessment.backing is Backing.MANUAL:
+        return RemovalStep(progress, resource.assessment.evidence, result=ChangeResult.LEFT)
+    if now < progress.retry_at:
+        return RemovalStep(progress, _PUT_BACK)
+    return RemovalStep(progress, resource.assessment.evidence, remove=True)
+
+
+def _step_with_kept_key(
+    resource: NodeResource, progress: RemovalProgress, now: float, options: ChangeOptions
+) -> RemovalStep:
+    key, evidence = resource.assessment.key, resource.assessment.evidence
+    if progress.grace_since is not None and now - progress.grace_since > GRACE_PERIOD + options.two_rounds:
+        key = KeyState.SERVED
+        evidence = f"no device has been healthy for more than {GRACE_MINUTES}, so its plugin runs"
+    if key is KeyState.SERVED:
+        reason, remedy = f"a live plugin serves it: {evidence}", "; stop the plugin first"
+    elif key is KeyState.GRACE_PERIOD:
+        reason = f"capacity {resource.capacity}, allocatable {resource.allocatable}: {evidence}"
+        remedy = f"; the kubelet would put it back: {_RETRY_LATER}"
+    else:
+        reason, remedy = f"its backing is unknown: {evidence}", "; --force removes it anyway"
+    return _wait_or_end(RemovalStep(progress, reason, key=key), options, remedy)
+
+
+def _wait_or_end(step: RemovalStep, options: ChangeOptions, remedy: str) -> RemovalStep:
+    if options.wait and (options.named or step.key in (KeyState.FREE, KeyState.GRACE_PERIOD)):
+        return step
+    left = options.stale and step.key is not KeyState.FREE  # it is not stale, or not certainly
+    return replace(step, reason=step.reason + remedy, result=ChangeResult.LEFT if left else ChangeResult.REFUSED)
+
+
+def _timed_out(step: RemovalStep, options: ChangeOptions) -> RemovalStep:
+    left = options.stale and step.key in (KeyState.SERVED, KeyState.UNCLEAR)
+    reason = f"after {options.timeout:.0f} s: {step.reason}"
+    return replace(step, result=ChangeResult.LEFT if left else ChangeResult.TIMED_OUT, reason=reason)
+
+
+def _take_step(
+    context: ChangeContext, target: ChangeTarget, progress: RemovalProgress, options: ChangeOptions
+) -> RemovalStep:
     try:
-        return over_conflicts(f"node {target.node}", partial(_advance, site, target, attempt, plan))
+        return retry_conflicts(f"node {target.node}", partial(_advance, context, target, progress, options))
     except (PeerGone, PeerRefused) as error:
-        if not plan.wait or (isinstance(error, PeerRefused) and error.code != CONFLICT):
+        if not options.wait or (isinstance(error, PeerRefused) and error.code != CONFLICT):
             raise
-        return Step(attempt, str(error))
+        return RemovalStep(progress, str(error))
 
 
-def _advance(site: Site, target: Target, attempt: Attempt, plan: Plan) -> Step:
-    node = site.api.find_node(target.node)
+def _advance(
+    context: ChangeContext, target: ChangeTarget, progress: RemovalProgress, options: ChangeOptions
+) -> RemovalStep:
+    node = context.api.find_node(target.node)
     if node is None:
-        return next_step(None, attempt, site.clock.now(), plan)
-    row = site.look(target, node)
-    if row.verdict.key is Key.FREE and not plan.force:
-        row = site.look(target, node, site.api.pods(target.node))
-    step = next_step(row, attempt, site.clock.now(), plan)
-    return _removed(site, node, row, step, plan) if step.remove else step
+        return next_step(None, progress, context.clock.now(), options)
+    resource = context.assess(target, node)
+    if resource.assessment.key is KeyState.FREE and not options.force:
+        resource = context.assess(target, node, context.api.pods(target.node))
+    step = next_step(resource, progress, context.clock.now(), options)
+    if not step.remove:
+        return step
+    operations = removal_patch(node, resource.resource)
+    if options.dry_run:
+        return replace(step, result=ChangeResult.WOULD_REMOVE, reason=describe_patch(operations))
+    context.api.patch_status(node.name, operations)
+    progress = replace(step.progress, tries=step.progress.tries + 1, removed_at=context.clock.now())
+    if options.wait:
+        return RemovalStep(progress, _CHECKING if progress.tries < 2 else _PUT_BACK)
+    return RemovalStep(progress, _next_update(resource), result=ChangeResult.REMOVED)
 
 
-def _removed(site: Site, node: Node, row: Row, step: Step, plan: Plan) -> Step:
-    operations = removing(node, row.resource)
-    if plan.dry_run:
-        return replace(step, result=Result.WOULD_REMOVE, why=as_text(operations))
-    site.api.patch_status(node.name, operations)
-    attempt = replace(step.attempt, tries=step.attempt.tries + 1, removed_at=site.clock.now())
-    if plan.wait:
-        return Step(attempt, _LOOKING if attempt.tries < 2 else _PUT_BACK)
-    return Step(attempt, _afterwards(row), result=Result.REMOVED)
-
-
-def _afterwards(row: Row) -> str:
-    if row.verdict.backing is Backing.MANUAL:
-        return row.verdict.evidence
-    if row.verdict.key is Key.SERVED:
-        return "a live plugin serves it, so that the kubelet puts it back at its next status round"
-    if row.verdict.key is Key.FADING:
-        return f"the kubelet puts it back at its next status round: {_LATER}"
-    return f"the kubelet puts it back if the plugin went less than five minutes ago: then {_LATER}"
+def _next_update(resource: NodeResource) -> str:
+    if resource.assessment.backing is Backing.MANUAL:
+        return resource.assessment.evidence
+    if resource.assessment.key is KeyState.SERVED:
+        return "a live plugin serves it: the kubelet puts it back at its next status update"
+    if resource.assessment.key is KeyState.GRACE_PERIOD:
+        return f"the kubelet puts it back at its next status update: {_RETRY_LATER}"
+    return f"the kubelet puts it back if the plugin stopped less than {GRACE_MINUTES} ago: then {_RETRY_LATER}"

@@ -1,15 +1,16 @@
-"""What was found and what was done, for programs (values that JSON can carry) and for people (a table).
+"""Output of the `plugwright node` commands: JSON documents, table cells, and the ClusterRole that a command needs.
 
-The least that an account must be allowed for each command, as a ClusterRole.
+Drawing the table and choosing colours is left to `cli`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import TypedDict
 
-from plugwright.extended_resources.changes import Outcome
-from plugwright.extended_resources.resources import Node, Row
+from plugwright.extended_resources.changes import ChangeOutcome
+from plugwright.extended_resources.resources import NodeResource, NodeSnapshot
 
 __all__ = [
+    "COLUMNS",
     "ChangeReport",
     "NodeReport",
     "PodReport",
@@ -17,11 +18,10 @@ __all__ = [
     "changes_report",
     "cluster_role",
     "nodes_report",
-    "table",
+    "table_cells",
 ]
 
-_HEAD = ("NODE", "RESOURCE", "CAPACITY", "ALLOCATABLE", "REQUESTED", "BACKED BY", "PODS")
-_BACKED_BY = _HEAD.index("BACKED BY")
+COLUMNS = ("NODE", "RESOURCE", "CAPACITY", "ALLOCATABLE", "REQUESTED", "BACKED BY", "PODS")
 
 
 class PodReport(TypedDict):
@@ -54,56 +54,37 @@ class ChangeReport(TypedDict):
     detail: str
 
 
-def nodes_report(nodes: Sequence[Node], rows: Sequence[Row]) -> list[NodeReport]:
-    of: dict[str, list[ResourceReport]] = {}
-    for row in rows:
-        of.setdefault(row.node, []).append(_resource(row))
-    return [{"name": node.name, "silence": node.silence, "resources": of.get(node.name, [])} for node in nodes]
+def nodes_report(nodes: Sequence[NodeSnapshot], resources: Sequence[NodeResource]) -> list[NodeReport]:
+    by_node: dict[str, list[ResourceReport]] = {}
+    for resource in resources:
+        by_node.setdefault(resource.node, []).append(_resource_report(resource))
+    return [{"name": node.name, "silence": node.silence, "resources": by_node.get(node.name, [])} for node in nodes]
 
 
-def changes_report(outcomes: Sequence[Outcome]) -> list[ChangeReport]:
+def changes_report(outcomes: Sequence[ChangeOutcome]) -> list[ChangeReport]:
     return [
-        {"node": each.target.node, "resource": each.target.resource, "result": each.result, "detail": each.detail}
-        for each in outcomes
+        {
+            "node": outcome.target.node,
+            "resource": outcome.target.resource,
+            "result": outcome.result,
+            "detail": outcome.detail,
+        }
+        for outcome in outcomes
     ]
 
 
-def _resource(row: Row) -> ResourceReport:
-    return {
-        "name": row.resource,
-        "capacity": row.capacity,
-        "allocatable": row.allocatable,
-        "requested": row.requested,
-        "backing": row.verdict.backing,
-        "evidence": row.verdict.evidence,
-        "pods": [
-            {"namespace": each.namespace, "name": each.pod, "count": each.count, "claim": each.claim}
-            for each in row.holders
-        ],
-    }
-
-
-def table(rows: Sequence[Row], paint: Callable[[str], str]) -> Iterator[str]:
-    """A line for each row, and below it the evidence; `paint` colours the word for who backs it."""
-    cells = [_HEAD, *map(_cells, rows)]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(_HEAD))]
-    for row, line in zip([None, *rows], cells, strict=True):
-        padded = [f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)]
-        painted = paint(line[_BACKED_BY]) + padded[_BACKED_BY].removeprefix(line[_BACKED_BY])
-        yield "  ".join([*padded[:_BACKED_BY], painted, line[-1]]).rstrip()
-        if row:
-            yield f"{' ' * widths[0]}    {row.verdict.evidence}"
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    counts = ("-" if number is None else str(number) for number in (row.capacity, row.allocatable))
-    pods = " ".join(f"{holder}{' (dra)' if holder.claim else ''}" for holder in row.holders)
-    return (row.node, row.resource, *counts, str(row.requested), row.verdict.backing.value, pods)
+def table_cells(resource: NodeResource) -> tuple[str, ...]:
+    """One text for each of `COLUMNS`."""
+    counts = ("-" if number is None else str(number) for number in (resource.capacity, resource.allocatable))
+    pods = " ".join(f"{holder}{' (dra)' if holder.claim else ''}" for holder in resource.holders)
+    backing = resource.assessment.backing.value
+    return (resource.node, resource.resource, *counts, str(resource.requested), backing, pods)
 
 
 def cluster_role(command: str, nodes: Sequence[str], patch: bool) -> dict[str, object]:
-    """For these nodes, or for all where none is named."""
-    rules = [_rule("", "nodes", _reading(nodes, patch), nodes)]
+    """The least role for a command on these nodes, or on all where `nodes` is empty."""
+    verbs = ["get"] if nodes else ["get", "list"] if patch else ["list"]
+    rules = [_rule("", "nodes", verbs, nodes)]
     if patch:
         rules.append(_rule("", "nodes/status", ["patch"], nodes))
     rules.append(_rule("", "pods", ["list"]))
@@ -116,12 +97,21 @@ def cluster_role(command: str, nodes: Sequence[str], patch: bool) -> dict[str, o
     }
 
 
+def _resource_report(resource: NodeResource) -> ResourceReport:
+    return {
+        "name": resource.resource,
+        "capacity": resource.capacity,
+        "allocatable": resource.allocatable,
+        "requested": resource.requested,
+        "backing": resource.assessment.backing,
+        "evidence": resource.assessment.evidence,
+        "pods": [
+            {"namespace": holder.namespace, "name": holder.pod, "count": holder.count, "claim": holder.claim}
+            for holder in resource.holders
+        ],
+    }
+
+
 def _rule(group: str, resource: str, verbs: list[str], names: Sequence[str] = ()) -> dict[str, list[str]]:
-    named = {"resourceNames": sorted(names)} if names else {}
-    return {"apiGroups": [group], "resources": [resource], **named, "verbs": verbs}
-
-
-def _reading(nodes: Sequence[str], patch: bool) -> list[str]:
-    if nodes:
-        return ["get"]
-    return ["get", "list"] if patch else ["list"]
+    restriction = {"resourceNames": sorted(names)} if names else {}
+    return {"apiGroups": [group], "resources": [resource], **restriction, "verbs": verbs}

@@ -1,10 +1,7 @@
-"""The extended resources of a node: their counts, the pods that hold them, and who backs them.
+"""Values about the extended resources of a node: counts, owners of the counts, pods that hold devices.
 
-All of it is decided from values; reading them is left to `node` (the API) and `local` (the kubelet's directory).
-
-Who set a capacity key of a node, as the node's own `managedFields` record it.
-
-Only what changes a value becomes its owner there: the kubelet of what it counts, anybody else of what was set by hand.
+Reading them is left to `client` (the API server) and `kubelet_dir` (the kubelet's own directory), judging them to
+`backing`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,84 +14,38 @@ from plugwright import quantity
 from plugwright.model import natural_order
 
 __all__ = [
+    "GRACE_MINUTES",
+    "GRACE_PERIOD",
+    "Assessment",
     "Backing",
-    "Container",
-    "Entry",
+    "BoundPod",
+    "CapacityOwner",
+    "ClusterContext",
+    "ContainerRequests",
     "Holder",
-    "Key",
-    "Local",
-    "Node",
-    "Pod",
-    "Row",
-    "Setter",
-    "Verdict",
-    "World",
+    "KeyState",
+    "KubeletDirectory",
+    "ManagedFieldsEntry",
+    "NodeResource",
+    "NodeSnapshot",
+    "capacity_owners",
     "is_extended",
     "pod_requests",
-    "setters",
 ]
 
-_KUBELET = "kubelet"
-_EVER = datetime.min.replace(tzinfo=UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One entry of `managedFields`; `fields` is its fieldsV1."""
-
-    manager: str
-    time: datetime | None
-    fields: Mapping[str, object]
-
-
-@dataclass(frozen=True, slots=True)
-class Setter:
-    """`settled`: the kubelet has written the node's status since, so it has seen the value."""
-
-    manager: str
-    time: datetime | None
-    kubelet: bool
-    settled: bool = True
-
-
-def setters(entries: Iterable[Entry]) -> dict[str, Setter]:
-    """The owner of each capacity key. Where several share one, the kubelet counts, else who came last."""
-    found: dict[str, Setter] = {}
-    entries = sorted(entries, key=lambda entry: entry.time or _EVER)
-    kubelet = _kubelet(entries)
-    written = max((entry.time or _EVER for entry in entries if entry.manager == kubelet), default=_EVER)
-    for entry in entries:
-        setter = Setter(entry.manager, entry.time, entry.manager == kubelet, written > (entry.time or _EVER))
-        for name in _names(_under(entry.fields, "f:status", "f:capacity")):
-            if name not in found or not found[name].kubelet:
-                found[name] = setter
-    return found
-
-
-def _kubelet(entries: Iterable[Entry]) -> str:
-    """The manager that sends the heartbeats: some distributions build the kubelet into a program of another name."""
-    for entry in entries:
-        conditions = _under(entry.fields, "f:status", "f:conditions")
-        if "f:lastHeartbeatTime" in _under(conditions, 'k:{"type":"Ready"}'):
-            return entry.manager
-    return _KUBELET
-
-
-def _under(fields: Mapping[str, object], *path: str) -> Mapping[str, object]:
-    for step in path:
-        inner = fields.get(step)
-        fields = inner if isinstance(inner, Mapping) else {}
-    return fields
-
-
-def _names(fields: Mapping[str, object]) -> Iterable[str]:
-    return (field.removeprefix("f:") for field in fields if field.startswith("f:"))
-
+# The kubelet keeps a resource for five minutes after its plugin stopped, then sets capacity to 0 once and forgets the
+# resource, without ever removing the key from the node (2.18).
+GRACE_PERIOD = 300.0
+GRACE_MINUTES = f"{GRACE_PERIOD / 60:g} minutes"
 
 _CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
+_KUBELET = "kubelet"
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 class Backing(StrEnum):
+    """The component that serves a resource."""
+
     PLUGIN = "plugin"
     DRA = "dra"
     MANUAL = "manual"
@@ -102,36 +53,56 @@ class Backing(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Key(StrEnum):
-    """What happens to a node's key when it is removed."""
+class KeyState(StrEnum):
+    """The kubelet's reaction when the key of a resource is removed from the node's status."""
 
     ABSENT = "absent"
-    SERVED = "served"  # a live plugin: back at the next status round
-    FADING = "fading"  # back until the kubelet's five minutes are over
-    FREE = "free"  # stays away, as far as can be told
+    SERVED = "served"  # a live plugin: the key is back at the next status update
+    GRACE_PERIOD = "grace period"  # the key is back until the kubelet's grace period is over
+    FREE = "free"  # as far as can be seen, the key stays away
     UNCLEAR = "unclear"
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """What the API says of one node; counts are those of extended resources alone.
+class ManagedFieldsEntry:
+    """One entry of `metadata.managedFields`; `fields` is its fieldsV1."""
 
-    `silence` says why the kubelet's numbers are old, and is empty while it reports. `bare`: it has no capacity at all.
-    """
-
-    name: str
-    version: str
-    capacity: Mapping[str, int]
-    allocatable: Mapping[str, int]
-    setters: Mapping[str, Setter] = field(default_factory=dict)
-    silence: str = ""
-    boot_id: str = ""
-    bare: bool = False
+    manager: str
+    time: datetime | None
+    fields: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Pod:
-    """A pod that is bound to a node and has not ended; what it asks for, and what of that DRA has given it."""
+class CapacityOwner:
+    """The field manager that set a capacity; `settled` means that the kubelet has written the status since."""
+
+    manager: str
+    time: datetime | None
+    kubelet: bool
+    settled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSnapshot:
+    """A node as the API server shows it; counts are those of extended resources alone.
+
+    `silence` says why the kubelet's numbers are old, and is empty while it reports. `without_capacity` means that
+    `status.capacity` itself is missing.
+    """
+
+    name: str
+    resource_version: str
+    capacity: Mapping[str, int]
+    allocatable: Mapping[str, int]
+    owners: Mapping[str, CapacityOwner] = field(default_factory=dict)
+    silence: str = ""
+    boot_id: str = ""
+    without_capacity: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BoundPod:
+    """A pod that is bound to a node and has not ended; `claimed` are the resources that it gets through DRA."""
 
     namespace: str
     name: str
@@ -140,21 +111,9 @@ class Pod:
     claimed: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Local:
-    """What the kubelet's directory tells. `registered`: named by the checkpoint; `listening`: plugin sockets with
-    somebody behind them; `announced`: resources that such a socket in plugins_registry says it serves."""
-
-    boot_id: str
-    registered: frozenset[str]
-    listening: int
-    announced: frozenset[str]
-    holders: Mapping[str, tuple["Holder", ...]] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, slots=True, order=True)
 class Holder:
-    """`claim`: the devices come from a DRA claim, and are not counted by the node's key."""
+    """A pod with devices of a resource; those from a DRA `claim` are not counted by the node's key."""
 
     namespace: str
     pod: str
@@ -165,22 +124,48 @@ class Holder:
         return f"{self.namespace}/{self.pod}:{self.count}"
 
 
-class Verdict(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class KubeletDirectory:
+    """The state of the kubelet's directory on one machine.
+
+    `registered` are the resources in the checkpoint, `listening` is the number of plugin sockets with a live server,
+    `announced` are the resources that live sockets in plugins_registry name in their answer.
+    """
+
+    boot_id: str
+    registered: frozenset[str]
+    listening: int
+    announced: frozenset[str]
+    holders: Mapping[str, tuple[Holder, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterContext:
+    """Facts beside the node itself: DeviceClass names by the resource they serve, and this machine's kubelet."""
+
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    kubelet_dir: KubeletDirectory | None = None
+
+    def kubelet_dir_of(self, node: NodeSnapshot) -> KubeletDirectory | None:
+        return self.kubelet_dir if self.kubelet_dir and self.kubelet_dir.boot_id == node.boot_id else None
+
+
+class Assessment(NamedTuple):
     backing: Backing
-    key: Key
+    key: KeyState
     evidence: str
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One extended resource of one node. None means that there is no such key."""
+class NodeResource:
+    """One extended resource of one node; a count of None means that the node has no such key."""
 
     node: str
     resource: str
     capacity: int | None
     allocatable: int | None
     holders: tuple[Holder, ...]
-    verdict: Verdict
+    assessment: Assessment
 
     @property
     def requested(self) -> int:
@@ -188,32 +173,58 @@ class Row:
 
     @property
     def held_by(self) -> str:
-        """The pods that the node's key is counted for, in words."""
+        """The pods that the node's key is counted for, as text."""
         return ", ".join(str(holder) for holder in self.holders if not holder.claim)
 
 
-class Container(NamedTuple):
+class ContainerRequests(NamedTuple):
     requests: Mapping[str, int]
     sidecar: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """What is the same for all nodes: resources by the device classes that name them, and what this machine tells."""
-
-    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    local: Local | None = None
-
-    def of(self, node: Node) -> Local | None:
-        return self.local if self.local and self.local.boot_id == node.boot_id else None
 
 
 def is_extended(name: str) -> bool:
     return "/" in name and ("kubernetes.io/" not in name or name.startswith(_CLASS_PREFIX))
 
 
-def pod_requests(init: Iterable[Container], main: Iterable[Container]) -> dict[str, int]:
-    kinds = [*(("sidecar" if container.sidecar else "init", container) for container in init)]
-    kinds += [("main", container) for container in main]
-    total = quantity.effective_requests((kind, container.requests) for kind, container in kinds)
+def pod_requests(init: Iterable[ContainerRequests], main: Iterable[ContainerRequests]) -> dict[str, int]:
+    """The pod's requests as the scheduler counts them: its running containers, or the peak of any init container."""
+    kinds = [("sidecar" if container.sidecar else "init", container.requests) for container in init]
+    kinds += [("main", container.requests) for container in main]
+    total = quantity.effective_requests(kinds)
     return {name: total[name] for name in sorted(total, key=natural_order)}
+
+
+def capacity_owners(entries: Iterable[ManagedFieldsEntry]) -> dict[str, CapacityOwner]:
+    """The owner of each capacity key, by the node's `managedFields`.
+
+    A manager owns what it changes: the kubelet the resources that it counts, anybody else what was set by hand. Where
+    several managers share a key, the kubelet is its owner, otherwise the manager that wrote last.
+    """
+    entries = sorted(entries, key=lambda entry: entry.time or _LONG_AGO)
+    kubelet = _kubelet_manager(entries)
+    last_update = max((entry.time or _LONG_AGO for entry in entries if entry.manager == kubelet), default=_LONG_AGO)
+    owners: dict[str, CapacityOwner] = {}
+    for entry in entries:
+        settled = last_update > (entry.time or _LONG_AGO)
+        owner = CapacityOwner(entry.manager, entry.time, entry.manager == kubelet, settled)
+        for key in _nested(entry.fields, "f:status", "f:capacity"):
+            name = key.removeprefix("f:")
+            if key.startswith("f:") and (name not in owners or not owners[name].kubelet):
+                owners[name] = owner
+    return owners
+
+
+def _kubelet_manager(entries: Iterable[ManagedFieldsEntry]) -> str:
+    """The manager that sends the heartbeats: some distributions build the kubelet into a program of another name."""
+    for entry in entries:
+        conditions = _nested(entry.fields, "f:status", "f:conditions")
+        if "f:lastHeartbeatTime" in _nested(conditions, 'k:{"type":"Ready"}'):
+            return entry.manager
+    return _KUBELET
+
+
+def _nested(fields: Mapping[str, object], *path: str) -> Mapping[str, object]:
+    for step in path:
+        inner = fields.get(step)
+        fields = inner if isinstance(inner, Mapping) else {}
+    return fields

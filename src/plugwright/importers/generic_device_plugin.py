@@ -1,9 +1,7 @@
-"""generic-device-plugin: its config file, and its flags.
+"""generic-device-plugin: its configuration file, environment variables and flags.
 
-Its devices keep their ids, which the kubelet's checkpoint holds. Where it does what nobody can have meant (an unquoted
-USB id read as another number, a `count` that it never looks at), a note says so.
-
-The devices of a generic-device-plugin file or flag, as values; what they become is `gdp`'s work.
+Device ids stay the same, because the kubelet's checkpoint holds them. Where that plugin does what its user cannot have
+meant (an unquoted USB id read as another number, a `count` that it ignores), a note says so.
 """
 
 import re
@@ -11,21 +9,30 @@ from dataclasses import dataclass, field
 
 from plugwright.errors import ConfigError
 from plugwright.importers import text
-from plugwright.importers.source import Entry, Imported, Note, Source, Value, read_flags
+from plugwright.importers.source import ForeignConfig, ImportedResource, ImportResult
+from plugwright.importers.values import ConfigValue, ImportNote, parse_flags
+from plugwright.model import PERMISSIONS
 
-__all__ = ["Device", "Group", "Path", "Usb", "read_device", "recognises", "translate"]
+__all__ = ["recognises", "translate"]
 
-_GROUP = ("paths", "usb", "count")
-_PATH = ("path", "mountPath", "type", "permissions", "readOnly", "limit", "optional")
+_FILE_KEYS = ("domain", "listen", "log-level", "plugin-directory", "device", "devices")
+_GROUP_KEYS = ("paths", "usb", "count")
+_PATH_KEYS = ("path", "mountPath", "type", "permissions", "readOnly", "limit", "optional")
+_DAEMON_SETTINGS = {
+    "listen": "use `plugwright run --listen HOST:PORT` instead, which serves /healthz, /readyz and /metrics",
+    "log-level": "use `plugwright run --log-level` instead",
+    "plugin-directory": "use `plugwright run --device-plugins-dir` instead",
+}
+_CONFIG_FLAGS = ("config", "config-file")
+_DEFAULT_DOMAIN = "squat.ai"
 _NAME = re.compile(r"[a-z0-9][-a-z0-9]*[a-z0-9]")
-_HEX = re.compile(r"(?:0x)?([0-9a-f]{1,4})", re.IGNORECASE)
-_NOT_A_TEXT = re.compile(r"[0-9]+(?:e[0-9]+)?|0x[0-9a-f]+", re.IGNORECASE)
-_PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{1,3}")
+_USB_ID = re.compile(r"(?:0x)?([0-9a-f]{1,4})", re.IGNORECASE)
+_YAML_NUMBER = re.compile(r"[0-9]+(?:e[0-9]+)?|0x[0-9a-f]+", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
-    """One path of a group, in our patterns; a container gets it as a device node, or as a mount."""
+class _GdpPath:
+    """One path of a group as a pattern of ours; a container gets it as a device node, or as a mount."""
 
     path: str
     container: str = ""
@@ -38,8 +45,8 @@ class Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Usb:
-    """Every USB device of these ids."""
+class _GdpUsb:
+    """Every USB device with these ids."""
 
     vendor: str
     product: str
@@ -47,248 +54,236 @@ class Usb:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Paths that are handed out together, or the USB devices that make one device together."""
+class _GdpGroup:
+    """Paths that a container gets together, or USB devices that are one device together."""
 
     count: int
-    paths: tuple[Path, ...] = ()
-    usb: tuple[Usb, ...] = ()
+    paths: tuple[_GdpPath, ...] = ()
+    usb: tuple[_GdpUsb, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class _GdpDevice:
     """One resource; its groups are alternatives."""
 
     name: str
-    groups: tuple[Group, ...]
+    groups: tuple[_GdpGroup, ...]
 
     @property
     def dangerous(self) -> bool:
         return any(path.dangerous for group in self.groups for path in group.paths)
 
 
-def read_device(value: Value, notes: list[Note]) -> Device:
-    found = value.fields(("name", "groups", "count"), notes)
-    name = found["name"].text().strip() if "name" in found else ""
-    if not _NAME.fullmatch(name):
-        place = found.get("name", value)
-        raise place.error(f"a name has two or more of a-z, 0-9 and '-', '-' never first or last, not {name!r}")
-    if "count" in found:
-        notes.append(found["count"].note("generic-device-plugin looks at no count here, only in a group; left out"))
-    groups = [_read_group(each, notes) for each in (found["groups"].items() if "groups" in found else [])]
-    if not any(groups):
-        notes.append(value.note(f"no group of {name} could ever find a device, left out"))
-    return Device(name, tuple(group for group in groups if group))
-
-
-def _read_group(value: Value, notes: list[Note]) -> Group | None:
-    found = value.fields(_GROUP, notes)
-    count = (text.device_count(found["count"]) if "count" in found else 1) or 1
-    paths = tuple(_read_path(each, notes) for each in (found["paths"].items() if "paths" in found else []))
-    usb = found["usb"].items() if "usb" in found else []
-    if paths and usb:
-        raise value.error("a group has paths or usb, not both")
-    chosen = tuple(each for each in (_read_usb(each, notes) for each in usb) if each)
-    if not paths and not chosen:
-        notes.append(value.note("this group finds nothing, left out"))
-        return None
-    if chosen:
-        what = (
-            "all that this group finds is one device, as it was there, and gets another id when it is plugged in anew"
-        )
-        notes.append(value.note(what))
-    return Group(count, paths, chosen)
-
-
-def _read_path(value: Value, notes: list[Note]) -> Path:
-    found = value.fields(_PATH, notes)
-    if "path" not in found:
-        raise value.error("path is missing")
-    mount = _is_mount(found.get("type"), notes)
-    useless = found.get("permissions" if mount else "readOnly")
-    if useless:
-        notes.append(useless.note(f"means nothing for a {'mount' if mount else 'device'}, left out"))
-    path = text.from_go_glob(found["path"])
-    danger = text.danger_of(path)
-    notes += [found["path"].note(danger)] if danger else []
-    return Path(
-        path=path,
-        dangerous=bool(danger),
-        container=_container(found, notes),
-        mount=mount,
-        permissions=_permissions(found.get("permissions")),
-        read_only=mount and "readOnly" in found and found["readOnly"].switch(),
-        limit=(text.device_count(found["limit"]) if "limit" in found else 1) or 1,
-        optional="optional" in found and found["optional"].switch(),
-    )
-
-
-def _container(found: dict[str, Value], notes: list[Note]) -> str:
-    if "mountPath" not in found or not found["mountPath"].raw:
-        return ""
-    value, path = found["mountPath"], found["mountPath"].text()
-    if not path.startswith("/") or ".." in path.split("/") or not path.isprintable():
-        raise value.error(f"an absolute path without '..' is needed here, not {path!r}")
-    if not path.endswith("/") and re.search(r"[*?\[]", found["path"].raw):
-        notes.append(value.note("whatever is found is put there: a container can have only one of them"))
-    return text.without_templates(path)
-
-
-def _is_mount(value: Value | None, notes: list[Note]) -> bool:
-    written = value.text() if value else "Device"
-    if value and written.lower() not in ("device", "mount"):
-        raise value.error(f"a type is Device or Mount, not {written!r}")
-    if value and written not in ("Device", "Mount"):
-        notes.append(
-            value.note(f"generic-device-plugin hands out nothing for {written!r}; here it is what it looks like")
-        )
-    return written.lower() == "mount"
-
-
-def _permissions(value: Value | None) -> str:
-    written = value.text() if value else ""
-    if value and written and not _PERMISSIONS.fullmatch(written):
-        raise value.error(f"permissions are letters of 'mrw', not {written!r}")
-    return written or "mrw"
-
-
-def _read_usb(value: Value, notes: list[Note]) -> Usb | None:
-    found = value.fields(("vendor", "product", "serial"), notes)
-    ids = {key: _usb_id(found[key], notes) for key in ("vendor", "product") if key in found}
-    if len(ids) < 2 or "0000" in ids.values():
-        notes.append(value.note("without a vendor and a product it finds nothing, left out"))
-        return None
-    return Usb(ids["vendor"], ids["product"], found["serial"].raw if "serial" in found else "")
-
-
-def _usb_id(value: Value, notes: list[Note]) -> str:
-    """Four digits, as the user saw them in lsusb: that is what an unquoted number was meant to be."""
-    digits = _HEX.fullmatch(value.raw)
-    if not digits:
-        raise value.error(f"a USB id has four hexadecimal digits, not {value.raw!r}")
-    if not value.quoted and _NOT_A_TEXT.fullmatch(value.raw):
-        notes.append(
-            value.note(
-                f"unquoted, generic-device-plugin may take it for another number; here it is {digits[1].lower():0>4}"
-            )
-        )
-    return digits[1].lower().rjust(4, "0")
-
-
-_FILE = ("domain", "listen", "log-level", "plugin-directory", "device", "devices")
-_ELSEWHERE = {
-    "listen": "belongs to `plugwright run --listen HOST:PORT`, which answers /healthz, /readyz and /metrics",
-    "log-level": "belongs to `plugwright run --log-level`",
-    "plugin-directory": "belongs to `plugwright run --device-plugins-dir`",
-}
-_CONFIG = ("config", "config-file")
-_DOMAIN = "squat.ai"
-
-
 @dataclass(slots=True)
-class _Settings:
-    """What the file, the variables and the flags say; the later ones win."""
+class _GdpSettings:
+    """The settings of the file, the variables and the flags; later ones override earlier ones."""
 
-    devices: list[Value] = field(default_factory=list)
-    found: dict[str, Value] = field(default_factory=dict)
-    notes: list[Note] = field(default_factory=list)
+    devices: list[ConfigValue] = field(default_factory=list)
+    values: dict[str, ConfigValue] = field(default_factory=dict)
+    notes: list[ImportNote] = field(default_factory=list)
 
 
-def recognises(source: Source) -> bool:
+def recognises(source: ForeignConfig) -> bool:
     if source.root is not None:
         keys = {key.lower() for key, _ in source.root.members()} if source.root.is_mapping else set()
         return bool(keys & {"device", "devices"})
     return any(word.raw.partition("=")[0] == "--device" for word in source.flags)
 
 
-def translate(source: Source) -> Imported:
-    settings = _Settings()
-    _take_file(source, settings)
-    _take_environment(source, settings)
-    _take_flags(source, settings)
-    settings.notes += [value.note(_ELSEWHERE[name]) for name, value in settings.found.items() if name in _ELSEWHERE]
+def translate(source: ForeignConfig) -> ImportResult:
+    settings = _GdpSettings()
+    _read_file(source, settings)
+    _read_environment(source, settings)
+    _read_flags(source, settings)
+    for name, value in settings.values.items():
+        if name in _DAEMON_SETTINGS:
+            settings.notes.append(value.note(_DAEMON_SETTINGS[name]))
     domain = source.domain or _domain(settings)
-    return _imported(source, settings, domain)
+    if not settings.devices:
+        raise _no_devices(source, settings)
+    return _import_devices(source, settings, domain)
 
 
-def _take_file(source: Source, settings: _Settings) -> None:
+def _read_file(source: ForeignConfig, settings: _GdpSettings) -> None:
     if source.root is None:
         return
-    settings.found = source.root.fields(_FILE, settings.notes)
-    lists = [settings.found.pop(key) for key in ("device", "devices") if key in settings.found]
+    settings.values = source.root.fields(_FILE_KEYS, settings.notes)
+    lists = [settings.values.pop(key) for key in ("device", "devices") if key in settings.values]
     if len(lists) > 1:
-        raise lists[1].error("device and devices are two names of one list")
+        raise lists[1].error("must not stand beside `device`, which is the same key")
     settings.devices = lists[0].items() if lists else []
 
 
-def _take_environment(source: Source, settings: _Settings) -> None:
-    for name in ("domain", *_ELSEWHERE):
+def _read_environment(source: ForeignConfig, settings: _GdpSettings) -> None:
+    for name in ("domain", *_DAEMON_SETTINGS):
         variable = name.upper().replace("-", "_")
         if variable in source.environment:
-            settings.found[name] = source.environment[variable]
+            settings.values[name] = source.environment[variable]
 
 
-def _take_flags(source: Source, settings: _Settings) -> None:
+def _read_flags(source: ForeignConfig, settings: _GdpSettings) -> None:
     devices = []
-    for name, value in read_flags(source.flags, switches=("version",)):
+    for name, value in parse_flags(source.flags, takes_value=lambda name: name != "version"):
         if name == "device":
-            devices.append(value.inner())
-        elif name in ("domain", *_ELSEWHERE, *_CONFIG):
-            settings.found[name] = value
+            devices.append(value.embedded())
+        elif name in ("domain", *_DAEMON_SETTINGS, *_CONFIG_FLAGS):
+            settings.values[name] = value
         else:
             settings.notes.append(value.note(f"unknown flag '{name}', left out"))
     if devices and settings.devices:
-        settings.notes.append(
-            settings.devices[0].note("--device is given, so the file's own devices are not looked at")
-        )
+        settings.notes.append(settings.devices[0].note("the file's devices are ignored because --device is given"))
     settings.devices = devices or settings.devices
 
 
-def _domain(settings: _Settings) -> str:
-    if "domain" in settings.found:
-        return settings.found["domain"].text()
+def _domain(settings: _GdpSettings) -> str:
+    if "domain" in settings.values:
+        return settings.values["domain"].string()
     if settings.devices:
         first = settings.devices[0]
-        what = f"no domain is given: {_DOMAIN}, the default before 0.2.0; later ones say --domain devic.es"
-        settings.notes.append(Note(first.file, first.line, what))
-    return _DOMAIN
+        advice = f"no domain is given: {_DEFAULT_DOMAIN}, the default before 0.2.0; later ones need --domain devic.es"
+        settings.notes.append(ImportNote(first.file, first.line, advice))
+    return _DEFAULT_DOMAIN
 
 
-def _imported(source: Source, settings: _Settings, domain: str) -> Imported:
-    if not settings.devices:
-        elsewhere = [value for name, value in settings.found.items() if name in _CONFIG]
-        if elsewhere and source.root is None:
-            raise elsewhere[0].error(f"its devices are in {elsewhere[0].raw}: give that file, or the ConfigMap with it")
-        raise ConfigError("generic-device-plugin needs at least one device, there is none")
-    seen: dict[str, Value] = {}
-    entries: list[Entry] = []
+def _no_devices(source: ForeignConfig, settings: _GdpSettings) -> ConfigError:
+    for name in _CONFIG_FLAGS:
+        if name in settings.values and source.root is None:
+            file = settings.values[name]
+            return file.error(f"its devices are in {file.raw}: import that file, or the ConfigMap that holds it")
+    return ConfigError("generic-device-plugin needs at least one device, got none")
+
+
+def _import_devices(source: ForeignConfig, settings: _GdpSettings, domain: str) -> ImportResult:
+    lines: dict[str, int] = {}
+    resources: list[ImportedResource] = []
     for value in settings.devices:
-        notes: list[Note] = []
-        device = read_device(value, notes)
-        if device.name in seen:
-            raise value.error(
-                f"a second device of the name {device.name}, the first is in line {seen[device.name].line}"
-            )
-        seen[device.name] = value
-        name = text.resource(value, domain, device.name)
+        notes: list[ImportNote] = []
+        device = _read_device(value, notes)
+        if device.name in lines:
+            raise value.error(f"device {device.name} must not be repeated, the first is in line {lines[device.name]}")
+        lines[device.name] = value.line
+        name = text.resource_name(value, domain, device.name)
         if device.dangerous and not source.dangerous:
-            settings.notes += [*notes, value.note(f"{name} is left out; --dangerous takes it over")]
+            settings.notes += [*notes, value.note(f"{name} is left out; --dangerous imports it")]
         elif device.groups:
-            entries.append(Entry(_content(name, device), tuple(notes)))
+            resources.append(ImportedResource(_content(name, device), tuple(notes)))
         else:
             settings.notes += notes
-    return Imported(tuple(entries), tuple(settings.notes))
+    return ImportResult(tuple(resources), tuple(settings.notes))
 
 
-def _content(name: str, device: Device) -> dict[str, object]:
-    """Plain paths where they say it all, else groups."""
+def _read_device(value: ConfigValue, notes: list[ImportNote]) -> _GdpDevice:
+    fields = value.fields(("name", "groups", "count"), notes)
+    name = fields["name"].string().strip() if "name" in fields else ""
+    if not _NAME.fullmatch(name):
+        raise fields.get("name", value).error(
+            f"name must be two or more of a-z, 0-9 and '-', with '-' neither first nor last, got {name!r}"
+        )
+    if "count" in fields:
+        notes.append(fields["count"].note("generic-device-plugin ignores count here, and reads it in groups; left out"))
+    groups = [_read_group(group, notes) for group in (fields["groups"].items() if "groups" in fields else [])]
+    if not any(groups):
+        notes.append(value.note(f"no group of {name} can match a device, left out"))
+    return _GdpDevice(name, tuple(group for group in groups if group))
+
+
+def _read_group(value: ConfigValue, notes: list[ImportNote]) -> _GdpGroup | None:
+    fields = value.fields(_GROUP_KEYS, notes)
+    count = (text.device_count(fields["count"]) if "count" in fields else 1) or 1
+    paths = tuple(_read_path(path, notes) for path in (fields["paths"].items() if "paths" in fields else []))
+    usb_values = fields["usb"].items() if "usb" in fields else []
+    if paths and usb_values:
+        raise value.error("must have either paths or usb, got both")
+    usb = tuple(device for device in (_read_usb(usb_value, notes) for usb_value in usb_values) if device)
+    if not paths and not usb:
+        notes.append(value.note("this group matches nothing, left out"))
+        return None
+    if usb:
+        notes.append(
+            value.note("all USB devices of this group are one device, as in that plugin; its id changes on replugging")
+        )
+    return _GdpGroup(count, paths, usb)
+
+
+def _read_path(value: ConfigValue, notes: list[ImportNote]) -> _GdpPath:
+    fields = value.fields(_PATH_KEYS, notes)
+    if "path" not in fields:
+        raise value.error("path is missing")
+    mount = _is_mount(fields.get("type"), notes)
+    unused = fields.get("permissions" if mount else "readOnly")
+    if unused:
+        notes.append(unused.note(f"has no effect on a {'mount' if mount else 'device'}, left out"))
+    path = text.from_go_glob(fields["path"])
+    danger = text.danger_of(path)
+    notes += [fields["path"].note(danger)] if danger else []
+    return _GdpPath(
+        path=path,
+        dangerous=bool(danger),
+        container=_container_path(fields, notes),
+        mount=mount,
+        permissions=_permissions(fields.get("permissions")),
+        read_only=mount and "readOnly" in fields and fields["readOnly"].boolean(),
+        limit=(text.device_count(fields["limit"]) if "limit" in fields else 1) or 1,
+        optional="optional" in fields and fields["optional"].boolean(),
+    )
+
+
+def _container_path(fields: dict[str, ConfigValue], notes: list[ImportNote]) -> str:
+    if "mountPath" not in fields or not fields["mountPath"].raw:
+        return ""
+    value, path = fields["mountPath"], fields["mountPath"].string()
+    if not path.startswith("/") or ".." in path.split("/") or not path.isprintable():
+        raise value.error(f"must be an absolute path without '..', got {path!r}")
+    if not path.endswith("/") and re.search(r"[*?\[]", fields["path"].raw):
+        notes.append(value.note("every match is put at this path: a container can have only one of them"))
+    return text.escape_templates(path)
+
+
+def _is_mount(value: ConfigValue | None, notes: list[ImportNote]) -> bool:
+    kind = value.string() if value else "Device"
+    if value and kind.lower() not in ("device", "mount"):
+        raise value.error(f"must be Device or Mount, got {kind!r}")
+    if value and kind not in ("Device", "Mount"):
+        notes.append(value.note(f"generic-device-plugin ignores type {kind!r}; imported as {kind.lower()}"))
+    return kind.lower() == "mount"
+
+
+def _permissions(value: ConfigValue | None) -> str:
+    letters = value.string() if value else ""
+    if value and letters and not PERMISSIONS.fullmatch(letters):
+        raise value.error(f"must be letters of 'mrw', got {letters!r}")
+    return letters or "mrw"
+
+
+def _read_usb(value: ConfigValue, notes: list[ImportNote]) -> _GdpUsb | None:
+    fields = value.fields(("vendor", "product", "serial"), notes)
+    ids = {key: _usb_id(fields[key], notes) for key in ("vendor", "product") if key in fields}
+    if len(ids) < 2 or "0000" in ids.values():
+        notes.append(value.note("matches nothing without a vendor and a product, left out"))
+        return None
+    return _GdpUsb(ids["vendor"], ids["product"], fields["serial"].raw if "serial" in fields else "")
+
+
+def _usb_id(value: ConfigValue, notes: list[ImportNote]) -> str:
+    """Four digits as in lsusb, which is what the user meant by an unquoted number."""
+    digits = _USB_ID.fullmatch(value.raw)
+    if not digits:
+        raise value.error(f"must be up to four hexadecimal digits, got {value.raw!r}")
+    usb_id = digits[1].lower().rjust(4, "0")
+    if not value.quoted and _YAML_NUMBER.fullmatch(value.raw):
+        notes.append(value.note(f"generic-device-plugin may read this unquoted id as a number; imported as {usb_id}"))
+    return usb_id
+
+
+def _content(name: str, device: _GdpDevice) -> dict[str, object]:
+    """A list of paths where every group is one path, else groups."""
     permissions = "rw" if any(group.usb for group in device.groups) else "mrw"
     counts = {group.count for group in device.groups}
     content: dict[str, object] = {"name": name}
     if len(counts) == 1 and all(len(group.paths) == 1 for group in device.groups):
-        content["paths"] = [_path(group.paths[0], permissions) for group in device.groups]
+        content["paths"] = [_path_content(group.paths[0], permissions) for group in device.groups]
     else:
-        content["groups"] = [_group(group, permissions, alone=len(counts) == 1) for group in device.groups]
+        content["groups"] = [_group_content(group, permissions, with_count=len(counts) > 1) for group in device.groups]
     if len(counts) == 1 and counts != {1}:
         content["count"] = counts.pop()
     if permissions != "rw":
@@ -298,23 +293,22 @@ def _content(name: str, device: Device) -> dict[str, object]:
     return content | {"ids": "gdp"}
 
 
-def _group(group: Group, permissions: str, *, alone: bool) -> dict[str, object]:
-    """`alone`: one count for all groups stands beside them."""
+def _group_content(group: _GdpGroup, permissions: str, *, with_count: bool) -> dict[str, object]:
     content: dict[str, object] = {}
     if group.usb:
-        content["usb"] = [_usb(each) for each in group.usb]
+        content["usb"] = [_usb_content(usb) for usb in group.usb]
         content["by"] = "all"
     else:
-        content["paths"] = [_path(each, permissions) | _in_group(each) for each in group.paths]
-    return content if alone else content | {"count": group.count}
+        content["paths"] = [_path_content(path, permissions) | _group_keys(path) for path in group.paths]
+    return content | {"count": group.count} if with_count else content
 
 
-def _usb(usb: Usb) -> dict[str, object]:
+def _usb_content(usb: _GdpUsb) -> dict[str, object]:
     serial = {"serial": text.literal(usb.serial)} if usb.serial else {}
     return {"vendor": usb.vendor, "product": usb.product, **serial, "nodes": ["usb"]}
 
 
-def _path(path: Path, permissions: str) -> dict[str, object]:
+def _path_content(path: _GdpPath, permissions: str) -> dict[str, object]:
     content: dict[str, object] = {"path": path.path}
     if path.container:
         content["to"] = path.container
@@ -326,6 +320,7 @@ def _path(path: Path, permissions: str) -> dict[str, object]:
     return content
 
 
-def _in_group(path: Path) -> dict[str, object]:
+def _group_keys(path: _GdpPath) -> dict[str, object]:
+    """The keys of a path that only groups have."""
     optional: dict[str, object] = {"optional": True} if path.optional else {}
     return optional | {"limit": path.limit} if path.limit > 1 else optional

@@ -1,17 +1,18 @@
-"""What was said to NVIDIA's plugin, and where: its file, its environment variables, its flags.
+"""Settings of NVIDIA's plugin, from its file, its environment variables and its flags.
 
-A flag stands above a variable, a variable above the file. What the settings mean is `nvidia`'s to say.
+A flag overrides a variable, a variable overrides the file. The meaning of a setting is left to `nvidia`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from plugwright.importers.source import Note, Source, Value, flag_word
+from plugwright.importers.source import ForeignConfig
+from plugwright.importers.values import ConfigValue, ImportNote, parse_flags
 
-__all__ = ["OWN_VARIABLES", "Settings", "gather"]
+__all__ = ["OWN_VARIABLES", "NvidiaSettings", "read_settings"]
 
 _USE_IGNORED = "use-ignored-keys"
-_TOP = ("version", "flags", "resources", "sharing", "imex")
+_TOP_KEYS = ("version", "flags", "resources", "sharing", "imex")
 _NAMES = {
     "migStrategy": ("mig-strategy", "MIG_STRATEGY"),
     "failOnInitError": ("fail-on-init-error", "FAIL_ON_INIT_ERROR"),
@@ -36,18 +37,18 @@ _NAMES = {
     "disableHealthChecks": ("DP_DISABLE_HEALTHCHECKS",),
     "enableHealthChecks": ("DP_ENABLE_HEALTHCHECKS",),
 }
-_IN_PLUGIN = (
+_PLUGIN_KEYS = (
     *("passDeviceSpecs", "deviceListStrategy", "deviceIDStrategy", "cdiAnnotationPrefix", "nvidiaCTKPath"),
     *("containerDriverRoot", "sharedDevicesAllocationPolicy"),
 )
-_IN_FLAGS = (
+_FLAGS_KEYS = (
     *("migStrategy", "failOnInitError", "mpsRoot", "nvidiaDriverRoot", "nvidiaDevRoot", "gdrcopyEnabled", "gdsEnabled"),
     *("mofedEnabled", "deviceDiscoveryStrategy", "useNodeFeatureAPI", "plugin", "gfd"),
 )
-_SWITCHES = {"failOnInitError", "gdrcopyEnabled", "gdsEnabled", "mofedEnabled", "passDeviceSpecs", "required"}
-_KUBELET = "where the kubelet is is said to `plugwright run` by --kubelet-dir"
-_HOOKS = "our CDI specs have no hooks and no such switches"
-_ELSEWHERE = {
+_BOOLEANS = {"failOnInitError", "gdrcopyEnabled", "gdsEnabled", "mofedEnabled", "passDeviceSpecs", "required"}
+_KUBELET = "use `plugwright run --kubelet-dir` instead"
+_HOOKS = "not supported: our CDI specs have no hooks and no feature flags"
+_NOT_IMPORTED = {
     "kubelet-socket": _KUBELET,
     "KUBELET_SOCKET": _KUBELET,
     "cdi-feature-flags": _HOOKS,
@@ -55,100 +56,94 @@ _ELSEWHERE = {
     "cdi-disable-hooks": _HOOKS,
     "CDI_DISABLE_HOOKS": _HOOKS,
 }
-_SILENT = {"config-file"}
-_WORDS = {"1": True, "t": True, "true": True, "0": False, "f": False, "false": False}
+_IGNORED_FLAGS = {"config-file"}
+_GO_BOOLEANS = {"1": True, "t": True, "true": True, "0": False, "f": False, "false": False}
 
-# By which a manifest of NVIDIA's plugin can be told from another's.
+# The variables by which a manifest of NVIDIA's plugin differs from others.
 OWN_VARIABLES = frozenset(name for names in _NAMES.values() for name in names if name.isupper())
 
 
 @dataclass(slots=True)
-class Settings:
-    """Each setting that something was said about, and what is to be said about them in turn."""
+class NvidiaSettings:
+    """The settings by the names of the file's keys, and the notes about them; `top` are the keys of the file itself."""
 
-    top: Mapping[str, Value] = field(default_factory=dict)
-    found: dict[str, Value] = field(default_factory=dict)
-    notes: list[Note] = field(default_factory=list)
+    top: Mapping[str, ConfigValue] = field(default_factory=dict)
+    values: dict[str, ConfigValue] = field(default_factory=dict)
+    notes: list[ImportNote] = field(default_factory=list)
     use_ignored: bool = False
 
-    def text(self, name: str, default: str, *choices: str) -> str:
-        value = self.found.get(name)
+    def string(self, name: str, default: str, *choices: str) -> str:
+        value = self.values.get(name)
         if value is None or not value.raw:
             return default
         if choices and value.raw not in choices:
-            raise value.error(f"NVIDIA's plugin takes {', '.join(choices)}, not {value.raw!r}")
+            raise value.error(f"must be one of {', '.join(choices)}, got {value.raw!r}")
         return str(value.raw)
 
-    def switch(self, name: str, default: bool = False) -> bool:
-        value = self.found.get(name)
+    def boolean(self, name: str, default: bool = False) -> bool:
+        value = self.values.get(name)
         if value is None or not value.raw:
             return default
-        if value.raw.lower() not in _WORDS:
-            raise value.error(f"true or false is needed here, not {value.raw!r}")
-        return _WORDS[value.raw.lower()]
+        if value.raw.lower() not in _GO_BOOLEANS:
+            raise value.error(f"must be true or false, got {value.raw!r}")
+        return _GO_BOOLEANS[value.raw.lower()]
 
-    def texts(self, name: str) -> list[str]:
-        """Of a list, or of a text with commas."""
-        value = self.found.get(name)
+    def strings(self, name: str) -> list[str]:
+        """The items of a list, or of a text with commas."""
+        value = self.values.get(name)
         if value is None:
             return []
-        words = [str(each.raw) for each in value.items()] if value.is_list else str(value.raw).split(",")
+        words = [str(item.raw) for item in value.items()] if value.is_list else str(value.raw).split(",")
         return [word.strip() for word in words if word.strip()]
 
     def note(self, name: str, text: str) -> None:
-        """Where something was said about it."""
-        if name in self.found:
-            self.notes.append(self.found[name].note(text))
+        """Adds a note about a setting, if it is set."""
+        if name in self.values:
+            self.notes.append(self.values[name].note(text))
 
 
-def gather(source: Source) -> Settings:
-    settings = Settings()
+def read_settings(source: ForeignConfig) -> NvidiaSettings:
+    settings = NvidiaSettings()
     if source.root is not None:
-        settings.top = source.root.fields(_TOP, settings.notes)
+        settings.top = source.root.fields(_TOP_KEYS, settings.notes)
     version = settings.top.get("version")
     if version is not None and version.raw != "v1":
-        raise version.error(f"NVIDIA's plugin knows version v1, not {version.raw!r}")
-    _take_file(settings)
+        raise version.error(f"must be v1 for NVIDIA's plugin, got {version.raw!r}")
+    _read_file(settings)
     known = {name: setting for setting, names in _NAMES.items() for name in names}
-    _take_variables(settings, source, known)
-    _take_flags(settings, source, known)
+    _read_environment(settings, source, known)
+    _read_flags(settings, source, known)
     return settings
 
 
-def _take_file(settings: Settings) -> None:
+def _read_file(settings: NvidiaSettings) -> None:
     top, notes = settings.top, settings.notes
-    flags = top["flags"].fields(_IN_FLAGS, notes) if "flags" in top else {}
+    flags = top["flags"].fields(_FLAGS_KEYS, notes) if "flags" in top else {}
     if "plugin" in flags:
-        flags |= flags.pop("plugin").fields(_IN_PLUGIN, notes)
+        flags |= flags.pop("plugin").fields(_PLUGIN_KEYS, notes)
     for name in ("gfd", "useNodeFeatureAPI"):
         if name in flags:
-            notes.append(flags.pop(name).note("is for GPU feature discovery, which goes on without us"))
+            notes.append(flags.pop(name).note("belongs to GPU feature discovery, which is not replaced; left out"))
     if "imex" in top:
         flags |= top["imex"].fields(("channelIDs", "required"), notes)
-    settings.found |= flags
+    settings.values |= flags
 
 
-def _take_variables(settings: Settings, source: Source, known: Mapping[str, str]) -> None:
+def _read_environment(settings: NvidiaSettings, source: ForeignConfig, known: Mapping[str, str]) -> None:
     for name, value in sorted(source.environment.items()):
-        if name in _ELSEWHERE:
-            settings.notes.append(value.note(f"{name}: {_ELSEWHERE[name]}"))
+        if name in _NOT_IMPORTED:
+            settings.notes.append(value.note(f"{name}: {_NOT_IMPORTED[name]}"))
         elif name in known:
-            settings.found[known[name]] = value
+            settings.values[known[name]] = value
 
 
-def _take_flags(settings: Settings, source: Source, known: Mapping[str, str]) -> None:
-    words = list(source.flags)
-    while words:
-        word = words.pop(0)
-        name, equals, text = str(word.raw).lstrip("-").partition("=")
-        if not word.raw.startswith("-"):
-            continue  # the program itself, or a shell's word
+def _read_flags(settings: NvidiaSettings, source: ForeignConfig, known: Mapping[str, str]) -> None:
+    for name, value in parse_flags(source.flags, lambda name: name in known and known[name] not in _BOOLEANS):
         if name in known:
-            apart = not equals and known[name] not in _SWITCHES and words
-            settings.found[known[name]] = words.pop(0) if apart else flag_word(word.line, text or "true")
-        elif name in _ELSEWHERE:
-            settings.notes.append(word.note(f"--{name}: {_ELSEWHERE[name]}"))
+            settings.values[known[name]] = value
+        elif name in _NOT_IMPORTED:
+            settings.notes.append(value.note(f"--{name}: {_NOT_IMPORTED[name]}"))
         elif name == _USE_IGNORED:
             settings.use_ignored = True
-        elif name not in _SILENT:
-            settings.notes.append(word.note(f"unknown flag '{word.raw}', left out"))
+        elif name not in _IGNORED_FLAGS:
+            settings.notes.append(value.note(f"unknown flag '--{name}', left out"))

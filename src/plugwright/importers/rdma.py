@@ -1,6 +1,6 @@
-"""The shared RDMA device plugin: its config file.
+"""The shared RDMA device plugin: its configuration file.
 
-Each of its units is the same: the nodes of every adapter that the selectors find. So it is here, by `together`.
+All its units are the same: the device nodes of every adapter that the selectors match. Ours does that by `together`.
 """
 
 import re
@@ -8,94 +8,98 @@ from dataclasses import dataclass
 
 from plugwright.errors import ConfigError
 from plugwright.importers import text
-from plugwright.importers.source import Entry, Imported, Note, Source, Value, read_flags
+from plugwright.importers.source import ForeignConfig, ImportedResource, ImportResult
+from plugwright.importers.values import ConfigValue, ImportNote, parse_flags
 
 __all__ = ["recognises", "translate"]
 
-_ENTRY = ("resourceName", "resourcePrefix", "rdmaHcaMax", "devices", "selectors")
-_SELECTORS = ("vendors", "deviceIDs", "drivers", "ifNames", "linkTypes")
+_ENTRY_KEYS = ("resourceName", "resourcePrefix", "rdmaHcaMax", "devices", "selectors")
+_SELECTOR_KEYS = ("vendors", "deviceIDs", "drivers", "ifNames", "linkTypes")
 _NAME = re.compile(r"[a-zA-Z0-9_]+")
-_PREFIX = "rdma"
-_NEEDED = ["uverbs", "umad", "rdma_cm"]
+_DEFAULT_PREFIX = "rdma"
+_REQUIRED_NODES = ["uverbs", "umad", "rdma_cm"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Shared:
-    """One resource: so many units, each of them all the adapters that the selectors find."""
+class _SharedAdapters:
+    """One resource: so many units, each of them all adapters that the selectors match."""
 
     name: str
     units: int
     selectors: dict[str, object]
 
 
-def recognises(source: Source) -> bool:
+def recognises(source: ForeignConfig) -> bool:
     root = source.root
     return root is not None and root.is_mapping and any(key.lower() == "configlist" for key, _ in root.members())
 
 
-def translate(source: Source) -> Imported:
-    notes: list[Note] = []
+def translate(source: ForeignConfig) -> ImportResult:
+    notes: list[ImportNote] = []
     if source.root is None:
-        raise ConfigError("the shared RDMA device plugin has a file, there is none")
-    found = source.root.fields(("periodicUpdateInterval", "configList"), notes)
-    if "periodicUpdateInterval" in found:
-        found["periodicUpdateInterval"].whole()
-        notes.append(found["periodicUpdateInterval"].note("left out: what is plugged in or goes away is seen at once"))
-    entries = found["configList"].items() if "configList" in found else []
+        raise ConfigError("the shared RDMA device plugin needs its file, got flags alone")
+    fields = source.root.fields(("periodicUpdateInterval", "configList"), notes)
+    if "periodicUpdateInterval" in fields:
+        fields["periodicUpdateInterval"].integer()
+        notes.append(fields["periodicUpdateInterval"].note("left out: changes of the hardware are noticed at once"))
+    entries = fields["configList"].items() if "configList" in fields else []
     if not entries:
-        raise source.root.error("configList has at least one entry")
-    for name, value in read_flags(source.flags, switches=("use-cdi",)):
+        raise source.root.error("configList must have at least one entry")
+    for name, value in parse_flags(source.flags, takes_value=lambda name: name != "use-cdi"):
         if name == "use-cdi":
-            notes.append(value.note("write `cdi: true` beside each resource for that"))
-    return _imported(entries, source.domain or _PREFIX, notes)
+            notes.append(value.note("write `cdi: true` beside each resource instead"))
+    return _import_entries(entries, source.domain or _DEFAULT_PREFIX, notes)
 
 
-def _imported(values: list[Value], domain: str, spare: list[Note]) -> Imported:
-    """`spare` are notes that belong to no resource."""
-    seen: dict[str, Value] = {}
-    entries: list[Entry] = []
+def _import_entries(values: list[ConfigValue], domain: str, file_notes: list[ImportNote]) -> ImportResult:
+    lines: dict[str, int] = {}
+    resources: list[ImportedResource] = []
     for value in values:
-        notes: list[Note] = []
-        shared = _read(value, domain, notes)
-        if shared.name in seen:
-            raise value.error(f"{shared.name} is a resource already in line {seen[shared.name].line}")
-        seen[shared.name] = value
-        entries += [Entry(_content(shared), tuple(notes))] if shared.units else []
-        spare += [] if shared.units else notes
-    return Imported(tuple(entries), tuple(spare))
+        notes: list[ImportNote] = []
+        shared = _read_entry(value, domain, notes)
+        if shared.name in lines:
+            raise value.error(f"{shared.name} must not be repeated, the first is in line {lines[shared.name]}")
+        lines[shared.name] = value.line
+        if shared.units:
+            resources.append(ImportedResource(_content(shared), tuple(notes)))
+        else:
+            file_notes += notes
+    return ImportResult(tuple(resources), tuple(file_notes))
 
 
-def _read(value: Value, domain: str, notes: list[Note]) -> _Shared:
-    found = value.fields(_ENTRY, notes)
-    name = found["resourceName"].text() if "resourceName" in found else ""
+def _read_entry(value: ConfigValue, domain: str, notes: list[ImportNote]) -> _SharedAdapters:
+    fields = value.fields(_ENTRY_KEYS, notes)
+    name = fields["resourceName"].string() if "resourceName" in fields else ""
     if not _NAME.fullmatch(name):
-        raise found.get("resourceName", value).error(f"a resourceName has letters, digits and '_', not {name!r}")
-    units = text.device_count(found["rdmaHcaMax"]) if "rdmaHcaMax" in found else 0
+        raise fields.get("resourceName", value).error(f"resourceName must be letters, digits and '_', got {name!r}")
+    units = text.device_count(fields["rdmaHcaMax"]) if "rdmaHcaMax" in fields else 0
     if not units:
-        notes.append(found.get("rdmaHcaMax", value).note(f"{name} has no units, so no pod ever gets one; left out"))
-    prefix = found["resourcePrefix"].text() if "resourcePrefix" in found else domain
-    return _Shared(text.resource(value, prefix, name), units, _selectors(value, found, notes))
+        notes.append(fields.get("rdmaHcaMax", value).note(f"{name} has no units, so no pod ever gets one; left out"))
+    prefix = fields["resourcePrefix"].string() if "resourcePrefix" in fields else domain
+    return _SharedAdapters(text.resource_name(value, prefix, name), units, _selectors(value, fields, notes))
 
 
-def _selectors(value: Value, found: dict[str, Value], notes: list[Note]) -> dict[str, object]:
-    if ("devices" in found) == ("selectors" in found):
-        raise value.error("either selectors or devices, which are names of interfaces, and not both")
-    given = found["selectors"].fields(_SELECTORS, notes) if "selectors" in found else {"ifNames": found["devices"]}
-    read = {theirs: given[theirs].items() for theirs in _SELECTORS if theirs in given}
-    ours = {
-        "interface": [text.literal(each.text()) for each in read.get("ifNames", [])],
-        "vendor": [text.hexadecimal(each, notes) for each in read.get("vendors", [])],
-        "device": [text.hexadecimal(each, notes) for each in read.get("deviceIDs", [])],
-        "driver": [text.literal(each.text()) for each in read.get("drivers", [])],
-        "linkType": [text.link_type(each) for each in read.get("linkTypes", [])],
+def _selectors(value: ConfigValue, fields: dict[str, ConfigValue], notes: list[ImportNote]) -> dict[str, object]:
+    if ("devices" in fields) == ("selectors" in fields):
+        raise value.error("must have either selectors or devices (names of interfaces)")
+    selectors = fields["selectors"].fields(_SELECTOR_KEYS, notes) if "selectors" in fields else {}
+    if "devices" in fields:
+        selectors = {"ifNames": fields["devices"]}
+    lists = {key: selectors[key].items() for key in _SELECTOR_KEYS if key in selectors}
+    content = {
+        "interface": [text.literal(name.string()) for name in lists.get("ifNames", [])],
+        "vendor": [text.hex_id(vendor, notes) for vendor in lists.get("vendors", [])],
+        "device": [text.hex_id(device, notes) for device in lists.get("deviceIDs", [])],
+        "driver": [text.literal(driver.string()) for driver in lists.get("drivers", [])],
+        "linkType": [text.link_type(link) for link in lists.get("linkTypes", [])],
     }
-    return {key: text.alone(wanted) for key, wanted in ours.items() if wanted}
+    return {key: text.scalar_or_list(texts) for key, texts in content.items() if texts}
 
 
-def _content(shared: _Shared) -> dict[str, object]:
+def _content(shared: _SharedAdapters) -> dict[str, object]:
     return {
         "name": shared.name,
-        "rdma": {**shared.selectors, "required": _NEEDED},
+        "rdma": {**shared.selectors, "required": _REQUIRED_NODES},
         "together": True,
         "count": shared.units,
         "permissions": "rwm",

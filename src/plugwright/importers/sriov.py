@@ -1,9 +1,7 @@
-"""The SR-IOV network device plugin: its config file.
+"""The SR-IOV network device plugin: its configuration file.
 
-A device goes to the first pool that takes it, hence `exclusive`. A selector that asks for what we cannot look at is
-left out with a note: without that key it would take too much.
-
-The pools of an SR-IOV network device plugin's file, as values; what they become is `sriov`'s work.
+A device goes to the first pool that selects it, hence `exclusive`. A selector with a key that we cannot evaluate is
+left out with a note: without that key it would select too much.
 """
 
 import re
@@ -11,217 +9,207 @@ from dataclasses import dataclass, field
 
 from plugwright.errors import ConfigError
 from plugwright.importers import text
-from plugwright.importers.source import Entry, Imported, Note, Source, Value, read_flags
+from plugwright.importers.source import ForeignConfig, ImportedResource, ImportResult
+from plugwright.importers.values import ConfigValue, ImportNote, parse_flags
 
-__all__ = ["Pool", "Selector", "read_pool", "recognises", "translate"]
+__all__ = ["recognises", "translate"]
 
-_POOL = (
-    "resourceName",
-    "resourcePrefix",
-    "deviceType",
-    "excludeTopology",
-    "selectors",
-    "additionalInfo",
-    "selectorObj",
+_POOL_KEYS = (
+    *("resourceName", "resourcePrefix", "deviceType", "excludeTopology"),
+    *("selectors", "additionalInfo", "selectorObj"),
 )
 _LISTS = ("vendors", "devices", "drivers", "pciAddresses", "acpiIndexes")
 _NET_LISTS = ("pfNames", "rootDevices", "linkTypes")
-_KEYS = {
+_SELECTOR_KEYS = {
     "netDevice": (*_LISTS, *_NET_LISTS, "isRdma", "needVhostNet", "ddpProfiles", "vdpaType", "pKeys"),
     "auxNetDevice": (
         *(key for key in _LISTS if key != "pciAddresses"),
-        *_NET_LISTS,
-        "isRdma",
-        "needVhostNet",
-        "auxTypes",
+        *(*_NET_LISTS, "isRdma", "needVhostNet", "auxTypes"),
     ),
     "accelerator": tuple(key for key in _LISTS if key != "acpiIndexes"),
 }
+_NO_LISTS = ("isRdma", "needVhostNet", "vdpaType")
+_UNSUPPORTED = ("ddpProfiles", "auxTypes")
+_PCI_CLASSES = {"netDevice": "02", "accelerator": "12"}
+_DEFAULT_PREFIX = "intel.com"
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
+_FUNCTIONS = re.compile(r"(?P<name>[^#]+)(?P<range>#[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*)?")
+_MAX_FUNCTION = 65535
 
 
 @dataclass(frozen=True, slots=True)
-class Selector:
-    """Which devices a pool takes: any of each list, and all of the lists."""
+class _PoolSelector:
+    """A device is selected if it matches any item of a list, for all of the lists."""
 
-    value: Value
-    lists: dict[str, list[Value]]
+    value: ConfigValue
+    lists: dict[str, list[ConfigValue]]
     rdma: bool = False
     vhost: bool = False
     vdpa: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
-    """What becomes one resource: the devices that any of its selectors takes."""
+class _ResourcePool:
+    """One resource: the devices that any of its selectors selects."""
 
     name: str
     prefix: str
     kind: str
     exclude_topology: bool
-    selectors: tuple[Selector, ...]
-    extra: dict[str, dict[str, str]] = field(default_factory=dict)
+    selectors: tuple[_PoolSelector, ...]
+    additional_info: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
-def read_pool(value: Value, notes: list[Note]) -> Pool:
-    found = value.fields(_POOL, notes)
-    name = found["resourceName"].text() if "resourceName" in found else ""
-    if not _NAME.fullmatch(name):
-        place = found.get("resourceName", value)
-        raise place.error(f"a resourceName has letters, digits, '_' and '-', not {name!r}")
-    kind = found["deviceType"].text() if "deviceType" in found else "netDevice"
-    if kind not in _KEYS:
-        raise found["deviceType"].error(f"a deviceType is one of {', '.join(sorted(_KEYS))}, not {kind!r}")
-    if "selectors" not in found:
-        raise value.error("selectors are missing; without them the SR-IOV plugin ends with a crash")
-    return Pool(
-        name=name,
-        prefix=found["resourcePrefix"].text() if "resourcePrefix" in found else "",
-        kind=kind,
-        exclude_topology="excludeTopology" in found and found["excludeTopology"].switch(),
-        selectors=tuple(_read_selector(each, kind, notes) for each in _selectors(found["selectors"])),
-        extra=_extra(found["additionalInfo"]) if "additionalInfo" in found else {},
-    )
-
-
-def _selectors(value: Value) -> list[Value]:
-    """One mapping, or a list of them."""
-    return value.items() if value.is_list else [value]
-
-
-def _read_selector(value: Value, kind: str, notes: list[Note]) -> Selector:
-    found = value.fields(_KEYS[kind], notes)
-    switches = ("isRdma", "needVhostNet", "vdpaType")
-    selector = Selector(
-        value,
-        lists={key: found[key].items() for key in _KEYS[kind] if key in found and key not in switches},
-        rdma="isRdma" in found and found["isRdma"].switch(),
-        vhost="needVhostNet" in found and found["needVhostNet"].switch(),
-        vdpa=found["vdpaType"].text() if "vdpaType" in found else "",
-    )
-    if selector.vdpa and selector.vdpa not in ("virtio", "vhost"):
-        raise found["vdpaType"].error(f"a vdpaType is virtio or vhost, not {selector.vdpa!r}")
-    if selector.vdpa and selector.rdma:
-        raise value.error("vdpaType and isRdma exclude each other")
-    return selector
-
-
-def _extra(value: Value) -> dict[str, dict[str, str]]:
-    return {device: {key: text.raw for key, text in facts.members()} for device, facts in value.members()}
-
-
-_PREFIX = "intel.com"
-_CLASSES = {"netDevice": "02", "accelerator": "12"}
-_NOT_OURS = ("ddpProfiles", "auxTypes")
-_FUNCTION = re.compile(r"(?P<name>[^#]+)(?P<range>#[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*)?")
-
-
-def recognises(source: Source) -> bool:
+def recognises(source: ForeignConfig) -> bool:
     root = source.root
     return root is not None and root.is_mapping and any(key.lower() == "resourcelist" for key, _ in root.members())
 
 
-def translate(source: Source) -> Imported:
+def translate(source: ForeignConfig) -> ImportResult:
     if source.root is None:
-        raise ConfigError("the SR-IOV network device plugin has a file, there is none")
-    notes: list[Note] = []
-    found = source.root.fields(("resourceList",), notes)
-    pools = found["resourceList"].items() if "resourceList" in found else []
+        raise ConfigError("the SR-IOV network device plugin needs its file, got flags alone")
+    notes: list[ImportNote] = []
+    fields = source.root.fields(("resourceList",), notes)
+    pools = fields["resourceList"].items() if "resourceList" in fields else []
     if not pools:
-        raise source.root.error("resourceList is empty: the SR-IOV plugin ends without a word")
-    prefix = source.domain or _prefix(source, notes)
-    return _imported(pools, prefix, notes)
+        raise source.root.error("resourceList must have at least one pool; the SR-IOV plugin exits without a message")
+    prefix = source.domain or _prefix_flag(source, notes)
+    return _import_pools(pools, prefix, notes)
 
 
-def _prefix(source: Source, notes: list[Note]) -> str:
-    prefix = _PREFIX
-    for name, value in read_flags(source.flags, switches=("use-cdi",)):
+def _prefix_flag(source: ForeignConfig, notes: list[ImportNote]) -> str:
+    prefix = _DEFAULT_PREFIX
+    for name, value in parse_flags(source.flags, takes_value=lambda name: name != "use-cdi"):
         if name == "resource-prefix":
             prefix = value.raw
         elif name == "use-cdi":
-            notes.append(value.note("write `cdi: true` beside each resource for that"))
+            notes.append(value.note("write `cdi: true` beside each resource instead"))
     return prefix
 
 
-def _imported(values: list[Value], prefix: str, spare: list[Note]) -> Imported:
-    """`spare` are notes that belong to no resource."""
-    seen: dict[str, Value] = {}
-    entries: list[Entry] = []
+def _import_pools(values: list[ConfigValue], prefix: str, file_notes: list[ImportNote]) -> ImportResult:
+    lines: dict[str, int] = {}
+    resources: list[ImportedResource] = []
     for value in values:
-        notes: list[Note] = []
-        pool = read_pool(value, notes)
-        name = text.resource(value, pool.prefix or prefix, pool.name)
-        if name in seen:
-            raise value.error(f"{name} is a resource already in line {seen[name].line}")
-        seen[name] = value
-        selectors = [made for made in (_selector(each, pool.kind, notes) for each in pool.selectors) if made]
+        notes: list[ImportNote] = []
+        pool = _read_pool(value, notes)
+        name = text.resource_name(value, pool.prefix or prefix, pool.name)
+        if name in lines:
+            raise value.error(f"{name} must not be repeated, the first is in line {lines[name]}")
+        lines[name] = value.line
+        contents = [_selector_content(selector, pool.kind, notes) for selector in pool.selectors]
+        selectors = [content for content in contents if content]
         if selectors:
-            entries.append(Entry(_content(name, pool, selectors), tuple(notes)))
+            resources.append(ImportedResource(_content(name, pool, selectors), tuple(notes)))
         else:
-            spare += [*notes, value.note(f"no selector of {name} is left, so it is left out")]
-    return Imported(tuple(entries), tuple(spare))
+            file_notes += [*notes, value.note(f"no selector of {name} remains, so it is left out")]
+    return ImportResult(tuple(resources), tuple(file_notes))
 
 
-def _content(name: str, pool: Pool, selectors: list[dict[str, object]]) -> dict[str, object]:
+def _read_pool(value: ConfigValue, notes: list[ImportNote]) -> _ResourcePool:
+    fields = value.fields(_POOL_KEYS, notes)
+    name = fields["resourceName"].string() if "resourceName" in fields else ""
+    if not _NAME.fullmatch(name):
+        raise fields.get("resourceName", value).error(
+            f"resourceName must be letters, digits, '_' and '-', got {name!r}"
+        )
+    kind = fields["deviceType"].string() if "deviceType" in fields else "netDevice"
+    if kind not in _SELECTOR_KEYS:
+        raise fields["deviceType"].error(f"must be one of {', '.join(sorted(_SELECTOR_KEYS))}, got {kind!r}")
+    if "selectors" not in fields:
+        raise value.error("selectors are missing; without them the SR-IOV plugin crashes")
+    selectors = fields["selectors"].items() if fields["selectors"].is_list else [fields["selectors"]]
+    return _ResourcePool(
+        name=name,
+        prefix=fields["resourcePrefix"].string() if "resourcePrefix" in fields else "",
+        kind=kind,
+        exclude_topology="excludeTopology" in fields and fields["excludeTopology"].boolean(),
+        selectors=tuple(_read_selector(selector, kind, notes) for selector in selectors),
+        additional_info=_additional_info(fields["additionalInfo"]) if "additionalInfo" in fields else {},
+    )
+
+
+def _read_selector(value: ConfigValue, kind: str, notes: list[ImportNote]) -> _PoolSelector:
+    fields = value.fields(_SELECTOR_KEYS[kind], notes)
+    selector = _PoolSelector(
+        value,
+        lists={key: fields[key].items() for key in _SELECTOR_KEYS[kind] if key in fields and key not in _NO_LISTS},
+        rdma="isRdma" in fields and fields["isRdma"].boolean(),
+        vhost="needVhostNet" in fields and fields["needVhostNet"].boolean(),
+        vdpa=fields["vdpaType"].string() if "vdpaType" in fields else "",
+    )
+    if selector.vdpa and selector.vdpa not in ("virtio", "vhost"):
+        raise fields["vdpaType"].error(f"must be virtio or vhost, got {selector.vdpa!r}")
+    if selector.vdpa and selector.rdma:
+        raise value.error("must not have both vdpaType and isRdma")
+    return selector
+
+
+def _additional_info(value: ConfigValue) -> dict[str, dict[str, str]]:
+    return {device: {key: item.raw for key, item in items.members()} for device, items in value.members()}
+
+
+def _content(name: str, pool: _ResourcePool, selectors: list[dict[str, object]]) -> dict[str, object]:
     content: dict[str, object] = {"name": name, "pci": selectors[0] if len(selectors) == 1 else selectors}
     if pool.exclude_topology:
         content["topology"] = False
-    if pool.extra:
-        content["info"] = pool.extra
+    if pool.additional_info:
+        content["info"] = pool.additional_info
     return content | {"exclusive": True}
 
 
-def _selector(selector: Selector, kind: str, notes: list[Note]) -> dict[str, object] | None:
-    reason = _why_not(selector, kind)
+def _selector_content(selector: _PoolSelector, kind: str, notes: list[ImportNote]) -> dict[str, object] | None:
+    reason = _unsupported(selector, kind)
     if reason:
-        notes.append(selector.value.note(f"{reason}, which is not looked at here; left out"))
+        notes.append(selector.value.note(f"{reason}, which plugwright does not support; left out"))
         return None
-    given = selector.lists
-    parents = [*given.get("pfNames", []), *given.get("rootDevices", [])]
+    lists = selector.lists
+    parents = [*lists.get("pfNames", []), *lists.get("rootDevices", [])]
     functions = _functions(parents, notes)
     if parents and not functions:
         return None
-    lists: dict[str, list[str]] = {
-        "vendor": [text.hexadecimal(each, notes) for each in given.get("vendors", [])],
-        "device": [text.hexadecimal(each, notes) for each in given.get("devices", [])],
-        "driver": [text.literal(each.text()) for each in given.get("drivers", [])],
-        "address": [text.literal(each.text()) for each in given.get("pciAddresses", [])],
-        "acpiIndex": [text.literal(each.text()) for each in given.get("acpiIndexes", [])],
+    selected: dict[str, list[str]] = {
+        "vendor": [text.hex_id(vendor, notes) for vendor in lists.get("vendors", [])],
+        "device": [text.hex_id(device, notes) for device in lists.get("devices", [])],
+        "driver": [text.literal(driver.string()) for driver in lists.get("drivers", [])],
+        "address": [text.literal(address.string()) for address in lists.get("pciAddresses", [])],
+        "acpiIndex": [text.literal(index.string()) for index in lists.get("acpiIndexes", [])],
         "pf": functions,
-        "linkType": [text.link_type(each) for each in given.get("linkTypes", [])],
-        "pkey": [text.literal(each.text()) for each in given.get("pKeys", [])],
+        "linkType": [text.link_type(link) for link in lists.get("linkTypes", [])],
+        "pkey": [text.literal(key.string()) for key in lists.get("pKeys", [])],
     }
-    content: dict[str, object] = {"class": _CLASSES[kind]}
-    content |= {key: text.alone(wanted) for key, wanted in lists.items() if wanted}
-    content |= {key: True for key, wanted in (("rdma", selector.rdma), ("vhost", selector.vhost)) if wanted}
+    content: dict[str, object] = {"class": _PCI_CLASSES[kind]}
+    content |= {key: text.scalar_or_list(texts) for key, texts in selected.items() if texts}
+    content |= {key: True for key, needed in (("rdma", selector.rdma), ("vhost", selector.vhost)) if needed}
     return content
 
 
-def _why_not(selector: Selector, kind: str) -> str:
-    if kind not in _CLASSES:
-        return f"it takes devices of the type {kind}"
+def _unsupported(selector: _PoolSelector, kind: str) -> str:
+    """Why the selector cannot be imported; empty if it can."""
+    if kind not in _PCI_CLASSES:
+        return f"it selects devices of type {kind}"
     if selector.vdpa:
         return "it has a vdpaType"
     if selector.lists.get("pfNames") and selector.lists.get("rootDevices"):
         return "it has both pfNames and rootDevices"
-    return next((f"it has {key}" for key in _NOT_OURS if selector.lists.get(key)), "")
+    return next((f"it has {key}" for key in _UNSUPPORTED if selector.lists.get(key)), "")
 
 
-def _functions(values: list[Value], notes: list[Note]) -> list[str]:
-    """The first entry of a name decides there, and one that is not understood selects nothing."""
-    found: dict[str, str] = {}
+def _functions(values: list[ConfigValue], notes: list[ImportNote]) -> list[str]:
+    """Physical functions with ranges of virtual ones; the plugin uses the first entry of a name and skips bad ones."""
+    functions: dict[str, str] = {}
     for value in values:
-        matched = _FUNCTION.fullmatch(value.text())
-        if not matched or not _rises(matched["range"] or ""):
-            notes.append(value.note(f"{value.raw!r} is not understood, there it selects nothing; left out"))
-        elif matched["name"].lower() in found:
-            notes.append(value.note(f"{value.raw!r} comes after another of that name, which decides; left out"))
+        match = _FUNCTIONS.fullmatch(value.string())
+        if not match or not _is_range(match["range"] or ""):
+            notes.append(value.note(f"{value.raw!r} is no valid range, and selects nothing in that plugin; left out"))
+        elif match["name"].lower() in functions:
+            notes.append(value.note(f"{value.raw!r} follows another entry of that name, which is used; left out"))
         else:
-            found[matched["name"].lower()] = text.literal(matched["name"]) + (matched["range"] or "")
-    return list(found.values())
+            functions[match["name"].lower()] = text.literal(match["name"]) + (match["range"] or "")
+    return list(functions.values())
 
 
-def _rises(numbers: str) -> bool:
-    """Whether every range in `#0-3,7` begins before it ends, and such functions can be."""
-    spans = [each.partition("-") for each in numbers.removeprefix("#").split(",")]
-    return all(int(first) <= int(last or first) <= 65535 for first, _, last in spans if first)
+def _is_range(numbers: str) -> bool:
+    """Whether every span in `#0-3,7` begins before it ends, with possible numbers of functions."""
+    spans = [span.partition("-") for span in numbers.removeprefix("#").split(",")]
+    return all(int(first) <= int(last or first) <= _MAX_FUNCTION for first, _, last in spans if first)

@@ -1,6 +1,7 @@
-"""Which cluster, and as whom: the kubeconfig files that kubectl would read, as one document with one context.
+"""The kubeconfig files that kubectl would read, merged into one document, and the selection of one context.
 
-Files are merged as kubectl does it: the first to name something wins, and relative paths are relative to their file.
+Files are merged as kubectl does it: the first file to define a cluster, context or user wins, and relative paths are
+relative to the file that they stand in.
 """
 
 import json
@@ -11,18 +12,18 @@ import yaml
 
 from plugwright.errors import ConfigError
 
-__all__ = ["chosen", "files", "load", "proxy"]
+__all__ = ["find_files", "load", "proxy_url", "select_context"]
 
 _Document = dict[str, object]
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
-_KINDS = ("clusters", "contexts", "users")
+_LISTS = ("clusters", "contexts", "users")
 _V1, _V1BETA1 = "client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"
 
 
-def files(given: Path | None, environment: Mapping[str, str], home: Path) -> list[Path]:
-    """Those to read; none where there is no kubeconfig. Files that are named but absent are an error."""
-    if given:
-        return _existing([given])
+def find_files(kubeconfig: Path | None, environment: Mapping[str, str], home: Path) -> list[Path]:
+    """The files to read, none where there is no kubeconfig; raises `ConfigError` if none of the named ones exists."""
+    if kubeconfig:
+        return _existing([kubeconfig])
     if environment.get("KUBECONFIG"):
         return _existing([Path(name) for name in environment["KUBECONFIG"].split(":") if name])
     default = home / ".kube" / "config"
@@ -30,29 +31,30 @@ def files(given: Path | None, environment: Mapping[str, str], home: Path) -> lis
 
 
 def load(paths: Sequence[Path]) -> _Document:
-    merged: dict[str, dict[str, _Document]] = {kind: {} for kind in _KINDS}
+    """One document of all files, with clusters, contexts and users as mappings by name."""
+    merged: dict[str, dict[str, _Document]] = {key: {} for key in _LISTS}
     current = ""
     for path in paths:
-        document = _parsed(path)
+        document = _read(path)
         current = current or str(document.get("current-context") or "")
-        for kind in _KINDS:
-            for name, value in _named(document.get(kind), kind, path):
-                merged[kind].setdefault(name, value)
+        for key in _LISTS:
+            for name, value in _by_name(document.get(key), key, path):
+                merged[key].setdefault(name, value)
     return {**merged, "current-context": current}
 
 
-def chosen(document: Mapping[str, object], context: str | None) -> _Document:
-    """The one context, with only the cluster and the user that it names."""
-    contexts, clusters, users = (_mapping(document.get(kind)) for kind in ("contexts", "clusters", "users"))
+def select_context(document: Mapping[str, object], context: str | None) -> _Document:
+    """A kubeconfig with one context, `context` or the current one, and only its cluster and its user."""
+    contexts, clusters, users = (_mapping(document.get(key)) for key in ("contexts", "clusters", "users"))
     name = context or str(document.get("current-context") or "")
     if not name:
         raise ConfigError(f"the kubeconfig has no current context; choose one with --context: {_list(contexts)}")
     if name not in contexts:
         raise ConfigError(f"the kubeconfig has no context {name!r}, only: {_list(contexts)}")
-    place = _mapping(contexts[name])
-    cluster, user = str(place.get("cluster") or ""), str(place.get("user") or "")
+    selected = _mapping(contexts[name])
+    cluster, user = str(selected.get("cluster") or ""), str(selected.get("user") or "")
     if cluster not in clusters or (user and user not in users):
-        raise ConfigError(f"context {name!r} of the kubeconfig names a cluster or a user that it does not have")
+        raise ConfigError(f"context {name!r} of the kubeconfig must name a cluster and a user that the kubeconfig has")
     return {
         "current-context": name,
         "contexts": [{"name": name, "context": {"cluster": cluster, "user": user or "nobody"}}],
@@ -61,59 +63,63 @@ def chosen(document: Mapping[str, object], context: str | None) -> _Document:
     }
 
 
-def proxy(document: Mapping[str, object]) -> str | None:
-    """What the one cluster of a `chosen` document is reached through, if anything."""
+def proxy_url(document: Mapping[str, object]) -> str | None:
+    """The proxy-url of the cluster in a document of `select_context`."""
     clusters = document["clusters"]
     assert isinstance(clusters, list)
-    through = clusters[0]["cluster"].get("proxy-url")
-    return str(through) if through else None
+    url = clusters[0]["cluster"].get("proxy-url")
+    return str(url) if url else None
 
 
 def _existing(paths: list[Path]) -> list[Path]:
-    found = [path for path in paths if path.exists()]
-    if not found:
+    existing = [path for path in paths if path.exists()]
+    if not existing:
         raise ConfigError(f"there is no kubeconfig {', '.join(map(str, paths))}")
-    return found
+    return existing
 
 
-def _parsed(path: Path) -> _Document:
+def _read(path: Path) -> _Document:
     try:
         document = yaml.safe_load(path.read_text())
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"cannot read the kubeconfig {path}: {error}") from error
     if not isinstance(document, dict):
-        raise ConfigError(f"{path} is not a kubeconfig")
+        raise ConfigError(f"{path} is not a kubeconfig: a mapping is needed")
     return document
 
 
-def _named(entries: object, kind: str, path: Path) -> list[tuple[str, _Document]]:
+def _by_name(entries: object, key: str, path: Path) -> list[tuple[str, _Document]]:
     if entries is None:
         return []
     if not isinstance(entries, list) or not all(isinstance(entry, dict) and "name" in entry for entry in entries):
-        raise ConfigError(f"{path} is not a kubeconfig: its {kind} are no list of names")
-    inner = kind.removesuffix("s")
-    return [(str(entry["name"]), _settled(_mapping(entry.get(inner)), path.absolute().parent)) for entry in entries]
+        raise ConfigError(f"{path} is not a kubeconfig: {key} must be a list of entries with a name")
+    inner, directory = key.removesuffix("s"), path.absolute().parent
+    return [(str(entry["name"]), _with_absolute_paths(_mapping(entry.get(inner)), directory)) for entry in entries]
 
 
-def _settled(value: Mapping[str, object], directory: Path) -> _Document:
-    settled = {name: content for name, content in value.items() if content not in (None, "")}
+def _with_absolute_paths(entry: Mapping[str, object], directory: Path) -> _Document:
+    """The entry without empty members, which kubectl treats as absent."""
+    absolute = {name: content for name, content in entry.items() if content not in (None, "")}
     for name in _PATHS:
-        if name in settled:
-            settled[name] = str(directory / str(settled[name]))
-    if "exec" in settled:
-        settled["exec"] = _credential_command(_mapping(settled["exec"]), directory)
-    return settled
+        if name in absolute:
+            absolute[name] = str(directory / str(absolute[name]))
+    if "exec" in absolute:
+        absolute["exec"] = _credential_command(_mapping(absolute["exec"]), directory)
+    return absolute
 
 
 def _credential_command(command: Mapping[str, object], directory: Path) -> _Document:
-    """Both versions answer alike, but lightkube refuses v1; and it does not tell the command what is asked of it."""
+    """As v1beta1, which answers like v1 and which lightkube accepts, with the KUBERNETES_EXEC_INFO it does not set."""
     version = command.get("apiVersion")
-    asked = {"kind": "ExecCredential", "apiVersion": version, "spec": {"interactive": False}}
-    given = command.get("env")
-    told = [*(given if isinstance(given, list) else []), {"name": "KUBERNETES_EXEC_INFO", "value": json.dumps(asked)}]
+    request = {"kind": "ExecCredential", "apiVersion": version, "spec": {"interactive": False}}
+    variables = command.get("env")
+    environment = [
+        *(variables if isinstance(variables, list) else []),
+        {"name": "KUBERNETES_EXEC_INFO", "value": json.dumps(request)},
+    ]
     name = str(command.get("command") or "")
-    place = str(directory / name) if "/" in name else name
-    return {**command, "command": place, "apiVersion": _V1BETA1 if version == _V1 else version, "env": told}
+    program = str(directory / name) if "/" in name else name
+    return {**command, "command": program, "apiVersion": _V1BETA1 if version == _V1 else version, "env": environment}
 
 
 def _mapping(value: object) -> Mapping[str, object]:

@@ -51,8 +51,13 @@ class Finding:
     happened: str
     really: str
 
+    @property
+    def page(self) -> str:
+        """The address of the fact in the documentation."""
+        return f"docs/kubelet-behaviour.md#{self.fact}"
+
     def __str__(self) -> str:
-        return f"{self.about}: {self.happened}; a real kubelet {self.really} ({self.fact})"
+        return f"{self.about}: {self.happened}; a real kubelet {self.really} ({self.page})"
 
 
 Event = Call | StateChange | Finding

@@ -42,7 +42,7 @@ _DIRECTORY_MODE = 0o750
 async def serving(service: "PodResourcesService", socket: Path, *, kept: bool = False) -> AsyncIterator[SocketFile]:
     """Serves on `socket` and creates its directory; `kept` leaves the file behind, as a killed kubelet does."""
     socket.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
-    async with pod_resources.serve_lister(service, socket, kept=kept) as served:
+    async with pod_resources.serve(service, socket, kept=kept) as served:
         yield served
 
 

@@ -1,4 +1,4 @@
-"""The wire: what kubelets and plugins say to each other, and the file the kubelet keeps.
+"""The wire: the gRPC services between kubelets and plugins, and the kubelet's checkpoint file.
 
-The only home of grpclib and protobuf; everyone else speaks `model` values and `errors`.
+The only home of grpclib and protobuf; all other packages use values of `model` and exceptions of `errors`.
 """

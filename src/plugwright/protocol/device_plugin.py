@@ -5,22 +5,10 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from pathlib import Path
 from typing import Protocol
 
-from plugwright.model import Allocation, Device, Options, PreferenceRequest
-from plugwright.protocol import transport
+from plugwright.model import Allocation, Options, PreferenceRequest
+from plugwright.protocol import messages, transport
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
-from plugwright.protocol.messages import (
-    DeviceList,
-    ListedDevice,
-    from_allocations,
-    from_options,
-    from_preference_requests,
-    from_preferences,
-    to_allocations,
-    to_devices,
-    to_listed,
-    to_options,
-    to_preference_requests,
-)
+from plugwright.protocol.messages import ListedDevice
 from plugwright.protocol.transport import Method, Streaming, Unary
 from plugwright.system.sockets import SocketFile
 
@@ -35,11 +23,13 @@ _PRE_START = Method(f"{_SERVICE}/PreStartContainer", pb.PreStartContainerRequest
 
 
 class DevicePluginService(Protocol):
-    """What a plugin answers, in our own values; errors of `plugwright.errors` become status codes."""
+    """The plugin's side, in our own values; errors of `plugwright.errors` become status codes."""
 
     async def options(self) -> Options: ...
 
-    def lists(self) -> AsyncGenerator[DeviceList, None]: ...
+    def list_and_watch(self) -> AsyncGenerator[bytes, None]:
+        """Lists made by `messages.encode_devices`: encoded once, however many streams they go to."""
+        ...
 
     async def prefer(self, requests: Sequence[PreferenceRequest]) -> list[list[str]]: ...
 
@@ -56,19 +46,14 @@ def methods(service: DevicePluginService) -> list[transport.Bound]:
     """The service's methods, to be served beside others on one socket."""
 
     async def options(_: pb.Empty) -> pb.DevicePluginOptions:
-        return from_options(await service.options())
-
-    async def lists() -> AsyncGenerator[bytes, None]:
-        async with aclosing(service.lists()) as found:
-            async for devices in found:
-                yield devices.message
+        return messages.from_options(await service.options())
 
     async def prefer(request: pb.PreferredAllocationRequest) -> pb.PreferredAllocationResponse:
-        return from_preferences(await service.prefer(to_preference_requests(request)))
+        return messages.from_preferences(await service.prefer(messages.to_preference_requests(request)))
 
     async def allocate(request: pb.AllocateRequest) -> pb.AllocateResponse:
-        containers = [list(each.devices_ids) for each in request.container_requests]
-        return from_allocations(await service.allocate(containers))
+        containers = [list(container.devices_ids) for container in request.container_requests]
+        return messages.from_allocations(await service.allocate(containers))
 
     async def pre_start(request: pb.PreStartContainerRequest) -> pb.PreStartContainerResponse:
         await service.pre_start(list(request.devices_ids))
@@ -76,7 +61,7 @@ def methods(service: DevicePluginService) -> list[transport.Bound]:
 
     return [
         Unary(_OPTIONS, options),
-        Streaming(_LIST, lists),
+        Streaming(_LIST, service.list_and_watch),
         Unary(_PREFER, prefer),
         Unary(_ALLOCATE, allocate),
         Unary(_PRE_START, pre_start),
@@ -93,33 +78,23 @@ class DevicePluginClient:
         await self._connection.dial()
 
     async def options(self, timeout: float | None = None) -> Options:
-        return to_options(await self._connection.call(_OPTIONS, pb.Empty(), timeout))
+        return messages.to_options(await self._connection.call(_OPTIONS, pb.Empty(), timeout))
 
-    async def lists(self) -> AsyncGenerator[list[Device], None]:
-        async with aclosing(self._connection.stream(_LIST, pb.Empty())) as messages:
-            async for message in messages:
-                yield to_devices(message)
-
-    async def listed(self) -> AsyncGenerator[list[ListedDevice], None]:
+    async def list_and_watch(self) -> AsyncGenerator[list[ListedDevice], None]:
         """The lists as they came: a kubelet takes what `Device` would refuse."""
-        async with aclosing(self._connection.stream(_LIST, pb.Empty())) as messages:
-            async for message in messages:
-                yield to_listed(message)
+        async with aclosing(self._connection.stream(_LIST, pb.Empty())) as replies:
+            async for reply in replies:
+                yield messages.to_listed(reply)
 
     async def prefer(self, *requests: PreferenceRequest) -> list[list[str]]:
-        reply = await self._connection.call(_PREFER, from_preference_requests(requests))
-        return [list(each.deviceIDs) for each in reply.container_responses]
+        reply = await self._connection.call(_PREFER, messages.from_preference_requests(requests))
+        return [list(response.deviceIDs) for response in reply.container_responses]
 
-    async def allocate(self, *containers: Sequence[str]) -> list[Allocation]:
-        requests = [pb.ContainerAllocateRequest(devices_ids=ids) for ids in containers]
+    async def allocate_encoded(self, *containers: Sequence[str]) -> list[bytes]:
+        """The ContainerAllocateResponses as a kubelet keeps them in its checkpoint; `messages.decode` reads them."""
+        requests = [pb.ContainerAllocateRequest(devices_ids=device_ids) for device_ids in containers]
         reply = await self._connection.call(_ALLOCATE, pb.AllocateRequest(container_requests=requests))
-        return to_allocations(reply)
-
-    async def answers(self, device_ids: Sequence[str]) -> list[bytes]:
-        """What Allocate answers for one container, one message for each, as a kubelet keeps them."""
-        request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=device_ids)])
-        reply = await self._connection.call(_ALLOCATE, request)
-        return [each.SerializeToString(deterministic=True) for each in reply.container_responses]
+        return [response.SerializeToString(deterministic=True) for response in reply.container_responses]
 
     async def pre_start(self, device_ids: Sequence[str], timeout: float | None = 30) -> None:
         request = pb.PreStartContainerRequest(devices_ids=device_ids)

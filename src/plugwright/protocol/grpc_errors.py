@@ -1,4 +1,4 @@
-"""Our errors to gRPC status codes and back; the one place that knows both."""
+"""Our exceptions to gRPC status codes and back; no other module knows both."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,19 +22,19 @@ from plugwright.errors import (
 
 __all__ = ["from_peer", "to_peer"]
 
-# The first class that fits decides; grpc-message travels in a header, so it is kept short.
+# The first class that fits decides.
 _CODES: tuple[tuple[type[PlugwrightError], Status], ...] = (
     (ProtocolError, Status.INVALID_ARGUMENT),
     (PluginTimeout, Status.DEADLINE_EXCEEDED),
     (PluginError, Status.INTERNAL),
     (PeerGone, Status.UNAVAILABLE),
 )
-_MESSAGE_LIMIT = 2_000
+_MESSAGE_LIMIT = 2_000  # characters: grpc-message travels in a header
 
 
 @contextmanager
 def to_peer() -> Iterator[None]:
-    """Around our own service: what it raises becomes what the caller is told."""
+    """Around our own service: its exceptions become the caller's gRPC status."""
     try:
         yield
     except PeerRefused as error:
@@ -45,7 +45,7 @@ def to_peer() -> Iterator[None]:
 
 
 def _sendable(text: str) -> str:
-    """grpclib cannot send half of a surrogate pair, and would send nothing: the caller would wait for ever."""
+    """grpclib cannot send half of a surrogate pair: it would send nothing, and the caller would wait for ever."""
     return text.encode("utf-8", "backslashreplace").decode()[:_MESSAGE_LIMIT]
 
 
@@ -56,11 +56,11 @@ def from_peer(peer: str) -> Iterator[None]:
         yield
     except GRPCError as error:
         raise _refusal(peer, error) from error
-    except (DecodeError, AssertionError, NotImplementedError) as error:  # what grpclib lets through for bad bytes
+    except (DecodeError, AssertionError, NotImplementedError) as error:  # of grpclib, for bad bytes
         raise MalformedMessage(f"{peer} did not answer with a message of this method: {error}") from error
     except ConnectionRefusedError as error:
-        raise PeerGone(f"nobody listens on {peer}") from error
-    except AttributeError as error:  # grpclib, where the connection is lost before its first use
+        raise PeerGone(f"no process listens on {peer}") from error
+    except AttributeError as error:  # of grpclib, where the connection is lost before its first use
         raise PeerGone(f"{peer}: hung up") from error
     except TimeoutError as error:  # an OSError too
         raise PeerSilent(f"{peer} did not answer in time") from error
@@ -73,6 +73,6 @@ def from_peer(peer: str) -> Iterator[None]:
 def _refusal(peer: str, error: GRPCError) -> PlugwrightError:
     if error.status is Status.UNAVAILABLE:
         return PeerGone(f"{peer}: {error.message or 'unavailable'}", error.message or "")
-    if error.status is Status.DEADLINE_EXCEEDED and not error.message:  # it kept our time itself, and was first to tell
+    if error.status is Status.DEADLINE_EXCEEDED and not error.message:  # the peer kept our deadline, and was first
         return PeerSilent(f"{peer} did not answer in time")
     return PeerRefused(error.status.name, error.message or "")

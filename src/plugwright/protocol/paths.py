@@ -14,10 +14,10 @@ _DEFAULT = Path("/var/lib/kubelet")
 
 @dataclass(frozen=True, slots=True)
 class KubeletPaths:
-    """Where this node's kubelet keeps its sockets.
+    """The directories of this node's kubelet.
 
     A kubelet's `--root-dir` moves `plugins_registry` and `pod-resources`, but never `device-plugins`:
-    so that one can be given apart.
+    so that one is a value of its own.
     """
 
     root: Path = _DEFAULT
@@ -25,7 +25,7 @@ class KubeletPaths:
 
     @classmethod
     def under(cls, root: str | Path | None = None, device_plugins: str | Path | None = None) -> "KubeletPaths":
-        """The paths under `root`; what is not given comes from the environment, then from the default."""
+        """The paths under `root`; None comes from the environment, then from the default."""
         return cls.from_environment(os.environ, root, device_plugins)
 
     @classmethod
@@ -59,5 +59,5 @@ class KubeletPaths:
 def _absolute(path: str | Path) -> Path:
     path = Path(path)
     if not path.is_absolute():
-        raise ConfigError(f"a kubelet directory is an absolute path, not {str(path)!r}")
+        raise ConfigError(f"kubelet directory must be an absolute path, got {str(path)!r}")
     return path

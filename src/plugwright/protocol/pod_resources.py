@@ -1,7 +1,7 @@
-"""The kubelet's pod-resources service: which container holds which device, and what there is to hold.
+"""The kubelet's pod-resources service: which container holds which device, and which devices are allocatable.
 
-`serve` is for a peer that tells holdings only, `serve_lister` is the whole service, v1 and v1alpha1 on one socket.
-Answers grow with the node: Go's clients take 4 MiB unless told otherwise, most set 16; ours takes any size.
+v1 and v1alpha1 are served on one socket. Answers grow with the node: Go's clients accept 4 MiB unless a limit is set,
+and most set 16; ours accepts any size.
 """
 
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -26,10 +26,8 @@ __all__ = [
     "PodResources",
     "PodResourcesClient",
     "PodResourcesLister",
-    "PodResourcesService",
     "connect",
     "serve",
-    "serve_lister",
 ]
 
 _LIST = Method("/v1.PodResourcesLister/List", pb.ListPodResourcesRequest, pb.ListPodResourcesResponse)
@@ -82,12 +80,8 @@ class AllocatableDevice:
     nodes: tuple[int, ...] | None = None
 
 
-class PodResourcesService(Protocol):
-    async def holdings(self) -> Sequence[HeldDevice]: ...
-
-
 class PodResourcesLister(Protocol):
-    """The kubelet's side of it all: raises `PeerRefused` for a pod it does not know."""
+    """The kubelet's side; `pod` raises `PeerRefused` for a pod it does not know."""
 
     async def pods(self) -> Sequence[PodResources]: ...
 
@@ -98,17 +92,8 @@ class PodResourcesLister(Protocol):
     async def alpha_pods(self) -> Sequence[PodResources]: ...
 
 
-def serve(service: PodResourcesService, socket: Path) -> AbstractAsyncContextManager[SocketFile]:
-    async def listed(_: pb.ListPodResourcesRequest) -> pb.ListPodResourcesResponse:
-        return pb.ListPodResourcesResponse(pod_resources=[_from_holding(each) for each in await service.holdings()])
-
-    return transport.serve(socket, [Unary(_LIST, listed)])
-
-
-def serve_lister(
-    lister: PodResourcesLister, socket: Path, *, kept: bool = False
-) -> AbstractAsyncContextManager[SocketFile]:
-    """As a kubelet does: an old socket makes way for the new one, and is left at the end where `kept` says so."""
+def serve(lister: PodResourcesLister, socket: Path, *, kept: bool = False) -> AbstractAsyncContextManager[SocketFile]:
+    """As a kubelet does: an old socket is replaced; with `kept` the new one is left at the end."""
 
     async def pods(_: pb.ListPodResourcesRequest) -> pb.ListPodResourcesResponse:
         return pb.ListPodResourcesResponse(pod_resources=map(_from_pod, await lister.pods()))
@@ -117,8 +102,8 @@ def serve_lister(
         return pb.AllocatableResourcesResponse(devices=_from_allocatable(await lister.allocatable()))
 
     async def pod(request: pb.GetPodResourcesRequest) -> pb.GetPodResourcesResponse:
-        found = await lister.pod(request.pod_name, request.pod_namespace)
-        return pb.GetPodResourcesResponse(pod_resources=_from_pod(found))
+        resources = await lister.pod(request.pod_name, request.pod_namespace)
+        return pb.GetPodResourcesResponse(pod_resources=_from_pod(resources))
 
     async def alpha_pods(_: alpha.ListPodResourcesRequest) -> alpha.ListPodResourcesResponse:
         return alpha.ListPodResourcesResponse(pod_resources=map(_from_alpha_pod, await lister.alpha_pods()))
@@ -132,14 +117,10 @@ def serve_lister(
     return transport.serve(socket, methods, kept=kept, listening_on=sockets.listen_in_place)
 
 
-def _from_holding(holding: HeldDevice) -> pb.PodResources:
-    devices = (ContainerDevices(holding.resource, holding.device_id),)
-    return _from_pod(PodResources(holding.pod, holding.namespace, (ContainerResources(holding.container, devices),)))
-
-
 def _from_pod(pod: PodResources) -> pb.PodResources:
     containers = [
-        pb.ContainerResources(name=each.name, devices=map(_from_device, each.devices)) for each in pod.containers
+        pb.ContainerResources(name=container.name, devices=map(_from_device, container.devices))
+        for container in pod.containers
     ]
     return pb.PodResources(name=pod.name, namespace=pod.namespace, containers=containers)
 
@@ -159,8 +140,8 @@ def _from_allocatable(devices: Iterable[AllocatableDevice]) -> list[pb.Container
 
 def _from_alpha_pod(pod: PodResources) -> alpha.PodResources:
     containers = [
-        alpha.ContainerResources(name=each.name, devices=map(_from_alpha_device, each.devices))
-        for each in pod.containers
+        alpha.ContainerResources(name=container.name, devices=map(_from_alpha_device, container.devices))
+        for container in pod.containers
     ]
     return alpha.PodResources(name=pod.name, namespace=pod.namespace, containers=containers)
 
@@ -170,12 +151,12 @@ def _from_alpha_device(device: ContainerDevices) -> alpha.ContainerDevices:
 
 
 class PodResourcesClient:
-    """Asks a kubelet; `timeout` is in seconds, pods come in the order they are sent."""
+    """Calls a kubelet; `timeout` is in seconds, pods come in the order they are sent."""
 
     def __init__(self, connection: transport.Connection) -> None:
         self._connection = connection
 
-    async def holdings(self, timeout: float | None = None) -> list[HeldDevice]:
+    async def held_devices(self, timeout: float | None = None) -> list[HeldDevice]:
         """Every device that an active pod holds, sorted."""
         return sorted(
             {
@@ -189,7 +170,7 @@ class PodResourcesClient:
     async def pods(self, timeout: float | None = None) -> list[PodResources]:
         """Every active pod, those without devices too."""
         reply = await self._connection.call(_LIST, pb.ListPodResourcesRequest(), timeout)
-        return [_to_pod(each) for each in reply.pod_resources]
+        return [_to_pod(pod) for pod in reply.pod_resources]
 
     async def pod(self, name: str, namespace: str, timeout: float | None = None) -> PodResources:
         request = pb.GetPodResourcesRequest(pod_name=name, pod_namespace=namespace)
@@ -204,23 +185,27 @@ class PodResourcesClient:
     async def alpha_pods(self, timeout: float | None = None) -> list[PodResources]:
         """Every pod the kubelet knows, through v1alpha1: no NUMA nodes."""
         reply = await self._connection.call(_ALPHA_LIST, alpha.ListPodResourcesRequest(), timeout)
-        return [_to_alpha_pod(each) for each in reply.pod_resources]
+        return [_to_alpha_pod(pod) for pod in reply.pod_resources]
 
 
 def _to_pod(pod: pb.PodResources) -> PodResources:
-    containers = (ContainerResources(each.name, tuple(_to_devices(each.devices))) for each in pod.containers)
+    containers = (
+        ContainerResources(container.name, tuple(_to_devices(container.devices))) for container in pod.containers
+    )
     return PodResources(pod.name, pod.namespace, tuple(containers))
 
 
 def _to_devices(items: Iterable[pb.ContainerDevices]) -> Iterable[ContainerDevices]:
     for item in items:
         for device_id in item.device_ids:
-            for node in tuple(each.ID for each in item.topology.nodes) or (None,):
+            for node in tuple(node.ID for node in item.topology.nodes) or (None,):
                 yield ContainerDevices(item.resource_name, device_id, node)
 
 
 def _to_alpha_pod(pod: alpha.PodResources) -> PodResources:
-    containers = (ContainerResources(each.name, tuple(_to_alpha_devices(each.devices))) for each in pod.containers)
+    containers = (
+        ContainerResources(container.name, tuple(_to_alpha_devices(container.devices))) for container in pod.containers
+    )
     return PodResources(pod.name, pod.namespace, tuple(containers))
 
 
@@ -239,6 +224,6 @@ def _to_allocatable(resource: str, device_id: str, items: Iterable[ContainerDevi
 
 @asynccontextmanager
 async def connect(socket: Path, limit: int | None = None) -> AsyncIterator[PodResourcesClient]:
-    """`limit` is the largest answer in bytes that is taken."""
+    """`limit` is the largest answer in bytes that is accepted."""
     async with transport.connect(socket, limit) as connection:
         yield PodResourcesClient(connection)

@@ -1,7 +1,7 @@
-"""How a plugin and a kubelet find each other: by calling the kubelet, or by being found.
+"""Registration of a plugin with a kubelet, in its two ways.
 
-Direct: the kubelet serves `Registration` on kubelet.sock and the plugin calls it. Watcher: the plugin leaves a
-socket in plugins_registry and the kubelet asks it who it is.
+Direct: the kubelet serves `Registration` on kubelet.sock and the plugin calls it. Watcher: the plugin makes a socket in
+plugins_registry, and the kubelet's plugin watcher calls `GetInfo` and `NotifyRegistrationStatus` on it.
 """
 
 from collections.abc import AsyncIterator
@@ -95,7 +95,7 @@ async def connect(socket: Path) -> AsyncIterator[RegistrationClient]:
 
 @dataclass(frozen=True, slots=True)
 class PluginInfo:
-    """Who a plugin found in plugins_registry says it is; an empty endpoint means the same socket."""
+    """A plugin's answer to GetInfo; an empty endpoint means the same socket."""
 
     name: str
     kind: str = DEVICE_PLUGIN
@@ -104,7 +104,7 @@ class PluginInfo:
 
 
 class AnnouncementService(Protocol):
-    """The plugin's side of the watcher way."""
+    """The plugin's side of a registration by the watcher."""
 
     async def announce(self) -> PluginInfo: ...
 
@@ -114,19 +114,19 @@ class AnnouncementService(Protocol):
 def serve_watched(
     service: DevicePluginService, announcement: AnnouncementService, socket: Path
 ) -> AbstractAsyncContextManager[SocketFile]:
-    """The plugin and its announcement on one socket."""
+    """The device plugin service and the watcher's `Registration` on one socket."""
 
-    async def info(_: watcher_pb.InfoRequest) -> watcher_pb.PluginInfo:
-        told = await announcement.announce()
+    async def get_info(_: watcher_pb.InfoRequest) -> watcher_pb.PluginInfo:
+        info = await announcement.announce()
         return watcher_pb.PluginInfo(
-            type=told.kind, name=told.name, endpoint=told.endpoint, supported_versions=told.versions
+            type=info.kind, name=info.name, endpoint=info.endpoint, supported_versions=info.versions
         )
 
     async def notify(message: watcher_pb.RegistrationStatus) -> watcher_pb.RegistrationStatusResponse:
         await announcement.notify(message.plugin_registered, message.error)
         return watcher_pb.RegistrationStatusResponse()
 
-    return transport.serve(socket, [*device_plugin.methods(service), Unary(_INFO, info), Unary(_NOTIFY, notify)])
+    return transport.serve(socket, [*device_plugin.methods(service), Unary(_INFO, get_info), Unary(_NOTIFY, notify)])
 
 
 class PluginInfoClient:
@@ -134,8 +134,8 @@ class PluginInfoClient:
         self._connection = connection
 
     async def announce(self, timeout: float | None = 1) -> PluginInfo:
-        told = await self._connection.call(_INFO, watcher_pb.InfoRequest(), timeout)
-        return PluginInfo(told.name, told.type, told.endpoint, tuple(told.supported_versions))
+        info = await self._connection.call(_INFO, watcher_pb.InfoRequest(), timeout)
+        return PluginInfo(info.name, info.type, info.endpoint, tuple(info.supported_versions))
 
     async def notify(self, registered: bool, error: str = "", timeout: float | None = 5) -> None:
         message = watcher_pb.RegistrationStatus(plugin_registered=registered, error=error)

@@ -1,7 +1,7 @@
-"""gRPC over unix sockets: how services are served, ended and called.
+"""gRPC over unix sockets: servers, connections, and their end.
 
-What the services say is in `device_plugin`, `registration` and `pod_resources`. grpclib serves; ending it
-is done here, because it closes no connection by itself, and a kubelet keeps its own open for ever.
+The services are in `device_plugin`, `registration` and `pod_resources`. grpclib serves them, but closes no connection
+by itself, and a kubelet keeps its own open for ever: so connections are ended here.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
 _AnyStream = Stream[Any, Any]  # type: ignore[explicit-any,unused-ignore]  # grpclib's parameters check nothing here
 
-MESSAGE_LIMIT = 4 * 1024 * 1024  # what Go's gRPC library takes in one message unless told otherwise
+MESSAGE_LIMIT = 4 * 1024 * 1024  # Go's gRPC library accepts no larger message unless a limit is set
 _HANG_UP_LIMIT = 0.25  # how long a peer whose calls have ended may take to close its connection
 _ENDING = "the plugin is stopping or registers again"
 
@@ -58,18 +58,18 @@ class Method(Generic[Request, Reply]):
 
 @dataclass(frozen=True, slots=True)
 class Unary(Generic[Request, Reply]):
-    """A method that answers once."""
+    """A method with one reply."""
 
     method: Method[Request, Reply]
-    answer: Callable[[Request], Awaitable[Reply]]
+    reply: Callable[[Request], Awaitable[Reply]]
 
 
 @dataclass(frozen=True, slots=True)
 class Streaming(Generic[Request, Reply]):
-    """A method that goes on answering; `bytes` are messages encoded before, once for all their readers."""
+    """A method with a stream of replies; they are encoded before, once for all streams."""
 
     method: Method[Request, Reply]
-    answers: Callable[[], AsyncGenerator[bytes, None]]
+    replies: Callable[[], AsyncGenerator[bytes, None]]
 
 
 Bound = Unary[Any, Any] | Streaming[Any, Any]
@@ -85,7 +85,7 @@ async def serve(
 ) -> AsyncIterator[SocketFile]:
     """Serves `methods` on a socket of mode 0600; leaving ends every call and connection and removes the socket.
 
-    `kept` leaves the file, as a process does that was killed. `listening_on` makes it in another way than `listen`.
+    `kept` leaves the file, as a killed process does. `listening_on` replaces `sockets.listen`.
     """
     services = _Services(methods)
     loop = asyncio.get_running_loop()
@@ -111,11 +111,11 @@ async def serve(
 
 
 class _Services(Server):
-    """grpclib's server, knowing its calls and connections so that it can end them."""
+    """grpclib's server, with its calls and connections recorded so that it can end them."""
 
     def __init__(self, methods: Sequence[Bound]) -> None:
         super().__init__([self], codec=_Codec())
-        self._mapping = _Methods({each.method.path: self._handler(each) for each in methods})
+        self._mapping = _Methods({bound.method.path: self._handler(bound) for bound in methods})
         self._calls: set[asyncio.Task[object]] = set()
         self._connections: weakref.WeakSet[H2Protocol] = weakref.WeakSet()
         self._ending = False
@@ -130,14 +130,14 @@ class _Services(Server):
         return connection
 
     async def end(self) -> None:
-        for _ in range(2):  # what has been accepted becomes a connection
+        for _ in range(2):  # a socket that was accepted becomes a connection
             await asyncio.sleep(0)
         self._ending = True
         for call in self._calls:
             call.cancel()
         with suppress(TimeoutError):
             async with asyncio.timeout(_HANG_UP_LIMIT):
-                # grpclib tells nobody when a connection is gone
+                # grpclib does not report when a connection is gone
                 while self._calls or any(map(_is_open, self._connections)):  # noqa: ASYNC110
                     await asyncio.sleep(0.001)
         for connection in list(self._connections):
@@ -145,20 +145,20 @@ class _Services(Server):
 
     def _handler(self, bound: Bound) -> Handler:
         async def handle(stream: _AnyStream) -> None:
-            with self._admitted(), grpc_errors.to_peer():
+            with self._recorded(), grpc_errors.to_peer():
                 request = await _receive(stream)
                 if isinstance(bound, Unary):
-                    await stream.send_message(await bound.answer(request))
+                    await stream.send_message(await bound.reply(request))
                     return
-                async with aclosing(bound.answers()) as answers:
-                    async for answer in answers:
-                        await stream.send_message(answer)
+                async with aclosing(bound.replies()) as replies:
+                    async for reply in replies:
+                        await stream.send_message(reply)
 
         cardinality = Cardinality.UNARY_UNARY if isinstance(bound, Unary) else Cardinality.UNARY_STREAM
         return Handler(handle, cardinality, bound.method.request, bound.method.reply)
 
     @contextmanager
-    def _admitted(self) -> Iterator[None]:
+    def _recorded(self) -> Iterator[None]:
         call = asyncio.current_task()
         assert call is not None
         self._calls.add(call)
@@ -174,7 +174,7 @@ class _Services(Server):
 
 
 class _Methods(dict[str, Handler]):
-    """Answers for a method that is not there too: grpclib's own answer is not taken for one by Go's library."""
+    """Has a handler for unknown methods too: Go's library does not accept grpclib's own answer to those."""
 
     def get(self, path: str, default: object = None) -> Handler:
         return self[path] if path in self else Handler(_unimplemented, Cardinality.UNARY_UNARY, Message, Message)
@@ -185,7 +185,7 @@ async def _unimplemented(_: _AnyStream) -> None:
 
 
 class _Connection(H2Protocol):
-    """Closes on what cannot be HTTP/2, and passes over frames that a later version of it may bring."""
+    """Closes on bytes that cannot be HTTP/2, and ignores frames of later versions of it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -205,7 +205,7 @@ class _Processor(EventsProcessor):
 
 
 class _Codec(ProtoCodec):
-    """Lets messages pass that were encoded before."""
+    """Sends messages that are encoded already as they are."""
 
     def encode(self, message: Any, message_type: Any) -> bytes:  # type: ignore[explicit-any,unused-ignore]
         return message if isinstance(message, bytes) else super().encode(message, message_type)
@@ -214,7 +214,7 @@ class _Codec(ProtoCodec):
 async def _receive(stream: _AnyStream) -> Message:
     try:
         request = await stream.recv_message()
-    except (DecodeError, AssertionError, NotImplementedError) as error:  # what grpclib raises for bad bytes
+    except (DecodeError, AssertionError, NotImplementedError) as error:  # of grpclib, for bad bytes
         raise MalformedMessage(f"not a message of this method: {error}") from error
     if request is None:
         raise MalformedMessage("the call ended without a message")
@@ -233,14 +233,14 @@ def _abort(connection: H2Protocol) -> None:
 
 
 class _Channel(Channel):
-    """Names itself as a kubelet does: some servers refuse an authority that is a path or a port."""
+    """Sends the authority `localhost`, as a kubelet does (2.1): some servers refuse one that is a path or a port."""
 
     def _get_authority(self, host: str, port: int) -> str:
         return "localhost"
 
 
 class Connection:
-    """A client's end of a socket; `limit` is the largest answer in bytes that it takes."""
+    """A client's end of a socket; `limit` is the largest reply in bytes that it accepts."""
 
     def __init__(self, path: Path, limit: int | None = None) -> None:
         self._peer = path.name
@@ -253,24 +253,24 @@ class Connection:
             await self._channel.__connect__()
 
     async def call(self, method: Method[Request, Reply], request: Request, timeout: float | None = None) -> Reply:
-        """One answer; `timeout` is told to the peer and held here."""
+        """The reply; `timeout` is sent to the peer and kept here too."""
         procedure = UnaryUnaryMethod(self._channel, method.path, method.request, method.reply)
         with grpc_errors.from_peer(self._peer):
-            return self._taken(await procedure(request, timeout=timeout))
+            return self._accepted(await procedure(request, timeout=timeout))
 
     async def stream(self, method: Method[Request, Reply], request: Request) -> AsyncGenerator[Reply, None]:
-        """Every answer until the peer ends it."""
+        """Every reply until the peer ends the stream."""
         procedure = UnaryStreamMethod(self._channel, method.path, method.request, method.reply)
         with grpc_errors.from_peer(self._peer):
             async with procedure.open() as stream:
                 await stream.send_message(request, end=True)
                 async for reply in stream:
-                    yield self._taken(reply)
+                    yield self._accepted(reply)
 
     def close(self) -> None:
         self._channel.close()
 
-    def _taken(self, reply: Reply) -> Reply:
+    def _accepted(self, reply: Reply) -> Reply:
         size = reply.ByteSize() if self._limit is not None else 0
         if self._limit is not None and size > self._limit:  # in Go's words: grpclib has no limit of its own
             text = f"grpc: received message larger than max ({size} vs. {self._limit})"

@@ -1,5 +1,6 @@
-"""Write a plugin: what an author subclasses, and everything that serves it.
+"""Write a plugin and serve it.
 
-`plugin` is what an author sees. `runtime` wires the rest together: `discovery` fills the `inventory`, `service`
-answers the kubelet from it, `lifecycle` keeps it registered, `departures` forgets devices when that is safe.
+`plugin` is what an author subclasses. `daemon` wires up the rest for each resource: `discovery` fills the `inventory`,
+`service` answers the kubelet from it through `plugin_calls`, `registration` keeps it registered. `run` is the program
+around a daemon, `control` its socket, `probes` its HTTP pages. `hotplug`, `sysfs` and `cdi` are for authors.
 """

@@ -1,17 +1,14 @@
-"""The daemon's control socket: one JSON object a line in, one a line out.
+"""The daemon's control socket: its requests, and the status it reports.
 
-Asked `{"do": "status"}`, it answers `{"ok": …}` or `{"error": "…"}`; `watch` goes on answering whenever something
-changes. Who may open the socket (mode 0600) may do all of it.
-
-How a daemon stands, told in the shapes of `report`.
+`{"do": "status"}` is answered once, `{"do": "watch"}` again whenever something changes; the other requests are in
+`_handle`. Lines, answers and access are `system.json_lines`, the shapes of a status `status`.
 """
 
 import asyncio
 import json
 import logging
-import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +19,25 @@ from plugwright.sdk.status import DaemonStatus, DeviceStatus, ResourceStatus
 from plugwright.system import json_lines
 from plugwright.system.json_lines import Request
 
-__all__ = ["controlled", "is_ready", "report"]
+__all__ = ["is_ready", "report", "serve_control_socket"]
+
+logger = logging.getLogger(__name__)
+
+_WATCH_INTERVAL = 0.1  # seconds: a watcher gets at most ten reports a second
+
+
+@asynccontextmanager
+async def serve_control_socket(daemon: Daemon, path: Path | None) -> AsyncIterator[None]:
+    """Serves the control socket while inside. A socket that cannot be made is logged: devices are served without it."""
+    async with AsyncExitStack() as stack:
+        if path is not None:
+            try:
+                listening = json_lines.listen(path)
+            except (OSError, PlugwrightError) as error:
+                logger.warning("no control socket", extra={"path": str(path), "error": str(error)})
+            else:
+                await stack.enter_async_context(json_lines.serving(path, listening, partial(_handle, daemon)))
+        yield
 
 
 def report(daemon: Daemon) -> DaemonStatus:
@@ -38,23 +53,21 @@ def report(daemon: Daemon) -> DaemonStatus:
 
 
 def is_ready(runtime: ResourceRuntime) -> bool:
-    """Registered, and the kubelet is watching the list."""
-    return (
-        runtime.lifecycle.standing.value.state is RegistrationState.REGISTERED
-        and runtime.service.streams.value.open > 0
-    )
+    """Registered, and the kubelet has a stream open."""
+    registered = runtime.registration.status.value.state is RegistrationState.REGISTERED
+    return registered and runtime.service.streams.value.open > 0
 
 
 def _resource(runtime: ResourceRuntime) -> ResourceStatus:
-    standing = runtime.lifecycle.standing.value
+    status = runtime.registration.status.value
     return ResourceStatus(
         name=runtime.resource,
-        state=standing.state.value,
-        reason=standing.reason,
-        since=round(standing.since, 3),
-        endpoint=runtime.lifecycle.endpoint,
+        state=status.state.value,
+        reason=status.reason,
+        since=round(status.since, 3),
+        endpoint=runtime.registration.endpoint,
         streams=runtime.service.streams.value.open,
-        registrations=runtime.service.tally.registrations["ok"],
+        registrations=runtime.service.metrics.registrations["ok"],
         discovery=runtime.discovery.failing.value,
         refused=runtime.inventory.refused.value,
         devices=_devices(runtime),
@@ -62,7 +75,7 @@ def _resource(runtime: ResourceRuntime) -> ResourceStatus:
 
 
 def _devices(runtime: ResourceRuntime) -> list[DeviceStatus]:
-    snapshot = runtime.inventory.newest.value
+    snapshot = runtime.inventory.latest.value
     if snapshot is None:
         return []
     return [
@@ -76,30 +89,6 @@ def _devices(runtime: ResourceRuntime) -> list[DeviceStatus]:
         )
         for device in snapshot.devices.values()
     ]
-
-
-logger = logging.getLogger(__name__)
-
-_WATCH_INTERVAL = 0.1  # seconds: a watcher gets at most ten reports a second
-
-
-@asynccontextmanager
-async def controlled(daemon: Daemon, path: Path | None) -> AsyncIterator[None]:
-    """Serves the control socket while inside. A daemon without one logs that, and serves devices all the same."""
-    listening = _listen(path) if path is not None else None
-    if listening is None or path is None:
-        yield
-        return
-    async with json_lines.serving(path, listening, partial(_handle, daemon)):
-        yield
-
-
-def _listen(path: Path) -> socket.socket | None:
-    try:
-        return json_lines.listen(path)
-    except (OSError, PlugwrightError) as error:
-        logger.warning("no control socket", extra={"path": str(path), "error": str(error)})
-        return None
 
 
 async def _handle(daemon: Daemon, request: Request) -> object:

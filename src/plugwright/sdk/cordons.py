@@ -1,4 +1,4 @@
-"""Devices that an operator has taken out, and why; kept over restarts."""
+"""Cordoned devices and the operator's reasons, kept over restarts."""
 
 import json
 import logging
@@ -18,7 +18,7 @@ Reasons = dict[str, dict[str, str]]  # resource → device id → reason
 
 
 class Cordons:
-    """`path` None: they last as long as the process."""
+    """Cordons of every resource, in the file `path`; with None they last as long as the process."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -31,12 +31,12 @@ class Cordons:
         self._replace(resource, {**self.of(resource), device_id: reason})
 
     def remove(self, resource: str, device_id: str) -> None:
-        self._replace(resource, {each: why for each, why in self.of(resource).items() if each != device_id})
+        self._replace(resource, {key: reason for key, reason in self.of(resource).items() if key != device_id})
 
     def _replace(self, resource: str, reasons: dict[str, str]) -> None:
-        """On disk first: an answer that says 'cordoned' must hold after a power cut."""
+        """On disk first: an answer 'cordoned' must hold after a power cut."""
         changed = {**self._reasons, resource: reasons}
-        changed = {each: changed[each] for each in sorted(changed) if changed[each]}
+        changed = {name: changed[name] for name in sorted(changed) if changed[name]}
         if self._path is not None:
             _save(self._path, changed)
         self._reasons = changed
@@ -45,36 +45,36 @@ class Cordons:
 def _load(path: Path) -> Reasons:
     try:
         stored = json.loads(path.read_bytes())
-        return {str(resource): _checked(ids) for resource, ids in stored.items()}
+        return {str(resource): _valid(ids) for resource, ids in stored.items()}
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise ConfigError(f"cannot read the cordons in {path}: {error.strerror}") from error
     except (ValueError, AttributeError, RecursionError) as error:
-        aside = _put_aside(path)
-        logger.error("cordons not readable, put aside", extra={"path": str(aside), "error": str(error)})
+        renamed = _rename_unreadable(path)
+        logger.error("cordons not readable, file renamed", extra={"path": str(renamed), "error": str(error)})
         return {}
 
 
-def _checked(ids: Mapping[str, str]) -> dict[str, str]:
-    """Without what no device could be called or be out of order for: it would break the whole resource."""
-    good = {}
-    for each, why in ids.items():
+def _valid(reasons: Mapping[str, str]) -> dict[str, str]:
+    """Without ids and reasons that no device can have: one of them would break the whole resource."""
+    valid = {}
+    for device_id, reason in reasons.items():
         try:
-            good[Device(each, "Unhealthy", why).id] = why
+            valid[Device(device_id, "Unhealthy", reason).id] = reason
         except InvalidValue as error:
-            logger.error("cordon not taken over", extra={"id": each, "error": str(error)})
-    return good
+            logger.error("cordon ignored", extra={"id": device_id, "error": str(error)})
+    return valid
 
 
-def _put_aside(path: Path) -> Path:
+def _rename_unreadable(path: Path) -> Path:
     """Under a name that no earlier one has: nothing is lost."""
-    number = next(each for each in count(1) if not path.with_name(f"{path.name}.unreadable-{each}").exists())
-    return path.replace(path.with_name(f"{path.name}.unreadable-{number}"))
+    names = (path.with_name(f"{path.name}.unreadable-{number}") for number in count(1))
+    return path.replace(next(name for name in names if not name.exists()))
 
 
 def _save(path: Path, reasons: Reasons) -> None:
     try:
         files.write_atomically(path, json.dumps(reasons, indent=2) + "\n", mode=0o600)
     except OSError as error:
-        raise ConfigError(f"cannot keep the cordon in {path}: {error.strerror}; nothing was changed") from error
+        raise ConfigError(f"cannot write the cordons to {path}: {error.strerror}; nothing was changed") from error

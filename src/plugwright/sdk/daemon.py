@@ -1,4 +1,8 @@
-"""Serves plugins: one `ResourceRuntime` for each, so that a broken one never touches another."""
+"""The daemon: serves any number of plugins, which may come, go and be replaced while it runs.
+
+Each has a `ResourceRuntime` of its own, so that a broken plugin does not affect another. Signals, the control socket
+and the probes are around it, in `run`.
+"""
 
 import asyncio
 import logging
@@ -12,8 +16,8 @@ from plugwright.sdk import inventory, registration
 from plugwright.sdk.cordons import Cordons
 from plugwright.sdk.discovery import Discovery
 from plugwright.sdk.inventory import Inventory
-from plugwright.sdk.plugin import Plugin, announced
-from plugwright.sdk.plugin_calls import Caller, StallWatch
+from plugwright.sdk.plugin import Plugin, supported_options
+from plugwright.sdk.plugin_calls import PluginCalls, StallDetector
 from plugwright.sdk.registration import ResourceRegistration
 from plugwright.sdk.service import PluginService
 from plugwright.sdk.settings import Registration, Settings
@@ -21,69 +25,70 @@ from plugwright.system import sockets
 from plugwright.system.concurrency import Latest
 from plugwright.system.inotify import Directory
 
-__all__ = ["Daemon", "ResourceRuntime", "checked"]
+__all__ = ["Daemon", "ResourceRuntime", "check_plugins"]
 
 logger = logging.getLogger(__name__)
 
 
 class ResourceRuntime:
-    """One resource: its plugin, what the plugin found, and how it stands with the kubelet."""
+    """One resource at run time: its plugin, inventory, service and registration."""
 
-    def __init__(self, plugin: Plugin, settings: Settings, directory: Directory, stalls: StallWatch) -> None:
+    def __init__(self, plugin: Plugin, settings: Settings, directory: Directory, stalls: StallDetector) -> None:
         self.resource = plugin.resource
         self.inventory = Inventory(plugin.resource)
         self._settings = settings
-        self._caller = Caller(plugin.resource, stalls)
-        self.service = PluginService(plugin, self.inventory, self._caller, settings)
-        self.discovery = Discovery(self.inventory, self._caller, self.service.tally, settings.timeouts)
-        self.lifecycle = ResourceRegistration(self.inventory, self.service, directory, settings)
-        self._exchanged = asyncio.Event()
+        self._calls = PluginCalls(plugin.resource, stalls)
+        self.service = PluginService(plugin, self.inventory, self._calls, settings)
+        self.discovery = Discovery(self.inventory, self._calls, self.service.metrics, settings.timeouts)
+        self.registration = ResourceRegistration(self.inventory, self.service, directory, settings)
+        self._starts = Latest(0)  # goes up when discover() is to be called again
 
-    def ring(self, bell: Callable[[], None]) -> None:
-        """Calls `bell` whenever something that `status` shows has changed."""
-        parts = (self.inventory.newest, self.inventory.refused, self.discovery.failing)
-        for part in (*parts, self.service.streams, self.lifecycle.standing):
-            part.subscribe(bell)
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` whenever something that `status` shows has changed."""
+        self.inventory.latest.subscribe(callback)
+        self.inventory.refused.subscribe(callback)
+        self.discovery.failing.subscribe(callback)
+        self.service.streams.subscribe(callback)
+        self.registration.status.subscribe(callback)
 
     async def run(self) -> None:
-        paths, patience = self._settings.paths, self._settings.timeouts
-        self.inventory.hold(inventory.held_by_checkpoint(paths.checkpoint, self.resource) or {})
+        paths, keep = self._settings.paths, self._settings.timeouts.departed
+        self.inventory.add_held(inventory.held_by_checkpoint(paths.checkpoint, self.resource) or {})
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._discover(), name=f"discover {self.resource}")
-            tasks.create_task(self.lifecycle.run(), name=f"lifecycle {self.resource}")
-            tasks.create_task(inventory.forget_departed(self.inventory, paths, patience.departed))
+            tasks.create_task(self._discover(), name=f"discovery {self.resource}")
+            tasks.create_task(self.registration.run(), name=f"registration {self.resource}")
+            tasks.create_task(inventory.forget_removed_devices(self.inventory, paths, keep))
 
-    def exchange(self, plugin: Plugin) -> None:
-        """Another plugin takes over the resource; what was found stays until the new one has found something."""
-        before, self.service.plugin = announced(self.service.plugin), plugin
-        self._exchanged.set()
-        if announced(plugin) != before:
-            self.lifecycle.register_again()
+    def replace_plugin(self, plugin: Plugin) -> None:
+        """Another plugin takes over the resource; the device list stays until the new one yields its first."""
+        before, self.service.plugin = supported_options(self.service.plugin), plugin
+        self._starts.publish(self._starts.value + 1)
+        if supported_options(plugin) != before:
+            self.registration.register_again()
 
     async def command(self, name: str, arguments: Mapping[str, str]) -> str:
-        return await self._caller.call(
+        return await self._calls.call(
             "command", self.service.plugin.command, name, arguments, limit=self._settings.limits.command
         )
 
     async def _discover(self) -> None:
         while True:
-            self._exchanged.clear()
+            start = self._starts.value
             async with asyncio.TaskGroup() as tasks:
                 discovering = tasks.create_task(self.discovery.run(self.service.plugin))
-                await self._exchanged.wait()
+                await self._starts.until(lambda count: count != start)  # noqa: B023  awaited here
                 discovering.cancel()
 
 
 class Daemon:
-    """Any number of resources, which may come, go and change while it runs."""
-
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.stalls = StallWatch(settings.limits.loop_step)
+        self.stalls = StallDetector(settings.limits.loop_step)
         self.resources: dict[str, ResourceRuntime] = {}
-        self.serving = False  # from the first configuration on, until it ends
+        self.serving = False  # from the first configuration on, until it stops
         self.changed = Latest(0)  # goes up whenever something that `status` shows has changed
-        self._directory = Directory(_directory(settings))
+        paths, is_direct = settings.paths, settings.registration is Registration.DIRECT
+        self._directory = Directory(paths.device_plugins if is_direct else paths.plugins_registry)
         self._cordons = Cordons(settings.state_dir / "cordons.json" if settings.state_dir else None)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
@@ -91,10 +96,10 @@ class Daemon:
     @asynccontextmanager
     async def running(self, plugins: Iterable[Plugin]) -> AsyncIterator["Daemon"]:
         """Serves while inside; leaving ends the streams and removes the sockets."""
-        plugins = checked(plugins)
+        plugins = check_plugins(plugins)
         for plugin in plugins:
-            sockets.check_path(self._directory.path / registration.fresh_name(plugin.resource))
-        removed = registration.remove_stale(self._directory.path)
+            sockets.check_path(self._directory.path / registration.unique_socket_name(plugin.resource))
+        removed = registration.remove_stale_sockets(self._directory.path)
         if removed:
             logger.info("sockets of an earlier run removed", extra={"sockets": removed})
         error: BaseException | None = None
@@ -114,35 +119,35 @@ class Daemon:
             raise error
 
     async def apply(self, plugins: Iterable[Plugin]) -> None:
-        """Makes `plugins` what is served: what is the same object goes on untouched."""
-        wanted = {plugin.resource: plugin for plugin in checked(plugins)}
-        await self._stop([resource for resource in self.resources if resource not in wanted])
-        for resource, plugin in wanted.items():
+        """Serves `plugins` and no others; a plugin that is served already, the same object, goes on untouched."""
+        new = {plugin.resource: plugin for plugin in check_plugins(plugins)}
+        await self._stop([resource for resource in self.resources if resource not in new])
+        for resource, plugin in new.items():
             runtime = self.resources.get(resource)
             if runtime is None:
                 self._start(plugin)
             elif runtime.service.plugin is not plugin:
                 logger.info("resource changed", extra={"resource": resource})
-                runtime.exchange(plugin)
-        self._ring()
+                runtime.replace_plugin(plugin)
+        self._publish_change()
 
     @property
     def directory(self) -> Path:
-        """Where the sockets are."""
+        """The directory of the sockets."""
         return self._directory.path
 
     def rediscover(self) -> None:
-        """Calls every plugin's discover() anew."""
+        """Calls every plugin's discover() again."""
         for runtime in self.resources.values():
-            runtime.exchange(runtime.service.plugin)
+            runtime.replace_plugin(runtime.service.plugin)
 
     def cordon(self, resource: str, device_id: str, reason: str) -> None:
         runtime = self.resource(resource)
-        snapshot = runtime.inventory.newest.value
+        snapshot = runtime.inventory.latest.value
         devices = snapshot.devices if snapshot is not None else {}
         if device_id not in devices:
-            raise ConfigError(f"{resource} has no device {device_id!r} (there is: {some(devices)})")
-        devices[device_id].unhealthy(reason)  # refuses a reason that could not be kept
+            raise ConfigError(f"{resource} has no device {device_id!r} (it has: {some(devices)})")
+        devices[device_id].unhealthy(reason)  # raises for a reason that a device cannot have
         self._cordons.add(resource, device_id, reason)
         runtime.inventory.cordon(self._cordons.of(resource))
 
@@ -155,14 +160,14 @@ class Daemon:
 
     def resource(self, name: str) -> ResourceRuntime:
         if name not in self.resources:
-            raise ConfigError(f"no resource {name!r} is served here (there is: {some(sorted(self.resources))})")
+            raise ConfigError(f"no resource {name!r} is served here (served: {some(sorted(self.resources))})")
         return self.resources[name]
 
     def _start(self, plugin: Plugin) -> None:
         assert self._group is not None
         runtime = ResourceRuntime(plugin, self.settings, self._directory, self.stalls)
         runtime.inventory.cordon(self._cordons.of(plugin.resource))
-        runtime.ring(self._ring)
+        runtime.subscribe(self._publish_change)
         self.resources[plugin.resource] = runtime
         self._tasks[plugin.resource] = self._group.create_task(runtime.run(), name=f"resource {plugin.resource}")
 
@@ -174,24 +179,19 @@ class Daemon:
         if stopping:
             await asyncio.wait(stopping)
 
-    def _ring(self) -> None:
+    def _publish_change(self) -> None:
         self.changed.publish(self.changed.value + 1)
 
 
-def checked(plugins: Iterable[Plugin]) -> list[Plugin]:
-    """The plugins, if each has a resource name of its own."""
+def check_plugins(plugins: Iterable[Plugin]) -> list[Plugin]:
+    """The plugins; InvalidValue unless every one has a valid resource name of its own."""
     plugins = list(plugins)
     seen = set()
     for plugin in plugins:
         resource = getattr(plugin, "resource", "")
         if not isinstance(plugin, Plugin) or not resource:
-            raise InvalidValue(f"{plugin!r} is no Plugin with a resource")
+            raise InvalidValue(f"plugin must be a Plugin with a resource, got {plugin!r}")
         if Resource(resource).name in seen:
             raise InvalidValue(f"two plugins serve {resource}")
         seen.add(resource)
     return plugins
-
-
-def _directory(settings: Settings) -> Path:
-    paths = settings.paths
-    return paths.device_plugins if settings.registration is Registration.DIRECT else paths.plugins_registry

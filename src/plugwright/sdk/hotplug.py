@@ -1,38 +1,33 @@
-"""Waits for hardware to change: by the kernel's uevents, by inotify, and by a slow look now and then.
+"""Waits for hardware to change: by the kernel's uevents, by inotify, and by a rescan now and then.
 
-Uevents say it first; inotify sees what has no uevent (a link that udev makes later, a socket, a node made by hand); the
-slow look is for what neither tells. What changed is not said: whoever waits looks at everything anew. `ears` has the
-socket and the watches, which all who wait share.
+Uevents come first. inotify reports what has no uevent: a link that udev makes later, a socket, a node made by hand.
+The rescan is for what neither reports. None of them says what has changed: the caller looks at everything again.
 
-One socket for uevents and one inotify instance, lent to all who wait for hardware.
-
-A node has few inotify instances, and many a process wants one. Both are opened when the first asks and closed when the
-last has left. Where one is not to be had, that is said, and the other and slow looks have to do.
-
-The kernel's own news of hardware: uevents, over netlink.
-
-The kernel's broadcast (group 1) reaches a pod with a network namespace of its own too; udev's (group 2) does not. What
-a change means is for its listeners to find out by looking.
+Uevents come over netlink. The kernel's own broadcast (group 1) also reaches a pod with a network namespace of its own,
+udev's (group 2) does not. One socket, a `HotplugSource`, serves all resources of a process; the inotify instance is
+shared by `system.inotify`. Where one of the two cannot be opened, that is logged and the other has to do.
 """
 
 import asyncio
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from asyncinotify import Inotify, Mask, Watch
+from plugwright.system.concurrency import Latest
+from plugwright.system.inotify import WatchedDirectories, nearest_directory
 
-__all__ = ["Hotplug", "HotplugSource", "HotplugTiming", "Listener", "Uevent", "listen_to_kernel", "parse", "receive"]
+__all__ = ["Hotplug", "HotplugSource", "HotplugTiming", "Uevent", "open_uevent_socket", "parse", "receive"]
+
+logger = logging.getLogger(__name__)
 
 _KOBJECT_UEVENT = 15
 _KERNEL_GROUP = 1
 _LARGEST = 16 * 1024  # the kernel's own limit is 2 KiB of variables and the path
-_BUFFER = 256 * 1024  # a machine that boots has many in a row
+_BUFFER = 256 * 1024  # a machine that boots sends many in a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +38,130 @@ class Uevent:
     node: str  # below /dev, where there is one
 
 
-def listen_to_kernel() -> socket.socket:
-    """A socket that hears the kernel; OSError where that is not permitted."""
-    hearing = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, _KOBJECT_UEVENT)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HotplugTiming:
+    """Seconds."""
+
+    rescan: float = 300.0  # between two looks when nothing is reported
+    rescan_without_uevents: float = 30.0  # the same where uevents cannot be received
+    burst: float = 0.05  # changes closer together than this are one
+    gap: float = 1.0  # between two looks when changes do not end
+
+
+class HotplugSource:
+    """The uevents of one netlink socket, for any number of subscribers; `connect` opens the socket."""
+
+    def __init__(self, connect: Callable[[], socket.socket] | None = None) -> None:
+        self._connect = connect or open_uevent_socket
+        self._socket: socket.socket | None = None
+        self._subscribers: list[Callable[[Uevent | None], None]] = []
+
+    @property
+    def has_uevents(self) -> bool:
+        return self._socket is not None
+
+    @contextmanager
+    def subscribed(self, callback: Callable[[Uevent | None], None]) -> Iterator[None]:
+        """Calls `callback` with every uevent while inside, and with None when some were lost."""
+        if not self._subscribers:
+            self._open()
+        self._subscribers.append(callback)
+        try:
+            yield
+        finally:
+            self._subscribers.remove(callback)
+            if not self._subscribers and self._socket is not None:
+                asyncio.get_running_loop().remove_reader(self._socket)
+                self._socket.close()
+                self._socket = None
+
+    def _open(self) -> None:
+        try:
+            connection = self._connect()
+        except OSError as error:
+            logger.warning("no uevents, looking now and then", extra={"error": str(error)})
+            return
+        connection.setblocking(False)
+        asyncio.get_running_loop().add_reader(connection, self._read, connection)
+        self._socket = connection
+
+    def _read(self, connection: socket.socket) -> None:
+        try:
+            while True:
+                event = receive(connection)
+                if event is not None:
+                    self._publish(event)
+        except BlockingIOError:
+            return
+        except OSError:  # more events than the buffer holds
+            self._publish(None)
+
+    def _publish(self, event: Uevent | None) -> None:
+        for callback in tuple(self._subscribers):
+            callback(event)
+
+
+class Hotplug:
+    """One resource's wait for changes; `accept` says which uevents concern it."""
+
+    def __init__(
+        self,
+        accept: Callable[[Uevent], bool] = lambda event: True,
+        source: HotplugSource | None = None,
+        timing: HotplugTiming | None = None,
+    ) -> None:
+        self._accept, self._source, self._timing = accept, source or HotplugSource(), timing or HotplugTiming()
+        self._changes = Latest(0)  # goes up whenever something may have changed
+        self._seen = 0  # of `_changes`, when change() last returned
+        self._directories = WatchedDirectories(self.touch)
+        self._returned = 0.0
+
+    def touch(self) -> None:
+        """Something may have changed."""
+        self._changes.publish(self._changes.value + 1)
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(self._source.subscribed(self._handle))
+            try:
+                stack.enter_context(self._directories.watching())
+            except OSError as error:
+                logger.warning("no inotify, links and sockets are seen late", extra={"error": str(error)})
+            yield
+
+    async def change(self, directories: Iterable[Path]) -> None:
+        """Returns when something in `directories` or in the hardware may have changed since the last call returned."""
+        if self._directories.replace(map(nearest_directory, directories)):
+            self.touch()  # what happened before the directory was watched may have been missed
+        timing = self._timing
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timing.rescan if self._source.has_uevents else timing.rescan_without_uevents):
+                await self._changes.until(lambda count: count != self._seen)
+                await asyncio.sleep(max(timing.burst, self._returned + timing.gap - time.monotonic()))
+        self._seen = self._changes.value
+        self._returned = time.monotonic()
+
+    def _handle(self, event: Uevent | None) -> None:
+        if event is None or self._accept(event):
+            self.touch()
+
+
+def open_uevent_socket() -> socket.socket:
+    """A socket that receives the kernel's uevents; OSError where that is not permitted."""
+    connection = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, _KOBJECT_UEVENT)
     try:
-        hearing.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
-        hearing.bind((0, _KERNEL_GROUP))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+        connection.bind((0, _KERNEL_GROUP))
     except OSError:
-        hearing.close()
+        connection.close()
         raise
-    return hearing
+    return connection
 
 
-def receive(hearing: socket.socket) -> Uevent | None:
-    """The next event; None for what is none, or not the kernel's. BlockingIOError when there is no more."""
-    message, sender = hearing.recvfrom(_LARGEST)
+def receive(connection: socket.socket) -> Uevent | None:
+    """The next event; None for a message that is none, or not the kernel's. BlockingIOError when there is no more."""
+    message, sender = connection.recvfrom(_LARGEST)
     # A netlink address is (process, groups), and the kernel's process is 0: any other could pretend.
     return None if isinstance(sender, tuple) and sender[0] != 0 else parse(message)
 
@@ -69,171 +173,3 @@ def parse(message: bytes) -> Uevent | None:
         return None  # udev's own format, or no event at all
     values = {name: value for name, _, value in (line.partition("=") for line in lines)}
     return Uevent(action, path, values.get("SUBSYSTEM", ""), values.get("DEVNAME", ""))
-
-
-logger = logging.getLogger(__name__)
-
-_MASK = Mask.CREATE | Mask.DELETE | Mask.MOVED_FROM | Mask.MOVED_TO | Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.ONLYDIR
-
-
-class Listener(Protocol):
-    def touch(self) -> None: ...
-
-    def hear(self, event: Uevent) -> None: ...
-
-
-class HotplugSource:
-    """`listen` opens the socket that uevents come from."""
-
-    def __init__(self, listen: Callable[[], socket.socket] = listen_to_kernel) -> None:
-        self.hears = False
-        self._listen = listen
-        self._listeners: dict[Listener, dict[Path, Watch]] = {}
-        self._socket: socket.socket | None = None
-        self._inotify: Inotify | None = None
-        self._reader: asyncio.Task[None] | None = None
-        self._watches: dict[Path, Watch] = {}
-
-    @asynccontextmanager
-    async def lent_to(self, listener: Listener) -> AsyncIterator[None]:
-        if not self._listeners:
-            self._open()
-        self._listeners[listener] = {}
-        try:
-            yield
-        finally:
-            del self._listeners[listener]
-            if not self._listeners:
-                await self._close()
-
-    def follow(self, listener: Listener, directories: set[Path]) -> bool:
-        """Has the listener told of these directories and no others; returns whether any of them is new."""
-        if self._inotify is None:
-            return False
-        self._drop_dead()
-        for path in directories - self._watches.keys():
-            with suppress(OSError):  # gone since somebody looked
-                self._watches[path] = self._inotify.add_watch(path, _MASK)
-        before = self._listeners[listener]
-        now = {path: self._watches[path] for path in directories & self._watches.keys()}
-        self._listeners[listener] = now
-        for path in self._watches.keys() - set().union(*self._listeners.values()):
-            self._forget(path)
-        # By the watch, not the path: of a directory made anew, another listener may have had it watched since.
-        return any(before.get(path) is not now.get(path) for path in directories)
-
-    def _open(self) -> None:
-        try:
-            hearing = self._listen()
-            hearing.setblocking(False)
-            asyncio.get_running_loop().add_reader(hearing, self._drain, hearing)
-            self._socket, self.hears = hearing, True
-        except OSError as error:
-            logger.warning("no uevents, looking now and then", extra={"error": str(error)})
-        try:
-            self._inotify = Inotify()
-            self._reader = asyncio.create_task(self._read(self._inotify), name="hotplug")
-        except OSError as error:
-            logger.warning("no inotify, links and sockets are seen late", extra={"error": str(error)})
-
-    async def _close(self) -> None:
-        # Forgotten before anything is waited for: whoever comes meanwhile opens everything anew.
-        hearing, inotify, reader = self._socket, self._inotify, self._reader
-        self._socket, self._inotify, self._reader, self._watches, self.hears = None, None, None, {}, False
-        if hearing is not None:
-            asyncio.get_running_loop().remove_reader(hearing)
-            hearing.close()
-        if reader is not None:
-            reader.cancel()
-            with suppress(asyncio.CancelledError):
-                await reader
-        if inotify is not None:
-            inotify.close()
-
-    def _drain(self, hearing: socket.socket) -> None:
-        try:
-            while True:
-                event = receive(hearing)
-                if event is not None:
-                    for each in self._listeners:
-                        each.hear(event)
-        except BlockingIOError:
-            return
-        except OSError:  # more events than the buffer holds: some are lost, so everything may have changed
-            for each in self._listeners:
-                each.touch()
-
-    async def _read(self, inotify: Inotify) -> None:
-        async for event in inotify:
-            path = event.watch.path if event.watch is not None else None
-            for listener, directories in self._listeners.items():
-                if path is None or path in directories:
-                    listener.touch()
-            if path is not None and event.mask & Mask.MOVE_SELF:
-                self._forget(path)  # it would follow the directory to where it went
-
-    def _drop_dead(self) -> None:
-        """The kernel removes a watch with its directory."""
-        alive = self._inotify.watches if self._inotify is not None else []
-        self._watches = {path: watch for path, watch in self._watches.items() if watch in alive}
-
-    def _forget(self, path: Path) -> None:
-        watch = self._watches.pop(path, None)
-        if self._inotify is not None and watch in self._inotify.watches:
-            with suppress(OSError):
-                self._inotify.rm_watch(watch)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HotplugTiming:
-    """Seconds. `rescan`: between slow looks; `blind`: the same where uevents cannot be heard."""
-
-    rescan: float = 300.0
-    blind: float = 30.0
-    burst: float = 0.05  # news closer together than this are one
-    gap: float = 1.0  # between two looks, when news do not end
-
-
-class Hotplug:
-    """`accept` says which uevents are of interest."""
-
-    def __init__(
-        self,
-        accept: Callable[[Uevent], bool] = lambda event: True,
-        ears: HotplugSource | None = None,
-        pace: HotplugTiming | None = None,
-    ) -> None:
-        self._accept, self._ears, self._pace = accept, ears or HotplugSource(), pace or HotplugTiming()
-        self._changed = asyncio.Event()
-        self._looked = 0.0
-
-    def touch(self) -> None:
-        """Something may have changed."""
-        self._changed.set()
-
-    def hear(self, event: Uevent) -> None:
-        if self._accept(event):
-            self._changed.set()
-
-    @asynccontextmanager
-    async def watching(self) -> AsyncIterator[None]:
-        async with self._ears.lent_to(self):
-            yield
-
-    async def change(self, directories: Iterable[Path]) -> None:
-        """Returns when something in `directories` or in the hardware may have changed since the last call returned."""
-        if self._ears.follow(self, {_nearest(each) for each in directories}):
-            self._changed.set()  # what came before a watch was there may have been missed
-        slow = self._pace.rescan if self._ears.hears else self._pace.blind
-        with suppress(TimeoutError):
-            async with asyncio.timeout(slow):
-                await self._changed.wait()
-                await asyncio.sleep(max(self._pace.burst, self._looked + self._pace.gap - time.monotonic()))
-        self._changed.clear()
-        self._looked = time.monotonic()
-
-
-def _nearest(directory: Path) -> Path:
-    while not directory.is_dir() and directory != directory.parent:
-        directory = directory.parent
-    return directory

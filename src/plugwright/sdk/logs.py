@@ -1,4 +1,4 @@
-"""How log records look to a person: the message, then its facts. `cli.logs` chooses between this and JSON."""
+"""Log lines for people: the message, then its facts. `cli.logs` chooses between this and JSON."""
 
 import json
 import logging
@@ -10,15 +10,15 @@ _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "task
 
 
 def facts(record: logging.LogRecord) -> dict[str, object]:
-    """What was given in `extra`, in the order it was given."""
+    """The fields of `extra`, in their order."""
     return {name: value for name, value in vars(record).items() if name not in _OWN}
 
 
 class HumanFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
-        told = " ".join(f"{name}={_shown(value)}" for name, value in facts(record).items())
-        line = f"{clock} {record.levelname.lower():7} {record.getMessage()}{'  ' + told if told else ''}"
+        fields = " ".join(f"{name}={_shown(value)}" for name, value in facts(record).items())
+        line = f"{clock} {record.levelname.lower():7} {record.getMessage()}{'  ' + fields if fields else ''}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 

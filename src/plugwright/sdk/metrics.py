@@ -1,4 +1,4 @@
-"""What has happened so far, counted: for `status` and for the metrics page."""
+"""Counters of one resource, for `status` and for `prometheus`."""
 
 import time
 from collections import Counter
@@ -16,8 +16,6 @@ BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 @dataclass(slots=True)
 class ResourceMetrics:
-    """Counts for one resource."""
-
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)  # (method, outcome)
     durations: dict[str, Histogram] = field(default_factory=dict)
     registrations: Counter[str] = field(default_factory=Counter)  # by outcome
@@ -26,7 +24,7 @@ class ResourceMetrics:
 
     @contextmanager
     def call(self, method: str) -> Iterator[None]:
-        """Counts one call of the kubelet's: `ok`, `refused` (its fault), `failed` (ours) or `cancelled`."""
+        """Counts and times one call of the kubelet: `ok`, `refused` (its fault), `failed` (ours) or `cancelled`."""
         start = time.perf_counter()
         outcome = "cancelled"
         try:

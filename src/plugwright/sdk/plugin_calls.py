@@ -1,12 +1,10 @@
-"""Calling the author's code: within a limit, off the loop if it may block, and its failures made ours.
+"""Calls of the author's code: within a time limit, off the event loop where it may block, errors made ours.
 
 Whatever a plugin raises becomes a `PluginError`, so that one plugin's mistake stays that plugin's.
 
-Plugin code that keeps the event loop to itself is noticed while it does, and named.
-
-An `async` method that blocks stops everything that shares its loop, its own time limit included. So each step of
-plugin code is announced here, and a thread looks at a step that does not end. The thread sleeps unless plugin code
-has just run: an idle daemon has no wake-ups from it.
+An `async` method that blocks stops everything on its event loop, its own time limit included. So each step of plugin
+code goes through a `StallDetector`, whose thread logs a step that does not end, with the line it is in. The thread
+sleeps unless plugin code has just run: an idle daemon has no wake-ups from it.
 """
 
 import asyncio
@@ -16,18 +14,8 @@ import sys
 import threading
 import time
 import types
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Generator,
-    Iterable,
-    Iterator,
-)
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -36,7 +24,7 @@ from plugwright.errors import PluginError, PluginFailed, PluginTimeout
 from plugwright.sdk.plugin import Plugin
 from plugwright.system import concurrency
 
-__all__ = ["Caller", "StallWatch", "watched"]
+__all__ = ["PluginCalls", "StallDetector"]
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +38,8 @@ class _Step:
     since: float
 
 
-class StallWatch:
-    """`limit`: seconds that one step of plugin code may keep the event loop."""
+class StallDetector:
+    """Finds steps of plugin code that keep the event loop for more than `limit` seconds."""
 
     def __init__(self, limit: float = 1.0) -> None:
         self.count = 0
@@ -65,9 +53,28 @@ class StallWatch:
 
     @property
     def stalled(self) -> str:
-        """Which plugin code has the event loop for too long right now; empty if none."""
+        """The plugin code that has the event loop for too long right now; empty if none."""
         step = self._step
         return step.code if step is not None and time.monotonic() - step.since > self._limit else ""
+
+    @types.coroutine
+    def run(self, code: str, inner: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+        """The result of `inner`, each of whose steps is timed under the name `code`."""
+        value: object = None
+        error: BaseException | None = None
+        while True:
+            self.begin(code)
+            try:
+                awaited = inner.send(value) if error is None else inner.throw(error)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            finally:
+                self.end()
+            value, error = None, None
+            try:
+                value = yield awaited
+            except BaseException as thrown:  # noqa: BLE001  handed on to `inner` in the next step
+                error = thrown
 
     def begin(self, code: str) -> None:
         self._step = _Step(code, threading.get_ident(), time.monotonic())
@@ -101,7 +108,7 @@ class StallWatch:
                 step = self._step
                 if step is None:
                     self._awake = False
-                    if self._step is None:  # a step may have begun in between, and found us awake
+                    if self._step is None:  # a step may have begun in between, while `_awake` was still set
                         break
                     self._awake = True
                 elif time.monotonic() - step.since > self._limit:
@@ -112,105 +119,76 @@ class StallWatch:
             return
         self._reported = step
         self.count += 1
-        facts = {"code": step.code, "where": _where(step.thread), "hint": "write it without async, or await"}
+        frame = sys._current_frames().get(step.thread)
+        where = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}" if frame else "unknown"
+        facts = {"code": step.code, "where": where, "hint": "write it without async, or await"}
         logger.error("plugin code blocks the event loop", extra=facts)
 
 
-def _where(thread: int) -> str:
-    frame = sys._current_frames().get(thread)
-    if frame is None:
-        return "unknown"
-    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
-
-
-@types.coroutine
-def watched(code: str, watch: StallWatch, inner: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
-    """Runs `inner`, announcing each of its steps to `watch`."""
-    value: object = None
-    error: BaseException | None = None
-    while True:
-        watch.begin(code)
-        try:
-            awaited = inner.send(value) if error is None else inner.throw(error)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        finally:
-            watch.end()
-        value, error = None, None
-        try:
-            value = yield awaited
-        except BaseException as thrown:  # noqa: BLE001  handed on to `inner` in the next step
-            error = thrown
-
-
 @dataclass(frozen=True, slots=True)
-class Caller:
+class PluginCalls:
     """Calls the methods of the plugin that serves `resource`."""
 
     resource: str
-    stalls: StallWatch
+    stalls: StallDetector
 
     async def call(self, name: str, method: Callable[..., T | Awaitable[T]], *arguments: object, limit: float) -> T:
-        """The method's answer; `PluginTimeout` or `PluginFailed` if there is none."""
-        answering = asyncio.create_task(self._answer(name, method, arguments))
+        """The method's result; `PluginTimeout` or `PluginFailed` if there is none within `limit` seconds."""
+        task = asyncio.create_task(self._result(name, method, arguments))
         try:
-            # Not asyncio.timeout: a method that swallows its cancellation must not be waited for.
-            done, _ = await asyncio.wait((answering,), timeout=limit)
+            # Not asyncio.timeout: that would wait for a method that ignores its cancellation.
+            done, _ = await asyncio.wait((task,), timeout=limit)
             if not done:
                 raise PluginTimeout(self.resource, name, limit)
-            return answering.result()
+            return task.result()
         finally:
-            answering.cancel()
-            answering.add_done_callback(_look_at)
+            task.cancel()
+            task.add_done_callback(_retrieve_exception)
 
-    async def lists(self, plugin: Plugin) -> AsyncGenerator[object, None]:
-        """What discover() yields, in whichever of the ways it may be written; not checked yet."""
-        with self._failures("discover"):
-            async with aclosing(await self._found(plugin)) as lists:
-                async for devices in lists:
-                    yield devices
+    async def device_lists(self, plugin: Plugin) -> AsyncGenerator[object, None]:
+        """The lists that discover() yields, in whichever way it is written; not checked yet."""
+        with self._plugin_errors("discover"):
+            discovered = await self._discover(plugin)
+            if not isinstance(discovered, AsyncIterable):
+                yield _evaluated(discovered)
+                return
+            lists = aiter(discovered)
+            try:
+                while True:
+                    try:
+                        devices = await self._timed("discover", anext(lists))
+                    except StopAsyncIteration:
+                        return
+                    yield _evaluated(devices)
+                    await asyncio.sleep(0)  # a discover() that awaits nothing must not have the loop to itself
+            finally:
+                if isinstance(lists, AsyncGenerator):
+                    await lists.aclose()
 
-    async def _found(self, plugin: Plugin) -> AsyncGenerator[object, None]:
-        discover, thread = plugin.discover, self._thread("discover")
+    async def _discover(self, plugin: Plugin) -> object:
+        """The one list of discover(), or an async iterable of lists."""
+        discover, thread = plugin.discover, f"{self.resource} discover"
         if inspect.isgeneratorfunction(discover):
-            return concurrency.iterate_in_thread(thread, lambda: map(_whole, discover()))
-        found = discover() if _is_async(discover) else await concurrency.in_thread(thread, discover)
-        if isinstance(found, AsyncIterable):
-            return self._stepped(aiter(found))
-        if isinstance(found, Iterator):  # a generator, from a function that only looked like a plain one
-            return concurrency.iterate_in_thread(thread, lambda: map(_whole, found))
-        return _only(_whole(await self._watched("discover", found) if isinstance(found, Awaitable) else found))
+            return concurrency.iterate_in_thread(thread, lambda: map(_evaluated, discover()))
+        discovered = discover() if _is_async(discover) else await concurrency.in_thread(thread, discover)
+        if isinstance(discovered, Iterator):  # a generator, from a function that only looked like a plain one
+            return concurrency.iterate_in_thread(thread, lambda: map(_evaluated, discovered))
+        return await self._timed("discover", discovered) if isinstance(discovered, Awaitable) else discovered
 
-    async def _stepped(self, lists: AsyncIterator[object]) -> AsyncGenerator[object, None]:
-        try:
-            while True:
-                try:
-                    devices = await self._watched("discover", anext(lists))
-                except StopAsyncIteration:
-                    return
-                yield _whole(devices)
-                await asyncio.sleep(0)  # a discover() that awaits nothing must not have the loop to itself
-        finally:
-            if isinstance(lists, AsyncGenerator):
-                await lists.aclose()
-
-    async def _answer(self, name: str, method: Callable[..., T | Awaitable[T]], arguments: tuple[object, ...]) -> T:
-        with self._failures(name):
+    async def _result(self, name: str, method: Callable[..., T | Awaitable[T]], arguments: tuple[object, ...]) -> T:
+        with self._plugin_errors(name):
             if _is_async(method):
-                answer = method(*arguments)
+                result = method(*arguments)
             else:
-                answer = await concurrency.in_thread(self._thread(name), partial(method, *arguments))
-            return await self._watched(name, answer) if isinstance(answer, Awaitable) else answer
+                result = await concurrency.in_thread(f"{self.resource} {name}", partial(method, *arguments))
+            return await self._timed(name, result) if isinstance(result, Awaitable) else result
 
-    async def _watched(self, name: str, awaitable: Awaitable[T]) -> T:
+    def _timed(self, name: str, awaitable: Awaitable[T]) -> Awaitable[T]:
         steps = awaitable if isinstance(awaitable, Coroutine) else _as_coroutine(awaitable)
-        return await watched(f"{name}() of {self.resource}", self.stalls, steps)
-
-    def _thread(self, name: str) -> str:
-        return f"{self.resource} {name}"
+        return self.stalls.run(f"{name}() of {self.resource}", steps)
 
     @contextmanager
-    def _failures(self, method: str) -> Iterator[None]:
+    def _plugin_errors(self, method: str) -> Iterator[None]:
         try:
             yield
         except (PluginError, KeyboardInterrupt, GeneratorExit):
@@ -228,19 +206,15 @@ def _is_async(method: Callable[..., object]) -> bool:
     return inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
 
 
-def _whole(devices: object) -> object:
-    """A lazy list is walked through here, where what it raises is still the plugin's."""
+def _evaluated(devices: object) -> object:
+    """A lazy list is evaluated here, where an error in it is still the plugin's."""
     return list(devices) if isinstance(devices, Iterable) and not isinstance(devices, str) else devices
 
 
-def _look_at(task: "asyncio.Task[T]") -> None:
-    """An error that nobody waits for any more is looked at, or asyncio would complain of it."""
+def _retrieve_exception(task: "asyncio.Task[T]") -> None:
+    """asyncio logs an exception that is never retrieved."""
     if not task.cancelled():
         task.exception()
-
-
-async def _only(item: object) -> AsyncGenerator[object, None]:
-    yield item
 
 
 async def _as_coroutine(awaitable: Awaitable[T]) -> T:

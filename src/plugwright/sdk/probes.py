@@ -1,7 +1,7 @@
-"""/healthz, /readyz and /metrics, on an address that is off unless asked for.
+"""HTTP pages for probes and Prometheus: /healthz, /readyz and /metrics. Off unless an address is set.
 
-They answer from a thread of their own, so that a probe is answered, with the reason, while plugin code blocks the
-event loop.
+A thread of their own serves them, so that a probe is answered, with the reason, while plugin code blocks the event
+loop. wsgiref of the standard library is enough for three pages, and loads no dependency.
 """
 
 import logging
@@ -19,17 +19,17 @@ from plugwright.sdk.control import is_ready
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.registration import RegistrationState
 
-__all__ = ["answering_probes"]
+__all__ = ["serve_probes"]
 
 logger = logging.getLogger(__name__)
 
-_MOST_AT_ONCE = 16
+_REQUEST_LIMIT = 16  # answered at once; others are closed
 
-Answer = tuple[str, str]
+Page = tuple[str, str]  # status line, text
 
 
 @contextmanager
-def answering_probes(daemon: Daemon, address: str) -> Iterator[None]:
+def serve_probes(daemon: Daemon, address: str) -> Iterator[None]:
     server = _bind(address, _application(daemon))
     stopping = threading.Event()
 
@@ -52,9 +52,9 @@ def answering_probes(daemon: Daemon, address: str) -> Iterator[None]:
 def _bind(address: str, application: Callable[..., Iterable[bytes]]) -> WSGIServer:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(f"an address to listen on looks like 127.0.0.1:9400, not {address!r}")
+        raise ConfigError(f"address to listen on must be HOST:PORT such as 127.0.0.1:9400, got {address!r}")
     try:
-        kind = _Server6 if ":" in host else _Server
+        kind = _ServerIPv6 if ":" in host else _Server
         return make_server(host.strip("[]"), int(port), application, kind, _Quiet)
     except OSError as error:
         raise ConfigError(f"cannot listen on {address}: {error.strerror or error}") from error
@@ -65,10 +65,10 @@ class _Server(ThreadingMixIn, WSGIServer):
     block_on_close = False
 
     def server_bind(self) -> None:
-        """Without looking up our own name: a node that boots may have to wait long for an answer."""
+        """Without a look-up of our own host name: on a node that boots it may take long."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
-        self._slots = threading.Semaphore(_MOST_AT_ONCE)
+        self._slots = threading.Semaphore(_REQUEST_LIMIT)
         self.setup_environ()
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -84,10 +84,10 @@ class _Server(ThreadingMixIn, WSGIServer):
             self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        logger.debug("a probe was not answered", extra={"error": str(sys.exc_info()[1])})
+        logger.debug("probe not answered", extra={"error": str(sys.exc_info()[1])})
 
 
-class _Server6(_Server):
+class _ServerIPv6(_Server):
     address_family = socket.AF_INET6
 
 
@@ -100,7 +100,7 @@ class _Quiet(WSGIRequestHandler):
 
 def _application(daemon: Daemon) -> Callable[..., Iterable[bytes]]:
     metrics = _metrics(daemon)
-    pages: dict[str, Callable[[], Answer]] = {
+    pages: dict[str, Callable[[], Page]] = {
         "/healthz": lambda: _health(daemon),
         "/readyz": lambda: _readiness(daemon),
     }
@@ -128,21 +128,19 @@ def _metrics(daemon: Daemon) -> Callable[..., Iterable[bytes]] | None:
 def _not_found(path: str) -> str:
     if path == "/metrics":
         return "metrics need the extra: pip install 'plugwright[metrics]'"
-    return "there are /healthz, /readyz and /metrics"
+    return "pages: /healthz, /readyz, /metrics"
 
 
-def _health(daemon: Daemon) -> Answer:
+def _health(daemon: Daemon) -> Page:
     stalled = daemon.stalls.stalled
     return ("503 Service Unavailable", f"{stalled} blocks the event loop") if stalled else ("200 OK", "ok")
 
 
-def _readiness(daemon: Daemon) -> Answer:
-    waiting = [] if daemon.serving else ["starting or ending"]
+def _readiness(daemon: Daemon) -> Page:
+    waiting = [] if daemon.serving else ["starting or stopping"]
     for name, runtime in sorted(daemon.resources.items()):
         if not is_ready(runtime):
-            standing = runtime.lifecycle.standing.value
-            registered = standing.state is RegistrationState.REGISTERED
-            waiting.append(
-                f"{name}: {'no device list is watched' if registered else standing.state} {standing.reason}".strip()
-            )
+            status = runtime.registration.status.value
+            state = "no stream open" if status.state is RegistrationState.REGISTERED else status.state
+            waiting.append(f"{name}: {state} {status.reason}".strip())
     return ("503 Service Unavailable", "\n".join(waiting)) if waiting else ("200 OK", "ok")

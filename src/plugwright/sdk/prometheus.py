@@ -1,4 +1,4 @@
-"""The daemon's tallies as Prometheus metrics. Needs the extra `metrics`."""
+"""The daemon's metrics page for Prometheus. Needs the extra `metrics`."""
 
 import time
 from collections import Counter
@@ -18,11 +18,11 @@ __all__ = ["application"]
 
 def application(daemon: Daemon) -> Callable[..., Iterable[bytes]]:
     registry = CollectorRegistry()
-    registry.register(_Daemon(daemon))
+    registry.register(_DaemonCollector(daemon))
     return make_wsgi_app(registry)
 
 
-class _Daemon(Collector):
+class _DaemonCollector(Collector):
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
 
@@ -35,14 +35,14 @@ class _Daemon(Collector):
         yield from _streams(runtimes)
         yield from _discovery(runtimes)
         yield CounterMetricFamily(
-            "plugwright_stalls", "Times that plugin code blocked the event loop", self._daemon.stalls.count
+            "plugwright_stalls", "Stalls of the event loop by plugin code", self._daemon.stalls.count
         )
 
 
 def _devices(runtimes: list[ResourceRuntime]) -> Metric:
     family = GaugeMetricFamily("plugwright_devices", "Devices by health", labels=["resource", "health"])
     for runtime in runtimes:
-        snapshot = runtime.inventory.newest.value
+        snapshot = runtime.inventory.latest.value
         counts = Counter({"Healthy": 0, "Unhealthy": 0})
         counts.update(device.health.value for device in (snapshot.devices.values() if snapshot else ()))
         for health, count in sorted(counts.items()):
@@ -52,20 +52,20 @@ def _devices(runtimes: list[ResourceRuntime]) -> Metric:
 
 def _calls(runtimes: list[ResourceRuntime]) -> Metric:
     family = CounterMetricFamily(
-        "plugwright_calls", "Calls of the kubelet by outcome", labels=["resource", "method", "outcome"]
+        "plugwright_calls", "Calls by the kubelet, by outcome", labels=["resource", "method", "outcome"]
     )
     for runtime in runtimes:
-        for (method, outcome), count in sorted(runtime.service.tally.calls.items()):
+        for (method, outcome), count in sorted(runtime.service.metrics.calls.items()):
             family.add_metric([runtime.resource, method, outcome], count)
     return family
 
 
 def _durations(runtimes: list[ResourceRuntime]) -> Metric:
     family = HistogramMetricFamily(
-        "plugwright_call_duration_seconds", "How long calls of the kubelet took", labels=["resource", "method"]
+        "plugwright_call_duration_seconds", "Duration of calls by the kubelet", labels=["resource", "method"]
     )
     for runtime in runtimes:
-        for method, durations in sorted(runtime.service.tally.durations.items()):
+        for method, durations in sorted(runtime.service.metrics.durations.items()):
             family.add_metric([runtime.resource, method], _buckets(durations), durations.total)
     return family
 
@@ -84,14 +84,14 @@ def _registrations(runtimes: list[ResourceRuntime]) -> Metric:
     )
     for runtime in runtimes:
         for outcome in ("failed", "ok"):
-            family.add_metric([runtime.resource, outcome], runtime.service.tally.registrations[outcome])
+            family.add_metric([runtime.resource, outcome], runtime.service.metrics.registrations[outcome])
     return family
 
 
 def _streams(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
-    opened = GaugeMetricFamily("plugwright_streams", "Device lists being watched", labels=["resource"])
+    opened = GaugeMetricFamily("plugwright_streams", "Open ListAndWatch streams", labels=["resource"])
     without = GaugeMetricFamily(
-        "plugwright_seconds_without_stream", "Seconds since the kubelet last watched the list", labels=["resource"]
+        "plugwright_seconds_without_stream", "Seconds since the kubelet last had a stream open", labels=["resource"]
     )
     for runtime in runtimes:
         count = runtime.service.streams.value.open
@@ -101,9 +101,11 @@ def _streams(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
 
 
 def _discovery(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
-    failures = CounterMetricFamily("plugwright_discovery_failures", "Times that discover() failed", labels=["resource"])
-    refused = CounterMetricFamily("plugwright_lists_refused", "Device lists not taken", labels=["resource"])
+    failures = CounterMetricFamily("plugwright_discovery_failures", "Failures of discover()", labels=["resource"])
+    refused = CounterMetricFamily(
+        "plugwright_lists_refused", "Device lists of discover() that were refused", labels=["resource"]
+    )
     for runtime in runtimes:
-        failures.add_metric([runtime.resource], runtime.service.tally.discovery_failures)
-        refused.add_metric([runtime.resource], runtime.service.tally.lists_refused)
+        failures.add_metric([runtime.resource], runtime.service.metrics.discovery_failures)
+        refused.add_metric([runtime.resource], runtime.service.metrics.lists_refused)
     yield from (failures, refused)

@@ -1,9 +1,9 @@
-"""Keeps one resource registered with the kubelet, whatever happens to either.
+"""Registration of one resource with the kubelet: made, kept, and made again after a restart of either side.
 
-Serve first, then register: the kubelet calls back before it answers. When it has to be done again, the old streams
-are ended before, because up to Kubernetes 1.36 the end of an old stream cuts off the new connection.
+Serve first, then register: the kubelet connects to the plugin before it answers (1.25). Before registering again, the
+old streams are ended, because up to Kubernetes 1.36 the end of an old stream cuts off the new connection (2.22).
 
-The names of our sockets, and clearing away those that a killed run left behind.
+Sockets are named after the resource; `remove_stale_sockets` removes those that a killed run has left.
 """
 
 import asyncio
@@ -17,13 +17,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
 
 from plugwright.errors import ConfigError, PeerGone, PlugwrightError
 from plugwright.protocol import device_plugin, registration
 from plugwright.protocol.registration import PluginInfo, RegisterRequest
 from plugwright.sdk.inventory import Inventory
-from plugwright.sdk.plugin import announced
+from plugwright.sdk.plugin import supported_options
 from plugwright.sdk.service import PluginService
 from plugwright.sdk.settings import Registration, Settings
 from plugwright.system import sockets
@@ -35,57 +34,18 @@ __all__ = [
     "RegistrationState",
     "RegistrationStatus",
     "ResourceRegistration",
-    "fixed_name",
-    "fresh_name",
-    "is_dead",
-    "remove_stale",
+    "fixed_socket_name",
+    "is_stale_socket",
+    "remove_stale_sockets",
+    "unique_socket_name",
 ]
-
-_PREFIX = "plugwright-"
-_NEWBORN = 1.0  # a socket younger than this may belong to someone who is about to listen
-
-
-def fresh_name(resource: str) -> str:
-    """A name no socket had before: a kubelet may still be busy with the last one."""
-    return f"{_PREFIX}{_stem(resource)}-{os.urandom(3).hex()}.sock"
-
-
-def fixed_name(resource: str) -> str:
-    """The one name this resource has in plugins_registry."""
-    return f"{_PREFIX}{_stem(resource)}.sock"
-
-
-def _stem(resource: str) -> str:
-    """Readable, and different for different resources, within the room that the kernel leaves."""
-    readable = re.sub(r"[^a-z0-9]+", "_", resource.lower())[-24:].strip("_")
-    return f"{readable}-{zlib.crc32(resource.encode()):08x}"
-
-
-def remove_stale(directory: Path) -> list[str]:
-    """Removes sockets of ours that nobody listens on any more: what a killed run left behind."""
-    removed = []
-    with suppress(OSError):
-        for path in sorted(directory.glob(f"{_PREFIX}*.sock")):
-            if is_dead(path):
-                path.unlink(missing_ok=True)
-                removed.append(path.name)
-    return removed
-
-
-def is_dead(path: Path, now: Callable[[], float] = time.time) -> bool:
-    """Whether it is a socket that nobody listens on any more."""
-    try:
-        is_young = now() - path.lstat().st_ctime < _NEWBORN
-    except OSError:
-        return False
-    return path.is_socket() and not is_young and not sockets.is_listening(path)
-
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-_STEADY = 60.0  # a stream that lasted this long makes the next loss a first one again
+_PREFIX = "plugwright-"
 _KUBELET = "kubelet.sock"
+_STEADY = 60.0  # the end of a stream that lasted this long is a first loss again
+_NEW_SOCKET = 1.0  # a process may be about to listen on a socket younger than this
 
 
 class RegistrationState(StrEnum):
@@ -99,8 +59,6 @@ class RegistrationState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RegistrationStatus:
-    """How it stands between this resource and the kubelet."""
-
     state: RegistrationState
     since: float
     reason: str = ""
@@ -109,99 +67,107 @@ class RegistrationStatus:
 class ResourceRegistration:
     def __init__(self, inventory: Inventory, service: PluginService, directory: Directory, settings: Settings) -> None:
         self.resource = inventory.resource
-        self.standing = Latest(RegistrationStatus(RegistrationState.STARTING, time.time()))
+        self.status = Latest(RegistrationStatus(RegistrationState.STARTING, time.time()))
         self.endpoint = ""
         self._inventory, self._service, self._directory, self._settings = inventory, service, directory, settings
-        patience = settings.timeouts
-        self._retry = Backoff(patience.retry, patience.longest)
-        self._loss = Backoff(patience.lost_stream, patience.longest)
-        self._first_stream = Backoff(patience.first_stream, max(patience.first_stream, patience.longest))
-        self._again = asyncio.Event()
-        self._said = ""
+        timeouts = settings.timeouts
+        self._retry = Backoff(timeouts.retry, timeouts.longest)
+        self._lost_stream = Backoff(timeouts.lost_stream, timeouts.longest)
+        self._first_stream = Backoff(timeouts.first_stream, max(timeouts.first_stream, timeouts.longest))
+        self._requests = Latest(0)  # goes up when the plugin's options have changed
+        self._logged = ""  # the last reason in the log
 
     def register_again(self) -> None:
-        """What the kubelet was told at registration is no longer true."""
-        self._again.set()
+        """The options that the kubelet knows from the registration are no longer true."""
+        self._requests.publish(self._requests.value + 1)
 
     async def run(self) -> None:
-        await self._inventory.newest.until(lambda snapshot: snapshot is not None)
+        await self._inventory.latest.until(lambda snapshot: snapshot is not None)
         try:
             while True:
-                await self._once()
+                await self._run_once()
         finally:
-            self._stand(RegistrationState.STOPPED)
+            self._set_status(RegistrationState.STOPPED)
 
-    async def _once(self) -> None:
-        """One registration, from the socket's making to the reason why it must be made anew."""
-        self._again.clear()
-        seen = self._directory.identity(_KUBELET)
+    async def announce(self) -> PluginInfo:
+        """Answers the kubelet's plugin watcher."""
+        return PluginInfo(self.resource)
+
+    async def notify(self, registered: bool, error: str) -> None:
+        """Takes the plugin watcher's result."""
+        if registered:
+            self._registered(self.endpoint)
+        else:
+            self._failed(PeerGone(error or "refused without a reason"))
+
+    async def _run_once(self) -> None:
+        """One registration, from the socket's creation until it must be made again."""
+        kubelet = self._directory.identity(_KUBELET)
         try:
             if self._settings.registration is Registration.DIRECT:
-                lost = await self._direct()
+                reason = await self._register_directly()
             else:
-                lost = await self._watched()
+                reason = await self._wait_for_watcher()
         except (PlugwrightError, OSError) as error:
             self._failed(error)
-            await self._pause(seen)
+            await self._wait_before_retry(kubelet)
         else:
-            self._stand(RegistrationState.REGISTERING, lost)
-            self._say("registering again", lost)
+            self._set_status(RegistrationState.REGISTERING, reason)
+            self._log_once("registering again", reason)
 
-    async def _direct(self) -> str:
+    async def _register_directly(self) -> str:
+        """Why the registration with kubelet.sock has ended."""
+        requests = self._requests.value
         if self._directory.identity(_KUBELET) is None:
             self._waiting(f"no {_KUBELET} in {self._directory.path}")
         kubelet = await self._directory.appears(_KUBELET)
-        path = self._directory.path / fresh_name(self.resource)
-        async with device_plugin.serve(self._service, path) as serving:
-            self._stand(RegistrationState.REGISTERING, self.standing.value.reason)
+        path = self._directory.path / unique_socket_name(self.resource)
+        async with device_plugin.serve(self._service, path) as served:
+            self._set_status(RegistrationState.REGISTERING, self.status.value.reason)
             before = self._service.streams.value.opened
-            lost = await first(self._register(serving), self._moved(serving, kubelet))
-            if lost:
-                return lost
-            self._registered(serving)
-            return await first(self._moved(serving, kubelet), self._stream_lost(before), self._told_to())
+            replaced = await first(self._register(served), self._socket_replaced(served, kubelet))
+            if replaced:
+                return replaced
+            self._retry.reset()
+            self._registered(served.path.name)
+            return await first(
+                self._socket_replaced(served, kubelet), self._stream_lost(before), self._options_changed(requests)
+            )
 
-    async def _register(self, serving: SocketFile) -> str:
-        request = RegisterRequest(self.resource, serving.path.name, announced(self._service.plugin))
+    async def _register(self, served: SocketFile) -> str:
+        request = RegisterRequest(self.resource, served.path.name, supported_options(self._service.plugin))
         async with registration.connect(self._directory.path / _KUBELET) as kubelet:
             await kubelet.register(request, timeout=self._settings.timeouts.register)
         return ""
 
-    async def _watched(self) -> str:
-        """The kubelet finds the socket by itself and asks who we are; see `announce` and `notify`."""
+    async def _wait_for_watcher(self) -> str:
+        """Why the registration by the plugin watcher has ended, which calls `announce` and `notify`."""
+        requests = self._requests.value
         if not self._directory.path.is_dir():
             self._waiting(f"no directory {self._directory.path}")
             await self._directory.ticks.until(lambda _: self._directory.path.is_dir())
-        path = self._directory.path / fixed_name(self.resource)
-        if path.exists() and not is_dead(path):
+        path = self._directory.path / fixed_socket_name(self.resource)
+        if path.exists() and not is_stale_socket(path):
             raise ConfigError(f"{path.name} in {path.parent} belongs to another daemon")
         path.unlink(missing_ok=True)
-        async with registration.serve_watched(self._service, self, path) as serving:
-            self.endpoint = serving.path.name
-            self._stand(RegistrationState.REGISTERING, "the kubelet's plugin watcher has not asked yet")
+        async with registration.serve_watched(self._service, self, path) as served:
+            self.endpoint = served.path.name
+            self._set_status(RegistrationState.REGISTERING, "the kubelet's plugin watcher has not asked yet")
             before = self._service.streams.value.opened
-            return await first(self._removed(serving), self._stream_lost(before), self._told_to())
+            return await first(self._socket_removed(served), self._stream_lost(before), self._options_changed(requests))
 
-    async def announce(self) -> PluginInfo:
-        return PluginInfo(self.resource)
+    async def _socket_replaced(self, served: SocketFile, kubelet: Identity) -> str:
+        """Returns when either socket is no longer the one that the other side knows."""
+        return await first(self._kubelet_restarted(kubelet), self._socket_removed(served))
 
-    async def notify(self, registered: bool, error: str) -> None:
-        if registered:
-            self._settled(self.endpoint)
-        else:
-            self._failed(PeerGone(error or "refused without a reason"))
-
-    async def _moved(self, serving: SocketFile, kubelet: Identity) -> str:
-        """Returns when either socket is no longer what the other side knows."""
-        return await first(self._kubelet_anew(kubelet), self._removed(serving))
-
-    async def _kubelet_anew(self, kubelet: Identity) -> str:
+    async def _kubelet_restarted(self, kubelet: Identity) -> str:
         await self._directory.changes_from(_KUBELET, kubelet)
-        self._loss.reset()
-        return f"{_KUBELET} was made anew"
+        self._lost_stream.reset()
+        return f"{_KUBELET} was created again"
 
-    async def _removed(self, serving: SocketFile) -> str:
-        await self._directory.ticks.until(lambda _: not serving.exists())
+    async def _socket_removed(self, served: SocketFile) -> str:
+        # The kubelet removes every socket in this directory when it starts (1.16).
+        await self._directory.ticks.until(lambda _: not served.exists())
         return "our socket was removed"
 
     async def _stream_lost(self, before: int) -> str:
@@ -209,58 +175,90 @@ class ResourceRegistration:
         streams = self._service.streams
         try:
             async with asyncio.timeout(self._first_stream.delay()):
-                await streams.until(lambda count: count.opened > before)
+                await streams.until(lambda counts: counts.opened > before)
         except TimeoutError:
             return "the kubelet has asked for no device list"
         self._first_stream.reset()
         while True:
             opened = time.monotonic()
-            await streams.until(lambda count: count.open == 0)
+            await streams.until(lambda counts: counts.open == 0)
             if time.monotonic() - opened > _STEADY:
-                self._loss.reset()
+                self._lost_stream.reset()
             try:
-                async with asyncio.timeout(self._loss.delay()):
-                    await streams.until(lambda count: count.open > 0)
+                async with asyncio.timeout(self._lost_stream.delay()):
+                    await streams.until(lambda counts: counts.open > 0)
             except TimeoutError:
                 return "the kubelet ended its device list"
 
-    async def _told_to(self) -> str:
-        await self._again.wait()
+    async def _options_changed(self, requests: int) -> str:
+        await self._requests.until(lambda count: count != requests)
         return "the plugin's options have changed"
 
-    async def _pause(self, seen: Identity | None) -> None:
-        """Waits before the next try, but not longer than until there is another kubelet."""
+    async def _wait_before_retry(self, kubelet: Identity | None) -> None:
+        """Waits, but not longer than until there is another kubelet."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._retry.delay()):
-                await self._directory.changes_from(_KUBELET, seen)
+                await self._directory.changes_from(_KUBELET, kubelet)
             self._retry.reset()
 
-    def _registered(self, serving: SocketFile) -> None:
-        self._retry.reset()
-        self._settled(serving.path.name)
-
-    def _settled(self, endpoint: str) -> None:
-        self._service.tally.registrations["ok"] += 1
-        self.endpoint, self._said = endpoint, ""
-        self._stand(RegistrationState.REGISTERED)
+    def _registered(self, endpoint: str) -> None:
+        self._service.metrics.registrations["ok"] += 1
+        self.endpoint, self._logged = endpoint, ""
+        self._set_status(RegistrationState.REGISTERED)
         logger.info("registered", extra={"resource": self.resource, "endpoint": endpoint})
 
     def _waiting(self, reason: str) -> None:
-        self._stand(RegistrationState.WAITING, reason)
-        self._say("waiting for the kubelet", reason)
+        self._set_status(RegistrationState.WAITING, reason)
+        self._log_once("waiting for the kubelet", reason)
 
     def _failed(self, error: Exception) -> None:
-        self._service.tally.registrations["failed"] += 1
-        self._stand(RegistrationState.REFUSED, str(error))
-        self._say("not registered, trying again", str(error))
+        self._service.metrics.registrations["failed"] += 1
+        self._set_status(RegistrationState.REFUSED, str(error))
+        self._log_once("not registered, trying again", str(error))
 
-    def _say(self, message: str, reason: str) -> None:
-        """Once for each reason: an operator needs to read it, not every retry of it."""
-        level = logging.DEBUG if reason == self._said else logging.WARNING
+    def _log_once(self, message: str, reason: str) -> None:
+        """Warns once for each reason; its repetitions are for debugging."""
+        level = logging.DEBUG if reason == self._logged else logging.WARNING
         logger.log(level, message, extra={"resource": self.resource, "reason": reason})
-        self._said = reason
+        self._logged = reason
 
-    def _stand(self, state: RegistrationState, reason: str = "") -> None:
-        before = self.standing.value
+    def _set_status(self, state: RegistrationState, reason: str = "") -> None:
+        before = self.status.value
         if (before.state, before.reason) != (state, reason):
-            self.standing.publish(RegistrationStatus(state, time.time(), reason))
+            self.status.publish(RegistrationStatus(state, time.time(), reason))
+
+
+def unique_socket_name(resource: str) -> str:
+    """A name that no socket had before: a kubelet may still be busy with the last one."""
+    return f"{_PREFIX}{_stem(resource)}-{os.urandom(3).hex()}.sock"
+
+
+def fixed_socket_name(resource: str) -> str:
+    """The one name of this resource in plugins_registry."""
+    return f"{_PREFIX}{_stem(resource)}.sock"
+
+
+def _stem(resource: str) -> str:
+    """Readable, different for different resources, and short enough for a socket's path."""
+    readable = re.sub(r"[^a-z0-9]+", "_", resource.lower())[-24:].strip("_")
+    return f"{readable}-{zlib.crc32(resource.encode()):08x}"
+
+
+def remove_stale_sockets(directory: Path) -> list[str]:
+    """Removes our sockets that no process listens on any more; returns their names."""
+    removed = []
+    with suppress(OSError):
+        for path in sorted(directory.glob(f"{_PREFIX}*.sock")):
+            if is_stale_socket(path):
+                path.unlink(missing_ok=True)
+                removed.append(path.name)
+    return removed
+
+
+def is_stale_socket(path: Path, now: Callable[[], float] = time.time) -> bool:
+    """Whether it is a socket that no process listens on any more."""
+    try:
+        is_new = now() - path.lstat().st_ctime < _NEW_SOCKET
+    except OSError:
+        return False
+    return path.is_socket() and not is_new and not sockets.is_listening(path)

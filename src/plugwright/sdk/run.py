@@ -1,4 +1,8 @@
-"""Runs plugins until told to stop: as a program of its own, or inside one's own event loop."""
+"""Running plugins: as a program until a signal ends it, or inside the caller's own event loop.
+
+SIGTERM and SIGINT stop, SIGHUP reloads. A stop that plugin code holds up is cut short: a node must not have to wait
+until SIGKILL.
+"""
 
 import asyncio
 import logging
@@ -10,11 +14,12 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plugwright.sdk.control import controlled
-from plugwright.sdk.daemon import Daemon, checked
+from plugwright.sdk.control import serve_control_socket
+from plugwright.sdk.daemon import Daemon, check_plugins
 from plugwright.sdk.logs import HumanFormatter
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.settings import Settings
+from plugwright.system.concurrency import Latest
 from plugwright.system.inotify import Directory
 
 __all__ = ["run", "run_until_stopped", "serving", "watching_file"]
@@ -30,7 +35,7 @@ Watching = Callable[[Callable[[], None]], AbstractAsyncContextManager[None]]
 
 
 def run(*plugins: Plugin, settings: Settings | None = None) -> None:
-    """Serves `plugins` until SIGTERM or SIGINT; SIGHUP calls their discover() anew."""
+    """Serves `plugins` until SIGTERM or SIGINT; SIGHUP calls their discover() again."""
     if not plugins:
         raise TypeError("run() needs at least one plugin")
     if not logging.getLogger().hasHandlers():
@@ -39,24 +44,24 @@ def run(*plugins: Plugin, settings: Settings | None = None) -> None:
     async def rediscover(daemon: Daemon) -> None:
         daemon.rediscover()
 
-    run_until_stopped(checked(plugins), settings or Settings(), rediscover)
+    run_until_stopped(check_plugins(plugins), settings or Settings(), rediscover)
 
 
 def run_until_stopped(
     plugins: Iterable[Plugin], settings: Settings, reload: Reload, watching: Watching | None = None
 ) -> None:
-    """`reload` is called, in the daemon's event loop, on SIGHUP and when `watching` wishes for it."""
+    """Serves until SIGTERM or SIGINT; `reload` is called on SIGHUP and when `watching` requests it."""
 
     async def main() -> None:
-        wishes = _Wishes()
+        requests = _Requests()
         async with AsyncExitStack() as stack:
-            stack.enter_context(_signals(wishes, last_resort))
+            stack.enter_context(_signal_handlers(requests, exit_timer))
             daemon = await stack.enter_async_context(serving(*plugins, settings=settings))
             if watching is not None:
-                await stack.enter_async_context(watching(wishes.wish))
-            await _grant(wishes, reload, daemon)
+                await stack.enter_async_context(watching(requests.request_reload))
+            await _handle(requests, reload, daemon)
 
-    with _LastResort() as last_resort:
+    with _ExitTimer() as exit_timer:
         asyncio.run(main())
     logger.info("stopped")
 
@@ -68,30 +73,31 @@ async def serving(*plugins: Plugin, settings: Settings | None = None) -> AsyncIt
     async with AsyncExitStack() as stack:
         daemon = Daemon(settings)
         if settings.listen:
-            from plugwright.sdk.probes import answering_probes  # loads an HTTP server: only where it is asked for
+            from plugwright.sdk.probes import serve_probes  # loads an HTTP server
 
-            stack.enter_context(answering_probes(daemon, settings.listen))
+            stack.enter_context(serve_probes(daemon, settings.listen))
         await stack.enter_async_context(daemon.running(plugins))
-        await stack.enter_async_context(controlled(daemon, settings.control_socket))
+        await stack.enter_async_context(serve_control_socket(daemon, settings.control_socket))
         yield daemon
 
 
-class _LastResort:
-    """Ends the process when plugin code does not let go: the node must not wait until SIGKILL."""
+class _ExitTimer:
+    """Ends the process `_STOP_LIMIT` seconds after a signal, if plugin code has kept it from ending by then."""
 
     def __init__(self) -> None:
         self._timer: threading.Timer | None = None
 
-    def __enter__(self) -> "_LastResort":
+    def __enter__(self) -> "_ExitTimer":
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Python waits at its end for the threads of the plugin's own that are no daemons.
-        waited_for = [each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
-        if self._timer is not None and not waited_for:
+        # Python waits at its end for a plugin's own threads that are no daemons: the timer goes on for those.
+        main = threading.main_thread()
+        has_others = any(thread is not main and not thread.daemon for thread in threading.enumerate())
+        if self._timer is not None and not has_others:
             self._timer.cancel()
 
-    def arm(self) -> None:
+    def start(self) -> None:
         if self._timer is None:
             self._timer = threading.Timer(_STOP_LIMIT, self._end)
             self._timer.daemon = True
@@ -99,62 +105,68 @@ class _LastResort:
 
     @staticmethod
     def _end() -> None:
-        logger.warning("plugin code did not end in time, leaving without it")
+        logger.warning("plugin code did not end in time, exiting without it")
         logging.shutdown()
         os._exit(0)
 
 
 @dataclass(slots=True)
-class _Wishes:
-    """What signals have asked for."""
+class _Requests:
+    """What signals and a changed file have asked for, until it is done."""
 
     stop: bool = False
     reload: bool = False
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    count: Latest[int] = field(default_factory=lambda: Latest(0))
 
-    def wish(self) -> None:
+    def request_reload(self) -> None:
         self.reload = True
-        self.news.set()
+        self.wake()
+
+    def wake(self) -> None:
+        self.count.publish(self.count.value + 1)
 
 
-async def _grant(wishes: _Wishes, reload: Reload, daemon: Daemon) -> None:
-    while not wishes.stop:
-        await wishes.news.wait()
-        wishes.news.clear()
-        if wishes.reload and not wishes.stop:
-            wishes.reload = False
+async def _handle(requests: _Requests, reload: Reload, daemon: Daemon) -> None:
+    """Reloads whenever that is requested; returns when a stop is."""
+    async for _ in requests.count.changes():
+        if requests.stop:
+            return
+        if requests.reload:
+            requests.reload = False
             await reload(daemon)
 
 
 @asynccontextmanager
-async def watching_file(path: Path, wish: Callable[[], None]) -> AsyncIterator[None]:
-    """Wishes for a reload when something happens to the file, or beside it: ConfigMaps change by a link there."""
-    loop = asyncio.get_running_loop()
+async def watching_file(path: Path, request_reload: Callable[[], None]) -> AsyncIterator[None]:
+    """Requests a reload `_SETTLE` seconds after a change of the file or beside it: a ConfigMap changes by a link there.
 
+    A link is followed: the directory of the file itself is watched too.
+    """
+    loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
-        for place in sorted({path.absolute().parent, path.resolve().parent}):
-            directory = Directory(place, writes=True)
-            directory.ticks.subscribe(lambda: loop.call_later(_SETTLE, wish))
+        for parent in sorted({path.absolute().parent, path.resolve().parent}):
+            directory = Directory(parent, writes=True)
+            stack.callback(directory.ticks.subscribe(lambda: loop.call_later(_SETTLE, request_reload)))
             await stack.enter_async_context(directory.watching())
         yield
 
 
 @contextmanager
-def _signals(wishes: _Wishes, last_resort: _LastResort) -> Iterator[None]:
+def _signal_handlers(requests: _Requests, exit_timer: _ExitTimer) -> Iterator[None]:
     """Python's own handlers, not the loop's: those never run while plugin code blocks the loop."""
     loop = asyncio.get_running_loop()
 
     def stop(_: int, __: object) -> None:
-        wishes.stop = True
-        last_resort.arm()
-        loop.call_soon_threadsafe(wishes.news.set)
+        requests.stop = True
+        exit_timer.start()
+        loop.call_soon_threadsafe(requests.wake)
 
-    def again(_: int, __: object) -> None:
-        wishes.reload = True
-        loop.call_soon_threadsafe(wishes.news.set)
+    def reload(_: int, __: object) -> None:
+        requests.reload = True
+        loop.call_soon_threadsafe(requests.wake)
 
-    wanted = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: again}
-    before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+    handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""What can be set about how plugins are served."""
+"""Settings of a daemon: directories, the way of registration, addresses, time limits."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,45 +12,45 @@ __all__ = ["Limits", "Registration", "Settings", "Timeouts"]
 class Registration(StrEnum):
     """The two ways to a kubelet; one at a time, because two registrations of one resource cut each other off."""
 
-    DIRECT = "direct"
-    WATCHER = "watcher"
+    DIRECT = "direct"  # the plugin calls Register on kubelet.sock
+    WATCHER = "watcher"  # the kubelet's plugin watcher finds the socket in plugins_registry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Seconds that the methods of a plugin may take."""
 
-    allocate: float = 10.0
-    prefer: float = 1.0
-    pre_start: float = 25.0  # the kubelet gives up after 30
-    command: float = 10.0
-    loop_step: float = 1.0  # how long an async method may keep the event loop to itself
+    allocate: float = 10.0  # then Allocate fails, and the kubelet refuses the pod
+    prefer: float = 1.0  # then the default preference is used
+    pre_start: float = 25.0  # then the container does not start; the kubelet itself gives up after 30 (0.8)
+    command: float = 10.0  # then the operator's command fails
+    loop_step: float = 1.0  # an async method that keeps the event loop longer is logged as a stall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """Seconds before something is done about what is wrong."""
+    """Seconds before the daemon acts on something that is wrong."""
 
-    discovery: float = 30.0  # discover() fails: the devices keep their last health for this long
-    departed: float = 60.0  # a device is gone: listed as Unhealthy for at least this long
-    first_stream: float = 10.0  # registered, but the kubelet has asked for no list yet
-    lost_stream: float = 0.2  # the kubelet ended its list: registered again after this, doubling each time
-    retry: float = 0.01  # registering failed: tried again after this, doubling each time
-    longest: float = 30.0  # what doubles ends here
-    register: float = 15.0  # the kubelet needs up to 10 s to say that it cannot reach us
-    burst: float = 0.05  # changes closer together than this are sent as one
+    discovery: float = 30.0  # discover() fails: devices keep their last health for this long, then turn Unhealthy
+    departed: float = 60.0  # a removed device stays listed as Unhealthy for at least this long
+    first_stream: float = 10.0  # registered without a ListAndWatch call for this long: registered again
+    lost_stream: float = 0.2  # the kubelet ended ListAndWatch: registered again after this, doubling each time
+    retry: float = 0.01  # registration failed: tried again after this, doubling each time
+    longest: float = 30.0  # the end of that doubling
+    register: float = 15.0  # one Register call; the kubelet tries for 10 to connect back before it answers (2.1)
+    burst: float = 0.05  # changes of the device list closer together than this are sent as one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How plugins are served. Directories that are not given come from the environment, then from the default."""
+    """How plugins are served. A directory that is None comes from the environment, then from the default."""
 
-    kubelet_dir: str | Path | None = None
-    device_plugins_dir: str | Path | None = None
+    kubelet_dir: str | Path | None = None  # PLUGWRIGHT_KUBELET_DIR, then /var/lib/kubelet
+    device_plugins_dir: str | Path | None = None  # PLUGWRIGHT_DEVICE_PLUGINS_DIR, then device-plugins below it
     registration: Registration = Registration.DIRECT
-    state_dir: Path | None = None  # where cordons are kept over restarts
-    control_socket: Path | None = None
-    listen: str = ""  # HOST:PORT for /healthz, /readyz and /metrics
+    state_dir: Path | None = None  # where cordons are kept over restarts; None: not kept
+    control_socket: Path | None = None  # None: no control socket
+    listen: str = ""  # HOST:PORT for /healthz, /readyz and /metrics; empty: no HTTP
     limits: Limits = field(default_factory=Limits)
     timeouts: Timeouts = field(default_factory=Timeouts)
 

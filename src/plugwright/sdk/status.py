@@ -1,6 +1,6 @@
-"""What a daemon tells of itself, as plain data: what the control socket sends and `status` prints.
+"""The shapes of a daemon's status, as the control socket sends it and `plugwright status` prints it.
 
-Made in `reporting`; here are only the shapes, so that who reads a report loads no server.
+`control` fills them; a reader of this module loads no server.
 """
 
 from typing import TypedDict
@@ -25,8 +25,8 @@ class ResourceStatus(TypedDict):
     endpoint: str
     streams: int
     registrations: int
-    discovery: str  # why discovery fails, empty if it does not
-    refused: str  # why the newest list was refused, empty if it was not
+    discovery: str  # why discover() fails, empty if it does not
+    refused: str  # why the latest list was refused, empty if it was not
     devices: list[DeviceStatus]
 
 

@@ -1,7 +1,7 @@
-"""What the kernel says of hardware: attributes, drivers, NUMA nodes, PCI functions, and the nodes in /dev.
+"""Hardware in sysfs: attributes, drivers, NUMA nodes, PCI functions, and the device nodes in /dev.
 
 Every root is an argument, so that a tree in a temporary directory is as good as a machine. What is absent or cannot
-be read is empty: hardware goes away while it is being looked at. Which of it becomes a device is a plugin's business.
+be read is empty: hardware may go away while it is being read. Which of it becomes a device is decided in the plugins.
 """
 
 import os
@@ -35,7 +35,7 @@ _DEPTH = 8  # from a USB or PCI device down to the deepest node below it, with r
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A machine's files; `root` is where its `/` is seen."""
+    """A machine's files; its `/` is mounted at `root`."""
 
     root: Path = Path("/")
 
@@ -52,15 +52,15 @@ class Host:
         return self.root / "proc"
 
     def seen(self, path: str) -> Path:
-        """Where a path of the host is seen from here."""
+        """The path below `root` of a path of the host."""
         return self.root / path.lstrip("/")
 
     def path(self, seen: Path) -> str:
-        """The host's own path of what is seen here."""
+        """The host's own path of a path below `root`."""
         return "/" + str(seen.relative_to(self.root))
 
     def has(self, path: str) -> bool:
-        """By stat: an unprivileged daemon may look at device nodes, never open them."""
+        """By stat: an unprivileged daemon may stat device nodes, but not open them."""
         try:
             self.stat(path)
         except OSError:
@@ -68,12 +68,12 @@ class Host:
         return True
 
     def stat(self, path: str) -> os.stat_result:
-        """Of what is at a path of the host, links followed; OSError where nothing is."""
+        """The status of a path of the host, links followed; OSError where there is none."""
         return os.stat(path if self.is_whole else self.seen(self.resolve(path)))  # noqa: PTH116
 
     @property
     def is_whole(self) -> bool:
-        """Whether its `/` is ours."""
+        """Whether `root` is our own `/`."""
         return str(self.root) == "/"
 
     def resolve(self, path: str) -> str:
@@ -83,11 +83,11 @@ class Host:
         return str(self._trace(path)[-1])
 
     def passed(self, path: str) -> list[str]:
-        """The directories in which a name is looked up on the way to `path`: whoever can change one decides where."""
-        return [str(each) for each in dict.fromkeys(self._trace(path)[:-1])]
+        """The directories in which `path` is looked up: who may change one of them decides where it leads."""
+        return [str(directory) for directory in dict.fromkeys(self._trace(path)[:-1])]
 
     def _trace(self, path: str) -> list[PurePosixPath]:
-        """Every directory passed, and where it ends."""
+        """Every directory passed, and then the end of the path."""
         passed: list[PurePosixPath] = []
         done, left, links = PurePosixPath("/"), list(PurePosixPath(path).parts[:0:-1]), 0
         while left:
@@ -96,14 +96,14 @@ class Host:
                 done = done.parent
                 continue
             passed.append(done)
-            place = self.seen(str(done / part))
-            if not place.is_symlink() or links == _LINKS:
+            link = self.seen(str(done / part))
+            if not link.is_symlink() or links == _LINKS:
                 done /= part
                 continue
             links += 1
-            target = _target(place)
+            target = _target(link)
             done = PurePosixPath("/") if target.is_absolute() else done
-            left += reversed([each for each in target.parts if each != "/"])
+            left += reversed([name for name in target.parts if name != "/"])
         return [*passed, done]
 
     def directory_of(self, path: str) -> Path | None:
@@ -114,8 +114,8 @@ class Host:
             return None
         kind = "block" if stat.S_ISBLK(status.st_mode) else "char" if stat.S_ISCHR(status.st_mode) else ""
         number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
-        place = self.sys / "dev" / kind / number
-        return real(place) if kind and place.exists() else None
+        directory = self.sys / "dev" / kind / number
+        return real(directory) if kind and directory.exists() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class PciFunction:
 
 
 def real(path: Path) -> Path:
-    """With every link followed; as it is where one went away meanwhile, which pathlib takes for an error."""
+    """With every link followed; `path` itself where one of them has gone, for which pathlib raises."""
     try:
         return path.resolve()
     except (OSError, RuntimeError):
@@ -156,7 +156,7 @@ def real(path: Path) -> Path:
 
 
 def matching(directory: Path, pattern: str) -> list[Path]:
-    """What is below a directory by a pattern, sorted; nothing if it went away meanwhile."""
+    """The paths below a directory that match a pattern, sorted; none if it has gone."""
     try:
         return sorted(directory.glob(pattern))
     except OSError:
@@ -171,7 +171,7 @@ def attribute(directory: Path, name: str) -> str:
 
 
 def link_name(directory: Path, name: str) -> str:
-    """What a link leads to, by its last name: `driver`, `subsystem`, `iommu_group`."""
+    """The last name of a link's target: of `driver`, `subsystem`, `iommu_group`."""
     try:
         return Path(os.readlink(directory / name)).name  # noqa: PTH115
     except OSError:
@@ -179,7 +179,7 @@ def link_name(directory: Path, name: str) -> str:
 
 
 def entries(directory: Path) -> list[Path]:
-    """What is in a directory, sorted; nothing if it is not there."""
+    """The paths in a directory, sorted; none if there is no such directory."""
     try:
         return sorted(directory.iterdir())
     except OSError:
@@ -192,59 +192,58 @@ def uevent(directory: Path) -> dict[str, str]:
 
 
 def numa_nodes(directory: Path) -> tuple[int, ...]:
-    """The NUMA node of a device or of the nearest of its parents that has one; -1 means none.
+    """The NUMA node of a device or of the nearest of its parents that has one; -1 in sysfs means none.
 
     An IOMMU group has those of its devices, a disk made of others has theirs.
     """
-    place = real(directory)
-    for each in (place, *place.parents):
-        if each.name in ("devices", "sys"):
+    device = real(directory)
+    for path in (device, *device.parents):
+        if path.name in ("devices", "sys"):
             break
-        number = attribute(each, "numa_node")
+        number = attribute(path, "numa_node")
         if number.isdecimal():
             return (int(number),)
-    return tuple(sorted({node for each in _made_of(place) for node in numa_nodes(each)}))
+    return tuple(sorted({node for part in _parts(device) for node in numa_nodes(part)}))
 
 
 def nodes_below(directory: Path) -> list[SysfsNode]:
-    """The device nodes of a device and of what is below it, but for those of another device behind it."""
-    found = list(_nodes(real(directory), _DEPTH))
-    return sorted(found, key=lambda node: node.path)
+    """The device nodes of a device and below it, but not those of another device behind it."""
+    return sorted(_nodes(real(directory), _DEPTH), key=lambda node: node.path)
 
 
 def pci_address_of(directory: Path) -> str:
     """The PCI function that a device is, or is behind."""
-    place = real(directory)
-    return next((each.name for each in (place, *place.parents) if _PCI_ADDRESS.fullmatch(each.name)), "")
+    device = real(directory)
+    return next((path.name for path in (device, *device.parents) if _PCI_ADDRESS.fullmatch(path.name)), "")
 
 
 def pci_function(directory: Path) -> PciFunction:
-    place = real(directory)
+    directory = real(directory)
     return PciFunction(
-        address=place.name,
-        directory=place,
-        vendor=attribute(place, "vendor").removeprefix("0x"),
-        device=attribute(place, "device").removeprefix("0x"),
-        class_code=attribute(place, "class").removeprefix("0x"),
-        driver=link_name(place, "driver"),
+        address=directory.name,
+        directory=directory,
+        vendor=attribute(directory, "vendor").removeprefix("0x"),
+        device=attribute(directory, "device").removeprefix("0x"),
+        class_code=attribute(directory, "class").removeprefix("0x"),
+        driver=link_name(directory, "driver"),
     )
 
 
 def pci_functions(sys: Path) -> list[PciFunction]:
-    return [pci_function(each) for each in entries(sys / "bus" / "pci" / "devices")]
+    return [pci_function(directory) for directory in entries(sys / "bus" / "pci" / "devices")]
 
 
-def _made_of(place: Path) -> list[Path]:
-    """What stands behind a virtual device."""
-    if place.parts[-3:-1] == ("virtual", "vfio"):
-        return entries(place.parents[3] / "kernel" / "iommu_groups" / place.name.removeprefix("noiommu-") / "devices")
-    return entries(place / "slaves")
+def _parts(device: Path) -> list[Path]:
+    """The devices of which a virtual one is made."""
+    if device.parts[-3:-1] == ("virtual", "vfio"):
+        return entries(device.parents[3] / "kernel" / "iommu_groups" / device.name.removeprefix("noiommu-") / "devices")
+    return entries(device / "slaves")
 
 
 def _target(link: Path) -> PurePosixPath:
     try:
         return PurePosixPath(os.readlink(link))  # noqa: PTH115
-    except OSError:  # gone since it was seen
+    except OSError:  # gone meanwhile
         return PurePosixPath(link.name)
 
 
@@ -254,10 +253,10 @@ def _nodes(directory: Path, depth: int) -> Iterator[SysfsNode]:
         path = name if name.startswith("/") else f"/dev/{name}"
         yield SysfsNode(path, link_name(directory, "subsystem") or directory.parent.name, directory)
     for child in entries(directory) if depth else []:
-        if child.is_dir() and not child.is_symlink() and not _is_another(child):
+        if child.is_dir() and not child.is_symlink() and not _is_other_device(child):
             yield from _nodes(child, depth - 1)
 
 
-def _is_another(directory: Path) -> bool:
+def _is_other_device(directory: Path) -> bool:
     """Behind a hub there are other USB devices, behind a bridge other PCI functions."""
     return directory.joinpath("devnum").exists() or _PCI_ADDRESS.fullmatch(directory.name) is not None

@@ -1,5 +1,5 @@
-"""The machine and the event loop: what both halves of the protocol need of them, below the wire.
+"""The machine and the event loop, for all packages above.
 
-`concurrency` has the one wake-up of the tree (`Latest`); `files`, `directories`, `sockets`, `inotify` and `processes`
-wrap what the kernel offers; `json_lines` is the control sockets' format. Nothing here knows Kubernetes.
+`concurrency` has the only wake-up of the tree (`Latest`); `files`, `directories`, `sockets`, `inotify` and `processes`
+wrap what the kernel offers; `json_lines` is the format of control sockets. Nothing here knows Kubernetes.
 """

@@ -1,7 +1,7 @@
-"""The event loop's tools: the newest value with a wake-up, the first of several, threads, the wait before a retry.
+"""Tools for the event loop: the latest value with a wake-up, the first of several, threads, the wait before a retry.
 
-`Latest` is the only wake-up of the tree: one writer publishes, readers see the newest value. Nobody queues: a reader
-that was busy sees the newest value and not those it missed, and one that is gone costs nothing.
+`Latest` is the only wake-up of the tree: one writer publishes, readers see the latest value. There is no queue: a
+reader that was busy sees the latest value and not those it missed, and one that has left costs nothing.
 
 Threads are daemons: one that hangs in a driver keeps neither a call waiting beyond its limit nor the process from
 ending. Python cannot stop a thread, so one that hangs stays until the process ends.
@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 
 class Latest(Generic[T]):
+    """A value that readers can wait on."""
+
     def __init__(self, value: T) -> None:
         self._callbacks: list[Callable[[], object]] = []
         self._value = value
@@ -50,17 +52,16 @@ class Latest(Generic[T]):
             callback()
 
     def subscribe(self, callback: Callable[[], object]) -> Callable[[], None]:
-        """Calls `callback` after each publication, until what is returned is called."""
+        """Calls `callback` after each publication, until the returned function is called."""
         self._callbacks.append(callback)
         return lambda: self._callbacks.remove(callback)
 
     def publish_if_changed(self, value: T) -> None:
-        """Publishes `value` if it is news."""
         if value != self._value:
             self.publish(value)
 
     async def changes(self) -> AsyncIterator[T]:
-        """The value now, and then the newest one whenever there is a newer one than the reader has seen."""
+        """The value now, and then the latest one whenever the reader has not seen it."""
         seen = -1
         while True:
             if seen == self._version:
@@ -69,14 +70,14 @@ class Latest(Generic[T]):
             yield self._value
 
     async def until(self, accept: Callable[[T], bool]) -> T:
-        """The first value that `accept` takes, the one now included."""
+        """The first value that `accept` is true for, the present one included."""
         while not accept(self._value):
             await self._newer.wait()
         return self._value
 
 
 async def first(*waits: Coroutine[object, object, T]) -> T:
-    """The result of whichever ends first, the earlier argument if several do; the others are cancelled and awaited."""
+    """The result of the one that ends first, the earlier if several do; the others are cancelled and awaited."""
     tasks = [asyncio.create_task(wait) for wait in waits]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -86,14 +87,14 @@ async def first(*waits: Coroutine[object, object, T]) -> T:
 
 
 async def cancel(*tasks: "asyncio.Task[Any]") -> None:
-    """Cancels the tasks and returns when they have ended, however they ended."""
+    """Cancels the tasks and returns when all have ended, with whatever result."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def single_error(error: BaseException) -> BaseException:
-    """What went wrong first inside a TaskGroup: it is one thing, and is reported in one line."""
+    """The first error inside a TaskGroup's exception group, to be reported in one line."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
@@ -105,16 +106,16 @@ async def in_thread(name: str, function: Callable[[], T]) -> T:
 
 
 def begin_in_thread(name: str, function: Callable[[], T]) -> "asyncio.Future[T]":
-    """The same for whoever does not wait for it at once, or at all."""
+    """Like `in_thread`, for a caller that does not wait at once, or not at all."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
 
     def work() -> None:
         try:
-            settle = partial(_set_result, outcome, function())
+            finish = partial(_set_result, outcome, function())
         except BaseException as error:  # noqa: BLE001  raised again where it is awaited
-            settle = partial(_set_exception, outcome, error)
-        _tell(loop, settle)
+            finish = partial(_set_exception, outcome, error)
+        _call_in_loop(loop, finish)
 
     threading.Thread(target=work, name=name, daemon=True).start()
     return outcome
@@ -123,65 +124,65 @@ def begin_in_thread(name: str, function: Callable[[], T]) -> "asyncio.Future[T]"
 async def iterate_in_thread(name: str, iterate: Callable[[], Iterable[T]]) -> AsyncGenerator[T, None]:
     """The items of an iterable that blocks, walked through in one thread from its first item to its last.
 
-    A reader that is slow gets the newest item. When the reader leaves, the thread ends at the next item.
+    A slow reader gets the latest item. When the reader leaves, the thread ends at the next item.
     """
-    mailbox: _Mailbox[T] = _Mailbox()
+    buffer: _LatestItem[T] = _LatestItem()
     loop = asyncio.get_running_loop()
 
     def work() -> None:
         ending: BaseException | None = None
         try:
             for item in iterate():
-                if mailbox.left:
+                if buffer.closed:
                     return
-                _tell(loop, partial(mailbox.put, item))
+                _call_in_loop(loop, partial(buffer.put, item))
         except BaseException as error:  # noqa: BLE001  raised again where it is awaited
             ending = error
-        _tell(loop, partial(mailbox.end, ending))
+        _call_in_loop(loop, partial(buffer.end, ending))
 
     threading.Thread(target=work, name=name, daemon=True).start()
     try:
-        while await mailbox.filled():
-            yield mailbox.take()
+        while await buffer.is_filled():
+            yield buffer.take()
     finally:
-        mailbox.left = True
+        buffer.closed = True
 
 
-class _Mailbox(Generic[T]):
-    """Room for one item; a newer one takes the place of one not yet taken."""
+class _LatestItem(Generic[T]):
+    """A buffer for one item, which a newer one replaces; unlike `Latest` it has an end."""
 
     def __init__(self) -> None:
-        self.left = False
+        self.closed = False
         self._items: list[T] = []
         self._ended = False
         self._error: BaseException | None = None
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def put(self, item: T) -> None:
         self._items = [item]
-        self._news.set()
+        self._changed.set()
 
     def end(self, error: BaseException | None) -> None:
         self._ended, self._error = True, error
-        self._news.set()
+        self._changed.set()
 
     def take(self) -> T:
         return self._items.pop()
 
-    async def filled(self) -> bool:
+    async def is_filled(self) -> bool:
         while not self._items:
             if self._error is not None:
                 raise self._error
             if self._ended:
                 return False
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
         return True
 
 
-def _tell(loop: asyncio.AbstractEventLoop, news: Callable[[], None]) -> None:
-    with suppress(RuntimeError):  # the loop ended while the thread was busy
-        loop.call_soon_threadsafe(news)
+def _call_in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # the loop was closed while the thread was busy
+        loop.call_soon_threadsafe(callback)
 
 
 def _set_result(outcome: "asyncio.Future[T]", result: T) -> None:
@@ -198,6 +199,8 @@ def _set_exception(outcome: "asyncio.Future[T]", error: BaseException) -> None:
 
 @dataclass(slots=True)
 class Backoff:
+    """Delays that double from `first` to `longest`, each changed at random by up to the part `jitter`."""
+
     first: float
     longest: float
     jitter: float = 0.2

@@ -1,4 +1,4 @@
-"""Files that others read while they are written: a reader sees the old content or the new, never half of it."""
+"""Atomic writes: a reader sees the old content or the new, never half of it."""
 
 import os
 from collections.abc import Callable
@@ -14,7 +14,7 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 @dataclass(frozen=True, slots=True)
 class FileCalls:
-    """The system calls of a write: a test can record them, let one fail, or end the process after one."""
+    """The system calls of a write; a test replaces them to record, to fail, or to end the process after one."""
 
     open: Callable[[str, int, int], int] = os.open
     write: Callable[[int, memoryview], int] = os.write

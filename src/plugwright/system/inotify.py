@@ -1,43 +1,55 @@
-"""Watches a directory that may not be there yet, or may be made anew at any time.
+"""Directories watched through one inotify instance per event loop.
 
-The kubelet tells nobody that it has restarted: its socket appearing anew, and ours disappearing, are the only signs.
-A ConfigMap is changed by exchanging a link beside the file.
+A machine has few inotify instances (Linux allows a user 128), and a kubelet, a container runtime and every plugin on
+the node want some. So the first user of an event loop opens one, all others share it, and the last one to leave closes
+it. `Directory` follows one directory that may not exist yet or may be replaced at any time; `WatchedDirectories` is a
+changing set of them. Where the kernel has no instance left, `Directory` looks every second.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
-from asyncinotify import Event, Inotify, Mask
+from asyncinotify import Event, Inotify, Mask, Watch
 
 from plugwright.system.concurrency import Latest
 
-__all__ = ["Directory", "Identity"]
+__all__ = ["Directory", "Identity", "WatchedDirectories", "nearest_directory", "settled_changes"]
 
 logger = logging.getLogger(__name__)
 
-_COMING_AND_GOING = (
-    Mask.CREATE | Mask.DELETE | Mask.MOVED_FROM | Mask.MOVED_TO | Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.ONLYDIR
-)
-_POLL = 1.0  # seconds between looks where inotify is not to be had
+_ENTRIES = Mask.CREATE | Mask.DELETE | Mask.MOVED_FROM | Mask.MOVED_TO | Mask.DELETE_SELF | Mask.MOVE_SELF
+_ENDED = Mask.IGNORED | Mask.MOVE_SELF  # a moved directory is no longer at the path that was asked for
+_POLL = 1.0  # seconds between two looks without inotify
+_BATCH = 1000  # events handled before others have their turn on the loop
 
 Identity = tuple[int, int]
+Callback = Callable[[Event], object]
 
 
 class Directory:
-    """Files coming and going, and with `writes` also their content."""
+    """Files created, removed and renamed in one directory; with `writes` also files written and closed.
+
+    `ticks` goes up whenever something in the directory may have changed.
+    """
 
     def __init__(self, path: Path, writes: bool = False) -> None:
         self.path = path
-        self._mask = _COMING_AND_GOING | Mask.CLOSE_WRITE if writes else _COMING_AND_GOING
-        self.ticks = Latest(0)  # goes up whenever something in the directory may have changed
-        self._polling = False
-        self._created: dict[str, int] = {}  # how often each name that was asked for has been made
+        self.ticks = Latest(0)
+        self._mask = _ENTRIES | Mask.CLOSE_WRITE if writes else _ENTRIES
+        self._created: dict[str, int] = {}  # how often each name that was asked for has been created
+        self._instance: _Instance | None = None
+        self._watched = path  # the directory itself, or the nearest of its parents that exists
+        self._subscription: _Subscription | None = None
+        self._polling: asyncio.TimerHandle | None = None
 
     def identity(self, name: str) -> Identity | None:
-        """Changes when the file is made anew, even if the kernel gives it the same inode number; None if absent."""
+        """Differs once the file was created again, even with the same inode number; None where there is no file."""
         created = self._created.setdefault(name, 0)
         try:
             status = self.path.joinpath(name).stat()
@@ -55,56 +67,206 @@ class Directory:
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Keeps `ticks` true while inside."""
-        watch = asyncio.create_task(self._watch(), name=f"watch {self.path}")
-        try:
+        """Publishes `ticks` while inside."""
+        with ExitStack() as stack:
+            try:
+                self._instance = stack.enter_context(_shared_instance())
+                self._follow(self._instance)
+            except OSError as error:
+                self._poll_instead(error)
+            stack.callback(self._stop)
             yield
-        finally:
-            watch.cancel()
-            with suppress(asyncio.CancelledError):
-                await watch
 
-    async def _watch(self) -> None:
-        try:
-            with Inotify() as inotify:
-                while True:
-                    await self._follow(inotify)
-        except OSError as error:
-            # The node's inotify instances are a shared, small number: when they are used up, looking is what is left.
-            logger.warning("no inotify, looking every second", extra={"directory": str(self.path), "error": str(error)})
-            await self._poll()
+    def _follow(self, instance: "_Instance") -> None:
+        """Watches the directory or its nearest parent, until no nearer one has appeared meanwhile."""
+        while True:
+            path = nearest_directory(self.path)
+            with suppress(FileNotFoundError, NotADirectoryError):  # removed since the line above
+                before, self._subscription = self._subscription, instance.subscribe(path, self._mask, self._handle)
+                self._watched = path
+                if before is not None:
+                    instance.unsubscribe(before)
+                self._tick()
+                if path == nearest_directory(self.path):
+                    return
 
-    async def _follow(self, inotify: Inotify) -> None:
-        """Follows the directory, or what is there of the way to it, until that is replaced."""
-        place = self._nearest()
-        with suppress(FileNotFoundError, NotADirectoryError):
-            watch = inotify.add_watch(place, self._mask)
+    def _handle(self, event: Event) -> None:
+        created = event.name.name if event.name is not None and event.mask & (Mask.CREATE | Mask.MOVED_TO) else ""
+        for name in self._created:
+            if event.mask & Mask.Q_OVERFLOW or (created == name and self._watched == self.path):
+                self._created[name] += 1
+        if self._instance is None or not (event.mask & _ENDED or self._watched != nearest_directory(self.path)):
             self._tick()
-            while place == self._nearest():
-                event = await inotify.get()
-                self._note(event, place)
-                if watch not in inotify.watches or event.mask & Mask.MOVE_SELF:
-                    break
-            with suppress(OSError):  # the kernel may have removed it with the directory
-                inotify.rm_watch(watch)
+            return
+        try:
+            self._follow(self._instance)
+        except OSError as error:
+            self._poll_instead(error)
 
-    def _nearest(self) -> Path:
-        place = self.path
-        while not place.is_dir() and place != place.parent:
-            place = place.parent
-        return place
+    def _poll_instead(self, error: OSError) -> None:
+        logger.warning("no inotify, looking every second", extra={"directory": str(self.path), "error": str(error)})
+        self._stop()
+        self._poll()
 
-    def _note(self, event: Event, place: Path) -> None:
-        made = event.name.name if event.name is not None and event.mask & (Mask.CREATE | Mask.MOVED_TO) else ""
-        if place == self.path and made in self._created:
-            self._created[made] += 1
+    def _poll(self) -> None:
+        self._polling = asyncio.get_running_loop().call_later(_POLL, self._poll)
         self._tick()
 
-    async def _poll(self) -> None:
-        self._polling = True
-        while True:
-            self._tick()
-            await asyncio.sleep(_POLL)
+    def _stop(self) -> None:
+        if self._instance is not None and self._subscription is not None:
+            self._instance.unsubscribe(self._subscription)
+        if self._polling is not None:
+            self._polling.cancel()
+        self._instance, self._subscription = None, None
 
     def _tick(self) -> None:
         self.ticks.publish(self.ticks.value + 1)
+
+
+class WatchedDirectories:
+    """A changing set of directories; `changed` is called after each event in one of them."""
+
+    def __init__(self, changed: Callable[[], object]) -> None:
+        self._changed = changed
+        self._instance: _Instance | None = None
+        self._subscriptions: dict[Path, _Subscription] = {}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watches while inside; OSError where the kernel has no inotify instance left."""
+        with _shared_instance() as instance:
+            self._instance = instance
+            try:
+                yield
+            finally:
+                self.replace(())
+                self._instance = None
+
+    def replace(self, directories: Iterable[Path]) -> bool:
+        """Watches these directories and no others; returns whether one of them was not watched before."""
+        if self._instance is None:
+            return False
+        paths = set(directories)
+        for path in [path for path, held in self._subscriptions.items() if path not in paths or held.ended]:
+            self._instance.unsubscribe(self._subscriptions.pop(path))
+        added = paths - self._subscriptions.keys()
+        for path in added:
+            with suppress(OSError):  # there is no such directory any more
+                self._subscriptions[path] = self._instance.subscribe(path, _ENTRIES, lambda _: self._changed())
+        return not added.isdisjoint(self._subscriptions)
+
+
+async def settled_changes(*directories: Path, settle: float = 0.1) -> AsyncGenerator[None, None]:
+    """Yields at first, and `settle` seconds after something in the directories changed: editors write in many steps.
+
+    For one file, watch its own directory and that of the file it links to. Close it with `aclosing`.
+    """
+    changed = Latest(0)
+    async with AsyncExitStack() as stack:
+        for path in sorted(set(directories)):
+            directory = Directory(path, writes=True)
+            directory.ticks.subscribe(lambda: changed.publish(changed.value + 1))
+            await stack.enter_async_context(directory.watching())
+        async for _ in changed.changes():
+            await asyncio.sleep(settle)
+            yield
+
+
+def nearest_directory(path: Path) -> Path:
+    """The directory at `path`, or the nearest of its parents that exists."""
+    while not path.is_dir() and path != path.parent:
+        path = path.parent
+    return path
+
+
+@dataclass(slots=True, eq=False)
+class _Subscription:
+    """One reader of a directory's events; `ended` when the directory was removed or moved."""
+
+    watch: Watch
+    mask: Mask
+    callback: Callback
+    ended: bool = False
+
+
+class _Instance:
+    """The inotify instance of an event loop.
+
+    The kernel has one watch for a directory, however many subscribe to it and by whatever path: it carries what any of
+    them asks for, and each is called for its own part.
+    """
+
+    def __init__(self) -> None:
+        self.users = 0
+        self._inotify = Inotify(sync_timeout=0)
+        self._subscriptions: dict[Watch, list[_Subscription]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._inotify.fd, self._read)
+
+    def subscribe(self, path: Path, mask: Mask, callback: Callback) -> _Subscription:
+        watch = self._inotify.add_watch(path, mask | Mask.MASK_ADD | Mask.ONLYDIR)
+        subscription = _Subscription(watch, mask, callback)
+        self._subscriptions.setdefault(watch, []).append(subscription)
+        return subscription
+
+    def unsubscribe(self, subscription: _Subscription) -> None:
+        subscription.callback = lambda _: None  # it may be the next in a round of callbacks
+        others = self._subscriptions.get(subscription.watch, [])
+        if subscription in others:
+            others.remove(subscription)
+            if not others:
+                self._remove(subscription.watch)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._inotify.fd)
+        self._inotify.close()
+
+    def _remove(self, watch: Watch) -> None:
+        del self._subscriptions[watch]
+        with suppress(OSError):  # the kernel removes the watch together with its directory
+            self._inotify.rm_watch(watch)
+
+    def _read(self) -> None:
+        if not self.users:
+            return
+        events = list(islice(self._inotify, _BATCH))
+        for event in events:
+            self._dispatch(event)
+        if len(events) == _BATCH:
+            self._loop.call_soon(self._read)  # the rest may have been read from the kernel already
+
+    def _dispatch(self, event: Event) -> None:
+        if event.mask & Mask.Q_OVERFLOW:
+            concerned = [subscription for group in self._subscriptions.values() for subscription in group]
+        else:
+            watch = event.watch
+            if watch is None or watch not in self._subscriptions:
+                return
+            group = self._subscriptions[watch]
+            concerned = [subscription for subscription in group if event.mask & (subscription.mask | _ENDED)]
+            if event.mask & _ENDED:
+                self._remove(watch)
+                for subscription in concerned:
+                    subscription.ended = True
+        for subscription in concerned:
+            subscription.callback(event)
+
+
+# By event loop, as file descriptors are: a process that runs several loops has one instance for each.
+_instances: WeakKeyDictionary[asyncio.AbstractEventLoop, _Instance] = WeakKeyDictionary()
+
+
+@contextmanager
+def _shared_instance() -> Iterator[_Instance]:
+    loop = asyncio.get_running_loop()
+    instance = _instances.get(loop)
+    if instance is None:
+        instance = _instances[loop] = _Instance()
+    instance.users += 1
+    try:
+        yield instance
+    finally:
+        instance.users -= 1
+        if not instance.users:
+            del _instances[loop]
+            instance.close()

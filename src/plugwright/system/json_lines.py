@@ -1,6 +1,6 @@
 """Control sockets: one JSON object per line in, `{"ok": …}` or `{"error": "…"}` per line out.
 
-The socket's mode (0600) is the access control: who may open it may do everything that is offered on it.
+The socket's mode (0600) is the access control: a process that may open it may send every request.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _TIMEOUT = 15.0
 
 
 def listen(path: Path) -> socket.socket:
-    """Takes the place of a socket that nobody listens on; ConfigError where there is another file or another daemon."""
+    """Replaces a stale socket; ConfigError where there is another file, or another process listens."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     if path.exists() and not path.is_socket():
         raise ConfigError(f"{path} exists and is not a socket")
@@ -37,7 +37,7 @@ def listen(path: Path) -> socket.socket:
 
 @asynccontextmanager
 async def serving(path: Path, listening: socket.socket, handle: Handler) -> AsyncIterator[None]:
-    """Answers requests while inside; leaving ends every connection and removes the socket if it is still ours."""
+    """Answers requests while inside; leaving ends every connection and removes the socket file if it is still ours."""
     file = SocketFile.of(path)
     connections: set[asyncio.Task[None]] = set()
 
@@ -46,9 +46,9 @@ async def serving(path: Path, listening: socket.socket, handle: Handler) -> Asyn
         assert task is not None
         connections.add(task)
         try:
-            # Cancelled when the server ends: nobody awaits this task, and asyncio would log it.
+            # Cancelled when the server ends: asyncio would log that, as nothing awaits this task.
             with suppress(ConnectionError, asyncio.CancelledError):
-                await _converse(handle, reader, writer)
+                await _handle_lines(handle, reader, writer)
         finally:
             connections.discard(task)
             writer.transport.abort()
@@ -64,7 +64,7 @@ async def serving(path: Path, listening: socket.socket, handle: Handler) -> Asyn
         await asyncio.gather(*connections, return_exceptions=True)
 
 
-async def _converse(handle: Handler, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _handle_lines(handle: Handler, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     async for line in _lines(reader):
         try:
             result = await handle(_request(line))
@@ -76,7 +76,7 @@ async def _converse(handle: Handler, reader: asyncio.StreamReader, writer: async
             return
         await _send(writer, {"ok": result})
     writer.close()
-    await writer.wait_closed()  # the last answer is on its way before the connection is aborted
+    await writer.wait_closed()  # the last answer is sent before the connection is aborted
 
 
 async def _stream(items: AsyncIterator[object], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -101,7 +101,7 @@ async def _send(writer: asyncio.StreamWriter, answer: Mapping[str, object]) -> N
 
 
 async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    with suppress(ValueError):  # a line beyond the limit ends the conversation
+    with suppress(ValueError):  # a line beyond the limit ends the connection
         while line := await reader.readline():
             yield line
 
@@ -117,7 +117,7 @@ def _request(line: bytes) -> Request:
 
 
 def ask(path: Path, request: Mapping[str, object], timeout: float = _TIMEOUT) -> Any:
-    """The one answer to `request`. FileNotFoundError and ConnectionRefusedError: nobody listens there."""
+    """The one answer to `request`. FileNotFoundError or ConnectionRefusedError where no process listens."""
     return next(_answers(path, request, timeout))
 
 

@@ -1,4 +1,4 @@
-"""Child processes: run to the end with the last of their output kept, or ended with everything they have started."""
+"""Child processes: run to the end with the last of their output, or ended with their whole session."""
 
 import asyncio
 import os
@@ -8,16 +8,16 @@ from contextlib import contextmanager, suppress
 
 __all__ = ["end", "run"]
 
-_KEPT = 4096  # bytes of output that are kept: the last ones
+_KEPT = 4096  # bytes of output that are kept, the last ones
 
 
 async def run(
     command: Sequence[str], *, standard_input: bytes = b"", environment: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
-    """The exit status and the end of the output. OSError where it cannot be started.
+    """The exit status and the end of the output. OSError where the command cannot be started.
 
-    Ends with the process: a child that it leaves behind with the output still open is not waited for. A caller that
-    stops waiting (a time limit, say) kills the process and its whole session.
+    Returns when the process ends: a child of it that still has the output open is not waited for. A caller that is
+    cancelled, by a time limit for example, kills the process and its whole session.
     """
     with _collecting() as (tail, reading, writing):
         try:
@@ -33,11 +33,11 @@ async def run(
             os.close(writing)
         try:
             if process.stdin is not None:
-                await _feed(process.stdin, standard_input)
+                await _write_input(process.stdin, standard_input)
             status = await process.wait()
         finally:
             await end(process)
-        # Not until the pipe's end: a process that was left behind may write for ever.
+        # Not until the pipe's end: a child of the process may write for ever.
         for _ in range(_KEPT):
             if not tail.read(reading):
                 break
@@ -45,7 +45,7 @@ async def run(
 
 
 async def end(process: asyncio.subprocess.Process, grace: float = 0.0) -> None:
-    """Terminates the process where there is a `grace` for it, then kills what is left of its session."""
+    """Terminates the process, waits up to `grace` seconds, then kills its session; without a grace it kills at once."""
     if process.returncode is None and grace:
         with suppress(ProcessLookupError, TimeoutError):
             process.terminate()
@@ -57,7 +57,7 @@ async def end(process: asyncio.subprocess.Process, grace: float = 0.0) -> None:
     await process.wait()
 
 
-async def _feed(pipe: asyncio.StreamWriter, content: bytes) -> None:
+async def _write_input(pipe: asyncio.StreamWriter, content: bytes) -> None:
     with suppress(ConnectionError):  # the process need not read it
         pipe.write(content)
         await pipe.drain()
@@ -67,7 +67,7 @@ async def _feed(pipe: asyncio.StreamWriter, content: bytes) -> None:
 
 
 class _Tail:
-    """The end of what comes out of a pipe."""
+    """The last `_KEPT` bytes read from a pipe."""
 
     def __init__(self) -> None:
         self.kept = b""

@@ -1,4 +1,4 @@
-"""Unix sockets as files: how long a path may be, who listens on one, and whose file it is."""
+"""Unix sockets as files: the limit of a path, whether a process listens, and whether the file is still ours."""
 
 import errno
 import os
@@ -19,17 +19,17 @@ def fits(directory: Path, longest_name: int) -> bool:
 
 
 def check_path(path: Path) -> Path:
-    """Refuses what `bind` and `connect` would refuse, with a message that says why."""
+    """Raises PathTooLong for a path that `bind` and `connect` would refuse without a reason."""
     if len(os.fsencode(path)) > PATH_LIMIT:
         raise PathTooLong(str(path), PATH_LIMIT)
     return path
 
 
 def is_listening(path: Path) -> bool:
-    """Whether a process accepts connections on this socket; True where that cannot be told.
+    """Whether a process accepts connections on this socket; True in case of doubt.
 
-    A full backlog (EAGAIN) means that somebody listens. Only a refused connection or a missing file means that nobody
-    does: a caller that removes what nobody listens on must not remove another process's socket.
+    A full backlog (EAGAIN) means that a process listens. Only a refused connection or a missing file means that none
+    does: a caller that removes stale sockets must not remove another process's socket.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
@@ -41,7 +41,7 @@ def is_listening(path: Path) -> bool:
 
 
 def listen(path: Path, mode: int | None = 0o600) -> socket.socket:
-    """A socket file that is being listened on from the moment it can be found; None leaves its mode to the umask."""
+    """A new socket file with a listening socket; the umask decides where `mode` is None."""
     check_path(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -57,7 +57,7 @@ def listen(path: Path, mode: int | None = 0o600) -> socket.socket:
 
 
 def listen_in_place(path: Path) -> socket.socket:
-    """As the kubelet makes its pod-resources socket: the old file is removed, the new one renamed to its name."""
+    """Like `listen`, as the kubelet makes its pod-resources socket: the old file is removed, the new one renamed."""
     path.unlink(missing_ok=True)
     unnamed = path.with_name(".new")  # shorter than the final name, so that `check_path` reports the final one
     unnamed.unlink(missing_ok=True)
@@ -73,7 +73,7 @@ def listen_in_place(path: Path) -> socket.socket:
 
 @dataclass(frozen=True, slots=True)
 class SocketFile:
-    """A socket that this process serves: its path, and whether the file is still the one that was made."""
+    """A socket file of this process; its inode distinguishes it from one that replaces it."""
 
     path: Path
     inode: int
@@ -89,6 +89,6 @@ class SocketFile:
             return False
 
     def unlink(self) -> None:
-        """Removes the file, unless another process has put its own there."""
+        """Removes the file, unless another process has replaced it."""
         if self.exists():
             self.path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""For the tests of plugin authors: an emulated kubelet around their plugin, and pods to ask it for devices.
+"""Tests of plugin authors: an emulated kubelet beside their plugin, and pods that request devices.
 
-The public names, loaded when they are first used: pytest loads this package in every project where plugwright is
-installed.
+The public names are loaded when they are first used, because pytest loads this package in every project where
+plugwright is installed.
 """
 
 from importlib import import_module
@@ -19,7 +19,7 @@ __all__ = [
     "running",
 ]
 
-if TYPE_CHECKING:  # what a type checker sees; `_HOMES` is the same for the interpreter, and a test compares them
+if TYPE_CHECKING:  # for type checkers; `_HOMES` is the same for the interpreter, and a test compares them
     from plugwright.errors import ContainerWaiting, PodRefused
     from plugwright.kubelet.kubelet import Kubelet
     from plugwright.kubelet.settings import KubeletSettings, Timing

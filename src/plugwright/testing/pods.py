@@ -1,43 +1,48 @@
-"""Pods to ask a kubelet for devices with."""
+"""Pods for tests, written as resource requests instead of manifests.
+
+A module of its own, so that a test with the emulated kubelet alone loads no SDK.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 from plugwright.kubelet.pods import ContainerKind, ContainerSpec, PodSpec
 
-__all__ = ["Wishes", "pod_requesting"]
+__all__ = ["ResourceRequests", "pod_requesting"]
 
-Wishes: TypeAlias = Mapping[str, int | str]  # resource to how many, such as {"example.com/tape": 1}
+ResourceRequests: TypeAlias = Mapping[str, int | str]  # resource to count, such as {"example.com/tape": 1}
 _MAIN, _PREFIX = "main", "pod-"
 
 
 def pod_requesting(
-    wishes: Wishes | Mapping[str, Wishes],
+    requests: ResourceRequests | Mapping[str, ResourceRequests],
     *,
-    init: Mapping[str, Wishes] | None = None,
-    sidecars: Mapping[str, Wishes] | None = None,
+    init: Mapping[str, ResourceRequests] | None = None,
+    sidecars: Mapping[str, ResourceRequests] | None = None,
     name: str = _PREFIX,
 ) -> PodSpec:
-    """A pod whose container `main` asks for `wishes`; or one with several, `{"first": {…}, "second": {…}}`.
+    """A pod whose container `main` requests `requests`; or with several containers, `{"first": {…}, "second": {…}}`.
 
-    Init containers come first, then `sidecars`. A name that ends in `-` is completed with a number when the pod is
-    admitted, so that the same pod can be asked for again.
+    Init containers come first, then `sidecars`. A name that ends in `-` gets a number when the pod is admitted, so that
+    the same pod can be admitted again.
     """
     containers = [
         *_containers(init or {}, ContainerKind.INIT),
         *_containers(sidecars or {}, ContainerKind.SIDECAR),
-        *_containers(_by_container(wishes), ContainerKind.MAIN),
+        *_containers(_by_container(requests), ContainerKind.MAIN),
     ]
     return PodSpec(name, tuple(containers))
 
 
-def _by_container(wishes: Wishes | Mapping[str, Wishes]) -> Mapping[str, Wishes]:
-    several = {name: each for name, each in wishes.items() if isinstance(each, Mapping)}
-    if several and len(several) < len(wishes):
-        raise TypeError("either resources with numbers or containers with their resources, not both")
-    return several or {_MAIN: {name: each for name, each in wishes.items() if not isinstance(each, Mapping)}}
+def _by_container(
+    requests: ResourceRequests | Mapping[str, ResourceRequests],
+) -> Mapping[str, ResourceRequests]:
+    containers = {name: limits for name, limits in requests.items() if isinstance(limits, Mapping)}
+    if containers and len(containers) < len(requests):
+        raise TypeError("requests must be either resources with counts or containers with their resources, got both")
+    return containers or {_MAIN: {name: count for name, count in requests.items() if not isinstance(count, Mapping)}}
 
 
-def _containers(wishes: Mapping[str, Wishes], kind: ContainerKind) -> Iterator[ContainerSpec]:
-    for name, limits in wishes.items():
+def _containers(requests: Mapping[str, ResourceRequests], kind: ContainerKind) -> Iterator[ContainerSpec]:
+    for name, limits in requests.items():
         yield ContainerSpec(name, limits={resource: str(count) for resource, count in limits.items()}, kind=kind)

@@ -18,18 +18,18 @@ from plugwright.testing import harness
 __all__ = ["PluginProcess", "plugin_process"]
 
 _STOP_LIMIT = 10.0  # seconds between SIGTERM and SIGKILL
-_SHOWN = 100  # of a command in a message
+_SHOWN = 100  # characters of a command or of output in a message
 
 
 class PluginProcess(asyncio.SubprocessProtocol):
-    """A running plugin; `output` is what it wrote so far, both streams together."""
+    """A plugin's process; `output` is all that it has written so far, both streams together."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.command = tuple(command)
         self.pid = 0
         self._transport: asyncio.SubprocessTransport | None = None
         self._written = bytearray()
-        self._news = Latest(0)
+        self._changes = Latest(0)
         self._closed = False
 
     @property
@@ -38,22 +38,22 @@ class PluginProcess(asyncio.SubprocessProtocol):
 
     @property
     def returncode(self) -> int | None:
-        """None while it runs; negative for a signal."""
+        """None while it runs; negative after a signal."""
         return self._transport.get_returncode() if self._transport else None
 
     async def until(self, text: str) -> None:
-        """Waits until `text` is in the output; raises `PluginError` if the plugin ends without."""
-        await self._news.until(lambda _: self._closed or text in self.output)
+        """Waits until `text` is in the output; raises `PluginError` if the process ends before."""
+        await self._changes.until(lambda _: self._closed or text in self.output)
         if text not in self.output:
             raise PluginError(f"{self} ended with {self.ending} and never wrote {text!r}")
 
     async def ends(self) -> int:
-        """Waits for its end; returns its `returncode`."""
-        await self._news.until(lambda _: self._closed)
+        """Waits until the process ends; returns its `returncode`."""
+        await self._changes.until(lambda _: self._closed)
         return self.returncode or 0
 
     async def stop(self, number: signal.Signals = signal.SIGTERM, limit: float = _STOP_LIMIT) -> int:
-        """Sends a signal to it and to what it has started, and waits for its end; after `limit` seconds SIGKILL."""
+        """Sends a signal to the process group and waits for the end; after `limit` seconds SIGKILL."""
         self._send(number)
         try:
             async with asyncio.timeout(limit):
@@ -68,24 +68,24 @@ class PluginProcess(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         self._written += data
-        self._tell()
+        self._publish_change()
 
     def process_exited(self) -> None:
-        # What it has started may hold the pipe open for ever, and nobody else would end it.
+        # Its children may hold the pipe open for ever, and nothing else would end them.
         self._send(signal.SIGKILL)
 
     def connection_lost(self, exc: Exception | None) -> None:
         assert self._transport is not None
         self._transport.close()
         self._closed = True
-        self._tell()
+        self._publish_change()
 
     def __str__(self) -> str:
         return f"`{shlex.join(self.command):.{_SHOWN}}`"
 
     @property
     def ending(self) -> str:
-        """How it ended, with its last line."""
+        """The exit status and the last line of output."""
         lines = self.output.split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
         return f"status {self.returncode} ({last})"
@@ -94,8 +94,8 @@ class PluginProcess(asyncio.SubprocessProtocol):
         with suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
-    def _tell(self) -> None:
-        self._news.publish(self._news.value + 1)
+    def _publish_change(self) -> None:
+        self._changes.publish(self._changes.value + 1)
 
 
 @asynccontextmanager
@@ -105,36 +105,32 @@ async def plugin_process(
     """Runs `command` while inside; yields once the kubelet has a list of each resource, or of any if none is named.
 
     `{dir}` in an argument or a value of `env` is the device-plugins directory, `{root}` the kubelet's, `{socket}` its
-    registration socket. Raises `PluginError` where the plugin ends, or no list comes within the kubelet's patience.
+    registration socket. Raises `PluginError` where the plugin ends or no list comes within the kubelet's `timeout`.
     """
     __tracebackhide__ = True
-    filled = [_filled(str(argument), kubelet.paths) for argument in command]
+    arguments = [_fill_in(str(argument), kubelet.paths) for argument in command]
     async with aclosing(kubelet.events(new=True)) as events:
-        process = await _start(filled, _environment(kubelet.paths, env or {}))
+        process = await _start(arguments, _environment(kubelet.paths, env or {}))
         try:
-            seen: set[str] = set()
+            listed: set[str] = set()
             with suppress(TimeoutError):
                 async with asyncio.timeout(kubelet.settings.timeout):
-                    await first(harness.until_listed(events, resources, seen), _ended(process))
-            _check(process, resources, seen, kubelet.settings.timeout)
+                    await first(harness.until_listed(events, resources, listed), process.ends())
+            _check_listed(process, resources, listed, kubelet.settings.timeout)
             yield process
         finally:
             await process.stop()
             sys.stderr.write(process.output)  # pytest shows it with a test that fails
 
 
-def _check(process: PluginProcess, resources: Sequence[str], seen: set[str], patience: float) -> None:
+def _check_listed(process: PluginProcess, resources: Sequence[str], listed: set[str], timeout: float) -> None:
     __tracebackhide__ = True
-    if seen and seen.issuperset(resources):
+    if listed and listed.issuperset(resources):
         return
-    missing = ", ".join(sorted({*resources} - seen)) or "any resource"
+    missing = ", ".join(sorted({*resources} - listed)) or "any resource"
     if process.returncode is not None:
         raise PluginError(f"{process} ended before it listed {missing}, with {process.ending}")
-    raise PluginError(f"{process} did not list {missing} within {patience:g} s; it wrote {process.output[-_SHOWN:]!r}")
-
-
-async def _ended(process: PluginProcess) -> None:
-    await process.ends()
+    raise PluginError(f"{process} did not list {missing} within {timeout:g} s; it wrote {process.output[-_SHOWN:]!r}")
 
 
 async def _start(command: Sequence[str], environment: Mapping[str, str]) -> PluginProcess:
@@ -147,21 +143,21 @@ async def _start(command: Sequence[str], environment: Mapping[str, str]) -> Plug
             stdin=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.STDOUT,
             env=environment,
-            start_new_session=True,  # a process group of its own, to end what it starts together with it
+            start_new_session=True,  # a process group of its own, so that its children end with it
         )
     except OSError as error:
         raise ConfigError(f"cannot start `{shlex.join(command):.{_SHOWN}}`: {error.strerror}") from None
     return process
 
 
-def _environment(paths: KubeletPaths, given: Mapping[str, str]) -> dict[str, str]:
-    """That of the test, where plugins of our SDK find the kubelet by themselves."""
+def _environment(paths: KubeletPaths, variables: Mapping[str, str]) -> dict[str, str]:
+    """The test's environment, with the variables by which plugins of the SDK find the kubelet."""
     ours = {"PLUGWRIGHT_KUBELET_DIR": str(paths.root), "PLUGWRIGHT_DEVICE_PLUGINS_DIR": str(paths.device_plugins)}
-    return {**os.environ, **ours, **{name: _filled(value, paths) for name, value in given.items()}}
+    return {**os.environ, **ours, **{name: _fill_in(value, paths) for name, value in variables.items()}}
 
 
-def _filled(text: str, paths: KubeletPaths) -> str:
-    places = {"{dir}": paths.device_plugins, "{root}": paths.root, "{socket}": paths.kubelet_socket}
-    for name, path in places.items():
+def _fill_in(text: str, paths: KubeletPaths) -> str:
+    placeholders = {"{dir}": paths.device_plugins, "{root}": paths.root, "{socket}": paths.kubelet_socket}
+    for name, path in placeholders.items():
         text = text.replace(name, str(path))
     return text

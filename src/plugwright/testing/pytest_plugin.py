@@ -1,6 +1,6 @@
 """The fixtures `kubelet` and `plugin_process`, in every project that has plugwright and pytest-asyncio.
 
-pytest loads this module whether a project uses it or not, so everything else is loaded by the first test that does.
+pytest loads this module in every such project, so everything else is loaded by the first test that uses a fixture.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -21,29 +21,29 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _fixture(function: Callable[..., AsyncIterator[object]]) -> object:
-    """An async fixture in either mode of pytest-asyncio; without its extra, plugwright has fixtures that say so."""
+    """An async fixture in either mode of pytest-asyncio; without pytest-asyncio, one that fails and names the extra."""
     try:
         import pytest_asyncio
     except ImportError:
-        return pytest.fixture(name=function.__name__)(_missing)
+        return pytest.fixture(name=function.__name__)(_fail_without_asyncio)
     return pytest_asyncio.fixture(function)
 
 
-def _missing(request: pytest.FixtureRequest) -> None:
+def _fail_without_asyncio(request: pytest.FixtureRequest) -> None:
     text = f"the fixture {request.fixturename!r} needs pytest-asyncio: pip install 'plugwright[testing]'"
     pytest.fail(text, pytrace=False)
 
 
 @pytest.fixture
 def kubelet_settings(request: pytest.FixtureRequest) -> "testing.KubeletSettings":
-    """What the `kubelet` marker says; a project may have a fixture of this name instead."""
+    """The settings of the `kubelet` marker; a project may define a fixture of this name instead."""
     marker = request.node.get_closest_marker("kubelet")
     return testing.KubeletSettings(**(marker.kwargs if marker else {}))
 
 
 @_fixture
 async def kubelet(tmp_path: Path, kubelet_settings: "testing.KubeletSettings") -> AsyncIterator["testing.Kubelet"]:
-    """An emulated kubelet that waits for plugins; its files are in `tmp_path/kubelet`."""
+    """An emulated kubelet without plugins; its files are in `tmp_path/kubelet`."""
     from plugwright.testing.harness import kubelet_root
 
     with kubelet_root(tmp_path) as root:

@@ -301,4 +301,4 @@ def test_a_finding_says_what_a_real_kubelet_does() -> None:
     finding = Finding("2.22", GPU, "the stream of an older plugin ended", "tears down the newer connection")
     first, second = view.lines(finding, None)
     assert "finding 2.22" in first
-    assert second.strip() == "a real kubelet tears down the newer connection"
+    assert second.strip() == "a real kubelet tears down the newer connection (docs/kubelet-behaviour.md#2.22)"

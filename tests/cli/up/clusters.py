@@ -12,11 +12,11 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Node, Pod
 from tests.cli.processes import Ended, Running, ended, python, running
 
-__all__ = ["Place", "Up", "allocatable", "client", "pod", "ready", "until_node"]
+__all__ = ["RuntimeDirectory", "Up", "allocatable", "client", "pod", "ready", "until_node"]
 
 
-class Place:
-    """Where temporary clusters of this test have their default place, and commands look for them."""
+class RuntimeDirectory:
+    """The XDG_RUNTIME_DIR of a test: temporary clusters and the commands that look for them use it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root / "run"
@@ -31,28 +31,28 @@ class Place:
         """`plugwright up` while inside, from the moment it is ready."""
         command = python("-m", "plugwright", "up", "--output", "json", *flags)
         async with running(command, self.environment) as process:
-            facts = json.loads(await process.out.until("server"))
-            yield Up(process, facts)
+            info = json.loads(await process.out.until("server"))
+            yield Up(process, info)
         assert "Traceback" not in "\n".join(process.err.all)
 
 
 class Up:
-    def __init__(self, process: Running, facts: dict[str, Any]) -> None:
-        self.process, self.facts = process, facts
+    def __init__(self, process: Running, info: dict[str, Any]) -> None:
+        self.process, self.info = process, info
 
     @property
     def kubeconfig(self) -> Path:
-        return Path(self.facts["kubeconfig"])
+        return Path(self.info["kubeconfig"])
 
     @property
     def client(self) -> lightkube.Client:
         return client(self.kubeconfig)
 
     def socket(self, node: str = "node-1") -> str:
-        return str(self.facts["nodes"][node]["control_socket"])
+        return str(self.info["nodes"][node]["control_socket"])
 
     def devices(self, pod: str) -> list[str]:
-        """What the container of a pod was given, as its log says it."""
+        """The lines of a pod's log that name its devices."""
         with self.client as api:
             return [line for line in api.log(pod, namespace="default") if "VISIBLE" in line]
 
@@ -62,20 +62,20 @@ def client(kubeconfig: Path) -> lightkube.Client:
 
 
 def pod(name: str, **limits: str) -> Pod:
-    wants = {f"mock/{resource}": count for resource, count in limits.items()}
-    main = Container(name="main", image="demo", resources=ResourceRequirements(limits=wants))
+    requests = {f"mock/{resource}": count for resource, count in limits.items()}
+    main = Container(name="main", image="demo", resources=ResourceRequirements(limits=requests))
     return Pod(metadata=ObjectMeta(name=name, namespace="default"), spec=PodSpec(containers=[main]))
 
 
 def until_node(api: lightkube.Client, name: str, fact: Callable[[Node], bool]) -> Node:
-    """The first state of the node in which `fact` holds; the server ends a watch after a minute."""
-    found = api.watch(Node, fields={"metadata.name": name}, server_timeout=30)
-    return next(node for _, node in found if fact(node))
+    """The first version of the node for which `fact` holds; the server ends the watch after 30 seconds."""
+    changes = api.watch(Node, fields={"metadata.name": name}, server_timeout=30)
+    return next(node for _, node in changes if fact(node))
 
 
 def ready(node: Node) -> str:
     assert node.status is not None
-    return next(each.status for each in node.status.conditions or () if each.type == "Ready")
+    return next(condition.status for condition in node.status.conditions or () if condition.type == "Ready")
 
 
 def allocatable(node: Node) -> dict[str, str]:

@@ -1,10 +1,10 @@
-"""The API server, in the process."""
+"""The API server in the process, and the store behind it."""
 
 from collections.abc import AsyncIterator
 
 import httpx2
 import pytest
-from tests.cluster.api.serving import TOKEN, Api, furnished, server
+from tests.cluster.api.serving import TOKEN, Api, populated, server
 
 from plugwright.cluster.api.app import application
 from plugwright.cluster.store import Store
@@ -12,7 +12,7 @@ from plugwright.cluster.store import Store
 
 @pytest.fixture
 def store() -> Store:
-    return furnished(Store())
+    return populated(Store())
 
 
 @pytest.fixture

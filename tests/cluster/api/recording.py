@@ -1,9 +1,9 @@
-"""What kubectl asks, written down to be asked again without it.
+"""Recordings of kubectl's requests, which tests replay without kubectl.
 
     python -m tests.cluster.api.recording KUBECTL …
 
-plays one session with each program to our server and writes `recorded/kubectl-VERSION.json`. Watches are left out: they
-have no end.
+runs one session of every program against our server and writes `recorded/kubectl-VERSION.json`. Watches, which do not
+end, are left out.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from tests.cluster.api.serving import TOKEN, container, furnished, pod, server
+from tests.cluster.api.serving import TOKEN, container, pod, populated, server
 
 from plugwright.cluster import tls
 from plugwright.cluster.api.app import application
@@ -26,6 +26,7 @@ __all__ = ["RECORDED", "STEPS"]
 
 RECORDED = Path(__file__).parent / "recorded"
 Step = tuple[str, object]
+_DISCOVERY = ("/openapi", "/apis?", "/api?")
 GPU = '[{"op":"add","path":"/status/capacity/mock~1gpu","value":"10"}]'
 POD = pod("p", container(resources={"limits": {"mock/gpu": 2}}), labels={"app": "x"})
 STEPS: list[Step] = [
@@ -72,7 +73,7 @@ STEPS: list[Step] = [
 
 
 class Recorder:
-    """Between uvicorn and the application."""
+    """ASGI middleware that remembers the requests that were answered."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app, self.seen = app, list[dict[str, Any]]()
@@ -92,30 +93,30 @@ class Recorder:
 
         await self._app(scope, reading, sending)
         if b"watch=" not in scope["query_string"] and codes:
-            self.seen.append(_written_down(scope, bytes(body), codes[0]))
+            self.seen.append(_recorded(scope, bytes(body), codes[0]))
 
 
-def _written_down(scope: Scope, body: bytes, code: int) -> dict[str, Any]:
+def _recorded(scope: Scope, body: bytes, code: int) -> dict[str, Any]:
     headers = {
         name.decode(): value.decode() for name, value in scope["headers"] if name in (b"accept", b"content-type")
     }
     query = scope["query_string"].decode()
-    found: dict[str, Any] = {"method": scope["method"], "path": scope["path"] + (f"?{query}" if query else "")}
-    found |= {"headers": headers, "code": code}
+    request: dict[str, Any] = {"method": scope["method"], "path": scope["path"] + (f"?{query}" if query else "")}
+    request |= {"headers": headers, "code": code}
     try:
-        return {**found, "body": json.loads(body)} if body else found
+        return {**request, "body": json.loads(body)} if body else request
     except ValueError:
-        return {**found, "base64": base64.b64encode(body).decode()}
+        return {**request, "base64": base64.b64encode(body).decode()}
 
 
 async def record(kubectl: str) -> None:
     with tempfile.TemporaryDirectory() as name:
-        place = Path(name)
-        made = tls.make(place)
-        recorder = Recorder(application(server(furnished(Store()))))
+        directory = Path(name)
+        certificates = tls.make(directory)
+        recorder = Recorder(application(server(populated(Store()))))
         config = uvicorn.Config(
             recorder, port=0, log_level="critical", lifespan="off",
-            ssl_certfile=made.certificate, ssl_keyfile=made.key, timeout_graceful_shutdown=1,
+            ssl_certfile=certificates.certificate, ssl_keyfile=certificates.key, timeout_graceful_shutdown=1,
         )  # fmt: skip
         socket = config.bind_socket()
         running = uvicorn.Server(config)
@@ -124,30 +125,30 @@ async def record(kubectl: str) -> None:
             await asyncio.sleep(0.01)
         call = [
             kubectl, f"--server=https://127.0.0.1:{socket.getsockname()[1]}", f"--token={TOKEN}",
-            f"--certificate-authority={made.authority}", f"--cache-dir={place}/cache",
+            f"--certificate-authority={certificates.authority}", f"--cache-dir={directory}/cache",
         ]  # fmt: skip
         steps = [await _play(call, step, recorder) for step in STEPS]
-        told = json.loads(await _output([kubectl, "version", "--client", "-o", "json"]))
+        versions = json.loads(await _output([kubectl, "version", "--client", "-o", "json"]))
         running.should_exit = True
         await serving
     RECORDED.mkdir(exist_ok=True)
     text = "[\n" + ",\n".join(json.dumps(step) for step in steps) + "\n]\n"
-    version = told["clientVersion"]["gitVersion"].removeprefix("v")
+    version = versions["clientVersion"]["gitVersion"].removeprefix("v")
     (RECORDED / f"kubectl-{version}.json").write_text(text)
 
 
 async def _play(call: list[str], step: Step, recorder: Recorder) -> dict[str, Any]:
-    arguments, given = step
+    arguments, manifest = step
     recorder.seen.clear()
-    await _output([*call, *arguments.split()], json.dumps(given).encode() if given else b"")
-    asked = [each for each in recorder.seen if not each["path"].startswith(("/openapi", "/apis?", "/api?"))]
-    return {"kubectl": arguments, "asks": [each for each in asked if "/v1?timeout" not in each["path"]]}
+    await _output([*call, *arguments.split()], json.dumps(manifest).encode() if manifest else b"")
+    requests = [request for request in recorder.seen if not request["path"].startswith(_DISCOVERY)]
+    return {"kubectl": arguments, "asks": [request for request in requests if "/v1?timeout" not in request["path"]]}
 
 
-async def _output(command: list[str], given: bytes = b"") -> bytes:
+async def _output(command: list[str], stdin: bytes = b"") -> bytes:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
-    return (await process.communicate(given))[0]
+    return (await process.communicate(stdin))[0]
 
 
 if __name__ == "__main__":

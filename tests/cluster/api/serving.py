@@ -1,4 +1,4 @@
-"""The API server in a test: in the process, by ASGI, where a socket adds nothing; else behind uvicorn on loopback."""
+"""The API server under test: in the process by ASGI or, where a socket matters, behind uvicorn on loopback."""
 
 import asyncio
 import json
@@ -14,18 +14,18 @@ import uvicorn
 
 from plugwright.cluster.api.app import Server, application
 from plugwright.cluster.api.kinds import NAMESPACES, NODES
-from plugwright.cluster.api.registry import Place, Writer
+from plugwright.cluster.api.registry import ResourcePath, Writer
 from plugwright.cluster.store import Store
 
-__all__ = ["TOKEN", "Answer", "Api", "Written", "container", "furnished", "pod", "served", "server"]
+__all__ = ["TOKEN", "Answer", "Api", "FakeLogs", "container", "pod", "populated", "served", "server"]
 
 TOKEN = "good"
 EPOCH = datetime(2026, 11, 15, 12, tzinfo=UTC)
 Json = dict[str, Any]
 
 
-class Written:
-    """What containers have written."""
+class FakeLogs:
+    """Three lines of output for every container."""
 
     def log(self, namespace: str, pod: str, container: str) -> str:
         return "".join(f"{namespace}/{pod}/{container} {number}\n" for number in range(3))
@@ -43,22 +43,22 @@ class Answer:
 
     @property
     def names(self) -> list[str]:
-        return [each["metadata"]["name"] for each in self.body["items"]]
+        return [item["metadata"]["name"] for item in self.body["items"]]
 
 
 class Api:
-    """Requests, and their answers read."""
+    """A client that sends requests and reads their answers."""
 
     def __init__(self, client: httpx2.AsyncClient) -> None:
         self.client = client
 
     async def __call__(self, method: str, path: str, body: object = None, **headers: str) -> Answer:
         content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
-        given = {
+        sent = {
             "content-type": "application/json",
             **{name.replace("_", "-"): value for name, value in headers.items()},
         }
-        response = await self.client.request(method, path, content=content, headers=given)
+        response = await self.client.request(method, path, content=content, headers=sent)
         is_json = response.headers.get("content-type", "").startswith("application/json")
         return Answer(response.status_code, response.json() if is_json else response.text, response.headers)
 
@@ -66,23 +66,23 @@ class Api:
         return await self("PATCH", path, body, content_type=f"application/{kind}+json")
 
 
-def furnished(store: Store) -> Store:
-    """With a namespace and a node."""
+def populated(store: Store) -> Store:
+    """The store with two namespaces and a node."""
     writer = Writer(store, lambda: EPOCH)
     for name in ("default", "kube-system"):
-        writer.create(Place(NAMESPACES, "", name), {"metadata": {"name": name}}, "test")
+        writer.create(ResourcePath(NAMESPACES, "", name), {"metadata": {"name": name}}, "test")
     node = {"metadata": {"name": "node"}, "status": {"capacity": {"cpu": "4", "memory": "8Gi", "pods": "110"}}}
-    writer.create(Place(NODES, "", "node"), node, "test")
+    writer.create(ResourcePath(NODES, "", "node"), node, "test")
     return store
 
 
 def server(store: Store) -> Server:
-    return Server(store, Written(), TOKEN, now=lambda: EPOCH)
+    return Server(store, FakeLogs(), TOKEN, now=lambda: EPOCH)
 
 
 @asynccontextmanager
 async def served(store: Store) -> AsyncIterator[str]:
-    """The address, while it is served over HTTP."""
+    """The address at which the store is served over HTTP meanwhile."""
     config = uvicorn.Config(application(server(store)), port=0, log_level="critical", lifespan="off", access_log=False)
     uvicorn_server = uvicorn.Server(config)
     uvicorn_server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The door: who is let in, which paths and methods there are, and what happens when something breaks."""
+"""The application: authentication, paths, methods, discovery and unexpected errors."""
 
 import itertools
 import logging
@@ -37,10 +37,12 @@ PATHS = [
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"]
 
 
-@pytest.mark.parametrize("given", [None, "", TOKEN, "Bearer", "Bearer bad", f"Basic {TOKEN}", "Bearer good\xff"])
-async def test_no_request_is_served_without_the_token(api: Api, given: str | None) -> None:
+@pytest.mark.parametrize(
+    "authorization", [None, "", TOKEN, "Bearer", "Bearer bad", f"Basic {TOKEN}", "Bearer good\xff"]
+)
+async def test_no_request_is_served_without_the_token(api: Api, authorization: str | None) -> None:
     del api.client.headers["authorization"]
-    headers = [] if given is None else [(b"authorization", given.encode("latin-1"))]
+    headers = [] if authorization is None else [(b"authorization", authorization.encode("latin-1"))]
     for method, path in itertools.product(METHODS, PATHS):
         response = await api.client.request(method, path, headers=headers)
         assert response.status_code == 401, (method, path)
@@ -58,7 +60,7 @@ async def test_a_websocket_is_not_opened(store: Store) -> None:
 
     scope = {"type": "websocket", "path": "/api/v1/pods", "headers": [], "query_string": b""}
     await application(server(store))(scope, receive, send)
-    assert [each["type"] for each in sent] == ["websocket.close"]  # type: ignore[index]
+    assert [message["type"] for message in sent] == ["websocket.close"]  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,7 @@ async def test_a_websocket_is_not_opened(store: Store) -> None:
     ["/api/v1/nopes", "/api/v2/pods", "/apis/apps/v1/deployments", "/api/v1/namespaces/default/nodes", "/api/v1/pods/p",
      "/api/v1/nodes/node/log", "/api/v1/namespaces/default/pods/p/exec", "/api/v1/nodes/node/status/x", "/x/y/z"],
 )  # fmt: skip
-async def test_what_is_not_served_is_not_found(api: Api, path: str) -> None:
+async def test_paths_that_are_not_served_are_not_found(api: Api, path: str) -> None:
     for method in ("GET", "POST"):
         answer = await api(method, path, {})
         assert (answer.code, answer.reason) == (404, "NotFound")
@@ -78,21 +80,21 @@ async def test_what_is_not_served_is_not_found(api: Api, path: str) -> None:
      ("BREW", "/api/v1/nodes"), ("POST", "/api/v1"), ("GET", "/api/v1/namespaces/default/pods/p/binding"),
      ("DELETE", "/api/v1/nodes/node/status"), ("GET", "/apis/authentication.k8s.io/v1/selfsubjectreviews")],
 )  # fmt: skip
-async def test_methods_that_make_no_sense_are_not_allowed(api: Api, method: str, path: str) -> None:
+async def test_methods_that_a_path_does_not_have_are_not_allowed(api: Api, method: str, path: str) -> None:
     answer = await api(method, path, {})
     assert (answer.code, answer.reason) == (405, "MethodNotAllowed")
 
 
 async def test_discovery_leads_to_every_kind(api: Api) -> None:
     groups = (await api("GET", "/apis")).body["groups"]
-    paths = ["/api/v1", *(f"/apis/{each['preferredVersion']['groupVersion']}" for each in groups)]
-    kinds = {each["kind"] for path in paths for each in (await api("GET", path)).body["resources"]}
+    paths = ["/api/v1", *(f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups)]
+    kinds = {resource["kind"] for path in paths for resource in (await api("GET", path)).body["resources"]}
     assert kinds >= {"ConfigMap", "Event", "Lease", "Namespace", "Node", "Pod", "ServiceAccount", "Binding", "Eviction"}
 
 
-async def test_openapi_has_what_its_paths_and_members_refer_to(api: Api) -> None:
-    for name, place in (await api("GET", "/openapi/v3")).body["paths"].items():
-        document = (await api("GET", place["serverRelativeURL"])).body
+async def test_openapi_has_every_schema_that_it_refers_to(api: Api) -> None:
+    for name, link in (await api("GET", "/openapi/v3")).body["paths"].items():
+        document = (await api("GET", link["serverRelativeURL"])).body
         schemas = document["components"]["schemas"]
         referred = {text.split('"')[0] for text in str(document).replace("'", '"').split("#/components/schemas/")[1:]}
         assert name
@@ -101,7 +103,7 @@ async def test_openapi_has_what_its_paths_and_members_refer_to(api: Api) -> None
         assert (await api("GET", path)).code == 404
 
 
-async def test_what_nobody_expected_is_an_internal_error_and_logged(
+async def test_an_unexpected_exception_is_an_internal_error_and_logged(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken:
@@ -127,7 +129,7 @@ async def test_what_nobody_expected_is_an_internal_error_and_logged(
      ("authorization.k8s.io", "selfsubjectrulesreviews", "SelfSubjectRulesReview"),
      ("authentication.k8s.io", "selfsubjectreviews", "SelfSubjectReview")],
 )  # fmt: skip
-async def test_who_holds_the_token_may_do_everything(api: Api, group: str, plural: str, kind: str) -> None:
+async def test_the_holder_of_the_token_may_do_everything(api: Api, group: str, plural: str, kind: str) -> None:
     path = f"/apis/{group}/v1/{plural}"
     answer = await api("POST", path, {"kind": kind, "spec": {}})
     assert (answer.code, answer.body["kind"]) == (201, kind)

@@ -1,4 +1,4 @@
-"""Other people's clients: lightkube, and the official one where it is installed."""
+"""Clients of the Kubernetes API: lightkube, and the official one where it is installed."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -40,14 +40,14 @@ def gpu_pod(name: str, gpus: str) -> Pod:
 
 
 class TestLightkube:
-    async def test_makes_reads_patches_and_deletes(self, client: lightkube.AsyncClient) -> None:
-        made = await client.create(gpu_pod("p", "2"))
-        assert made.metadata is not None
-        assert made.metadata.uid
+    async def test_creates_reads_patches_and_deletes(self, client: lightkube.AsyncClient) -> None:
+        created = await client.create(gpu_pod("p", "2"))
+        assert created.metadata is not None
+        assert created.metadata.uid
         patched = await client.patch(Pod, "p", {"metadata": {"labels": {"b": "c"}}})
         assert patched.metadata is not None
         assert patched.metadata.labels == {"app": "x", "b": "c"}
-        listed = [each.metadata.name async for each in client.list(Pod, labels={"app": "x"}) if each.metadata]
+        listed = [pod.metadata.name async for pod in client.list(Pod, labels={"app": "x"}) if pod.metadata]
         assert listed == ["p"]
         await client.delete(Pod, "p")
         with pytest.raises(ApiError) as missing:
@@ -62,25 +62,25 @@ class TestLightkube:
         assert node.status.capacity is not None
         assert node.status.capacity["mock/gpu"] == "10"
 
-    async def test_reads_a_refusal(self, client: lightkube.AsyncClient) -> None:
+    async def test_raises_an_invalid_status(self, client: lightkube.AsyncClient) -> None:
         with pytest.raises(ApiError, match="must be an integer") as refused:
             await client.create(gpu_pod("p", "1500m"))
         assert (refused.value.status.code, refused.value.status.reason) == (422, "Invalid")
 
-    async def test_lists_in_pieces(self, client: lightkube.AsyncClient) -> None:
+    async def test_lists_in_chunks(self, client: lightkube.AsyncClient) -> None:
         for number in range(5):
             await client.create(ConfigMap(metadata=ObjectMeta(name=f"m-{number}")))
-        names = [each.metadata.name async for each in client.list(ConfigMap, chunk_size=2) if each.metadata]
+        names = [item.metadata.name async for item in client.list(ConfigMap, chunk_size=2) if item.metadata]
         assert names == [f"m-{number}" for number in range(5)]
 
     async def test_watches(self, client: lightkube.AsyncClient) -> None:
         async def watched() -> list[tuple[str, str | None]]:
-            seen = []
-            async for event, found in client.watch(ConfigMap):
-                seen.append((event, found.metadata.name if found.metadata else None))
+            events = []
+            async for event, config_map in client.watch(ConfigMap):
+                events.append((event, config_map.metadata.name if config_map.metadata else None))
                 if event == "DELETED":
                     break
-            return seen
+            return events
 
         async with asyncio.timeout(20), asyncio.TaskGroup() as group:
             watching = group.create_task(watched())
@@ -89,7 +89,7 @@ class TestLightkube:
         assert watching.result()[-1] == ("DELETED", "m")
 
 
-async def test_the_official_client(address: str) -> None:
+async def test_the_official_client_creates_patches_and_lists(address: str) -> None:
     kubernetes = pytest.importorskip("kubernetes.client", reason="the official client is not installed")
     configuration = kubernetes.Configuration(host=address, api_key={"authorization": f"Bearer {TOKEN}"})
 
@@ -100,6 +100,6 @@ async def test_the_official_client(address: str) -> None:
             api.patch_node_status("node", [{"op": "add", "path": "/status/capacity/mock~1gpu", "value": "3"}])
             node = api.read_node("node")
             maps = api.list_namespaced_config_map("default")
-            return [node.status.capacity["mock/gpu"], *(each.metadata.name for each in maps.items)]
+            return [node.status.capacity["mock/gpu"], *(config_map.metadata.name for config_map in maps.items)]
 
     assert await asyncio.to_thread(session) == ["3", "m"]

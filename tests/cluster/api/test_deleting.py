@@ -1,4 +1,4 @@
-"""Objects that go: at once, after their grace, after their finalizers, with their namespace, by eviction."""
+"""Deletion: at once, after grace periods, after finalizers, with the namespace, by eviction."""
 
 from tests.cluster.api.serving import Api, pod
 
@@ -6,18 +6,18 @@ PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/default/configmaps"
 
 
-async def made(api: Api, grace: int = 30) -> None:
+async def create_pod(api: Api, grace: int = 30) -> None:
     assert (await api("POST", PODS, pod("p", terminationGracePeriodSeconds=grace))).code == 201
 
 
 async def test_deletion_of_a_pod_on_no_node_is_at_once(api: Api) -> None:
-    await made(api)
+    await create_pod(api)
     assert (await api("DELETE", f"{PODS}/p")).body["kind"] == "Pod"
     assert (await api("GET", f"{PODS}/p")).code == 404
 
 
 async def test_deletion_of_a_pod_on_a_node_waits_for_the_node(api: Api) -> None:
-    await made(api, grace=10)
+    await create_pod(api, grace=10)
     bound = await api("POST", f"{PODS}/p/binding", {"target": {"kind": "Node", "name": "node"}})
     assert bound.code == 201
     marked = (await api("DELETE", f"{PODS}/p")).body["metadata"]
@@ -31,7 +31,7 @@ async def test_deletion_of_a_pod_on_a_node_waits_for_the_node(api: Api) -> None:
 
 
 async def test_deletion_of_another_object_of_the_same_name_is_refused(api: Api) -> None:
-    await made(api)
+    await create_pod(api)
     answer = await api("DELETE", f"{PODS}/p", {"preconditions": {"uid": "another"}})
     assert (answer.code, answer.reason) == (409, "Conflict")
 
@@ -43,27 +43,27 @@ async def test_deletion_waits_for_finalizers(api: Api) -> None:
     assert (await api("GET", f"{MAPS}/m")).code == 404
 
 
-async def test_deletion_of_a_namespace_takes_what_is_in_it(api: Api) -> None:
+async def test_deletion_of_a_namespace_deletes_its_contents(api: Api) -> None:
     await api("POST", "/api/v1/namespaces", {"metadata": {"name": "gone"}})
     await api("POST", "/api/v1/namespaces/gone/pods", pod("p"))
     assert (await api("DELETE", "/api/v1/namespaces/gone")).code == 200
     assert (await api("GET", "/api/v1/pods")).names == []
 
 
-async def test_deletion_of_a_namespace_that_must_stay(api: Api) -> None:
+async def test_deletion_of_a_protected_namespace_is_forbidden(api: Api) -> None:
     answer = await api("DELETE", "/api/v1/namespaces/default")
     assert (answer.code, answer.reason) == (403, "Forbidden")
 
 
-async def test_deletion_of_all_that_a_selector_chooses(api: Api) -> None:
+async def test_deletion_of_a_collection_follows_the_selector(api: Api) -> None:
     for name in ("a", "b"):
         await api("POST", PODS, pod(name, labels={"is": name}))
     assert (await api("DELETE", f"{PODS}?labelSelector=is=a")).names == ["a"]
     assert (await api("GET", PODS)).names == ["b"]
 
 
-async def test_deletion_by_eviction(api: Api) -> None:
-    await made(api)
+async def test_eviction_deletes(api: Api) -> None:
+    await create_pod(api)
     answer = await api("POST", f"{PODS}/p/eviction", {"kind": "Eviction", "metadata": {"name": "p"}})
     assert (answer.code, answer.body["status"]) == (201, "Success")
     assert (await api("GET", f"{PODS}/p")).code == 404

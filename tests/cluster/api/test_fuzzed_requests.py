@@ -1,4 +1,4 @@
-"""Whatever is sent: the answer is a Status with a code that fits, never a broken server."""
+"""Random requests: every answer below 400 or a Status with its code, and never an internal error."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,7 +8,7 @@ from urllib.parse import quote
 import httpx2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.cluster.api.serving import TOKEN, Answer, Api, furnished, pod, server
+from tests.cluster.api.serving import TOKEN, Answer, Api, pod, populated, server
 
 from plugwright.cluster.api.app import application
 from plugwright.cluster.store import Store
@@ -22,7 +22,7 @@ PATHS = [
     "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
 ]
 MEDIA = [
-    *(f"application/{each}+json" for each in ("json-patch", "merge-patch", "strategic-merge-patch")),
+    *(f"application/{patch}+json" for patch in ("json-patch", "merge-patch", "strategic-merge-patch")),
     *(
         "application/json",
         "application/yaml",
@@ -69,16 +69,16 @@ envelopes = st.binary(max_size=30).map(lambda end: b"k8s\x00\x0a\x0f\x0a\x02v1\x
 
 
 def broken_pods() -> st.SearchStrategy[Any]:
-    """A pod with something else somewhere in it."""
-    places = st.sampled_from(["metadata", "spec", "status"])
-    return st.builds(lambda place, value: {**pod("p"), place: value}, places, objects(values))
+    """A pod with one part replaced by random fields."""
+    parts = st.sampled_from(["metadata", "spec", "status"])
+    return st.builds(lambda part, value: {**pod("p"), part: value}, parts, objects(values))
 
 
-def asked(*calls: Callable[[Api], Awaitable[Answer]]) -> list[Answer]:
-    """The answers of a server of its own to calls one after the other."""
+def answers_to(*calls: Callable[[Api], Awaitable[Answer]]) -> list[Answer]:
+    """The answers of a new server to the calls, one after the other."""
 
     async def ask() -> list[Answer]:
-        transport = httpx2.ASGITransport(application(server(furnished(Store()))), raise_app_exceptions=False)
+        transport = httpx2.ASGITransport(application(server(populated(Store()))), raise_app_exceptions=False)
         headers = {"authorization": f"Bearer {TOKEN}"}
         async with httpx2.AsyncClient(transport=transport, base_url="http://test", headers=headers) as client:
             api = Api(client)
@@ -102,34 +102,34 @@ calls = st.tuples(methods, st.sampled_from(PATHS), st.sampled_from(MEDIA), st.sa
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(calls, values | broken_pods() | st.lists(objects(values), max_size=3))
-def test_any_json(call: Call, body: object) -> None:
+def test_any_json_is_answered(call: Call, body: object) -> None:
     method, path, media, query = call
 
     def table(kind: str) -> Callable[[Api], Awaitable[Answer]]:
         return lambda api: api("GET", f"/api/v1/{kind}", accept=TABLE)
 
-    sent = asked(
+    answers = answers_to(
         lambda api: api(method, path + query, body, content_type=media), *map(table, ("pods", "nodes", "events"))
     )
-    check(sent)
+    check(answers)
 
 
 @settings(max_examples=150)
 @given(calls, st.binary(max_size=40) | envelopes)
-def test_any_bytes(call: Call, body: bytes) -> None:
+def test_any_bytes_are_answered(call: Call, body: bytes) -> None:
     method, path, media, query = call
-    check(asked(lambda api: api(method, path + query, body, content_type=media)))
+    check(answers_to(lambda api: api(method, path + query, body, content_type=media)))
 
 
 @settings(max_examples=150)
 @given(st.sampled_from(["labelSelector", "fieldSelector", "limit", "continue"]), st.text(max_size=12))
-def test_any_query(name: str, value: str) -> None:
+def test_any_query_is_answered(name: str, value: str) -> None:
     escaped = quote(value.encode("utf-8", "replace"))
-    check(asked(lambda api: api("GET", f"/api/v1/pods?{name}={escaped}")))
+    check(answers_to(lambda api: api("GET", f"/api/v1/pods?{name}={escaped}")))
 
 
 @settings(max_examples=100)
 @given(st.text(max_size=30))
-def test_any_path(path: str) -> None:
+def test_any_path_is_answered(path: str) -> None:
     escaped = quote(path.encode("utf-8", "replace"), safe="/")
-    check(asked(lambda api: api("GET", f"/api/v1/{escaped}")))
+    check(answers_to(lambda api: api("GET", f"/api/v1/{escaped}")))

@@ -1,4 +1,4 @@
-"""What clients write: objects made, replaced, patched, tried out, deleted, evicted, bound."""
+"""Writes by HTTP: create, update, patch, bind, and dry runs of them."""
 
 import asyncio
 import logging
@@ -6,7 +6,7 @@ import logging
 import pytest
 from tests.cluster.api.serving import Api, pod
 
-from plugwright.cluster.store import Key, Store
+from plugwright.cluster.store import ObjectKey, Store
 
 PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -14,16 +14,16 @@ NODE = "/api/v1/nodes/node"
 GPU = "/status/capacity/mock~1gpu"
 
 
-async def made(api: Api, name: str = "p", grace: int = 30) -> None:
+async def create_pod(api: Api, name: str = "p", grace: int = 30) -> None:
     assert (await api("POST", PODS, pod(name, terminationGracePeriodSeconds=grace))).code == 201
 
 
-async def bound(api: Api, name: str = "p") -> None:
+async def bind(api: Api, name: str = "p") -> None:
     answer = await api("POST", f"{PODS}/{name}/binding", {"target": {"kind": "Node", "name": "node"}})
     assert answer.code == 201, answer.body
 
 
-async def test_what_is_made_gets_its_defaults(api: Api) -> None:
+async def test_a_created_pod_gets_its_defaults(api: Api) -> None:
     answer = await api("POST", PODS, pod("p"))
     metadata, spec = answer.body["metadata"], answer.body["spec"]
     assert answer.code == 201
@@ -32,25 +32,25 @@ async def test_what_is_made_gets_its_defaults(api: Api) -> None:
     assert answer.body["status"] == {"phase": "Pending", "qosClass": "BestEffort"}
 
 
-async def test_a_second_one_of_the_same_name_is_refused(api: Api) -> None:
-    await made(api)
+async def test_a_second_pod_of_the_same_name_is_refused(api: Api) -> None:
+    await create_pod(api)
     answer = await api("POST", PODS, pod("p"))
     assert (answer.code, answer.reason) == (409, "AlreadyExists")
 
 
-async def test_a_generated_name_begins_as_asked(api: Api) -> None:
-    given = {**pod("x"), "metadata": {"generateName": "job-"}}
-    names = {(await api("POST", PODS, given)).body["metadata"]["name"] for _ in range(3)}
+async def test_a_generated_name_begins_with_its_prefix(api: Api) -> None:
+    unnamed = {**pod("x"), "metadata": {"generateName": "job-"}}
+    names = {(await api("POST", PODS, unnamed)).body["metadata"]["name"] for _ in range(3)}
     assert len(names) == 3
     assert all(name.startswith("job-") and len(name) == 9 for name in names)
 
 
-async def test_nothing_is_made_where_there_is_no_namespace(api: Api) -> None:
+async def test_a_pod_in_a_missing_namespace_is_refused(api: Api) -> None:
     answer = await api("POST", "/api/v1/namespaces/nope/pods", pod("p"))
     assert (answer.code, answer.body["message"]) == (404, 'namespaces "nope" not found')
 
 
-async def test_of_two_writers_who_saw_the_same_one_fails(api: Api) -> None:
+async def test_of_writers_with_the_same_resource_version_one_succeeds(api: Api) -> None:
     seen = (await api("POST", MAPS, {"metadata": {"name": "m"}, "data": {"a": "0"}})).body
     answers = await asyncio.gather(*(api("PUT", f"{MAPS}/m", {**seen, "data": {"a": str(n)}}) for n in range(1, 9)))
     codes = sorted(answer.code for answer in answers)
@@ -59,10 +59,10 @@ async def test_of_two_writers_who_saw_the_same_one_fails(api: Api) -> None:
     assert (await api("GET", f"{MAPS}/m")).body["data"] == won.body["data"]
 
 
-async def test_writers_that_try_again_lose_nothing(api: Api) -> None:
+async def test_writers_that_retry_after_a_conflict_lose_nothing(api: Api) -> None:
     await api("POST", MAPS, {"metadata": {"name": "m"}, "data": {}})
 
-    async def adds(number: int) -> None:
+    async def add(number: int) -> None:
         code = 409
         while code == 409:
             seen = (await api("GET", f"{MAPS}/m")).body
@@ -70,12 +70,12 @@ async def test_writers_that_try_again_lose_nothing(api: Api) -> None:
             code = (await api("PUT", f"{MAPS}/m", seen)).code
         assert code == 200
 
-    await asyncio.gather(*(adds(number) for number in range(20)))
+    await asyncio.gather(*(add(number) for number in range(20)))
     assert len((await api("GET", f"{MAPS}/m")).body["data"]) == 20
 
 
-async def test_a_write_that_changes_nothing_is_no_change(api: Api, store: Store) -> None:
-    await made(api)
+async def test_a_patch_that_changes_nothing_makes_no_revision(api: Api, store: Store) -> None:
+    await create_pod(api)
     before = store.revision
     answer = await api.patch(f"{PODS}/p", {"metadata": {"labels": {"a": None}}})
     assert (answer.code, store.revision) == (200, before)
@@ -115,18 +115,20 @@ class TestExtendedResources:
             ([1], 422, "quantities must match the regular expression"),
         ],
     )
-    async def test_an_amount_that_cannot_be(self, api: Api, value: object, code: int, words: str) -> None:
+    async def test_an_invalid_quantity_is_refused(self, api: Api, value: object, code: int, words: str) -> None:
         answer = await api.patch(f"{NODE}/status", [{"op": "add", "path": GPU, "value": value}], "json-patch")
         assert (answer.code, answer.reason) == (code, "Invalid")
         assert words in answer.body["message"]
 
-    async def test_a_path_that_is_not_there(self, api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_removal_of_a_missing_path_is_refused_and_logged(
+        self, api: Api, caplog: pytest.LogCaptureFixture
+    ) -> None:
         caplog.set_level(logging.INFO)
         answer = await api.patch(f"{NODE}/status", [{"op": "remove", "path": GPU}], "json-patch")
         assert (answer.code, answer.reason) == (422, "Invalid")
         assert "patch refused" in caplog.messages
 
-    async def test_a_node_that_tells_its_capacity_alone_can_give_all_of_it(self, api: Api) -> None:
+    async def test_allocatable_defaults_to_the_capacity(self, api: Api) -> None:
         status = {"capacity": {"mock/gpu": 1000}}
         answer = await api("POST", "/api/v1/nodes", {"metadata": {"name": "n"}, "status": status})
         assert answer.body["status"]["allocatable"] == {"mock/gpu": "1k"}
@@ -134,7 +136,7 @@ class TestExtendedResources:
 
 class TestDryRun:
     async def test_nothing_is_stored(self, api: Api, store: Store) -> None:
-        await made(api)
+        await create_pod(api)
         before = store.revision
         for method, path, body in (
             ("POST", PODS, pod("q")),
@@ -147,33 +149,35 @@ class TestDryRun:
         assert (await api("DELETE", f"{PODS}/p", {"dryRun": ["All"]})).code == 200
         assert store.revision == before
 
-    async def test_the_answer_is_what_would_have_been(self, api: Api) -> None:
-        await made(api)
-        made_up = await api("POST", f"{PODS}?dryRun=All", pod("q"))
+    async def test_the_answer_is_that_of_a_real_write(self, api: Api) -> None:
+        await create_pod(api)
+        created = await api("POST", f"{PODS}?dryRun=All", pod("q"))
         patched = await api("PATCH", f"{PODS}/p?dryRun=All", {"metadata": {"labels": {"a": "b"}}},
                             content_type="application/merge-patch+json")  # fmt: skip
-        assert "resourceVersion" not in made_up.body["metadata"]
+        assert "resourceVersion" not in created.body["metadata"]
         assert patched.body["metadata"]["labels"] == {"a": "b"}
 
-    async def test_what_would_be_refused_is_refused(self, api: Api) -> None:
-        await made(api)
+    async def test_an_invalid_write_is_refused(self, api: Api) -> None:
+        await create_pod(api)
         assert (await api("POST", f"{PODS}?dryRun=All", pod("p"))).code == 409
         assert (await api("PUT", f"{PODS}/p?dryRun=All", {**pod("p"), "metadata": {"name": "p", "resourceVersion": "1"}})).code == 409  # fmt: skip  # noqa: E501
         assert (await api("POST", f"{PODS}?dryRun=Some", pod("q"))).code == 422
 
 
 async def test_a_pod_is_bound_once(api: Api, store: Store) -> None:
-    await made(api)
-    await bound(api)
-    stored = store.take(Key("pods", "default", "p"))
+    await create_pod(api)
+    await bind(api)
+    stored = store.require(ObjectKey("pods", "default", "p"))
     assert stored["spec"]["nodeName"] == "node"
-    assert [(each["type"], each["status"]) for each in stored["status"]["conditions"]] == [("PodScheduled", "True")]
+    assert [(condition["type"], condition["status"]) for condition in stored["status"]["conditions"]] == [
+        ("PodScheduled", "True")
+    ]
     again = await api("POST", f"{PODS}/p/binding", {"target": {"name": "other"}})
     assert (again.code, again.reason) == (409, "Conflict")
 
 
-async def test_a_pods_spec_stays_but_for_its_images(api: Api) -> None:
-    await made(api)
+async def test_an_update_of_a_pod_may_change_its_images_alone(api: Api) -> None:
+    await create_pod(api)
     image = await api.patch(
         f"{PODS}/p", {"spec": {"containers": [{"name": "main", "image": "b:2"}]}}, "strategic-merge-patch"
     )
@@ -192,17 +196,17 @@ async def test_server_side_apply_is_refused_and_says_what_to_do(api: Api) -> Non
 @pytest.mark.parametrize(
     ("validation", "code"), [("Strict", 400), ("Warn", 201), ("Ignore", 201), ("", 201), ("Loose", 422)]
 )
-async def test_unknown_members_are_refused_warned_of_or_ignored(api: Api, validation: str, code: int) -> None:
+async def test_unknown_fields_are_refused_warned_of_or_ignored(api: Api, validation: str, code: int) -> None:
     answer = await api("POST", f"{PODS}?fieldValidation={validation}", {**pod("p"), "nosuch": 1})
     assert answer.code == code
     assert "nosuch" not in (answer.body if code == 201 else {})
     assert ("warning" in answer.headers) == (validation in ("Warn", ""))
 
 
-async def test_who_wrote_which_field_is_recorded(api: Api) -> None:
-    await made(api)
+async def test_managed_fields_name_the_manager_of_a_field(api: Api) -> None:
+    await create_pod(api)
     await api("PATCH", f"{PODS}/p?fieldManager=labeller", {"metadata": {"labels": {"a": "b"}}},
               content_type="application/merge-patch+json")  # fmt: skip
     entries = (await api("GET", f"{PODS}/p")).body["metadata"]["managedFields"]
-    own = next(each for each in entries if each["manager"] == "labeller")
+    own = next(entry for entry in entries if entry["manager"] == "labeller")
     assert own["fieldsV1"] == {"f:metadata": {"f:labels": {"f:a": {}}}}

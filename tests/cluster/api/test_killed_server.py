@@ -1,4 +1,4 @@
-"""A server that is killed in the middle of its work, and started again under a watch: nothing answered is lost."""
+"""A server that is killed while it writes and restarted under a watch: no answered write is lost."""
 
 import asyncio
 import json
@@ -17,12 +17,12 @@ HEADERS = {"authorization": f"Bearer {TOKEN}"}
 SERVER = """
 import sys, uvicorn
 from pathlib import Path
-from tests.cluster.api.serving import furnished, server
+from tests.cluster.api.serving import populated, server
 from plugwright.cluster.api.app import application
 from plugwright.cluster.database import Database
 from plugwright.cluster.store import Store
 store = Store(Database(Path(sys.argv[1])))
-app = application(server(store if store.every("nodes") else furnished(store)))
+app = application(server(store if store.objects("nodes") else populated(store)))
 uvicorn.run(app, port=int(sys.argv[2]), log_level="critical", lifespan="off")
 """
 
@@ -38,11 +38,11 @@ def killed_at_the_end(database: Path, port: int) -> Iterator[None]:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
-async def listens(client: httpx2.AsyncClient) -> None:
+async def wait_until_ready(client: httpx2.AsyncClient) -> None:
     while True:
         try:
             if (await client.get("/readyz")).status_code == 200:
@@ -51,7 +51,7 @@ async def listens(client: httpx2.AsyncClient) -> None:
             await asyncio.sleep(0.05)
 
 
-async def write_until_it_is_gone(client: httpx2.AsyncClient, prefix: str, answered: list[str]) -> None:
+async def write_until_killed(client: httpx2.AsyncClient, prefix: str, answered: list[str]) -> None:
     for number in range(100_000):
         name = f"{prefix}-{number}"
         try:
@@ -62,8 +62,8 @@ async def write_until_it_is_gone(client: httpx2.AsyncClient, prefix: str, answer
         answered.append(name)
 
 
-async def watch_until_it_is_gone(client: httpx2.AsyncClient, since: str, seen: list[str]) -> str:
-    """The last version that was told."""
+async def watch_until_killed(client: httpx2.AsyncClient, since: str, seen: list[str]) -> str:
+    """The resource version of the last event."""
     try:
         async with client.stream("GET", f"{MAPS}?watch=1&resourceVersion={since}") as response:
             async for line in response.aiter_lines():
@@ -76,25 +76,25 @@ async def watch_until_it_is_gone(client: httpx2.AsyncClient, since: str, seen: l
     return since
 
 
-async def test_a_watch_over_three_lives(tmp_path: Path) -> None:
+async def test_a_watch_over_three_restarts_misses_nothing(tmp_path: Path) -> None:
     port, answered, seen = free_port(), list[str](), list[str]()
     since = ""
-    for life in range(3):
+    for run in range(3):
         async with (
             asyncio.timeout(60),
             httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=HEADERS) as client,
         ):
             with killed_at_the_end(tmp_path / "cluster.db", port):
-                await listens(client)
+                await wait_until_ready(client)
                 listed = (await client.get(MAPS)).json()
-                names = {each["metadata"]["name"] for each in listed["items"]}
+                names = {item["metadata"]["name"] for item in listed["items"]}
                 assert names >= set(answered)
-                # What was stored and not told before the end is in the list: the client goes on from there.
+                # A change that was stored but not sent before the kill is in the list, from which the client continues.
                 seen = sorted(names)
                 since = listed["metadata"]["resourceVersion"]
-                watching = asyncio.create_task(watch_until_it_is_gone(client, since, seen))
-                writing = asyncio.create_task(write_until_it_is_gone(client, f"life-{life}", answered))
-                while len(answered) < (life + 1) * 30:
+                watching = asyncio.create_task(watch_until_killed(client, since, seen))
+                writing = asyncio.create_task(write_until_killed(client, f"run-{run}", answered))
+                while len(answered) < (run + 1) * 30:
                     await asyncio.sleep(0.01)
             await asyncio.gather(watching, writing)
         assert len(seen) == len(set(seen))

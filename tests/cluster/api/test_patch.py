@@ -1,4 +1,4 @@
-"""JSON patch by the examples of RFC 6902 and beyond, merge patch by those of RFC 7396; and by whatever comes."""
+"""JSON patch and merge patch: the examples of RFC 6902 and RFC 7396, further ones, and random documents."""
 
 import contextlib
 import copy
@@ -116,36 +116,36 @@ FAILING = [
 
 
 @pytest.mark.parametrize(
-    ("document", "patch", "result"), [pytest.param(*each[1:], id=each[0]) for each in PUBLISHED + FURTHER]
+    ("document", "patch", "result"), [pytest.param(*example[1:], id=example[0]) for example in PUBLISHED + FURTHER]
 )
-def test_a_json_patch_makes(document: object, patch: object, result: object) -> None:
+def test_a_json_patch_gives_its_result(document: object, patch: object, result: object) -> None:
     before = copy.deepcopy(document)
     assert json_patch(document, patch) == result
     assert document == before
 
 
-@pytest.mark.parametrize(("document", "patch"), [pytest.param(*each[1:], id=each[0]) for each in FAILING])
-def test_a_json_patch_that_does_not_fit(document: object, patch: object) -> None:
+@pytest.mark.parametrize(("document", "patch"), [pytest.param(*example[1:], id=example[0]) for example in FAILING])
+def test_a_json_patch_that_does_not_fit_is_refused(document: object, patch: object) -> None:
     before = copy.deepcopy(document)
     with pytest.raises(PatchFailed):
         json_patch(document, patch)
     assert document == before
 
 
-def test_a_patch_that_fails_late_leaves_nothing_of_itself() -> None:
+def test_a_json_patch_that_fails_late_changes_nothing() -> None:
     document = {"a": [1]}
     with pytest.raises(PatchFailed):
         json_patch(document, [op("add", "/a/-", value=2), op("test", "/a", value=[])])
     assert document == {"a": [1]}
 
 
-def test_copies_of_copies_end_before_the_memory_does() -> None:
+def test_copies_of_copies_are_limited() -> None:
     doubling = [op("copy", f"/a/{number}", **{"from": "/a"}) for number in range(64)]
     with pytest.raises(PatchFailed, match="accumulated size"):
         json_patch({"a": {"text": "x" * 1000}}, doubling)
 
 
-def test_more_operations_than_a_server_takes() -> None:
+def test_too_many_operations_are_refused() -> None:
     with pytest.raises(PatchFailed, match="10000, got 10001"):
         json_patch({}, [op("add", "/a", value=1)] * 10_001)
 
@@ -171,7 +171,7 @@ MERGED = [
 
 
 @pytest.mark.parametrize(("document", "patch", "result"), MERGED)
-def test_a_merge_patch_makes(document: object, patch: object, result: object) -> None:
+def test_a_merge_patch_gives_its_result(document: object, patch: object, result: object) -> None:
     before = copy.deepcopy(document)
     assert merge_patch(document, patch) == result
     assert document == before
@@ -194,28 +194,28 @@ def _escaped(step: str) -> str:
 
 
 def differences(before: Any, after: Any, at: str = "") -> list[dict[str, Any]]:
-    """A patch that makes one of the other: the plain way."""
+    """A patch from one document to the other."""
     if not isinstance(before, dict) or not isinstance(after, dict):
         return [] if json.dumps(before) == json.dumps(after) else [op("replace", at, value=after)]
     gone = [op("remove", f"{at}/{_escaped(key)}") for key in before.keys() - after.keys()]
     new = [op("add", f"{at}/{_escaped(key)}", value=after[key]) for key in after.keys() - before.keys()]
     inner = [
-        each
+        operation
         for key in before.keys() & after.keys()
-        for each in differences(before[key], after[key], f"{at}/{_escaped(key)}")
+        for operation in differences(before[key], after[key], f"{at}/{_escaped(key)}")
     ]
     return [*gone, *new, *inner]
 
 
 @given(documents, documents)
-def test_the_patch_between_two_documents_makes_one_of_the_other(before: Any, after: Any) -> None:
+def test_the_patch_between_two_documents_leads_from_one_to_the_other(before: Any, after: Any) -> None:
     kept = copy.deepcopy(before)
     assert json_patch(before, differences(before, after)) == after
     assert before == kept
 
 
 @given(documents, st.lists(operations, max_size=4) | documents)
-def test_a_patch_of_any_kind_fits_or_fails_and_changes_nothing_given(document: Any, patch: Any) -> None:
+def test_a_random_json_patch_leaves_its_arguments_unchanged(document: Any, patch: Any) -> None:
     kept, kept_patch = copy.deepcopy(document), copy.deepcopy(patch)
     with contextlib.suppress(PatchFailed):
         json_patch(document, patch)
@@ -223,7 +223,7 @@ def test_a_patch_of_any_kind_fits_or_fails_and_changes_nothing_given(document: A
 
 
 @given(documents, documents)
-def test_a_merge_patch_given_twice_does_no_more(document: Any, patch: Any) -> None:
+def test_a_merge_patch_is_idempotent(document: Any, patch: Any) -> None:
     kept = copy.deepcopy(document)
     once = merge_patch(document, patch)
     assert merge_patch(once, patch) == once

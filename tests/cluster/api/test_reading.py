@@ -1,31 +1,31 @@
-"""What clients read: objects, lists in pieces, tables, metadata, logs."""
+"""Reads by HTTP: objects, lists in chunks, selectors, tables, metadata and logs."""
 
 import httpx2
 import pytest
-from tests.cluster.api.serving import TOKEN, Api, container, furnished, pod, server
+from tests.cluster.api.serving import TOKEN, Api, container, pod, populated, server
 
 from plugwright.cluster.api.app import application
 from plugwright.cluster.api.kinds import PODS
-from plugwright.cluster.api.registry import Place, Writer
+from plugwright.cluster.api.registry import ResourcePath, Writer
 from plugwright.cluster.store import Store
 
 PODS_PATH = "/api/v1/namespaces/default/pods"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 
 
-async def make(api: Api, *names: str) -> None:
+async def create_pods(api: Api, *names: str) -> None:
     for name in names:
         assert (await api("POST", PODS_PATH, pod(name, labels={"is": name}))).code == 201
 
 
 async def test_a_list_is_sorted_and_has_the_revision(api: Api, store: Store) -> None:
-    await make(api, "b", "a", "c")
+    await create_pods(api, "b", "a", "c")
     listed = await api("GET", "/api/v1/pods")
     assert (listed.body["kind"], listed.names) == ("PodList", ["a", "b", "c"])
     assert listed.body["metadata"] == {"resourceVersion": str(store.revision)}
 
 
-async def test_an_object_that_is_not_there(api: Api) -> None:
+async def test_a_missing_object_is_not_found(api: Api) -> None:
     answer = await api("GET", f"{PODS_PATH}/nope")
     assert (answer.code, answer.reason) == (404, "NotFound")
     assert answer.body["message"] == 'pods "nope" not found'
@@ -45,50 +45,50 @@ async def test_an_object_that_is_not_there(api: Api) -> None:
         ("fieldSelector=spec.nodeName=node", []),
     ],
 )
-async def test_selectors_choose(api: Api, query: str, names: list[str]) -> None:
-    await make(api, "a", "b", "c")
+async def test_a_list_has_the_objects_that_match_its_selectors(api: Api, query: str, names: list[str]) -> None:
+    await create_pods(api, "a", "b", "c")
     assert (await api("GET", f"{PODS_PATH}?{query}")).names == names
 
 
 @pytest.mark.parametrize(
     "query", ["labelSelector=a b", "labelSelector==", "fieldSelector=spec.color=red", "fieldSelector=x", "limit=many"]
 )
-async def test_a_selector_or_a_number_that_is_none_is_a_bad_request(api: Api, query: str) -> None:
+async def test_an_invalid_selector_or_number_is_a_bad_request(api: Api, query: str) -> None:
     answer = await api("GET", f"{PODS_PATH}?{query}")
     assert (answer.code, answer.reason) == (400, "BadRequest")
 
 
-async def test_pieces_of_a_list_show_one_moment(api: Api) -> None:
-    await make(api, "a", "b", "c", "d")
+async def test_chunks_of_a_list_show_one_revision(api: Api) -> None:
+    await create_pods(api, "a", "b", "c", "d")
     first = await api("GET", f"{PODS_PATH}?limit=2")
     assert (first.names, first.body["metadata"]["remainingItemCount"]) == (["a", "b"], 2)
     await api("DELETE", f"{PODS_PATH}/c")
     await api.patch(f"{PODS_PATH}/d", {"metadata": {"labels": {"is": "changed"}}})
-    await make(api, "e")
+    await create_pods(api, "e")
     second = await api("GET", f"{PODS_PATH}?limit=9&continue={first.body['metadata']['continue']}")
     assert second.names == ["c", "d"]
     assert second.body["items"][1]["metadata"]["labels"] == {"is": "d"}
     assert second.body["metadata"] == {"resourceVersion": first.body["metadata"]["resourceVersion"]}
 
 
-async def test_a_continue_token_that_nobody_gave_out(api: Api) -> None:
+async def test_an_unknown_continue_token_is_refused(api: Api) -> None:
     for token in ("x", "AAAA", "bnVsbA", "%00"):
         assert (await api("GET", f"{PODS_PATH}?continue={token}")).code == 400
 
 
-async def test_a_list_of_a_very_moment(api: Api, store: Store) -> None:
-    await make(api, "a")
-    moment = store.revision
-    await make(api, "b")
-    exact = await api("GET", f"{PODS_PATH}?resourceVersion={moment}&resourceVersionMatch=Exact")
-    newer = await api("GET", f"{PODS_PATH}?resourceVersion={moment}&resourceVersionMatch=NotOlderThan")
+async def test_a_list_of_an_exact_revision_ignores_later_changes(api: Api, store: Store) -> None:
+    await create_pods(api, "a")
+    revision = store.revision
+    await create_pods(api, "b")
+    exact = await api("GET", f"{PODS_PATH}?resourceVersion={revision}&resourceVersionMatch=Exact")
+    newer = await api("GET", f"{PODS_PATH}?resourceVersion={revision}&resourceVersionMatch=NotOlderThan")
     assert (exact.names, newer.names) == (["a"], ["a", "b"])
     gone = await api("GET", f"{PODS_PATH}?resourceVersion=1&resourceVersionMatch=Exact")
     assert gone.names == []
 
 
-async def test_a_moment_that_is_forgotten_is_expired() -> None:
-    store = furnished(Store(kept=2))
+async def test_a_list_of_a_revision_before_the_history_is_expired() -> None:
+    store = populated(Store(history=2))
     transport = httpx2.ASGITransport(application(server(store)))
     headers = {"authorization": f"Bearer {TOKEN}"}
     async with httpx2.AsyncClient(transport=transport, base_url="http://test", headers=headers) as client:
@@ -96,23 +96,23 @@ async def test_a_moment_that_is_forgotten_is_expired() -> None:
     assert (answer.code, answer.reason) == (410, "Expired")
 
 
-async def test_a_version_from_the_future_is_told_as_such(api: Api) -> None:
+async def test_a_resource_version_from_the_future_is_too_large(api: Api) -> None:
     answer = await api("GET", f"{PODS_PATH}?resourceVersion=999999")
     assert (answer.code, answer.reason) == (504, "Timeout")
     assert answer.body["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
 
 
 async def test_a_table_has_the_columns_of_kubectl(api: Api) -> None:
-    await make(api, "a")
+    await create_pods(api, "a")
     table = (await api("GET", PODS_PATH, accept=TABLE)).body
-    wide = {each["name"]: each["priority"] for each in table["columnDefinitions"]}
+    wide = {column["name"]: column["priority"] for column in table["columnDefinitions"]}
     assert [name for name, priority in wide.items() if not priority] == ["Name", "Ready", "Status", "Restarts", "Age"]
     assert table["rows"][0]["cells"][:5] == ["a", "0/1", "Pending", "0", "0s"]
     assert table["rows"][0]["object"]["kind"] == "PartialObjectMetadata"
 
 
-async def test_metadata_alone(api: Api) -> None:
-    await make(api, "a")
+async def test_partial_object_metadata_has_metadata_alone(api: Api) -> None:
+    await create_pods(api, "a")
     one = await api("GET", f"{PODS_PATH}/a", accept="application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1")
     every = await api("GET", PODS_PATH, accept="application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1")
     assert (one.body["kind"], set(one.body)) == ("PartialObjectMetadata", {"kind", "apiVersion", "metadata"})
@@ -120,7 +120,7 @@ async def test_metadata_alone(api: Api) -> None:
     assert every.body["items"] == [one.body]
 
 
-async def test_an_answer_that_cannot_be_given_in_the_form_asked_for(api: Api) -> None:
+async def test_an_accept_header_without_json_is_not_acceptable(api: Api) -> None:
     assert (await api("GET", PODS_PATH, accept="application/xml")).code == 406
     assert (await api("GET", PODS_PATH, accept="application/vnd.kubernetes.protobuf,application/json")).code == 200
 
@@ -131,18 +131,18 @@ class TestLogs:
         await api("POST", PODS_PATH, pod("one"))
         await api("POST", PODS_PATH, pod("two", container("a"), container("b")))
         for name in ("one", "two"):
-            Writer(store).bind(Place(PODS, "default", name), "node")
+            Writer(store).bind(ResourcePath(PODS, "default", name), "node")
 
     async def test_of_the_only_container(self, api: Api) -> None:
         answer = await api("GET", f"{PODS_PATH}/one/log")
         assert answer.body.splitlines()[-1] == "default/one/main 2"
 
-    async def test_the_last_lines(self, api: Api) -> None:
+    async def test_are_limited_by_lines_and_bytes(self, api: Api) -> None:
         assert (await api("GET", f"{PODS_PATH}/one/log?tailLines=1")).body == "default/one/main 2\n"
         assert (await api("GET", f"{PODS_PATH}/one/log?tailLines=0")).body == ""
         assert (await api("GET", f"{PODS_PATH}/one/log?limitBytes=7")).body == "default"
 
-    async def test_which_container_must_be_said(self, api: Api) -> None:
+    async def test_of_several_containers_need_a_container_name(self, api: Api) -> None:
         answer = await api("GET", f"{PODS_PATH}/two/log")
         assert answer.code == 400
         assert answer.body["message"] == "a container name must be specified for pod two, choose one of: [a b]"

@@ -1,4 +1,4 @@
-"""What real kubectls were heard to ask, asked again: see `recording`."""
+"""Recorded requests of real kubectls, sent again; `recording` makes the recordings."""
 
 import base64
 import json
@@ -18,12 +18,12 @@ async def ask(api: Api, asked: dict[str, Any]) -> Answer:
     return await api(asked["method"], asked["path"], body, **headers)
 
 
-def test_two_versions_were_heard() -> None:
+def test_two_versions_of_kubectl_are_recorded() -> None:
     assert len(SESSIONS) >= 2
 
 
 @pytest.mark.parametrize("session", SESSIONS, ids=lambda path: path.stem)
-async def test_every_request_is_answered_as_when_it_was_heard(api: Api, session: Any) -> None:
+async def test_every_request_is_answered_as_when_it_was_recorded(api: Api, session: Any) -> None:
     steps = json.loads(session.read_text())
     assert [step["kubectl"] for step in steps] == [arguments for arguments, _ in STEPS]
     for step in steps:
@@ -31,12 +31,12 @@ async def test_every_request_is_answered_as_when_it_was_heard(api: Api, session:
             await _renew(api, asked)
             answer = await ask(api, asked)
             assert answer.code == asked["code"], (step["kubectl"], asked, answer.body)
-            wanted = "as=Table" in asked["headers"].get("accept", "")
-            assert answer.code >= 400 or not wanted or answer.body["kind"] == "Table"
+            is_table = "as=Table" in asked["headers"].get("accept", "")
+            assert answer.code >= 400 or not is_table or answer.body["kind"] == "Table"
 
 
 async def _renew(api: Api, asked: dict[str, Any]) -> None:
-    """Versions and tokens of that day are those of today."""
+    """Replaces recorded resource versions and continue tokens by current ones."""
     path, _, query = asked["path"].partition("?")
     asks = dict(parse_qsl(query))
     if "continue" in asks:

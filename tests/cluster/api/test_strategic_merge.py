@@ -1,4 +1,4 @@
-"""Strategic merge patches as kubectl sends them, and whatever else comes."""
+"""Strategic merge patches as kubectl sends them, and random ones."""
 
 import contextlib
 import copy
@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugwright.cluster.api.patch import PatchFailed, merge
+from plugwright.cluster.api.kinds import NODES, PODS
+from plugwright.cluster.api.patch import PatchFailed, strategic_merge_patch
 
+MERGE_KEYS = {**PODS.merge_keys, **NODES.merge_keys}
 A = {"name": "a", "image": "one"}
 B = {"name": "b", "image": "two"}
 
@@ -46,9 +48,9 @@ B = {"name": "b", "image": "two"}
         ),
     ],
 )
-def test_it_makes(document: Any, patch: Any, result: Any) -> None:
+def test_a_strategic_merge_patch_gives_its_result(document: Any, patch: Any, result: Any) -> None:
     kept = copy.deepcopy(document)
-    assert merge(document, patch) == result
+    assert strategic_merge_patch(document, patch, MERGE_KEYS) == result
     assert document == kept
 
 
@@ -56,9 +58,9 @@ def test_it_makes(document: Any, patch: Any, result: Any) -> None:
     "patch",
     [[], "x", {"containers": [{"image": "one"}]}, {"$patch": "explode"}, {"$retainKeys": 1}, {"a": {"$patch": []}}],
 )
-def test_what_it_cannot_be(patch: Any) -> None:
+def test_an_invalid_strategic_merge_patch_is_refused(patch: Any) -> None:
     with pytest.raises(PatchFailed):
-        merge({"containers": [A]}, patch)
+        strategic_merge_patch({"containers": [A]}, patch, MERGE_KEYS)
 
 
 words = st.sampled_from(
@@ -84,8 +86,8 @@ values = st.recursive(
 
 
 @given(values, values)
-def test_whatever_comes_fits_or_fails_and_changes_nothing_given(document: Any, patch: Any) -> None:
+def test_a_random_patch_leaves_its_arguments_unchanged(document: Any, patch: Any) -> None:
     kept, kept_patch = copy.deepcopy(document), copy.deepcopy(patch)
     with contextlib.suppress(PatchFailed):
-        merge(document, patch)
+        strategic_merge_patch(document, patch, MERGE_KEYS)
     assert (document, patch) == (kept, kept_patch)

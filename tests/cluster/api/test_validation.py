@@ -1,4 +1,4 @@
-"""Pods that a server refuses, in its words; they were taken from kube-apiserver 1.36."""
+"""Pods that are refused, with the texts of kube-apiserver 1.36."""
 
 import pytest
 from tests.cluster.api.serving import Api, container, pod
@@ -7,8 +7,8 @@ PODS = "/api/v1/namespaces/default/pods"
 AT = "spec.containers[0].resources"
 
 
-async def refusal(api: Api, given: object) -> str:
-    answer = await api("POST", PODS, given)
+async def refusal(api: Api, content: object) -> str:
+    answer = await api("POST", PODS, content)
     assert (answer.code, answer.reason) == (422, "Invalid"), answer.body
     return str(answer.body["message"])
 
@@ -42,7 +42,7 @@ async def refusal(api: Api, given: object) -> str:
         ({"limits": {"-x/gpu": 1}}, "prefix part a lowercase RFC 1123 subdomain"),
     ],
 )
-async def test_resources_that_cannot_be_asked_for(api: Api, resources: object, words: str) -> None:
+async def test_invalid_resources_are_refused(api: Api, resources: object, words: str) -> None:
     assert words in await refusal(api, pod("p", container(resources=resources)))
 
 
@@ -56,14 +56,14 @@ async def test_resources_that_cannot_be_asked_for(api: Api, resources: object, w
         ({"a.kubernetes.io/x": "1500m"}, {"a.kubernetes.io/x": "1500m"}),
     ],
 )
-async def test_what_is_asked_for_is_written_in_one_way(api: Api, limits: object, stored: object) -> None:
+async def test_quantities_are_stored_in_canonical_form(api: Api, limits: object, stored: object) -> None:
     answer = await api("POST", PODS, pod("p", container(resources={"limits": limits})))
     resources = answer.body["spec"]["containers"][0]["resources"]
     assert (resources["limits"], resources["requests"]) == (stored, stored)
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("content", "words"),
     [
         (pod("p", container("M")), 'spec.containers[0].name: Invalid value: "M": a lowercase RFC 1123 label'),
         (pod("p", container("a"), container("a")), 'spec.containers[1].name: Duplicate value: "a"'),
@@ -83,19 +83,19 @@ async def test_what_is_asked_for_is_written_in_one_way(api: Api, limits: object,
         (pod("p", labels={"a" * 64: "b"}), "name part must be no more than 63 bytes"),
     ],
 )
-async def test_objects_that_cannot_be(api: Api, given: object, words: str) -> None:
-    assert words in await refusal(api, given)
+async def test_an_invalid_pod_is_refused(api: Api, content: object, words: str) -> None:
+    assert words in await refusal(api, content)
 
 
-async def test_every_thing_that_is_wrong_is_told(api: Api) -> None:
+async def test_every_invalid_field_is_a_cause(api: Api) -> None:
     answer = await api("POST", PODS, pod("p", container("A"), {"name": "b"}))
-    fields = [each["field"] for each in answer.body["details"]["causes"]]
+    fields = [cause["field"] for cause in answer.body["details"]["causes"]]
     assert fields == ["spec.containers[0].name", "spec.containers[1].image"]
     assert answer.body["message"].startswith('Pod "p" is invalid: [')
 
 
 @pytest.mark.parametrize(
-    ("resources", "quality"),
+    ("resources", "qos_class"),
     [
         ({}, "BestEffort"),
         ({"limits": {"mock/gpu": 1}}, "BestEffort"),
@@ -105,6 +105,6 @@ async def test_every_thing_that_is_wrong_is_told(api: Api) -> None:
         ({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m"}}, "Burstable"),
     ],
 )
-async def test_the_quality_of_service_follows_from_what_is_asked_for(api: Api, resources: object, quality: str) -> None:
+async def test_the_qos_class_follows_from_the_resources(api: Api, resources: object, qos_class: str) -> None:
     answer = await api("POST", PODS, pod("p", container(resources=resources)))
-    assert answer.body["status"]["qosClass"] == quality
+    assert answer.body["status"]["qosClass"] == qos_class

@@ -241,7 +241,7 @@ def test_4_28_an_entry_whose_answer_does_not_decode_is_dropped_alone(path: Path)
     loaded = checkpoint_file(path).load()
     assert loaded.checkpoint == replace(state, entries=tuple(good))
     assert loaded.problem.startswith(
-        "dropped what pod b, container main holds of example.com/gpu: not a plugin's answer"
+        "dropped what pod b, container main holds of example.com/gpu: not a ContainerAllocateResponse"
     )
     assert loaded.kept_aside is None
     assert names(path) == [path.name]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.plugins.generic.machines import Machine
+from tests.sdk.cdi.resolution import resolve
 
 from plugwright import DeviceNode, PluginError, Settings, serving
 from plugwright.errors import PeerRefused
@@ -32,7 +33,7 @@ from tiny_kubelet import TinyKubelet
 
 NAME = "example.com/thing"
 LOOP_ADD, LOOP_REMOVE = 0x4C80, 0x4C81
-PATIENT = HotplugTiming(rescan=3600, blind=3600, burst=0.001, gap=0)
+PATIENT = HotplugTiming(rescan=3600, rescan_without_uevents=3600, burst=0.001, gap=0)
 FTDI = UsbSelector([UsbFilter(vendor=["0403"])])
 
 
@@ -164,7 +165,7 @@ async def test_health_goes_both_ways_with_its_reason(
         await kubelet.health(NAME, "thing", "Healthy")
         state.write_text("dead")
         await kubelet.health(NAME, "thing", "Unhealthy")
-        snapshot = daemon.resource(NAME).inventory.newest.value
+        snapshot = daemon.resource(NAME).inventory.latest.value
         assert snapshot is not None
         assert snapshot.devices["thing"].reason == "/state is 'dead', not 'live'"
         state.write_text("live")
@@ -277,7 +278,7 @@ async def test_devices_can_be_handed_out_by_cdi_names_that_stay(machine: Machine
     await first(
         generic(machine, paths("/dev/serial/*", "/opt/licence"), catalog=CdiCatalog(specs, NAME), handing=handing)
     )
-    found = cdi.resolve([tmp_path / "cdi"])
+    found = resolve([tmp_path / "cdi"])
     assert found[f"{NAME}=serial-port"].edits == cdi.ContainerEdits(
         device_nodes=(cdi.DeviceNode("/dev/serial/port", "/dev/ttyUSB0", permissions="r"),)
     )
@@ -290,7 +291,7 @@ async def test_an_interface_is_moved_by_its_cdi_name(machine: Machine, tmp_path:
     plugin = generic(machine, NetSelector([NetFilter()]), catalog=CdiCatalog(cdi.SpecDirectory(tmp_path), NAME))
     [device] = (await first(plugin)).values()
     assert (await plugin.allocate([device])).cdi == (f"{NAME}=net-0000:3b:00.0",)
-    assert cdi.resolve([tmp_path])[f"{NAME}=net-0000:3b:00.0"].edits.net_devices == (cdi.NetDevice("ens1", "ens1"),)
+    assert resolve([tmp_path])[f"{NAME}=net-0000:3b:00.0"].edits.net_devices == (cdi.NetDevice("ens1", "ens1"),)
 
 
 @pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="this machine has no /dev/fuse")

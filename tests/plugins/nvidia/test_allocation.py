@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.sdk.cdi.resolution import resolve
 
 from plugwright import Allocation, DeviceNode, Mount, PluginError
 from plugwright.plugins.nvidia import sharing, simulated_machines
@@ -168,7 +169,7 @@ def test_by_cdi_names_are_given_and_a_file_has_them(make: Make, places: Places) 
     answer = given(answers, whole(H100[1]))
     vendor = "k8s.device-plugin.nvidia.com"
     assert answer.cdi == (f"{GPU}={H100[1].uuid}", f"{vendor}/imex-channel=0", f"{vendor}/gds=all")
-    found = cdi.resolve([places.cdi])
+    found = resolve([places.cdi])
     assert set(answer.cdi) <= set(found)
     assert [node.path for node in found[answer.cdi[0]].edits.device_nodes] == ["/dev/nvidia1"]
     assert found[f"{GPU}=1"].edits == found[answer.cdi[0]].edits
@@ -181,7 +182,7 @@ def test_a_device_that_is_gone_is_taken_out_of_the_file(make: Make, places: Plac
     answers = make(Strategy.CDI_CRI)
     answers.specs.write(H100[:2], Features())
     answers.specs.write(H100[:1], Features())
-    assert set(cdi.resolve([places.cdi])) == {f"{GPU}=0", f"{GPU}={H100[0].uuid}"}
+    assert set(resolve([places.cdi])) == {f"{GPU}=0", f"{GPU}={H100[0].uuid}"}
 
 
 def test_files_that_nvidias_plugin_left_do_not_make_our_names_unusable(make: Make, places: Places) -> None:
@@ -192,7 +193,7 @@ def test_files_that_nvidias_plugin_left_do_not_make_our_names_unusable(make: Mak
         path.rename(path.with_name(path.name.partition("_")[0] + ".json"))
     (places.cdi / "nvidia.com-gpu.json").write_text("another's")
     answers.specs.write(H100[:1], answers.options.features)
-    assert names <= set(cdi.resolve([places.cdi]))
+    assert names <= set(resolve([places.cdi]))
     assert (places.cdi / "nvidia.com-gpu.json").exists()
 
 
@@ -200,7 +201,7 @@ def test_the_last_device_that_is_gone_takes_its_file_along(make: Make, places: P
     answers = make(Strategy.CDI_CRI)
     answers.specs.write(H100[:1], Features())
     answers.specs.write((), Features())
-    assert cdi.resolve([places.cdi]) == {}
+    assert resolve([places.cdi]) == {}
 
 
 def test_by_annotation_the_same_names(make: Make) -> None:
@@ -218,7 +219,7 @@ def test_limits_go_through_cdi_where_they_must_hold(make: Make, places: Places) 
         tight = given(answers, whole(H100[0]), LIMITS)
         assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in tight.env
         [name] = [each for each in tight.cdi if "/limits=" in each]
-        assert cdi.resolve([places.cdi])[name].edits.env == LIMITS.limits
+        assert resolve([places.cdi])[name].edits.env == LIMITS.limits
     assert len(list(places.cdi.iterdir())) == 1  # the same limits are the same file
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.plugins.nvidia.binding import LOST, NOT_SUPPORTED, Binding, Card
 from tests.plugins.nvidia.looking import PACE, listing, resource
-from tests.sdk.actors import listening
+from tests.sdk.actors import recorded_log
 
 from plugwright.plugins.nvidia.driver import ComputeMode, DriverGone, Event, EventKind, Link, PcieLevel, Recovery
 from plugwright.plugins.nvidia.monitor import GpuMonitor, PollIntervals
@@ -220,12 +220,12 @@ async def test_an_xid_goes_all_the_way_and_a_lost_gpu_is_only_one() -> None:
 
 async def test_an_xid_of_a_gpu_that_no_longer_tells_its_name_is_said(caplog: pytest.LogCaptureFixture) -> None:
     binding = Binding(*cards(2))
-    with listening("plugwright.plugins.nvidia.monitor", caplog) as ear:
+    with recorded_log("plugwright.plugins.nvidia.monitor", caplog) as log:
         async with listing(resource(GpuMonitor(driver(binding), PACE))) as lists:
             await lists.first()
             binding.cards[1].broken = {"*": LOST}
             binding.happening.put((binding.cards[1], 0x8, 79))
-            await ear.hears("Xid")
+            await log.until("Xid")
             await lists.reason("GPU-1", "GPU is lost")
 
 
@@ -234,10 +234,10 @@ async def test_waiting_that_always_fails_is_tried_now_and_then(caplog: pytest.Lo
     for _ in range(100):
         binding.happening.put(999)
     watch = GpuMonitor(driver(binding), PollIntervals(retry=3600, rescan=3600))
-    with listening("plugwright.plugins.nvidia.monitor", caplog) as ear:
+    with recorded_log("plugwright.plugins.nvidia.monitor", caplog) as log:
         async with listing(resource(watch)) as lists:
             await lists.first()
-            await ear.hears("listening to GPUs ended")
+            await log.until("listening to GPUs ended")
             binding.cards.append(Card("GPU-9", bus=9))  # seen by a look that came after it
             watch.look()
             await lists.until(lambda found: len(found) == 2)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.plugins.nvidia.looking import Clock, Lists, listing, machine, resource
+from tests.sdk.cdi.resolution import resolve
 
 from plugwright import Device, PluginError, Settings, serving
 from plugwright.model import PreferenceRequest
@@ -17,7 +18,6 @@ from plugwright.plugins.nvidia.plugin import Nvidia
 from plugwright.plugins.nvidia.selection import Mig, Pattern, Selection
 from plugwright.plugins.nvidia.sharing import Share, TimeSlicing
 from plugwright.plugins.nvidia.simulation import Simulation
-from plugwright.sdk import cdi
 from tiny_kubelet import TinyKubelet
 
 H100 = simulated_machines.load("hgx-h100").gpus
@@ -287,7 +287,7 @@ async def test_cdi_specs_are_there_before_the_first_list_unless_they_are_another
         first, *_ = await lists.first()
         [name] = (await plugin.allocate([lists.devices[first]])).cdi
         assert name == f"k8s.device-plugin.nvidia.com/gpu={first}"
-        assert (name in cdi.resolve([tmp_path])) is ours
+        assert (name in resolve([tmp_path])) is ours
     assert bool(list(tmp_path.iterdir())) is ours  # they stay: the kubelet uses its stored answers again
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.sdk.cdi.resolution import resolve
 
 from plugwright import Allocation, DeviceNode, InvalidValue, Mount
 from plugwright.sdk import cdi
@@ -94,14 +95,14 @@ IMPOSSIBLE: dict[str, Callable[[], object]] = {
     "an owner with a dot": lambda: cdi.SpecDirectory(Path("/x"), "a.b"),
 }
 UNREADABLE = {
-    "an unknown key": ({"extra": 1}, "spec has no key 'extra'"),
-    "an unknown version": ({"cdiVersion": "0.2.0"}, "cdiVersion is one of 0.3.0"),
-    "no version": ({"cdiVersion": None}, "cdiVersion is a text"),
-    "edits as a list": ({"containerEdits": []}, "spec.containerEdits is a mapping"),
-    "a node without a path": ({"containerEdits": {"deviceNodes": [{}]}}, r"deviceNodes\[0\] needs path"),
+    "an unknown key": ({"extra": 1}, "unknown field `extra`"),
+    "an unknown version": ({"cdiVersion": "0.2.0"}, "cdiVersion must be one of 0.3.0"),
+    "no version": ({"cdiVersion": None}, "cdiVersion must be one of .*, got None"),
+    "edits as a list": ({"containerEdits": []}, "got `array` - at `spec.containerEdits`"),
+    "a node without a path": ({"containerEdits": {"deviceNodes": [{}]}}, r"required field `path` .*deviceNodes\[0\]"),
     "an env without a value": ({"containerEdits": {"env": ["A"]}}, "NAME=value"),
-    "a version below its features": ({"annotations": {"a": "b"}}, "says cdiVersion 0.3.0, what it uses needs 0.6.0"),
-    "no kind": ({"kind": None}, "spec needs kind"),
+    "a version below its features": ({"annotations": {"a": "b"}}, "must be at least 0.6.0 for what it uses, got 0.3.0"),
+    "no kind": ({"kind": None}, "Expected `str`, got `null` - at `spec.kind`"),
 }  # fmt: skip
 
 
@@ -111,7 +112,7 @@ def test_the_version_is_the_lowest_that_has_what_is_used(made: cdi.Spec, version
 
 
 @pytest.mark.parametrize("make", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
-def test_what_no_runtime_takes_is_refused(make: Callable[[], object]) -> None:
+def test_a_value_that_runtimes_refuse_is_refused(make: Callable[[], object]) -> None:
     with pytest.raises(InvalidValue):
         make()
 
@@ -152,8 +153,8 @@ def test_the_file_is_what_the_specification_shows() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("made", [FULL, *(each for each, _ in VERSIONS.values())])
-def test_what_is_read_is_what_was_written(made: cdi.Spec, tmp_path: Path) -> None:
+@pytest.mark.parametrize("made", [FULL, *(made for made, _ in VERSIONS.values())])
+def test_a_written_spec_is_read_again_unchanged(made: cdi.Spec, tmp_path: Path) -> None:
     assert cdi.read(cdi.SpecDirectory(tmp_path).write(made)) == made
 
 
@@ -251,7 +252,7 @@ def test_a_later_directory_wins_and_a_name_twice_in_one_is_unusable(tmp_path: Pa
     second.write(spec(name="b"), "one")
     second.write(spec(name="b"), "two")
     second.path.joinpath("broken.json").write_text("{")
-    found = cdi.resolve([first.path, second.path, tmp_path / "none"])
+    found = resolve([first.path, second.path, tmp_path / "none"])
     assert list(found) == [f"{TAPE}=a", f"{TAPE}=c"]
     assert found[f"{TAPE}=a"].edits.env == {"LATER": "1"}
 

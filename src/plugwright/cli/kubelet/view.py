@@ -63,7 +63,7 @@ def lines(event: Shown, granted: RunContainerOptions | None) -> Iterator[str]:
         yield f"{_dim(event.about + ' |')} {event.text}"
     elif isinstance(event, Finding):
         yield f"{_warn(f'finding {event.fact}'.ljust(_WIDTH), bold=True)} {event.about}: {event.happened}"
-        yield f"{'':<{_WIDTH}} a real kubelet {event.really}"
+        yield f"{'':<{_WIDTH}} a real kubelet {event.really} ({event.page})"
     else:
         yield f"{_kind(event.kind)} {event.about}{f': {event.text}' if event.text else ''}"
         if granted is not None:

@@ -1,13 +1,11 @@
-"""`plugwright up`: a cluster on this machine, for kubectl and everyone else; and its control while it runs.
-
-`plugwright down`: end the cluster that `plugwright up` has started.
-"""
+"""`plugwright up` and `plugwright down`: a cluster on this machine, its control while it runs, and its end."""
 
 import json
 import os
+import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,16 +15,16 @@ import click
 from plugwright.cli import logs
 from plugwright.cli.control import ask
 from plugwright.cli.options import duration
-from plugwright.cli.up import view
-from plugwright.cli.up.daemonize import detached
-from plugwright.cli.up.directory import Facts, Place, check_foreign, place
-from plugwright.cli.up.options import Wish
+from plugwright.cli.up.daemonize import daemonize
+from plugwright.cli.up.directory import ClusterInfo, StateDirectory, check_not_foreign, state_directory
+from plugwright.cli.up.options import UpOptions
 from plugwright.errors import ConfigError
 
 __all__ = ["down", "state_option", "up"]
 
 _PATH = click.Path(path_type=Path)
-_EXTRA = ("starlette", "uvicorn", "cryptography")
+_EXTRA = ("starlette", "uvicorn", "cryptography", "trustme")
+_DOWN_LIMIT = 30.0  # seconds
 _EXAMPLE = """\b
 Examples:
   plugwright up                                 ten mock GPUs on one node, until Ctrl-C
@@ -35,36 +33,40 @@ Examples:
   plugwright up --bare                          no devices: run a plugin of your own with --kubelet-dir
 """
 
+Program = Callable[[UpOptions, StateDirectory, Callable[[ClusterInfo], None]], None]
+
 state_option = click.option(
     "--state",
     type=click.Path(path_type=Path, file_okay=False),
     envvar="PLUGWRIGHT_STATE",
     show_envvar=True,
-    help="The cluster's directory.  [default: a temporary one, yours alone]",
+    help="The cluster's state directory.  [default: a temporary, private one]",
 )
 _output = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 
 
-def _seconds(flag: str, default: str, text: str) -> Callable[[Any], Any]:
+def _time_option(flag: str, default: str, text: str) -> Callable[[Any], Any]:
     return click.option(flag, type=duration, default=default, metavar="TIME", show_default=True, help=text)
 
 
 @click.group(invoke_without_command=True, epilog=_EXAMPLE)
-@click.option("--nodes", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many: node-1, node-2, …")
-@click.option("-c", "--config", type=_PATH, help="The resources of every node, as for `run`.  [default: 10 mock/gpu]")
-@click.option("--bare", is_flag=True, help="No resources at all: plugins of other programs register at the nodes.")
-@state_option
-@click.option("--kubeconfig", type=_PATH, help="The file to write, mode 0600.  [default: in the cluster's directory]")
-@click.option("--force", is_flag=True, help="Replace a file at --kubeconfig that is not of plugwright.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), help="Of the API server, on 127.0.0.1.  [default: as before, or any]"
+    "--nodes", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of nodes: node-1, node-2, …"
 )
-@click.option("--run", "starts", is_flag=True, help="Start the containers' commands as processes of this machine.")
-@click.option("--timeout", type=duration, metavar="TIME", help="End by itself after 90s, 10m, 2h.")
-@click.option("--detach", is_flag=True, help="Return as soon as it is ready; `plugwright down` ends it.")
-@_seconds("--heartbeat", "10s", "Between a node's status rounds.")
-@_seconds("--silence", "50s", "How long a node may be silent before it is NotReady.")
-@_seconds("--plugin-grace", "5m", "How long a resource outlives its plugin.")
+@click.option("-c", "--config", type=_PATH, help="The resources of every node, as for `run`.  [default: 10 mock/gpu]")
+@click.option("--bare", is_flag=True, help="Serve no resources: plugins of other programs register at the nodes.")
+@state_option
+@click.option("--kubeconfig", type=_PATH, help="The kubeconfig to write, mode 0600.  [default: in the state directory]")
+@click.option("--force", is_flag=True, help="Replace a file at --kubeconfig that plugwright did not write.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Port of the API server, on 127.0.0.1.  [default: the last, or any]"
+)
+@click.option("--run", "processes", is_flag=True, help="Run the containers' commands as processes of this machine.")
+@click.option("--timeout", type=duration, metavar="TIME", help="End after 90s, 10m, 2h.")
+@click.option("--detach", is_flag=True, help="Return when the cluster is ready; `plugwright down` ends it.")
+@_time_option("--heartbeat", "10s", "Time between a node's status rounds.")
+@_time_option("--silence", "50s", "Time without a heartbeat until a node is NotReady.")
+@_time_option("--plugin-grace", "5m", "Time a resource stays on a node after its plugin has gone.")
 @_output
 @click.pass_context
 def up(context: click.Context, /, state: Path | None, output: str, **values: Any) -> None:
@@ -77,44 +79,40 @@ def up(context: click.Context, /, state: Path | None, output: str, **values: Any
         return
     if values["bare"] and values["config"]:
         raise click.UsageError("--bare and --config exclude each other")
-    _start(Wish(**values), place(state, os.environ), output)
+    _start(UpOptions(**values), state_directory(state, os.environ), output)
 
 
-def _start(wish: Wish, where: Place, output: str) -> None:
+def _start(options: UpOptions, directory: StateDirectory, output: str) -> None:
     began = time.monotonic()
     logs.configure("human", "warning")
-    run = _loaded()
-    if wish.kubeconfig is not None and not wish.force:
-        check_foreign(wish.kubeconfig)
+    run = _load_program()
+    if options.kubeconfig is not None and not options.force:
+        check_not_foreign(options.kubeconfig)
 
-    def show(facts: Facts) -> None:
-        _show(facts, where, output, time.monotonic() - began)
+    def show(info: ClusterInfo) -> None:
+        if output == "json":
+            click.echo(json.dumps(info.document()))
+        else:
+            click.echo("\n".join(_ready_lines(info, directory, time.monotonic() - began)))
+        sys.stdout.flush()
 
-    if not wish.detach:
-        run(wish, where, show)
+    if not options.detach:
+        run(options, directory, show)
         return
-    where.make()
-    if not where.is_free():
-        raise where.occupied()
-    told = detached(lambda tell: run(wish, where, lambda facts: tell(facts.document())), where.log)
-    assert isinstance(told, dict)
-    show(Facts(**told))
+    directory.create()
+    if not directory.is_free():
+        raise directory.in_use_error()
+    document = daemonize(lambda ready: run(options, directory, lambda info: ready(info.document())), directory.log)
+    assert isinstance(document, dict)
+    show(ClusterInfo(**document))
 
 
-def _show(facts: Facts, where: Place, output: str, took: float) -> None:
-    if output == "json":
-        click.echo(json.dumps(facts.document()))
-    else:
-        click.echo("\n".join(view.ready_lines(facts, where, took)))
-    sys.stdout.flush()
-
-
-def _loaded() -> Callable[[Wish, Place, Callable[[Facts], None]], None]:
-    """Only now, and all of it before there is anything to clean up."""
+def _load_program() -> Program:
+    """Loads it with all it needs, before there is anything to clean up: a missing extra is one line."""
     try:
-        run: Callable[[Wish, Place, Callable[[Facts], None]], None] = import_module("plugwright.cli.up.program").run
-        for each in _EXTRA:
-            import_module(each)
+        run: Program = import_module("plugwright.cli.up.program").run
+        for name in _EXTRA:
+            import_module(name)
     except ModuleNotFoundError as missing:
         name = (missing.name or "").partition(".")[0]
         if name not in _EXTRA:
@@ -123,12 +121,43 @@ def _loaded() -> Callable[[Wish, Place, Callable[[Facts], None]], None]:
     return run
 
 
+def _ready_lines(info: ClusterInfo, directory: StateDirectory, seconds: float) -> Iterator[str]:
+    count = len(info.nodes)
+    nodes = "1 node" if count == 1 else f"{count} nodes"
+    resources = ", ".join(f"{name}: {number}" for name, number in info.resources.items()) or "no devices yet"
+    yield f"ready after {seconds:.1f} s: {nodes} with {resources}; {info.server}"
+    yield ""
+    yield f"    export KUBECONFIG={shlex.quote(info.kubeconfig)}"
+    yield from (f"    {line}" for line in _suggested_commands(info))
+    yield ""
+    yield f"A node stops and comes back:  plugwright up stop-node node-1{directory.flag}, start-node"
+    if info.log:
+        yield f"To end it:  plugwright down{directory.flag}    (process {info.pid}, its log is {info.log})"
+    else:
+        yield "Ctrl-C ends it."
+
+
+def _suggested_commands(info: ClusterInfo) -> Iterator[str]:
+    if not info.resources:
+        kubelet_dir = info.nodes["node-1"]["kubelet_dir"]
+        yield f"plugwright run -c plugwright.yaml --kubelet-dir {shlex.quote(kubelet_dir)}"
+        yield "kubectl describe node node-1"
+        yield "kubectl get events --watch"
+        return
+    resource = next(iter(info.resources))
+    limits = {"resources": {"limits": {resource: "2"}}}
+    overrides = {"spec": {"containers": [{"name": "two", "image": "demo", **limits}]}}
+    yield f"kubectl describe node node-1    # {resource} in Capacity and Allocatable"
+    yield f"kubectl run two --image=demo --overrides={shlex.quote(json.dumps(overrides, separators=(',', ':')))}"
+    yield "kubectl logs two                # what its devices gave to it"
+
+
 @up.command("stop-node", epilog="Example:  plugwright up stop-node node-2")
 @click.argument("node")
 @state_option
 def stop_node(node: str, state: Path | None) -> None:
-    """The node's kubelet ends as if killed; after --silence the node is NotReady."""
-    _asked(state, {"do": "stop-node", "node": node})
+    """End a node's kubelet as if killed; after --silence the node is NotReady."""
+    _ask_cluster(state, {"do": "stop-node", "node": node})
     click.echo(f"{node} is stopped")
 
 
@@ -136,8 +165,8 @@ def stop_node(node: str, state: Path | None) -> None:
 @click.argument("node")
 @state_option
 def start_node(node: str, state: Path | None) -> None:
-    """The node's kubelet starts again: its plugins register anew, its pods keep their devices."""
-    _asked(state, {"do": "start-node", "node": node})
+    """Start a node's kubelet again: its plugins register again, its pods keep their devices."""
+    _ask_cluster(state, {"do": "start-node", "node": node})
     click.echo(f"{node} is started")
 
 
@@ -145,20 +174,23 @@ def start_node(node: str, state: Path | None) -> None:
 @state_option
 @_output
 def status(state: Path | None, output: str) -> None:
-    """How the running cluster stands: where it is, its nodes and what they offer, its pods."""
-    facts = place(state, os.environ).running()
-    found = ask(Path(facts["control"]), {"do": "status"})
+    """Show the running cluster: its server and kubeconfig, its nodes and their resources, its pods."""
+    info = state_directory(state, os.environ).running_cluster()
+    answer = ask(Path(info["control"]), {"do": "status"})
     if output == "json":
-        click.echo(json.dumps({**facts, **found}))
+        click.echo(json.dumps({**info, **answer}))
     else:
-        click.echo("\n".join(view.status_lines(found, facts)))
+        click.echo("\n".join(_status_lines(answer, info)))
 
 
-def _asked(state: Path | None, request: dict[str, str]) -> None:
-    ask(Path(place(state, os.environ).running()["control"]), request)
-
-
-_LIMIT = 30.0
+def _status_lines(status: Mapping[str, Any], info: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{info['server']}, process {info['pid']}, kubeconfig {info['kubeconfig']}"
+    for node in status["nodes"]:
+        ready = "Ready" if node["ready"] else "NotReady"
+        stopped = "" if node["running"] else ", stopped"
+        resources = ", ".join(f"{name}: {count}" for name, count in node["allocatable"].items())
+        yield f"{node['name']}  {ready}{stopped}  {resources}".rstrip()
+    yield "pods: " + (", ".join(f"{count} {phase}" for phase, count in status["pods"].items()) or "none")
 
 
 @click.command(epilog="Example:  plugwright down --state ./lab")
@@ -168,9 +200,13 @@ def down(state: Path | None) -> None:
 
     One that was started with --state DIR is named by it; its objects stay there. Any other leaves nothing.
     """
-    where = place(state, os.environ)
-    facts = where.running()
-    ask(Path(facts["control"]), {"do": "end"})
-    where.wait_until_free(_LIMIT)
-    kept = f"; its state is in {where.directory}" if where.kept else ""
-    click.echo(f"process {facts['pid']} has ended{kept}")
+    directory = state_directory(state, os.environ)
+    info = directory.running_cluster()
+    ask(Path(info["control"]), {"do": "end"})
+    directory.wait_until_free(_DOWN_LIMIT)
+    kept = f"; its state is in {directory.path}" if directory.kept else ""
+    click.echo(f"process {info['pid']} has ended{kept}")
+
+
+def _ask_cluster(state: Path | None, request: dict[str, str]) -> None:
+    ask(Path(state_directory(state, os.environ).running_cluster()["control"]), request)

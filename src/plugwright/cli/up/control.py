@@ -1,8 +1,6 @@
-"""The control socket of an embedded cluster: one JSON object a line in, one a line out, as the daemon's own.
+"""The control socket of an embedded cluster: `status`, `stop-node`, `start-node` and `end`.
 
-`status`, `stop-node`, `start-node` and `end`. Who may open the socket (mode 0600) may do all of it.
-
-How an embedded cluster stands, as plain values: its nodes with what they offer, and its pods by phase.
+The protocol and the access control (mode 0600) are `system.json_lines`'.
 """
 
 import asyncio
@@ -19,38 +17,12 @@ from plugwright.errors import ConfigError
 from plugwright.system import json_lines
 from plugwright.system.json_lines import Request
 
-__all__ = ["Controller", "controlled", "offers", "report"]
-
-
-def report(cluster: EmbeddedCluster) -> dict[str, object]:
-    phases = Counter(
-        str((pod.get("status") or {}).get("phase") or "Pending") for pod in cluster.store.every(PODS.qualified)
-    )
-    nodes = [_node(cluster, node) for node in cluster.store.every(NODES.qualified)]
-    return {"nodes": nodes, "pods": dict(sorted(phases.items()))}
-
-
-def offers(node: Object) -> dict[str, int]:
-    """The extended resources of a node, as far as they can be had."""
-    allocatable = (node.get("status") or {}).get("allocatable") or {}
-    return {name: int(number) for name, number in sorted(allocatable.items()) if "/" in name}
-
-
-def _node(cluster: EmbeddedCluster, node: Object) -> dict[str, object]:
-    name = node["metadata"]["name"]
-    agent = cluster.nodes.get(name)
-    conditions = {each["type"]: each["status"] for each in (node.get("status") or {}).get("conditions") or ()}
-    return {
-        "name": name,
-        "ready": conditions.get("Ready") == "True",
-        "running": agent is not None and agent.is_running,
-        "allocatable": offers(node),
-    }
+__all__ = ["ClusterController", "controlled", "extended_resources"]
 
 
 @dataclass(frozen=True, slots=True)
-class Controller:
-    """What can be done to a cluster from outside; `stop` is set when it is to end."""
+class ClusterController:
+    """Answers the requests; `stop` is set when the cluster is to end."""
 
     cluster: EmbeddedCluster
     stop: asyncio.Event
@@ -59,7 +31,7 @@ class Controller:
         node = str(request.get("node", ""))
         match request.get("do"):
             case "status":
-                return report(self.cluster)
+                return self._status()
             case "stop-node":
                 await self.cluster.stop_node(node)
             case "start-node":
@@ -70,9 +42,34 @@ class Controller:
                 raise ConfigError(f"unknown request: {other!r}")
         return "done"
 
+    def _status(self) -> dict[str, object]:
+        store = self.cluster.store
+        pods = store.objects(PODS.qualified)
+        phases = Counter(str((pod.get("status") or {}).get("phase") or "Pending") for pod in pods)
+        nodes = [self._node_status(node) for node in store.objects(NODES.qualified)]
+        return {"nodes": nodes, "pods": dict(sorted(phases.items()))}
+
+    def _node_status(self, node: Object) -> dict[str, object]:
+        name = node["metadata"]["name"]
+        emulated = self.cluster.nodes.get(name)
+        conditions = (node.get("status") or {}).get("conditions") or ()
+        ready = {condition["type"]: condition["status"] for condition in conditions}.get("Ready")
+        return {
+            "name": name,
+            "ready": ready == "True",
+            "running": emulated is not None and emulated.is_running,
+            "allocatable": extended_resources(node),
+        }
+
 
 @asynccontextmanager
-async def controlled(controller: Controller, path: Path) -> AsyncIterator[None]:
+async def controlled(controller: ClusterController, path: Path) -> AsyncIterator[None]:
     """Serves the control socket while inside."""
     async with json_lines.serving(path, json_lines.listen(path), controller.handle):
         yield
+
+
+def extended_resources(node: Object) -> dict[str, int]:
+    """What is allocatable of them on a node."""
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    return {name: int(number) for name, number in sorted(allocatable.items()) if "/" in name}

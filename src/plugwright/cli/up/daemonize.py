@@ -1,6 +1,6 @@
-"""A program that goes on when its command has returned: a process of its own, told of when it is ready.
+"""Runs work in a background process; the command returns when the process is ready.
 
-Forked before there are threads or event loops. Whatever goes wrong until it is ready is said by the command itself.
+The process is forked before there are threads or event loops. Until it is ready, its errors are the command's own.
 """
 
 import json
@@ -12,47 +12,46 @@ from typing import NoReturn
 
 from plugwright.errors import ClusterError, ConfigError
 
-__all__ = ["detached"]
+__all__ = ["daemonize"]
 
-Tell = Callable[[object], None]
+Ready = Callable[[object], None]
 
 
-def detached(work: Callable[[Tell], None], log: Path) -> object:
-    """Does `work` in another process, which writes to `log`; returns what `work` tells, as soon as it does."""
-    reading, writing = os.pipe()
+def daemonize(work: Callable[[Ready], None], log: Path) -> object:
+    """Runs `work` in a process that writes to `log`; returns the JSON value that `work` passes to `ready`."""
+    read_end, write_end = os.pipe()
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     sys.stdout.flush()
     sys.stderr.flush()
     if os.fork() == 0:
-        os.close(reading)
+        os.close(read_end)
         _leave_terminal(descriptor)
-        _be_detached(work, writing)
-    os.close(writing)
+        _run_child(work, write_end)
+    os.close(write_end)
     os.close(descriptor)
-    with os.fdopen(reading, "rb") as pipe:
-        told = pipe.read()
-    return _understood(told, log)
+    with os.fdopen(read_end, "rb") as pipe:
+        message = pipe.read()
+    return _result(message, log)
 
 
 def _leave_terminal(log: int) -> None:
     os.setsid()
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for descriptor, number in ((nothing, 0), (log, 1), (log, 2)):
+    null = os.open(os.devnull, os.O_RDONLY)
+    for descriptor, number in ((null, 0), (log, 1), (log, 2)):
         os.dup2(descriptor, number)
-    os.close(nothing)
+    os.close(null)
     os.close(log)
 
 
-def _be_detached(work: Callable[[Tell], None], writing: int) -> NoReturn:
-    """Never comes back: what called us goes on in the other process."""
-    with os.fdopen(writing, "wb") as pipe:
+def _run_child(work: Callable[[Ready], None], write_end: int) -> NoReturn:
+    with os.fdopen(write_end, "wb") as pipe:
 
-        def tell(fact: object) -> None:
-            pipe.write(json.dumps({"ok": fact}).encode())
+        def ready(value: object) -> None:
+            pipe.write(json.dumps({"ok": value}).encode())
             pipe.close()
 
         try:
-            work(tell)
+            work(ready)
         except BaseException as error:
             if not pipe.closed:
                 pipe.write(json.dumps({"error": str(error) or type(error).__name__}).encode())
@@ -60,10 +59,10 @@ def _be_detached(work: Callable[[Tell], None], writing: int) -> NoReturn:
     sys.exit(0)
 
 
-def _understood(told: bytes, log: Path) -> object:
-    if not told:
-        raise ClusterError(f"it has ended before it was ready: {log} may say why")
-    answer = json.loads(told)
+def _result(message: bytes, log: Path) -> object:
+    if not message:
+        raise ClusterError(f"the cluster ended before it was ready; its log is {log}")
+    answer = json.loads(message)
     if "error" in answer:
         raise ConfigError(answer["error"])
     return answer["ok"]

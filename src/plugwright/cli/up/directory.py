@@ -1,10 +1,8 @@
-"""The directory of one embedded cluster: who runs there, its token and certificates, and the sockets to reach it by.
+"""The state directory of `plugwright up`: its lock, credentials, sockets, and the kubeconfig.
 
-One directory holds one cluster: the lock is the kernel's, so that a killed process leaves none. Without a directory of
-the user's own there is one default place for each user, which goes when its cluster ends. What the objects and the
-nodes keep there is the cluster's; the kubeconfig is `cluster_kubeconfig`'s.
-
-The kubeconfig of an embedded cluster: mode 0600, written at once, and never over one that is somebody else's.
+One directory holds one cluster: the lock is the kernel's, so that a killed process leaves none. Without --state every
+user has one temporary directory, which is removed with its cluster. Objects and nodes' directories in it belong to
+`cluster.embedded`.
 """
 
 import base64
@@ -26,19 +24,20 @@ from typing import Any
 import yaml
 
 from plugwright.errors import ConfigError, PeerGone, PeerSilent
-from plugwright.system import files, sockets
+from plugwright.system import directories, files
 
-__all__ = ["Facts", "Kubeconfig", "Place", "check_foreign", "place"]
+__all__ = ["ClusterInfo", "Kubeconfig", "StateDirectory", "check_not_foreign", "state_directory"]
 
-_LOCK, _FACTS, _ACCESS = "lock", "up.json", "access.json"
-_OURS = {_LOCK, _FACTS, _ACCESS, "objects.db", "up.log", "kubeconfig"}  # one of them, and it is a cluster's directory
+_LOCK, _INFO, _CREDENTIALS, _LOG = "lock", "up.json", "access.json", "up.log"
+_OUR_FILES = {_LOCK, _INFO, _CREDENTIALS, _LOG, "objects.db", "kubeconfig"}  # any of them marks a state directory
 _LONGEST_SOCKET = len("node-10000.sock")
-_LOOK = 0.02
+_POLL = 0.02  # seconds between looks at the lock
+_CONTEXT = "plugwright"  # the name of the kubeconfig's cluster, user and context
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What is told of a running cluster, to people and to other processes; never its token."""
+class ClusterInfo:
+    """A running cluster as people and other processes are shown it, without its token."""
 
     pid: int
     server: str
@@ -55,184 +54,145 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StateDirectory:
     """`kept` is whether it outlives its cluster."""
 
-    directory: Path
+    path: Path
     kept: bool
 
     @property
     def kubeconfig(self) -> Path:
-        return self.directory / "kubeconfig"
+        return self.path / "kubeconfig"
 
     @property
     def log(self) -> Path:
-        return self.directory / "up.log"
-
-    @contextmanager
-    def taken(self) -> Iterator[None]:
-        """For one cluster alone; raises `ConfigError` if one runs there already."""
-        self.make()
-        with self._lock() as lock:
-            if not _is_won(lock):
-                raise self.occupied()
-            if not self._is_current(lock):
-                raise PeerGone(f"the cluster in {self.directory} has just ended: try again")
-            self._clear()
-            try:
-                yield
-            finally:
-                (self.directory / _FACTS).unlink(missing_ok=True)
-                if not self.kept:
-                    shutil.rmtree(self.directory, ignore_errors=True)
-
-    def make(self) -> None:
-        """Refuses what is somebody else's, and directories with other things in them."""
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not self.kept:
-            _check_private(self.directory)
-            return
-        found = {each.name for each in self.directory.iterdir()}
-        if found and not found & _OURS:
-            raise ConfigError(
-                f"{self.directory} has other things in it, and no cluster's state; choose another --state"
-            )
-
-    def occupied(self) -> ConfigError:
-        facts = self._read()
-        who = f" (process {facts['pid']}, {facts['server']})" if facts else ""
-        advice = f"plugwright down{self.flag}" + ("" if self.kept else "; another one needs a --state DIR of its own")
-        return ConfigError(f"a cluster runs in {self.directory} already{who}: {advice}")
+        return self.path / _LOG
 
     @property
     def flag(self) -> str:
-        """What chooses this place on the command line."""
-        return f" --state {shlex.quote(str(self.directory))}" if self.kept else ""
+        """The flag that chooses this directory on the command line."""
+        return f" --state {shlex.quote(str(self.path))}" if self.kept else ""
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Holds the directory for one cluster; raises `ConfigError` if one runs there already."""
+        self.create()
+        with self._open_lock() as lock:
+            if not _lock_with_retries(lock):
+                raise self.in_use_error()
+            if not self._is_current(lock):
+                raise PeerGone(f"the cluster in {self.path} has just ended: try again")
+            self._remove_leftovers()
+            try:
+                yield
+            finally:
+                (self.path / _INFO).unlink(missing_ok=True)
+                if not self.kept:
+                    shutil.rmtree(self.path, ignore_errors=True)
+
+    def create(self) -> None:
+        """Refuses another user's directory, and one with files that are not a cluster's."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not self.kept:
+            _check_private(self.path)
+            return
+        names = {path.name for path in self.path.iterdir()}
+        if names and not names & _OUR_FILES:
+            raise ConfigError(f"{self.path} must be empty or a cluster's state directory: choose another --state")
+
+    def in_use_error(self) -> ConfigError:
+        info = self._read_info()
+        process = f" (process {info['pid']}, {info['server']})" if info else ""
+        advice = f"plugwright down{self.flag}" + ("" if self.kept else "; another one needs a --state DIR of its own")
+        return ConfigError(f"a cluster runs in {self.path} already{process}: {advice}")
 
     @contextmanager
     def sockets(self) -> Iterator[Path]:
-        """Where sockets are made: here, unless their paths would be too long."""
-        if sockets.fits(self.directory, _LONGEST_SOCKET):
-            for left in self.directory.glob("*.sock"):
-                left.unlink()
-            yield self.directory
-        else:
-            with tempfile.TemporaryDirectory(prefix="plugwright-") as short:
-                yield Path(short)
+        """The directory for sockets: this one, or a short link to it where their paths would be too long."""
+        for abandoned in self.path.glob("*.sock"):
+            abandoned.unlink()
+        with directories.linked_directory(self.path, _LONGEST_SOCKET) as directory:
+            yield directory
 
-    def publish(self, facts: Facts) -> None:
-        files.write_atomically(self.directory / _FACTS, json.dumps(facts.document()), mode=0o600, sync=False)
+    def publish(self, info: ClusterInfo) -> None:
+        files.write_atomically(self.path / _INFO, json.dumps(info.document()), mode=0o600, sync=False)
 
-    def running(self) -> Mapping[str, Any]:
-        """The facts of the cluster that runs here; raises `PeerGone` where none does."""
+    def running_cluster(self) -> Mapping[str, Any]:
+        """The document of the cluster that runs here; raises `PeerGone` if none does."""
         if self.is_free():
-            where = f"in {self.directory}" if self.kept else "here"
+            where = f"in {self.path}" if self.kept else "here"
             raise PeerGone(f"no cluster runs {where}: `plugwright up{self.flag}` starts one")
-        facts = self._read()
-        if facts is None:
-            raise PeerGone(f"the cluster in {self.directory} is starting or ending: try again")
-        return facts
+        info = self._read_info()
+        if info is None:
+            raise PeerGone(f"the cluster in {self.path} is starting or ending: try again")
+        return info
 
     def is_free(self) -> bool:
-        with suppress(FileNotFoundError), (self.directory / _LOCK).open("rb") as lock:
-            return _is_free(lock.fileno())
+        with suppress(FileNotFoundError), (self.path / _LOCK).open("rb") as lock:
+            return _try_lock(lock.fileno())
         return True
 
     def wait_until_free(self, timeout: float) -> None:
-        """Until the process that runs here has ended."""
+        """Returns when the cluster that runs here has ended."""
         deadline = time.monotonic() + timeout
         while not self.is_free():
             if time.monotonic() > deadline:
-                raise PeerSilent(f"the cluster in {self.directory} has not ended within {timeout:g} s")
-            time.sleep(_LOOK)
+                raise PeerSilent(f"the cluster in {self.path} has not ended within {timeout:g} s")
+            time.sleep(_POLL)
 
-    def access(self) -> dict[str, Any]:
-        """The token, and the port of the last run, if there was one."""
+    def credentials(self) -> tuple[str, int]:
+        """The token and the port of the last run; without one a new token, and 0."""
         try:
-            kept = json.loads((self.directory / _ACCESS).read_bytes())
-            return {"token": str(kept["token"]), "port": int(kept["port"])}
+            document = json.loads((self.path / _CREDENTIALS).read_bytes())
+            return str(document["token"]), int(document["port"])
         except FileNotFoundError:
-            return {"token": secrets.token_urlsafe(32), "port": 0}
+            return secrets.token_urlsafe(32), 0
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"cannot read {self.directory / _ACCESS}: {error}") from error
+            raise ConfigError(f"cannot read {self.path / _CREDENTIALS}: {error}") from error
 
-    def keep_access(self, token: str, port: int) -> None:
-        files.write_atomically(
-            self.directory / _ACCESS, json.dumps({"token": token, "port": port}), mode=0o600, sync=False
-        )
+    def save_credentials(self, token: str, port: int) -> None:
+        text = json.dumps({"token": token, "port": port})
+        files.write_atomically(self.path / _CREDENTIALS, text, mode=0o600, sync=False)
 
-    def _read(self) -> dict[str, Any] | None:
+    def _read_info(self) -> dict[str, Any] | None:
         try:
-            facts = json.loads((self.directory / _FACTS).read_bytes())
+            info = json.loads((self.path / _INFO).read_bytes())
         except (OSError, ValueError):
             return None
-        return facts if isinstance(facts, dict) else None
+        return info if isinstance(info, dict) else None
 
-    def _clear(self) -> None:
-        """What a cluster that was killed has left: of a temporary one everything."""
-        (self.directory / _FACTS).unlink(missing_ok=True)
-        for left in () if self.kept else self.directory.iterdir():
-            if left.is_dir() and not left.is_symlink():
-                shutil.rmtree(left)
-            elif left.name not in (_LOCK, "up.log"):
-                left.unlink()
+    def _remove_leftovers(self) -> None:
+        """What a killed cluster left; everything, if the directory is temporary."""
+        (self.path / _INFO).unlink(missing_ok=True)
+        for path in () if self.kept else self.path.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name not in (_LOCK, _LOG):
+                path.unlink()
 
     def _is_current(self, lock: int) -> bool:
-        """A cluster that ended may have removed the directory in the meantime."""
+        """Whether the lock is still the directory's: a cluster that ended may have removed both."""
         with suppress(FileNotFoundError):
-            return (self.directory / _LOCK).stat().st_ino == os.fstat(lock).st_ino
+            return (self.path / _LOCK).stat().st_ino == os.fstat(lock).st_ino
         return False
 
     @contextmanager
-    def _lock(self) -> Iterator[int]:
-        descriptor = os.open(self.directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    def _open_lock(self) -> Iterator[int]:
+        descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             yield descriptor
         finally:
             os.close(descriptor)
 
 
-def place(state: Path | None, environment: Mapping[str, str]) -> Place:
+def state_directory(state: Path | None, environment: Mapping[str, str]) -> StateDirectory:
+    """The directory of --state, or the user's temporary one."""
     if state is not None:
-        return Place(state.absolute(), kept=True)
+        return StateDirectory(state.absolute(), kept=True)
     runtime = environment.get("XDG_RUNTIME_DIR", "")
     if runtime and Path(runtime).is_dir():
-        return Place(Path(runtime).absolute() / "plugwright-up", kept=False)
-    return Place(Path(tempfile.gettempdir()).absolute() / f"plugwright-{os.getuid()}", kept=False)
-
-
-def _check_private(directory: Path) -> None:
-    """The default place is where others may write: what is there must be ours alone."""
-    if not _is_ours(directory) or stat.S_IMODE(directory.lstat().st_mode) & 0o077:
-        raise ConfigError(f"{directory} is not a directory of yours alone (mode 0700); choose one with --state")
-
-
-def _is_ours(directory: Path) -> bool:
-    with suppress(FileNotFoundError):
-        found = directory.lstat()
-        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-    return False
-
-
-def _is_won(lock: int) -> bool:
-    """Whoever only asks whether a cluster runs here has the lock for a moment, too."""
-    for _ in range(5):
-        if _is_free(lock):
-            return True
-        time.sleep(_LOOK)
-    return False
-
-
-def _is_free(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-_NAME = "plugwright"
-_PARTS = ("clusters", "contexts", "users")
+        return StateDirectory(Path(runtime).absolute() / "plugwright-up", kept=False)
+    return StateDirectory(Path(tempfile.gettempdir()).absolute() / f"plugwright-{os.getuid()}", kept=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +204,8 @@ class Kubeconfig:
     token: str = field(repr=False)
 
     @contextmanager
-    def at(self, path: Path, *, kept: bool) -> Iterator[None]:
-        """There while inside, or for good."""
+    def written(self, path: Path, *, kept: bool) -> Iterator[None]:
+        """Writes the file, mode 0600; unless it is `kept`, leaving removes it."""
         text = yaml.safe_dump(self._document(), sort_keys=False)
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -255,7 +215,7 @@ class Kubeconfig:
         try:
             yield
         finally:
-            if not kept and self._is_here(path):
+            if not kept and self._is_still_at(path):
                 path.unlink(missing_ok=True)
 
     def _document(self) -> dict[str, object]:
@@ -264,25 +224,25 @@ class Kubeconfig:
         return {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": _NAME, "cluster": cluster}],
-            "users": [{"name": _NAME, "user": {"token": self.token}}],
-            "contexts": [{"name": _NAME, "context": {"cluster": _NAME, "user": _NAME}}],
-            "current-context": _NAME,
+            "clusters": [{"name": _CONTEXT, "cluster": cluster}],
+            "users": [{"name": _CONTEXT, "user": {"token": self.token}}],
+            "contexts": [{"name": _CONTEXT, "context": {"cluster": _CONTEXT, "user": _CONTEXT}}],
+            "current-context": _CONTEXT,
         }
 
-    def _is_here(self, path: Path) -> bool:
-        """kubectl may have changed it, and another cluster may have written its own."""
+    def _is_still_at(self, path: Path) -> bool:
+        """Whether the file is ours, also if kubectl has changed it: another cluster may have written its own."""
         try:
             return self.token in path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             return False
 
 
-def check_foreign(path: Path) -> None:
-    """Raises if there is a file that no `plugwright up` has made."""
+def check_not_foreign(path: Path) -> None:
+    """Raises `ConfigError` if there is a kubeconfig that `plugwright up` did not write."""
     if path.exists() and not _is_our_kubeconfig(path):
         raise ConfigError(
-            f"{path} is there and not of plugwright: choose another --kubeconfig, or replace it with --force"
+            f"{path} exists and was not written by plugwright: choose another --kubeconfig, or replace it with --force"
         )
 
 
@@ -293,9 +253,39 @@ def _is_our_kubeconfig(path: Path) -> bool:
         return False
     if not isinstance(document, dict):
         return False
-    parts = [document.get(part) for part in _PARTS]
-    return all(isinstance(part, list) and [_name(each) for each in part] == [_NAME] for part in parts)
+    lists = [document.get(key) for key in ("clusters", "contexts", "users")]
+    return all(isinstance(entries, list) and _names(entries) == [_CONTEXT] for entries in lists)
 
 
-def _name(entry: object) -> object:
-    return entry.get("name") if isinstance(entry, dict) else None
+def _names(entries: list[object]) -> list[object]:
+    return [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
+
+
+def _check_private(directory: Path) -> None:
+    """The temporary directory's parent may be writable by others: it must be a directory of this user, mode 0700."""
+    private = False
+    with suppress(FileNotFoundError):  # a cluster that has just ended may have removed it
+        status = directory.lstat()
+        is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+        private = is_ours and not stat.S_IMODE(status.st_mode) & 0o077
+    if not private:
+        raise ConfigError(
+            f"{directory} must be a directory that only you can open (mode 0700): choose another with --state"
+        )
+
+
+def _lock_with_retries(lock: int) -> bool:
+    """Commands that check whether a cluster runs here hold the lock for a moment, too."""
+    for _ in range(5):
+        if _try_lock(lock):
+            return True
+        time.sleep(_POLL)
+    return False
+
+
+def _try_lock(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,14 +1,14 @@
-"""What was asked for on the command line of `plugwright up`."""
+"""The options of `plugwright up`, in a module that loads nothing of the cluster."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Wish"]
+__all__ = ["UpOptions"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """Times are seconds; `timeout` and `port` are None where nothing was said."""
+class UpOptions:
+    """Times are seconds. Without `timeout` it runs until it is stopped; without `port` the last one is used again."""
 
     nodes: int = 1
     config: Path | None = None
@@ -18,7 +18,7 @@ class Wish:
     port: int | None = None
     timeout: float | None = None
     detach: bool = False
-    starts: bool = False
+    processes: bool = False
     heartbeat: float = 10.0
     silence: float = 50.0
     plugin_grace: float = 300.0

@@ -12,8 +12,8 @@ from plugwright.errors import ConfigError
 
 __all__ = ["listen", "serving"]
 
-_HOST = "127.0.0.1"  # and nothing else, ever: whoever has the token may run processes here
-_PATIENCE = 2  # seconds for answers that are under way when it ends
+_HOST = "127.0.0.1"  # never another address: a client with the token may run processes here
+_SHUTDOWN_LIMIT = 2  # seconds for requests that are answered when it ends
 
 Application = Callable[..., Awaitable[None]]
 
@@ -21,12 +21,12 @@ Application = Callable[..., Awaitable[None]]
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are for the whole cluster, not for its server alone."""
+        """Leaves signals to the program: they end the whole cluster, not its server alone."""
         yield
 
 
 def listen(port: int) -> socket.socket:
-    """0 is any port that is free."""
+    """Port 0 takes any that is free."""
     # With the protocol named: only then asyncio turns off Nagle's delay, which costs small answers 40 ms.
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
@@ -50,10 +50,10 @@ async def serving(
         http="h11",
         ws="none",
         lifespan="off",
-        log_config=None,  # as all the others log: `logs` decides
+        log_config=None,  # `cli.logs` sets format and level
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=_PATIENCE,
+        timeout_graceful_shutdown=_SHUTDOWN_LIMIT,
         ssl_keyfile=str(certificates.key),
         ssl_certfile=str(certificates.certificate),
     )
@@ -66,4 +66,4 @@ async def serving(
         finally:
             server.should_exit = True
             for connection in list(server.server_state.connections):
-                connection.transport.abort()  # a watch would go on for as long as its client likes
+                connection.transport.abort()  # a watch would last as long as its client likes

@@ -1,5 +1,5 @@
-"""The embedded API server: enough of Kubernetes' for kubectl and the Python clients, for pods, nodes and their events.
+"""The embedded API server: the part of Kubernetes' API that kubectl and the Python clients need for pods and nodes.
 
-`app.application` is the ASGI application; who listens, and with which certificate, is the caller's. What is stored is
-`cluster.store`'s, and what the kinds are is in `kinds`.
+`app.application` is the ASGI application; its caller listens and has the certificate. Objects are stored in
+`cluster.store`. Each kind is one strategy in `kinds`, which all other modules ask and never compare.
 """

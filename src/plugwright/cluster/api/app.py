@@ -1,11 +1,11 @@
-"""The ASGI application: every request is authenticated, led to who answers it, and answered.
+"""The ASGI application: authentication, routing, and the response to every error.
 
-What a path means is `requests`'; reading is `reading`'s, writing `changing`'s.
+Starlette's router is not used: every path needs the token first, also those that match no route. `discovery` answers
+what is served, `handlers` everything about resources.
 """
 
 import hmac
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from starlette.applications import Starlette
@@ -13,12 +13,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from plugwright.cluster import clock
+from plugwright.cluster import KUBERNETES_VERSION, clock
 from plugwright.cluster.api import discovery, requests, responses, schema
-from plugwright.cluster.api.errors import Refused, from_store, not_found
-from plugwright.cluster.api.handlers import Changer, Logs, Reader
+from plugwright.cluster.api.errors import StatusError, from_cluster_error, method_not_allowed, not_found
+from plugwright.cluster.api.handlers import Logs, ResourceHandlers
 from plugwright.cluster.api.kinds import KINDS
-from plugwright.cluster.api.requests import Target
 from plugwright.cluster.clock import Clock
 from plugwright.cluster.store import Store
 from plugwright.errors import ClusterError
@@ -31,87 +30,75 @@ _HEALTH = ("/healthz", "/livez", "/readyz")
 
 @dataclass(frozen=True)
 class Server:
-    """What the application serves, and for whom."""
+    """What the application serves, and the token that it asks for."""
 
     store: Store
     logs: Logs
     token: str = field(repr=False)
-    release: str = "1.36.4"
+    release: str = KUBERNETES_VERSION
     now: Clock = clock.now
 
 
 def application(server: Server) -> Starlette:
-    app = Starlette(exception_handlers={Exception: _internal})
-    app.router.default = _Handler(server)  # not a route: some paths match none, and nobody would ask for the token
+    app = Starlette(exception_handlers={Exception: _internal_error})
+    app.router.default = _Endpoint(server)
     return app
 
 
-async def _internal(request: Request, error: Exception) -> Response:
-    """What nobody expected; Starlette raises it again, so that the log has all of it."""
+async def _internal_error(request: Request, error: Exception) -> Response:
+    """Answers an unexpected exception, which Starlette raises again so that its traceback is logged."""
     logger.error("request failed", extra={"method": request.method, "path": request.url.path, "error": repr(error)})
-    return responses.refusal(Refused(500, "InternalError", f"Internal error occurred: {type(error).__name__}"))
+    return responses.failure(StatusError(500, "InternalError", f"Internal error occurred: {type(error).__name__}"))
 
 
-class _Handler:
-    """One endpoint for all paths: which object is meant is known only after looking at the kinds."""
+class _Endpoint:
+    """The ASGI endpoint of all paths."""
 
     def __init__(self, server: Server) -> None:
         self._token = server.token.encode()
         self._documents = discovery.documents(server.release)
-        self._reader = Reader(server.store, server.logs, server.now)
-        changer = Changer(server.store, server.now)
-        self._verbs: dict[str, Callable[[Request, Target], Awaitable[Response]]] = {
-            "POST": changer.post,
-            "PUT": changer.put,
-            "PATCH": changer.patch,
-            "DELETE": changer.delete,
-        }
+        self._handlers = ResourceHandlers(server.store, server.logs, server.now)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":  # `kubectl exec` tries a WebSocket first, and then asks as everyone does
-            await send({"type": "websocket.close", "code": 1008, "reason": "no WebSockets here"})
+        if scope["type"] != "http":  # `kubectl exec` tries a WebSocket, and falls back to HTTP
+            await send({"type": "websocket.close", "code": 1008, "reason": "WebSockets are not supported"})
             return
         request = Request(scope, receive)
         try:
-            response = await self._answer(request)
-        except Refused as refused:
-            response = responses.refusal(refused)
+            response = await self._respond(request)
+        except StatusError as error:
+            response = responses.failure(error)
         except ClusterError as error:
-            response = responses.refusal(from_store(error))
+            response = responses.failure(from_cluster_error(error))
         await response(scope, receive, send)
 
-    async def _answer(self, request: Request) -> Response:
+    async def _respond(self, request: Request) -> Response:
         self._authenticate(request)
         path = request.scope["path"].rstrip("/") or "/"
-        if path in _HEALTH or path.startswith(tuple(f"{each}/" for each in _HEALTH)):
+        if path in _HEALTH or path.startswith(tuple(f"{prefix}/" for prefix in _HEALTH)):
             return PlainTextResponse("ok")
         if path in self._documents or path.startswith("/openapi/"):
             return self._document(request, path)
-        if path in discovery.PATHS:
+        if path in discovery.REVIEWS:
             return await discovery.review(request, path)
-        target = requests.resolve(path)
-        if request.method in ("GET", "HEAD"):
-            return self._reader.get(request, target)
-        if request.method not in self._verbs:
-            raise requests.not_allowed()
-        return await self._verbs[request.method](request, target)
+        return await self._handlers.handle(request, requests.resource_path(path))
 
     def _authenticate(self, request: Request) -> None:
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        given = token.strip().encode("utf-8", "replace")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given, self._token):
-            raise Refused(401, "Unauthorized", "Unauthorized")
+        scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
+        token = credentials.strip().encode("utf-8", "replace")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(token, self._token):
+            raise StatusError(401, "Unauthorized", "Unauthorized")
 
     def _document(self, request: Request, path: str) -> Response:
         if request.method not in ("GET", "HEAD"):
-            raise requests.not_allowed()
+            raise method_not_allowed()
         if path in self._documents:
             return responses.json(self._documents[path])
         return _openapi_2(request) if path == "/openapi/v2" else _openapi_3(path)
 
 
 def _openapi_2(request: Request) -> Response:
-    """Empty, as no bytes are in protobuf: kubectl looks here for kinds that version 3 does not have."""
+    """An empty document, in protobuf an empty body: kubectl looks here for kinds that version 3 does not have."""
     if "protobuf" in request.headers.get("accept", ""):
         return Response(media_type="application/octet-stream")
     return responses.json({"swagger": "2.0", "info": {"title": "plugwright", "version": "1"}, "paths": {}})
@@ -120,11 +107,11 @@ def _openapi_2(request: Request) -> Response:
 def _openapi_3(path: str) -> Response:
     if not path.startswith("/openapi/v3"):
         raise not_found()
-    groups = {kind.root.removeprefix("/"): kind for kind in KINDS}
+    groups = {kind.root.removeprefix("/"): (kind.group, kind.version) for kind in KINDS}
     name = path.removeprefix("/openapi/v3").strip("/")
     if not name:
-        paths = {each: {"serverRelativeURL": f"/openapi/v3/{each}"} for each in sorted(groups)}
+        paths = {group: {"serverRelativeURL": f"/openapi/v3/{group}"} for group in sorted(groups)}
         return responses.json({"paths": paths})
     if name not in groups:
         raise not_found()
-    return responses.json(schema.document(groups[name].group, groups[name].version))
+    return responses.json(schema.openapi(*groups[name]))

@@ -1,72 +1,71 @@
-"""What is served, as clients find it out. Pure.
+"""Discovery: the documents that tell clients what is served, and the reviews that tell them what they may do.
 
-Who am I, and what may I do: questions that are asked by creating an object, and answered in it.
-
-There is one user, whoever holds the token, and it may do everything.
+There is one user, the holder of the token, who may do everything.
 """
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from plugwright.cluster.api import requests, responses
-from plugwright.cluster.api.errors import bad_request
+from plugwright.cluster.api.errors import bad_request, method_not_allowed
 from plugwright.cluster.api.kinds import KINDS, Kind
 from plugwright.cluster.store import Object
 
-__all__ = ["GROUPS", "PATHS", "documents", "review", "version"]
+__all__ = ["REVIEWS", "documents", "review"]
 
 _USER = {"username": "plugwright", "groups": ["system:masters", "system:authenticated"]}
-_ACCESS = ("authorization.k8s.io", "selfsubjectaccessreviews", "SelfSubjectAccessReview")
-_SELF = ("authentication.k8s.io", "selfsubjectreviews", "SelfSubjectReview")
-_RULES = ("authorization.k8s.io", "selfsubjectrulesreviews", "SelfSubjectRulesReview")
-_ALL = (_SELF, _ACCESS, _RULES)
-GROUPS = {group: [(plural, kind) for of, plural, kind in _ALL if of == group] for group, _, _ in _ALL}
-PATHS = {f"/apis/{group}/v1/{plural}": kind for group, plural, kind in _ALL}
-_EVERYTHING = {
+_ALL_RULES = {
     "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
     "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
     "incomplete": False,
 }
-_ANSWERS: dict[str, Object] = {_SELF[2]: {"userInfo": _USER}, _ACCESS[2]: {"allowed": True}, _RULES[2]: _EVERYTHING}
-
-
-async def review(request: Request, path: str) -> Response:
-    if request.method != "POST":
-        raise requests.not_allowed()
-    asked, kind = await requests.received(request), PATHS[path]
-    if not isinstance(asked, dict) or asked.get("kind", kind) != kind:
-        raise bad_request(f"the body is no {kind}")
-    group = path.split("/")[2]
-    spec = asked.get("spec", {})
-    if not isinstance(spec, dict):
-        raise bad_request(f"{kind} has a spec")
-    return responses.json(
-        {"kind": kind, "apiVersion": f"{group}/v1", "metadata": {}, "spec": spec, "status": _ANSWERS[kind]}, 201
-    )
-
-
+_REVIEW_STATUS: dict[str, Object] = {
+    "SelfSubjectReview": {"userInfo": _USER},
+    "SelfSubjectAccessReview": {"allowed": True},
+    "SelfSubjectRulesReview": _ALL_RULES,
+}
+_REVIEW_GROUPS = {
+    "authentication.k8s.io": ("SelfSubjectReview",),
+    "authorization.k8s.io": ("SelfSubjectAccessReview", "SelfSubjectRulesReview"),
+}
+REVIEWS = {f"/apis/{group}/v1/{kind.lower()}s": kind for group, kinds in _REVIEW_GROUPS.items() for kind in kinds}
 _VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 _SUBRESOURCE_VERBS = {"status": ("get", "patch", "update"), "log": ("get",)}
 _SUBRESOURCE_KINDS = {"binding": "Binding", "eviction": "Eviction"}
 
 
+async def review(request: Request, path: str) -> Response:
+    """The answer to a review that is created at one of the paths of `REVIEWS`."""
+    if request.method != "POST":
+        raise method_not_allowed()
+    content, kind = await requests.read_body(request), REVIEWS[path]
+    if not isinstance(content, dict) or content.get("kind", kind) != kind:
+        raise bad_request(f"the body must be an object of kind {kind}")
+    spec = content.get("spec", {})
+    if not isinstance(spec, dict):
+        raise bad_request(f"the spec of a {kind} must be an object")
+    api_version = path.removeprefix("/apis/").rpartition("/")[0]
+    answer = {"kind": kind, "apiVersion": api_version, "metadata": {}, "spec": spec, "status": _REVIEW_STATUS[kind]}
+    return responses.json(answer, 201)
+
+
 def documents(release: str) -> dict[str, Object]:
-    """By path: every document of discovery."""
-    groups = sorted({*(kind.group for kind in KINDS), *GROUPS} - {""})
-    found: dict[str, Object] = {
+    """All documents of discovery, by path."""
+    groups = sorted({*(kind.group for kind in KINDS), *_REVIEW_GROUPS} - {""})
+    by_path: dict[str, Object] = {
         "/api": {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []},
-        "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(group) for group in groups]},
-        "/api/v1": _resources("v1", [kind for kind in KINDS if not kind.group]),
-        "/version": version(release),
+        "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_api_group(group) for group in groups]},
+        "/api/v1": _api_resource_list("v1", _resources("")),
+        "/version": _version(release),
     }
     for group in groups:
-        found[f"/apis/{group}"] = {"kind": "APIGroup", "apiVersion": "v1", **_group(group)}
-        kinds = [kind for kind in KINDS if kind.group == group]
-        found[f"/apis/{group}/v1"] = _resources(f"{group}/v1", kinds) if kinds else _review(group)
-    return found
+        by_path[f"/apis/{group}"] = {"kind": "APIGroup", "apiVersion": "v1", **_api_group(group)}
+        resources = [*_resources(group), *map(_review_resource, _REVIEW_GROUPS.get(group, ()))]
+        by_path[f"/apis/{group}/v1"] = _api_resource_list(f"{group}/v1", resources)
+    return by_path
 
 
-def version(release: str) -> Object:
+def _version(release: str) -> Object:
     major, minor = release.split(".")[:2]
     return {
         "major": major,
@@ -81,22 +80,23 @@ def version(release: str) -> Object:
     }
 
 
-def _group(group: str) -> Object:
-    named = {"groupVersion": f"{group}/v1", "version": "v1"}
-    return {"name": group, "versions": [named], "preferredVersion": named}
+def _api_group(group: str) -> Object:
+    version = {"groupVersion": f"{group}/v1", "version": "v1"}
+    return {"name": group, "versions": [version], "preferredVersion": version}
 
 
-def _review(group: str) -> Object:
-    found = [
-        {"name": plural, "singularName": kind.lower(), "namespaced": False, "kind": kind, "verbs": ["create"]}
-        for plural, kind in GROUPS[group]
-    ]
-    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": f"{group}/v1", "resources": found}
+def _api_resource_list(group_version: str, resources: list[Object]) -> Object:
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources}
 
 
-def _resources(group_version: str, kinds: list[Kind]) -> Object:
-    found = [each for kind in kinds for each in (_resource(kind), *_subresources(kind))]
-    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": found}
+def _resources(group: str) -> list[Object]:
+    kinds = (kind for kind in KINDS if kind.group == group)
+    return [resource for kind in kinds for resource in (_resource(kind), *_subresources(kind))]
+
+
+def _review_resource(kind: str) -> Object:
+    singular = kind.lower()
+    return {"name": f"{singular}s", "singularName": singular, "namespaced": False, "kind": kind, "verbs": ["create"]}
 
 
 def _resource(kind: Kind) -> Object:
@@ -106,13 +106,13 @@ def _resource(kind: Kind) -> Object:
         "namespaced": kind.namespaced,
         "kind": kind.name,
         "verbs": list(_VERBS),
-        **({"shortNames": list(kind.short)} if kind.short else {}),
+        **({"shortNames": list(kind.short_names)} if kind.short_names else {}),
         **({"categories": list(kind.categories)} if kind.categories else {}),
     }
 
 
 def _subresources(kind: Kind) -> list[Object]:
-    names = [*(["status"] if kind.status else []), *kind.subresources]
+    names = [*(["status"] if kind.has_status else []), *kind.subresources]
     return [
         {
             "name": f"{kind.plural}/{name}",
@@ -120,7 +120,8 @@ def _subresources(kind: Kind) -> list[Object]:
             "namespaced": kind.namespaced,
             "kind": _SUBRESOURCE_KINDS.get(name, kind.name),
             "verbs": list(_SUBRESOURCE_VERBS.get(name, ("create",))),
-            **({"group": "policy", "version": "v1"} if name == "eviction" else {}),  # or kubectl drain deletes
+            # kubectl drain evicts only where the eviction's own group is named, else it deletes.
+            **({"group": "policy", "version": "v1"} if name == "eviction" else {}),
         }
         for name in sorted(names)
     ]

@@ -1,4 +1,4 @@
-"""What a request is refused with: Kubernetes' `Status` objects, with the real codes, reasons and words."""
+"""Refused requests: Kubernetes' `Status` objects, with kube-apiserver's codes, reasons and texts."""
 
 import logging
 from collections.abc import Sequence
@@ -6,93 +6,90 @@ from dataclasses import dataclass, field
 
 from plugwright.cluster.api.kinds import Kind
 from plugwright.cluster.api.patch import PatchFailed
-from plugwright.cluster.store import Conflict, Exists, Expired, Missing, Object
+from plugwright.cluster.api.validation import FieldError
+from plugwright.cluster.store import AlreadyExists, Expired, NotFound, Object, VersionConflict
 from plugwright.errors import ClusterError
 
 __all__ = [
-    "Cause",
-    "Refused",
+    "StatusError",
     "bad_request",
-    "from_store",
+    "from_cluster_error",
     "invalid",
+    "method_not_allowed",
     "not_found",
     "status_object",
-    "unsupported_media",
+    "unsupported_media_type",
 ]
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """One thing that is wrong with an object: where, and what about it."""
-
-    field: str
-    message: str  # as in `Invalid value: "x": must be an integer`
-    reason: str = "FieldValueInvalid"
-
-
 @dataclass
-class Refused(Exception):
+class StatusError(Exception):
+    """A request that is answered with a `Status` of status Failure."""
+
     code: int
     reason: str
     message: str
     details: Object = field(default_factory=dict)
 
 
-def bad_request(message: str) -> Refused:
-    return Refused(400, "BadRequest", message)
+def bad_request(message: str) -> StatusError:
+    return StatusError(400, "BadRequest", message)
 
 
-def not_found(message: str = "the server could not find the requested resource") -> Refused:
-    return Refused(404, "NotFound", message)
+def not_found(message: str = "the server could not find the requested resource") -> StatusError:
+    return StatusError(404, "NotFound", message)
 
 
-def unsupported_media(taken: Sequence[str], why: str = "") -> Refused:
-    text = f"the body of the request was in an unknown format - accepted media types include: {', '.join(taken)}"
-    return Refused(415, "UnsupportedMediaType", f"{text}; {why}" if why else text)
+def method_not_allowed() -> StatusError:
+    return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
 
-def invalid(kind: Kind, name: str, causes: Sequence[Cause]) -> Refused:
-    texts = [f"{cause.field}: {cause.message}" for cause in causes]
-    listed = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+def unsupported_media_type(accepted: Sequence[str], reason: str = "") -> StatusError:
+    text = f"the body of the request was in an unknown format - accepted media types include: {', '.join(accepted)}"
+    return StatusError(415, "UnsupportedMediaType", f"{text}; {reason}" if reason else text)
+
+
+def invalid(kind: Kind, name: str, errors: Sequence[FieldError]) -> StatusError:
+    texts = [f"{error.field}: {error.message}" for error in errors]
+    joined = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     details = {
         **({"name": name} if name else {}),
         **({"group": kind.group} if kind.group else {}),
         "kind": kind.name,
-        "causes": [{"reason": cause.reason, "message": cause.message, "field": cause.field} for cause in causes],
+        "causes": [{"reason": error.reason, "message": error.message, "field": error.field} for error in errors],
     }
-    return Refused(422, "Invalid", f'{_qualified(kind)} "{name}" is invalid: {listed}', details)
+    qualified = f"{kind.name}.{kind.group}" if kind.group else kind.name
+    return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {joined}', details)
 
 
-def _qualified(kind: Kind) -> str:
-    return f"{kind.name}.{kind.group}" if kind.group else kind.name
-
-
-def from_store(error: ClusterError) -> Refused:
+def from_cluster_error(error: ClusterError) -> StatusError:
     if isinstance(error, Expired):
-        return Refused(410, "Expired", str(error))
+        return StatusError(410, "Expired", str(error))
     if isinstance(error, PatchFailed):
-        # The reason is not told, as kube-apiserver does not: kubectl prints the message, and causes instead of it.
+        # kube-apiserver does not give the reason either: kubectl would print the causes instead of the message.
         logger.info("patch refused", extra={"error": str(error)})
-        return Refused(422, "Invalid", "the server rejected our request due to an error in our request")
-    if isinstance(error, Missing | Exists | Conflict):
-        code, reason = {Missing: (404, "NotFound"), Exists: (409, "AlreadyExists"), Conflict: (409, "Conflict")}[
-            type(error)
-        ]
-        return Refused(code, reason, str(error), {"name": error.key.name, "kind": error.key.kind})
-    return Refused(500, "InternalError", str(error))
+        return StatusError(422, "Invalid", "the server rejected our request due to an error in our request")
+    if isinstance(error, NotFound | AlreadyExists | VersionConflict):
+        code, reason = {
+            NotFound: (404, "NotFound"),
+            AlreadyExists: (409, "AlreadyExists"),
+            VersionConflict: (409, "Conflict"),
+        }[type(error)]
+        return StatusError(code, reason, str(error), {"name": error.key.name, "kind": error.key.kind})
+    return StatusError(500, "InternalError", str(error))
 
 
-def status_object(refused: Refused) -> Object:
-    """Always with details: kubectl looks into them without asking whether there are any."""
+def status_object(error: StatusError) -> Object:
+    """Always with details, which kubectl reads without checking that there are any."""
     return {
         "kind": "Status",
         "apiVersion": "v1",
         "metadata": {},
         "status": "Failure",
-        "message": refused.message,
-        "reason": refused.reason,
-        "details": refused.details,
-        "code": refused.code,
+        "message": error.message,
+        "reason": error.reason,
+        "details": error.details,
+        "code": error.code,
     }

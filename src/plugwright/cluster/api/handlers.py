@@ -1,270 +1,267 @@
-"""What is read: one object, a list, a watch, a container's log.
+"""The verbs of the resource API: get, list, watch, create, update, patch, delete, and the subresources of pods.
 
-What is written: created, replaced, patched, deleted, bound, evicted. Rules about objects are `writing`'s.
+Reads are answered from the store; writes go through `registry`, or through one on a dry-run store that keeps nothing.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from plugwright.cluster.api import list_options, printers, requests, responses
-from plugwright.cluster.api.errors import Refused, bad_request, not_found, unsupported_media
-from plugwright.cluster.api.kinds import PODS
-from plugwright.cluster.api.patch import json_patch, merge, merge_patch
-from plugwright.cluster.api.registry import Deletion, Place, Writer
-from plugwright.cluster.api.requests import Target
-from plugwright.cluster.api.responses import Form
-from plugwright.cluster.api.watch import Telling, Watch, watch_lines
+from plugwright.cluster.api.errors import (
+    StatusError,
+    bad_request,
+    method_not_allowed,
+    unsupported_media_type,
+)
+from plugwright.cluster.api.kinds import Kind
+from plugwright.cluster.api.list_options import Chunk
+from plugwright.cluster.api.patch import Json, json_patch, merge_patch, strategic_merge_patch
+from plugwright.cluster.api.registry import DeleteOptions, ResourcePath, Writer
+from plugwright.cluster.api.responses import ResponseForm
+from plugwright.cluster.api.watch import Watch, WatchOptions, watch_lines
 from plugwright.cluster.clock import Clock
-from plugwright.cluster.store import Key, Object, Rehearsal, Store
+from plugwright.cluster.store import DryRun, Object, Store
 
-__all__ = ["Changer", "Logs", "Reader", "place_of", "selector"]
+__all__ = ["Logs", "ResourceHandlers"]
+
+_PATCHES: dict[str, Callable[[Json, Json, Kind], Json]] = {
+    "application/json-patch+json": lambda before, patch, _kind: json_patch(before, patch),
+    "application/merge-patch+json": lambda before, patch, _kind: merge_patch(before, patch),
+    "application/strategic-merge-patch+json": lambda before, patch, kind: strategic_merge_patch(
+        before, patch, kind.merge_keys
+    ),
+}
+_SERVER_SIDE_APPLY = frozenset({"application/apply-patch+yaml", "application/apply-patch+cbor"})
 
 
 class Logs(Protocol):
-    """Who knows what containers have written."""
+    """The output of containers."""
 
     def log(self, namespace: str, pod: str, container: str) -> str: ...
 
 
-class Reader:
+class ResourceHandlers:
     def __init__(self, store: Store, logs: Logs, now: Clock) -> None:
         self._store, self._logs, self._now = store, logs, now
+        self._writer = Writer(store, now)
+        self._dry_run_writer = Writer(DryRun(store), now)
 
-    def get(self, request: Request, target: Target) -> Response:
-        if target.subresource == "log":
-            return self._log(request.query_params, target)
-        if target.subresource not in ("", "status"):
-            raise requests.not_allowed()
-        query = request.query_params
-        if query.get("watch") in ("1", "true"):
-            return self._watch(request, target)
-        if target.name:
-            found = self._store.take(place_of(target))
-            return responses.json(responses.shown(request, target.kind, self._now)(found))
-        return self._list(request, target)
+    async def handle(self, request: Request, path: ResourcePath) -> Response:
+        match request.method:
+            case "GET" | "HEAD":
+                return self._read(request, path)
+            case "POST":
+                return await self._post(request, path)
+            case "PUT":
+                return await self.update(request, path)
+            case "PATCH":
+                return await self.patch(request, path)
+            case "DELETE":
+                return await self.delete(request, path)
+        raise method_not_allowed()
 
-    def _list(self, request: Request, target: Target) -> Response:
+    def _read(self, request: Request, path: ResourcePath) -> Response:
+        if path.subresource == "log":
+            return self.log(request, path)
+        if path.subresource not in ("", "status"):
+            raise method_not_allowed()
+        if requests.is_true(request.query_params, "watch"):
+            return self.watch(request, path)
+        return self.get(request, path) if path.name else self.list_collection(request, path)
+
+    async def _post(self, request: Request, path: ResourcePath) -> Response:
+        content = await requests.read_body(request)
+        if path.subresource == "binding":
+            return self.bind(request, path, content)
+        if path.subresource == "eviction":
+            return self.evict(request, path, content)
+        if path.name:
+            raise method_not_allowed()
+        return self.create(request, path, content)
+
+    def get(self, request: Request, path: ResourcePath) -> Response:
+        return self._present(request, path.kind, self._store.require(path.key))
+
+    def list_collection(self, request: Request, path: ResourcePath) -> Response:
         query = request.query_params
-        token = list_options.read(query["continue"]) if query.get("continue") else None
-        revision = token.rv if token else self._revision(query)
-        chosen = selector(query)
-        items = [each for each in self._store.at(revision, target.kind.qualified, target.namespace) if chosen(each)]
-        page = list_options.cut(items, token, requests.number(query, "limit") or None)
+        token = list_options.decode_token(query["continue"]) if query.get("continue") else None
+        revision = token.rv if token else self._revision_to_list(query)
+        matches = list_options.selector(path.kind, query)
+        stored = self._store.objects_at(revision, path.kind.qualified, path.namespace)
+        objects = [content for content in stored if matches(content)]
+        chunk = list_options.chunk(objects, token, requests.number(query, "limit") or None)
         metadata: Object = {"resourceVersion": str(revision)}
-        if page.rest:
-            metadata["continue"] = list_options.write(revision, page.items[-1])
+        if chunk.remaining:
+            metadata["continue"] = list_options.encode_token(revision, chunk.objects[-1])
             if not query.get("labelSelector") and not query.get("fieldSelector"):
-                metadata["remainingItemCount"] = page.rest
-        return responses.json(self._listed(request, target, page, metadata))
+                metadata["remainingItemCount"] = chunk.remaining
+        return responses.json(self._present_list(request, path.kind, chunk, metadata))
 
-    def _listed(self, request: Request, target: Target, page: list_options.Page, metadata: Object) -> Object:
-        form = responses.form(request)
-        if form is Form.TABLE:
+    def _revision_to_list(self, query: Mapping[str, str]) -> int:
+        """The current one, which is no older than any that a client may ask for, unless it asks for an exact one."""
+        requested, current = requests.number(query, "resourceVersion") or 0, self._store.revision
+        if requested > current:
+            text = f"Too large resource version: {requested}, current: {current}"
+            cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
+            raise StatusError(504, "Timeout", text, {"causes": [cause], "retryAfterSeconds": 1})
+        return requested if requested and query.get("resourceVersionMatch") == "Exact" else current
+
+    def _present_list(self, request: Request, kind: Kind, chunk: Chunk, metadata: Object) -> Object:
+        form = responses.accepted_form(request)
+        if form is ResponseForm.TABLE:
             include = request.query_params.get("includeObject", "Metadata")
-            return {**printers.table(target.kind, page.items, self._now(), include), "metadata": metadata}
-        if form.is_partial:
-            shown = responses.shown(request, target.kind, self._now)
-            items = [shown(each) for each in page.items]
+            return {**printers.table(kind.columns, chunk.objects, self._now(), include), "metadata": metadata}
+        if form.is_metadata_only:
+            present = responses.presenter(request, kind, self._now)
             return {
-                "kind": Form.METADATA_LIST.value,
+                "kind": ResponseForm.METADATA_LIST.value,
                 "apiVersion": "meta.k8s.io/v1",
                 "metadata": metadata,
-                "items": items,
+                "items": [present(content) for content in chunk.objects],
             }
-        return responses.whole(target.kind, page.items, metadata)
+        return responses.object_list(kind, chunk.objects, metadata)
 
-    def _revision(self, query: Mapping[str, str]) -> int:
-        """The moment to list: now, which is no older than any that a client asks for, unless it wants a very one."""
-        wanted, now = requests.number(query, "resourceVersion") or 0, self._store.revision
-        if wanted > now:
-            text = f"Too large resource version: {wanted}, current: {now}"
-            cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
-            raise Refused(504, "Timeout", text, {"causes": [cause], "retryAfterSeconds": 1})
-        return wanted if wanted and query.get("resourceVersionMatch") == "Exact" else now
-
-    def _watch(self, request: Request, target: Target) -> Response:
+    def watch(self, request: Request, path: ResourcePath) -> Response:
         query = request.query_params
-        since = requests.number(query, "resourceVersion") or None
-        whole = responses.form(request) is not Form.TABLE
-        initial = query.get("sendInitialEvents") == "true"
-        watch = Watch(
-            target.kind,
-            target.namespace,
-            _of_name(selector(query), target.name),
-            responses.shown(request, target.kind, self._now),
-            Telling(
-                bookmarks=query.get("allowWatchBookmarks") in ("1", "true") and whole,
-                initial=initial,
-                timeout=requests.number(query, "timeoutSeconds"),
-            ),
+        is_table = responses.accepted_form(request) is ResponseForm.TABLE
+        options = WatchOptions(
+            bookmarks=requests.is_true(query, "allowWatchBookmarks") and not is_table,
+            initial_events=query.get("sendInitialEvents") == "true",
+            timeout=requests.number(query, "timeoutSeconds"),
         )
-        lines = watch_lines(self._store, watch, None if initial else since)
+        since = requests.number(query, "resourceVersion") or None
+        matches = list_options.selector(path.kind, query)
+
+        def is_watched(content: Object) -> bool:
+            return path.name in ("", content["metadata"]["name"]) and matches(content)
+
+        watch = Watch(
+            path.kind, path.namespace, is_watched, responses.presenter(request, path.kind, self._now), options
+        )
+        lines = watch_lines(self._store, watch, None if options.initial_events else since)
         return StreamingResponse(lines, media_type="application/json")
 
-    def _log(self, query: Mapping[str, str], target: Target) -> Response:
-        pod = self._store.take(place_of(target))
-        names = [each["name"] for part in ("containers", "initContainers") for each in pod["spec"].get(part) or []]
-        container = query.get("container") or _only(target.name, pod)
-        if container not in names:
-            raise bad_request(f"container {container} is not valid for pod {target.name}")
-        if not pod["spec"].get("nodeName"):  # nothing has been written yet
+    def log(self, request: Request, path: ResourcePath) -> Response:
+        query, pod = request.query_params, self._store.require(path.key)
+        container = _container_to_log(pod, query.get("container", ""))
+        if not pod["spec"].get("nodeName"):  # it has not been started
             return Response(media_type="text/plain")
-        lines = self._logs.log(target.namespace, target.name, container).splitlines(keepends=True)
-        tail, most = requests.number(query, "tailLines"), requests.number(query, "limitBytes")
+        lines = self._logs.log(path.namespace, path.name, container).splitlines(keepends=True)
+        tail, limit = requests.number(query, "tailLines"), requests.number(query, "limitBytes")
         text = "".join(lines if tail is None else lines[len(lines) - min(tail, len(lines)) :]).encode()
-        return Response(text if most is None else text[:most], media_type="text/plain")
+        return Response(text if limit is None else text[:limit], media_type="text/plain")
 
+    def create(self, request: Request, path: ResourcePath, content: object) -> Response:
+        checked, warnings = requests.checked_object(path.kind, content, requests.field_validation(request))
+        created = self._writer_for(request).create(path, checked, requests.field_manager(request))
+        return responses.with_warnings(self._present(request, path.kind, created, 201), warnings)
 
-def _only(name: str, pod: Object) -> str:
-    containers = [each["name"] for each in pod["spec"]["containers"]]
-    if len(containers) > 1:
-        listed = " ".join(containers)
-        raise bad_request(f"a container name must be specified for pod {name}, choose one of: [{listed}]")
-    return str(containers[0])
+    async def update(self, request: Request, path: ResourcePath) -> Response:
+        _check_writable(path)
+        content = await requests.read_body(request)
+        checked, warnings = requests.checked_object(path.kind, content, requests.field_validation(request))
+        updated = self._writer_for(request).update(path, checked, requests.field_manager(request))
+        return responses.with_warnings(self._present(request, path.kind, updated), warnings)
 
-
-def selector(query: Mapping[str, str]) -> list_options.Selector:
-    by_label = list_options.labels(query.get("labelSelector", ""))
-    by_field = list_options.fields(query.get("fieldSelector", ""))
-    return lambda found: by_label(found) and by_field(found)
-
-
-def _of_name(chosen: list_options.Selector, name: str) -> list_options.Selector:
-    """Watching one object by its own path."""
-    return (lambda found: found["metadata"]["name"] == name and chosen(found)) if name else chosen
-
-
-def place_of(target: Target) -> Key:
-    if not target.name:
-        raise not_found()
-    return Key(target.kind.qualified, target.namespace, target.name)
-
-
-_PATCHES: dict[str, Callable[[Any, Any], Any]] = {  # type: ignore[explicit-any,unused-ignore]
-    "application/json-patch+json": json_patch,
-    "application/merge-patch+json": merge_patch,
-    "application/strategic-merge-patch+json": merge,
-}
-_APPLY = frozenset({"application/apply-patch+yaml", "application/apply-patch+cbor"})
-
-
-class Changer:
-    def __init__(self, store: Store, now: Clock) -> None:
-        self._store, self._now = store, now
-        self._writer = Writer(store, now)
-        self._rehearsing = Writer(Rehearsal(store), now)
-
-    async def post(self, request: Request, target: Target) -> Response:
-        content = await requests.received(request)
-        if target.subresource == "binding":
-            return self._bind(request, target, content)
-        if target.subresource == "eviction":
-            return self._evict(request, target, content)
-        if target.name:
-            raise requests.not_allowed()
-        content, warnings = requests.checked(target.kind, content, requests.validation(request))
-        created = self._for(request).create(_place(target), content, requests.manager(request))
-        return self._written(request, target, created, warnings)
-
-    async def put(self, request: Request, target: Target) -> Response:
-        place = _named(target)
-        content, warnings = requests.checked(
-            target.kind, await requests.received(request), requests.validation(request)
-        )
-        updated = self._for(request).update(place, content, requests.manager(request))
-        return self._written(request, target, updated, warnings)
-
-    async def patch(self, request: Request, target: Target) -> Response:
-        place, media = _named(target), requests.media(request)
-        if media in _APPLY:
+    async def patch(self, request: Request, path: ResourcePath) -> Response:
+        _check_writable(path)
+        media = requests.media_type(request)
+        if media in _SERVER_SIDE_APPLY:
             text = "server-side apply is not served by the embedded cluster; use client-side apply (kubectl apply)"
-            raise Refused(415, "UnsupportedMediaType", text)
+            raise StatusError(415, "UnsupportedMediaType", text)
         if media not in _PATCHES:
-            raise unsupported_media([*sorted(_PATCHES)])
-        patch, warnings = await requests.received(request), list[str]()
-        _check_patch(media, patch)
+            raise unsupported_media_type([*sorted(_PATCHES)])
+        patch, warnings = await requests.read_body(request), list[str]()
+        _check_patch_type(media, patch)
 
-        def changed(before: Object) -> Object:
-            patched = _PATCHES[media](before, patch)
-            requests.check_depth(patched)
+        def patched(before: Object) -> Object:
+            after = _PATCHES[media](before, patch, path.kind)
+            requests.check_depth(after)
             try:
-                after, told = requests.checked(target.kind, patched, requests.validation(request))
-            except Refused as refused:
-                raise _misfit(patched, refused) from None
-            warnings.extend(told)
-            return after
+                checked, new_warnings = requests.checked_object(path.kind, after, requests.field_validation(request))
+            except StatusError as error:
+                raise _invalid_patch(after, error) from None
+            warnings.extend(new_warnings)
+            return checked
 
-        updated = self._for(request).change(place, changed, requests.manager(request))
-        return self._written(request, target, updated, warnings)
+        updated = self._writer_for(request).change(path, patched, requests.field_manager(request))
+        return responses.with_warnings(self._present(request, path.kind, updated), warnings)
 
-    async def delete(self, request: Request, target: Target) -> Response:
-        if target.subresource:
-            raise requests.not_allowed()
-        content = await requests.received(request)
-        options, writer = requests.deletion(content, request.query_params), self._for(request, content)
-        if not target.name:
-            return self._delete_all(request, target, options, writer)
-        found, gone = writer.delete(_place(target), options)
-        if target.kind is PODS or not gone:
-            return responses.json(found)
-        details = {"name": target.name, "group": target.kind.group, "kind": target.kind.plural}
-        told = {name: value for name, value in details.items() if value}
-        return responses.success(200, {**told, "uid": found["metadata"]["uid"]})
+    async def delete(self, request: Request, path: ResourcePath) -> Response:
+        if path.subresource:
+            raise method_not_allowed()
+        content = await requests.read_body(request)
+        options, writer = requests.delete_options(content, request.query_params), self._writer_for(request, content)
+        if not path.name:
+            return self._delete_collection(request, path, options, writer)
+        deleted, is_gone = writer.delete(path, options)
+        if path.kind.returns_deleted_object or not is_gone:
+            return responses.json(deleted)
+        details = {"name": path.name, "group": path.kind.group, "kind": path.kind.plural}
+        non_empty = {name: value for name, value in details.items() if value}
+        return responses.success(200, {**non_empty, "uid": deleted["metadata"]["uid"]})
 
-    def _delete_all(self, request: Request, target: Target, options: Deletion, writer: Writer) -> Response:
-        chosen = selector(request.query_params)
-        items = [each for each in self._store.every(target.kind.qualified, target.namespace) if chosen(each)]
-        for each in items:
-            metadata = each["metadata"]
-            writer.delete(Place(target.kind, metadata.get("namespace", ""), metadata["name"]), options)
-        return responses.json(responses.whole(target.kind, items, {"resourceVersion": str(self._store.revision)}))
+    def _delete_collection(
+        self, request: Request, path: ResourcePath, options: DeleteOptions, writer: Writer
+    ) -> Response:
+        matches = list_options.selector(path.kind, request.query_params)
+        objects = [content for content in self._store.objects(path.kind.qualified, path.namespace) if matches(content)]
+        for content in objects:
+            metadata = content["metadata"]
+            writer.delete(ResourcePath(path.kind, metadata.get("namespace", ""), metadata["name"]), options)
+        metadata = {"resourceVersion": str(self._store.revision)}
+        return responses.json(responses.object_list(path.kind, objects, metadata))
 
-    def _bind(self, request: Request, target: Target, content: object) -> Response:
-        chosen = content.get("target") if isinstance(content, dict) else None
-        node = chosen.get("name") if isinstance(chosen, dict) else None
+    def bind(self, request: Request, path: ResourcePath, content: object) -> Response:
+        target = content.get("target") if isinstance(content, dict) else None
+        node = target.get("name") if isinstance(target, dict) else None
         if not node or not isinstance(node, str):
-            raise bad_request("a binding has a target with a name")
-        self._for(request, content).bind(Place(target.kind, target.namespace, target.name), node)
+            raise bad_request("a binding must have a target with a name")
+        self._writer_for(request, content).bind(path, node)
         return responses.success(201)
 
-    def _evict(self, request: Request, target: Target, content: object) -> Response:
+    def evict(self, request: Request, path: ResourcePath, content: object) -> Response:
         options = (content.get("deleteOptions") if isinstance(content, dict) else None) or {}
-        writer = self._for(request, options)
-        writer.delete(Place(target.kind, target.namespace, target.name), requests.deletion(options, {}))
+        self._writer_for(request, options).delete(path, requests.delete_options(options, {}))
         return responses.success(201)
 
-    def _for(self, request: Request, content: object = None) -> Writer:
-        """The writer, or the one that only pretends."""
-        return self._rehearsing if requests.is_dry(request.query_params, content) else self._writer
+    def _present(self, request: Request, kind: Kind, content: Object, code: int = 200) -> Response:
+        return responses.json(responses.presenter(request, kind, self._now)(content), code)
 
-    def _written(self, request: Request, target: Target, found: Object, warnings: list[str]) -> Response:
-        shown = responses.shown(request, target.kind, self._now)(found)
-        code = 201 if request.method == "POST" else 200
-        return responses.with_warnings(responses.json(shown, code), warnings)
+    def _writer_for(self, request: Request, content: object = None) -> Writer:
+        return self._dry_run_writer if requests.is_dry_run(request.query_params, content) else self._writer
 
 
-def _misfit(patched: object, refused: Refused) -> Refused:
-    """A patch that leaves no object of the kind, as a server says it: with all that it leaves."""
-    shown, why = responses.text(patched), refused.message.rpartition("cannot be handled as a ")[2].partition(": ")
-    cause = {"reason": "FieldValueInvalid", "message": f"Invalid value: {shown}: {why[2] or why[0]}", "field": "patch"}
-    return Refused(422, "Invalid", f' "" is invalid: patch: {cause["message"]}', {"causes": [cause]})
+def _container_to_log(pod: Object, requested: str) -> str:
+    name, spec = pod["metadata"]["name"], pod["spec"]
+    containers = [container["name"] for container in spec["containers"]]
+    if not requested and len(containers) > 1:
+        choices = " ".join(containers)
+        raise bad_request(f"a container name must be specified for pod {name}, choose one of: [{choices}]")
+    container = requested or str(containers[0])
+    if container not in (*containers, *(init["name"] for init in spec.get("initContainers") or [])):
+        raise bad_request(f"container {container} is not valid for pod {name}")
+    return container
 
 
-def _check_patch(media: str, patch: object) -> None:
-    wanted, name = (list, "[]handlers.jsonPatchOp") if "json-patch" in media else (dict, "map[string]interface {}")
-    if not isinstance(patch, wanted):
-        given = {dict: "object", list: "array", str: "string", bool: "bool"}.get(type(patch), "number")
-        raise bad_request(f"error decoding patch: json: cannot unmarshal {given} into Go value of type {name}")
+def _check_writable(path: ResourcePath) -> None:
+    if not path.name or path.subresource not in ("", "status"):
+        raise method_not_allowed()
 
 
-def _place(target: Target) -> Place:
-    return Place(target.kind, target.namespace, target.name, target.subresource)
+def _check_patch_type(media: str, patch: object) -> None:
+    expected, go_type = (list, "[]handlers.jsonPatchOp") if "json-patch" in media else (dict, "map[string]interface {}")
+    if not isinstance(patch, expected):
+        got = {dict: "object", list: "array", str: "string", bool: "bool"}.get(type(patch), "number")
+        raise bad_request(f"error decoding patch: json: cannot unmarshal {got} into Go value of type {go_type}")
 
 
-def _named(target: Target) -> Place:
-    if not target.name or target.subresource not in ("", "status"):
-        raise requests.not_allowed()
-    return _place(target)
+def _invalid_patch(patched: object, error: StatusError) -> StatusError:
+    """A patch whose result is not an object of the kind; as kube-apiserver reports it, with the whole result."""
+    problem = error.message.rpartition("cannot be handled as a ")[2]
+    document, reason = responses.as_quoted_json(patched), problem.partition(": ")[2] or problem
+    cause = {"reason": "FieldValueInvalid", "message": f"Invalid value: {document}: {reason}", "field": "patch"}
+    return StatusError(422, "Invalid", f' "" is invalid: patch: {cause["message"]}', {"causes": [cause]})

@@ -1,7 +1,7 @@
-"""Who set which field: `managedFields`, as an update leaves them. Pure.
+"""`managedFields`: which manager set which field, as an update leaves them.
 
-Only what changes a value becomes its owner. Lists are owned whole, but for conditions and addresses, whose items are
-told apart by their type.
+Pure. A manager owns a field whose value it has changed. Lists are owned whole, but for conditions and addresses, whose
+items are identified by their type.
 """
 
 from dataclasses import dataclass
@@ -9,36 +9,38 @@ from typing import Any
 
 from plugwright.cluster.store import Object
 
-__all__ = ["Author", "recorded"]
+__all__ = ["Author", "after_update"]
 
-_KEYED = {"conditions": "type", "addresses": "type"}
-_UNOWNED = frozenset({"apiVersion", "kind"})
-_SYSTEM = frozenset({"creationTimestamp", "generation", "managedFields", "name", "namespace", "resourceVersion", "uid"})
+_LIST_KEYS = {"conditions": "type", "addresses": "type"}
+_TYPE_META = frozenset({"apiVersion", "kind"})
+_SYSTEM_METADATA = frozenset(
+    {"creationTimestamp", "generation", "managedFields", "name", "namespace", "resourceVersion", "uid"}
+)
 _Fields = dict[str, Any]  # type: ignore[explicit-any,unused-ignore]
 
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who writes, which part of the object, and when."""
+    """The manager that writes, the subresource it writes to, and the time."""
 
     manager: str
     subresource: str
     time: str
 
 
-def recorded(before: Object | None, after: Object, author: Author) -> list[Object]:
-    """The entries after a write: its fields belong to the author, and to nobody else any more."""
+def after_update(before: Object | None, after: Object, author: Author) -> list[Object]:
+    """The entries after a write: the fields that it changes belong to its author alone."""
     entries = list(((before or {}).get("metadata") or {}).get("managedFields") or [])
-    fields = _changed(_owned(before or {}), _owned(after))
+    fields = _changed(_ownable(before or {}), _ownable(after))
     if not fields:
         return entries
-    kept = []
+    others = []
     own: _Fields = fields
     for entry in entries:
         if (entry["manager"], entry.get("subresource", "")) == (author.manager, author.subresource):
-            own = _united(entry["fieldsV1"], fields)
-        elif rest := _without(entry["fieldsV1"], fields):
-            kept.append({**entry, "fieldsV1": rest})
+            own = _union(entry["fieldsV1"], fields)
+        elif rest := _difference(entry["fieldsV1"], fields):
+            others.append({**entry, "fieldsV1": rest})
     entry = {
         "manager": author.manager,
         "operation": "Update",
@@ -47,30 +49,30 @@ def recorded(before: Object | None, after: Object, author: Author) -> list[Objec
         "fieldsType": "FieldsV1",
         "fieldsV1": own,
     }
-    return [*kept, {**entry, "subresource": author.subresource} if author.subresource else entry]
+    return [*others, {**entry, "subresource": author.subresource} if author.subresource else entry]
 
 
-def _owned(content: Object) -> Object:
-    metadata = {name: value for name, value in (content.get("metadata") or {}).items() if name not in _SYSTEM}
-    owned = {name: value for name, value in content.items() if name not in _UNOWNED and name != "metadata"}
-    return {**owned, **({"metadata": metadata} if metadata else {})}
+def _ownable(content: Object) -> Object:
+    metadata = {name: value for name, value in (content.get("metadata") or {}).items() if name not in _SYSTEM_METADATA}
+    rest = {name: value for name, value in content.items() if name not in _TYPE_META and name != "metadata"}
+    return {**rest, **({"metadata": metadata} if metadata else {})}
 
 
 def _changed(before: object, after: object) -> _Fields:
     """The fields of `after` that are not as in `before`."""
     if not isinstance(after, dict):
         return {}
-    was = before if isinstance(before, dict) else {}
-    found: _Fields = {}
+    old = before if isinstance(before, dict) else {}
+    fields: _Fields = {}
     for name, value in after.items():
-        if name not in was or was[name] != value:
-            found[f"f:{name}"] = _inner(name, was.get(name), value)
-    return found
+        if name not in old or old[name] != value:
+            fields[f"f:{name}"] = _changed_within(name, old.get(name), value)
+    return fields
 
 
-def _inner(name: str, before: object, after: object) -> _Fields:
-    if name in _KEYED and isinstance(after, list):
-        key = _KEYED[name]
+def _changed_within(name: str, before: object, after: object) -> _Fields:
+    if name in _LIST_KEYS and isinstance(after, list):
+        key = _LIST_KEYS[name]
         items = {item.get(key): item for item in before} if isinstance(before, list) else {}
         return {
             f'k:{{"{key}":"{item.get(key)}"}}': {".": {}, **_changed(items.get(item.get(key)), item)}
@@ -80,15 +82,15 @@ def _inner(name: str, before: object, after: object) -> _Fields:
     return _changed(before, after)
 
 
-def _united(one: _Fields, other: _Fields) -> _Fields:
-    return {**one, **{name: _united(one.get(name, {}), inner) for name, inner in other.items()}}
+def _union(one: _Fields, other: _Fields) -> _Fields:
+    return {**one, **{name: _union(one.get(name, {}), inner) for name, inner in other.items()}}
 
 
-def _without(one: _Fields, other: _Fields) -> _Fields:
-    left = {}
+def _difference(one: _Fields, other: _Fields) -> _Fields:
+    remaining = {}
     for name, inner in one.items():
         if name not in other:
-            left[name] = inner
-        elif inner and (rest := _without(inner, other[name])) and rest != {".": {}}:
-            left[name] = rest
-    return left
+            remaining[name] = inner
+        elif inner and (rest := _difference(inner, other[name])) and rest != {".": {}}:
+            remaining[name] = rest
+    return remaining

@@ -1,25 +1,24 @@
-"""Patches applied: JSON patch (RFC 6902) and merge patch (RFC 7396).
+"""Patches: JSON patch (RFC 6902), merge patch (RFC 7396) and Kubernetes' strategic merge patch.
 
-Pure: the document given is never changed. Kubernetes' own kind of patch is `strategic`'s; how a patch of ours is made
-is `patch`'s.
-
-Kubernetes' strategic merge patch, for the served kinds: lists are merged by a member of their items.
-
-Pure: the document given is never changed.
+Pure: documents and patches are never changed. A kind says which lists its strategic merge patches merge by key.
 """
 
 import copy
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from plugwright.errors import ClusterError
 
-__all__ = ["Json", "PatchFailed", "json_patch", "merge", "merge_patch"]
+__all__ = ["Json", "PatchFailed", "json_patch", "merge_patch", "strategic_merge_patch"]
 
 Json = Any  # type: ignore[explicit-any,unused-ignore]
-_MOST_OPERATIONS = 10_000  # the API server's own limits
-_MOST_COPIED = 3 * 1024 * 1024
+_MOST_OPERATIONS = 10_000  # this and the next are kube-apiserver's limits
+_MOST_COPIED_BYTES = 3 * 1024 * 1024
+_DIRECTIVE = "$patch"
+_METADATA_MERGE_KEYS = {"ownerReferences": "uid"}
+_MERGED_SETS = frozenset({"finalizers"})  # lists of plain values
 
 
 class PatchFailed(ClusterError):
@@ -27,43 +26,43 @@ class PatchFailed(ClusterError):
 
 
 def json_patch(document: Json, operations: object) -> Json:
-    if not isinstance(operations, list) or not all(isinstance(each, Mapping) for each in operations):
-        raise PatchFailed("a JSON patch is a list of operations")
+    if not isinstance(operations, list) or not all(isinstance(operation, Mapping) for operation in operations):
+        raise PatchFailed("a JSON patch must be a list of operations")
     if len(operations) > _MOST_OPERATIONS:
         raise PatchFailed(
             f"The allowed maximum operations in a JSON patch is {_MOST_OPERATIONS}, got {len(operations)}"
         )
-    result = {"": copy.deepcopy(document)}
+    root = {"": copy.deepcopy(document)}  # so that the document itself has a parent too
     copied = 0
     try:
         for operation in operations:
-            _operate(result, operation)
-            copied += _copied(result, operation)
-            if copied > _MOST_COPIED:
-                raise PatchFailed(f"the accumulated size increase of copy is beyond the limit of {_MOST_COPIED}")
+            _apply(root, operation)
+            copied += _copied_bytes(root, operation)
+            if copied > _MOST_COPIED_BYTES:
+                raise PatchFailed(f"the accumulated size increase of copy is beyond the limit of {_MOST_COPIED_BYTES}")
     except RecursionError:
         raise PatchFailed("the patch nests values too deeply") from None
-    return result[""]
+    return root[""]
 
 
-def _copied(holder: Json, operation: Mapping[str, Json]) -> int:
-    """How much a copy has added: a few of them could fill any memory."""
+def _copied_bytes(root: Json, operation: Mapping[str, Json]) -> int:
+    """The size that a copy has added: repeated copies grow exponentially."""
     if operation["op"] != "copy":
         return 0
-    parent, step = _parent(holder, _path(operation, "from"))
+    parent, step = _parent(root, _path(operation, "from"))
     return len(json.dumps(_get(parent, step)))
 
 
-def _operate(holder: Json, operation: Mapping[str, Json]) -> None:
+def _apply(root: Json, operation: Mapping[str, Json]) -> None:
     name = operation.get("op")
-    act = _OPERATIONS.get(name) if isinstance(name, str) else None
-    if act is None:
+    apply = _OPERATIONS.get(name) if isinstance(name, str) else None
+    if apply is None:
         raise PatchFailed(f"Unexpected kind: {name}")
-    act(holder, operation)
+    apply(root, operation)
 
 
-def _add(holder: Json, operation: Mapping[str, Json]) -> None:
-    parent, step = _parent(holder, _path(operation, "path"))
+def _add(root: Json, operation: Mapping[str, Json]) -> None:
+    parent, step = _parent(root, _path(operation, "path"))
     value = copy.deepcopy(_value(operation))
     if isinstance(parent, list):
         index = len(parent) if step == "-" else _index(step, len(parent) + 1)
@@ -72,15 +71,15 @@ def _add(holder: Json, operation: Mapping[str, Json]) -> None:
         parent[step] = value
 
 
-def _remove(holder: Json, operation: Mapping[str, Json]) -> None:
+def _remove(root: Json, operation: Mapping[str, Json]) -> None:
     path = _path(operation, "path")
     if len(path) == 1:
         raise PatchFailed("the whole document cannot be removed")
-    _take(holder, path)
+    _pop(root, path)
 
 
-def _replace(holder: Json, operation: Mapping[str, Json]) -> None:
-    parent, step = _parent(holder, _path(operation, "path"))
+def _replace(root: Json, operation: Mapping[str, Json]) -> None:
+    parent, step = _parent(root, _path(operation, "path"))
     _get(parent, step)
     value = copy.deepcopy(_value(operation))
     if isinstance(parent, list):
@@ -89,20 +88,20 @@ def _replace(holder: Json, operation: Mapping[str, Json]) -> None:
         parent[step] = value
 
 
-def _move(holder: Json, operation: Mapping[str, Json]) -> None:
+def _move(root: Json, operation: Mapping[str, Json]) -> None:
     source, target = _path(operation, "from"), _path(operation, "path")
     if target[: len(source)] == source and len(target) > len(source):
         raise PatchFailed("a value cannot be moved into itself")
-    _add(holder, {"path": operation["path"], "value": _take(holder, source)})
+    _add(root, {"path": operation["path"], "value": _pop(root, source)})
 
 
-def _copy(holder: Json, operation: Mapping[str, Json]) -> None:
-    parent, step = _parent(holder, _path(operation, "from"))
-    _add(holder, {"path": operation["path"], "value": _get(parent, step)})
+def _copy(root: Json, operation: Mapping[str, Json]) -> None:
+    parent, step = _parent(root, _path(operation, "from"))
+    _add(root, {"path": operation["path"], "value": _get(parent, step)})
 
 
-def _test(holder: Json, operation: Mapping[str, Json]) -> None:
-    parent, step = _parent(holder, _path(operation, "path"))
+def _test(root: Json, operation: Mapping[str, Json]) -> None:
+    parent, step = _parent(root, _path(operation, "path"))
     if not _equal(_get(parent, step), _value(operation)):
         raise PatchFailed(f"testing value {operation['path']} failed: test failed")
 
@@ -118,25 +117,26 @@ _OPERATIONS: dict[str, Callable[[Json, Mapping[str, Json]], None]] = {
 
 
 def _path(operation: Mapping[str, Json], member: str) -> list[str]:
-    """A pointer's steps; the empty one is the document itself, held under the empty name."""
+    """The steps of a JSON pointer, from the root on."""
     pointer = operation.get(member)
     if not isinstance(pointer, str) or (pointer and not pointer.startswith("/")):
-        raise PatchFailed(f"{member!r} is a JSON pointer, not {pointer!r:.60}")
+        raise PatchFailed(f"{member!r} must be a JSON pointer, got {pointer!r:.60}")
     return [step.replace("~1", "/").replace("~0", "~") for step in ["", *pointer.split("/")[1:]]]
 
 
 def _value(operation: Mapping[str, Json]) -> Json:
     if "value" not in operation:
-        raise PatchFailed(f"operation {operation.get('op')!r} has no value")
+        raise PatchFailed(f"operation {operation.get('op')!r} must have a value")
     return operation["value"]
 
 
-def _parent(holder: Json, path: list[str]) -> tuple[Json, str]:
+def _parent(root: Json, path: list[str]) -> tuple[Json, str]:
+    parent = root
     for step in path[:-1]:
-        holder = _get(holder, step)
-    if not isinstance(holder, dict | list):
-        raise PatchFailed(f"there is nothing at /{'/'.join(path[1:])}")
-    return holder, path[-1]
+        parent = _get(parent, step)
+    if not isinstance(parent, dict | list):
+        raise PatchFailed(f"Unable to find path: /{'/'.join(path[1:])}")
+    return parent, path[-1]
 
 
 def _get(parent: Json, step: str) -> Json:
@@ -144,17 +144,17 @@ def _get(parent: Json, step: str) -> Json:
         return parent[_index(step, len(parent))]
     if isinstance(parent, dict) and step in parent:
         return parent[step]
-    raise PatchFailed(f"Unable to find key: {step}: the patch names a path that is not there")
+    raise PatchFailed(f"Unable to find key: {step}")
 
 
-def _take(holder: Json, path: list[str]) -> Json:
-    parent, step = _parent(holder, path)
-    found = _get(parent, step)
+def _pop(root: Json, path: list[str]) -> Json:
+    parent, step = _parent(root, path)
+    value = _get(parent, step)
     if isinstance(parent, list):
         del parent[_index(step, len(parent))]
     else:
         del parent[step]
-    return found
+    return value
 
 
 def _index(step: str, size: int) -> int:
@@ -164,7 +164,7 @@ def _index(step: str, size: int) -> int:
 
 
 def _equal(one: Json, other: Json) -> bool:
-    """As JSON: true is not 1, and 1.0 is 1."""
+    """As JSON compares: true is not 1, and 1.0 is 1."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
@@ -186,106 +186,84 @@ def merge_patch(document: Json, patch: Json) -> Json:
     return merged
 
 
-# Lists that are merged by a member of their items; every other list is replaced whole.
-_MERGE_KEYS = {
-    "containers": "name",
-    "initContainers": "name",
-    "ephemeralContainers": "name",
-    "env": "name",
-    "volumeMounts": "mountPath",
-    "volumeDevices": "devicePath",
-    "volumes": "name",
-    "imagePullSecrets": "name",
-    "hostAliases": "ip",
-    "topologySpreadConstraints": "topologyKey",
-    "conditions": "type",
-    "addresses": "type",
-    "taints": "key",
-    "ownerReferences": "uid",
-    "secrets": "name",
-    "podIPs": "ip",
-    "hostIPs": "ip",
-    "ports": "containerPort",
-}
-_SETS = frozenset({"finalizers"})  # lists of plain values that are united
-_DIRECTIVE = "$patch"
-
-
-def merge(document: Json, patch: Json) -> Json:
+def strategic_merge_patch(document: Json, patch: Json, merge_keys: Mapping[str, str]) -> Json:
+    """`merge_keys` has the lists that are merged, by the member that identifies their items; others are replaced."""
     if not isinstance(patch, dict):
-        raise PatchFailed("a strategic merge patch is an object")
-    return _merge_maps(document if isinstance(document, dict) else {}, patch)
+        raise PatchFailed("a strategic merge patch must be an object")
+    merge = _StrategicMerge({**_METADATA_MERGE_KEYS, **merge_keys})
+    return merge.maps(document if isinstance(document, dict) else {}, patch)
 
 
-def _merge_maps(document: dict[str, Json], patch: dict[str, Json]) -> dict[str, Json]:
-    directive = patch.get(_DIRECTIVE, "merge")
-    if directive == "replace":
-        return {key: copy.deepcopy(value) for key, value in patch.items() if key != _DIRECTIVE}
-    if directive == "delete":
-        return {}
-    if directive != "merge":
-        raise PatchFailed(f"Unknown patch type: {directive!r:.40}")
-    merged = dict(document)
-    for key, value in patch.items():
-        if value is None or (isinstance(value, dict) and value.get(_DIRECTIVE) == "delete"):
-            merged.pop(key, None)
-        elif not key.startswith("$"):
-            merged[key] = _merge(key, merged.get(key), value)
-    for key, value in patch.items():
-        if key.startswith("$") and key != _DIRECTIVE:
-            _follow(merged, key, value)
-    return merged
+@dataclass(frozen=True, slots=True)
+class _StrategicMerge:
+    merge_keys: Mapping[str, str]
 
+    def maps(self, document: dict[str, Json], patch: dict[str, Json]) -> dict[str, Json]:
+        directive = patch.get(_DIRECTIVE, "merge")
+        if directive == "replace":
+            return {name: copy.deepcopy(value) for name, value in patch.items() if name != _DIRECTIVE}
+        if directive == "delete":
+            return {}
+        if directive != "merge":
+            raise PatchFailed(f"Unknown patch type: {directive!r:.40}")
+        merged = dict(document)
+        for name, value in patch.items():
+            if value is None or (isinstance(value, dict) and value.get(_DIRECTIVE) == "delete"):
+                merged.pop(name, None)
+            elif not name.startswith("$"):
+                merged[name] = self._member(name, merged.get(name), value)
+        for name, value in patch.items():
+            if name.startswith("$") and name != _DIRECTIVE:
+                self._follow_directive(merged, name, value)
+        return merged
 
-def _merge(key: str, before: Json, value: Json) -> Json:
-    if isinstance(value, dict):
-        return _merge_maps(before if isinstance(before, dict) else {}, value)
-    if isinstance(value, list) and key in _MERGE_KEYS and all(isinstance(item, dict) for item in value):
-        return _merge_lists(before if isinstance(before, list) else [], value, _MERGE_KEYS[key])
-    if isinstance(value, list) and key in _SETS and isinstance(before, list):
-        return [*before, *(item for item in value if item not in before)]
-    return copy.deepcopy(value)
+    def _member(self, name: str, before: Json, value: Json) -> Json:
+        if isinstance(value, dict):
+            return self.maps(before if isinstance(before, dict) else {}, value)
+        if isinstance(value, list) and name in self.merge_keys and all(isinstance(item, dict) for item in value):
+            return self._lists(before if isinstance(before, list) else [], value, self.merge_keys[name])
+        if isinstance(value, list) and name in _MERGED_SETS and isinstance(before, list):
+            return [*before, *(item for item in value if item not in before)]
+        return copy.deepcopy(value)
 
+    def _lists(self, before: list[Json], patch: list[Json], key: str) -> list[Json]:
+        if any(item.get(_DIRECTIVE) == "replace" for item in patch):
+            return [copy.deepcopy(item) for item in patch if _DIRECTIVE not in item]
+        merged = {_identity(item, key): item for item in before}
+        for item in patch:
+            identity = _identity(item, key)
+            if item.get(_DIRECTIVE) == "delete":
+                merged.pop(identity, None)
+            else:
+                merged[identity] = self.maps(merged.get(identity, {}), item)
+        return list(merged.values())
 
-def _merge_lists(before: list[Json], patch: list[Json], key: str) -> list[Json]:
-    if any(item.get(_DIRECTIVE) == "replace" for item in patch):
-        return [copy.deepcopy(item) for item in patch if _DIRECTIVE not in item]
-    merged = {_identity(item, key): item for item in before}
-    for item in patch:
-        identity = _identity(item, key)
-        if item.get(_DIRECTIVE) == "delete":
-            merged.pop(identity, None)
-        else:
-            merged[identity] = _merge_maps(merged.get(identity, {}), item)
-    return list(merged.values())
+    def _follow_directive(self, merged: dict[str, Json], name: str, value: Json) -> None:
+        """`$setElementOrder/x`, `$deleteFromPrimitiveList/x` and `$retainKeys`, as kubectl sends them."""
+        directive, _, member = name.partition("/")
+        if not isinstance(value, list):
+            raise PatchFailed(f"{name:.60} must be a list")
+        if directive == "$retainKeys":
+            for other in [key for key in merged if key not in value]:
+                del merged[other]
+        elif directive == "$deleteFromPrimitiveList" and isinstance(merged.get(member), list):
+            merged[member] = [item for item in merged[member] if item not in value]
+        elif directive == "$setElementOrder" and isinstance(merged.get(member), list):
+            merged[member] = _ordered(merged[member], value, self.merge_keys.get(member))
 
 
 def _identity(item: Json, key: str) -> str:
     if not isinstance(item, dict) or key not in item:
         raise PatchFailed(f"map does not contain declared merge key: {key}")
-    if key == "containerPort":  # another one for each protocol
+    if key == "containerPort":  # one port may be open for several protocols
         return f"{item[key]}/{item.get('protocol', 'TCP')}"
     return str(item[key])
 
 
-def _follow(merged: dict[str, Json], key: str, value: Json) -> None:
-    """`$setElementOrder/x`, `$deleteFromPrimitiveList/x` and `$retainKeys`, as kubectl sends them."""
-    directive, _, member = key.partition("/")
-    if not isinstance(value, list):
-        raise PatchFailed(f"{key:.60} is a list")
-    if directive == "$retainKeys":
-        for other in [each for each in merged if each not in value]:
-            del merged[other]
-    elif directive == "$deleteFromPrimitiveList" and isinstance(merged.get(member), list):
-        merged[member] = [item for item in merged[member] if item not in value]
-    elif directive == "$setElementOrder" and isinstance(merged.get(member), list):
-        merged[member] = _ordered(merged[member], value, _MERGE_KEYS.get(member))
-
-
 def _ordered(items: list[Json], order: list[Json], key: str | None) -> list[Json]:
-    """As the client has them, if it knows them all; who adds others to a list does not lose their places."""
-    wanted = [_identity(each, key) if key else each for each in order]
-    placed = [(_identity(each, key) if key else each, each) for each in items]
-    if not all(identity in wanted for identity, _ in placed):
+    """In the client's order if it knows all items; else as they are, so that other clients' items keep their places."""
+    ordered = [_identity(item, key) if key else item for item in order]
+    identified = [(_identity(item, key) if key else item, item) for item in items]
+    if not all(identity in ordered for identity, _ in identified):
         return items
-    return [item for _, item in sorted(placed, key=lambda each: wanted.index(each[0]))]
+    return [item for _, item in sorted(identified, key=lambda pair: ordered.index(pair[0]))]

@@ -1,10 +1,9 @@
-"""A request read: which object it is about, what it carries, and what it wants done with it.
+"""Requests: the resource that a path names, the object in the body, and the options in the query.
 
-The body of a request, read: JSON, YAML or the little protobuf that kubectl sends.
+Bodies are JSON, YAML, or protobuf for the kinds that kubectl sends so. `schema` checks the types of an object's fields.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -12,41 +11,43 @@ import yaml
 from starlette.requests import Request
 
 from plugwright.cluster.api import kinds, schema
-from plugwright.cluster.api.errors import Refused, bad_request, not_found, unsupported_media
-from plugwright.cluster.api.kinds import Kind
-from plugwright.cluster.api.registry import Deletion
+from plugwright.cluster.api.errors import StatusError, bad_request, not_found, unsupported_media_type
+from plugwright.cluster.api.kinds import KINDS, Kind
+from plugwright.cluster.api.registry import DeleteOptions, ResourcePath
 from plugwright.cluster.store import Object
 from plugwright.errors import MalformedMessage
 from plugwright.protocol import kubernetes_objects
 
 __all__ = [
-    "LIMIT",
-    "Target",
+    "LARGEST_BODY",
     "check_depth",
-    "checked",
-    "deletion",
-    "is_dry",
-    "manager",
-    "media",
-    "not_allowed",
+    "checked_object",
+    "delete_options",
+    "field_manager",
+    "field_validation",
+    "is_dry_run",
+    "is_true",
+    "media_type",
     "number",
-    "read",
-    "received",
-    "resolve",
-    "validation",
+    "read_body",
+    "resource_path",
 ]
 
-LIMIT = 3 * 1024 * 1024
+LARGEST_BODY = 3 * 1024 * 1024
 _DEEPEST = 200  # levels of nesting; no object of Kubernetes has thirty
-_READABLE = ("application/json", "application/yaml", kubernetes_objects.MEDIA_TYPE)
+_MEDIA_TYPES = ("application/json", "application/yaml", kubernetes_objects.MEDIA_TYPE)
+_PROTOBUF_KINDS = kubernetes_objects.REQUEST_KINDS | {kind.name for kind in KINDS if kind.protobuf}
+_MOST_DIGITS = 18
+_FIELD_VALIDATIONS = ("Ignore", "Warn", "Strict")
+_LONGEST_MANAGER = 128
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML that is JSON in other letters: no aliases, which could make much out of little, and no dates."""
+    """YAML with JSON's values alone: no aliases, which can expand without limit, and no dates."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases are not read")
+            raise yaml.YAMLError("aliases are not supported")
         return super().compose_node(parent, index)
 
 
@@ -56,67 +57,8 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def read(content: bytes, media: str) -> Any:  # type: ignore[explicit-any,unused-ignore]
-    try:
-        found = _decoded(content, media)
-    except kubernetes_objects.UnknownKind as error:
-        raise unsupported_media(_READABLE, str(error)) from None
-    except (msgspec.MsgspecError, yaml.YAMLError, MalformedMessage, ValueError, RecursionError) as error:
-        problem = " ".join(str(error).split())
-        raise bad_request(f"the object provided is unrecognized (must be of type JSON or YAML): {problem}") from None
-    check_depth(found)
-    return found
-
-
-def check_depth(found: object) -> None:
-    """What is too deep must not be walked recursively."""
-    if _depth(found) > _DEEPEST:
-        raise bad_request(f"the object provided is nested deeper than {_DEEPEST} levels")
-
-
-def _decoded(content: bytes, media: str) -> Any:  # type: ignore[explicit-any,unused-ignore]
-    if not content:
-        return {}
-    if media in ("", "application/json") or media.endswith("+json"):
-        return msgspec.json.decode(content)
-    if media in ("application/yaml", "application/x-yaml"):
-        # Written as JSON and read again: what YAML has beyond it is refused.
-        return msgspec.json.decode(msgspec.json.encode(yaml.load(content, _Loader)))  # noqa: S506  a safe loader
-    if media == kubernetes_objects.MEDIA_TYPE:
-        return kubernetes_objects.read(content)
-    raise unsupported_media(_READABLE)
-
-
-def _depth(found: object) -> int:
-    depth, level = 0, [found]
-    while level and depth <= _DEEPEST:
-        depth += 1
-        level = [
-            inner
-            for each in level
-            if isinstance(each, dict | list)
-            for inner in (each.values() if isinstance(each, dict) else each)
-        ]
-    return depth
-
-
-_LONGEST_NUMBER = 18  # digits
-_VALIDATIONS = ("Ignore", "Warn", "Strict")
-_LONGEST_MANAGER = 128
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What a path names; an empty `name` means all of a kind."""
-
-    kind: Kind
-    namespace: str
-    name: str = ""
-    subresource: str = ""
-
-
-def resolve(path: str) -> Target:
-    """`/api/v1/namespaces/default/pods/a/status` and its like; raises 404 for what is not served."""
+def resource_path(path: str) -> ResourcePath:
+    """`/api/v1/namespaces/default/pods/a/status` and the like; raises 404 for what is not served."""
     steps = [step for step in path.split("/") if step]
     if steps[:1] == ["api"] and len(steps) > 2:
         group, version, rest = "", steps[1], steps[2:]
@@ -128,89 +70,121 @@ def resolve(path: str) -> Target:
     if rest[0] == "namespaces" and len(rest) > 2 and kinds.find(group, version, rest[2]):
         namespace, rest = rest[1], rest[2:]
     kind = kinds.find(group, version, rest[0])
+    name, subresource = [*rest[1:], "", ""][:2]
     if kind is None or len(rest) > 3 or (namespace and not kind.namespaced):
         raise not_found()
-    return _target(kind, namespace, rest[1:])
-
-
-def _target(kind: Kind, namespace: str, rest: list[str]) -> Target:
-    if rest and kind.namespaced and not namespace:
+    if name and kind.namespaced and not namespace:
         raise not_found()
-    subresource = rest[1] if len(rest) > 1 else ""
-    if subresource and subresource not in (*kind.subresources, *(("status",) if kind.status else ())):
+    if subresource and subresource not in (*kind.subresources, *(("status",) if kind.has_status else ())):
         raise not_found()
-    return Target(kind, namespace, rest[0] if rest else "", subresource)
+    return ResourcePath(kind, namespace, name, subresource)
 
 
-def not_allowed() -> Refused:
-    return Refused(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
-
-
-async def received(request: Request) -> Any:  # type: ignore[explicit-any,unused-ignore]
+async def read_body(request: Request) -> Any:  # type: ignore[explicit-any,unused-ignore]
     content = bytearray()
     async for piece in request.stream():
         content += piece
-        if len(content) > LIMIT:
-            raise Refused(413, "RequestEntityTooLarge", f"Request entity too large: limit is {LIMIT}")
-    return read(bytes(content), media(request))
+        if len(content) > LARGEST_BODY:
+            raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {LARGEST_BODY}")
+    try:
+        decoded = _decode(bytes(content), media_type(request))
+    except kubernetes_objects.UnknownKind as error:
+        raise unsupported_media_type(_MEDIA_TYPES, str(error)) from None
+    except (msgspec.MsgspecError, yaml.YAMLError, MalformedMessage, ValueError, RecursionError) as error:
+        problem = " ".join(str(error).split())
+        raise bad_request(f"the object provided is unrecognized (must be of type JSON or YAML): {problem}") from None
+    check_depth(decoded)
+    return decoded
 
 
-def media(request: Request) -> str:
+def media_type(request: Request) -> str:
     return str(request.headers.get("content-type", "").partition(";")[0].strip().lower())
 
 
-def checked(kind: Kind, content: object, strictness: str) -> tuple[Object, list[str]]:
-    """An object of the right shape, and what to warn of; raises for unknown members where the client asks for it."""
+def _decode(content: bytes, media: str) -> Any:  # type: ignore[explicit-any,unused-ignore]
+    if not content:
+        return {}
+    if media in ("", "application/json") or media.endswith("+json"):
+        return msgspec.json.decode(content)
+    if media in ("application/yaml", "application/x-yaml"):
+        # Encoded as JSON and decoded again: values that JSON does not have are refused.
+        return msgspec.json.decode(msgspec.json.encode(yaml.load(content, _Loader)))  # noqa: S506  a safe loader
+    if media == kubernetes_objects.MEDIA_TYPE:
+        return kubernetes_objects.decode(content, _PROTOBUF_KINDS)
+    raise unsupported_media_type(_MEDIA_TYPES)
+
+
+def check_depth(value: object) -> None:
+    """Raises for a value that is nested too deeply to be walked recursively."""
+    depth, level = 0, [value]
+    while level and depth <= _DEEPEST:
+        depth += 1
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+    if depth > _DEEPEST:
+        raise bad_request(f"the object provided is nested deeper than {_DEEPEST} levels")
+
+
+def checked_object(kind: Kind, content: object, validation: str) -> tuple[Object, list[str]]:
+    """The object without its unknown fields, and the warnings about them; with `Strict` they are refused."""
     if not isinstance(content, dict):
-        raise bad_request(f"the body is no {kind.name}")
-    said = f'{kind.name} in version "{kind.version}" cannot be handled as a {kind.name}: '
-    wrong = next(schema.mistyped(kind, content), None)
-    if wrong:
-        raise bad_request(said + wrong)
+        raise bad_request(f"the body must be an object of kind {kind.name}")
+    context = f'{kind.name} in version "{kind.version}" cannot be handled as a {kind.name}: '
+    type_error = next(schema.type_errors(kind, content), None)
+    if type_error:
+        raise bad_request(context + type_error)
     unknown = [f'unknown field "{path}"' for path in schema.unknown_fields(kind, content)]
-    if unknown and strictness == "Strict":
-        raise bad_request(f"{said}strict decoding error: {', '.join(unknown)}")
-    return schema.known(kind, content), unknown if strictness == "Warn" else []
+    if unknown and validation == "Strict":
+        raise bad_request(f"{context}strict decoding error: {', '.join(unknown)}")
+    return schema.known_fields(kind, content), unknown if validation == "Warn" else []
 
 
-def deletion(content: object, query: Mapping[str, str]) -> Deletion:
-    """From the body, DeleteOptions, or from the query."""
+def delete_options(content: object, query: Mapping[str, str]) -> DeleteOptions:
+    """From the body or, for the grace period, from the query."""
     options = content if isinstance(content, dict) else {}
-    conditions = options.get("preconditions") or {}
+    preconditions = options.get("preconditions") or {}
     grace = options.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
     if grace is not None and (isinstance(grace, bool) or not _is_number(str(grace))):
-        raise bad_request(f"gracePeriodSeconds is a whole number, not {grace!r:.40}")
-    if not isinstance(conditions, dict):
-        raise bad_request("preconditions is an object")
+        raise bad_request(f"gracePeriodSeconds must be a whole number, got {grace!r:.40}")
+    if not isinstance(preconditions, dict):
+        raise bad_request("preconditions must be an object")
     seconds = None if grace is None else int(grace)
-    return Deletion(seconds, str(conditions.get("uid") or ""), str(conditions.get("resourceVersion") or ""))
+    return DeleteOptions(seconds, str(preconditions.get("uid") or ""), str(preconditions.get("resourceVersion") or ""))
 
 
-def is_dry(query: Mapping[str, str], content: object = None) -> bool:
-    """Whether nothing is to be stored; for deletions the body says so too."""
-    within = content.get("dryRun") if isinstance(content, dict) else None
-    given = [*([query["dryRun"]] if query.get("dryRun") else []), *(within if isinstance(within, list) else [])]
-    unknown = [each for each in given if each != "All"]
+def is_dry_run(query: Mapping[str, str], content: object = None) -> bool:
+    """By the query or, for a deletion, by the body."""
+    in_body = content.get("dryRun") if isinstance(content, dict) else None
+    stages = [*([query["dryRun"]] if query.get("dryRun") else []), *(in_body if isinstance(in_body, list) else [])]
+    unknown = [stage for stage in stages if stage != "All"]
     if unknown:
         text = f'dryRun: Unsupported value: "{unknown[0]!s:.40}": supported values: "All"'
-        raise Refused(422, "Invalid", f"is invalid: {text}")
-    return bool(given)
+        raise StatusError(422, "Invalid", f"is invalid: {text}")
+    return bool(stages)
 
 
-def validation(request: Request) -> str:
-    given = str(request.query_params.get("fieldValidation") or "Warn")
-    if given not in _VALIDATIONS:
-        supported = ", ".join(f'"{each}"' for each in _VALIDATIONS)
-        raise Refused(
-            422, "Invalid", f'fieldValidation: Unsupported value: "{given:.40}": supported values: {supported}'
+def field_validation(request: Request) -> str:
+    validation = str(request.query_params.get("fieldValidation") or "Warn")
+    if validation not in _FIELD_VALIDATIONS:
+        supported = ", ".join(f'"{name}"' for name in _FIELD_VALIDATIONS)
+        raise StatusError(
+            422, "Invalid", f'fieldValidation: Unsupported value: "{validation:.40}": supported values: {supported}'
         )
-    return given
+    return validation
 
 
-def manager(request: Request) -> str:
-    given = request.query_params.get("fieldManager") or request.headers.get("user-agent", "").partition("/")[0]
-    shown = "".join(each for each in str(given) if each.isprintable())
-    return shown[:_LONGEST_MANAGER] or "unknown"
+def field_manager(request: Request) -> str:
+    manager = request.query_params.get("fieldManager") or request.headers.get("user-agent", "").partition("/")[0]
+    printable = "".join(character for character in str(manager) if character.isprintable())
+    return printable[:_LONGEST_MANAGER] or "unknown"
+
+
+def is_true(query: Mapping[str, str], name: str) -> bool:
+    return query.get(name) in ("1", "true")
 
 
 def number(query: Mapping[str, str], name: str) -> int | None:
@@ -223,4 +197,4 @@ def number(query: Mapping[str, str], name: str) -> int | None:
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER
+    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS

@@ -1,4 +1,4 @@
-"""Answers: in which form a client wants its objects, and how they are written down."""
+"""Responses: objects, lists and statuses in the form that the client accepts, as JSON."""
 
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -8,19 +8,28 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from plugwright.cluster.api import printers
-from plugwright.cluster.api.errors import Refused, status_object
+from plugwright.cluster.api.errors import StatusError, status_object
 from plugwright.cluster.api.kinds import Kind
 from plugwright.cluster.clock import Clock
 from plugwright.cluster.store import Object
 
-__all__ = ["Form", "form", "json", "refusal", "shown", "success", "text", "whole", "with_warnings"]
+__all__ = [
+    "ResponseForm",
+    "accepted_form",
+    "as_quoted_json",
+    "failure",
+    "json",
+    "object_list",
+    "presenter",
+    "success",
+    "with_warnings",
+]
 
-_PARTIAL = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
 _JSON = frozenset({"", "*/*", "application/*", "application/json"})
 
 
-class Form(Enum):
-    """What the client asked for with its Accept header."""
+class ResponseForm(Enum):
+    """The form that a client asks for with `as=` in its Accept header."""
 
     WHOLE = ""
     TABLE = "Table"
@@ -28,61 +37,61 @@ class Form(Enum):
     METADATA_LIST = "PartialObjectMetadataList"
 
     @property
-    def is_partial(self) -> bool:
-        return self in (Form.METADATA, Form.METADATA_LIST)
+    def is_metadata_only(self) -> bool:
+        return self in (ResponseForm.METADATA, ResponseForm.METADATA_LIST)
 
 
-def form(request: Request) -> Form:
-    """The first one of those it accepts that we serve."""
+def accepted_form(request: Request) -> ResponseForm:
+    """The first of the client's media types that is served."""
     for accepted in request.headers.get("accept", "").split(","):
         media, *parameters = (part.strip() for part in accepted.split(";"))
-        wanted = dict(parameter.partition("=")[::2] for parameter in parameters).get("as", "")
-        if media in _JSON and wanted in {each.value for each in Form}:
-            return Form(wanted)
-    raise Refused(406, "NotAcceptable", "only the following media types are accepted: application/json")
+        name = dict(parameter.partition("=")[::2] for parameter in parameters).get("as", "")
+        if media in _JSON and name in {form.value for form in ResponseForm}:
+            return ResponseForm(name)
+    raise StatusError(406, "NotAcceptable", "only the following media types are accepted: application/json")
+
+
+def presenter(request: Request, kind: Kind, now: Clock) -> Callable[[Object], Object]:
+    """A function that puts one object into the form that the client accepts."""
+    form = accepted_form(request)
+    if form is ResponseForm.TABLE:
+        include = request.query_params.get("includeObject", "Metadata")
+        return lambda content: {
+            **printers.table(kind.columns, [content], now(), include),
+            "metadata": {"resourceVersion": content["metadata"].get("resourceVersion", "")},
+        }
+    if form.is_metadata_only:
+        type_meta = {"kind": ResponseForm.METADATA.value, "apiVersion": "meta.k8s.io/v1"}
+        return lambda content: {**type_meta, "metadata": content["metadata"]}
+    return lambda content: content
+
+
+def object_list(kind: Kind, objects: Sequence[Object], metadata: Object) -> Object:
+    return {"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": metadata, "items": list(objects)}
 
 
 def json(content: Object, code: int = 200) -> Response:
     return Response(msgspec.json.encode(content), code, media_type="application/json")
 
 
-def text(content: object) -> str:
-    """A document within a message: as JSON, quoted."""
+def as_quoted_json(content: object) -> str:
+    """A document inside a message."""
     return msgspec.json.encode(msgspec.json.encode(content).decode()).decode()
 
 
-def refusal(refused: Refused) -> Response:
-    return json(status_object(refused), refused.code)
+def failure(error: StatusError) -> Response:
+    return json(status_object(error), error.code)
 
 
 def success(code: int, details: Object | None = None) -> Response:
-    told = {"details": details} if details else {"code": code}
-    return json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", **told}, code)
-
-
-def whole(kind: Kind, items: Sequence[Object], metadata: Object) -> Object:
-    """A list of objects as they are."""
-    return {"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": metadata, "items": list(items)}
-
-
-def shown(request: Request, kind: Kind, now: Clock) -> Callable[[Object], Object]:
-    """Makes of one object what the client wants to see of it."""
-    wanted = form(request)
-    if wanted is Form.TABLE:
-        include = request.query_params.get("includeObject", "Metadata")
-        return lambda found: {
-            **printers.table(kind, [found], now(), include),
-            "metadata": {"resourceVersion": found["metadata"].get("resourceVersion", "")},
-        }
-    if wanted.is_partial:
-        return lambda found: {**_PARTIAL, "metadata": found["metadata"]}
-    return lambda found: found
+    extra = {"details": details} if details else {"code": code}
+    return json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", **extra}, code)
 
 
 def with_warnings(response: Response, warnings: Sequence[str]) -> Response:
-    """As headers, each once; only what a header can carry."""
+    """Adds a header for each different warning; characters that a header cannot carry become `?`."""
     for warning in dict.fromkeys(warnings):
-        text = "".join(each if " " <= each <= "~" else "?" for each in warning)
+        text = "".join(character if " " <= character <= "~" else "?" for character in warning)
         quoted = text.replace("\\", "\\\\").replace('"', '\\"')
         response.headers.append("warning", f'299 - "{quoted}"')
     return response

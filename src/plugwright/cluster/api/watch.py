@@ -1,4 +1,4 @@
-"""A watch as a client reads it: one JSON object a line, for as long as it likes."""
+"""Watches: a stream of events, one JSON object a line, until the client or its timeout ends it."""
 
 import asyncio
 import logging
@@ -7,89 +7,90 @@ from dataclasses import dataclass
 
 import msgspec
 
-from plugwright.cluster.api.errors import Refused, from_store, status_object
+from plugwright.cluster.api.errors import StatusError, from_cluster_error, status_object
 from plugwright.cluster.api.kinds import Kind
-from plugwright.cluster.api.list_options import Selector
+from plugwright.cluster.api.list_options import Predicate
 from plugwright.cluster.store import Change, Expired, Object, Store
 
-__all__ = ["Telling", "Watch", "watch_lines"]
+__all__ = ["Watch", "WatchOptions", "watch_lines"]
 
 logger = logging.getLogger(__name__)
-_END_OF_INITIAL = {"k8s.io/initial-events-end": "true"}
+_INITIAL_EVENTS_END = {"k8s.io/initial-events-end": "true"}
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
-    """What is told beside changes: how far the client is, and when it has seen all that was there."""
+class WatchOptions:
+    """`initial_events` asks for a bookmark behind the objects that exist; times are in seconds."""
 
     bookmarks: bool = False
-    initial: bool = False
+    initial_events: bool = False
     timeout: float | None = None
-    bookmark_seconds: float = 60.0
+    bookmark_interval: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What is watched; `shown` makes of an object what the client sees."""
+    """`present` puts an object into the form that the client accepts."""
 
     kind: Kind
     namespace: str
-    selector: Selector
-    shown: Callable[[Object], Object]
-    telling: Telling = Telling()
+    matches: Predicate
+    present: Callable[[Object], Object]
+    options: WatchOptions = WatchOptions()
 
 
 async def watch_lines(store: Store, watch: Watch, since: int | None) -> AsyncIterator[bytes]:
-    """From a revision on; without one, beginning with everything that is there."""
+    """The changes after a revision; without one, all objects that exist and then the changes."""
     try:
         if since is None:
             since = store.revision
-            for line in _initial(store, watch, since):
+            for line in _initial_events(store, watch, since):
                 yield line
         async for line in _changes(store, watch, since):
             yield line
     except Expired as error:
-        yield _line("ERROR", status_object(from_store(error)))
+        yield _line("ERROR", status_object(from_cluster_error(error)))
     except Exception:
-        # The answer has begun: the stream itself is the only place left to say it.
+        # The response has begun: an event is the only way left to report the error.
         logger.exception("watch failed", extra={"kind": watch.kind.qualified})
-        yield _line("ERROR", status_object(Refused(500, "InternalError", "Internal error occurred: the watch failed")))
+        error_status = StatusError(500, "InternalError", "Internal error occurred: the watch failed")
+        yield _line("ERROR", status_object(error_status))
         raise
 
 
-def _initial(store: Store, watch: Watch, revision: int) -> Iterator[bytes]:
-    for found in store.every(watch.kind.qualified, watch.namespace):
-        if watch.selector(found):
-            yield _line("ADDED", watch.shown(found))
-    if watch.telling.initial:
-        yield _bookmark(watch.kind, revision, _END_OF_INITIAL)
+def _initial_events(store: Store, watch: Watch, revision: int) -> Iterator[bytes]:
+    for content in store.objects(watch.kind.qualified, watch.namespace):
+        if watch.matches(content):
+            yield _line("ADDED", watch.present(content))
+    if watch.options.initial_events:
+        yield _bookmark(watch.kind, revision, _INITIAL_EVENTS_END)
 
 
 async def _changes(store: Store, watch: Watch, since: int) -> AsyncIterator[bytes]:
-    loop, telling = asyncio.get_running_loop(), watch.telling
-    end = loop.time() + telling.timeout if telling.timeout else float("inf")
-    due = loop.time() + telling.bookmark_seconds
+    loop, options = asyncio.get_running_loop(), watch.options
+    end = loop.time() + options.timeout if options.timeout else float("inf")
+    next_bookmark = loop.time() + options.bookmark_interval
     while loop.time() < end:
-        changes = await store.changes(since, max(0.0, min(due, end) - loop.time()))
+        changes = await store.changes(since, max(0.0, min(next_bookmark, end) - loop.time()))
         for change in changes:
-            if line := _told(watch, change):
+            if line := _event(watch, change):
                 yield line
         since = changes[-1].revision if changes else since
-        if loop.time() >= min(due, end):
-            due = loop.time() + telling.bookmark_seconds
-            if telling.bookmarks:
+        if loop.time() >= min(next_bookmark, end):
+            next_bookmark = loop.time() + options.bookmark_interval
+            if options.bookmarks:
                 yield _bookmark(watch.kind, since)
 
 
-def _told(watch: Watch, change: Change) -> bytes:
-    """What selects is told of its coming and going: an object that no longer matches is gone."""
+def _event(watch: Watch, change: Change) -> bytes:
+    """Empty for a change that does not concern the watch; an object that no longer matches is deleted for it."""
     if change.key.kind != watch.kind.qualified or (watch.namespace and change.key.namespace != watch.namespace):
         return b""
-    matched = change.before is not None and watch.selector(change.before)
-    matches = change.type != "DELETED" and watch.selector(change.object)
+    matched = change.before is not None and watch.matches(change.before)
+    matches = change.type != "DELETED" and watch.matches(change.object)
     if matches:
-        return _line("MODIFIED" if matched else "ADDED", watch.shown(change.object))
-    return _line("DELETED", watch.shown(change.object)) if matched else b""
+        return _line("MODIFIED" if matched else "ADDED", watch.present(change.object))
+    return _line("DELETED", watch.present(change.object)) if matched else b""
 
 
 def _bookmark(kind: Kind, revision: int, annotations: Object | None = None) -> bytes:
@@ -98,5 +99,5 @@ def _bookmark(kind: Kind, revision: int, annotations: Object | None = None) -> b
     return _line("BOOKMARK", {"kind": kind.name, "apiVersion": kind.api_version, "metadata": metadata})
 
 
-def _line(kind: str, found: Object) -> bytes:
-    return msgspec.json.encode({"type": kind, "object": found}) + b"\n"
+def _line(event_type: str, content: Object) -> bytes:
+    return msgspec.json.encode({"type": event_type, "object": content}) + b"\n"

@@ -40,7 +40,7 @@ class Endpoint:
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
     async def device_lists(self) -> AsyncGenerator[list[ListedDevice], None]:
-        async with aclosing(self._client().listed()) as lists:
+        async with aclosing(self._client().list_and_watch()) as lists:
             async for devices in lists:
                 yield devices
 
@@ -55,7 +55,7 @@ class Endpoint:
         """The container responses of Allocate, as encoded messages."""
         client = self._client()
         with self.event_log.record_call("Allocate", self.resource, tuple(device_ids)):
-            return await client.answers(device_ids)
+            return await client.allocate_encoded(device_ids)
 
     async def allocate(self, device_ids: Sequence[str]) -> AllocateResponse:
         """Calls Allocate outside of any admission: the device manager records nothing."""

@@ -1,7 +1,7 @@
-"""The Container Device Interface: specs that a container runtime turns device names into edits with.
+"""The Container Device Interface: specs by which a container runtime turns device names into edits of a container.
 
-`spec` has the values and their rules, `encoding` how they look in a file, `files` where the files lie. The names
-below are all that a plugin author needs:
+`spec` has the values, `files` their encoding and directory, `schema` reads files. The names below are all that a plugin
+author needs:
 
     directory = cdi.SpecDirectory(Path("/var/run/cdi"), owner="my-plugin")
     edits = cdi.ContainerEdits(device_nodes=[cdi.DeviceNode("/dev/st0")])
@@ -17,7 +17,6 @@ from plugwright.sdk.cdi.files import (
     from_plain,
     minimum_version,
     read,
-    resolve,
     to_json,
     to_plain,
 )
@@ -54,7 +53,6 @@ __all__ = [
     "minimum_version",
     "qualified_name",
     "read",
-    "resolve",
     "split_name",
     "to_json",
     "to_plain",

@@ -1,8 +1,6 @@
-"""The values of a CDI spec, as spec 1.1.0 has them; checked where they are made, so that one that exists can be used.
+"""The values of a CDI spec, as version 1.1.0 of the specification has them, and their names in a file.
 
-How they look in a file, and the version they need, is `encoding`'s work.
-
-What CDI allows in names, paths and lists; each check returns the value it was given, or refuses it.
+Checked where they are made: a value that exists can be used. The version that a spec needs is in `files`.
 """
 
 import re
@@ -12,7 +10,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from plugwright.errors import InvalidValue
-from plugwright.model import Allocation
+from plugwright.model import CDI_DEVICE, CDI_KIND, PERMISSIONS, Allocation
 
 __all__ = [
     "ContainerEdits",
@@ -23,102 +21,16 @@ __all__ = [
     "Mount",
     "NetDevice",
     "Spec",
-    "absolute",
     "annotation",
-    "check_kind",
-    "device_name",
     "edits_of",
-    "env",
-    "one_of",
-    "permissions",
+    "json_key",
     "qualified_name",
     "split_name",
-    "texts",
-    "values",
-    "whole_number",
 ]
 
 T = TypeVar("T")
-_KIND = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
-_DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
-_PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{0,3}|none")
+
 _VENDOR_LIMIT, _CLASS_LIMIT = 253, 63
-
-
-def check_kind(text: object) -> str:
-    """`vendor.com/class`."""
-    if not isinstance(text, str) or not _KIND.fullmatch(text):
-        raise InvalidValue(f"a CDI kind looks like vendor.com/class, not {text!r}")
-    vendor, _, of = text.partition("/")
-    if len(vendor) > _VENDOR_LIMIT or len(of) > _CLASS_LIMIT:
-        raise InvalidValue(f"a CDI vendor has at most {_VENDOR_LIMIT} characters and a class {_CLASS_LIMIT}: {text!r}")
-    return text
-
-
-def device_name(text: object) -> str:
-    if not isinstance(text, str) or not _DEVICE.fullmatch(text):
-        raise InvalidValue(
-            "a CDI device name has letters, digits, '_', '.', ':' and '-', a letter or digit first and last, "
-            f"not {text!r}"
-        )
-    return text
-
-
-def absolute(what: str, text: object) -> str:
-    if not isinstance(text, str) or not text.startswith("/") or not text.isprintable():
-        raise InvalidValue(f"{what} is an absolute path, not {text!r}")
-    return text
-
-
-def permissions(text: object) -> str:
-    if not isinstance(text, str) or not _PERMISSIONS.fullmatch(text):
-        raise InvalidValue(f"CDI permissions are letters of 'rwm' or 'none', not {text!r}")
-    return text
-
-
-def one_of(what: str, text: object, allowed: Iterable[str]) -> str:
-    allowed = list(allowed)
-    if not isinstance(text, str) or text not in allowed:
-        raise InvalidValue(f"{what} is one of {', '.join(each or 'nothing' for each in allowed)}, not {text!r}")
-    return text
-
-
-def whole_number(what: str, number: object) -> int | None:
-    if number is None:
-        return None
-    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-        raise InvalidValue(f"{what} is a whole number from 0 on, not {number!r}")
-    return number
-
-
-def values(what: str, items: object, of: type[T]) -> tuple[T, ...]:
-    if isinstance(items, str | Mapping) or not isinstance(items, Iterable):
-        raise InvalidValue(f"{what} is a list, not {items!r}")
-    made = tuple(items)
-    for item in made:
-        if not isinstance(item, of) or (of is int and isinstance(item, bool)):
-            raise InvalidValue(f"{what} holds {of.__name__} values, not {item!r}")
-    return made
-
-
-def texts(what: str, mapping: object) -> Mapping[str, str]:
-    """A mapping of texts, sorted: the same content is always the same file."""
-    if not isinstance(mapping, Mapping):
-        raise InvalidValue(f"{what} is a mapping of texts, not {mapping!r}")
-    for name, text in mapping.items():
-        if not isinstance(name, str) or not name or not isinstance(text, str) or "\0" in name + text:
-            raise InvalidValue(f"{what} maps texts to texts, not {name!r} to {text!r}")
-    return MappingProxyType(dict(sorted(mapping.items())))
-
-
-def env(mapping: object) -> Mapping[str, str]:
-    checked = texts("env", mapping)
-    for name in checked:
-        if "=" in name:
-            raise InvalidValue(f"an env name has no '=': {name!r}")
-    return checked
-
-
 _NODE_TYPES = ("", "b", "c", "u", "p")
 _HOOKS = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
 _ANNOTATION_PREFIX = "cdi.k8s.io/"
@@ -127,9 +39,9 @@ _ANNOTATION_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 
 @dataclass(frozen=True, slots=True)
 class DeviceNode:
-    """A node in the container. What is left out is read from the host's node by the runtime.
+    """A device node in the container. The runtime reads what is left out from the host's node.
 
-    `permissions` may be 'none', and nothing means 'rwm'. `host_path` is only needed where the paths differ.
+    `permissions` may be 'none'; empty means 'rwm'. `host_path` is only needed where the paths differ.
     """
 
     path: str
@@ -143,18 +55,21 @@ class DeviceNode:
     gid: int | None = None
 
     def __post_init__(self) -> None:
-        absolute("a device node's path", self.path)
+        _check_absolute("device node's path", self.path)
         if self.host_path:
-            absolute("a device node's host path", self.host_path)
-        one_of("a device node's type", self.type, _NODE_TYPES)
-        permissions(self.permissions)
+            _check_absolute("device node's host path", self.host_path)
+        _check_one_of("device node's type", self.type, _NODE_TYPES)
+        if self.permissions not in ("", "none") and not PERMISSIONS.fullmatch(str(self.permissions)):
+            raise InvalidValue(
+                f"permissions of {self.path} must be letters of 'rwm' or 'none', got {self.permissions!r}"
+            )
         for name in ("major", "minor", "file_mode", "uid", "gid"):
-            whole_number(f"{name} of {self.path}", getattr(self, name))
+            _check_whole_number(f"{name} of {self.path}", getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A path of the host that the container gets; at the same path unless told."""
+    """A path of the host that the container gets, at the same path unless another is set."""
 
     host_path: str
     container_path: str = ""
@@ -162,10 +77,10 @@ class Mount:
     options: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        absolute("a mount's host path", self.host_path)
+        _check_absolute("mount's host path", self.host_path)
         _freeze(self, "container_path", self.container_path or self.host_path)
-        absolute("a mount's container path", self.container_path)
-        _freeze(self, "options", values("a mount's options", self.options, str))
+        _check_absolute("mount's container path", self.container_path)
+        _freeze(self, "options", _tuple("mount's options", self.options, str))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +94,13 @@ class Hook:
     timeout: int | None = None
 
     def __post_init__(self) -> None:
-        one_of("a hook's name", self.name, _HOOKS)
-        absolute("a hook's path", self.path)
-        _freeze(self, "args", values("a hook's args", self.args, str))
-        _freeze(self, "env", values("a hook's env", self.env, str))
-        if any(not each.partition("=")[0] or "=" not in each for each in self.env):
-            raise InvalidValue(f"a hook's env looks like NAME=value, not {self.env!r}")
-        whole_number("a hook's timeout", self.timeout)
+        _check_one_of("hook's name", self.name, _HOOKS)
+        _check_absolute("hook's path", self.path)
+        _freeze(self, "args", _tuple("hook's args", self.args, str))
+        _freeze(self, "env", _tuple("hook's env", self.env, str))
+        if any(not pair.partition("=")[0] or "=" not in pair for pair in self.env):
+            raise InvalidValue(f"hook's env must look like NAME=value, got {self.env!r}")
+        _check_whole_number("hook's timeout", self.timeout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,11 +116,13 @@ class IntelRdt:
     enable_mbm: bool = False
 
     def __post_init__(self) -> None:
-        _freeze(self, "schemata", values("schemata", self.schemata, str))
+        _freeze(self, "schemata", _tuple("schemata", self.schemata, str))
         if self.clos_id in (".", "..") or "/" in self.clos_id or "\n" in self.clos_id:
-            raise InvalidValue(f"a closID is the name of a directory, not {self.clos_id!r}")
+            raise InvalidValue(f"closID must be the name of a directory, got {self.clos_id!r}")
         if (self.enable_cmt or self.enable_mbm) and (self.schemata or self.enable_monitoring):
-            raise InvalidValue("no CDI version has both enableCMT or enableMBM and schemata or enableMonitoring")
+            raise InvalidValue(
+                "enableCMT and enableMBM must not be used with schemata or enableMonitoring: no CDI version has both"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +135,7 @@ class NetDevice:
     def __post_init__(self) -> None:
         for text in (self.host_interface_name, self.name):
             if not isinstance(text, str) or not text or "/" in text or len(text) > 15 or not text.isprintable():
-                raise InvalidValue(f"a network interface has a name of 1 to 15 characters, not {text!r}")
+                raise InvalidValue(f"network interface must have a name of 1 to 15 characters, got {text!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,20 +151,24 @@ class ContainerEdits:
     additional_gids: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        _freeze(self, "env", env(self.env))
+        variables = _strings("env", self.env)
+        for name in variables:
+            if "=" in name:
+                raise InvalidValue(f"env name must have no '=', got {name!r}")
+        _freeze(self, "env", variables)
         for name, kind in (
             ("device_nodes", DeviceNode),
             ("net_devices", NetDevice),
             ("mounts", Mount),
             ("hooks", Hook),
         ):
-            _freeze(self, name, values(name, getattr(self, name), kind))
-        gids = values("additional gids", self.additional_gids, int)
+            _freeze(self, name, _tuple(name, getattr(self, name), kind))
+        gids = _tuple("additional gids", self.additional_gids, int)
         if any(gid <= 0 for gid in gids):
-            raise InvalidValue(f"additional gids are above 0 (a 0 is ignored by runtimes), not {list(gids)}")
+            raise InvalidValue(f"additional gids must be above 0 (runtimes ignore a 0), got {list(gids)}")
         _freeze(self, "additional_gids", gids)
         for name in ("host_interface_name", "name"):
-            _check_once("network interface", [getattr(each, name) for each in self.net_devices])
+            _check_once("network interface", [getattr(device, name) for device in self.net_devices])
 
     def __bool__(self) -> bool:
         return self != ContainerEdits()
@@ -255,17 +176,17 @@ class ContainerEdits:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One name that a container can ask for. Runtimes cannot resolve one without edits."""
+    """One device of a spec. Runtimes refuse one without edits."""
 
     name: str
     edits: ContainerEdits
     annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        device_name(self.name)
+        _check_device_name(self.name)
         if not self.edits:
-            raise InvalidValue(f"CDI device {self.name!r} has no edits, runtimes refuse it")
-        _freeze(self, "annotations", texts("annotations", self.annotations))
+            raise InvalidValue(f"CDI device {self.name!r} must have edits: runtimes refuse one without")
+        _freeze(self, "annotations", _strings("annotations", self.annotations))
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,40 +199,55 @@ class Spec:
     annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        check_kind(self.kind)
-        made = values("devices", self.devices, Device)
+        _check_kind(self.kind)
+        made = _tuple("devices", self.devices, Device)
         if not made:
-            raise InvalidValue(f"a CDI spec of {self.kind} has at least one device")
+            raise InvalidValue(f"CDI spec of {self.kind} must have at least one device")
         _check_once("CDI device", [device.name for device in made])
         _freeze(self, "devices", tuple(sorted(made, key=lambda device: device.name)))
-        _freeze(self, "annotations", texts("annotations", self.annotations))
+        _freeze(self, "annotations", _strings("annotations", self.annotations))
 
     @property
     def names(self) -> list[str]:
         return [qualified_name(self.kind, device.name) for device in self.devices]
 
 
+_KEYS = {
+    (Hook, "name"): "hookName",
+    (IntelRdt, "clos_id"): "closID",
+    (IntelRdt, "enable_cmt"): "enableCMT",
+    (IntelRdt, "enable_mbm"): "enableMBM",
+    (Device, "edits"): "containerEdits",
+    (Spec, "edits"): "containerEdits",
+}
+
+
+def json_key(kind: type, field: str) -> str:
+    """The key of a field in a file: in camel case, but for those above."""
+    return _KEYS.get((kind, field)) or re.sub("_(.)", lambda match: match[1].upper(), field)
+
+
 def qualified_name(kind: str, device: str) -> str:
     """`vendor.com/class=device`, as an allocation names it."""
-    return f"{check_kind(kind)}={device_name(device)}"
+    return f"{_check_kind(kind)}={_check_device_name(device)}"
 
 
 def split_name(name: str) -> tuple[str, str]:
     """The kind and the device of a qualified name."""
     kind, _, device = name.partition("=")
-    return check_kind(kind), device_name(device)
+    return _check_kind(kind), _check_device_name(device)
 
 
 def annotation(plugin: str, device_id: str, names: Iterable[str]) -> dict[str, str]:
     """Names carried by an annotation, for kubelets that do not pass CDI names on (before 1.28)."""
-    name = f"{plugin}_{device_id}".replace("/", "_")
-    if not _ANNOTATION_NAME.fullmatch(name):
-        raise InvalidValue(f"the name of a CDI annotation has 1 to 63 letters, digits, '_', '.' and '-', not {name!r}")
-    return {_ANNOTATION_PREFIX + name: ",".join(qualified_name(*split_name(each)) for each in names)}
+    key = f"{plugin}_{device_id}".replace("/", "_")
+    if not _ANNOTATION_NAME.fullmatch(key):
+        raise InvalidValue(f"name of a CDI annotation must have 1 to 63 letters, digits, '_', '.' and '-', got {key!r}")
+    return {_ANNOTATION_PREFIX + key: ",".join(qualified_name(*split_name(name)) for name in names)}
 
 
 def edits_of(allocation: Allocation) -> ContainerEdits:
-    """The same as an allocation, as edits; its annotations and CDI names have no place there."""
+    """An allocation as edits, without its annotations and CDI names: edits have none."""
     return ContainerEdits(
         env=allocation.env,
         device_nodes=tuple(
@@ -329,6 +265,62 @@ def edits_of(allocation: Allocation) -> ContainerEdits:
     )
 
 
+def _check_kind(text: object) -> str:
+    """`vendor.com/class`."""
+    if not isinstance(text, str) or not CDI_KIND.fullmatch(text):
+        raise InvalidValue(f"CDI kind must look like vendor.com/class, got {text!r}")
+    vendor, _, class_ = text.partition("/")
+    if len(vendor) > _VENDOR_LIMIT or len(class_) > _CLASS_LIMIT:
+        raise InvalidValue(
+            f"CDI kind must have at most {_VENDOR_LIMIT} and {_CLASS_LIMIT} characters around the '/', got {text!r}"
+        )
+    return text
+
+
+def _check_device_name(text: object) -> str:
+    if not isinstance(text, str) or not CDI_DEVICE.fullmatch(text):
+        raise InvalidValue(
+            "CDI device name must have letters, digits, '_', '.', ':' and '-', a letter or digit first and last, "
+            f"got {text!r}"
+        )
+    return text
+
+
+def _check_absolute(what: str, text: object) -> None:
+    if not isinstance(text, str) or not text.startswith("/") or not text.isprintable():
+        raise InvalidValue(f"{what} must be an absolute path, got {text!r}")
+
+
+def _check_one_of(what: str, text: object, allowed: Sequence[str]) -> None:
+    if not isinstance(text, str) or text not in allowed:
+        raise InvalidValue(f"{what} must be one of {', '.join(name or 'nothing' for name in allowed)}, got {text!r}")
+
+
+def _check_whole_number(what: str, number: object) -> None:
+    if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
+        raise InvalidValue(f"{what} must be a whole number from 0 on, got {number!r}")
+
+
+def _tuple(what: str, items: object, of: type[T]) -> tuple[T, ...]:
+    if isinstance(items, str | Mapping) or not isinstance(items, Iterable):
+        raise InvalidValue(f"{what} must be a list, got {items!r}")
+    checked = tuple(items)
+    for item in checked:
+        if not isinstance(item, of) or (of is int and isinstance(item, bool)):
+            raise InvalidValue(f"{what} must hold {of.__name__} values, got {item!r}")
+    return checked
+
+
+def _strings(what: str, mapping: object) -> Mapping[str, str]:
+    """A mapping of strings, sorted: the same content is always the same file."""
+    if not isinstance(mapping, Mapping):
+        raise InvalidValue(f"{what} must be a mapping of strings, got {mapping!r}")
+    for name, text in mapping.items():
+        if not isinstance(name, str) or not name or not isinstance(text, str) or "\0" in name + text:
+            raise InvalidValue(f"{what} must map strings to strings, got {name!r}: {text!r}")
+    return MappingProxyType(dict(sorted(mapping.items())))
+
+
 def _freeze(value: object, name: str, content: object) -> None:
     object.__setattr__(value, name, content)
 
@@ -336,4 +328,4 @@ def _freeze(value: object, name: str, content: object) -> None:
 def _check_once(what: str, names: list[str]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise InvalidValue(f"{what} {twice[0]!r} stands there twice")
+        raise InvalidValue(f"{what} {twice[0]!r} must be there once, got it twice")

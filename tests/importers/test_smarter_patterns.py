@@ -1,4 +1,4 @@
-"""The names that a regular expression stands for."""
+"""Expansion of regular expressions to names."""
 
 import re
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugwright.importers import smarter
-from plugwright.importers.smarter import texts_of
+from plugwright.importers.smarter import expand_pattern
 
 ATOMS = st.sampled_from(["a", "tty", "[0-3]", "[ab]", r"\.", r"\d", ".", "[^a]", "(a|b)", "(?:x|)", "-", "/", "(", "["])
 SIGNS = st.sampled_from(["", "", "", "?", "*", "+", "{2}", "{1,2}", "{1,}"])
@@ -15,7 +15,7 @@ PATTERNS = st.lists(st.tuples(ATOMS, SIGNS), max_size=5).map(lambda parts: "".jo
 
 
 @pytest.mark.parametrize(
-    ("pattern", "texts"),
+    ("pattern", "names"),
     [
         ("^snd$", ["snd"]),
         ("net/tun", ["net/tun"]),
@@ -26,33 +26,33 @@ PATTERNS = st.lists(st.tuples(ATOMS, SIGNS), max_size=5).map(lambda parts: "".jo
         ("^a{1,2}$", ["a", "aa"]),
     ],
 )
-def test_what_is_finite_is_written_out(pattern: str, texts: list[str]) -> None:
-    assert texts_of(pattern) == texts
+def test_finite_pattern_is_expanded(pattern: str, names: list[str]) -> None:
+    assert expand_pattern(pattern) == names
 
 
 @pytest.mark.parametrize("pattern", ["^video[0-9]*$", "^video[0-9]+$", r"^video\d+$"])
-def test_endless_digits_are_the_first_numbers(pattern: str) -> None:
-    assert texts_of(pattern) == sorted(f"video{number}" for number in range(smarter.NUMBERS))
+def test_unlimited_digits_are_the_first_numbers(pattern: str) -> None:
+    assert expand_pattern(pattern) == sorted(f"video{number}" for number in range(smarter.MAX_NUMBERS))
 
 
 @pytest.mark.parametrize(
     "pattern", ["vcsm.*", ".", "[^a]", "a+", "(a", "[a", "a{1,}", "a{x}", "*", "a)", "\\", "(?i)a"]
 )
-def test_what_has_no_end_or_is_not_understood_is_not_written_out(pattern: str) -> None:
-    assert texts_of(pattern) is None
+def test_endless_or_unsupported_pattern_is_not_expanded(pattern: str) -> None:
+    assert expand_pattern(pattern) is None
 
 
-def test_what_would_be_too_many_is_not_written_out() -> None:
-    assert texts_of("[0-9][0-9]") is None
-    assert texts_of("[a-z]{9}") is None
+def test_pattern_with_too_many_names_is_not_expanded() -> None:
+    assert expand_pattern("[0-9][0-9]") is None
+    assert expand_pattern("[a-z]{9}") is None
 
 
 @given(PATTERNS)
-def test_whatever_is_written_out_matches(pattern: str) -> None:
-    for text in texts_of(pattern) or []:
-        assert re.fullmatch(pattern, text)
+def test_expanded_names_match_the_pattern(pattern: str) -> None:
+    for name in expand_pattern(pattern) or []:
+        assert re.fullmatch(pattern, name)
 
 
 @given(st.text(alphabet="ab01[](){}|?*+^$-,\\.", max_size=12))
-def test_no_text_is_too_strange(pattern: str) -> None:
-    texts_of(pattern)
+def test_arbitrary_pattern_never_raises(pattern: str) -> None:
+    expand_pattern(pattern)

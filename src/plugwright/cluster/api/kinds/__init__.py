@@ -1,0 +1,28 @@
+"""The kinds that the API server serves: one strategy for each, in one place.
+
+A kind with few rules of its own is a `Kind` in `simple`; one with many has a module, like `pods`, and an entry here.
+"""
+
+from plugwright.cluster.api.kinds.kind import Kind
+from plugwright.cluster.api.kinds.nodes import NODES
+from plugwright.cluster.api.kinds.pods import PODS
+from plugwright.cluster.api.kinds.simple import CONFIG_MAPS, EVENTS, LEASES, NAMESPACES, SERVICE_ACCOUNTS, SIMPLE_KINDS
+
+__all__ = [
+    "CONFIG_MAPS",
+    "EVENTS",
+    "KINDS",
+    "LEASES",
+    "NAMESPACES",
+    "NODES",
+    "PODS",
+    "SERVICE_ACCOUNTS",
+    "Kind",
+    "find",
+]
+
+KINDS = tuple(sorted((*SIMPLE_KINDS, NODES, PODS), key=lambda kind: kind.plural))
+
+
+def find(group: str, version: str, plural: str) -> Kind | None:
+    return next((kind for kind in KINDS if (kind.group, kind.version, kind.plural) == (group, version, plural)), None)

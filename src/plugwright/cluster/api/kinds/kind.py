@@ -1,0 +1,89 @@
+"""A kind of API object: its names, and the strategy by which its objects are written, checked and printed.
+
+As in kube-apiserver, generic code (registry, handlers, discovery, schema) asks the kind and never compares kinds. The
+defaults here are those of a kind without rules of its own.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from plugwright.cluster.api import validation
+from plugwright.cluster.api.printers import AGE, NAME, Column
+from plugwright.cluster.api.validation import FieldError
+from plugwright.cluster.store import Object
+
+__all__ = ["Kind"]
+
+
+def _unchanged(content: Object) -> Object:
+    return content
+
+
+def _replacement(_before: Object, after: Object) -> Object:
+    return after
+
+
+def _valid(_content: Object) -> Iterator[FieldError]:
+    yield from ()
+
+
+def _valid_update(_before: Object, _after: Object) -> Iterator[FieldError]:
+    yield from ()
+
+
+def _no_grace(_content: Object, _requested: int | None) -> int:
+    return 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    # Names, as discovery and paths have them.
+    plural: str
+    name: str
+    group: str = ""
+    version: str = "v1"
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    namespaced: bool = True
+    has_status: bool = False
+    subresources: tuple[str, ...] = ()  # besides status
+
+    # Creating and updating. `prepare` functions fill in defaults; they may change the metadata of their argument.
+    prepare_for_create: Callable[[Object], Object] = _unchanged
+    prepare_for_update: Callable[[Object, Object], Object] = _replacement  # of the stored object and the new one
+    prepare_status: Callable[[Object], Object] = _unchanged
+    name_errors: Callable[[str], Iterator[str]] = validation.dns_subdomain_errors
+    validate: Callable[[Object], Iterator[FieldError]] = _valid
+    validate_update: Callable[[Object, Object], Iterator[FieldError]] = _valid_update
+    validate_status: Callable[[Object], Iterator[FieldError]] = _valid
+    default_objects: tuple[tuple["Kind", str], ...] = ()  # kinds and names created in every new object of this kind
+
+    # Deleting.
+    grace_period: Callable[[Object, int | None], int] = _no_grace  # seconds, from the object and what the client asks
+    protected_names: frozenset[str] = frozenset()
+    deletes_contents: bool = False  # the objects in the namespace of this name go too
+    returns_deleted_object: bool = False  # not a Status
+
+    # Reading and patching.
+    columns: tuple[Column, ...] = (NAME, AGE)
+    selectable_fields: frozenset[str] = frozenset()  # besides metadata.name and metadata.namespace
+    merge_keys: Mapping[str, str] = field(default_factory=dict)  # of strategic merge: a list's name, its items' key
+    protobuf: bool = False  # kubectl sends it so; its message is in apimachinery.proto
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def qualified(self) -> str:
+        """As in messages and keys of the store: `leases.coordination.k8s.io`."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def root(self) -> str:
+        return f"/apis/{self.api_version}" if self.group else f"/api/{self.version}"
+
+    @property
+    def schema_module(self) -> str:
+        """The module below lightkube.models that has the kind's schema: `coordination_v1`."""
+        return f"{self.group.partition('.')[0] or 'core'}_{self.version}"

@@ -1,0 +1,79 @@
+"""Tables: aligned columns, plain text in a pipe, colour on a terminal, never wrapped or cut off."""
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from plugwright.cli.output import print_table, table_lines
+
+HEALTHY_GPU = (
+    "from plugwright.cli.output import print_table; print_table(['ID', 'HEALTH'], [['gpu', ('Healthy', 'green')]])"
+)
+
+
+def printed_to_a_terminal(program: str, environment: dict[str, str]) -> str:
+    """The output of a Python program whose standard output is a terminal."""
+    ours, theirs = pty.openpty()
+    try:
+        subprocess.run([sys.executable, "-c", program], stdout=theirs, env=environment, check=True, timeout=60)
+        return os.read(ours, 4096).decode().replace("\r\n", "\n")
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_columns_are_aligned_without_trailing_blanks() -> None:
+    assert table_lines(["ID", "HEALTH", "REASON"], [["gpu-10", "Healthy", ""], ["gpu-2", "Unhealthy", "Xid 79"]]) == [
+        "ID      HEALTH     REASON",
+        "gpu-10  Healthy",
+        "gpu-2   Unhealthy  Xid 79",
+    ]
+
+
+def test_wide_rows_are_neither_wrapped_nor_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    reason = "the bus is down " * 40
+    assert table_lines(["ID", "REASON"], [["x" * 300, reason]])[1] == f"{'x' * 300}  {reason.rstrip()}"
+
+
+def test_pipe_gets_plain_text_even_with_force_color(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    print_table(["ID", "HEALTH"], [["gpu", ("Healthy", "green")]])
+    assert capsys.readouterr().out == "ID   HEALTH\ngpu  Healthy\n"
+
+
+def test_terminal_gets_the_colour_of_a_cell() -> None:
+    assert printed_to_a_terminal(HEALTHY_GPU, {"TERM": "xterm"}) == "ID   HEALTH\ngpu  \033[32mHealthy\033[0m\n"
+
+
+def test_terminal_gets_no_colour_with_no_color() -> None:
+    shown = printed_to_a_terminal(HEALTHY_GPU, {"TERM": "xterm", "NO_COLOR": "1"})
+    assert shown == "ID   HEALTH\ngpu  Healthy\n"
+
+
+def test_texts_are_not_markup() -> None:
+    assert table_lines(["ID"], [["[bold]gpu[/bold]"], [":smile:"]])[1:] == ["[bold]gpu[/bold]", ":smile:"]
+
+
+def test_details_stand_below_their_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["NODE", "BACKED BY"], [["n1", "plugin"], ["node-2", "stale"]], ["served", "left behind"])
+    assert capsys.readouterr().out.splitlines() == [
+        "NODE    BACKED BY",
+        "n1      plugin",
+        "          served",
+        "node-2  stale",
+        "          left behind",
+    ]
+
+
+def test_rich_is_loaded_by_the_first_table_and_never_by_the_daemon() -> None:
+    program = (
+        "import sys, plugwright.cli.output, plugwright.cli.run; assert 'rich' not in sys.modules\n"
+        "plugwright.cli.output.table_lines(['ID'], []); assert 'rich' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -1,0 +1,28 @@
+"""`settled_changes`: wakes its reader a moment after something in a directory has changed."""
+
+import asyncio
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from plugwright.system.inotify import settled_changes
+
+
+@pytest.mark.parametrize("directory", ["one", "other"])
+async def test_a_change_in_any_of_the_directories_is_reported(tmp_path: Path, directory: str) -> None:
+    directories = [tmp_path / "one", tmp_path / "other"]
+    for path in directories:
+        path.mkdir()
+    file = tmp_path / directory / "file"
+    async with asyncio.timeout(10), aclosing(settled_changes(*directories, settle=0)) as changes:
+        await anext(changes)
+        file.touch()
+        async for _ in changes:
+            if file.exists():
+                return
+
+
+async def test_the_same_directory_may_be_named_twice(tmp_path: Path) -> None:
+    async with asyncio.timeout(10), aclosing(settled_changes(tmp_path, tmp_path, settle=0)) as changes:
+        await anext(changes)

@@ -1,0 +1,123 @@
+"""The files for GitHub and pre-commit: valid by GitHub's schemas, in step with the Makefile and pyproject.toml."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import cast
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+GITHUB = ROOT / ".github"
+MAKEFILE = (ROOT / "Makefile").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
+FORMS = sorted(path for path in (GITHUB / "ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml")
+SCHEMAS = {
+    "github-workflows": WORKFLOWS,
+    "github-issue-forms": FORMS,
+    "github-issue-config": [GITHUB / "ISSUE_TEMPLATE" / "config.yml"],
+    "dependabot": [GITHUB / "dependabot.yml"],
+}
+Yaml = Mapping[str, object]
+
+
+def loaded(path: Path) -> Yaml:
+    return cast("Yaml", yaml.safe_load(path.read_text()))
+
+
+def jobs(path: Path) -> Iterator[tuple[str, Yaml]]:
+    yield from cast("Mapping[str, Yaml]", loaded(path)["jobs"]).items()
+
+
+def steps(path: Path) -> Iterator[Yaml]:
+    for _, job in jobs(path):
+        yield from cast("list[Yaml]", job.get("steps", []))
+
+
+def make_targets(command: str) -> list[str]:
+    return re.findall(r"\bmake ([a-z-]+)", command)
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_github_accepts_the_files(schema: str) -> None:
+    assert SCHEMAS[schema]
+    files = [str(path) for path in SCHEMAS[schema]]
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *files]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_make_targets_of_a_workflow_exist(path: Path) -> None:
+    targets = [target for step in steps(path) for target in make_targets(str(step.get("run", "")))]
+    assert all(re.search(rf"^{target}:", MAKEFILE, re.MULTILINE) for target in targets)
+
+
+def test_workflows_run_all_that_must_pass_before_a_change_lands() -> None:
+    on_pull_request = [path for path in WORKFLOWS if "pull_request:" in path.read_text()]
+    run = {target for path in on_pull_request for step in steps(path) for target in make_targets(str(step.get("run")))}
+    assert set(make_targets((ROOT / ".ci" / "run").read_text())) <= run
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_actions_are_pinned_to_a_full_version(path: Path) -> None:
+    actions = [str(step["uses"]) for step in steps(path) if "uses" in step]
+    assert all(re.fullmatch(r"[\w./-]+@(v\d+\.\d+\.\d+|[0-9a-f]{40})", action) for action in actions), actions
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_may_only_read_and_a_job_says_what_else_it_needs(path: Path) -> None:
+    assert loaded(path)["permissions"] == {"contents": "read"}
+    granted = {name: job["permissions"] for name, job in jobs(path) if "permissions" in job}
+    if path.name != "release.yml":
+        assert not granted
+        return
+    assert granted == {
+        "pypi": {"id-token": "write"},
+        "images": {"contents": "read", "packages": "write"},
+        "chart": {"contents": "read", "packages": "write"},
+    }
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_every_job_has_a_time_limit(path: Path) -> None:
+    assert all("timeout-minutes" in job or "uses" in job for _, job in jobs(path))
+
+
+def test_the_tests_run_on_every_python_that_the_package_names() -> None:
+    [(_, job)] = jobs(GITHUB / "workflows" / "test.yml")
+    matrix = cast("Mapping[str, Mapping[str, list[str]]]", job["strategy"])["matrix"]
+    classifiers = re.findall(r"Programming Language :: Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    assert matrix["python"] == classifiers
+    assert PROJECT["requires-python"] == f">={classifiers[0]}"
+
+
+def test_a_released_image_is_one_of_those_that_are_built_here() -> None:
+    release = dict(jobs(GITHUB / "workflows" / "release.yml"))
+    strategy = cast("Mapping[str, Mapping[str, list[Mapping[str, str]]]]", release["images"]["strategy"])
+    images = strategy["matrix"]["include"]
+    script = (ROOT / "deploy" / "build-image.sh").read_text()
+    [names] = re.findall(r"images=\((plugwright [^)]+)\)", script)
+    [extras] = re.findall(r"\|\| extras='([^']+)'", script)
+    assert [image["image"] for image in images] == names.split()
+    assert [image["extras"] for image in images] == ["", extras]
+
+
+def test_a_bug_report_asks_for_the_status_and_the_kubelet() -> None:
+    text = (GITHUB / "ISSUE_TEMPLATE" / "bug.yml").read_text()
+    assert "plugwright status -o json" in text
+    assert "kubelet --version" in text
+
+
+def test_every_part_of_make_check_is_a_hook() -> None:
+    [parts] = re.findall(r"^check: ([a-z -]+) ##", MAKEFILE, re.MULTILINE)
+    config = loaded(ROOT / ".pre-commit-config.yaml")
+    repositories = cast("list[Mapping[str, list[Yaml]]]", config["repos"])
+    hooks = [hook for repository in repositories for hook in repository["hooks"]]
+    assert [hook["id"] for hook in hooks] == parts.split()
+    assert all(hook["entry"] == f"make {hook['id']}" and hook["language"] == "system" for hook in hooks)
