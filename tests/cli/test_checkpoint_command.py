@@ -79,12 +79,12 @@ def entry(pod: str, *device_ids: str, answer: bytes = b"", node: int = 0) -> Pod
 @pytest.fixture
 def full(tmp_path: Path) -> Path:
     """Two pods, one of which got everything that a plugin can give."""
-    found = holding(entry("pod-b", "g1", node=-1), entry("pod-a", "g0", answer=encode_allocation(ANSWER)))
-    return written(tmp_path / "full.json", found)
+    content = holding(entry("pod-b", "g1", node=-1), entry("pod-a", "g0", answer=encode_allocation(ANSWER)))
+    return written(tmp_path / "full.json", content)
 
 
-def written(path: Path, found: Checkpoint) -> Path:
-    path.write_bytes(checkpoint.encode(found))
+def written(path: Path, content: Checkpoint) -> Path:
+    path.write_bytes(checkpoint.encode(content))
     return path
 
 
@@ -92,8 +92,8 @@ def written(path: Path, found: Checkpoint) -> Path:
 def test_every_file_of_the_kubelet_is_shown_and_good(name: str) -> None:
     result = call("show", vector(name))
     assert (result.exit_code, result.stderr) == (0, "")
-    found = checkpoint.decode(Path(vector(name)).read_bytes())
-    assert result.output.count("\npod ") + result.output.startswith("pod ") == len(found.entries or ())
+    content = checkpoint.decode(Path(vector(name)).read_bytes())
+    assert result.output.count("\npod ") + result.output.startswith("pod ") == len(content.entries or ())
     result = call("verify", vector(name))
     assert result.exit_code == 0
     assert f"{vector(name)}: good: " in result.output
@@ -102,13 +102,13 @@ def test_every_file_of_the_kubelet_is_shown_and_good(name: str) -> None:
 
 @pytest.mark.parametrize("name", INDEX)
 def test_json_has_every_entry_and_list(name: str) -> None:
-    found = checkpoint.decode(Path(vector(name)).read_bytes())
+    content = checkpoint.decode(Path(vector(name)).read_bytes())
     shown = report("show", vector(name))
     assert shown["checksum"] == {"stored": INDEX[name]["checksum"], "computed": INDEX[name]["checksum"]}
     assert sorted((entry["pod"], entry["container"], entry["resource"]) for entry in shown["entries"]) == sorted(
-        (entry.pod_uid, entry.container, entry.resource) for entry in found.entries or ()
+        (entry.pod_uid, entry.container, entry.resource) for entry in content.entries or ()
     )
-    assert shown["registered"] == {key: sorted(value or ()) for key, value in (found.registered or {}).items()}
+    assert shown["registered"] == {key: sorted(value or ()) for key, value in (content.registered or {}).items()}
 
 
 @pytest.mark.parametrize("path", LENIENT, ids=lambda path: path.stem)
@@ -124,9 +124,9 @@ def test_verify_names_the_part_that_the_kubelet_refuses(name: str, finding: tupl
     result = call("verify", path)
     assert (result.exit_code, result.stderr) == (1, "")
     assert result.output.splitlines()[0] == f"{path}: {finding[0]}: {finding[1]}"
-    found = report("verify", path)
-    assert found["good"] is False
-    assert found["findings"][0] == {"part": finding[0], "problem": finding[1]}
+    shown = report("verify", path)
+    assert shown["good"] is False
+    assert shown["findings"][0] == {"part": finding[0], "problem": finding[1]}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -164,10 +164,10 @@ def test_show_has_the_devices_and_the_response_of_every_container(full: Path) ->
 
 
 def test_show_as_json_decodes_the_answer(full: Path) -> None:
-    found = report("show", full)
-    assert found["file"] == str(full)
-    assert found["layout"] == "by NUMA node"
-    first, second = found["entries"]
+    shown = report("show", full)
+    assert shown["file"] == str(full)
+    assert shown["layout"] == "by NUMA node"
+    first, second = shown["entries"]
     assert first == {
         "pod": "pod-a",
         "container": "main",
@@ -229,11 +229,11 @@ def test_4_28_response_that_does_not_decode_is_shown(tmp_path: Path) -> None:
     good, dropped = result.output.splitlines()
     assert good.startswith(f"{path}: good: 2 entries of 2 pods, 1 resource, checksum ")
     assert dropped.startswith(
-        f"{path}: entry 2: AllocResp of pod pod-b, container main, example.com/gpu: not a plugin's"
+        f"{path}: entry 2: AllocResp of pod pod-b, container main, example.com/gpu: not a ContainerAllocateResponse"
     )
     assert dropped.endswith("the kubelet drops this entry")
-    found = report("verify", path)
-    assert (found["good"], found["findings"], len(found["dropped"])) == (True, [], 1)
+    shown = report("verify", path)
+    assert (shown["good"], shown["findings"], len(shown["dropped"])) == (True, [], 1)
     assert report("show", path)["entries"][1]["answer"] is None
 
 
@@ -273,9 +273,9 @@ def test_diff_shows_the_changes_of_every_container(full: Path, tmp_path: Path) -
         "pod pod-c, container main, example.com/gpu: added",
         "+   device      g2 (NUMA 0)",
     ]
-    found = report("diff", full, new)
-    assert (found["old"], found["new"]) == (str(full), str(new))
-    assert found["differences"][0] == {
+    shown = report("diff", full, new)
+    assert (shown["old"], shown["new"]) == (str(full), str(new))
+    assert shown["differences"][0] == {
         "change": "changed", "pod": None, "container": None, "resource": "example.com/gpu",
         "removed": [{"part": "healthy", "value": "g1"}], "added": [{"part": "healthy", "value": "g2"}],
     }  # fmt: skip
@@ -327,8 +327,8 @@ def test_unreadable_file_is_an_error(tmp_path: Path, file: str, reason: str) -> 
 def examples() -> dict[str, str]:
     """The commands of the page that read a vector, with the output that the page shows."""
     page = (ROOT / "docs" / "checkpoint.md").read_text()
-    found = re.findall(r"^    \$ plugwright checkpoint (.* tests/vectors/.*)\n((?:    .*\n)+)", page, re.MULTILINE)
-    return {command: textwrap.dedent(output) for command, output in found}
+    examples = re.findall(r"^    \$ plugwright checkpoint (.* tests/vectors/.*)\n((?:    .*\n)+)", page, re.MULTILINE)
+    return {command: textwrap.dedent(output) for command, output in examples}
 
 
 def test_the_page_has_examples_of_every_command() -> None:
@@ -337,8 +337,8 @@ def test_the_page_has_examples_of_every_command() -> None:
 
 @pytest.mark.parametrize("command", examples())
 def test_the_examples_of_the_page_print_what_it_says(command: str) -> None:
-    found = call(*(word.replace("tests/vectors", str(VECTORS)) for word in command.split()))
-    assert found.output.replace(str(VECTORS), "tests/vectors") == examples()[command]
+    result = call(*(word.replace("tests/vectors", str(VECTORS)) for word in command.split()))
+    assert result.output.replace(str(VECTORS), "tests/vectors") == examples()[command]
 
 
 async def test_an_error_is_one_line_and_exit_code_1(tmp_path: Path) -> None:

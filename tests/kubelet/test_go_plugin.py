@@ -22,11 +22,11 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("go") is None:
         pytest.skip("needs Go, to build a plugin that is not ours")
     go = {**os.environ, **OFFLINE}
-    found = subprocess.run(
+    build = subprocess.run(
         ["go", "list", "-deps", "."], cwd=SOURCE, env=go, capture_output=True, text=True, check=False
     )
-    if found.returncode:
-        pytest.skip(f"needs the modules of k8s.io/kubelet, downloaded before: {found.stderr.strip()[:200]}")
+    if build.returncode:
+        pytest.skip(f"needs the modules of k8s.io/kubelet, downloaded before: {build.stderr.strip()[:200]}")
     built = tmp_path_factory.mktemp("go") / "plugin"
     subprocess.run(["go", "build", "-trimpath", "-o", built, "."], cwd=SOURCE, env=go, check=True, timeout=600)
     return built

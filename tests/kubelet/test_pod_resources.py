@@ -253,7 +253,7 @@ async def test_after_a_restart_a_client_dials_again(root: Path) -> None:  # 6.15
         assert await client.pods()
     assert server.socket.is_socket()
     async with pod_resources.connect(server.socket) as client:
-        with pytest.raises(PeerGone, match="nobody listens"):
+        with pytest.raises(PeerGone, match="no process listens"):
             await client.pods()
         async with serving(server.service, server.socket):
             assert await client.pods()

@@ -16,13 +16,13 @@ from plugwright.protocol.paths import KubeletPaths
 
 @pytest.fixture
 def paths(root: Path) -> KubeletPaths:
-    found = KubeletPaths.from_environment({}, root)
-    found.device_plugins.mkdir()
-    return found
+    paths = KubeletPaths.from_environment({}, root)
+    paths.device_plugins.mkdir()
+    return paths
 
 
 def make_socket(path: Path) -> None:
-    """As a process leaves it behind."""
+    """A socket that an ended process left behind."""
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(str(path))
 
@@ -32,9 +32,9 @@ def mode(path: Path) -> int:
 
 
 def umask() -> int:
-    found = os.umask(0)
-    os.umask(found)
-    return found
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def names(directory: Path) -> set[str]:
@@ -172,10 +172,12 @@ async def test_start_of_a_running_kubelet_is_refused(node: Kubelet) -> None:
         await node.start()
 
 
-@pytest.mark.parametrize("place", ["/var/lib/kubelet", "/var/lib/kubelet/device-plugins", "/var/lib/../lib/kubelet"])
-def test_a_real_kubelets_directory_is_refused(place: str) -> None:
+@pytest.mark.parametrize(
+    "directory", ["/var/lib/kubelet", "/var/lib/kubelet/device-plugins", "/var/lib/../lib/kubelet"]
+)
+def test_a_real_kubelets_directory_is_refused(directory: str) -> None:
     with pytest.raises(ConfigError, match="belongs to a real kubelet"):
-        claim(KubeletPaths.from_environment({}, place))
+        claim(KubeletPaths.from_environment({}, directory))
 
 
 def test_a_directory_with_other_files_is_refused_and_left_alone(root: Path) -> None:

@@ -18,11 +18,11 @@ def all_free(known: Mapping[str, tuple[int, ...]]) -> ResourceTopology:
     return ResourceTopology(known, set(known))
 
 
-def written(found: tuple[TopologyHint, ...] | None) -> str:
+def written(hints: tuple[TopologyHint, ...] | None) -> str:
     """As in the table: {nodes}+ where preferred, {nodes}- where not."""
-    if found is None:
+    if hints is None:
         return "no preference"
-    return " ".join(f"{{{','.join(map(str, sorted(hint.nodes or ())))}}}{'-+'[hint.preferred]}" for hint in found)
+    return " ".join(f"{{{','.join(map(str, sorted(hint.nodes or ())))}}}{'-+'[hint.preferred]}" for hint in hints)
 
 
 IN_USE_A = ResourceTopology(FOUR, {"b", "c", "d"})
@@ -46,29 +46,29 @@ EXAMPLES: dict[str, tuple[ResourceTopology, int, str]] = {
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_the_worked_examples_come_out_as_in_the_real_kubelet(example: str) -> None:
-    supply, request, expected = EXAMPLES[example]
-    assert written(topology_hints(supply, request, TWO_NODES)) == expected
+    topology, request, expected = EXAMPLES[example]
+    assert written(topology_hints(topology, request, TWO_NODES)) == expected
 
 
 def test_masks_are_of_nodes_that_carry_devices() -> None:  # 5.6, T12
-    supply = all_free({"a": (0,), "c": (2,)})
-    assert written(topology_hints(supply, 1, range(4))) == "{0}+ {2}+ {0,2}-"
+    topology = all_free({"a": (0,), "c": (2,)})
+    assert written(topology_hints(topology, 1, range(4))) == "{0}+ {2}+ {0,2}-"
 
 
 def test_masks_come_by_size_then_in_node_order() -> None:  # 5.7, T15
-    supply = all_free({"a": (0,), "b": (1,), "c": (2,)})
-    assert written(topology_hints(supply, 2, range(3))) == "{0,1}+ {0,2}+ {1,2}+ {0,1,2}-"
+    topology = all_free({"a": (0,), "b": (1,), "c": (2,)})
+    assert written(topology_hints(topology, 2, range(3))) == "{0,1}+ {0,2}+ {1,2}+ {0,1,2}-"
 
 
 def test_before_1_36_masks_are_of_every_node_of_the_machine() -> None:  # 5.6
-    supply = all_free({"a": (0,), "c": (2,)})
-    found = topology_hints(supply, 1, range(3), masks_of_devices_only=False)
-    assert written(found) == "{0}+ {2}+ {0,1}- {0,2}- {1,2}- {0,1,2}-"
+    topology = all_free({"a": (0,), "c": (2,)})
+    hints = topology_hints(topology, 1, range(3), masks_of_devices_only=False)
+    assert written(hints) == "{0}+ {2}+ {0,1}- {0,2}- {1,2}- {0,1,2}-"
 
 
 def test_an_unhealthy_device_on_a_node_of_its_own_makes_the_node_a_candidate() -> None:  # 5.6
-    supply = ResourceTopology({"a": (0,), "b": (1,)}, {"a"})
-    assert written(topology_hints(supply, 1, TWO_NODES)) == "{0}+ {0,1}-"
+    topology = ResourceTopology({"a": (0,), "b": (1,)}, {"a"})
+    assert written(topology_hints(topology, 1, TWO_NODES)) == "{0}+ {0,1}-"
 
 
 def test_a_device_without_nodes_is_no_topology_even_beside_a_request_too_large() -> None:  # 5.3 before 5.4 and 5.5
@@ -85,8 +85,8 @@ def test_reusable_devices_count_as_available() -> None:  # 5.5
 
 
 def test_hints_of_a_container_with_devices_are_those_of_its_devices() -> None:  # 5.4
-    supply = ResourceTopology(FOUR, {"a", "b"}, reusable={"a"}, held={"c"})
-    assert written(topology_hints(supply, 1, TWO_NODES)) == "{1}+ {0,1}-"
+    topology = ResourceTopology(FOUR, {"a", "b"}, reusable={"a"}, held={"c"})
+    assert written(topology_hints(topology, 1, TWO_NODES)) == "{1}+ {0,1}-"
 
 
 def test_a_held_device_that_left_the_list_counts_nowhere() -> None:  # 5.4; the real kubelet crashes from 1.34 on (2.25)
@@ -100,13 +100,13 @@ def test_unhealthy_devices_lower_the_minimum_size() -> None:  # 5.8, 5.12
 
 
 def test_a_mask_without_a_reusable_device_is_dropped() -> None:  # 5.9
-    supply = ResourceTopology(FOUR, {"b", "d"}, reusable={"a", "c"})
-    assert written(topology_hints(supply, 1, TWO_NODES)) == "{0,1}-"
+    topology = ResourceTopology(FOUR, {"b", "d"}, reusable={"a", "c"})
+    assert written(topology_hints(topology, 1, TWO_NODES)) == "{0,1}-"
 
 
 def test_a_reusable_device_without_topology_drops_no_mask_and_counts_nowhere() -> None:  # 5.9, 5.10
-    supply = ResourceTopology({**FOUR, "e": ()}, {"a", "c", "d"}, reusable={"e"})
-    assert written(topology_hints(supply, 2, TWO_NODES)) == "{1}+ {0,1}-"
+    topology = ResourceTopology({**FOUR, "e": ()}, {"a", "c", "d"}, reusable={"e"})
+    assert written(topology_hints(topology, 2, TWO_NODES)) == "{1}+ {0,1}-"
 
 
 def test_a_machine_without_nodes_has_no_possibility() -> None:
@@ -119,10 +119,10 @@ def test_unknown_node_number_costs_nothing() -> None:  # 5.6; 5.17: masks hold 0
 
 def test_thousands_of_devices_on_eight_nodes_are_counted_by_class() -> None:
     known = {f"d{number}": (number % 8,) for number in range(50_000)}
-    found = topology_hints(all_free(known), 12_500, range(8))
-    assert found is not None
-    assert [len(hint.nodes or ()) for hint in found if hint.preferred] == [2] * 28
-    assert len(found) == 255 - 8
+    hints = topology_hints(all_free(known), 12_500, range(8))
+    assert hints is not None
+    assert [len(hint.nodes or ()) for hint in hints if hint.preferred] == [2] * 28
+    assert len(hints) == 255 - 8
 
 
 nodes = st.lists(st.integers(0, 4), unique=True, max_size=3).map(tuple)
@@ -136,16 +136,16 @@ def supplies(draw: st.DrawFn) -> ResourceTopology:
 
 
 def naive(
-    supply: ResourceTopology, request: int, machine: list[int], devices_only: bool
+    topology: ResourceTopology, request: int, machine: list[int], devices_only: bool
 ) -> tuple[TopologyHint, ...] | None:
-    """The facts 5.3 to 5.11 once more, device by device and mask by mask."""
-    known, available, reusable = supply.known, set(supply.available), set(supply.reusable)
+    """The facts 5.3 to 5.11 a second time, device by device and mask by mask."""
+    known, available, reusable = topology.known, set(topology.available), set(topology.reusable)
     if all(not where for where in known.values()):
         return None
-    if supply.held and len(supply.held) != request:
+    if topology.held and len(topology.held) != request:
         return ()
-    if supply.held:
-        available, reusable = set(supply.held), set()
+    if topology.held:
+        available, reusable = set(topology.held), set()
     elif len(available | reusable) < request:
         return ()
     carrying = sorted({node for where in known.values() for node in where if node in machine})
@@ -164,7 +164,7 @@ def naive(
 
 @given(supplies(), st.integers(0, 9), st.lists(st.integers(0, 3), unique=True).map(sorted), st.booleans())
 def test_hints_are_those_of_the_facts_word_for_word(
-    supply: ResourceTopology, request: int, machine: list[int], devices_only: bool
+    topology: ResourceTopology, request: int, machine: list[int], devices_only: bool
 ) -> None:
-    expected = naive(supply, request, machine, devices_only)
-    assert topology_hints(supply, request, machine, masks_of_devices_only=devices_only) == expected
+    expected = naive(topology, request, machine, devices_only)
+    assert topology_hints(topology, request, machine, masks_of_devices_only=devices_only) == expected

@@ -48,9 +48,9 @@ TABLE = {
 
 @pytest.mark.parametrize("example", TABLE)
 def test_the_worked_examples_are_decided_as_by_the_real_kubelet(example: str) -> None:
-    count, found, *expected = TABLE[example]
+    count, hints, *expected = TABLE[example]
     for policy, nodes in zip((BEST_EFFORT, RESTRICTED, SINGLE), expected, strict=True):
-        decision = merge_hints(policy, {"a/b": found}, range(count))
+        decision = merge_hints(policy, {"a/b": hints}, range(count))
         assert decision.admitted == (nodes is not None)
         assert nodes is None or decision.hint.nodes == frozenset(nodes)
 
@@ -157,7 +157,7 @@ Merged = tuple[frozenset[int], bool]
 
 
 def naive(policy: TopologyPolicy, results: Results) -> Decision:
-    """The facts 5.13 to 5.16 once more, combination by combination and comparison by comparison."""
+    """The facts 5.13 to 5.16 a second time, combination by combination and comparison by comparison."""
     choices = [
         [TopologyHint(None, True)] if hints is None else list(hints) or [TopologyHint(None, False)]
         for hints in results.values()

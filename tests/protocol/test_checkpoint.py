@@ -145,8 +145,8 @@ def refused(data: bytes) -> bool:
 
 
 def test_no_vector_is_left_out() -> None:
-    found = {path.name for path in VECTORS.glob("*.json")} - {"index.json", "generic-device-plugin.json"}
-    assert found == {
+    names = {path.name for path in VECTORS.glob("*.json")} - {"index.json", "generic-device-plugin.json"}
+    assert names == {
         *(f"checkpoint-{name}.json" for name in WRITTEN),
         *(f"lenient-{name}.json" for name in LENIENT),
         *(f"negative-{name}.json" for name in REFUSED),
@@ -161,8 +161,8 @@ def test_kubelets_file_is_encoded_to_the_same_bytes(name: str) -> None:
 @pytest.mark.parametrize("vector", INDEX, ids=WRITTEN)
 def test_the_text_that_go_prints_is_what_is_hashed(vector: dict[str, object]) -> None:
     dump = (VECTORS / f"checkpoint-{vector['name']}.dump.txt").read_bytes()
-    found = checkpoint.checksum(checkpoint.decode(written(str(vector["name"]))))
-    assert found == fnv1a(dump) == vector["checksum"]
+    computed = checkpoint.checksum(checkpoint.decode(written(str(vector["name"]))))
+    assert computed == fnv1a(dump) == vector["checksum"]
 
 
 @pytest.mark.parametrize(("spelling", "meaning"), LENIENT.items(), ids=LENIENT)
@@ -205,7 +205,7 @@ def test_null_and_empty_are_distinguished() -> None:
 
 
 def test_an_entry_is_read_whole() -> None:
-    found = checkpoint.decode(written("13-alloc-env"))
+    content = checkpoint.decode(written("13-alloc-env"))
     entry = PodDevicesEntry(
         pod_uid="0f2a8f5e-0c9c-4a5b-9b57-0d4f2f6f6a09",
         container="main",
@@ -213,7 +213,7 @@ def test_an_entry_is_read_whole() -> None:
         devices={0: ("g0",)},
         answer=b"\n\x09\n\x05EMPTY\x12\x00\n\x0d\n\x07VISIBLE\x12\x02g0",
     )
-    assert found == Checkpoint(entries=(entry,), registered={"example.com/gpu": ("g0",)})
+    assert content == Checkpoint(entries=(entry,), registered={"example.com/gpu": ("g0",)})
 
 
 def test_last_of_duplicate_members_wins_whatever_its_case() -> None:
@@ -253,16 +253,16 @@ def test_texts_are_escaped_as_go_does() -> None:
 
 
 def test_held_joins_the_containers_of_one_resource() -> None:
-    found = checkpoint.decode(written("10-several-containers"))
-    assert checkpoint.held(found, "example.com/gpu") == {"g0": (0,), "g1": (0,), "g2": (1,)}
-    assert checkpoint.held(found, "example.com/other") == {}
+    content = checkpoint.decode(written("10-several-containers"))
+    assert checkpoint.held(content, "example.com/gpu") == {"g0": (0,), "g1": (0,), "g2": (1,)}
+    assert checkpoint.held(content, "example.com/other") == {}
 
 
 def test_held_is_sorted_and_a_negative_node_is_none() -> None:
     entry = PodDevicesEntry("pod", "main", "r", {10: ("b",), -1: ("c", "a"), 2: ("b",), -7: ("b",), 3: None}, None)
     unset = PodDevicesEntry("pod", "init", "r", None, None)
-    found = checkpoint.held(Checkpoint(entries=(entry, unset), registered=None), "r")
-    assert list(found.items()) == [("a", ()), ("b", (2, 10)), ("c", ())]
+    devices = checkpoint.held(Checkpoint(entries=(entry, unset), registered=None), "r")
+    assert list(devices.items()) == [("a", ()), ("b", (2, 10)), ("c", ())]
 
 
 def test_nothing_is_held_where_there_are_no_pods() -> None:

@@ -35,12 +35,12 @@ def entry(
     return PodDevicesEntry(pod, "main", "example.com/gpu", devices, answer)
 
 
-def reading(found: Checkpoint, stored: int) -> CheckpointReading:
-    return CheckpointReading(found, stored, checkpoint.checksum(found), plain_lists=False)
+def reading(content: Checkpoint, stored: int) -> CheckpointReading:
+    return CheckpointReading(content, stored, checkpoint.checksum(content), plain_lists=False)
 
 
-def turned(found: Checkpoint, order: list[PodDevicesEntry]) -> Checkpoint:
-    """The same meaning, written otherwise."""
+def reordered(content: Checkpoint, order: list[PodDevicesEntry]) -> Checkpoint:
+    """The same content in another order."""
     backwards = [
         replace(
             entry,
@@ -48,14 +48,14 @@ def turned(found: Checkpoint, order: list[PodDevicesEntry]) -> Checkpoint:
         )
         for entry in order
     ]
-    lists = found.registered and {name: ids and ids[::-1] for name, ids in reversed(list(found.registered.items()))}
+    lists = content.registered and {name: ids and ids[::-1] for name, ids in reversed(list(content.registered.items()))}
     return Checkpoint(tuple(backwards), lists)
 
 
 @given(checkpoints, st.data())
-def test_order_has_no_meaning(found: Checkpoint, data: st.DataObject) -> None:
-    order = data.draw(st.permutations(found.entries or ()))
-    assert differences(found, turned(found, order)) == []
+def test_order_has_no_meaning(content: Checkpoint, data: st.DataObject) -> None:
+    order = data.draw(st.permutations(content.entries or ()))
+    assert differences(content, reordered(content, order)) == []
 
 
 @given(checkpoints, checkpoints)
@@ -87,8 +87,8 @@ def test_responses_that_do_not_decode_are_distinguished() -> None:
 
 
 def test_decoded_entries_are_sorted_and_numbered() -> None:
-    found = decoded_entries(Checkpoint((entry("b"), entry("a"), entry("c", answer=b"\xff")), {}))
-    assert [(entry.key.pod_uid, entry.number, bool(entry.problem)) for entry in found] == [
+    decoded = decoded_entries(Checkpoint((entry("b"), entry("a"), entry("c", answer=b"\xff")), {}))
+    assert [(entry.key.pod_uid, entry.number, bool(entry.problem)) for entry in decoded] == [
         ("a", 2, False), ("b", 1, False), ("c", 3, True),
     ]  # fmt: skip
 

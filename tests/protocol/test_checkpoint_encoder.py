@@ -61,11 +61,11 @@ CHANGES = ["add", "remove", "replace", "reorder", "repeat", "null", "registered"
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Checkpoint]:
-    state, found = Changing(), []
+    state, states = Changing(), []
     for what in draw(st.lists(st.sampled_from(CHANGES), max_size=12)):
         state.change(what, draw)
-        found.append(state.now())
-    return found
+        states.append(state.now())
+    return states
 
 
 def entry(number: int) -> PodDevicesEntry:
@@ -95,7 +95,7 @@ def test_one_encoder_serves_every_vector_in_turn() -> None:
 
 
 def test_pods_that_come_and_go_for_long_keep_their_checksum() -> None:
-    """Long enough for every piece to have met most of the 256 lowest bytes, and to have learned the rest."""
+    """Long enough for every piece to have met most of the 256 lowest bytes, and to have its table filled."""
     encoder, held = CheckpointEncoder(), [entry(number) for number in range(40)]
     devices = {"example.com/gpu": tuple(f"gpu-{number}" for number in range(40))}
     for number in range(40, 340):

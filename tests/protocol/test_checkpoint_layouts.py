@@ -71,9 +71,9 @@ def test_4_12_the_historic_file_is_read_and_its_checksum_is_right() -> None:
 def test_4_11_devices_of_the_old_layout_are_under_node_0() -> None:
     texts = [hashed_entry("a", "[x y]"), hashed_entry("b", "[]"), hashed_entry("c", "<nil>")]
     data = written([entry("a", ["x", "y"]), entry("b", []), entry("c", None)], hashed(*texts))
-    found = checkpoint.decode(data, plain_lists=True).entries
-    assert found is not None
-    assert [entry.devices for entry in found] == [{0: ("x", "y")}, {0: ()}, {0: None}]
+    entries = checkpoint.decode(data, plain_lists=True).entries
+    assert entries is not None
+    assert [entry.devices for entry in entries] == [{0: ("x", "y")}, {0: ()}, {0: None}]
 
 
 def test_4_11_the_old_layout_is_refused_where_it_is_not_asked_for() -> None:

@@ -11,9 +11,9 @@ from plugwright.cli.kubelet.pod_files import PodChanges, PodFolder, read
 from plugwright.errors import ConfigError
 
 
-def pod(name: str, wanted: int = 1) -> str:
+def pod(name: str, count: int = 1) -> str:
     """JSON, which is YAML too."""
-    container = {"name": "main", "resources": {"limits": {"mock/gpu": wanted}}}
+    container = {"name": "main", "resources": {"limits": {"mock/gpu": count}}}
     return json.dumps({"kind": "Pod", "metadata": {"name": name}, "spec": {"containers": [container]}})
 
 
@@ -60,7 +60,7 @@ def test_pods_are_added_changed_and_removed_with_their_files(tmp_path: Path) -> 
     (tmp_path / "a.yaml").write_text(pod("one"))
     assert keys(folder.scan()) == ([], ["default/one"])
     assert folder.scan() == PodChanges()
-    (tmp_path / "a.yaml").write_text(pod("one", wanted=2))
+    (tmp_path / "a.yaml").write_text(pod("one", count=2))
     assert keys(folder.scan()) == (["default/one"], ["default/one"])
     (tmp_path / "a.yaml").rename(tmp_path / "b.yaml")
     assert folder.scan() == PodChanges()  # the same pod in another file
@@ -81,7 +81,7 @@ def test_file_that_becomes_invalid_is_reported_once_and_keeps_its_pods(tmp_path:
 
 def test_first_of_two_pods_with_one_name_counts(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(pod("one"))
-    (tmp_path / "b.yaml").write_text(pod("one", wanted=2))
+    (tmp_path / "b.yaml").write_text(pod("one", count=2))
     changes = PodFolder(tmp_path).scan()
     assert changes.added["default/one"].requested("mock/gpu") == 1
     assert "another file in this folder has a pod default/one" in changes.problems["b.yaml"]
@@ -115,12 +115,12 @@ def test_changes_lead_from_one_scan_to_the_next(
     for content in contents:
         for name in "abc":
             (path / f"{name}.json").unlink(missing_ok=True)
-        for name, wanted in content.items():
-            (path / f"{name}.json").write_text(pod(name, wanted))
+        for name, count in content.items():
+            (path / f"{name}.json").write_text(pod(name, count))
         changes = folder.scan()
         for key in changes.removed:
             del there[key]
         for key, spec in changes.added.items():
             assert key not in there
             there[key] = spec.requested("mock/gpu")
-        assert there == {f"default/{name}": wanted for name, wanted in content.items()}
+        assert there == {f"default/{name}": count for name, count in content.items()}

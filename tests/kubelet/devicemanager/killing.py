@@ -35,10 +35,10 @@ def numbered(number: int) -> Checkpoint:
 
 
 def number_in(path: Path, *numbers: int) -> int:
-    """Which of the files this is; fails where it is none of them, to the byte."""
+    """The number whose file this is, to the byte; fails if it is none of them."""
     data, encoder = path.read_bytes(), CheckpointEncoder()
-    [found] = [number for number in numbers if encoder.encode(numbered(number)) == data]
-    return found
+    [match] = [number for number in numbers if encoder.encode(numbered(number)) == data]
+    return match
 
 
 def in_a_process_of_its_own(work: Callable[[], None]) -> int:
@@ -48,26 +48,26 @@ def in_a_process_of_its_own(work: Callable[[], None]) -> int:
     try:
         work()
     finally:
-        os._exit(1)  # it was to be killed
+        os._exit(1)  # only if nothing killed it
 
 
 def kill_at_random_instants(path: Path, count: int) -> dict[str, int]:
-    journal, chance = CheckpointFile(path, plain_lists=False), random.Random(count)
-    journal.save(numbered(0))
+    file, chance = CheckpointFile(path, plain_lists=False), random.Random(count)
+    file.save(numbered(0))
     seen = {"kills": 0, "old": 0, "new": 0, "interrupted": 0}
-    found = 0
+    saved = 0
     for _ in range(count):
-        answered = _kill_a_saving_process(journal, found, chance.uniform(0, LONGEST))
-        found = number_in(path, answered, answered + 1)
+        answered = _kill_a_saving_process(file, saved, chance.uniform(0, LONGEST))
+        saved = number_in(path, answered, answered + 1)
         seen["kills"] += 1
-        seen["old" if found == answered else "new"] += 1
+        seen["old" if saved == answered else "new"] += 1
         seen["interrupted"] += _temporary_files(path)
-        assert not journal.load().problem
+        assert not file.load().problem
         assert not _temporary_files(path)
     return seen
 
 
-def _kill_a_saving_process(journal: CheckpointFile, last: int, seconds: float) -> int:
+def _kill_a_saving_process(file: CheckpointFile, last: int, seconds: float) -> int:
     """The number of the last state that the process reported as saved."""
     receiving, sending = os.pipe()
 
@@ -75,7 +75,7 @@ def _kill_a_saving_process(journal: CheckpointFile, last: int, seconds: float) -
         number = last
         while True:
             number += 1
-            journal.save(numbered(number))
+            file.save(numbered(number))
             os.write(sending, number.to_bytes(8))
 
     process = in_a_process_of_its_own(save_on)
@@ -96,19 +96,19 @@ def _temporary_files(path: Path) -> int:
 
 def kill_at_each_step(path: Path) -> dict[str, str]:
     CheckpointFile(path, plain_lists=False).save(numbered(0))
-    found = 0
+    saved = 0
     seen = {}
     for step in STEPS:
         for when in ("before", "after"):
-            before, found = found, _kill_at(path, found, step, when == "after")
-            seen[f"{when} {step}"] = "old" if found == before else "new"
+            before, saved = saved, _kill_at(path, saved, step, when == "after")
+            seen[f"{when} {step}"] = "old" if saved == before else "new"
     return seen
 
 
 def _kill_at(path: Path, before: int, step: str, after: bool) -> int:
     last: dict[str, Any] = {step: _last_call(getattr(FileCalls(), step), after)}
-    journal = CheckpointFile(path, plain_lists=False, calls=replace(FileCalls(), **last))
-    process = in_a_process_of_its_own(lambda: journal.save(numbered(before + 1)))
+    file = CheckpointFile(path, plain_lists=False, calls=replace(FileCalls(), **last))
+    process = in_a_process_of_its_own(lambda: file.save(numbered(before + 1)))
     assert os.waitpid(process, 0)[1] == signal.SIGKILL
     return number_in(path, before, before + 1)
 

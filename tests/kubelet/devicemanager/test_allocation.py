@@ -82,7 +82,7 @@ async def test_removal_itself_frees_nothing(root: Path) -> None:  # 3.58, 3.60, 
         await kubelet.remove(pod)
         assert plugin.calls == calls
         async with pod_resources.connect(kubelet.paths.pod_resources_socket) as client:
-            await client.held_devices()  # which looks
+            await client.held_devices()  # which frees them
         assert list(recorded_devices(kubelet)) == [("main", TAPE)]  # on disk it stays until the next write
         await kubelet.admit(pod_requesting({"other": {TAPE: 1}}))
         assert list(recorded_devices(kubelet)) == [("other", TAPE)]

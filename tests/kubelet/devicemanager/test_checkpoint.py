@@ -35,7 +35,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "device-plugins" / "kubelet_internal_checkpoint"
 
 
-def journal(path: Path, **calls: Any) -> CheckpointFile:
+def checkpoint_file(path: Path, **calls: Any) -> CheckpointFile:
     return CheckpointFile(path, plain_lists=False, calls=replace(FileCalls(), **calls))
 
 
@@ -67,17 +67,17 @@ def killed(tmp_path: Path, *arguments: object) -> dict[str, Any]:
     command = [sys.executable, str(KILLING), str(tmp_path), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
 
 
 def test_saved_checkpoint_is_loaded(path: Path) -> None:
-    journal(path).save(FULL)
-    assert journal(path).load() == LoadedCheckpoint(FULL)
+    checkpoint_file(path).save(FULL)
+    assert checkpoint_file(path).load() == LoadedCheckpoint(FULL)
 
 
 def test_one_checkpoint_file_saves_several_times(path: Path) -> None:
-    kept = journal(path)
+    kept = checkpoint_file(path)
     for state in (EMPTY, FULL, replace(FULL, registered={}), EMPTY):
         kept.save(state)
         assert path.read_bytes() == checkpoint.encode(state)
@@ -85,15 +85,15 @@ def test_one_checkpoint_file_saves_several_times(path: Path) -> None:
 
 
 def test_no_file_is_no_problem(path: Path) -> None:
-    assert journal(path).load() == LoadedCheckpoint(EMPTY)
+    assert checkpoint_file(path).load() == LoadedCheckpoint(EMPTY)
     path.parent.mkdir()
-    assert journal(path).load() == LoadedCheckpoint(EMPTY)
+    assert checkpoint_file(path).load() == LoadedCheckpoint(EMPTY)
 
 
 def test_4_30_directory_and_file_are_made_with_the_kubelets_modes(path: Path) -> None:
     before = os.umask(0)
     try:
-        journal(path).save(FULL)
+        checkpoint_file(path).save(FULL)
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755
@@ -102,7 +102,7 @@ def test_4_30_directory_and_file_are_made_with_the_kubelets_modes(path: Path) ->
 
 def test_4_30_the_data_is_synced_before_the_name_moves(path: Path) -> None:
     seen: list[str] = []
-    journal(path, **watched(seen)).save(FULL)
+    checkpoint_file(path, **watched(seen)).save(FULL)
     assert seen == ["open", "write", "fsync", "close", "rename"]
 
 
@@ -113,7 +113,7 @@ def test_4_30_the_temporary_file_is_a_dot_and_digits_beside_the_checkpoint(path:
         moves.append((source, target))
         Path(source).rename(target)
 
-    journal(path, rename=rename).save(FULL)
+    checkpoint_file(path, rename=rename).save(FULL)
     [(source, target)] = moves
     assert target == path
     assert re.fullmatch(r"\.[0-9]+", Path(source).name)
@@ -140,17 +140,17 @@ def test_a_write_in_parts_is_finished(path: Path) -> None:
     def write_little(descriptor: int, data: memoryview) -> int:
         return os.write(descriptor, data[:7])
 
-    journal(path, write=write_little).save(FULL)
-    assert journal(path).load() == LoadedCheckpoint(FULL)
+    checkpoint_file(path, write=write_little).save(FULL)
+    assert checkpoint_file(path).load() == LoadedCheckpoint(FULL)
 
 
 @pytest.mark.parametrize("step", ["open", "write", "fsync", "close", "rename"])
 def test_4_30_when_a_save_fails_the_old_file_stays_and_nothing_else(path: Path, step: str) -> None:
-    journal(path).save(EMPTY)
+    checkpoint_file(path).save(EMPTY)
     with pytest.raises(OSError, match="No space left on device"):
-        journal(path, **{step: refusing(errno.ENOSPC)}).save(FULL)
+        checkpoint_file(path, **{step: refusing(errno.ENOSPC)}).save(FULL)
     assert names(path) == [path.name]
-    assert journal(path).load() == LoadedCheckpoint(EMPTY)
+    assert checkpoint_file(path).load() == LoadedCheckpoint(EMPTY)
 
 
 def test_checkpoint_file_whose_save_failed_saves_again(path: Path) -> None:
@@ -161,24 +161,24 @@ def test_checkpoint_file_whose_save_failed_saves_again(path: Path) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
         os.fsync(descriptor)
 
-    kept = journal(path, fsync=fsync)
+    kept = checkpoint_file(path, fsync=fsync)
     with pytest.raises(OSError, match="No space"):
         kept.save(FULL)
     kept.save(FULL)
-    assert journal(path).load() == LoadedCheckpoint(FULL)
+    assert checkpoint_file(path).load() == LoadedCheckpoint(FULL)
 
 
 def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     tmp_path.joinpath("a-file").touch()
     with pytest.raises(OSError, match="a-file"):
-        journal(tmp_path / "a-file" / "kubelet_internal_checkpoint").save(FULL)
+        checkpoint_file(tmp_path / "a-file" / "kubelet_internal_checkpoint").save(FULL)
 
 
 @pytest.mark.parametrize("vector", sorted(VECTORS.glob("negative-*.json")), ids=lambda vector: vector.stem)
 def test_4_29_a_file_that_cannot_be_trusted_is_kept_aside(path: Path, vector: Path) -> None:
     path.parent.mkdir()
     shutil.copy(vector, path)
-    loaded = journal(path).load()
+    loaded = checkpoint_file(path).load()
     assert loaded.checkpoint == EMPTY
     assert loaded.kept_aside == path.with_name(f"{path.name}.bad") / "1"
     assert loaded.kept_aside.read_bytes() == vector.read_bytes()
@@ -191,7 +191,7 @@ def test_no_file_kept_aside_is_overwritten(path: Path) -> None:
     path.parent.mkdir()
     for number in range(1, 4):
         path.write_text(f"broken {number}")
-        loaded = journal(path).load()
+        loaded = checkpoint_file(path).load()
         assert loaded.kept_aside == path.with_name(f"{path.name}.bad") / str(number)
     assert [(path.with_name(f"{path.name}.bad") / str(number)).read_text() for number in (1, 2, 3)] == [
         "broken 1", "broken 2", "broken 3",
@@ -200,21 +200,21 @@ def test_no_file_kept_aside_is_overwritten(path: Path) -> None:
 
 def test_directory_in_place_of_the_file_is_moved_aside_too(path: Path) -> None:
     path.mkdir(parents=True)
-    loaded = journal(path).load()
+    loaded = checkpoint_file(path).load()
     assert loaded.problem.startswith("cannot be read: Is a directory; kept as ")
     assert loaded.kept_aside is not None
     assert loaded.kept_aside.is_dir()
-    journal(path).save(FULL)
-    assert journal(path).load() == LoadedCheckpoint(FULL)
+    checkpoint_file(path).save(FULL)
+    assert checkpoint_file(path).load() == LoadedCheckpoint(FULL)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
 def test_file_that_can_be_neither_read_nor_moved_is_a_problem(path: Path) -> None:
-    journal(path).save(FULL)
+    checkpoint_file(path).save(FULL)
     path.chmod(0)
     path.parent.chmod(0o500)
     try:
-        loaded = journal(path).load()
+        loaded = checkpoint_file(path).load()
     finally:
         path.parent.chmod(0o755)
     assert loaded.problem == (
@@ -225,7 +225,7 @@ def test_file_that_can_be_neither_read_nor_moved_is_a_problem(path: Path) -> Non
 
 def test_path_below_a_file_is_a_problem(tmp_path: Path) -> None:
     tmp_path.joinpath("a-file").touch()
-    loaded = journal(tmp_path / "a-file" / "kubelet_internal_checkpoint").load()
+    loaded = checkpoint_file(tmp_path / "a-file" / "kubelet_internal_checkpoint").load()
     assert loaded.checkpoint == EMPTY
     assert loaded.problem.startswith("cannot be read: Not a directory; it cannot be moved aside either: ")
 
@@ -237,11 +237,11 @@ def test_4_28_an_entry_whose_answer_does_not_decode_is_dropped_alone(path: Path)
     ]
     bad = PodDevicesEntry("b", "main", "example.com/gpu", {0: ("h",)}, b"\xff")
     state = Checkpoint((good[0], bad, good[1]), {"example.com/gpu": ("g", "h")})
-    journal(path).save(state)
-    loaded = journal(path).load()
+    checkpoint_file(path).save(state)
+    loaded = checkpoint_file(path).load()
     assert loaded.checkpoint == replace(state, entries=tuple(good))
     assert loaded.problem.startswith(
-        "dropped what pod b, container main holds of example.com/gpu: not a plugin's answer"
+        "dropped what pod b, container main holds of example.com/gpu: not a ContainerAllocateResponse"
     )
     assert loaded.kept_aside is None
     assert names(path) == [path.name]
@@ -258,12 +258,12 @@ def test_4_11_the_old_layout_is_loaded_only_where_the_profile_reads_it(path: Pat
 
 
 def test_temporary_files_of_a_killed_kubelet_are_removed(path: Path) -> None:
-    journal(path).save(FULL)
+    checkpoint_file(path).save(FULL)
     for name in (".1", ".123456789", ".5x", ".hidden", "1", "plugin.sock"):
         path.with_name(name).touch()
     path.with_name(".77").mkdir()
     path.with_name(".88").symlink_to(path)
-    assert journal(path).load() == LoadedCheckpoint(FULL)
+    assert checkpoint_file(path).load() == LoadedCheckpoint(FULL)
     assert names(path) == [".5x", ".77", ".88", ".hidden", "1", path.name, "plugin.sock"]
 
 

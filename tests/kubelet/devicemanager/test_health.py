@@ -53,7 +53,7 @@ async def test_init_containers_and_sidecars_have_no_device_health(node: Kubelet)
                 {"main": {TAPE: 1}, "plain": {"cpu": 1}}, init={"init": {TAPE: 1}}, sidecars={"side": {TAPE: 1}}
             )
         )
-        assert {name: len(found) for name, found in node.device_health(pod).items()} == {"main": 1, "plain": 0}
+        assert {name: len(devices) for name, devices in node.device_health(pod).items()} == {"main": 1, "plain": 0}
 
 
 @pytest.mark.parametrize("word", ["Unhealthy", "healthy", "", "Unknown"])
@@ -163,5 +163,5 @@ def test_devices_with_changed_health_are_new_or_have_another_health(
     store.update(TAPE, [device(name, health=word) for name, word in before.items()])
     old = store.of(TAPE)
     store.update(TAPE, [device(name, health=word) for name, word in after.items()])
-    wanted = sorted(name for name, word in after.items() if before.get(name) != word)
-    assert devices_with_changed_health(old, store.of(TAPE)) == wanted
+    expected = sorted(name for name, word in after.items() if before.get(name) != word)
+    assert devices_with_changed_health(old, store.of(TAPE)) == expected

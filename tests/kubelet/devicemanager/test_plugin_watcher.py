@@ -90,7 +90,7 @@ async def test_after_the_stream_has_ended_the_socket_still_counts_as_registered(
         plugin.end()
         await node.allocatable(TAPE, 0)
         async with serving_in_registry(node, ScriptedPlugin("x", resource=OTHER), name="later.sock"):
-            await node.allocatable(OTHER, 1)  # the directory was looked through in between
+            await node.allocatable(OTHER, 1)  # the directory was reconciled in between
         assert info.asked == 1
         assert plugin.methods == ["GetDevicePluginOptions", "ListAndWatch"]
 
@@ -185,7 +185,7 @@ async def test_retry_waits_twice_as_long_up_to_a_limit(root: Path, clock: Clock)
 
 
 async def looked_through(kubelet: Kubelet, number: int) -> None:
-    """Returns when the directory was looked through since: another socket was found in it."""
+    """Returns after a reconciliation, which has found another socket."""
     resource = f"example.com/look-{number}"
     async with serving_in_registry(kubelet, ScriptedPlugin(resource=resource), name=f"{number}.sock"):
         await until_state(kubelet, "registered", resource)

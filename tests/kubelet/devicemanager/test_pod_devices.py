@@ -81,12 +81,12 @@ def test_devices_in_use_are_those_recorded(
     recorded: dict[AllocationKey, dict[int, tuple[str, ...]]], active: set[str]
 ) -> None:  # 1.22, 3.57
     pod_devices = PodDevices()
-    wanted: dict[str, set[str]] = {TAPE: set(), OTHER: set()}
+    expected: dict[str, set[str]] = {TAPE: set(), OTHER: set()}
     for key, devices in recorded.items():
         pod_devices.insert(key, devices, b"")
         if key.pod_uid in active:
-            wanted[key.resource].update(device_id for ids in devices.values() for device_id in ids)
+            expected[key.resource].update(device_id for ids in devices.values() for device_id in ids)
     pod_devices.remove_inactive(active)
     assert {entry.pod_uid for entry in pod_devices.entries} <= active
     for same in (pod_devices, PodDevices(pod_devices.entries)):  # as it is, and as after a restart
-        assert {resource: set(same.in_use(resource)) for resource in (TAPE, OTHER)} == wanted
+        assert {resource: set(same.in_use(resource)) for resource in (TAPE, OTHER)} == expected

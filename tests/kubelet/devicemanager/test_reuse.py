@@ -15,7 +15,7 @@ from plugwright.model import Options
 INIT, SIDECAR, MAIN = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.MAIN
 
 
-def handed_on(*steps: tuple[ContainerKind, str], keeps_sidecars: bool = True) -> frozenset[str]:
+def reusable_after(*steps: tuple[ContainerKind, str], keeps_sidecars: bool = True) -> frozenset[str]:
     reusable = ReusableDevices(keeps_sidecars=keeps_sidecars)
     for kind, held in steps:
         reusable.update("pod", kind, {TAPE: held})
@@ -23,17 +23,17 @@ def handed_on(*steps: tuple[ContainerKind, str], keeps_sidecars: bool = True) ->
 
 
 def test_devices_of_an_init_container_are_reusable() -> None:  # 3.33
-    assert handed_on((INIT, "ab"), (INIT, "c")) == {"a", "b", "c"}
+    assert reusable_after((INIT, "ab"), (INIT, "c")) == {"a", "b", "c"}
 
 
 @pytest.mark.parametrize("kind", [SIDECAR, MAIN])
 def test_devices_of_a_running_container_are_not_reusable(kind: ContainerKind) -> None:  # 3.33
-    assert handed_on((INIT, "abc"), (kind, "b")) == {"a", "c"}
+    assert reusable_after((INIT, "abc"), (kind, "b")) == {"a", "c"}
 
 
 def test_devices_of_a_sidecar_are_reusable_before_1_29() -> None:  # 3.33 by version
-    assert handed_on((SIDECAR, "a"), keeps_sidecars=False) == {"a"}
-    assert handed_on((INIT, "a"), (MAIN, "a"), keeps_sidecars=False) == set()
+    assert reusable_after((SIDECAR, "a"), keeps_sidecars=False) == {"a"}
+    assert reusable_after((INIT, "a"), (MAIN, "a"), keeps_sidecars=False) == set()
 
 
 def test_another_pod_discards_the_set() -> None:  # 3.32
@@ -45,10 +45,10 @@ def test_another_pod_discards_the_set() -> None:  # 3.32
 
 @given(st.lists(st.tuples(st.sampled_from(ContainerKind), st.text("abcd"))))
 def test_devices_of_running_containers_are_never_reusable(steps: list[tuple[ContainerKind, str]]) -> None:  # 3.33
-    wanted: set[str] = set()
+    expected: set[str] = set()
     for kind, held in steps:
-        wanted = wanted | set(held) if kind is INIT else wanted - set(held)
-    assert handed_on(*steps) == wanted
+        expected = expected | set(held) if kind is INIT else expected - set(held)
+    assert reusable_after(*steps) == expected
 
 
 def container(name: str, count: int, kind: ContainerKind = MAIN) -> ContainerSpec:
