@@ -244,7 +244,7 @@ async def test_a_wait_that_always_fails_is_retried_after_a_pause(caplog: pytest.
     with recorded_log("plugwright.plugins.nvidia.monitor", caplog) as log:
         async with listing(resource(monitor)) as lists:
             await lists.first()
-            await log.hears("no longer receiving events of GPUs")
+            await log.until("no longer receiving events of GPUs")
             binding.cards.append(Card("GPU-9", bus=9))
             monitor.read_now()
             await lists.until(lambda devices: len(devices) == 2)
