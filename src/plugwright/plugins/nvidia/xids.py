@@ -30,7 +30,7 @@ _ROWS = (
     # The catalogue's RESTART_APP, IGNORE and informational codes are IGNORE; RESET_GPU, RESTART_BM and RESTART_VM are
     # RESET, and so are 48 and 74 by their workflows and 167 and 169 by their names. PROBE is for codes that can be
     # fatal or harmless: the driver's recovery action tells which.
-    Xid(8, "DMA engine error", XidAction.IGNORE),
+    Xid(8, "", XidAction.IGNORE),
     Xid(11, "invalid or corrupted push buffer", XidAction.IGNORE),
     Xid(13, "graphics engine exception", XidAction.IGNORE),
     Xid(14, "", XidAction.IGNORE),
@@ -42,7 +42,7 @@ _ROWS = (
     Xid(39, "copy engine error", XidAction.IGNORE),
     Xid(40, "copy engine error", XidAction.IGNORE),
     Xid(41, "copy engine error", XidAction.IGNORE),
-    Xid(43, "application's channel was reset", XidAction.IGNORE),
+    Xid(43, "", XidAction.IGNORE),
     Xid(44, "graphics engine fault during context switch", XidAction.IGNORE),
     Xid(45, "application's channels were removed", XidAction.IGNORE),
     Xid(46, "GPU stopped processing", XidAction.RESET),
