@@ -10,6 +10,6 @@ rm -rf build/carry && mkdir -p build/carry
 $uv export --quiet --frozen --all-groups --all-extras --no-emit-project --no-hashes --output-file build/locked.txt >/dev/null
 $uv export --quiet --frozen --no-dev --extra nvidia --no-emit-project --no-hashes --output-file build/needed.txt >/dev/null
 $uv pip install --quiet --target build/carry --python-version "$version" --python-platform x86_64-manylinux_2_28 \
-  --only-binary :all: --constraints build/locked.txt -r build/needed.txt pytest pytest-asyncio hypothesis
+  --only-binary :all: --constraints build/locked.txt -r build/needed.txt pytest pytest-asyncio pytest-timeout hypothesis
 find build/carry -name __pycache__ -prune -exec rm -r {} +
 du -sh build/carry
