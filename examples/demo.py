@@ -27,7 +27,7 @@ resources:
   - name: mock/gpu
     mock: {count: 10, model: Mock-A100, memory: 40Gi, numa: 2, links: pairs, nodes: true, facts: %s}
 """
-# A real kubelet has ten seconds between status rounds and keeps a resource for five minutes after its plugin has gone.
+# A real kubelet has ten seconds between status updates and keeps a resource for five minutes after its plugin has gone.
 SHORT_TIMES = ("--heartbeat", "1s", "--plugin-grace", "3s")
 LIMIT = 20  # seconds; only a demo that fails waits that long
 
@@ -102,7 +102,7 @@ def devices(demo: Demo) -> None:
     demo.until_node("10", "0")
     step("The plugin was stopped: none is allocatable, but the resource is still there", "plugwright node resources")
     print("    A real kubelet keeps it for five minutes; this one keeps it for 3 seconds (--plugin-grace), with a")
-    print("    status round every second (--heartbeat), so that the demo is short. Then it is 0 and stale:")
+    print("    status update every second (--heartbeat), so that the demo is short. Then it is 0 and stale:")
     demo.plugwright("node", "remove", "node-1", RESOURCE, "--wait", "--round", "1s")
     demo.until_node(None, None)
     step("The stale resource is gone from Capacity and Allocatable, and stays away", "kubectl describe node node-1")
