@@ -2,7 +2,7 @@
 
 `nvidia.com/mig-{profile}` is a template: it becomes plain entries, one for each name, as soon as the machine has
 devices for it; from there on everything is as if they had been written so. Which names those are is up to the family
-(`sdk.families.NameTemplates`).
+(`sdk.device_family.NameTemplates`).
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from plugwright.config.schema import Config
-from plugwright.sdk.families import NameTemplates, ResourceEntry
+from plugwright.sdk.device_family import NameTemplates, ResourceEntry
 from plugwright.sdk.plugin import Plugin
 
 __all__ = ["ResourceNames"]

@@ -16,7 +16,7 @@ from plugwright.config import families
 from plugwright.config.document import Document, parse
 from plugwright.errors import ConfigError, InvalidValue, PluginError
 from plugwright.model import Resource
-from plugwright.sdk.families import DeviceFamily, FamilyContext, HostSettings, InvalidSetting, ResourceEntry
+from plugwright.sdk.device_family import DeviceFamily, FamilyContext, HostSettings, InvalidSetting, ResourceEntry
 from plugwright.sdk.hotplug import HotplugSource
 from plugwright.sdk.plugin import Plugin
 

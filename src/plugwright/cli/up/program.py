@@ -14,8 +14,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextman
 from pathlib import Path
 
 from plugwright.cli.up.control import ClusterController, controlled, extended_resources
-from plugwright.cli.up.directory import ClusterInfo, Kubeconfig, StateDirectory
-from plugwright.cli.up.options import UpOptions
+from plugwright.cli.up.directory import ClusterInfo, Kubeconfig, StateDirectory, UpOptions
 from plugwright.cli.up.server import listen, serving
 from plugwright.cluster import tls
 from plugwright.cluster.api.kinds import NODES

@@ -19,7 +19,7 @@ from plugwright.model import Allocation, DeviceNode, Mount
 from plugwright.plugins.generic.hardware import HostPath, IdScheme, Unit, facts_of, pattern
 from plugwright.plugins.generic.health import HealthCheck
 from plugwright.sdk import sysfs
-from plugwright.sdk.families import AbsolutePath, InvalidSetting
+from plugwright.sdk.device_family import AbsolutePath, InvalidSetting
 from plugwright.system import files
 
 __all__ = [

@@ -14,7 +14,7 @@ from plugwright.plugins.generic import allocation
 from plugwright.plugins.generic.hardware import Unit, as_list, facts_of, pattern
 from plugwright.plugins.generic.health import HealthCheck, Probe
 from plugwright.sdk import sysfs
-from plugwright.sdk.families import InvalidSetting
+from plugwright.sdk.device_family import InvalidSetting
 from plugwright.sdk.sysfs import Host
 from plugwright.system import concurrency, processes
 

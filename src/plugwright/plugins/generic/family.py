@@ -13,7 +13,7 @@ from plugwright.plugins.generic import allocation, safety
 from plugwright.plugins.generic.allocation import HandoutOptions
 from plugwright.plugins.generic.hardware import AllAsOne, Excluding, Selector, as_list
 from plugwright.plugins.generic.plugin import Generic, HostAccess
-from plugwright.sdk.families import DeviceFamily, FamilyContext, InvalidSetting, ResourceEntry
+from plugwright.sdk.device_family import DeviceFamily, FamilyContext, InvalidSetting, ResourceEntry
 from plugwright.sdk.sysfs import Host
 
 __all__ = ["SelectorFamily"]

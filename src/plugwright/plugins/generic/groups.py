@@ -15,7 +15,7 @@ from plugwright.plugins.generic.hardware import DeviceFilter, Selector, Unit, as
 from plugwright.plugins.generic.paths import PathPattern, PathSelector
 from plugwright.plugins.generic.usb import UsbFilter, UsbSelector
 from plugwright.sdk import sysfs
-from plugwright.sdk.families import AbsolutePath
+from plugwright.sdk.device_family import AbsolutePath
 from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host
 

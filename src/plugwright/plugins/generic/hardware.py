@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 from plugwright.errors import InvalidValue
 from plugwright.sdk import sysfs
-from plugwright.sdk.families import FamilySettings
+from plugwright.sdk.device_family import FamilySettings
 from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host, PciFunction
 

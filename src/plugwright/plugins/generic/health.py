@@ -14,7 +14,7 @@ from typing import Annotated, Literal, Protocol
 import msgspec
 
 from plugwright.plugins.generic.hardware import Texts, Unit
-from plugwright.sdk.families import FamilySettings
+from plugwright.sdk.device_family import FamilySettings
 from plugwright.sdk.sysfs import Host
 from plugwright.system.concurrency import Latest, cancel
 

@@ -18,7 +18,7 @@ from plugwright.plugins.generic import allocation, hardware
 from plugwright.plugins.generic.family import SelectorFamily
 from plugwright.plugins.generic.hardware import DeviceFilter, HostPath, Unit, pattern
 from plugwright.sdk import sysfs
-from plugwright.sdk.families import AbsolutePath
+from plugwright.sdk.device_family import AbsolutePath
 from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host
 

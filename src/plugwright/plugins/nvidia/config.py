@@ -15,7 +15,7 @@ import msgspec
 from plugwright.errors import ConfigError
 from plugwright.plugins.nvidia.xids import NEEDS_RESET, XidAction
 from plugwright.sdk import cdi
-from plugwright.sdk.families import FamilySettings, byte_size
+from plugwright.sdk.device_family import FamilySettings, byte_size
 
 __all__ = [
     "NVIDIA_PLUGIN_VENDOR",
