@@ -5,7 +5,6 @@ HTTPS server is `server`'s, the control socket is `control`'s.
 """
 
 import asyncio
-import logging
 import os
 import signal
 import socket
@@ -20,18 +19,14 @@ from plugwright.cluster import tls
 from plugwright.cluster.api.kinds import NODES
 from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster, mock_gpus
 from plugwright.config import schema
-from plugwright.config.schema import Config
-from plugwright.errors import ConfigError
+from plugwright.config.reload import CurrentConfig
 from plugwright.kubelet import KubeletSettings, Timing
 from plugwright.sdk.control import serve_control_socket
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.plugin import Plugin
 from plugwright.system.concurrency import single_error
-from plugwright.system.inotify import settled_changes
 
 __all__ = ["NodePlugins", "run"]
-
-logger = logging.getLogger(__name__)
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LIST_LIMIT = 1.0  # seconds for the first device lists: a plugin that finds no devices does not delay the start
@@ -53,36 +48,24 @@ class NodePlugins:
     """The plugins of every node: those of the file at `path`; without one mock GPUs, or none if `bare`."""
 
     def __init__(self, path: Path | None, *, bare: bool = False) -> None:
-        self._path, self._bare = path, bare
-        self._config = schema.load(path) if path is not None else None
+        self._bare = bare
+        self._current = CurrentConfig(path, schema.load(path)) if path is not None else None
 
     def of(self, node: str) -> Iterable[Plugin]:
-        if self._config is not None:
-            return self._config.plugins()
+        if self._current is not None:
+            return self._current.value.plugins()
         return [] if self._bare else mock_gpus(node)
 
     async def follow(self, cluster: EmbeddedCluster) -> None:
         """Applies every change of the file to all nodes, until cancelled."""
-        if self._path is None or self._config is None:
+        if self._current is None:
             return
-        directories = self._path.absolute().parent, self._path.resolve().parent
-        async with aclosing(settled_changes(*directories)) as changes:
+        async with aclosing(self._current.file_changes()) as changes:
             async for _ in changes:
-                self._config = await self._reload(self._path, self._config, cluster)
-
-    @staticmethod
-    async def _reload(path: Path, before: Config, cluster: EmbeddedCluster) -> Config:
-        try:
-            config = schema.load(path)
-        except ConfigError as error:
-            logger.error("new configuration refused, the old one stays", extra={"error": str(error)})
-            return before
-        if config.file != before.file:
-            for node in cluster.nodes:
-                resources = cluster.daemon(node).resources
-                served = {name: runtime.service.plugin for name, runtime in resources.items()}
-                await cluster.serve(node, config.plugins(before, served))
-        return config
+                before = self._current.value
+                for node in cluster.nodes if self._current.reload() else ():
+                    plugins = self._current.value.plugins(before, cluster.daemon(node).plugins)
+                    await cluster.serve(node, plugins)
 
 
 async def _run(options: UpOptions, directory: StateDirectory, plugins: NodePlugins, ready: Ready) -> None:
