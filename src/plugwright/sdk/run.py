@@ -108,7 +108,7 @@ class _ExitTimer:
 
 @dataclass(slots=True)
 class _Requests:
-    """What signals and a changed file have asked for, until it is done."""
+    """The pending requests of signals and of a changed file."""
 
     stop: bool = False
     reload: bool = False

@@ -70,6 +70,6 @@ async def controlled(controller: ClusterController, path: Path) -> AsyncIterator
 
 
 def extended_resources(node: Object) -> dict[str, int]:
-    """What is allocatable of them on a node."""
+    """The allocatable extended resources of a Node object."""
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     return {name: int(number) for name, number in sorted(allocatable.items()) if "/" in name}

@@ -180,7 +180,7 @@ class StateDirectory:
         return info if isinstance(info, dict) else None
 
     def _remove_leftovers(self) -> None:
-        """What a killed cluster left; everything, if the directory is temporary."""
+        """Removes the files of a killed cluster; all files, if the directory is temporary."""
         (self.path / _INFO).unlink(missing_ok=True)
         for path in () if self.kept else self.path.iterdir():
             if path.is_dir() and not path.is_symlink():

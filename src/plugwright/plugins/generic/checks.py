@@ -112,7 +112,7 @@ class FileProbe:
         try:
             number = float(text)
         except ValueError:
-            return f"{text[:_LONGEST]!r}, no number"
+            return f"{text[:_LONGEST]!r}, not a number"
         if below is not None and not number < below:
             return f"{text}, not below {below:g}"
         return f"{text}, not above {above:g}" if above is not None and not number > above else ""

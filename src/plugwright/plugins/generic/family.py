@@ -43,7 +43,7 @@ class SelectorFamily(DeviceFamily[Any]):
         options: HandoutOptions = entry.options
         allocation.check_options(options)
         if options.info and not self._takes_info:
-            raise InvalidSetting("only containers with pci devices get this", "info")
+            raise InvalidSetting("info is only valid together with pci", "info")
         for path in self._named_paths(as_list(entry.settings)):
             danger = "" if options.dangerous else safety.danger_of_path(path.rstrip("/") or "/")
             if danger:
@@ -61,7 +61,7 @@ class SelectorFamily(DeviceFamily[Any]):
     def selector(self, entry: ResourceEntry[Any]) -> Selector:
         filters = as_list(entry.settings)
         if not filters:
-            raise ConfigError("an empty list finds nothing")
+            raise ConfigError("must have at least one filter, got an empty list")
         selector = self._select(filters, entry.options)
         return AllAsOne(selector) if entry.options.together else selector
 

@@ -187,7 +187,7 @@ class PciDriverFilter(PciFilter, frozen=True):
 
 
 def check_ids(**ids: Ids | None) -> None:
-    """Refuses what is no hexadecimal id; YAML reads 0403 without quotes as an octal number."""
+    """Refuses anything but a hexadecimal id; YAML reads 0403 without quotes as an octal number."""
     for name, values in ids.items():
         for text in as_list(values):
             if not _HEXADECIMAL_ID.fullmatch(text):

@@ -75,7 +75,7 @@ class Probe(Protocol):
     def stoppable(self) -> bool: ...
 
     async def fault(self, host: Host, unit: Unit) -> str | None:
-        """What is wrong with a unit; empty if nothing is, None if that cannot be known."""
+        """The fault of a unit; empty if it has none, None if that cannot be known."""
         ...
 
 

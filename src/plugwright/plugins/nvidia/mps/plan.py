@@ -59,7 +59,7 @@ class MpsPaths:
 
 
 def max_units(share: NvidiaShare) -> int:
-    """How many units of one GPU a container may have: one, unless configured."""
+    """The most units of one GPU that a container may have: one, unless configured."""
     return share.most or 1
 
 
