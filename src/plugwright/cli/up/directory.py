@@ -55,7 +55,7 @@ class UpOptions:
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """A running cluster as people and other processes are shown it, without its token."""
+    """The description of a running cluster for people and other processes, without its token."""
 
     pid: int
     server: str
