@@ -23,7 +23,7 @@ STEMS: Mapping[str, str] = {
     "allocation": "what a container gets: decided by the device manager, answered by each plugin",
     "cdi": "each plugin's CDI specs",
     "checkpoint": "the file's format, the device manager's use of it, and the command that reads it",
-    "control": "the control sockets of a daemon and of a cluster, and the command line's requests to them",
+    "control": "the daemon's control socket, and the command line's requests to it",
     "daemon": "ours, and NVIDIA's MPS control daemon",
     "discovery": "of devices, and of the API's kinds: both are the upstream word",
     "errors": "the exceptions of the tree, and the API server's Status objects",

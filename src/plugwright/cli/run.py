@@ -11,8 +11,7 @@ import click
 
 from plugwright.cli import logs
 from plugwright.config import schema
-from plugwright.config.reload import CurrentConfig
-from plugwright.config.resource_names import ResourceNames
+from plugwright.config.reload import CurrentConfig, ResourceNames
 from plugwright.config.schema import Config
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.sdk.daemon import Daemon

@@ -1,4 +1,4 @@
-"""The registry of device families: which key of the operator's file is whose.
+"""The registry of device families: the family of each key of the operator's file.
 
 A family is loaded when a file uses its key: all of them together cost a daemon memory and a good part of its start.
 For the same reason the entry points of other packages are looked at only when a key is not one of our own. What a

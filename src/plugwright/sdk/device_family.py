@@ -52,7 +52,7 @@ class InvalidSetting(ConfigError):
     """Settings that have the right types and still cannot be followed.
 
     `path` is the setting as the operator's file has it, such as `env` or `usb[1].vendor`, below the resource; where it
-    is empty, the error is one of the family's whole key. Any `ConfigError` or `InvalidValue` will do in its stead.
+    is empty, the error is one of the family's whole key. Any `ConfigError` or `InvalidValue` may be raised instead.
     """
 
     def __init__(self, message: str, path: str = "") -> None:
@@ -139,11 +139,11 @@ class NameTemplates(Protocol[S]):
         ...
 
     def join(self, plugins: Sequence[Plugin]) -> None:
-        """Lets plugins share what finds the names."""
+        """Lets plugins share the monitors that find the names."""
         ...
 
     def monitors(self) -> Mapping[str, Callable[[Callable[[], None]], AbstractAsyncContextManager[object]]]:
-        """By a name each: a context that calls back when `members` may answer differently."""
+        """Contexts by name; each one calls its callback when `members` may have changed."""
         ...
 
 

@@ -61,7 +61,7 @@ class Snapshot:
 
 
 def compose(sources: DeviceSources) -> dict[str, Device]:
-    """One sorted list: the operator's word first, then a failing discovery, then the device's own health."""
+    """One sorted list: an operator's cordon first, then a failing discovery, then the device's own health."""
     discovered = list(sources.discovered.values())
     if sources.failure:
         discovered = [device.unhealthy(sources.failure) if device.healthy else device for device in discovered]

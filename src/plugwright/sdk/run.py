@@ -87,7 +87,7 @@ class _ExitTimer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Python waits at its end for a plugin's own threads that are no daemons: the timer goes on for those.
+        # Python waits at its end for a plugin's own threads that are not daemons: the timer goes on for those.
         main = threading.main_thread()
         has_others = any(thread is not main and not thread.daemon for thread in threading.enumerate())
         if self._timer is not None and not has_others:

@@ -1,4 +1,4 @@
-"""The part of an ordinary device that a container gets: nodes, mounts, variables and annotations.
+"""The allocation of a container that gets ordinary devices: nodes, mounts, variables and annotations.
 
 `HandoutOptions` are the keys that such a resource may have in the operator's file. Its texts may have templates such as
 `{pci}`, which are checked when the file is read and filled in for each device. For PCI functions there is also the
@@ -91,7 +91,7 @@ def check_template(*texts: str) -> None:
         try:
             fields = [(name, extra or conversion) for _, name, extra, conversion in string.Formatter().parse(text)]
         except ValueError as error:
-            raise InvalidValue(f"not a template: {text!r}: {error}; a brace itself is written twice") from error
+            raise InvalidValue(f"template must be valid, got {text!r}: {error}; write a brace itself twice") from error
         for name, extra in fields:
             if name is not None and (name not in TEMPLATE_FIELDS or extra):
                 known = ", ".join(TEMPLATE_FIELDS)

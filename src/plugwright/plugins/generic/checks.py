@@ -38,7 +38,7 @@ def probe_of(check: HealthCheck) -> Probe:
         raise ConfigError(f"a health check must have one of: {', '.join(_PROBES)}")
     conditions = [name for name, value in _conditions(check).items() if value is not None]
     if conditions and kinds != ["file"]:
-        raise ConfigError(f"{conditions[0]} is only for a file, got {kinds[0]}")
+        raise ConfigError(f"{conditions[0]} only applies to file checks, not to {kinds[0]}")
     return _PROBES[kinds[0]](check)
 
 

@@ -39,7 +39,7 @@ class DeviceGroup(DeviceFilter, frozen=True):
 
     def __post_init__(self) -> None:
         if not self.paths and not as_list(self.usb):
-            raise InvalidValue("a group has paths, usb, or both")
+            raise InvalidValue("a group must have paths, usb, or both")
 
     def find(self, host: Host, by_letter: bool = False) -> list[Unit]:
         """`by_letter`: in the order of generic-device-plugin, instead of by number."""

@@ -221,7 +221,7 @@ def function_behind(directory: Path) -> PciFunction | None:
 
 
 def pattern(text: str) -> Callable[[str], object]:
-    r"""`*`, `?` and `[…]`, where `[!…]` and `[^…]` are the others; `\` takes its meaning from what follows."""
+    r"""`*`, `?` and `[…]`, where `[!…]` and `[^…]` are the others; `\` escapes the next character."""
     text = _ESCAPED.sub(lambda match: f"[{match[1]}]" if match[1] not in "^!" else match[1], text)
     return re.compile(translate(text.replace("[^", "[!"))).match
 

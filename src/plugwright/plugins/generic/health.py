@@ -134,7 +134,7 @@ class HealthMonitor:
         before = self._states.get(key, CheckState())
         if fault is None and before.reason is not None:
             return
-        # An unknown first result is no fault: a pod may have had the device since before the daemon started.
+        # An unknown first result is not a fault: a pod may have had the device since before the daemon started.
         self._states[key] = self._checks[index][0].next_state(before, fault or "")
         self._publish()
 

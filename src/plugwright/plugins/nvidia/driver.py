@@ -1,4 +1,4 @@
-"""The facts about a machine's GPUs, and the interface of the driver that reports it.
+"""The facts about a machine's GPUs, and the interface of the driver that reports them.
 
 Frozen values only. `nvml` reads a real machine and `simulation` an invented one; users of a `GpuDriver` cannot tell
 which. What containers are offered of a GPU is `sharing`, and which GPUs are healthy `health`.
