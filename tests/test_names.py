@@ -12,26 +12,47 @@ PACKAGE = Path(__file__).parent.parent / "src" / "plugwright"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.name.endswith("_pb2.py"))
 Named = Iterable[tuple[str, str]]
 
-CLASSES: Mapping[str, str] = {}
+CLASSES: Mapping[str, str] = {
+    # the CDI specification's words, always written cdi.Device, cdi.DeviceNode and cdi.Mount
+    "Device": "a device that the kubelet counts, and one of a CDI spec",
+    "DeviceNode": "a node in an Allocate response, and one in the edits of a CDI spec",
+    "Mount": "a mount in an Allocate response, and one in the edits of a CDI spec",
+}
 STEMS: Mapping[str, str] = {
     "__init__": "every package has one",
     "allocation": "what a container gets: decided by the device manager, answered by each plugin",
     "cdi": "each plugin's CDI specs",
     "checkpoint": "the file's format, the device manager's use of it, and the command that reads it",
+    "control": "the daemon's control socket, and the command line's requests to it",
+    "daemon": "ours, and NVIDIA's MPS control daemon",
+    "discovery": "of devices, and of the API's kinds: both are the upstream word",
+    "errors": "the exceptions of the tree, and the API server's Status objects",
+    "events": "what an emulated kubelet did, and the Event objects of a cluster",
+    "family": "what a package of plugins provides to the configuration",
+    "files": "writing a file atomically, and CDI's own files",
     "health": "each plugin's rules for when a device is unhealthy",
+    "logs": "the format of a log line, and the flags that choose it",
     "metrics": "what the daemon counts, and what the emulated kubelet counts under the real one's names",
+    "paths": "the kubelet's directories, and the devices that are named by their paths",
     "plugin": "what an author subclasses, and each ready-made plugin",
     "pod_resources": "the service on the wire, and the emulated kubelet's implementation",
+    "pods": "as a kubelet sees them, as the API server stores them, as a test writes them",
     "processes": "child processes; the containers and the plugins under test that are such",
     "registration": "the service on the wire, and both sides' use of it",
+    "schema": "the shape of the operator's file, of API objects and of CDI files",
+    "settings": "of a daemon, and of an emulated kubelet",
+    "sharing": "of GPUs in general, and by MPS",
+    # an importer has the name of what it imports
+    "rdma": "the device family, and the importer of the shared RDMA device plugin's file",
     # a command's module has the command's name, whatever it shows
     "mock": "the plugin, and the command for its devices",
+    "node": "an emulated node, and the command for the resources of real ones",
+    "nvidia": "the importer of NVIDIA's configuration, and the command for GPUs",
     "run": "run() for a plugin author, and the command for an operator",
     "status": "the daemon's status, and the command that prints it",
     # a command that is a program has the same parts as the other one
     "command": "the flags of `kubelet` and of `up`",
     "program": "what `kubelet` and `up` run",
-    "view": "what `kubelet` and `up` print",
 }
 
 

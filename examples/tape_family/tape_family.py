@@ -5,7 +5,7 @@ from pathlib import Path
 
 from plugwright import Allocation, Device, Plugin
 from plugwright.sdk import sysfs
-from plugwright.sdk.families import DeviceFamily, FamilyContext, FamilySettings, InvalidSetting, ResourceEntry
+from plugwright.sdk.device_family import DeviceFamily, FamilyContext, FamilySettings, InvalidSetting, ResourceEntry
 from plugwright.sdk.hotplug import Hotplug
 
 

@@ -125,7 +125,7 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Allocation:
-    """What one container gets. A plain path stands for a mount or a device node at the same path inside.
+    """The response for one container. A plain path stands for a mount or a device node at the same path inside.
 
     A pod's own `env` wins over `env` here; what a tenant must not change goes into a CDI device.
     """

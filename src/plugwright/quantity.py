@@ -48,7 +48,7 @@ def is_quantity(text: object) -> bool:
 
 
 def zero_if_invalid(text: object) -> Decimal:
-    """Zero where it is no quantity: for objects that were validated before."""
+    """Zero for an invalid quantity: for objects that were validated before."""
     return parse(str(text)) if is_quantity(text) else Decimal(0)
 
 
@@ -86,7 +86,7 @@ def add(amounts: Iterable[Mapping[str, Decimal]]) -> dict[str, Decimal]:
 
 
 def effective_requests(containers: Iterable[tuple[str, Mapping[str, int]]]) -> dict[str, int]:
-    """What a pod needs of every resource at its peak, as the scheduler and the kubelet count.
+    """A pod's peak request of every resource, as the scheduler and the kubelet count.
 
     `containers` are (`init`, `sidecar` or `main`; requests) in the pod's order. Main containers and sidecars run
     together; an init container runs together with the sidecars before it.

@@ -1,4 +1,4 @@
-"""The one place that says which version this is."""
+"""The version of plugwright."""
 
 __all__ = ["__version__"]
 

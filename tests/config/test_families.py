@@ -8,14 +8,14 @@ import pytest
 from tests.cli.processes import Node, ended, python, running
 
 from plugwright.config import families
-from plugwright.sdk.families import DeviceFamily
+from plugwright.sdk.device_family import DeviceFamily
 from tiny_kubelet import TinyKubelet
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tape_family"
 BROKEN = {
     "lax.py": """
 import msgspec
-from plugwright.sdk.families import DeviceFamily
+from plugwright.sdk.device_family import DeviceFamily
 class Inner(msgspec.Struct):
     model: str = ""
 class Lax(DeviceFamily):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from plugwright.cli.main import cli
 from plugwright.config import schema
 from plugwright.errors import ConfigError
-from plugwright.sdk.families import byte_size
+from plugwright.sdk.device_family import byte_size
 
 GPU = "resources:\n  - name: mock/gpu\n"
 GOOD = {

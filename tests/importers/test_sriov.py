@@ -105,7 +105,7 @@ def test_a_pool_without_a_selector_left_is_left_out() -> None:
 def test_invalid_range_never_widens_the_selector(text: str) -> None:
     config = pool(selectors={"pfNames": [text]})
     assert resources(translate, config) == {}
-    assert any(f"{text!r} is no valid range" in note for note in notes(translate, config))
+    assert any(f"{text!r} is not a valid range" in note for note in notes(translate, config))
 
 
 def test_the_first_entry_of_a_name_decides() -> None:

@@ -10,7 +10,7 @@ import click
 from plugwright.errors import ConfigError, PeerGone
 from plugwright.system import json_lines
 
-__all__ = ["ask", "control_socket", "follow"]
+__all__ = ["ask", "control_socket", "follow", "plugin_command"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,6 +37,11 @@ def follow(path: Path, request: Mapping[str, object]) -> Iterator[Any]:
     """Answers for as long as the daemon runs."""
     with _errors_of(path):
         yield from json_lines.follow(path, request)
+
+
+def plugin_command(path: Path, name: str, resource: str, arguments: Mapping[str, str]) -> None:
+    """Has the plugin of `resource` carry out one of its own commands, and prints its answer."""
+    click.echo(ask(path, {"do": "plugin", "resource": resource, "name": name, "arguments": arguments}))
 
 
 @contextmanager

@@ -113,7 +113,7 @@ def leave_out_ssl() -> None:
 
 
 def leave_out_archives() -> None:
-    """ctypes loads shutil to find libraries, and shutil what unpacks archives, where there is that."""
+    """ctypes loads shutil to find libraries, and shutil loads every archive module that exists."""
     for name in ("bz2", "lzma"):
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
 

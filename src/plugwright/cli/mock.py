@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from plugwright.cli.control import ask, control_socket
+from plugwright.cli.control import ask, control_socket, plugin_command
 from plugwright.errors import ConfigError
 
 __all__ = ["mock"]
@@ -56,8 +56,7 @@ def remove(device_id: str, resource: str, control_socket: Path) -> None:
 
 def _command(path: Path, name: str, resource: str, arguments: dict[str, str]) -> None:
     resource = resource or _resource_of(path, arguments["id"], new=name == "add")
-    request = {"do": "plugin", "resource": resource, "name": name, "arguments": arguments}
-    click.echo(ask(path, request))
+    plugin_command(path, name, resource, arguments)
 
 
 def _resource_of(path: Path, device_id: str, new: bool) -> str:

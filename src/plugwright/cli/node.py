@@ -197,7 +197,7 @@ def _check_call(names: Sequence[str], stale: bool, all_nodes: bool, only: Sequen
     if stale and bool(names) == all_nodes:
         raise click.UsageError("--stale takes either nodes or --all-nodes")
     if not stale and (all_nodes or only):
-        raise click.UsageError("--all-nodes and --resource go with --stale")
+        raise click.UsageError("--all-nodes and --resource need --stale")
     if not stale and len(names) < 2:
         raise click.UsageError("a node and at least one resource are needed, or --stale")
 

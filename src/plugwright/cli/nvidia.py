@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from plugwright.cli.control import ask, control_socket
+from plugwright.cli.control import ask, control_socket, plugin_command
 from plugwright.errors import ConfigError
 from plugwright.plugins.nvidia.cdi import OWNER
 from plugwright.sdk import cdi
@@ -74,9 +74,7 @@ def clean(cdi_dir: Path) -> None:
 
 
 def _command(path: Path, name: str, resource: str, arguments: Mapping[str, str]) -> None:
-    resource = resource or _resource_of(path, arguments["id"])
-    request = {"do": "plugin", "resource": resource, "name": name, "arguments": arguments}
-    click.echo(ask(path, request))
+    plugin_command(path, name, resource or _resource_of(path, arguments["id"]), arguments)
 
 
 def _resource_of(path: Path, gpu: str) -> str:

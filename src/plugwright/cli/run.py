@@ -1,23 +1,24 @@
 """`plugwright run`: serve the configured resources on this node."""
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 
 import click
 
 from plugwright.cli import logs
 from plugwright.config import schema
-from plugwright.config.resource_names import ResourceNames
+from plugwright.config.reload import CurrentConfig, ResourceNames
 from plugwright.config.schema import Config
-from plugwright.errors import ConfigError
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.plugin import Plugin
-from plugwright.sdk.run import run_until_stopped, watching_file
+from plugwright.sdk.run import run_until_stopped
 from plugwright.sdk.settings import Registration, Settings
+from plugwright.system.concurrency import single_error
 
 __all__ = ["run"]
 
@@ -85,14 +86,13 @@ class _Reload:
     """Reads the file again and applies it to the daemon, if it is valid."""
 
     def __init__(self, path: Path, loaded: Config) -> None:
-        self._path, self._refused = path, ""
         self._names = ResourceNames()
-        self._loaded = self._names.expand(loaded)
+        self._current = CurrentConfig(path, loaded, self._names.expand)
         self._stack = AsyncExitStack()
         self._request_reload: Callable[[], None] = lambda: None
 
     def plugins(self) -> list[Plugin]:
-        plugins = self._loaded.plugins()
+        plugins = self._current.value.plugins()
         self._names.join(plugins)
         return plugins
 
@@ -100,27 +100,28 @@ class _Reload:
     async def watching(self, request_reload: Callable[[], None]) -> AsyncIterator[None]:
         """Requests a reload when the file changes, or when there are new names for its templates."""
         self._request_reload = request_reload
-        async with self._stack, watching_file(self._path, request_reload):
-            await self._names.follow(self._stack, request_reload)
-            yield
+        try:
+            async with self._stack, asyncio.TaskGroup() as tasks:
+                following = tasks.create_task(self._follow_file())
+                await self._names.follow(self._stack, request_reload)
+                yield
+                following.cancel()
+        except BaseExceptionGroup as group:
+            raise single_error(group) from None
 
     async def __call__(self, daemon: Daemon) -> None:
-        try:
-            new = self._names.expand(schema.load(self._path))
-        except ConfigError as error:
-            if str(error) != self._refused:
-                logger.error("new configuration refused, the old one stays", extra={"error": str(error)})
-            self._refused = str(error)
-            return
-        self._refused = ""
-        if new.file != self._loaded.file:
-            serving = {name: runtime.service.plugin for name, runtime in daemon.resources.items()}
-            plugins = new.plugins(self._loaded, serving)
+        before = self._current.value
+        if self._current.reload():
+            plugins = self._current.value.plugins(before, daemon.plugins)
             self._names.join(plugins)
             await daemon.apply(plugins)
             logger.info("configuration reloaded", extra={"resources": sorted(daemon.resources)})
-        self._loaded = new
         await self._names.follow(self._stack, self._request_reload)
+
+    async def _follow_file(self) -> None:
+        async with aclosing(self._current.file_changes()) as changes:
+            async for _ in changes:
+                self._request_reload()
 
 
 def _print_effective(context: click.Context, loaded: Config, style: str) -> None:

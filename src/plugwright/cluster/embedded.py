@@ -176,10 +176,10 @@ class EmbeddedCluster:
 
     def _create_namespaces(self) -> None:
         for name in _NAMESPACES:
-            place = ResourcePath(NAMESPACES, "", name)
-            if self.store.get(place.key) is None:
+            path = ResourcePath(NAMESPACES, "", name)
+            if self.store.get(path.key) is None:
                 labels = {"kubernetes.io/metadata.name": name}
-                self.writer.create(place, {"metadata": {"name": name, "labels": labels}}, "kube-apiserver")
+                self.writer.create(path, {"metadata": {"name": name, "labels": labels}}, "kube-apiserver")
 
     async def _add_node(self, index: int, client: ClusterClient, root: Path, stack: AsyncExitStack) -> None:
         options = self.options

@@ -83,10 +83,10 @@ class EventRecorder:
     def _create(self, regarding: Object, event: EventRecord) -> ResourcePath:
         metadata = regarding["metadata"]
         name = f"{metadata['name']}.{time.time_ns():x}"
-        place = ResourcePath(EVENTS, metadata.get("namespace") or "default", name)
+        path = ResourcePath(EVENTS, metadata.get("namespace") or "default", name)
         content = {"metadata": {"name": name}, **self._content(regarding, event)}
-        self._client.writer.create(place, content, self._manager)
-        return place
+        self._client.writer.create(path, content, self._manager)
+        return path
 
     def _content(self, regarding: Object, event: EventRecord) -> Object:
         metadata = regarding["metadata"]

@@ -42,7 +42,7 @@ Rejection = tuple[str, str]  # reason and message, as in the pod's status
 
 @dataclass(frozen=True, slots=True)
 class PodRequest:
-    """What a pod asks of a node. `requests` has CPU in thousandths and everything else in whole units."""
+    """The requirements of a pod on its node. `requests` has CPU in thousandths and everything else in whole units."""
 
     requests: Mapping[str, int]
     scored: tuple[int, int]  # CPU and memory in a node's score: a container that requests none counts for a default

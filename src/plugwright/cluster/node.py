@@ -159,10 +159,10 @@ class EmulatedNode:
             await asyncio.sleep(self.settings.heartbeat)
 
     def _register(self) -> None:
-        place = self._place
-        if self._client.store.get(place.key) is None:
+        path = self._path
+        if self._client.store.get(path.key) is None:
             node = node_status.new_node(self.identity, self._plugin_resources(), self._client.stamp())
-            self._client.writer.create(place, node, _MANAGER)
+            self._client.writer.create(path, node, _MANAGER)
         self._renew_lease()
         self._reported_at = float("-inf")
         self._update_status()
@@ -179,7 +179,7 @@ class EmulatedNode:
 
     def _update_status(self) -> None:
         """One status round; does nothing while the Node object does not exist."""
-        node = self._client.store.get(self._place.key)
+        node = self._client.store.get(self._path.key)
         if node is None:
             return
         self._record_cordon(bool(node["spec"].get("unschedulable")))
@@ -192,9 +192,9 @@ class EmulatedNode:
         if node_status.differs_only_in_heartbeats(before, status) and not is_due:
             return
         self._reported_at = now
-        place = ResourcePath(NODES, "", self.name, "status")
+        path = ResourcePath(NODES, "", self.name, "status")
         with suppress(ClusterError, StatusError):
-            self._client.writer.change(place, lambda stored: {**stored, "status": status}, _MANAGER)
+            self._client.writer.change(path, lambda stored: {**stored, "status": status}, _MANAGER)
 
     def _record_cordon(self, cordoned: bool) -> None:
         if cordoned != self._cordoned:
@@ -219,22 +219,22 @@ class EmulatedNode:
 
     def _renew_lease(self) -> None:
         now = clock.micro_time(self._client.now())
-        place = ResourcePath(LEASES, _LEASES_NAMESPACE, self.name)
+        path = ResourcePath(LEASES, _LEASES_NAMESPACE, self.name)
         spec = {"holderIdentity": self.name, "leaseDurationSeconds": self.settings.lease, "renewTime": now}
         with suppress(ClusterError, StatusError):
-            if self._client.store.get(place.key) is None:
-                uid = self._client.store.require(self._place.key)["metadata"]["uid"]
+            if self._client.store.get(path.key) is None:
+                uid = self._client.store.require(self._path.key)["metadata"]["uid"]
                 owner = {"apiVersion": "v1", "kind": NODES.name, "name": self.name, "uid": uid}
                 metadata = {"name": self.name, "ownerReferences": [owner]}
-                self._client.writer.create(place, {"metadata": metadata, "spec": spec}, _MANAGER)
+                self._client.writer.create(path, {"metadata": metadata, "spec": spec}, _MANAGER)
             else:
-                self._client.writer.change(place, lambda lease: {**lease, "spec": spec}, _MANAGER)
+                self._client.writer.change(path, lambda lease: {**lease, "spec": spec}, _MANAGER)
 
     def _bound_pods(self) -> list[Object]:
         return [pod for pod in self._client.store.objects(PODS.qualified) if pod["spec"].get("nodeName") == self.name]
 
     @property
-    def _place(self) -> ResourcePath:
+    def _path(self) -> ResourcePath:
         return ResourcePath(NODES, "", self.name)
 
 

@@ -94,7 +94,7 @@ class NodeLifecycleController:
         for number, event in enumerate(events):
             with suppress(*MALFORMED):
                 if number < surplus or clock.parse(_last_observed(event)) < oldest:
-                    self._client.store.delete(_place(event, kind=EVENTS).key)
+                    self._client.store.delete(_resource_path(event, kind=EVENTS).key)
 
     def _handle_silent(self, node: Object, now: datetime, effects: tuple[str, ...]) -> None:
         if _ready(node) != "Unknown":
@@ -125,12 +125,14 @@ class NodeLifecycleController:
 
     def _mark_not_ready(self, node: Object, now: datetime) -> None:
         name, stamp = node["metadata"]["name"], clock.timestamp(now)
-        place = ResourcePath(NODES, "", name, "status")
-        self._client.writer.change(place, lambda stored: _with_unknown_conditions(stored, stamp), _MANAGER)
+        path = ResourcePath(NODES, "", name, "status")
+        self._client.writer.change(path, lambda stored: _with_unknown_conditions(stored, stamp), _MANAGER)
         self._node_events.record(node, EventRecord("NodeNotReady", f"Node {name} status is now: NodeNotReady"))
         for pod in self._pods_on(name):
             self._node_events.record(pod, EventRecord("NodeNotReady", "Node is not ready", "Warning"))
-            self._client.writer.change(_place(pod, "status"), lambda stored: _with_unready(stored, stamp), _MANAGER)
+            self._client.writer.change(
+                _resource_path(pod, "status"), lambda stored: _with_unready(stored, stamp), _MANAGER
+            )
 
     def _evict_pods(self, node: Object, now: datetime) -> None:
         taints = node["spec"].get("taints") or ()
@@ -150,7 +152,7 @@ class NodeLifecycleController:
         metadata = pod["metadata"]
         text = f"Marking for deletion Pod {metadata['namespace']}/{metadata['name']}"
         self._evictions.record(pod, EventRecord("TaintManagerEviction", text))
-        self._client.writer.delete(_place(pod), DeleteOptions(uid=metadata["uid"]))
+        self._client.writer.delete(_resource_path(pod), DeleteOptions(uid=metadata["uid"]))
 
     def _pods_on(self, name: str) -> Iterable[Object]:
         """The pods of a node that are not being deleted."""
@@ -204,5 +206,5 @@ def _last_observed(event: Object) -> str:
     return str(next(filter(None, times), event["metadata"]["creationTimestamp"]))
 
 
-def _place(stored: Object, subresource: str = "", kind: Kind = PODS) -> ResourcePath:
+def _resource_path(stored: Object, subresource: str = "", kind: Kind = PODS) -> ResourcePath:
     return ResourcePath(kind, stored["metadata"]["namespace"], stored["metadata"]["name"], subresource)

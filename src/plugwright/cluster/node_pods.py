@@ -46,7 +46,7 @@ class RuntimeSettings:
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """What the pods of one node share."""
+    """The parts that all pods of one node share."""
 
     client: ClusterClient
     identity: NodeIdentity
@@ -327,9 +327,9 @@ class PodWorker:
 
     def _write(self, status: Callable[[Object], Object]) -> None:
         """Unless the object is gone, or another pod of the same name."""
-        client, place = self._context.client, ResourcePath(PODS, *self.name, "status")
-        current = client.store.get(place.key)
+        client, path = self._context.client, ResourcePath(PODS, *self.name, "status")
+        current = client.store.get(path.key)
         if current is None or current["metadata"]["uid"] != self.uid:
             return
         with suppress(ClusterError, StatusError):
-            self.stored = client.writer.change(place, lambda stored: {**stored, "status": status(stored)}, _MANAGER)
+            self.stored = client.writer.change(path, lambda stored: {**stored, "status": status(stored)}, _MANAGER)

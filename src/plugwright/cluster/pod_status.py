@@ -22,7 +22,7 @@ _CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersR
 
 @dataclass(frozen=True, slots=True)
 class PodStatusInputs:
-    """What the status needs beside the kubelet's pod. `exit_codes` are those of containers that have ended."""
+    """Facts for the status beside the kubelet's pod. `exit_codes` are those of containers that have ended."""
 
     now: str
     host_address: str

@@ -1,8 +1,8 @@
-"""The registry of device families: which key of the operator's file is whose.
+"""The registry of device families: the family of each key of the operator's file.
 
 A family is loaded when a file uses its key: all of them together cost a daemon memory and a good part of its start.
 For the same reason the entry points of other packages are looked at only when a key is not one of our own. What a
-family must provide is `sdk.families`.
+family must provide is `sdk.device_family`.
 """
 
 from functools import cache
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from plugwright.errors import ConfigError
-from plugwright.sdk.families import ENTRY_POINTS, DeviceFamily
+from plugwright.sdk.device_family import ENTRY_POINTS, DeviceFamily
 
 __all__ = ["BUILT_IN", "installed", "load"]
 

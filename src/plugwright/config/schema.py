@@ -1,7 +1,7 @@
 """The operator's file: its resources and its settings for the host, checked, and the plugins that it asks for.
 
-Each resource has one key that names its family of devices; `families` says whose key that is, and the family brings
-the type of its value. So the type of a resource is put together here, of its family's.
+Each resource has one key that names its device family. `families` loads the family of a key, and the family defines the
+type of the key's value; this module combines them into the type of a resource.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from plugwright.config import families
 from plugwright.config.document import Document, parse
 from plugwright.errors import ConfigError, InvalidValue, PluginError
 from plugwright.model import Resource
-from plugwright.sdk.families import DeviceFamily, FamilyContext, HostSettings, InvalidSetting, ResourceEntry
+from plugwright.sdk.device_family import DeviceFamily, FamilyContext, HostSettings, InvalidSetting, ResourceEntry
 from plugwright.sdk.hotplug import HotplugSource
 from plugwright.sdk.plugin import Plugin
 
@@ -43,7 +43,7 @@ class Config:
         plugins, hotplug = [], HotplugSource()
         for index, entry in enumerate(self.file.resources):
             if entry.is_template:
-                continue  # `resource_names` replaces it by what it stands for
+                continue  # `reload.ResourceNames` replaces it by plain entries
             same = entries.get(entry.name) == entry
             same = same and entry.family.context(old.resources) == entry.family.context(self.file.resources)
             kept = (serving or {}).get(entry.name) if same else None
@@ -55,7 +55,7 @@ class Config:
 
 
 class _Outline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The file before it is known which families its resources are of."""
+    """The file before the families of its resources are known."""
 
     resources: list[dict[str, Any]]
     host: HostSettings = HostSettings()
@@ -82,7 +82,7 @@ def read(name: str, text: str) -> Config:
 
 
 def file_type() -> type[msgspec.Struct]:
-    """The type of a whole file with all families of our own, for a JSON schema."""
+    """The type of a whole file with all built-in families, for a JSON schema."""
     fields: dict[str, Any] = {}
     for key in sorted(families.BUILT_IN):
         family = families.load(key)

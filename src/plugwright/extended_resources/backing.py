@@ -125,7 +125,7 @@ def _announced(case: _Case) -> Assessment | None:
 
 
 def _set_by_hand(case: _Case) -> Assessment | None:
-    """Does not apply where allocatable is no copy of capacity: then the kubelet counts devices of a plugin."""
+    """Does not apply where allocatable differs from capacity: then the kubelet counts devices of a plugin."""
     owner = case.owner
     if not owner or owner.kubelet or case.registered:
         return None

@@ -197,7 +197,7 @@ def pod_requests(init: Iterable[ContainerRequests], main: Iterable[ContainerRequ
 def capacity_owners(entries: Iterable[ManagedFieldsEntry]) -> dict[str, CapacityOwner]:
     """The owner of each capacity key, by the node's `managedFields`.
 
-    A manager owns what it changes: the kubelet the resources that it counts, anybody else what was set by hand. Where
+    A manager owns what it changes: the kubelet the resources that it counts, other managers those set by hand. Where
     several managers share a key, the kubelet is its owner, otherwise the manager that wrote last.
     """
     entries = sorted(entries, key=lambda entry: entry.time or _LONG_AGO)

@@ -132,7 +132,7 @@ class _CannotExpand(Exception):
 
 
 def expand_pattern(pattern: str) -> list[str] | None:
-    """Every name that `pattern` matches from end to end, sorted, or None; anchors position its ends are ignored.
+    """Every name that `pattern` matches from end to end, sorted, or None; anchors at its ends are ignored.
 
     Supports enough of Go's syntax for names of device nodes. Unlimited digits stand for the numbers 0 to 15; patterns
     without another end, with more than `_MAX_NAMES` names or with other syntax give None.

@@ -69,7 +69,7 @@ class ManifestContents:
 
 
 def read_manifests(documents: list[ConfigValue]) -> ManifestContents:
-    """The contents of ConfigMaps and pod templates; a document that is no Kubernetes object is the file itself."""
+    """The contents of ConfigMaps and pod templates; a document that is not a Kubernetes object is the file itself."""
     contents = ManifestContents()
     for document in documents:
         for member in _objects(document):

@@ -201,7 +201,9 @@ def _functions(values: list[ConfigValue], notes: list[ImportNote]) -> list[str]:
     for value in values:
         match = _FUNCTIONS.fullmatch(value.string())
         if not match or not _is_range(match["range"] or ""):
-            notes.append(value.note(f"{value.raw!r} is no valid range, and selects nothing in that plugin; left out"))
+            notes.append(
+                value.note(f"{value.raw!r} is not a valid range, and selects nothing in that plugin; left out")
+            )
         elif match["name"].lower() in functions:
             notes.append(value.note(f"{value.raw!r} follows another entry of that name, which is used; left out"))
         else:

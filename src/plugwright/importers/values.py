@@ -162,8 +162,8 @@ def flag_value(number: int, word: str) -> ConfigValue:
 def parse_flags(words: Iterable[ConfigValue], takes_value: Callable[[str], bool]) -> Iterator[tuple[str, ConfigValue]]:
     """Flags as Go programs read them (`--name value`, `--name=value`, one dash or two): names without dashes, values.
 
-    `takes_value` says whether a flag's value may be the next word; the value of others is `true`. Words that are no
-    flag are skipped.
+    `takes_value` says whether a flag's value may be the next word; the value of others is `true`. Words that are not
+    flags are skipped.
     """
     rest = iter(words)
     for word in rest:

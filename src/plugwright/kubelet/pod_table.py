@@ -33,7 +33,7 @@ _TERMINAL = (Phase.SUCCEEDED, Phase.FAILED)
 
 @dataclass(frozen=True, slots=True)
 class RunContainerOptions:
-    """What a container gets from its devices: env, mounts, device nodes, annotations and CDI device names.
+    """A container's options from its devices: env, mounts, device nodes, annotations and CDI device names.
 
     `env` has the container's own variables too, which override the plugins'.
     """

@@ -17,7 +17,7 @@ import msgspec
 from plugwright.errors import ConfigError, PluginError
 from plugwright.model import Allocation, Device, DeviceNode, Mount, some
 from plugwright.sdk import plugin
-from plugwright.sdk.families import DeviceFamily, FamilyContext, FamilySettings, ResourceEntry, byte_size
+from plugwright.sdk.device_family import DeviceFamily, FamilyContext, FamilySettings, ResourceEntry, byte_size
 from plugwright.sdk.plugin import Plugin
 from plugwright.system import files
 from plugwright.system.concurrency import Latest

@@ -59,7 +59,7 @@ DeviceLists = Mapping[_Key, tuple[str, ...] | None]
 
 @dataclass(frozen=True, slots=True)
 class PodDevicesEntry:
-    """What one container holds of one resource: its devices by NUMA node, and the plugin's response.
+    """The devices of one resource that one container holds, by NUMA node, and the plugin's response.
 
     Node -1 means none; a device near several nodes is listed under each. `answer` is an encoded
     ContainerAllocateResponse.

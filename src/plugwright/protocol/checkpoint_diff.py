@@ -35,7 +35,7 @@ class EntryKey:
 
 @dataclass(frozen=True, slots=True)
 class DecodedEntry:
-    """What one container holds of one resource; `number` is the position in the file, from 1.
+    """The devices that one container holds of one resource; `number` is the position in the file, from 1.
 
     If the response does not decode, `answer` is None and `problem` says why: the kubelet drops such an entry.
     """
@@ -49,7 +49,7 @@ class DecodedEntry:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What changed for one key; `change` is `added`, `removed` or `changed`."""
+    """The details that changed for one key; `change` is `added`, `removed` or `changed`."""
 
     change: str
     key: EntryKey

@@ -132,6 +132,11 @@ class Daemon:
         self._publish_change()
 
     @property
+    def plugins(self) -> dict[str, Plugin]:
+        """The plugins that are served now, by resource."""
+        return {name: runtime.service.plugin for name, runtime in self.resources.items()}
+
+    @property
     def directory(self) -> Path:
         """The directory of the sockets."""
         return self._directory.path

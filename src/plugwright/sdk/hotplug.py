@@ -160,7 +160,7 @@ def open_uevent_socket() -> socket.socket:
 
 
 def receive(connection: socket.socket) -> Uevent | None:
-    """The next event; None for a message that is none, or not the kernel's. BlockingIOError when there is no more."""
+    """The next event; None for a message that is malformed or not the kernel's; BlockingIOError when none is left."""
     message, sender = connection.recvfrom(_LARGEST)
     # A netlink address is (process, groups), and the kernel's process is 0: any other could pretend.
     return None if isinstance(sender, tuple) and sender[0] != 0 else parse(message)

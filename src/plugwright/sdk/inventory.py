@@ -61,7 +61,7 @@ class Snapshot:
 
 
 def compose(sources: DeviceSources) -> dict[str, Device]:
-    """One sorted list: the operator's word first, then a failing discovery, then the device's own health."""
+    """One sorted list: an operator's cordon first, then a failing discovery, then the device's own health."""
     discovered = list(sources.discovered.values())
     if sources.failure:
         discovered = [device.unhealthy(sources.failure) if device.healthy else device for device in discovered]
@@ -201,7 +201,7 @@ async def _forget(inventory: Inventory, paths: KubeletPaths, due: list[str]) -> 
 
 
 async def _held(inventory: Inventory, paths: KubeletPaths, due: list[str]) -> set[str] | None:
-    """What pods hold by the pod-resources API or by the checkpoint; None if either cannot be read."""
+    """The devices that pods hold by the pod-resources API or by the checkpoint; None if either cannot be read."""
     active = await held_by_pods(paths.pod_resources_socket, inventory.resource)
     stored = held_by_checkpoint(paths.checkpoint, inventory.resource)
     if active is None or stored is None:

@@ -32,7 +32,7 @@ class Plugin:
         raise NotImplementedError(f"{type(self).__name__} has no discover()")
 
     def allocate(self, devices: Sequence[Device]) -> Allocation | Awaitable[Allocation]:
-        """What a container gets together with `devices`. The same devices may be allocated again."""
+        """The allocation of a container that gets `devices`. The same devices may be allocated again."""
         return Allocation()
 
     def prefer(

@@ -54,13 +54,13 @@ def _bind(address: str, application: Callable[..., Iterable[bytes]]) -> WSGIServ
     if not host or not port.isdecimal() or int(port) > 65535:
         raise ConfigError(f"address to listen on must be HOST:PORT such as 127.0.0.1:9400, got {address!r}")
     try:
-        kind = _ServerIPv6 if ":" in host else _Server
+        kind = _ProbeServerIPv6 if ":" in host else _ProbeServer
         return make_server(host.strip("[]"), int(port), application, kind, _Quiet)
     except OSError as error:
         raise ConfigError(f"cannot listen on {address}: {error.strerror or error}") from error
 
 
-class _Server(ThreadingMixIn, WSGIServer):
+class _ProbeServer(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     block_on_close = False
 
@@ -87,7 +87,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         logger.debug("probe not answered", extra={"error": str(sys.exc_info()[1])})
 
 
-class _ServerIPv6(_Server):
+class _ProbeServerIPv6(_ProbeServer):
     address_family = socket.AF_INET6
 
 

@@ -12,7 +12,6 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from plugwright.sdk.control import serve_control_socket
 from plugwright.sdk.daemon import Daemon, check_plugins
@@ -20,15 +19,12 @@ from plugwright.sdk.logs import HumanFormatter
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.settings import Settings
 from plugwright.system.concurrency import Latest
-from plugwright.system.inotify import Directory
 
-__all__ = ["run", "run_until_stopped", "serving", "watching_file"]
+__all__ = ["run", "run_until_stopped", "serving"]
 
 logger = logging.getLogger(__name__)
 
 _STOP_LIMIT = 0.9  # seconds from the signal to the end, whatever plugin code does
-
-_SETTLE = 0.1  # an editor needs more than one step to write a file
 
 Reload = Callable[[Daemon], Awaitable[None]]
 Watching = Callable[[Callable[[], None]], AbstractAsyncContextManager[None]]
@@ -91,7 +87,7 @@ class _ExitTimer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Python waits at its end for a plugin's own threads that are no daemons: the timer goes on for those.
+        # Python waits at its end for a plugin's own threads that are not daemons: the timer goes on for those.
         main = threading.main_thread()
         has_others = any(thread is not main and not thread.daemon for thread in threading.enumerate())
         if self._timer is not None and not has_others:
@@ -112,7 +108,7 @@ class _ExitTimer:
 
 @dataclass(slots=True)
 class _Requests:
-    """What signals and a changed file have asked for, until it is done."""
+    """The pending requests of signals and of a changed file."""
 
     stop: bool = False
     reload: bool = False
@@ -134,21 +130,6 @@ async def _handle(requests: _Requests, reload: Reload, daemon: Daemon) -> None:
         if requests.reload:
             requests.reload = False
             await reload(daemon)
-
-
-@asynccontextmanager
-async def watching_file(path: Path, request_reload: Callable[[], None]) -> AsyncIterator[None]:
-    """Requests a reload `_SETTLE` seconds after a change of the file or beside it: a ConfigMap changes by a link there.
-
-    A link is followed: the directory of the file itself is watched too.
-    """
-    loop = asyncio.get_running_loop()
-    async with AsyncExitStack() as stack:
-        for parent in sorted({path.absolute().parent, path.resolve().parent}):
-            directory = Directory(parent, writes=True)
-            stack.callback(directory.ticks.subscribe(lambda: loop.call_later(_SETTLE, request_reload)))
-            await stack.enter_async_context(directory.watching())
-        yield
 
 
 @contextmanager

@@ -97,7 +97,7 @@ class PluginService:
         return devices
 
     def _listed(self, device_ids: Sequence[str]) -> list[Device]:
-        """Those that are listed, sorted: the kubelet's own order is random, and the same devices deserve one answer."""
+        """Those that are listed, sorted: the kubelet's own order is random, and the same devices get one answer."""
         snapshot = self._inventory.latest.value
         devices: Mapping[str, Device] = snapshot.devices if snapshot else {}
         listed = (device_id for device_id in device_ids if device_id in devices)

@@ -43,7 +43,7 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How plugins are served. A directory that is None comes from the environment, then from the default."""
+    """Settings of a daemon. A directory that is None comes from the environment, then from the default."""
 
     kubelet_dir: str | Path | None = None  # PLUGWRIGHT_KUBELET_DIR, then /var/lib/kubelet
     device_plugins_dir: str | Path | None = None  # PLUGWRIGHT_DEVICE_PLUGINS_DIR, then device-plugins below it

@@ -83,7 +83,7 @@ class Host:
         return str(self._trace(path)[-1])
 
     def passed(self, path: str) -> list[str]:
-        """The directories in which `path` is looked up: who may change one of them decides where it leads."""
+        """The directories in which `path` is looked up: a user who may change one of them decides where it leads."""
         return [str(directory) for directory in dict.fromkeys(self._trace(path)[:-1])]
 
     def _trace(self, path: str) -> list[PurePosixPath]:

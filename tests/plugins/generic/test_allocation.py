@@ -14,7 +14,7 @@ from plugwright.plugins.generic import allocation, hardware
 from plugwright.plugins.generic.allocation import HandoutOptions, allocation_of
 from plugwright.plugins.generic.hardware import HostPath, IdScheme, Unit, matches, pattern
 from plugwright.sdk import cdi
-from plugwright.sdk.families import InvalidSetting
+from plugwright.sdk.device_family import InvalidSetting
 
 NAME = "example.com/serial"
 FIRST = Unit("usb-1", (HostPath("/dev/ttyUSB0"),), {"serial": "A", "pci": "0000:00:14.0"}, numa=(1,))

@@ -127,7 +127,7 @@ async def test_a_file_may_be_anywhere_and_must_be_there(machine: Machine) -> Non
     assert await fault(machine, probe(file="/none", equals=["1"])) == "/none: No such file or directory"
     assert await fault(machine, probe(file="none", equals=["1"])) == "none: no such file"
     machine.write("/word", "warm")
-    assert await fault(machine, probe(file="/word", below=1)) == "/word is 'warm', no number"
+    assert await fault(machine, probe(file="/word", below=1)) == "/word is 'warm', not a number"
 
 
 async def test_a_file_without_an_end_is_read_at_its_beginning(machine: Machine) -> None:

@@ -115,7 +115,7 @@ async def test_each_device_is_handed_out_in_the_same_way(case: Case, root: Path)
 
 @pytest.mark.parametrize("case", REFUSED, ids=named)
 def test_a_file_that_ends_the_peer_is_refused(case: Case) -> None:
-    with pytest.raises(ConfigError, match=r"stdin:1: devices\[0\].name: a name has two or more of a-z"):
+    with pytest.raises(ConfigError, match=r"stdin:1: devices\[0\].name: name must be two or more of a-z"):
         imported(case)
 
 

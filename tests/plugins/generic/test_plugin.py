@@ -260,7 +260,7 @@ async def test_allocate_before_the_first_list_waits_for_it(machine: Machine) -> 
     asked = asyncio.ensure_future(plugin.allocate([Device("one")]))
     await first(plugin)
     assert (await asked).nodes == (DeviceNode("/dev/one"),)
-    with pytest.raises(PluginError, match=r"two of example\.com/thing is not there any more"):
+    with pytest.raises(PluginError, match=r"two of example\.com/thing no longer exists"):
         await plugin.allocate([Device("two")])
 
 

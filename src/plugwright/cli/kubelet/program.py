@@ -22,11 +22,10 @@ from plugwright.kubelet.events import StateChange
 from plugwright.kubelet.pod_table import RunContainerOptions
 from plugwright.kubelet.processes import Output
 from plugwright.system.concurrency import Latest
-from plugwright.system.inotify import Directory
+from plugwright.system.inotify import settled_changes
 
 __all__ = ["KubeletOptions", "PodRunner", "emulate"]
 
-_SETTLE = 0.1  # seconds; an editor writes a file in several steps
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -79,10 +78,8 @@ async def _watch(runner: "PodRunner", path: Path | None, folder: PodFolder | Non
     if path is None or folder is None:
         await asyncio.Event().wait()
         return
-    directory = Directory(path, writes=True)
-    async with directory.watching():
-        async for _ in directory.ticks.changes():
-            await asyncio.sleep(_SETTLE)
+    async with aclosing(settled_changes(path)) as changes:
+        async for _ in changes:
             await runner.apply(folder.scan())
 
 

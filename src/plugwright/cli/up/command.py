@@ -16,8 +16,7 @@ from plugwright.cli import logs
 from plugwright.cli.control import ask
 from plugwright.cli.options import duration
 from plugwright.cli.up.daemonize import daemonize
-from plugwright.cli.up.directory import ClusterInfo, StateDirectory, check_not_foreign, state_directory
-from plugwright.cli.up.options import UpOptions
+from plugwright.cli.up.directory import ClusterInfo, StateDirectory, UpOptions, check_not_foreign, state_directory
 from plugwright.errors import ConfigError
 
 __all__ = ["down", "state_option", "up"]

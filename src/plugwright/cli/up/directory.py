@@ -1,8 +1,8 @@
-"""The state directory of `plugwright up`: its lock, credentials, sockets, and the kubeconfig.
+"""The options of `plugwright up` and its state directory: lock, credentials, sockets, and the kubeconfig.
 
 One directory holds one cluster: the lock is the kernel's, so that a killed process leaves none. Without --state every
 user has one temporary directory, which is removed with its cluster. Objects and nodes' directories in it belong to
-`cluster.embedded`.
+`cluster.embedded`. The command loads this module to parse flags, so it imports nothing of the cluster.
 """
 
 import base64
@@ -26,7 +26,7 @@ import yaml
 from plugwright.errors import ConfigError, PeerGone, PeerSilent
 from plugwright.system import directories, files
 
-__all__ = ["ClusterInfo", "Kubeconfig", "StateDirectory", "check_not_foreign", "state_directory"]
+__all__ = ["ClusterInfo", "Kubeconfig", "StateDirectory", "UpOptions", "check_not_foreign", "state_directory"]
 
 _LOCK, _INFO, _CREDENTIALS, _LOG = "lock", "up.json", "access.json", "up.log"
 _OUR_FILES = {_LOCK, _INFO, _CREDENTIALS, _LOG, "objects.db", "kubeconfig"}  # any of them marks a state directory
@@ -35,9 +35,27 @@ _POLL = 0.02  # seconds between looks at the lock
 _CONTEXT = "plugwright"  # the name of the kubeconfig's cluster, user and context
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpOptions:
+    """Times are seconds. Without `timeout` it runs until it is stopped; without `port` the last one is used again."""
+
+    nodes: int = 1
+    config: Path | None = None
+    bare: bool = False
+    kubeconfig: Path | None = None
+    force: bool = False
+    port: int | None = None
+    timeout: float | None = None
+    detach: bool = False
+    processes: bool = False
+    heartbeat: float = 10.0
+    silence: float = 50.0
+    plugin_grace: float = 300.0
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """A running cluster as people and other processes are shown it, without its token."""
+    """The description of a running cluster for people and other processes, without its token."""
 
     pid: int
     server: str
@@ -162,7 +180,7 @@ class StateDirectory:
         return info if isinstance(info, dict) else None
 
     def _remove_leftovers(self) -> None:
-        """What a killed cluster left; everything, if the directory is temporary."""
+        """Removes the files of a killed cluster; all files, if the directory is temporary."""
         (self.path / _INFO).unlink(missing_ok=True)
         for path in () if self.kept else self.path.iterdir():
             if path.is_dir() and not path.is_symlink():

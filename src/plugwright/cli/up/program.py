@@ -1,38 +1,39 @@
 """The program behind `plugwright up`: runs an embedded cluster in its state directory until it is stopped.
 
 It loads the whole cluster, so that a command which only parses flags does not import it. Files are `directory`'s, the
-HTTPS server is `server`'s, the control socket is `control`'s.
+HTTPS server is `server`'s. The requests of the control socket are `status`, `stop-node`, `start-node` and `end`; their
+format and access control (mode 0600) are `system.json_lines`.
 """
 
 import asyncio
-import logging
 import os
 import signal
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from plugwright.cli.up.control import ClusterController, controlled, extended_resources
-from plugwright.cli.up.directory import ClusterInfo, Kubeconfig, StateDirectory
-from plugwright.cli.up.options import UpOptions
+from plugwright import quantity
+from plugwright.cli.up.directory import ClusterInfo, Kubeconfig, StateDirectory, UpOptions
 from plugwright.cli.up.server import listen, serving
 from plugwright.cluster import tls
-from plugwright.cluster.api.kinds import NODES
+from plugwright.cluster.api.kinds import NODES, PODS
 from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster, mock_gpus
+from plugwright.cluster.store import Object
 from plugwright.config import schema
-from plugwright.config.schema import Config
+from plugwright.config.reload import CurrentConfig
 from plugwright.errors import ConfigError
 from plugwright.kubelet import KubeletSettings, Timing
 from plugwright.sdk.control import serve_control_socket
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.plugin import Plugin
+from plugwright.system import json_lines
 from plugwright.system.concurrency import single_error
-from plugwright.system.inotify import settled_changes
+from plugwright.system.json_lines import Request
 
 __all__ = ["NodePlugins", "run"]
-
-logger = logging.getLogger(__name__)
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LIST_LIMIT = 1.0  # seconds for the first device lists: a plugin that finds no devices does not delay the start
@@ -54,36 +55,66 @@ class NodePlugins:
     """The plugins of every node: those of the file at `path`; without one mock GPUs, or none if `bare`."""
 
     def __init__(self, path: Path | None, *, bare: bool = False) -> None:
-        self._path, self._bare = path, bare
-        self._config = schema.load(path) if path is not None else None
+        self._bare = bare
+        self._current = CurrentConfig(path, schema.load(path)) if path is not None else None
 
     def of(self, node: str) -> Iterable[Plugin]:
-        if self._config is not None:
-            return self._config.plugins()
+        if self._current is not None:
+            return self._current.value.plugins()
         return [] if self._bare else mock_gpus(node)
 
     async def follow(self, cluster: EmbeddedCluster) -> None:
         """Applies every change of the file to all nodes, until cancelled."""
-        if self._path is None or self._config is None:
+        if self._current is None:
             return
-        directories = self._path.absolute().parent, self._path.resolve().parent
-        async with aclosing(settled_changes(*directories)) as changes:
+        async with aclosing(self._current.file_changes()) as changes:
             async for _ in changes:
-                self._config = await self._reload(self._path, self._config, cluster)
+                before = self._current.value
+                for node in cluster.nodes if self._current.reload() else ():
+                    plugins = self._current.value.plugins(before, cluster.daemon(node).plugins)
+                    await cluster.serve(node, plugins)
 
-    @staticmethod
-    async def _reload(path: Path, before: Config, cluster: EmbeddedCluster) -> Config:
-        try:
-            config = schema.load(path)
-        except ConfigError as error:
-            logger.error("new configuration refused, the old one stays", extra={"error": str(error)})
-            return before
-        if config.file != before.file:
-            for node in cluster.nodes:
-                resources = cluster.daemon(node).resources
-                served = {name: runtime.service.plugin for name, runtime in resources.items()}
-                await cluster.serve(node, config.plugins(before, served))
-        return config
+
+@dataclass(frozen=True, slots=True)
+class _ClusterController:
+    """Answers the requests; `stop` is set when the cluster is to end."""
+
+    cluster: EmbeddedCluster
+    stop: asyncio.Event
+
+    async def handle(self, request: Request) -> object:
+        node = str(request.get("node", ""))
+        match request.get("do"):
+            case "status":
+                return self._status()
+            case "stop-node":
+                await self.cluster.stop_node(node)
+            case "start-node":
+                await self.cluster.start_node(node)
+            case "end":
+                self.stop.set()
+            case other:
+                raise ConfigError(f"unknown request: {other!r}")
+        return "done"
+
+    def _status(self) -> dict[str, object]:
+        store = self.cluster.store
+        pods = store.objects(PODS.qualified)
+        phases = Counter(str((pod.get("status") or {}).get("phase") or "Pending") for pod in pods)
+        nodes = [self._node_status(node) for node in store.objects(NODES.qualified)]
+        return {"nodes": nodes, "pods": dict(sorted(phases.items()))}
+
+    def _node_status(self, node: Object) -> dict[str, object]:
+        name = node["metadata"]["name"]
+        emulated = self.cluster.nodes.get(name)
+        conditions = (node.get("status") or {}).get("conditions") or ()
+        ready = {condition["type"]: condition["status"] for condition in conditions}.get("Ready")
+        return {
+            "name": name,
+            "ready": ready == "True",
+            "running": emulated is not None and emulated.is_running,
+            "allocatable": _extended_resources(node),
+        }
 
 
 async def _run(options: UpOptions, directory: StateDirectory, plugins: NodePlugins, ready: Ready) -> None:
@@ -91,7 +122,7 @@ async def _run(options: UpOptions, directory: StateDirectory, plugins: NodePlugi
     with _stop_on_signals(stop):
         async with (
             _cluster(options, directory, plugins) as (cluster, listening),
-            _reachable(options, directory, ClusterController(cluster, stop), listening) as info,
+            _reachable(options, directory, _ClusterController(cluster, stop), listening) as info,
             asyncio.TaskGroup() as tasks,
         ):
             following = tasks.create_task(plugins.follow(cluster))
@@ -132,7 +163,7 @@ async def _cluster(
 
 @asynccontextmanager
 async def _reachable(
-    options: UpOptions, directory: StateDirectory, controller: ClusterController, listening: socket.socket
+    options: UpOptions, directory: StateDirectory, controller: _ClusterController, listening: socket.socket
 ) -> AsyncIterator[ClusterInfo]:
     """Writes the kubeconfig and serves the control sockets while inside."""
     cluster = controller.cluster
@@ -147,14 +178,16 @@ async def _reachable(
             node_socket = sockets / f"{name}.sock"
             await stack.enter_async_context(serve_control_socket(cluster.daemon(name), node_socket))
             nodes[name] = {"kubelet_dir": str(cluster.directory(name)), "control_socket": str(node_socket)}
-        await stack.enter_async_context(controlled(controller, sockets / "control.sock"))
+        control_socket = sockets / "control.sock"
+        listening_on = json_lines.listen(control_socket)
+        await stack.enter_async_context(json_lines.serving(control_socket, listening_on, controller.handle))
         yield ClusterInfo(
             pid=os.getpid(),
             server=server,
             kubeconfig=str(path),
             state=str(directory.path),
             kept=directory.kept,
-            control=str(sockets / "control.sock"),
+            control=str(control_socket),
             nodes=nodes,
             resources=_allocatable(cluster)[next(iter(cluster.nodes))],  # the nodes are alike at first
             log=str(directory.log) if options.detach else None,
@@ -176,7 +209,14 @@ async def _until_listed(cluster: EmbeddedCluster) -> None:
 
 def _allocatable(cluster: EmbeddedCluster) -> dict[str, dict[str, int]]:
     """Of every node's extended resources."""
-    return {node["metadata"]["name"]: extended_resources(node) for node in cluster.store.objects(NODES.qualified)}
+    return {node["metadata"]["name"]: _extended_resources(node) for node in cluster.store.objects(NODES.qualified)}
+
+
+def _extended_resources(node: Object) -> dict[str, int]:
+    """The allocatable extended resources of a Node object."""
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    # The API server stores 1000 as "1k".
+    return {name: quantity.whole(quantity.parse(text)) for name, text in sorted(allocatable.items()) if "/" in name}
 
 
 def _healthy(daemon: Daemon) -> dict[str, int]:

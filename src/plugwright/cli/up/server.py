@@ -18,7 +18,7 @@ _SHUTDOWN_LIMIT = 2  # seconds for requests that are answered when it ends
 Application = Callable[..., Awaitable[None]]
 
 
-class _Server(uvicorn.Server):
+class _ApiServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leaves signals to the program: they end the whole cluster, not its server alone."""
@@ -58,7 +58,7 @@ async def serving(
         ssl_certfile=str(certificates.certificate),
     )
     config.load()
-    server = _Server(config)
+    server = _ApiServer(config)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(server.serve([listening]))
         try:

@@ -30,7 +30,7 @@ _HEALTH = ("/healthz", "/livez", "/readyz")
 
 @dataclass(frozen=True)
 class Server:
-    """What the application serves, and the token that it asks for."""
+    """The objects and logs that the application serves, and the token that it requires."""
 
     store: Store
     logs: Logs

@@ -193,7 +193,7 @@ class Allocator:
 
 @dataclass(frozen=True, slots=True)
 class AllocationRequest:
-    """How many devices of a resource a container requires, and the devices it can get them from."""
+    """The number of devices of a resource that a container requires, and the devices it can get them from."""
 
     resource: str
     required: int

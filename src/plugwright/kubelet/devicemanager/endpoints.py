@@ -77,7 +77,7 @@ class Endpoint:
 
 
 class EndpointHandler(Protocol):
-    """What happens when a plugin lists its devices, and when its stream ends."""
+    """Receives a plugin's device lists, and the end of its stream."""
 
     async def list_received(self, endpoint: Endpoint, devices: list[ListedDevice]) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The part of an ordinary device that a container gets: nodes, mounts, variables and annotations.
+"""The allocation of a container that gets ordinary devices: nodes, mounts, variables and annotations.
 
 `HandoutOptions` are the keys that such a resource may have in the operator's file. Its texts may have templates such as
 `{pci}`, which are checked when the file is read and filled in for each device. For PCI functions there is also the
@@ -19,7 +19,7 @@ from plugwright.model import Allocation, DeviceNode, Mount
 from plugwright.plugins.generic.hardware import HostPath, IdScheme, Unit, facts_of, pattern
 from plugwright.plugins.generic.health import HealthCheck
 from plugwright.sdk import sysfs
-from plugwright.sdk.families import AbsolutePath, InvalidSetting
+from plugwright.sdk.device_family import AbsolutePath, InvalidSetting
 from plugwright.system import files
 
 __all__ = [
@@ -52,7 +52,7 @@ class HandoutOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     `count`: how many containers may have each device at a time. `together`: all that is found is one device.
     `exclusive`: resources further down in the file do not get these devices. `ids`: `stable`, or those that another
     plugin would have made, so that running pods keep theirs. `remap`: host path (a pattern) to path in the container.
-    `topology`: tell the kubelet of NUMA nodes. `cdi`: hand out by CDI names. `info`: more for PCIDEVICE_…_INFO, by
+    `topology`: list NUMA nodes to the kubelet. `cdi`: hand out by CDI names. `info`: more for PCIDEVICE_…_INFO, by
     address or for all (`"*"`). `dangerous`: also what may take over the node.
     """
 
@@ -91,7 +91,7 @@ def check_template(*texts: str) -> None:
         try:
             fields = [(name, extra or conversion) for _, name, extra, conversion in string.Formatter().parse(text)]
         except ValueError as error:
-            raise InvalidValue(f"not a template: {text!r}: {error}; a brace itself is written twice") from error
+            raise InvalidValue(f"template must be valid, got {text!r}: {error}; write a brace itself twice") from error
         for name, extra in fields:
             if name is not None and (name not in TEMPLATE_FIELDS or extra):
                 known = ", ".join(TEMPLATE_FIELDS)
@@ -158,7 +158,7 @@ def _check_env(env: Mapping[str, str]) -> None:
 def _container_path(options: HandoutOptions, path: HostPath, facts: Mapping[str, str]) -> str:
     remapped = next((to for host, to in options.remap.items() if pattern(host)(path.path)), "")
     template = remapped or path.container_path
-    # The name of a node is no template, even if it has braces.
+    # The name of a node is not a template, even if it has braces.
     filled = fill(template, facts) if template else path.path
     return f"{filled}{PurePosixPath(path.path).name}" if filled.endswith("/") else filled
 
@@ -200,5 +200,5 @@ def _distinct(handed_out: Iterable[MountOrNode]) -> list[MountOrNode]:
         known = by_path.setdefault(new.container_path, new)
         if known.host_path != new.host_path:
             paths = f"{known.host_path} and {new.host_path}"
-            raise PluginError(f"{paths} would both be {new.container_path}: tell them apart with {{index}}")
+            raise PluginError(f"{paths} would both be {new.container_path}: distinguish them with {{index}}")
     return list(by_path.values())

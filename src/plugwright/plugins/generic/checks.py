@@ -14,7 +14,7 @@ from plugwright.plugins.generic import allocation
 from plugwright.plugins.generic.hardware import Unit, as_list, facts_of, pattern
 from plugwright.plugins.generic.health import HealthCheck, Probe
 from plugwright.sdk import sysfs
-from plugwright.sdk.families import InvalidSetting
+from plugwright.sdk.device_family import InvalidSetting
 from plugwright.sdk.sysfs import Host
 from plugwright.system import concurrency, processes
 
@@ -38,7 +38,7 @@ def probe_of(check: HealthCheck) -> Probe:
         raise ConfigError(f"a health check must have one of: {', '.join(_PROBES)}")
     conditions = [name for name, value in _conditions(check).items() if value is not None]
     if conditions and kinds != ["file"]:
-        raise ConfigError(f"{conditions[0]} is only for a file, got {kinds[0]}")
+        raise ConfigError(f"{conditions[0]} only applies to file checks, not to {kinds[0]}")
     return _PROBES[kinds[0]](check)
 
 
@@ -112,7 +112,7 @@ class FileProbe:
         try:
             number = float(text)
         except ValueError:
-            return f"{text[:_LONGEST]!r}, no number"
+            return f"{text[:_LONGEST]!r}, not a number"
         if below is not None and not number < below:
             return f"{text}, not below {below:g}"
         return f"{text}, not above {above:g}" if above is not None and not number > above else ""

@@ -13,7 +13,7 @@ from plugwright.plugins.generic import allocation, safety
 from plugwright.plugins.generic.allocation import HandoutOptions
 from plugwright.plugins.generic.hardware import AllAsOne, Excluding, Selector, as_list
 from plugwright.plugins.generic.plugin import Generic, HostAccess
-from plugwright.sdk.families import DeviceFamily, FamilyContext, InvalidSetting, ResourceEntry
+from plugwright.sdk.device_family import DeviceFamily, FamilyContext, InvalidSetting, ResourceEntry
 from plugwright.sdk.sysfs import Host
 
 __all__ = ["SelectorFamily"]
@@ -43,7 +43,7 @@ class SelectorFamily(DeviceFamily[Any]):
         options: HandoutOptions = entry.options
         allocation.check_options(options)
         if options.info and not self._takes_info:
-            raise InvalidSetting("only containers with pci devices get this", "info")
+            raise InvalidSetting("info is only valid together with pci", "info")
         for path in self._named_paths(as_list(entry.settings)):
             danger = "" if options.dangerous else safety.danger_of_path(path.rstrip("/") or "/")
             if danger:
@@ -61,7 +61,7 @@ class SelectorFamily(DeviceFamily[Any]):
     def selector(self, entry: ResourceEntry[Any]) -> Selector:
         filters = as_list(entry.settings)
         if not filters:
-            raise ConfigError("an empty list finds nothing")
+            raise ConfigError("must have at least one filter, got an empty list")
         selector = self._select(filters, entry.options)
         return AllAsOne(selector) if entry.options.together else selector
 

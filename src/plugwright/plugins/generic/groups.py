@@ -15,7 +15,7 @@ from plugwright.plugins.generic.hardware import DeviceFilter, Selector, Unit, as
 from plugwright.plugins.generic.paths import PathPattern, PathSelector
 from plugwright.plugins.generic.usb import UsbFilter, UsbSelector
 from plugwright.sdk import sysfs
-from plugwright.sdk.families import AbsolutePath
+from plugwright.sdk.device_family import AbsolutePath
 from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host
 
@@ -39,7 +39,7 @@ class DeviceGroup(DeviceFilter, frozen=True):
 
     def __post_init__(self) -> None:
         if not self.paths and not as_list(self.usb):
-            raise InvalidValue("a group has paths, usb, or both")
+            raise InvalidValue("a group must have paths, usb, or both")
 
     def find(self, host: Host, by_letter: bool = False) -> list[Unit]:
         """`by_letter`: in the order of generic-device-plugin, instead of by number."""

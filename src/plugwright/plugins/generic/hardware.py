@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 from plugwright.errors import InvalidValue
 from plugwright.sdk import sysfs
-from plugwright.sdk.families import FamilySettings
+from plugwright.sdk.device_family import FamilySettings
 from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host, PciFunction
 
@@ -187,7 +187,7 @@ class PciDriverFilter(PciFilter, frozen=True):
 
 
 def check_ids(**ids: Ids | None) -> None:
-    """Refuses what is no hexadecimal id; YAML reads 0403 without quotes as an octal number."""
+    """Refuses anything but a hexadecimal id; YAML reads 0403 without quotes as an octal number."""
     for name, values in ids.items():
         for text in as_list(values):
             if not _HEXADECIMAL_ID.fullmatch(text):
@@ -221,7 +221,7 @@ def function_behind(directory: Path) -> PciFunction | None:
 
 
 def pattern(text: str) -> Callable[[str], object]:
-    r"""`*`, `?` and `[…]`, where `[!…]` and `[^…]` are the others; `\` takes its meaning from what follows."""
+    r"""`*`, `?` and `[…]`, where `[!…]` and `[^…]` are the others; `\` escapes the next character."""
     text = _ESCAPED.sub(lambda match: f"[{match[1]}]" if match[1] not in "^!" else match[1], text)
     return re.compile(translate(text.replace("[^", "[!"))).match
 

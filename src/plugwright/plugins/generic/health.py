@@ -14,7 +14,7 @@ from typing import Annotated, Literal, Protocol
 import msgspec
 
 from plugwright.plugins.generic.hardware import Texts, Unit
-from plugwright.sdk.families import FamilySettings
+from plugwright.sdk.device_family import FamilySettings
 from plugwright.sdk.sysfs import Host
 from plugwright.system.concurrency import Latest, cancel
 
@@ -75,7 +75,7 @@ class Probe(Protocol):
     def stoppable(self) -> bool: ...
 
     async def fault(self, host: Host, unit: Unit) -> str | None:
-        """What is wrong with a unit; empty if nothing is, None if that cannot be known."""
+        """The fault of a unit; empty if it has none, None if that cannot be known."""
         ...
 
 
@@ -134,7 +134,7 @@ class HealthMonitor:
         before = self._states.get(key, CheckState())
         if fault is None and before.reason is not None:
             return
-        # An unknown first result is no fault: a pod may have had the device since before the daemon started.
+        # An unknown first result is not a fault: a pod may have had the device since before the daemon started.
         self._states[key] = self._checks[index][0].next_state(before, fault or "")
         self._publish()
 

@@ -18,7 +18,7 @@ from plugwright.plugins.generic import allocation, hardware
 from plugwright.plugins.generic.family import SelectorFamily
 from plugwright.plugins.generic.hardware import DeviceFilter, HostPath, Unit, pattern
 from plugwright.sdk import sysfs
-from plugwright.sdk.families import AbsolutePath
+from plugwright.sdk.device_family import AbsolutePath
 from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host
 
@@ -178,7 +178,7 @@ def _names(directory: Path, part: str) -> list[str]:
         return [name] if os.path.lexists(directory / name) else []
     matching = pattern(part)
     try:
-        # Names that cannot be printed, or are no UTF-8, cannot be sent to a kubelet either.
+        # Names that cannot be printed, or are not UTF-8, cannot be sent to a kubelet either.
         return sorted(name for name in os.listdir(directory) if name.isprintable() and matching(name))  # noqa: PTH208
     except OSError:
         return []

@@ -184,7 +184,7 @@ class Generic(Plugin):
 
     def _offered_unit(self, device_id: str) -> Unit:
         if device_id not in self._offered:
-            raise PluginError(f"{device_id} of {self.resource} is not there any more")
+            raise PluginError(f"{device_id} of {self.resource} no longer exists")
         return self._offered[device_id]
 
     def _device(self, device_id: str, unit: Unit, reasons: Mapping[str, str]) -> Device:

@@ -80,7 +80,7 @@ def danger(host: Host, path: HostPath) -> str:
 
 
 def use_of_disk(host: Host, block: Path) -> str:
-    """What uses a block device, or a part of it; empty if nothing does. `block` is its directory in /sys."""
+    """The use of a block device or of a part of it; empty if it has none. `block` is its directory in /sys."""
     if sysfs.attribute(host.proc / "2", "comm") != "kthreadd":  # only the node's own /proc has the kernel's threads
         return f"/dev/{block.name} is a disk, and its users are not visible from here (hostPID)"
     by_number = {number: mounted_at for number, _, mounted_at in _mounts(host)}

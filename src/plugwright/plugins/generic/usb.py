@@ -82,7 +82,7 @@ FAMILY = SelectorFamily(UsbFilter | list[UsbFilter], lambda filters, options: Us
 
 
 def find(host: Host, filters: Sequence[UsbFilter]) -> list[Unit]:
-    """What matches the first filter comes first: their order is the operator's."""
+    """In the operator's order: devices of the first filter come first."""
     units: dict[str, Unit] = {}
     for wanted in filters:
         for device in sysfs.entries(host.sys / "bus" / "usb" / "devices"):

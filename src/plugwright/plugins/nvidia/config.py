@@ -15,7 +15,7 @@ import msgspec
 from plugwright.errors import ConfigError
 from plugwright.plugins.nvidia.xids import NEEDS_RESET, XidAction
 from plugwright.sdk import cdi
-from plugwright.sdk.families import FamilySettings, byte_size
+from plugwright.sdk.device_family import FamilySettings, byte_size
 
 __all__ = [
     "NVIDIA_PLUGIN_VENDOR",
@@ -69,7 +69,7 @@ class CoreUtilizationPolicy(StrEnum):
 
 
 class DeviceIdStrategy(StrEnum):
-    """How GPUs are named to containers; the kubelet always knows them by UUID."""
+    """The ids by which containers get their GPUs; the kubelet always knows them by UUID."""
 
     UUID = "uuid"
     INDEX = "index"
@@ -89,7 +89,7 @@ class ComputeModePolicy(StrEnum):
 
 
 class DeviceListStrategy(StrEnum):
-    """How a container gets its GPUs."""
+    """The ways to make GPUs visible in a container."""
 
     ENVVAR = "envvar"  # NVIDIA's container runtime reads NVIDIA_VISIBLE_DEVICES
     VOLUME_MOUNTS = "volume-mounts"  # it reads mounts instead, which an image cannot set

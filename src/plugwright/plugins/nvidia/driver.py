@@ -1,4 +1,4 @@
-"""What is known about a machine's GPUs, and the interface of the driver that reports it.
+"""The facts about a machine's GPUs, and the interface of the driver that reports them.
 
 Frozen values only. `nvml` reads a real machine and `simulation` an invented one; users of a `GpuDriver` cannot tell
 which. What containers are offered of a GPU is `sharing`, and which GPUs are healthy `health`.
@@ -57,7 +57,7 @@ class PcieLevel(IntEnum):
 
 
 class ComputeMode(StrEnum):
-    """Which processes may use a GPU at the same time, in the words of `nvidia-smi`."""
+    """The processes that may use a GPU at the same time, in the words of `nvidia-smi`."""
 
     DEFAULT = "Default"
     EXCLUSIVE_PROCESS = "Exclusive_Process"
@@ -66,7 +66,7 @@ class ComputeMode(StrEnum):
 
 
 class RecoveryAction(StrEnum):
-    """What the driver recommends before a GPU is used again; reported from driver 570 on."""
+    """The action that the driver recommends before a GPU is used again; reported from driver 570 on."""
 
     UNKNOWN = ""
     NONE = "none"

@@ -27,7 +27,7 @@ from plugwright.plugins.nvidia.nvml import Nvml
 from plugwright.plugins.nvidia.plugin import Nvidia
 from plugwright.plugins.nvidia.sharing import SharingBackend, TimeSlicing
 from plugwright.plugins.nvidia.vgpu import VgpuSharing
-from plugwright.sdk.families import DeviceFamily, FamilyContext, NameTemplates, ResourceEntry
+from plugwright.sdk.device_family import DeviceFamily, FamilyContext, NameTemplates, ResourceEntry
 from plugwright.sdk.plugin import Plugin
 
 __all__ = ["FAMILY", "NvidiaFamily", "NvidiaNameTemplates", "driver_for", "resource_name"]

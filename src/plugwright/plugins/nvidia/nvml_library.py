@@ -132,7 +132,7 @@ class NvmlCalls:
         return self._call(name, arguments, _UNSUPPORTED)
 
     def lookup(self, name: str, *arguments: object) -> Any:
-        """As `optional`, and None without a fault where there is no such thing."""
+        """As `optional`, and None without a fault where NVML answers that there is no such device."""
         return self._call(name, arguments, _UNSUPPORTED + _NOT_FOUND)
 
     def wait(self, event_set: object, milliseconds: int) -> Any:

@@ -189,7 +189,7 @@ class _CachedPreference:
 
 
 def _attributes(unit: GpuUnit) -> dict[str, object]:
-    """What `plugwright status` shows; `memory` is in bytes."""
+    """For `plugwright status`; `memory` is in bytes."""
     attributes: dict[str, object] = {
         "index": unit.index,
         "model": unit.gpu.model,

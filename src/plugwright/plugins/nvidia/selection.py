@@ -13,7 +13,7 @@ from plugwright.plugins.nvidia import sharing
 from plugwright.plugins.nvidia.config import MigStrategy, NvidiaConfig, NvidiaPattern
 from plugwright.plugins.nvidia.driver import Gpu
 from plugwright.plugins.nvidia.sharing import GpuUnit
-from plugwright.sdk.families import byte_size
+from plugwright.sdk.device_family import byte_size
 
 __all__ = ["DevicePattern", "Selection", "from_config", "occupied_uuids", "overlaps", "select_devices"]
 

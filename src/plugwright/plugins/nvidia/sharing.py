@@ -65,7 +65,7 @@ class GpuUnit:
 
 @dataclass(frozen=True, slots=True)
 class ContainerExtras:
-    """What a container gets beside its GPUs. `limits` are environment variables that it must not be able to change."""
+    """A container's settings beside its GPUs. `limits` are environment variables that it must not be able to change."""
 
     env: Mapping[str, str] = field(default_factory=dict, hash=False)
     limits: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -147,7 +147,7 @@ def units_by_device(units: Sequence[GpuUnit]) -> dict[str, list[GpuUnit]]:
 
 
 def share_attributes(unit: GpuUnit, sharing: str) -> dict[str, object]:
-    """What `plugwright status` shows of a share; `memory` is in bytes."""
+    """For `plugwright status`; `memory` is in bytes."""
     return {"memory": unit.memory, "percent": unit.percent, "sharing": sharing}
 
 

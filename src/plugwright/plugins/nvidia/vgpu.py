@@ -144,7 +144,7 @@ def _size(part: GpuUnit) -> VgpuSize:
 
 
 def _make_directory(path: Path, mode: int) -> None:
-    """Does not follow links: anybody can create one in /tmp, and the mode would apply to its target."""
+    """Does not follow links: any user can create one in /tmp, and the mode would apply to its target."""
     path.mkdir(parents=True, exist_ok=True)
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:

@@ -140,7 +140,7 @@ class NetDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerEdits:
-    """What a container gets."""
+    """The changes to a container's OCI spec."""
 
     env: Mapping[str, str] = field(default_factory=dict, hash=False)
     device_nodes: Sequence[DeviceNode] = ()

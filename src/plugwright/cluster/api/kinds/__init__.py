@@ -1,4 +1,4 @@
-"""The kinds that the API server serves: one strategy for each, in one place.
+"""The kinds that the API server serves: one strategy for each.
 
 A kind with few rules of its own is a `Kind` in `simple`; one with many has a module, like `pods`, and an entry here.
 """

@@ -37,7 +37,7 @@ _SIZE = re.compile(r"(\d+) ?([GM])B?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeSettings:
-    """How daemons are run and probed. `patience`: failed probes in a row before a daemon is restarted."""
+    """Settings for running and probing daemons. `patience`: failed probes in a row before a daemon is restarted."""
 
     interval: float = 10.0  # seconds between probes
     timeout: float = 5.0  # for one command

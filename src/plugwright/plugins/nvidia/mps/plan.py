@@ -59,7 +59,7 @@ class MpsPaths:
 
 
 def max_units(share: NvidiaShare) -> int:
-    """How many units of one GPU a container may have: one, unless configured."""
+    """The most units of one GPU that a container may have: one, unless configured."""
     return share.most or 1
 
 
@@ -90,7 +90,7 @@ def unsupported_reason(unit: GpuUnit) -> str:
 
 
 def max_clients(capability: tuple[int, int]) -> int:
-    """Of one MPS server: 16 before Volta (7.0), 48 since; an unknown GPU counts as a new one."""
+    """Of one MPS server: 16 before Volta (compute capability 7), 48 since; an unknown GPU counts as a new one."""
     return 16 if (0, 0) < capability < (7, 0) else 48
 
 

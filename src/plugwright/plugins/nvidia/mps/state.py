@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+import msgspec
+
 from plugwright.errors import PluginError
 from plugwright.plugins.nvidia.mps.plan import DaemonPlan
 from plugwright.system import files
@@ -57,22 +59,25 @@ class ResourceState:
         return self.beat + self.lasting
 
 
+class _VersionOnly(msgspec.Struct):
+    version: int
+
+
 def write(path: Path, state: ResourceState) -> None:
-    document = json.dumps({"version": _VERSION, **asdict(state)}, indent=2, default=list)
+    document = json.dumps({"version": _VERSION, **asdict(state)}, indent=2)
     files.write_atomically(path, document + "\n", sync=False)
 
 
 def read(path: Path) -> ResourceState | None:
     """None when the file does not exist; PluginError when it is not a state file."""
     try:
-        content = json.loads(path.read_bytes())
-        if content.pop("version") != _VERSION:
+        content = path.read_bytes()
+        if msgspec.json.decode(content, type=_VersionOnly).version != _VERSION:
             raise PluginError(f"{path} was written by another version of plugwright")
-        content["daemons"] = tuple(map(_daemon, content["daemons"]))
-        return ResourceState(**content)
+        return msgspec.json.decode(content, type=ResourceState)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, msgspec.DecodeError) as error:
         raise PluginError(f"{path} cannot be read: {error}") from error
 
 
@@ -97,14 +102,3 @@ def _daemon_reason(daemon: DaemonState | None, plan: DaemonPlan, gpu: str) -> st
     if (daemon.plan.percent, dict(daemon.plan.memory)[gpu]) != (plan.percent, dict(plan.memory)[gpu]):
         return "the MPS daemon has the limits of another configuration: restart `plugwright mps run`"
     return ""
-
-
-def _daemon(content: dict[str, object]) -> DaemonState:
-    plan = content.pop("plan")
-    if not isinstance(plan, dict):
-        raise TypeError(f"the plan of a daemon must be a mapping, got {plan!r}")
-    memory = tuple((str(uuid), int(size)) for uuid, size in plan.pop("memory"))
-    condition = Condition(str(content.pop("condition")))
-    servers = content.pop("servers")
-    numbers = tuple(servers) if isinstance(servers, list) else ()
-    return DaemonState(plan=DaemonPlan(memory=memory, **plan), condition=condition, servers=numbers, **content)  # type: ignore[arg-type]

@@ -52,7 +52,7 @@ class InvalidSetting(ConfigError):
     """Settings that have the right types and still cannot be followed.
 
     `path` is the setting as the operator's file has it, such as `env` or `usb[1].vendor`, below the resource; where it
-    is empty, the error is one of the family's whole key. Any `ConfigError` or `InvalidValue` will do in its stead.
+    is empty, the error is one of the family's whole key. Any `ConfigError` or `InvalidValue` may be raised instead.
     """
 
     def __init__(self, message: str, path: str = "") -> None:
@@ -82,7 +82,7 @@ class DeviceFamily(Generic[S]):
     """The keys that a resource may have beside the family's own; all have defaults."""
 
     placeholders: ClassVar[Mapping[str, str]] = {}
-    """What a resource's name may have in braces, each with an example, such as `{"model": "a100"}`."""
+    """The placeholders that a resource's name may have in braces, each with an example, such as `{"model": "a100"}`."""
 
     def plugin(self, entry: "ResourceEntry[S]", context: "FamilyContext") -> Plugin:
         """The plugin that serves this resource. It is also made only to check a file, so it opens nothing yet."""
@@ -98,7 +98,7 @@ class DeviceFamily(Generic[S]):
         """
 
     def context(self, entries: "Iterable[ResourceEntry[Any]]") -> object:
-        """What plugins of this family are made of besides their own entry: when it changes, all are made again."""
+        """The parts of other entries that plugins of this family depend on: when they change, all are made again."""
         return None
 
     def name_templates(self) -> "NameTemplates[S]":
@@ -124,7 +124,7 @@ class ResourceEntry(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class FamilyContext:
-    """What all resources of a file share; `earlier` are the resources further up in it, of any family."""
+    """Shared by all resources of a file; `earlier` are the resources further up in it, of any family."""
 
     host: HostSettings = field(default_factory=HostSettings)
     hotplug: HotplugSource = field(default_factory=HotplugSource)
@@ -139,11 +139,11 @@ class NameTemplates(Protocol[S]):
         ...
 
     def join(self, plugins: Sequence[Plugin]) -> None:
-        """Lets plugins share what finds the names."""
+        """Lets plugins share the monitors that find the names."""
         ...
 
     def monitors(self) -> Mapping[str, Callable[[Callable[[], None]], AbstractAsyncContextManager[object]]]:
-        """By a name each: a context that calls back when `members` may answer differently."""
+        """Contexts by name; each one calls its callback when `members` may have changed."""
         ...
 
 

@@ -1,22 +1,56 @@
-"""The resources of a daemon by their names, where a file has names that only the machine can fill in.
+"""The configuration in force while its file and the machine change.
 
-`nvidia.com/mig-{profile}` is a template: it becomes plain entries, one for each name, as soon as the machine has
-devices for it; from there on everything is as if they had been written so. Which names those are is up to the family
-(`sdk.families.NameTemplates`).
+An invalid new version of the file is refused, and the old one stays. A resource name such as `nvidia.com/mig-{profile}`
+is a template: it becomes plain entries, one for each name, as soon as the machine has devices for it. The names are
+those that the family finds (`sdk.device_family.NameTemplates`).
 """
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from plugwright.config import schema
 from plugwright.config.schema import Config
-from plugwright.sdk.families import NameTemplates, ResourceEntry
+from plugwright.errors import ConfigError
+from plugwright.sdk.device_family import NameTemplates, ResourceEntry
 from plugwright.sdk.plugin import Plugin
+from plugwright.system.inotify import settled_changes
 
-__all__ = ["ResourceNames"]
+__all__ = ["CurrentConfig", "ResourceNames"]
+
+logger = logging.getLogger(__name__)
 
 _Members = dict[str, ResourceEntry[Any]]
+
+
+class CurrentConfig:
+    """`value` is the last valid version of the file; `expand` completes each version that is read."""
+
+    def __init__(self, path: Path, config: Config, expand: Callable[[Config], Config] = lambda config: config) -> None:
+        self.value = expand(config)
+        self._path, self._expand = path, expand
+        self._refused = ""
+
+    def reload(self) -> bool:
+        """Reads the file again; returns whether the configuration has changed."""
+        before = self.value
+        try:
+            self.value = self._expand(schema.load(self._path))
+        except ConfigError as error:
+            if str(error) != self._refused:
+                logger.error("new configuration refused, the old one stays", extra={"error": str(error)})
+            self._refused = str(error)
+            return False
+        self._refused = ""
+        return self.value.file != before.file
+
+    def file_changes(self) -> AsyncGenerator[None, None]:
+        """Yields at first, and whenever the file may have changed. Close it with `aclosing`."""
+        # A mounted ConfigMap changes by a link beside the file; any other link may lead to another directory.
+        return settled_changes(self._path.absolute().parent, self._path.resolve().parent)
 
 
 class ResourceNames:
