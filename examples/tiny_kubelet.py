@@ -110,7 +110,7 @@ class TinyKubelet:
             raise PeerRefused("UNKNOWN", self.refuse)
         await self._connect(request, self.paths.device_plugins / request.endpoint)
 
-    async def until(self, happened: Callable[["TinyKubelet"], object], timeout: float = 10) -> None:
+    async def until(self, happened: Callable[["TinyKubelet"], object], timeout: float = 60) -> None:
         """Waits for a fact; fails after `timeout` seconds."""
         async with asyncio.timeout(timeout):
             while not happened(self):
@@ -146,7 +146,7 @@ class TinyKubelet:
     async def _talk(self, request: RegisterRequest, socket: Path, connected: "asyncio.Future[Endpoint]") -> None:
         async with connect_plugin(socket) as client:
             try:
-                endpoint = Endpoint(request, await client.options(timeout=10), client)
+                endpoint = Endpoint(request, await client.options(timeout=60), client)
             except (PeerGone, PeerRefused) as error:
                 connected.set_exception(PeerRefused("UNKNOWN", f"failed to dial device plugin: {error}"))
                 return

@@ -4,6 +4,7 @@ Called without arguments it writes plugwright/values.schema.json. With --check i
 values.yaml, or a file of one's own (--check -f FILE), is not what the schema allows.
 """
 
+import inspect
 import json
 import sys
 from pathlib import Path
@@ -151,6 +152,9 @@ class Values(_Strict):
 
 def schema() -> str:
     (top,), parts = msgspec.json.schema_components([Values], ref_template="#/definitions/{name}")
+    for part in parts.values():
+        if "description" in part:  # a docstring: indented as in its module up to Python 3.12, not indented from 3.13 on
+            part["description"] = inspect.cleandoc(part["description"])
     return json.dumps({"$schema": _DIALECT, **top, "definitions": parts}, indent=2, sort_keys=True) + "\n"
 
 

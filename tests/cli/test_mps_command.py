@@ -149,7 +149,7 @@ async def test_run_without_a_gpu_waits_and_reports_it(node: MpsNode) -> None:
     plain.config.write_text(json.dumps(content))
     async with running(command(node)) as supervisor:
         await supervisor.err.until("no GPU of this resource can be shared by MPS")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not node.paths.state.exists():
                 await asyncio.sleep(0.01)
         code, shown = await report(node)

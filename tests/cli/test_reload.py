@@ -152,7 +152,7 @@ class Holdings:
         """Returns after two more requests: the answer to the first has been used by then."""
         for _ in range(2):
             self.news.clear()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await self.news.wait()
 
 

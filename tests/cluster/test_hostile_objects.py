@@ -14,7 +14,7 @@ from plugwright.cluster.events import ClusterClient
 from plugwright.cluster.scheduler import Scheduler
 from plugwright.cluster.store import Object, ObjectKey, Store
 
-LIMIT = 10.0
+LIMIT = 60.0
 json = st.recursive(
     st.none()
     | st.booleans()

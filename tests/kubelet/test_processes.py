@@ -18,7 +18,7 @@ from plugwright.kubelet.pod_table import RunContainerOptions
 from plugwright.kubelet.processes import Output, expand_references, run
 from plugwright.protocol.messages import DeviceSpec, MountSpec
 
-LIMIT = 20.0  # seconds; only a test that fails waits for so long
+LIMIT = 60.0  # seconds; only a test that fails waits for so long
 NOTHING = RunContainerOptions(env={}, mounts=(), nodes=(), annotations={}, cdi=())
 NOBODY = 65534
 

@@ -58,7 +58,7 @@ class Raising:
 
 @asynccontextmanager
 async def called(service: Raising, root: Path) -> AsyncIterator[RegistrationClient]:
-    async with registration.serve(service, root / "s"), registration.connect(root / "s") as client, asyncio.timeout(10):
+    async with registration.serve(service, root / "s"), registration.connect(root / "s") as client, asyncio.timeout(60):
         yield client
 
 

@@ -74,7 +74,7 @@ class Patient:
 @asynccontextmanager
 async def served(root: Path, service: Patient | None = None) -> AsyncIterator[SocketFile]:
     """Serves, and takes no longer than a second to end."""
-    async with asyncio.timeout(30), device_plugin.serve(service or Patient(), root / "s") as serving:
+    async with asyncio.timeout(60), device_plugin.serve(service or Patient(), root / "s") as serving:
         yield serving
         ending = time.monotonic()
     assert time.monotonic() - ending < 1

@@ -77,7 +77,7 @@ class Client:
         self._writer.write(data)
 
     async def answer(self) -> Any:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return json.loads(await self._reader.readline())
 
     async def ask(self, **request: object) -> Any:
@@ -86,7 +86,7 @@ class Client:
 
     async def hung_up_on(self) -> bool:
         """Waits for the end; whatever comes before it is read."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             try:
                 return await self._reader.read() is not None
             except ConnectionError:
@@ -110,7 +110,7 @@ def descriptors() -> int:
 
 async def until(happened: Callable[[], object]) -> None:
     """For what tells nobody when it happens."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not happened():
             await asyncio.sleep(0.01)
 

@@ -36,7 +36,7 @@ async def discovering(plugin: Plugin, timeouts: Timeouts) -> AsyncIterator[Inven
     discovery = Discovery(inventory, PluginCalls(plugin.resource, stalls), ResourceMetrics(), timeouts)
     running = asyncio.create_task(discovery.run(plugin))
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             yield inventory
     finally:
         running.cancel()

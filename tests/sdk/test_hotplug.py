@@ -43,7 +43,7 @@ async def watching(timing: HotplugTiming = PATIENT) -> AsyncIterator[tuple[Hotpl
     kernel = Kernel()
     hotplug = Hotplug(kernel.accept, HotplugSource(kernel.connect), timing)
     try:
-        async with asyncio.timeout(20), hotplug.watching():
+        async with asyncio.timeout(60), hotplug.watching():
             yield hotplug, kernel
     finally:
         if kernel.sender is not None:
@@ -118,7 +118,7 @@ async def test_hardware_is_rescanned_where_uevents_are_not_permitted(caplog: pyt
         hotplug = Hotplug(
             source=HotplugSource(forbidden), timing=HotplugTiming(rescan=3600, rescan_without_uevents=0.01)
         )
-        async with asyncio.timeout(20), hotplug.watching():
+        async with asyncio.timeout(60), hotplug.watching():
             await hotplug.change([])
         await log.until("no uevents, looking now and then: [Errno 1] Operation not permitted")
 
@@ -141,7 +141,7 @@ async def test_resources_share_one_inotify_instance_and_wait_for_their_own_direc
     mine.mkdir()
     yours.mkdir()
     before = inotify_instances()
-    async with asyncio.timeout(20), second.watching():
+    async with asyncio.timeout(60), second.watching():
         async with first.watching():
             assert inotify_instances() == before + 1
             await first.change([mine])
@@ -160,7 +160,7 @@ async def test_resources_share_one_uevent_socket_that_the_last_one_closes() -> N
     kernel = Kernel()
     source = HotplugSource(kernel.connect)
     first, second = Hotplug(source=source, timing=PATIENT), Hotplug(kernel.accept, source, PATIENT)
-    async with asyncio.timeout(20), second.watching():
+    async with asyncio.timeout(60), second.watching():
         async with first.watching():
             kernel.send("usb")
             await first.change([])
@@ -178,7 +178,7 @@ async def test_a_resource_that_comes_after_the_last_one_has_left_is_served(tmp_p
     async with Hotplug(source=source, timing=PATIENT).watching():
         pass
     hotplug = Hotplug(source=source, timing=PATIENT)
-    async with asyncio.timeout(20), hotplug.watching():
+    async with asyncio.timeout(60), hotplug.watching():
         await hotplug.change([tmp_path])
         change = asyncio.create_task(hotplug.change([tmp_path]))
         await asyncio.sleep(0)

@@ -68,7 +68,7 @@ async def get(daemon: Running, path: str) -> Answer:
 
 async def until(daemon: Running, path: str, accept: Callable[[Answer], bool]) -> Answer:
     """The first answer that is accepted: a page tells nobody that it has changed."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not accept(answer := await get(daemon, path)):
             await asyncio.sleep(0.02)
     return answer

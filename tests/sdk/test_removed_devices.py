@@ -77,7 +77,7 @@ def write_checkpoint(paths: KubeletPaths, devices: dict[int, tuple[str, ...]], r
 async def forgetting(inventory: Inventory, paths: KubeletPaths, patience: float = PATIENCE) -> AsyncIterator[None]:
     running = asyncio.create_task(forget_removed_devices(inventory, paths, patience))
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             yield
     finally:
         running.cancel()

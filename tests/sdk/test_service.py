@@ -39,7 +39,7 @@ class Tape(Plugin):
 
 @asynccontextmanager
 async def plugged(plugin: Plugin, kubelet: TinyKubelet, settings: Settings) -> AsyncIterator[Endpoint]:
-    async with asyncio.timeout(20), serving(plugin, settings=settings):
+    async with asyncio.timeout(60), serving(plugin, settings=settings):
         yield await kubelet.endpoint(TAPE)
 
 

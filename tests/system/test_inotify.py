@@ -14,7 +14,7 @@ import pytest
 from plugwright.system import sockets
 from plugwright.system.inotify import Directory, WatchedDirectories
 
-LIMIT = 10  # seconds that any of these facts may take on a slow machine
+LIMIT = 60  # seconds that any of these facts may take on a slow machine
 
 
 @contextmanager

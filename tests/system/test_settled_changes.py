@@ -15,7 +15,7 @@ async def test_a_change_in_any_of_the_directories_is_reported(tmp_path: Path, di
     for path in directories:
         path.mkdir()
     file = tmp_path / directory / "file"
-    async with asyncio.timeout(10), aclosing(settled_changes(*directories, settle=0)) as changes:
+    async with asyncio.timeout(60), aclosing(settled_changes(*directories, settle=0)) as changes:
         await anext(changes)
         file.touch()
         async for _ in changes:
@@ -24,5 +24,5 @@ async def test_a_change_in_any_of_the_directories_is_reported(tmp_path: Path, di
 
 
 async def test_the_same_directory_may_be_named_twice(tmp_path: Path) -> None:
-    async with asyncio.timeout(10), aclosing(settled_changes(tmp_path, tmp_path, settle=0)) as changes:
+    async with asyncio.timeout(60), aclosing(settled_changes(tmp_path, tmp_path, settle=0)) as changes:
         await anext(changes)

@@ -90,7 +90,7 @@ async def test_children_end_with_the_process(node: Kubelet) -> None:
         async with plugin_process(node, ["sh", "-c", "sleep 600 & echo child $!"]):
             pass
     child = int(str(caught.value).rpartition("child ")[2].rstrip(")"))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await _end_of(child)
 
 

@@ -6,6 +6,7 @@ by itself, and a kubelet keeps its own open for ever: so connections are ended h
 
 import asyncio
 import socket
+import sys
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
@@ -92,7 +93,7 @@ async def serve(
     listening = (listening_on or sockets.listen)(path)
     try:
         serving = SocketFile(path, path.lstat().st_ino)
-        server = await loop.create_unix_server(services.accept, sock=listening, start_serving=False)
+        server = await _server(services, listening)
     except BaseException:
         listening.close()
         path.unlink(missing_ok=True)
@@ -108,6 +109,13 @@ async def serve(
             await services.end()
         finally:
             server.close()
+
+
+async def _server(services: "_Services", listening: socket.socket) -> asyncio.Server:
+    loop = asyncio.get_running_loop()
+    if sys.version_info >= (3, 13):  # from here on asyncio removes the socket's file too, which may have to stay
+        return await loop.create_unix_server(services.accept, sock=listening, start_serving=False, cleanup_socket=False)
+    return await loop.create_unix_server(services.accept, sock=listening, start_serving=False)
 
 
 class _Services(Server):

@@ -82,7 +82,7 @@ class TestLightkube:
                     break
             return events
 
-        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             watching = group.create_task(watched())
             await client.create(ConfigMap(metadata=ObjectMeta(name="m")))
             await client.delete(ConfigMap, "m")

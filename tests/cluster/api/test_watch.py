@@ -35,7 +35,7 @@ def config_map(name: str, **labels: str) -> dict[str, Any]:
 @asynccontextmanager
 async def follow(api: Api, query: str = "", **headers: str) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
     """The events of a watch whose response has begun."""
-    async with asyncio.timeout(20), api.client.stream("GET", f"{MAPS}?watch=1&{query}", headers=headers) as response:
+    async with asyncio.timeout(60), api.client.stream("GET", f"{MAPS}?watch=1&{query}", headers=headers) as response:
         lines = response.aiter_lines()
         yield (json.loads(line) async for line in lines)
         await lines.aclose()  # type: ignore[attr-defined]
@@ -111,7 +111,7 @@ async def test_bookmarks_are_sent_while_only_other_kinds_change(store: Store) ->
 
     noise = asyncio.create_task(create_pods())
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             bookmarks = [json.loads(await anext(lines)) for _ in range(2)]
     finally:
         noise.cancel()
@@ -174,7 +174,7 @@ async def test_a_client_that_disconnects_leaves_no_watcher(over_http: Api, store
     for _ in range(5):
         async with follow(over_http, f"resourceVersion={store.revision}"):
             assert len(asyncio.all_tasks()) > before
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(asyncio.all_tasks()) > before:
             await asyncio.sleep(0.01)
 

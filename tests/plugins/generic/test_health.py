@@ -213,7 +213,7 @@ async def test_an_address_without_a_server_is_a_fault(machine: Machine) -> None:
 @asynccontextmanager
 async def monitoring(machine: Machine, *checks: tuple[HealthCheck, Probe]) -> AsyncIterator[HealthMonitor]:
     monitor = HealthMonitor(machine.host, checks)
-    async with asyncio.timeout(20), monitor.running():
+    async with asyncio.timeout(60), monitor.running():
         yield monitor
 
 

@@ -194,7 +194,7 @@ async def test_a_failing_check_changes_the_list_without_a_scan(machine: Machine)
     state = machine.write("/state", "live")
     selector = CountingSelector(paths("/dev/thing"))
     plugin = generic(machine, selector, health=HealthCheck(file="/state", equals=["live"], every=0.01))
-    async with asyncio.timeout(20), aclosing(plugin.discover()) as lists:  # type: ignore[type-var]
+    async with asyncio.timeout(60), aclosing(plugin.discover()) as lists:  # type: ignore[type-var]
         await anext(lists)
         await anext(lists)  # the directories are watched now, so they are scanned once more
         state.write_text("dead")

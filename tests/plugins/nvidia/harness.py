@@ -47,7 +47,7 @@ class Lists:
         self.devices: dict[str, Device] = {}
 
     async def until(self, accept: Callable[[dict[str, Device]], bool]) -> dict[str, Device]:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not accept(self.devices):
                 self.devices = {device.id: device for device in await anext(self._lists)}
         return self.devices

@@ -19,7 +19,7 @@ from plugwright.plugins.nvidia.mps.supervisor import Supervisor
 __all__ = ["RESOURCE", "MpsNode", "becomes", "gpu", "program"]
 
 RESOURCE = "nvidia.com/gpu-shared"
-_LIMIT = 30.0  # seconds; only a test that fails waits for so long
+_LIMIT = 60.0  # seconds; only a test that fails waits for so long
 
 
 def gpu(index: int, memory: int = 80 * 2**30, mode: ComputeMode = ComputeMode.DEFAULT) -> Gpu:

@@ -149,7 +149,7 @@ async def test_health_follows_the_daemon_both_ways(node: MpsNode) -> None:
     unit = offer.units[0]
 
     async def fault_is(changes: Latest[int], text: str) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await changes.until(lambda _: text in offer.mps.fault(unit) if text else not offer.mps.fault(unit))
 
     async with followed(offer.mps) as changes:
@@ -168,7 +168,7 @@ async def test_health_follows_the_daemon_both_ways(node: MpsNode) -> None:
 async def test_a_probe_without_a_change_is_not_reported(node: MpsNode) -> None:
     offer = offered(node, QUARTERS)
     async with node.supervised(offer.plans) as supervisor, followed(offer.mps) as changes:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await changes.until(lambda _: not offer.mps.fault(offer.units[0]))
             before, beat = changes.value, supervisor.state.value.beat
             await supervisor.state.until(lambda current: current.beat > beat + 0.2)
@@ -181,7 +181,7 @@ async def test_an_outdated_state_makes_shares_unhealthy_until_it_is_renewed(node
     async with node.supervised(offer.plans) as supervisor:
         ready = await becomes(supervisor, Condition.READY)
     async with followed(offer.mps) as changes:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             state.write(node.paths.state, replace(ready, lasting=0.5))
             await changes.until(lambda _: "no MPS supervisor has reported" in offer.mps.fault(unit))
             state.write(node.paths.state, replace(ready, lasting=1e6))
