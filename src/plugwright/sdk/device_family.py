@@ -43,6 +43,7 @@ ENTRY_POINTS = "plugwright.families"
 AbsolutePath = Annotated[str, msgspec.Meta(pattern="^/")]
 S = TypeVar("S")
 
+# Whole bytes only, so without `plugwright.quantity`: it needs decimal, half a MiB that the daemon has no other use for.
 _SIZE = re.compile(r"([0-9]{1,31})([kMGTP]|[KMGTP]i)?")
 _UNITS = {unit: 1000**power for power, unit in enumerate("kMGTP", 1)}
 _UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("KMGTP", 1)}
