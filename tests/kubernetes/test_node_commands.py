@@ -93,7 +93,7 @@ def embedded(place: Path) -> Iterator[tuple[Site, Callable[[], None]]]:
     """And what stops its plugin."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PLUGWRIGHT_")}
     environment = {**clean, "XDG_RUNTIME_DIR": str(place)}
-    hurried = ("--heartbeat=1s", "--plugin-grace=10s")
+    hurried = ("--heartbeat=1s", "--plugin-grace=90s")  # longer than the commands take on a busy machine
     plugwright = [sys.executable, "-m", "plugwright"]
     with subprocess.Popen(
         [*plugwright, "up", "--bare", *hurried, "--output=json"], stdout=subprocess.PIPE, env=environment
