@@ -11,7 +11,7 @@
     ├── ProtocolError           the peer broke a rule of the protocol
     │   ├── UnknownDevice, UnhealthyDevice, RepeatedDevice
     │   └── MalformedMessage        bytes that are not the expected message
-    ├── PeerGone                the peer is not there, or went away during a call
+    ├── PeerGone                the peer cannot be reached, or went away during a call
     │   └── PeerSilent              it did not answer in time
     ├── PeerRefused             the peer answered with an error
     ├── CheckpointCorrupt       a checkpoint file that cannot be trusted
@@ -150,7 +150,7 @@ class MalformedMessage(ProtocolError):
 
 
 class PeerGone(PlugwrightError):
-    """The peer is not there, or went away during a call; `message` is the text of its gRPC status, if it sent one."""
+    """The peer cannot be reached, or went away during a call; `message` is the text of its gRPC status, if any."""
 
     def __init__(self, text: str, message: str = "") -> None:
         super().__init__(text)

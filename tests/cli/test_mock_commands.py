@@ -67,7 +67,7 @@ async def test_a_command_that_fails_prints_one_line(kubelet: TinyKubelet, settin
         for arguments, said in {
             ("fail", "mock-9"): "no resource has a device 'mock-9'",
             ("fail", "mock-9", "--resource", "mock/gpu"): (
-                f"mock/gpu has no device 'mock-9' (there is: {first}, {second})"
+                f"mock/gpu has no device 'mock-9' (it has: {first}, {second})"
             ),
             ("recover", first, "--resource", "mock/fpga"): (
                 "no resource 'mock/fpga' is served here (served: mock/gpu, mock/nic)"

@@ -1,17 +1,23 @@
-"""Durations on the command line: `90s`, `10m`, `1.5h`, or plain seconds."""
+"""Options that several commands have: durations, and flags that an environment variable sets too."""
 
 import re
 
 import click
 
-__all__ = ["duration"]
+__all__ = ["duration", "env_option"]
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
 def duration(text: str) -> float:
-    """The seconds of a duration; for `type=` of an option."""
+    """The seconds in `90s`, `10m`, `1.5h` or plain seconds; for `type=` of an option."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
     if not match or not float(match[1]):
         raise click.BadParameter(f"a duration must look like 90s or 10m, got {text!r}")
     return float(match[1]) * _SECONDS[match[2]]
+
+
+def env_option(flag: str, prefix: str = "PLUGWRIGHT_", **settings: object) -> click.Option:
+    """An option that an environment variable sets too: `--kubelet-dir` is PLUGWRIGHT_KUBELET_DIR."""
+    variable = prefix + flag.removeprefix("--").replace("-", "_").upper()
+    return click.Option([flag], envvar=variable, show_envvar=True, **settings)  # type: ignore[arg-type]

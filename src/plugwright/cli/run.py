@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from plugwright.cli import logs
+from plugwright.cli.options import env_option
 from plugwright.config import schema
 from plugwright.config.reload import CurrentConfig, ResourceNames
 from plugwright.config.schema import Config
@@ -25,28 +26,21 @@ __all__ = ["run"]
 logger = logging.getLogger(__name__)
 
 _PATH = click.Path(path_type=Path)
-
-
-def _option(flag: str, **kwargs: object) -> click.Option:
-    """An option that an environment variable sets too: `--kubelet-dir` is PLUGWRIGHT_KUBELET_DIR."""
-    variable = "PLUGWRIGHT_" + flag.removeprefix("--").replace("-", "_").upper()
-    return click.Option([flag], envvar=variable, show_envvar=True, **kwargs)  # type: ignore[arg-type]
-
-
 _SETTINGS = [
-    _option("--kubelet-dir", type=_PATH, default="/var/lib/kubelet", show_default=True,
-            help="The kubelet's directory."),
-    _option("--device-plugins-dir", type=_PATH, help="Its device-plugins directory.  [default: under --kubelet-dir]"),
-    _option("--registration", type=click.Choice([mode.value for mode in Registration]), default="direct",
-            show_default=True, help="Call the kubelet, or be found by its plugin watcher."),
-    _option("--state-dir", type=_PATH, default="/var/lib/plugwright", show_default=True,
-            help="Where cordons are kept."),
-    _option("--control-socket", type=_PATH, default="/run/plugwright/control.sock", show_default=True,
-            help="Where `plugwright status` asks; mode 0600."),
-    _option("--listen", metavar="HOST:PORT", default="",
-            help="Answer /healthz, /readyz and /metrics here.  [default: off]"),
-    _option("--log-format", type=click.Choice(logs.FORMATS), default="human", show_default=True),
-    _option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True),
+    env_option("--kubelet-dir", type=_PATH, default="/var/lib/kubelet", show_default=True,
+               help="The kubelet's directory."),
+    env_option("--device-plugins-dir", type=_PATH,
+               help="Its device-plugins directory.  [default: under --kubelet-dir]"),
+    env_option("--registration", type=click.Choice([mode.value for mode in Registration]), default="direct",
+               show_default=True, help="Call the kubelet, or be found by its plugin watcher."),
+    env_option("--state-dir", type=_PATH, default="/var/lib/plugwright", show_default=True,
+               help="Where cordons are kept."),
+    env_option("--control-socket", type=_PATH, default="/run/plugwright/control.sock", show_default=True,
+               help="Where `plugwright status` asks; mode 0600."),
+    env_option("--listen", metavar="HOST:PORT", default="",
+               help="Answer /healthz, /readyz and /metrics here.  [default: off]"),
+    env_option("--log-format", type=click.Choice(logs.FORMATS), default="human", show_default=True),
+    env_option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True),
 ]  # fmt: skip
 
 

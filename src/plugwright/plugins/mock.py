@@ -118,7 +118,7 @@ class Mock(Plugin):
             self._check_new(device_id)
             devices[device_id] = _MockDevice(index)
         elif name in ("fail", "recover", "remove") and device_id not in devices:
-            raise PluginError(f"{self.resource} has no device {device_id!r} (there is: {some(devices)})")
+            raise PluginError(f"{self.resource} has no device {device_id!r} (it has: {some(devices)})")
         elif name == "fail":
             fault = Device(device_id, "Unhealthy", arguments.get("reason") or "made to fail").reason
             devices[device_id] = replace(devices[device_id], fault=fault)

@@ -250,7 +250,7 @@ async def test_a_node_that_is_gone_since_the_last_scan_is_not_handed_out(machine
     plugin = generic(machine, paths("/dev/thing"))
     devices = await first(plugin)
     machine.remove("/dev/thing")
-    with pytest.raises(PluginError, match="/dev/thing is not there"):
+    with pytest.raises(PluginError, match="/dev/thing does not exist"):
         await plugin.allocate(list(devices.values()))
 
 

@@ -40,6 +40,7 @@ __all__ = [
     "function_behind",
     "join_units",
     "keep_ids",
+    "link_type",
     "matches",
     "matches_id",
     "pattern",
@@ -52,6 +53,7 @@ Ids = Texts
 LinkType = Literal["ethernet", "infiniband"]
 IdScheme = Literal["stable", "gdp", "index"]
 
+_LINK_TYPES = {"1": "ethernet", "32": "infiniband"}  # ARPHRD_…
 _HEXADECIMAL_ID = re.compile("(0x)?[0-9a-fA-F]{4}")
 _ESCAPED = re.compile(r"\\(.)")
 _LONGEST = 50  # of 63; the rest is for the number of a copy
@@ -218,6 +220,11 @@ def function_behind(directory: Path) -> PciFunction | None:
         if address and parent.name == address:
             return sysfs.pci_function(parent)
     return None
+
+
+def link_type(interface: Path) -> str:
+    """Of a network interface; empty for any but the types of `LinkType`."""
+    return _LINK_TYPES.get(sysfs.attribute(interface, "type"), "")
 
 
 def pattern(text: str) -> Callable[[str], object]:

@@ -26,8 +26,6 @@ from plugwright.sdk.sysfs import Host
 
 __all__ = ["FAMILY", "NetFilter", "NetSelector"]
 
-_LINK_TYPES = {"1": "ethernet", "32": "infiniband"}  # ARPHRD_…
-
 
 class NetFilter(PciDriverFilter, frozen=True):
     """Network interfaces of hardware; with `virtual`, also bridges, bonds and the like."""
@@ -37,12 +35,11 @@ class NetFilter(PciDriverFilter, frozen=True):
     virtual: bool = False
 
     def accepts(self, interface: Path) -> bool:
-        link_type = _LINK_TYPES.get(sysfs.attribute(interface, "type"), "")
         return (
             matches(self.name, interface.name)
             and (self.virtual or interface.joinpath("device").exists())
             and self.accepts_function(function_behind(interface))
-            and (not self.link_type or link_type in as_list(self.link_type))
+            and (not self.link_type or hardware.link_type(interface) in as_list(self.link_type))
         )
 
 

@@ -38,7 +38,6 @@ _VFIO_CONTAINER = "/dev/vfio/vfio"
 _RDMA_CM = "/dev/infiniband/rdma_cm"
 _VHOST = {"net-mount": "/dev/vhost-net", "tun-mount": "/dev/net/tun"}
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
-_LINK_TYPES = {"1": "ethernet", "32": "infiniband"}  # ARPHRD_…
 _LINK_CLASSES = {"0200": "ethernet", "0207": "infiniband"}
 
 
@@ -172,7 +171,7 @@ def _rdma_adapters(function: PciFunction) -> list[str]:
 def _link_types(function: PciFunction) -> set[str]:
     """By its interfaces; by its class where a user-space driver has it."""
     interfaces = sysfs.entries(function.directory / "net")
-    types = {_LINK_TYPES.get(sysfs.attribute(interface, "type"), "") for interface in interfaces}
+    types = {hardware.link_type(interface) for interface in interfaces}
     return types or {_LINK_CLASSES.get(function.class_code[:4], "")}
 
 

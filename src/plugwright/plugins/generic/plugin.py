@@ -139,7 +139,7 @@ class Generic(Plugin):
     def _vetted(self, unit: Unit) -> Unit:
         """The unit with a fault if it is gone, broken or dangerous."""
         missing = [path.path for path in unit.paths if not self._access.host.has(path.host_path)]
-        fault = unit.fault or (f"{missing[0]} is not there" if missing else "") or self._danger(unit)
+        fault = unit.fault or (f"{missing[0]} does not exist" if missing else "") or self._danger(unit)
         return replace(unit, fault=fault)
 
     def _danger(self, unit: Unit) -> str:

@@ -171,7 +171,7 @@ class Nvidia(Plugin):
         for unit in self._units.values():
             if name in (unit.id, unit.uuid, unit.gpu.uuid, unit.index, str(unit.gpu.index)):
                 return unit
-        raise PluginError(f"{self.resource} has no device {name!r} (there is: {some(self._units)})")
+        raise PluginError(f"{self.resource} has no device {name!r} (it has: {some(self._units)})")
 
 
 class _CachedPreference:

@@ -103,7 +103,7 @@ class SimulatedDriver:
         for uuid, gpu in gpus.items():
             if name.split("::", maxsplit=1)[0] in (uuid, str(gpu.index), *(mig.uuid for mig in gpu.mig)):
                 return uuid
-        raise PluginError(f"{self.name} has no GPU {name!r} (there is: {some(gpus)})")
+        raise PluginError(f"{self.name} has no GPU {name!r} (it has: {some(gpus)})")
 
     def _send(self, event: GpuEvent) -> None:
         for events in self._event_sets:
