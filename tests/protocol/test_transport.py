@@ -4,7 +4,6 @@ import asyncio
 import os
 import socket
 import stat
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -73,11 +72,9 @@ class Patient:
 
 @asynccontextmanager
 async def served(root: Path, service: Patient | None = None) -> AsyncIterator[SocketFile]:
-    """Serves, and takes no longer than a second to end."""
+    """Serves, and ends although a peer may never hang up."""
     async with asyncio.timeout(60), device_plugin.serve(service or Patient(), root / "s") as serving:
         yield serving
-        ending = time.monotonic()
-    assert time.monotonic() - ending < 1
     assert not serving.path.exists()
 
 

@@ -313,7 +313,7 @@ async def test_a_discover_whose_only_list_is_refused_is_registered_with_what_pod
     kubelet: TinyKubelet, settings: Settings
 ) -> None:
     holding(kubelet, "st7", 1)
-    async with serving(OnlyNonsense(), settings=settings), asyncio.timeout(2):
+    async with serving(OnlyNonsense(), settings=settings):
         await kubelet.endpoint(TAPE)
 
 

@@ -46,7 +46,7 @@ class Tape(Plugin):
 
     async def allocate(self, devices):
         print("blocked", flush=True)
-        time.sleep(60)
+        time.sleep(3600)
 
 {discover}
 
@@ -62,7 +62,7 @@ STEADY = """
 BLOCKED = """
     async def discover(self):
         print("blocked", flush=True)
-        time.sleep(60)
+        time.sleep(3600)
         yield []
 """
 STUBBORN = """
@@ -79,16 +79,16 @@ IN_THREAD = """
         calls.append(1)
         yield [Device(f"call-{len(calls)}")]
         print("blocked", flush=True)
-        time.sleep(60)
+        time.sleep(3600)
 """
 IN_EXECUTOR = """
     async def discover(self):
         yield [Device("st0")]
-        await asyncio.to_thread(time.sleep, 60)
+        await asyncio.to_thread(time.sleep, 3600)
 """
 WITH_A_THREAD_OF_ITS_OWN = """
     async def discover(self):
-        threading.Thread(target=time.sleep, args=(60,)).start()
+        threading.Thread(target=time.sleep, args=(3600,)).start()
         yield [Device("st0")]
 """
 
@@ -148,20 +148,16 @@ async def says_blocked(process: Process) -> None:
         assert await process.stdout.readline() == b"blocked\n"
 
 
-async def ends(process: Process, *signals: signal.Signals) -> float:
-    """How long it takes to end after the signals, without a complaint."""
-    started = time.monotonic()
+async def ends(process: Process, *signals: signal.Signals) -> None:
+    """Ends after the signals, long before plugin code that blocks does, and without a complaint."""
     for number in signals:
         process.send_signal(number)
     async with asyncio.timeout(LIMIT):
         assert await process.wait() == 0
-    seconds = time.monotonic() - started
-    logger.info("ended", extra={"seconds": round(seconds, 3)})
     assert process.stderr is not None
     said = (await process.stderr.read()).decode()
     assert "Traceback" not in said
     assert "ResourceWarning" not in said
-    return seconds
 
 
 def sockets_in(kubelet: TinyKubelet) -> set[str]:
@@ -171,7 +167,7 @@ def sockets_in(kubelet: TinyKubelet) -> set[str]:
 async def test_a_signal_ends_it_and_takes_its_socket_along(kubelet: TinyKubelet, root: Path, python: str) -> None:
     async with program(root, STEADY, python) as process:
         tape = await kubelet.endpoint(TAPE)
-        assert await ends(process, signal.SIGTERM) < 2
+        await ends(process, signal.SIGTERM)
         await kubelet.until(lambda _: tape.ended)
     assert sockets_in(kubelet) == {"kubelet.sock"}
 
@@ -179,7 +175,7 @@ async def test_a_signal_ends_it_and_takes_its_socket_along(kubelet: TinyKubelet,
 async def test_an_interrupt_ends_it_as_well(kubelet: TinyKubelet, root: Path) -> None:
     async with program(root, STEADY) as process:
         tape = await kubelet.endpoint(TAPE)
-        assert await ends(process, signal.SIGINT) < 2
+        await ends(process, signal.SIGINT)
         await kubelet.until(lambda _: tape.ended)
     assert sockets_in(kubelet) == {"kubelet.sock"}
 
@@ -187,7 +183,7 @@ async def test_an_interrupt_ends_it_as_well(kubelet: TinyKubelet, root: Path) ->
 async def test_a_signal_ends_it_while_discovery_blocks_the_event_loop(root: Path, python: str) -> None:
     async with program(root, BLOCKED, python) as process:
         await says_blocked(process)
-        assert await ends(process, signal.SIGTERM) < 2
+        await ends(process, signal.SIGTERM)
 
 
 async def test_a_signal_ends_it_while_discovery_blocks_in_a_thread(
@@ -196,7 +192,7 @@ async def test_a_signal_ends_it_while_discovery_blocks_in_a_thread(
     async with program(root, IN_THREAD, python) as process:
         await says_blocked(process)
         tape = await kubelet.endpoint(TAPE)
-        assert await ends(process, signal.SIGTERM) < 2
+        await ends(process, signal.SIGTERM)
         await kubelet.until(lambda _: tape.ended)
     assert sockets_in(kubelet) == {"kubelet.sock"}
 
@@ -206,7 +202,7 @@ async def test_a_signal_ends_it_while_an_allocation_blocks_the_event_loop(kubele
         tape = await kubelet.endpoint(TAPE)
         asked = asyncio.create_task(tape.client.allocate(["call-1"]))
         await says_blocked(process)
-        assert await ends(process, signal.SIGTERM) < 2
+        await ends(process, signal.SIGTERM)
         await kubelet.until(lambda _: tape.ended)
         await asyncio.gather(asked, return_exceptions=True)
 
@@ -215,7 +211,7 @@ async def test_a_signal_ends_it_while_an_allocation_blocks_the_event_loop(kubele
 async def test_a_signal_ends_it_whatever_discovery_does(kubelet: TinyKubelet, root: Path, discover: str) -> None:
     async with program(root, discover) as process:
         await kubelet.endpoint(TAPE)
-        assert await ends(process, signal.SIGTERM) < 2
+        await ends(process, signal.SIGTERM)
 
 
 async def test_a_signal_ends_it_whatever_threads_a_plugin_has_started(kubelet: TinyKubelet, root: Path) -> None:
@@ -223,14 +219,14 @@ async def test_a_signal_ends_it_whatever_threads_a_plugin_has_started(kubelet: T
         tape = await kubelet.endpoint(TAPE)
         process.send_signal(signal.SIGTERM)
         await kubelet.until(lambda _: tape.ended)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(LIMIT):
             assert await process.wait() == 0
 
 
 async def test_many_signals_are_as_good_as_one(kubelet: TinyKubelet, root: Path) -> None:
     async with program(root, STEADY) as process:
         await kubelet.endpoint(TAPE)
-        assert await ends(process, signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGTERM) < 2
+        await ends(process, signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGTERM)
     assert sockets_in(kubelet) == {"kubelet.sock"}
 
 
@@ -242,7 +238,7 @@ async def test_a_signal_ends_it_while_the_kubelet_does_not_answer(root: Path) ->
             async with asyncio.timeout(LIMIT):
                 connection, _ = await asyncio.get_running_loop().sock_accept(listening)
             with connection:
-                assert await ends(process, signal.SIGTERM) < 2
+                await ends(process, signal.SIGTERM)
     assert [path.name for path in directory.iterdir()] == ["kubelet.sock"]
 
 
@@ -270,7 +266,7 @@ async def test_sockets_of_a_killed_run_are_removed_by_the_next(kubelet: TinyKube
         again = await kubelet.endpoint(TAPE)
         assert sockets_in(kubelet) == {"kubelet.sock", again.request.endpoint}
         assert again.request.endpoint != left.name
-        assert await ends(process, signal.SIGTERM) < 2
+        await ends(process, signal.SIGTERM)
 
 
 async def test_serving_twice_in_one_loop_leaves_nothing_behind(kubelet: TinyKubelet, settings: Settings) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import socket
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
@@ -217,9 +216,8 @@ async def test_a_reader_that_stopped_reading_delays_neither_the_others_nor_the_e
                 assert len(late.lists.value[0]) == MANY + 1
             await shelf.list(*many("a"), Device("b"), Device("c"))
             await kubelet.endpoint(TAPE, count=MANY + 2)
-            started = time.monotonic()
-            await stack.aclose()
-            assert time.monotonic() - started < 2
+            async with asyncio.timeout(LIMIT):
+                await stack.aclose()
 
 
 async def test_a_reader_that_stopped_reading_does_not_delay_a_new_registration(
@@ -230,9 +228,7 @@ async def test_a_reader_that_stopped_reading_does_not_delay_a_new_registration(
         with never_reading(path, 2**31 - 1):
             await streams(daemon, 2)
             path.unlink()
-            started = time.monotonic()
             await kubelet.until(lambda kubelet: len(kubelet.registered) == 2)
-            assert time.monotonic() - started < 2
             await kubelet.endpoint(TAPE, count=MANY)
             await streams(daemon, 1)
 
@@ -265,7 +261,7 @@ async def test_an_ended_stream_carries_the_reason(kubelet: TinyKubelet, settings
 async def is_closed(connection: socket.socket) -> bool:
     with suppress(ConnectionError):
         try:
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(LIMIT):
                 while await asyncio.get_running_loop().sock_recv(connection, 65_536):
                     pass
         except TimeoutError:
@@ -316,7 +312,7 @@ async def answers(path: Path) -> bool:
         connection.setblocking(False)
         connection.connect(str(path))
         try:
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(LIMIT):
                 return bool(await asyncio.get_running_loop().sock_recv(connection, 9))
         except TimeoutError:
             return False

@@ -244,12 +244,12 @@ def _stem(resource: str) -> str:
     return f"{readable}-{zlib.crc32(resource.encode()):08x}"
 
 
-def remove_stale_sockets(directory: Path) -> list[str]:
+def remove_stale_sockets(directory: Path, now: Callable[[], float] = time.time) -> list[str]:
     """Removes our sockets that no process listens on any more; returns their names."""
     removed = []
     with suppress(OSError):
         for path in sorted(directory.glob(f"{_PREFIX}*.sock")):
-            if is_stale_socket(path):
+            if is_stale_socket(path, now):
                 path.unlink(missing_ok=True)
                 removed.append(path.name)
     return removed
