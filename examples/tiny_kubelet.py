@@ -1,7 +1,8 @@
 """The least a kubelet does for a device plugin: it registers plugins, watches their lists and calls them.
 
-For the demo and for tests of the plugin half; it schedules nothing, keeps nothing and checks little. Both ways of
-registration work: kubelet.sock (direct) and plugins_registry (watcher).
+An example of `plugwright.protocol` from the kubelet's side; it schedules nothing, keeps nothing and checks little. Both
+ways of registration work: kubelet.sock (direct) and plugins_registry (watcher). To test a plugin, use the emulated
+kubelet of `plugwright.testing` instead.
 """
 
 import asyncio

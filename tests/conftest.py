@@ -9,9 +9,11 @@ from tempfile import TemporaryDirectory
 
 import hypothesis
 import pytest
+from tests.observed_kubelet import ObservedKubelet, observed_kubelet
 
 from plugwright.sdk.settings import Settings, Timeouts
-from tiny_kubelet import TinyKubelet, tiny_kubelet
+from tiny_kubelet import TinyKubelet
+from tiny_kubelet import tiny_kubelet as running_tiny_kubelet
 
 
 def pytest_configure() -> None:
@@ -40,9 +42,15 @@ def settings(root: Path) -> Settings:
 
 
 @pytest.fixture
-async def kubelet(root: Path) -> AsyncIterator[TinyKubelet]:
-    async with tiny_kubelet(root) as running:
+async def kubelet(root: Path) -> AsyncIterator[ObservedKubelet]:
+    async with observed_kubelet(root) as running:
         yield running
+
+
+@pytest.fixture
+async def tiny_kubelet(root: Path) -> AsyncIterator[TinyKubelet]:
+    async with running_tiny_kubelet(root) as kubelet:
+        yield kubelet
 
 
 @pytest.fixture(autouse=True)

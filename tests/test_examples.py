@@ -6,16 +6,20 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.observed_kubelet import ObservedKubelet
+from tests.sdk.actors import TAPE, ListingPlugin
 
+from plugwright import Allocation, Registration, Settings, serving
 from tiny_kubelet import TinyKubelet
 
 ROOT = Path(__file__).parent.parent
 
 
-async def test_the_plugin_of_the_readme_runs_as_written(kubelet: TinyKubelet, root: Path, tmp_path: Path) -> None:
+async def test_the_plugin_of_the_readme_runs_as_written(kubelet: ObservedKubelet, root: Path, tmp_path: Path) -> None:
     script = tmp_path / "tape.py"
     script.write_text(_first_python_block("README.md"))
     environment = {**os.environ, "PLUGWRIGHT_KUBELET_DIR": str(root)}
@@ -25,6 +29,41 @@ async def test_the_plugin_of_the_readme_runs_as_written(kubelet: TinyKubelet, ro
     process.terminate()
     assert [node.host_path for node in answer.nodes] == ["/dev/st0"]
     assert await process.wait() == 0
+
+
+@pytest.mark.parametrize("way", Registration)
+async def test_the_tiny_kubelet_registers_lists_and_allocates(
+    tiny_kubelet: TinyKubelet, settings: Settings, way: Registration
+) -> None:
+    plugin = ListingPlugin()
+    async with serving(plugin, settings=replace(settings, registration=way)):
+        tape = await tiny_kubelet.endpoint(TAPE, count=2)
+        assert await tape.client.allocate(["st0"], ["st1"]) == [Allocation(env={"SHELF": TAPE})] * 2
+        plugin.ids.publish(("st0", "st1", "st2"))
+        await tiny_kubelet.health(TAPE, "st2", "Healthy")
+        assert [len(devices) for devices in tape.lists] == [2, 3]
+        assert [request.resource for request in tiny_kubelet.registered] == [TAPE]
+    await tiny_kubelet.until(lambda _: tape.ended)
+
+
+async def test_the_tiny_kubelet_refuses_with_the_reason_it_was_given(
+    tiny_kubelet: TinyKubelet, settings: Settings
+) -> None:
+    tiny_kubelet.refuse = "not today"
+    async with serving(ListingPlugin(), settings=settings) as daemon:
+        await daemon.resources[TAPE].registration.status.until(lambda status: "not today" in status.reason)
+        tiny_kubelet.refuse = ""
+        await tiny_kubelet.endpoint(TAPE, count=2)
+
+
+async def test_the_tiny_kubelet_finds_its_plugins_after_a_restart(
+    tiny_kubelet: TinyKubelet, settings: Settings
+) -> None:
+    async with serving(ListingPlugin(), settings=settings):
+        await tiny_kubelet.endpoint(TAPE, count=2)
+        await tiny_kubelet.restart()
+        await tiny_kubelet.endpoint(TAPE, count=2)
+    assert len(tiny_kubelet.registered) == 2
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/cluster.md", "docs/families.md", "docs/sdk.md", "docs/testing.md"])

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.processes import Node, ended, python, running
-
-from tiny_kubelet import TinyKubelet
+from tests.observed_kubelet import ObservedKubelet
 
 HEAVY = {"click", "yaml", "msgspec", "rich", "starlette", "kubernetes", "lightkube", "prometheus_client", "wsgiref"}
 TELLING = """
@@ -36,7 +35,7 @@ def packages(modules: set[str]) -> set[str]:
     return {module.partition(".")[0] for module in modules}
 
 
-async def test_a_plugin_that_serves_has_loaded_nothing_heavy(kubelet: TinyKubelet) -> None:
+async def test_a_plugin_that_serves_has_loaded_nothing_heavy(kubelet: ObservedKubelet) -> None:
     where = {"PLUGWRIGHT_KUBELET_DIR": str(kubelet.paths.root)}
     async with running(python("-c", TELLING), where) as plugin:
         await plugin.err.until("registered")
@@ -59,7 +58,7 @@ async def test_a_device_alone_needs_no_server() -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
-async def test_the_daemon_does_without_ssl_and_archives(kubelet: TinyKubelet) -> None:
+async def test_the_daemon_does_without_ssl_and_archives(kubelet: ObservedKubelet) -> None:
     node = Node(kubelet.paths.root)
     node.configure(gpu={"count": 2})
     async with node.daemon() as daemon:

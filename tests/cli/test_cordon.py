@@ -9,21 +9,21 @@ from dataclasses import replace
 
 import pytest
 from tests.cli.processes import Ended, Node
+from tests.observed_kubelet import ObservedEndpoint, ObservedKubelet
 
 from plugwright import Settings, serving
 from plugwright.plugins.mock import Mock, MockOptions
-from tiny_kubelet import Endpoint, TinyKubelet
 
 
 @pytest.fixture
-def node(kubelet: TinyKubelet) -> Node:
+def node(kubelet: ObservedKubelet) -> Node:
     node = Node(kubelet.paths.root)
     node.configure(gpu={"count": 2})
     return node
 
 
 @asynccontextmanager
-async def two_devices(kubelet: TinyKubelet, settings: Settings, node: Node) -> AsyncIterator[Endpoint]:
+async def two_devices(kubelet: ObservedKubelet, settings: Settings, node: Node) -> AsyncIterator[ObservedEndpoint]:
     """A daemon in this process."""
     placed = replace(settings, state_dir=node.state, control_socket=node.control)
     async with serving(Mock("mock/gpu", MockOptions(count=2)), settings=placed):
@@ -38,7 +38,7 @@ async def reasons(node: Node) -> list[str]:
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 async def test_a_cordon_outlives_the_daemon_until_it_is_taken_back(
-    kubelet: TinyKubelet, node: Node, end: signal.Signals
+    kubelet: ObservedKubelet, node: Node, end: signal.Signals
 ) -> None:
     async with node.daemon() as daemon:
         before = await kubelet.endpoint("mock/gpu", 2)
@@ -58,7 +58,7 @@ async def test_a_cordon_outlives_the_daemon_until_it_is_taken_back(
         await kubelet.health("mock/gpu", first, "Healthy")
 
 
-async def test_cordon_of_an_unknown_device_is_refused(kubelet: TinyKubelet, settings: Settings, node: Node) -> None:
+async def test_cordon_of_an_unknown_device_is_refused(kubelet: ObservedKubelet, settings: Settings, node: Node) -> None:
     async with two_devices(kubelet, settings, node) as gpu:
         first, _ = gpu.devices
         unknown = await node.ask("cordon", "mock/gpu", "mock-9", "--reason", "x")
@@ -73,14 +73,16 @@ async def test_cordon_of_an_unknown_device_is_refused(kubelet: TinyKubelet, sett
 
 
 async def test_an_unknown_id_is_answered_with_the_known_ones(
-    kubelet: TinyKubelet, settings: Settings, node: Node
+    kubelet: ObservedKubelet, settings: Settings, node: Node
 ) -> None:
     async with two_devices(kubelet, settings, node) as gpu:
         done = await node.ask("cordon", "mock/gpu", "mock-9", "--reason", "x")
         assert all(device_id in done.err for device_id in gpu.devices)
 
 
-async def test_a_cordon_that_cannot_be_kept_is_not_made(kubelet: TinyKubelet, settings: Settings, node: Node) -> None:
+async def test_a_cordon_that_cannot_be_kept_is_not_made(
+    kubelet: ObservedKubelet, settings: Settings, node: Node
+) -> None:
     async with two_devices(kubelet, settings, node) as gpu:
         node.state.touch()  # where a directory must be made
         first, _ = gpu.devices
@@ -92,7 +94,7 @@ async def test_a_cordon_that_cannot_be_kept_is_not_made(kubelet: TinyKubelet, se
         assert len(gpu.lists) == 1
 
 
-async def test_a_reason_that_is_no_text_is_not_kept(kubelet: TinyKubelet, settings: Settings, node: Node) -> None:
+async def test_a_reason_that_is_no_text_is_not_kept(kubelet: ObservedKubelet, settings: Settings, node: Node) -> None:
     async with two_devices(kubelet, settings, node) as gpu:
         first, _ = gpu.devices
         done = await node.ask("cordon", "mock/gpu", first, "--reason", os.fsdecode(b"\xff"))
@@ -104,7 +106,7 @@ async def test_a_reason_that_is_no_text_is_not_kept(kubelet: TinyKubelet, settin
         assert runtime.inventory.refused.value == ""
 
 
-async def test_cordons_that_cannot_be_read_are_put_aside(kubelet: TinyKubelet, node: Node) -> None:
+async def test_cordons_that_cannot_be_read_are_put_aside(kubelet: ObservedKubelet, node: Node) -> None:
     node.state.mkdir()
     node.state.joinpath("cordons.json").write_text('{"mock/gpu": ["half a fi')
     async with node.daemon() as daemon:

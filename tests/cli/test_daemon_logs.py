@@ -6,18 +6,17 @@ from datetime import datetime
 
 import pytest
 from tests.cli.processes import Node
-
-from tiny_kubelet import TinyKubelet
+from tests.observed_kubelet import ObservedKubelet
 
 
 @pytest.fixture
-def node(kubelet: TinyKubelet) -> Node:
+def node(kubelet: ObservedKubelet) -> Node:
     node = Node(kubelet.paths.root)
     node.configure(gpu={"count": 2})
     return node
 
 
-async def written(kubelet: TinyKubelet, node: Node, *flags: str) -> list[str]:
+async def written(kubelet: ObservedKubelet, node: Node, *flags: str) -> list[str]:
     """The log of a daemon that registers, gives out a device, refuses another and reads a bad file."""
     async with node.daemon(*flags) as daemon:
         gpu = await kubelet.endpoint("mock/gpu", 2)
@@ -30,7 +29,7 @@ async def written(kubelet: TinyKubelet, node: Node, *flags: str) -> list[str]:
     return daemon.err.all
 
 
-async def test_json_is_one_object_a_line(kubelet: TinyKubelet, node: Node) -> None:
+async def test_json_is_one_object_a_line(kubelet: ObservedKubelet, node: Node) -> None:
     records = [
         json.loads(line) for line in await written(kubelet, node, "--log-format", "json", "--log-level", "debug")
     ]
@@ -47,7 +46,7 @@ async def test_json_is_one_object_a_line(kubelet: TinyKubelet, node: Node) -> No
     assert by_message["stopped"]["level"] == "info"
 
 
-async def test_people_read_a_clock_a_level_a_message_and_facts(kubelet: TinyKubelet, node: Node) -> None:
+async def test_people_read_a_clock_a_level_a_message_and_facts(kubelet: ObservedKubelet, node: Node) -> None:
     lines = await written(kubelet, node)
     endpoint = kubelet.endpoints["mock/gpu"].request.endpoint
     [registered] = [line for line in lines if "registered" in line]
@@ -55,6 +54,6 @@ async def test_people_read_a_clock_a_level_a_message_and_facts(kubelet: TinyKube
     assert re.fullmatch(shape, registered)
 
 
-async def test_a_level_leaves_out_what_is_below_it(kubelet: TinyKubelet, node: Node) -> None:
+async def test_a_level_leaves_out_what_is_below_it(kubelet: ObservedKubelet, node: Node) -> None:
     lines = await written(kubelet, node, "--log-level", "error", "--log-format", "json")
     assert [json.loads(line)["message"] for line in lines] == ["new configuration refused, the old one stays"]

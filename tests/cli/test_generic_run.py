@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from tests.cli.processes import Node
+from tests.observed_kubelet import ObservedKubelet
 from tests.plugins.generic.machines import Machine
 
 from plugwright import DeviceNode, Mount
-from tiny_kubelet import TinyKubelet
 
 EVERYTHING = """
 resources:
@@ -79,7 +79,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 async def test_eleven_resources_of_nine_kinds_are_served_at_once(
-    machine: Machine, root: Path, kubelet: TinyKubelet, tmp_path: Path
+    machine: Machine, root: Path, kubelet: ObservedKubelet, tmp_path: Path
 ) -> None:
     node = Node(root)
     node.config.parent.mkdir()
@@ -122,7 +122,7 @@ async def test_eleven_resources_of_nine_kinds_are_served_at_once(
     assert len(list((tmp_path / "info").iterdir())) == 2
 
 
-async def the_serial_port_is_replugged(machine: Machine, kubelet: TinyKubelet) -> None:
+async def the_serial_port_is_replugged(machine: Machine, kubelet: ObservedKubelet) -> None:
     """The daemon hears nothing from this machine's kernel; it sees the nodes come and go."""
     machine.unplug("pci0000:00/0000:00:14.0/usb1/1-4")
     await kubelet.health("example.com/serial", "usb-0403-6001-A50285BI", "Unhealthy")
@@ -131,7 +131,7 @@ async def the_serial_port_is_replugged(machine: Machine, kubelet: TinyKubelet) -
 
 
 @pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="this machine has no /dev/fuse")
-async def test_the_devices_of_this_machine_are_served(root: Path, kubelet: TinyKubelet, tmp_path: Path) -> None:
+async def test_the_devices_of_this_machine_are_served(root: Path, kubelet: ObservedKubelet, tmp_path: Path) -> None:
     wanted = {
         "fuse": "/dev/fuse",
         "tun": "/dev/net/tun",
@@ -154,7 +154,7 @@ async def test_the_devices_of_this_machine_are_served(root: Path, kubelet: TinyK
             assert "loop0" in loop.devices
 
 
-async def test_a_health_check_may_use_https(root: Path, kubelet: TinyKubelet, unused_port: int) -> None:
+async def test_a_health_check_may_use_https(root: Path, kubelet: ObservedKubelet, unused_port: int) -> None:
     node = Node(root)
     node.config.parent.mkdir()
     check = f"{{http: 'https://127.0.0.1:{unused_port}/{{id}}'}}"

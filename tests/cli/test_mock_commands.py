@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from tests.cli.processes import Ended, Node
+from tests.observed_kubelet import ObservedEndpoint, ObservedKubelet
 
 from plugwright import Settings, serving
 from plugwright.plugins.mock import Mock, MockOptions
-from tiny_kubelet import Endpoint, TinyKubelet
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def node(root: Path) -> Node:
 
 
 @asynccontextmanager
-async def gpus_and_nics(kubelet: TinyKubelet, settings: Settings, node: Node) -> AsyncIterator[Endpoint]:
+async def gpus_and_nics(kubelet: ObservedKubelet, settings: Settings, node: Node) -> AsyncIterator[ObservedEndpoint]:
     """Two mock GPUs, whose endpoint it is, and two mock NICs."""
     mocks = [Mock(resource, MockOptions(count=2)) for resource in ("mock/gpu", "mock/nic")]
     async with serving(*mocks, settings=replace(settings, control_socket=node.control)):
@@ -29,7 +29,7 @@ async def gpus_and_nics(kubelet: TinyKubelet, settings: Settings, node: Node) ->
         yield await kubelet.endpoint("mock/gpu", 2)
 
 
-async def test_a_device_fails_and_recovers(kubelet: TinyKubelet, settings: Settings, node: Node) -> None:
+async def test_a_device_fails_and_recovers(kubelet: ObservedKubelet, settings: Settings, node: Node) -> None:
     async with gpus_and_nics(kubelet, settings, node) as gpu:
         first, _ = gpu.devices
         failed = await node.ask("mock", "fail", first, "--reason", "fell off the bus")
@@ -40,7 +40,7 @@ async def test_a_device_fails_and_recovers(kubelet: TinyKubelet, settings: Setti
 
 
 async def test_a_device_is_pulled_out_and_another_plugged_in(
-    kubelet: TinyKubelet, settings: Settings, node: Node
+    kubelet: ObservedKubelet, settings: Settings, node: Node
 ) -> None:
     async with gpus_and_nics(kubelet, settings, node) as gpu:
         first, second = gpu.devices
@@ -52,7 +52,7 @@ async def test_a_device_is_pulled_out_and_another_plugged_in(
         assert gpu.devices[second].healthy
 
 
-async def test_a_device_without_an_id_gets_one(kubelet: TinyKubelet, settings: Settings, node: Node) -> None:
+async def test_a_device_without_an_id_gets_one(kubelet: ObservedKubelet, settings: Settings, node: Node) -> None:
     async with gpus_and_nics(kubelet, settings, node):
         added = await node.ask("mock", "add", "--resource", "mock/nic")
         nic = await kubelet.endpoint("mock/nic", 3)
@@ -61,7 +61,7 @@ async def test_a_device_without_an_id_gets_one(kubelet: TinyKubelet, settings: S
         assert added.out == f"{new} of mock/nic: add\n"
 
 
-async def test_a_command_that_fails_prints_one_line(kubelet: TinyKubelet, settings: Settings, node: Node) -> None:
+async def test_a_command_that_fails_prints_one_line(kubelet: ObservedKubelet, settings: Settings, node: Node) -> None:
     async with gpus_and_nics(kubelet, settings, node) as gpu:
         first, second = gpu.devices
         for arguments, said in {
@@ -83,7 +83,7 @@ async def test_a_command_that_fails_prints_one_line(kubelet: TinyKubelet, settin
 
 
 async def test_a_reason_that_is_no_text_harms_no_other_device(
-    kubelet: TinyKubelet, settings: Settings, node: Node
+    kubelet: ObservedKubelet, settings: Settings, node: Node
 ) -> None:
     async with gpus_and_nics(kubelet, settings, node) as gpu:
         first, second = gpu.devices

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from tests.cli.processes import Ended, Node, ended, python, running
+from tests.observed_kubelet import ObservedEndpoint, ObservedKubelet
 from tests.plugins.nvidia.mps.node import MpsNode
 
 from plugwright.model import Device
-from tiny_kubelet import Endpoint, TinyKubelet
 
 RESOURCE = "nvidia.com/gpu-shared"
 
@@ -44,7 +44,7 @@ async def report(node: MpsNode) -> tuple[int, Any]:
     return shown.code, json.loads(shown.out)
 
 
-async def all_become(gpu: Endpoint, kubelet: TinyKubelet, health: str) -> dict[str, Device]:
+async def all_become(gpu: ObservedEndpoint, kubelet: ObservedKubelet, health: str) -> dict[str, Device]:
     for device_id in list(gpu.devices):
         await kubelet.health(RESOURCE, device_id, health)
     return dict(gpu.devices)
@@ -79,7 +79,7 @@ async def test_status_shows_condition_limits_and_pipe(node: MpsNode) -> None:
     assert pipe == f"  {node.paths.pipe(1)}, restarted 0 times, 0 servers"
 
 
-async def test_the_plugins_health_follows_the_daemon(node: MpsNode, kubelet: TinyKubelet) -> None:
+async def test_the_plugins_health_follows_the_daemon(node: MpsNode, kubelet: ObservedKubelet) -> None:
     plain = configured(node)
     async with plain.daemon():
         gpu = await kubelet.endpoint(RESOURCE, 8)
@@ -97,7 +97,7 @@ async def test_the_plugins_health_follows_the_daemon(node: MpsNode, kubelet: Tin
         await all_become(gpu, kubelet, "Unhealthy")
 
 
-async def test_a_container_is_a_client_of_the_daemon(node: MpsNode, kubelet: TinyKubelet) -> None:
+async def test_a_container_is_a_client_of_the_daemon(node: MpsNode, kubelet: ObservedKubelet) -> None:
     plain = configured(node, most=2)
     async with plain.daemon(), running(command(node)):
         gpu = await kubelet.endpoint(RESOURCE, 8)
@@ -110,7 +110,7 @@ async def test_a_container_is_a_client_of_the_daemon(node: MpsNode, kubelet: Tin
         assert Path(host, "control").is_socket()
 
 
-async def test_status_shows_the_size_of_a_share(node: MpsNode, kubelet: TinyKubelet) -> None:
+async def test_status_shows_the_size_of_a_share(node: MpsNode, kubelet: ObservedKubelet) -> None:
     plain = configured(node)
     async with plain.daemon():
         await kubelet.endpoint(RESOURCE, 8)

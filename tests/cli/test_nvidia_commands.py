@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from tests.cli.processes import Ended, Node, ended, python
+from tests.observed_kubelet import ObservedEndpoint, ObservedKubelet
 
 from plugwright import Settings, serving
 from plugwright.config import schema
 from plugwright.plugins.nvidia import simulated_machines
 from plugwright.sdk import cdi
-from tiny_kubelet import Endpoint, TinyKubelet
 
 T4 = [gpu.uuid for gpu in simulated_machines.load("t4").gpus]
 FILE = """
@@ -30,7 +30,7 @@ def node(root: Path) -> Node:
 
 
 @asynccontextmanager
-async def machine(kubelet: TinyKubelet, settings: Settings, node: Node) -> AsyncIterator[Endpoint]:
+async def machine(kubelet: ObservedKubelet, settings: Settings, node: Node) -> AsyncIterator[ObservedEndpoint]:
     path = node.root / "plugwright.yaml"
     path.write_text(FILE)
     plugins = schema.load(path).plugins()
@@ -39,7 +39,9 @@ async def machine(kubelet: TinyKubelet, settings: Settings, node: Node) -> Async
         yield await kubelet.endpoint("nvidia.com/gpu", 3)
 
 
-async def test_a_lost_gpu_is_unhealthy_until_it_is_reset(kubelet: TinyKubelet, settings: Settings, node: Node) -> None:
+async def test_a_lost_gpu_is_unhealthy_until_it_is_reset(
+    kubelet: ObservedKubelet, settings: Settings, node: Node
+) -> None:
     async with machine(kubelet, settings, node):
         assert await node.ask("nvidia", "simulate", "lose", "1") == Ended(0, f"{T4[1]} is lost\n", "")
         await kubelet.health("nvidia.com/gpu", T4[1], "Unhealthy")
@@ -47,7 +49,7 @@ async def test_a_lost_gpu_is_unhealthy_until_it_is_reset(kubelet: TinyKubelet, s
         await kubelet.health("nvidia.com/gpu", T4[1], "Healthy")
 
 
-async def test_recover_clears_recorded_faults(kubelet: TinyKubelet, settings: Settings, node: Node) -> None:
+async def test_recover_clears_recorded_faults(kubelet: ObservedKubelet, settings: Settings, node: Node) -> None:
     async with machine(kubelet, settings, node):
         share = f"{T4[3]}::0"
         assert (await node.ask("nvidia", "simulate", "ecc", share, "count=2")).code == 0
@@ -59,7 +61,7 @@ async def test_recover_clears_recorded_faults(kubelet: TinyKubelet, settings: Se
 
 
 async def test_an_unloaded_driver_affects_all_resources_of_the_machine(
-    kubelet: TinyKubelet, settings: Settings, node: Node
+    kubelet: ObservedKubelet, settings: Settings, node: Node
 ) -> None:
     async with machine(kubelet, settings, node):
         assert (await node.ask("nvidia", "simulate", "driver", "state=gone")).code == 0
@@ -75,7 +77,7 @@ resources:
 
 
 async def test_a_fault_affects_mig_devices_in_several_resources(
-    kubelet: TinyKubelet, settings: Settings, node: Node
+    kubelet: ObservedKubelet, settings: Settings, node: Node
 ) -> None:
     path = node.root / "plugwright.yaml"
     path.write_text(MIG_DEVICES)
@@ -97,7 +99,7 @@ async def test_a_fault_affects_mig_devices_in_several_resources(
     ],
 )
 async def test_an_invalid_command_is_refused(
-    kubelet: TinyKubelet, settings: Settings, node: Node, words: tuple[str, ...], text: str
+    kubelet: ObservedKubelet, settings: Settings, node: Node, words: tuple[str, ...], text: str
 ) -> None:
     async with machine(kubelet, settings, node):
         done = await node.ask("nvidia", *words)

@@ -5,17 +5,18 @@ import shutil
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.cli.processes import Node, Running, configuration
+from tests.observed_kubelet import ObservedEndpoint, ObservedKubelet
 from tests.protocol.held_devices import serve_held_devices
 
 from plugwright import Settings, serving
 from plugwright.config import schema
 from plugwright.errors import PeerRefused
 from plugwright.protocol.pod_resources import HeldDevice
-from tiny_kubelet import Endpoint, TinyKubelet
+from plugwright.system.concurrency import Latest
+from plugwright.testing import pod_requesting
 
 NIC = {"count": 1}
 
@@ -52,7 +53,7 @@ def mount(path: Path, text: str, version: int = 1) -> None:
 
 
 @asynccontextmanager
-async def serving_a_gpu_and_a_nic(kubelet: TinyKubelet) -> AsyncIterator[tuple[Node, Running]]:
+async def serving_a_gpu_and_a_nic(kubelet: ObservedKubelet) -> AsyncIterator[tuple[Node, Running]]:
     """A daemon whose kubelet has the list of two GPUs and of one NIC."""
     node = Node(kubelet.paths.root)
     if not node.config.exists():
@@ -63,7 +64,7 @@ async def serving_a_gpu_and_a_nic(kubelet: TinyKubelet) -> AsyncIterator[tuple[N
         yield node, daemon
 
 
-def is_untouched(kubelet: TinyKubelet, before: Endpoint) -> bool:
+def is_untouched(kubelet: ObservedKubelet, before: ObservedEndpoint) -> bool:
     """It was registered once, on the same socket, and its list was sent once and never ended."""
     again = [request for request in kubelet.registered if request.resource == before.request.resource]
     now = kubelet.endpoints[before.request.resource]
@@ -71,7 +72,7 @@ def is_untouched(kubelet: TinyKubelet, before: Endpoint) -> bool:
     return again == [before.request] and now is before and len(now.lists) == 1 and not now.ended and socket.is_socket()
 
 
-async def test_a_changed_file_is_taken_however_it_is_changed(kubelet: TinyKubelet) -> None:
+async def test_a_changed_file_is_taken_however_it_is_changed(kubelet: ObservedKubelet) -> None:
     async with serving_a_gpu_and_a_nic(kubelet) as (node, _):
         nic = kubelet.endpoints["mock/nic"]
         for count, change in enumerate([write, rename, remove_and_recreate, write], 3):
@@ -80,7 +81,7 @@ async def test_a_changed_file_is_taken_however_it_is_changed(kubelet: TinyKubele
         assert is_untouched(kubelet, nic)
 
 
-async def test_a_changed_configmap_is_taken_again_and_again(kubelet: TinyKubelet) -> None:
+async def test_a_changed_configmap_is_taken_again_and_again(kubelet: ObservedKubelet) -> None:
     path = Node(kubelet.paths.root).config
     mount(path, configuration(gpu={"count": 2}, nic=NIC))
     async with serving_a_gpu_and_a_nic(kubelet):
@@ -91,7 +92,7 @@ async def test_a_changed_configmap_is_taken_again_and_again(kubelet: TinyKubelet
         assert is_untouched(kubelet, nic)
 
 
-async def test_sighup_reads_a_file_whose_change_caused_no_event(kubelet: TinyKubelet) -> None:
+async def test_sighup_reads_a_file_whose_change_caused_no_event(kubelet: ObservedKubelet) -> None:
     async with serving_a_gpu_and_a_nic(kubelet) as (node, daemon):
         nic = kubelet.endpoints["mock/nic"]
         elsewhere = node.root / "another-name.yaml"
@@ -103,7 +104,7 @@ async def test_sighup_reads_a_file_whose_change_caused_no_event(kubelet: TinyKub
         assert is_untouched(kubelet, nic)
 
 
-async def test_sighup_without_a_change_touches_nothing(kubelet: TinyKubelet) -> None:
+async def test_sighup_without_a_change_touches_nothing(kubelet: ObservedKubelet) -> None:
     async with serving_a_gpu_and_a_nic(kubelet) as (node, daemon):
         before = dict(kubelet.endpoints)
         daemon.signal(signal.SIGHUP)
@@ -113,7 +114,7 @@ async def test_sighup_without_a_change_touches_nothing(kubelet: TinyKubelet) -> 
         assert is_untouched(kubelet, before["mock/nic"])
 
 
-async def test_a_resource_that_is_new_is_served_and_one_that_is_gone_ends(kubelet: TinyKubelet) -> None:
+async def test_a_resource_that_is_new_is_served_and_one_that_is_gone_ends(kubelet: ObservedKubelet) -> None:
     async with serving_a_gpu_and_a_nic(kubelet) as (node, _):
         gpu, nic = kubelet.endpoints["mock/gpu"], kubelet.endpoints["mock/nic"]
         node.configure(nic=NIC, fpga={"count": 3})
@@ -123,7 +124,7 @@ async def test_a_resource_that_is_new_is_served_and_one_that_is_gone_ends(kubele
         assert is_untouched(kubelet, nic)
 
 
-async def test_devices_that_a_changed_file_lacks_turn_unhealthy(kubelet: TinyKubelet) -> None:
+async def test_devices_that_a_changed_file_lacks_turn_unhealthy(kubelet: ObservedKubelet) -> None:
     async with serving_a_gpu_and_a_nic(kubelet) as (node, _):
         first, second = kubelet.endpoints["mock/gpu"].devices
         node.configure(gpu={"count": 1}, nic=NIC)
@@ -133,56 +134,58 @@ async def test_devices_that_a_changed_file_lacks_turn_unhealthy(kubelet: TinyKub
         await kubelet.health("mock/gpu", second, "Healthy")
 
 
-@dataclass
-class Holdings:
-    """The kubelet's pod-resources: it says that pods hold the GPUs `held`, or nothing at all."""
+class RefusingPodResources:
+    """A pod-resources API that refuses every request."""
 
-    held: list[str] | None = None
-    asked: int = 0
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    def __init__(self) -> None:
+        self.asked = Latest(0)
 
     async def held_devices(self) -> list[HeldDevice]:
-        self.asked += 1
-        self.news.set()
-        if self.held is None:
-            raise PeerRefused("UNAVAILABLE", "not today")
-        return [HeldDevice("mock/gpu", device_id, "default", "pod", "main") for device_id in self.held]
+        self.asked.publish(self.asked.value + 1)
+        raise PeerRefused("UNAVAILABLE", "not today")
 
     async def until_asked_again(self) -> None:
         """Returns after two more requests: the answer to the first has been used by then."""
-        for _ in range(2):
-            self.news.clear()
-            async with asyncio.timeout(60):
-                await self.news.wait()
+        count = self.asked.value + 2
+        async with asyncio.timeout(60):
+            await self.asked.until(lambda asked: asked >= count)
+
+
+@asynccontextmanager
+async def refused_pod_resources(kubelet: ObservedKubelet) -> AsyncIterator[RefusingPodResources]:
+    """Refuses every request in the place of the kubelet's own API, which is back afterwards."""
+    service, socket = RefusingPodResources(), kubelet.paths.pod_resources_socket
+    kept = socket.rename(socket.with_name("kept.sock"))
+    async with serve_held_devices(service, socket):
+        yield service
+    kept.rename(socket)
 
 
 async def test_missing_devices_disappear_when_the_kubelet_reports_them_free(
-    kubelet: TinyKubelet, settings: Settings
+    kubelet: ObservedKubelet, settings: Settings
 ) -> None:
-    pods = Holdings()
-    kubelet.paths.pod_resources_socket.parent.mkdir()
     node = Node(kubelet.paths.root)
     node.configure(gpu={"count": 3})
     before = schema.load(node.config)
-    async with (
-        serve_held_devices(pods, kubelet.paths.pod_resources_socket),
-        serving(*before.plugins(), settings=settings) as daemon,
-    ):
+    async with serving(*before.plugins(), settings=settings) as daemon:
         first, second, third = (await kubelet.endpoint("mock/gpu", 3)).devices
-        node.configure(gpu={"count": 1})
-        await daemon.apply(schema.load(node.config).plugins(before))
-        await kubelet.health("mock/gpu", third, "Unhealthy")
-        await pods.until_asked_again()  # and said nothing
-        assert set(kubelet.endpoints["mock/gpu"].devices) == {first, second, third}
-        pods.held = [second]
+        pods = [await kubelet.kubelet.admit(pod_requesting({"mock/gpu": 1})) for _ in range(3)]
+        allocated = [call.asked for call in kubelet.kubelet.calls if call.method == "Allocate"]
+        holders = {device_id: pod for [device_id], pod in zip(allocated, pods, strict=True)}
+        await kubelet.kubelet.remove(holders[third])
+        async with refused_pod_resources(kubelet) as pod_resources:
+            node.configure(gpu={"count": 1})
+            await daemon.apply(schema.load(node.config).plugins(before))
+            await kubelet.health("mock/gpu", third, "Unhealthy")
+            await pod_resources.until_asked_again()
+            assert set(kubelet.endpoints["mock/gpu"].devices) == {first, second, third}
         await kubelet.until(lambda kubelet: set(kubelet.endpoints["mock/gpu"].devices) == {first, second})
-        await pods.until_asked_again()
         assert not kubelet.endpoints["mock/gpu"].devices[second].healthy
-        pods.held = []
+        await kubelet.kubelet.remove(holders[second])
         await kubelet.until(lambda kubelet: set(kubelet.endpoints["mock/gpu"].devices) == {first})
 
 
-async def test_a_changed_resource_is_not_registered_again(kubelet: TinyKubelet) -> None:
+async def test_a_changed_resource_is_not_registered_again(kubelet: ObservedKubelet) -> None:
     async with serving_a_gpu_and_a_nic(kubelet) as (node, daemon):
         gpu = kubelet.endpoints["mock/gpu"]
         node.configure(gpu={"count": 2, "model": "B200"}, nic=NIC)
@@ -192,7 +195,7 @@ async def test_a_changed_resource_is_not_registered_again(kubelet: TinyKubelet) 
         assert is_untouched(kubelet, gpu)
 
 
-async def test_an_invalid_file_keeps_the_old_one_running_and_is_logged_once(kubelet: TinyKubelet) -> None:
+async def test_an_invalid_file_keeps_the_old_one_running_and_is_logged_once(kubelet: ObservedKubelet) -> None:
     async with serving_a_gpu_and_a_nic(kubelet) as (node, daemon):
         before = dict(kubelet.endpoints)
         node.config.write_text("resources:\n  - {name: mock/gpu, mock: {}, cuont: 1}\n")
@@ -207,7 +210,7 @@ async def test_an_invalid_file_keeps_the_old_one_running_and_is_logged_once(kube
         assert is_untouched(kubelet, before["mock/nic"])
 
 
-async def test_a_file_that_is_removed_keeps_the_old_one_running(kubelet: TinyKubelet) -> None:
+async def test_a_file_that_is_removed_keeps_the_old_one_running(kubelet: ObservedKubelet) -> None:
     async with serving_a_gpu_and_a_nic(kubelet) as (node, daemon):
         nic = kubelet.endpoints["mock/nic"]
         node.config.unlink()
@@ -217,7 +220,7 @@ async def test_a_file_that_is_removed_keeps_the_old_one_running(kubelet: TinyKub
         assert is_untouched(kubelet, nic)
 
 
-async def test_a_directory_that_is_removed_and_recreated_is_watched_again(kubelet: TinyKubelet) -> None:
+async def test_a_directory_that_is_removed_and_recreated_is_watched_again(kubelet: ObservedKubelet) -> None:
     async with serving_a_gpu_and_a_nic(kubelet) as (node, daemon):
         shutil.rmtree(node.config.parent)
         await daemon.err.until("new configuration refused, the old one stays")
@@ -225,7 +228,7 @@ async def test_a_directory_that_is_removed_and_recreated_is_watched_again(kubele
         await kubelet.endpoint("mock/gpu", 3)
 
 
-async def test_a_file_that_is_almost_yaml_does_not_end_the_daemon(kubelet: TinyKubelet) -> None:
+async def test_a_file_that_is_almost_yaml_does_not_end_the_daemon(kubelet: ObservedKubelet) -> None:
     async with serving_a_gpu_and_a_nic(kubelet) as (node, daemon):
         node.config.write_text("? [a]\n: b\n")
         await daemon.err.until("new configuration refused, the old one stays")

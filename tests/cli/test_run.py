@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from tests.cli.processes import Node, ended, python
+from tests.observed_kubelet import ObservedKubelet
 
 from plugwright.cli.main import cli
-from tiny_kubelet import TinyKubelet
 
 FILE = "resources:\n  - name: mock/gpu\n    mock:\n      count: 2\n      model: A100\n"
 
@@ -146,7 +146,7 @@ async def test_an_address_in_use_is_refused(root: Path) -> None:
         assert await failed(root, "--listen", address) == f"cannot listen on {address}: Address already in use"
 
 
-async def test_a_daemon_serves_its_file_until_sigterm(root: Path, kubelet: TinyKubelet) -> None:
+async def test_a_daemon_serves_its_file_until_sigterm(root: Path, kubelet: ObservedKubelet) -> None:
     node = Node(root)
     node.configure(gpu={"count": 2}, nic={"count": 3})
     async with node.daemon() as daemon:
@@ -155,7 +155,8 @@ async def test_a_daemon_serves_its_file_until_sigterm(root: Path, kubelet: TinyK
         assert not listening_ports(daemon.pid)
         daemon.signal(signal.SIGTERM)
         assert await daemon.ends() == 0
-    assert not [path for path in kubelet.paths.device_plugins.iterdir() if path.name != "kubelet.sock"]
+    left = {path.name for path in kubelet.paths.device_plugins.iterdir()}
+    assert left == {"kubelet.sock", "kubelet_internal_checkpoint"}
     assert not node.control.exists()
 
 
@@ -169,7 +170,7 @@ def listening_ports(pid: int) -> list[str]:
     return [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in held]
 
 
-async def test_a_daemon_with_watcher_registration_waits_for_the_kubelet(root: Path, kubelet: TinyKubelet) -> None:
+async def test_a_daemon_with_watcher_registration_waits_for_the_kubelet(root: Path, kubelet: ObservedKubelet) -> None:
     node = Node(root)
     node.configure(gpu={"count": 1})
     async with node.daemon("--registration", "watcher"):
@@ -177,7 +178,7 @@ async def test_a_daemon_with_watcher_registration_waits_for_the_kubelet(root: Pa
         assert [path for path in kubelet.paths.plugins_registry.iterdir() if path.is_socket()]
 
 
-async def test_a_daemon_without_a_control_socket_still_serves(root: Path, kubelet: TinyKubelet) -> None:
+async def test_a_daemon_without_a_control_socket_still_serves(root: Path, kubelet: ObservedKubelet) -> None:
     node = Node(root)
     node.configure(gpu={"count": 1})
     root.joinpath("run").touch()

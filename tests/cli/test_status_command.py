@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from tests.cli.processes import Node, running
+from tests.observed_kubelet import ObservedKubelet
 
 from plugwright import ConfigError, Settings, serving
 from plugwright.cli.main import cli
 from plugwright.plugins.mock import Mock, MockOptions
 from plugwright.sdk.daemon import Daemon
-from tiny_kubelet import TinyKubelet
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def controlled(settings: Settings, node: Node) -> Settings:
 
 
 @asynccontextmanager
-async def one_of_two_failed(kubelet: TinyKubelet, settings: Settings) -> AsyncIterator[tuple[Daemon, str, str]]:
+async def one_of_two_failed(kubelet: ObservedKubelet, settings: Settings) -> AsyncIterator[tuple[Daemon, str, str]]:
     """A daemon with two devices, the second of which is Unhealthy."""
     async with serving(Mock("mock/gpu", MockOptions(count=2, numa=2)), settings=settings) as daemon:
         first, second = (await kubelet.endpoint("mock/gpu", 2)).devices
@@ -41,7 +41,7 @@ async def one_of_two_failed(kubelet: TinyKubelet, settings: Settings) -> AsyncIt
 
 
 async def test_text_shows_each_device_with_health_and_reason(
-    kubelet: TinyKubelet, controlled: Settings, node: Node
+    kubelet: ObservedKubelet, controlled: Settings, node: Node
 ) -> None:
     async with one_of_two_failed(kubelet, controlled) as (_, first, second):
         done = await node.ask("status")
@@ -55,7 +55,7 @@ async def test_text_shows_each_device_with_health_and_reason(
     assert "\033" not in done.out
 
 
-async def test_json_has_every_fact(kubelet: TinyKubelet, controlled: Settings, node: Node) -> None:
+async def test_json_has_every_fact(kubelet: ObservedKubelet, controlled: Settings, node: Node) -> None:
     async with one_of_two_failed(kubelet, controlled) as (_, first, second):
         done = await node.ask("status", "--output", "json")
         endpoint = kubelet.endpoints["mock/gpu"].request.endpoint
@@ -93,7 +93,7 @@ async def test_daemon_without_resources_prints_so(controlled: Settings, node: No
     assert (done.code, done.out) == (0, "no resources are served\n")
 
 
-async def test_watch_continues_until_the_daemon_ends(kubelet: TinyKubelet, node: Node) -> None:
+async def test_watch_continues_until_the_daemon_ends(kubelet: ObservedKubelet, node: Node) -> None:
     node.configure(gpu={"count": 1})
     async with running(node.command()) as daemon:
         await daemon.err.until("registered")

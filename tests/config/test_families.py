@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from tests.cli.processes import Node, ended, python, running
+from tests.observed_kubelet import ObservedKubelet
 
 from plugwright.config import families
 from plugwright.sdk.device_family import DeviceFamily
-from tiny_kubelet import TinyKubelet
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tape_family"
 BROKEN = {
@@ -118,7 +118,7 @@ async def test_a_family_that_cannot_be_used_is_named_with_the_line_of_its_key(pa
     assert usb == ["a.b/c"]  # a key of our own stays our own
 
 
-async def test_a_family_of_another_package_is_served(packages: Path, kubelet: TinyKubelet, tmp_path: Path) -> None:
+async def test_a_family_of_another_package_is_served(packages: Path, kubelet: ObservedKubelet, tmp_path: Path) -> None:
     for name in ("st0", "nst0", "st1"):
         device = tmp_path / "host/sys/class/scsi_tape" / name / "device"
         device.mkdir(parents=True)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 from tests.cli.processes import Node
+from tests.observed_kubelet import ObservedKubelet
 
 from plugwright.plugins.nvidia import simulated_machines
-from tiny_kubelet import TinyKubelet
 
 MIG = simulated_machines.load("dgx-a100-mig").gpus
 FILE = """
@@ -25,7 +25,7 @@ def node(root: Path) -> Node:
     return node
 
 
-async def test_a_template_serves_each_profile_as_a_resource(kubelet: TinyKubelet, node: Node) -> None:
+async def test_a_template_serves_each_profile_as_a_resource(kubelet: ObservedKubelet, node: Node) -> None:
     node.config.write_text(FILE)
     async with node.daemon():
         await kubelet.endpoint("nvidia.com/gpu", 3)
@@ -34,7 +34,7 @@ async def test_a_template_serves_each_profile_as_a_resource(kubelet: TinyKubelet
         await kubelet.endpoint("nvidia.com/mig-3g.20gb", 2)
 
 
-async def test_a_new_profile_adds_a_resource_and_the_old_one_stays(kubelet: TinyKubelet, node: Node) -> None:
+async def test_a_new_profile_adds_a_resource_and_the_old_one_stays(kubelet: ObservedKubelet, node: Node) -> None:
     node.config.write_text(FILE)
     async with node.daemon():
         gone = await kubelet.endpoint("nvidia.com/mig-3g.20gb", 2)
@@ -46,13 +46,13 @@ async def test_a_new_profile_adds_a_resource_and_the_old_one_stays(kubelet: Tiny
             await kubelet.health("nvidia.com/mig-3g.20gb", device, "Unhealthy")
 
 
-async def test_a_template_serves_each_model_as_a_resource(kubelet: TinyKubelet, node: Node) -> None:
+async def test_a_template_serves_each_model_as_a_resource(kubelet: ObservedKubelet, node: Node) -> None:
     node.config.write_text('resources: [{name: "nvidia.com/{model}", nvidia: {simulate: t4}}]')
     async with node.daemon():
         await kubelet.endpoint("nvidia.com/tesla-t4", 4)
 
 
-async def test_a_template_can_be_added_to_a_served_file(kubelet: TinyKubelet, node: Node) -> None:
+async def test_a_template_can_be_added_to_a_served_file(kubelet: ObservedKubelet, node: Node) -> None:
     node.config.write_text("resources: [{name: nvidia.com/gpu, nvidia: {simulate: t4, select: {index: 0}}}]")
     async with node.daemon():
         await kubelet.endpoint("nvidia.com/gpu", 1)

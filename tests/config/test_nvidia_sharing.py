@@ -9,11 +9,11 @@ import msgspec
 import pytest
 import yaml
 from tests.cli.processes import Node
+from tests.observed_kubelet import ObservedKubelet
 
 from plugwright.config import schema
 from plugwright.model import PreferenceRequest
 from plugwright.plugins.nvidia.config import NvidiaShare
-from tiny_kubelet import TinyKubelet
 
 PAGE = Path(__file__).parents[2] / "docs" / "nvidia-sharing.md"
 BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
@@ -46,7 +46,7 @@ def test_examples_in_the_docs_are_valid(block: str) -> None:
         msgspec.convert(content["share"], NvidiaShare, strict=True)
 
 
-async def test_a_container_with_a_vgpu_share_gets_its_limits(node: Node, kubelet: TinyKubelet) -> None:
+async def test_a_container_with_a_vgpu_share_gets_its_limits(node: Node, kubelet: ObservedKubelet) -> None:
     library = node.root / "libvgpu.so"
     library.touch()
     paths = {"library": str(library), "root": str(node.root / "vgpu"), "locks": str(node.root / "locks")}
@@ -76,7 +76,7 @@ async def test_a_container_with_a_vgpu_share_gets_its_limits(node: Node, kubelet
     ],
 )
 async def test_units_that_make_a_larger_share_are_preferred_on_one_gpu(
-    node: Node, kubelet: TinyKubelet, share: dict[str, object], prefer: str | None, gpus: int
+    node: Node, kubelet: ObservedKubelet, share: dict[str, object], prefer: str | None, gpus: int
 ) -> None:
     configure(node, share, **({"prefer": prefer} if prefer else {}))
     async with node.daemon():
@@ -85,7 +85,7 @@ async def test_units_that_make_a_larger_share_are_preferred_on_one_gpu(
     assert len({device_id.partition("::")[0] for device_id in chosen}) == gpus
 
 
-async def test_a_time_sliced_container_gets_the_size_of_its_share(node: Node, kubelet: TinyKubelet) -> None:
+async def test_a_time_sliced_container_gets_the_size_of_its_share(node: Node, kubelet: ObservedKubelet) -> None:
     configure(node, {"replicas": 2, "most": 1})
     async with node.daemon():
         gpu = await kubelet.endpoint(RESOURCE, 16)
@@ -97,7 +97,7 @@ async def test_a_time_sliced_container_gets_the_size_of_its_share(node: Node, ku
 
 
 async def test_more_units_than_the_kubelet_accepts_are_refused_with_a_proposal(
-    node: Node, kubelet: TinyKubelet
+    node: Node, kubelet: ObservedKubelet
 ) -> None:
     configure(node, {"memory": "1Mi"})
     async with node.daemon() as daemon:
@@ -106,4 +106,4 @@ async def test_more_units_than_the_kubelet_accepts_are_refused_with_a_proposal(
     assert proposed
     configure(node, {"memory": proposed[1]})
     async with node.daemon():
-        await kubelet.endpoint(RESOURCE)
+        await kubelet.endpoint(RESOURCE, timeout=60)  # 60,000 units take the daemon many seconds

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from tests.cli.processes import ended, python, running
+from tests.observed_kubelet import ObservedKubelet
 
 from plugwright.plugins.nvidia.driver import GpuSnapshot
-from tiny_kubelet import TinyKubelet
 
 MEMORY_BAR = 40  # MiB, with NVML
 CALLS = 1000
@@ -35,7 +35,7 @@ def resident(pid: int) -> float:
 
 @pytest.mark.parametrize("strategy", ["envvar", "device-nodes"])
 async def test_the_daemon_with_nvml_is_small_and_quick(
-    kubelet: TinyKubelet, snapshot: GpuSnapshot, tmp_path: Path, strategy: str, seen: Callable[[str], None]
+    kubelet: ObservedKubelet, snapshot: GpuSnapshot, tmp_path: Path, strategy: str, seen: Callable[[str], None]
 ) -> None:
     path = tmp_path / "plugwright.yaml"
     path.write_text(f"resources: [{{name: nvidia.com/gpu, nvidia: {{strategy: {strategy}}}}}]\n")

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, example, given
 from hypothesis import settings as trying
 from hypothesis import strategies as st
+from tests.observed_kubelet import ObservedKubelet
 
 from plugwright import Device, DeviceNode, Mount, PluginError, Settings, serving
 from plugwright.model import PreferenceRequest
 from plugwright.plugins.mock import Links, Mock, MockOptions
-from tiny_kubelet import TinyKubelet
 
 UNHURRIED = trying(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 KINDS = st.sampled_from(list(Links))
@@ -153,7 +153,7 @@ async def test_devices_of_one_numa_node_are_preferred() -> None:
     assert {devices[index].numa for index in chosen} == {devices[4].numa}
 
 
-async def test_a_container_gets_its_devices_in_variables(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_a_container_gets_its_devices_in_variables(kubelet: ObservedKubelet, settings: Settings) -> None:
     options = MockOptions(count=4, model="Mock-A100", memory=40 * 2**30)
     async with serving(Mock("mock/gpu", options), settings=settings):
         gpu = await kubelet.endpoint("mock/gpu", 4)
@@ -164,7 +164,9 @@ async def test_a_container_gets_its_devices_in_variables(kubelet: TinyKubelet, s
     assert two.env["MOCK_VISIBLE_DEVICES"] == ""
 
 
-async def test_facts_are_mounted_from_files_that_stay(kubelet: TinyKubelet, settings: Settings, tmp_path: Path) -> None:
+async def test_facts_are_mounted_from_files_that_stay(
+    kubelet: ObservedKubelet, settings: Settings, tmp_path: Path
+) -> None:
     options = MockOptions(count=2, model="Mock-A100", memory=7, numa=2, links=Links.FULL, facts=str(tmp_path / "facts"))
     async with serving(Mock("mock/gpu", options), settings=settings):
         gpu = await kubelet.endpoint("mock/gpu", 2)
@@ -187,7 +189,7 @@ async def test_facts_that_cannot_be_written_fail_discovery(settings: Settings, t
         assert "discover() of mock/gpu failed: " in runtime.discovery.failing.value
 
 
-async def test_device_nodes_are_harmless(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_device_nodes_are_harmless(kubelet: ObservedKubelet, settings: Settings) -> None:
     async with serving(Mock("mock/gpu", MockOptions(count=3, nodes=True)), settings=settings):
         gpu = await kubelet.endpoint("mock/gpu", 3)
         _, *rest = gpu.devices
@@ -195,7 +197,7 @@ async def test_device_nodes_are_harmless(kubelet: TinyKubelet, settings: Setting
     assert answer.nodes == (DeviceNode("/dev/null", "/dev/mock1"), DeviceNode("/dev/null", "/dev/mock2"))
 
 
-async def test_the_kubelet_gets_the_preference(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_the_kubelet_gets_the_preference(kubelet: ObservedKubelet, settings: Settings) -> None:
     async with serving(Mock("mock/gpu", MockOptions(count=8, links=Links.PAIRS)), settings=settings):
         gpu = await kubelet.endpoint("mock/gpu", 8)
         names = list(gpu.devices)

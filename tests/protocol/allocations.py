@@ -1,8 +1,9 @@
 """Allocations as the kubelet's checkpoint keeps them, and read back as values of the model."""
 
+from tests.plugin_client import to_allocation
+
 from plugwright.model import Allocation
 from plugwright.protocol import messages
-from tiny_kubelet import to_allocation
 
 __all__ = ["decode_allocation", "encode_allocation"]
 

@@ -13,12 +13,12 @@ import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, DataReceived, ResponseReceived, StreamEnded, StreamReset, TrailersReceived
+from tests.plugin_client import connect_plugin
 
 from plugwright.errors import PeerGone, PeerRefused, PlugwrightError
 from plugwright.model import Allocation, Device, Options, PreferenceRequest
 from plugwright.protocol import device_plugin, messages, transport
 from plugwright.system.sockets import SocketFile
-from tiny_kubelet import PluginClient, connect_plugin
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
@@ -316,7 +316,7 @@ async def test_messages_encoded_before_arrive_as_they_are(root: Path) -> None:
 async def test_a_request_of_more_than_4_mib_is_accepted(root: Path) -> None:
     many = PreferenceRequest(tuple(f"{number:063}" for number in range(70_000)), (), 1)
     async with served(root) as serving, transport.connect(serving.path) as connection:
-        assert await PluginClient(connection).prefer(many) == [list(many.available)]
+        assert await device_plugin.DevicePluginClient(connection).prefer(many) == [list(many.available)]
 
 
 async def test_an_answer_beyond_the_kubelets_limit_is_refused_in_its_words(root: Path) -> None:

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as trying
 from hypothesis import strategies as st
+from tests.observed_kubelet import ObservedKubelet
 
 from plugwright import Device, Plugin, Registration, Settings, serving
 from plugwright.plugins.mock import Mock, MockOptions
 from plugwright.sdk.daemon import Daemon
-from tiny_kubelet import TinyKubelet
 
 NO_REQUESTS = {
     "nonsense": (b"nonsense", "not JSON: "),
@@ -198,7 +198,7 @@ async def test_a_watcher_gets_a_report_after_every_change(controlled: Settings, 
     ],
 )
 async def test_registrations_are_counted(
-    kubelet: TinyKubelet, controlled: Settings, path: Path, registration: Registration
+    kubelet: ObservedKubelet, controlled: Settings, path: Path, registration: Registration
 ) -> None:
     async with two_devices(replace(controlled, registration=registration)) as daemon, client(path) as someone:
         await daemon.resource("mock/gpu").registration.status.until(lambda standing: standing.state == "registered")

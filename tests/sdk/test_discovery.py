@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.observed_kubelet import ObservedKubelet
 from tests.sdk.actors import LogRecorder, recorded_log
 
 from plugwright import Device, Plugin, Settings, Timeouts, serving
@@ -16,7 +17,6 @@ from plugwright.sdk.discovery import Discovery
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.metrics import ResourceMetrics
 from plugwright.sdk.plugin_calls import PluginCalls, StallDetector
-from tiny_kubelet import TinyKubelet
 
 TAPE = "example.com/tape"
 LONG = Timeouts(discovery=60)
@@ -288,31 +288,33 @@ class OnlyNonsense(Plugin):
         return [Device("st0"), Device("st0")]
 
 
-def holding(kubelet: TinyKubelet, device_id: str, node: int) -> None:
+async def holding(kubelet: ObservedKubelet, device_id: str, node: int) -> None:
+    """Restarts the kubelet with a checkpoint in which a pod holds the device."""
     entry = PodDevicesEntry("uid", "main", TAPE, {node: (device_id,)}, b"")
     kubelet.paths.checkpoint.write_bytes(checkpoint.encode(Checkpoint((entry,), {TAPE: ()})))
+    await kubelet.restart()
 
 
 async def test_a_discover_that_never_yields_is_registered_with_what_pods_hold(
-    kubelet: TinyKubelet, settings: Settings
+    kubelet: ObservedKubelet, settings: Settings
 ) -> None:
-    holding(kubelet, "st7", 1)
+    await holding(kubelet, "st7", 1)
     async with serving(Mute(), settings=settings):
         tape = await kubelet.endpoint(TAPE)
         assert tape.lists == [[Device("st7", "Unhealthy", numa=[1])]]
 
 
 async def test_a_discover_that_never_yields_is_registered_with_nothing_if_pods_hold_nothing(
-    kubelet: TinyKubelet, settings: Settings
+    kubelet: ObservedKubelet, settings: Settings
 ) -> None:
     async with serving(Mute(), settings=settings):
         await kubelet.until(lambda kubelet: TAPE in kubelet.endpoints and kubelet.endpoints[TAPE].lists == [[]])
 
 
 async def test_a_discover_whose_only_list_is_refused_is_registered_with_what_pods_hold(
-    kubelet: TinyKubelet, settings: Settings
+    kubelet: ObservedKubelet, settings: Settings
 ) -> None:
-    holding(kubelet, "st7", 1)
+    await holding(kubelet, "st7", 1)
     async with serving(OnlyNonsense(), settings=settings):
         await kubelet.endpoint(TAPE)
 
@@ -368,7 +370,7 @@ class Restless(Plugin):
 
 @pytest.mark.parametrize("broken", [Lazy, Afar, Unspeakable, Panicking, Restless])
 async def test_a_broken_plugin_never_touches_another(
-    broken: type[Plugin], kubelet: TinyKubelet, settings: Settings
+    broken: type[Plugin], kubelet: ObservedKubelet, settings: Settings
 ) -> None:
     async with serving(AsyncGenerator(), broken(), settings=settings):
         await kubelet.endpoint(TAPE, count=2)

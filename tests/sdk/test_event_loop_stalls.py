@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.observed_kubelet import ObservedKubelet
 
 from plugwright import Device, Limits, Plugin, Settings, serving
 from plugwright.model import Allocation
 from plugwright.sdk.plugin_calls import StallDetector
-from tiny_kubelet import TinyKubelet
 
 LIMIT = 0.05
 
@@ -217,7 +217,7 @@ class Rude(Plugin):
 
 
 async def test_a_served_plugin_that_blocks_is_named_and_counted_and_goes_on(
-    kubelet: TinyKubelet, settings: Settings, caplog: pytest.LogCaptureFixture
+    kubelet: ObservedKubelet, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR, "plugwright.sdk.plugin_calls")
 

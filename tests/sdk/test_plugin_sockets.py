@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
+from tests.observed_kubelet import ObservedKubelet
 
 from plugwright import Device, Plugin, Settings, serving
 from plugwright.errors import PathTooLong
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.sdk import registration
 from plugwright.system import sockets
-from tiny_kubelet import TinyKubelet
 
 RESOURCES = st.from_regex(
     r"[a-z0-9]([-a-z0-9.]{0,240}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", fullmatch=True
@@ -168,7 +168,7 @@ def test_a_stale_socket_beyond_the_path_limit_is_skipped(root: Path) -> None:
     registration.remove_stale_sockets(deep, in_a_minute)
 
 
-async def test_two_daemons_leave_each_others_sockets_alone(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_two_daemons_leave_each_others_sockets_alone(kubelet: ObservedKubelet, settings: Settings) -> None:
     tape, disk = Shelf("example.com/tape"), Shelf("example.com/disk")
     async with serving(tape, settings=settings):
         first = await kubelet.endpoint(tape.resource)
@@ -177,6 +177,7 @@ async def test_two_daemons_leave_each_others_sockets_alone(kubelet: TinyKubelet,
             second = await kubelet.endpoint(disk.resource)
             assert {path.name for path in kubelet.paths.device_plugins.iterdir()} == {
                 "kubelet.sock",
+                "kubelet_internal_checkpoint",
                 first.request.endpoint,
                 second.request.endpoint,
             }

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.cli.processes import Node, Running, ended, python, running
+from tests.observed_kubelet import ObservedKubelet
+from tests.sdk.misbehaving_kubelet import MisbehavingKubelet
 
 from plugwright import ConfigError, Settings, serving
 from plugwright.errors import PeerRefused
-from tiny_kubelet import TinyKubelet
 
 STUCK = """
 import sys
@@ -93,7 +94,7 @@ def node(root: Path) -> Node:
 
 
 async def test_ready_means_that_the_kubelet_has_a_stream_open(root: Path, node: Node) -> None:
-    kubelet = TinyKubelet(root)
+    kubelet = MisbehavingKubelet(root)
     kubelet.watch_lists = False
     async with node.daemon("--listen", "127.0.0.1:0") as daemon:
         waiting = f"mock/gpu: waiting no kubelet.sock in {root}/device-plugins\n"
@@ -109,7 +110,7 @@ async def test_ready_means_that_the_kubelet_has_a_stream_open(root: Path, node: 
         await kubelet.stop()
 
 
-async def test_metrics_count_what_happened(kubelet: TinyKubelet, node: Node) -> None:
+async def test_metrics_count_what_happened(kubelet: ObservedKubelet, node: Node) -> None:
     async with node.daemon("--listen", "127.0.0.1:0") as daemon:
         gpu = await kubelet.endpoint("mock/gpu", 3)
         await until(daemon, "/readyz", lambda answer: answer == (200, "ok\n"))
@@ -137,12 +138,12 @@ async def test_metrics_count_what_happened(kubelet: TinyKubelet, node: Node) -> 
         assert ("plugwright_stalls_total",) in found
 
 
-async def test_metrics_show_that_the_kubelet_is_gone_or_refuses(kubelet: TinyKubelet, node: Node) -> None:
+async def test_metrics_show_that_the_kubelet_is_gone_or_refuses(misbehaving: MisbehavingKubelet, node: Node) -> None:
     async with node.daemon("--listen", "127.0.0.1:0") as daemon:
-        await kubelet.endpoint("mock/gpu", 3)
-        kubelet.refuse = "not today"
-        await kubelet.restart()
-        await kubelet.until(lambda kubelet: len(kubelet.registered) > 1)
+        await misbehaving.endpoint("mock/gpu", 3)
+        misbehaving.refuse = "not today"
+        await misbehaving.restart()
+        await misbehaving.until(lambda _: len(misbehaving.requests) > 1)
         await until(daemon, "/readyz", lambda answer: answer == (503, "mock/gpu: refused not today (UNKNOWN)\n"))
         found = await metrics(daemon)
         assert found["plugwright_registrations_total", "failed", "mock/gpu"] >= 1
@@ -150,7 +151,7 @@ async def test_metrics_show_that_the_kubelet_is_gone_or_refuses(kubelet: TinyKub
         assert found["plugwright_seconds_without_stream", "mock/gpu"] > 0
 
 
-async def test_health_names_the_code_that_blocks_the_event_loop(kubelet: TinyKubelet, tmp_path: Path) -> None:
+async def test_health_names_the_code_that_blocks_the_event_loop(kubelet: ObservedKubelet, tmp_path: Path) -> None:
     released = tmp_path / "released"
     async with running(python("-c", STUCK, kubelet.paths.root, released)) as daemon:
         assert await get(daemon, "/healthz") == (200, "ok\n")

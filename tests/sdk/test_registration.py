@@ -11,6 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.observed_kubelet import ObservedKubelet, observed_kubelet
+from tests.plugin_client import connect_plugin
+from tests.sdk.misbehaving_kubelet import MisbehavingKubelet
 
 from plugwright import Allocation, Device, Plugin, Settings, serving
 from plugwright.errors import PathTooLong
@@ -23,7 +26,6 @@ from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.logs import facts
 from plugwright.sdk.registration import RegistrationState, RegistrationStatus
 from plugwright.system import sockets
-from tiny_kubelet import TinyKubelet, connect_plugin, tiny_kubelet
 
 TAPE = "example.com/tape"
 LIMIT = 60  # seconds that any fact here may take on a slow machine
@@ -58,8 +60,8 @@ class Slow(Plugin):
         yield [Device("only")]
 
 
-class Curious(TinyKubelet):
-    """Asks a plugin everything before it answers the registration."""
+class Curious(MisbehavingKubelet):
+    """Asks a plugin everything before it forwards the registration."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -120,7 +122,7 @@ def warned(caplog: pytest.LogCaptureFixture, message: str) -> list[object]:
     ]
 
 
-async def test_a_plugin_registers_and_its_list_arrives(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_a_plugin_registers_and_its_list_arrives(kubelet: ObservedKubelet, settings: Settings) -> None:
     async with serving(Tape(), settings=settings) as daemon:
         tape = await kubelet.endpoint(TAPE)
         assert [device.id for device in tape.lists[0]] == ["st0", "st1"]
@@ -138,17 +140,18 @@ async def test_a_plugin_serves_before_it_registers(root: Path, settings: Setting
 
 
 async def test_a_registration_names_a_socket_that_only_its_owner_may_open(
-    kubelet: TinyKubelet, settings: Settings
+    misbehaving: MisbehavingKubelet, settings: Settings
 ) -> None:
     async with serving(Tape(), settings=settings):
-        request = (await kubelet.endpoint(TAPE)).request
-        path = kubelet.paths.device_plugins / request.endpoint
+        await misbehaving.endpoint(TAPE)
+        [request] = misbehaving.requests
+        path = misbehaving.paths.device_plugins / request.endpoint
         assert stat.S_IMODE(path.lstat().st_mode) == 0o600
         assert (request.version, request.resource) == ("v1beta1", TAPE)
     assert not path.exists()
 
 
-async def test_nothing_is_registered_before_the_first_list(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_nothing_is_registered_before_the_first_list(kubelet: ObservedKubelet, settings: Settings) -> None:
     slow, patience = Slow(), replace(settings.timeouts, discovery=60)
     async with serving(slow, Tape(), settings=replace(settings, timeouts=patience)) as daemon:
         await kubelet.endpoint(TAPE)
@@ -161,7 +164,7 @@ async def test_nothing_is_registered_before_the_first_list(kubelet: TinyKubelet,
 async def test_a_plugin_waits_for_a_kubelet_that_comes_later(
     root: Path, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kubelet = TinyKubelet(root)
+    kubelet = ObservedKubelet(root)
     kubelet.paths.device_plugins.mkdir()
     async with serving(Tape(), settings=settings) as daemon:
         standing = await stands(daemon, RegistrationState.WAITING)
@@ -175,7 +178,7 @@ async def test_a_plugin_waits_for_a_kubelet_that_comes_later(
 
 
 async def test_a_plugin_waits_for_a_directory_that_comes_later(root: Path, settings: Settings) -> None:
-    kubelet = TinyKubelet(root / "not" / "yet")
+    kubelet = ObservedKubelet(root / "not" / "yet")
     async with serving(Tape(), settings=replace(settings, kubelet_dir=root / "not" / "yet")) as daemon:
         await stands(daemon, RegistrationState.WAITING)
         await kubelet.start()
@@ -183,7 +186,7 @@ async def test_a_plugin_waits_for_a_directory_that_comes_later(root: Path, setti
         await kubelet.stop()
 
 
-async def test_a_directory_removed_and_made_again_is_found_again(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_a_directory_removed_and_made_again_is_found_again(kubelet: ObservedKubelet, settings: Settings) -> None:
     async with serving(Tape(), settings=settings) as daemon:
         for _ in range(10):
             await kubelet.endpoint(TAPE)
@@ -195,7 +198,7 @@ async def test_a_directory_removed_and_made_again_is_found_again(kubelet: TinyKu
 
 
 async def test_a_directory_removed_under_a_running_kubelet_is_found_again(
-    kubelet: TinyKubelet, settings: Settings
+    kubelet: ObservedKubelet, settings: Settings
 ) -> None:
     async with serving(Tape(), settings=settings) as daemon:
         await kubelet.endpoint(TAPE)
@@ -206,27 +209,27 @@ async def test_a_directory_removed_under_a_running_kubelet_is_found_again(
 
 
 async def test_a_refusal_is_logged_once_and_tried_again_until_it_is_over(
-    kubelet: TinyKubelet, settings: Settings, caplog: pytest.LogCaptureFixture
+    misbehaving: MisbehavingKubelet, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kubelet.refuse = 'the ResourceName "example.com/tape" is invalid'
+    misbehaving.refuse = 'the ResourceName "example.com/tape" is invalid'
     async with serving(Tape(), settings=settings) as daemon:
-        await kubelet.until(lambda kubelet: len(kubelet.registered) >= 5)
+        await misbehaving.until(lambda _: len(misbehaving.requests) >= 5)
         standing = await stands(daemon, RegistrationState.REFUSED)
-        kubelet.refuse = ""
-        await kubelet.endpoint(TAPE)
+        misbehaving.refuse = ""
+        await misbehaving.endpoint(TAPE)
         await stands(daemon, RegistrationState.REGISTERED)
     assert standing.reason == 'the ResourceName "example.com/tape" is invalid (UNKNOWN)'
     assert warned(caplog, REFUSED) == [standing.reason]
-    assert len({request.endpoint for request in kubelet.registered}) == len(kubelet.registered)
+    assert len({request.endpoint for request in misbehaving.requests}) == len(misbehaving.requests)
 
 
 async def test_another_reason_is_logged_again(
-    kubelet: TinyKubelet, settings: Settings, caplog: pytest.LogCaptureFixture
+    misbehaving: MisbehavingKubelet, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kubelet.refuse = "first"
+    misbehaving.refuse = "first"
     async with serving(Tape(), settings=settings) as daemon:
         for reason in ("first", "second", "first"):
-            kubelet.refuse = reason
+            misbehaving.refuse = reason
             await stands(daemon, RegistrationState.REFUSED, reason)
     assert [str(reason).partition(" ")[0] for reason in warned(caplog, REFUSED)] == ["first", "second", "first"]
 
@@ -234,7 +237,7 @@ async def test_another_reason_is_logged_again(
 async def test_a_stale_kubelet_socket_is_tried_until_a_kubelet_listens(
     root: Path, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kubelet = TinyKubelet(root)
+    kubelet = ObservedKubelet(root)
     kubelet.paths.device_plugins.mkdir()
     sockets.listen(kubelet.paths.kubelet_socket).close()
     async with counting(REFUSED) as refusals, serving(Tape(), settings=settings) as daemon:
@@ -248,7 +251,7 @@ async def test_a_stale_kubelet_socket_is_tried_until_a_kubelet_listens(
 
 
 async def test_a_kubelet_sock_that_is_no_socket_is_tried_until_a_kubelet_comes(root: Path, settings: Settings) -> None:
-    kubelet = TinyKubelet(root)
+    kubelet = ObservedKubelet(root)
     kubelet.paths.device_plugins.mkdir()
     kubelet.paths.kubelet_socket.write_text("not a socket")
     async with serving(Tape(), settings=settings) as daemon:
@@ -260,7 +263,7 @@ async def test_a_kubelet_sock_that_is_no_socket_is_tried_until_a_kubelet_comes(r
 
 
 async def test_a_kubelet_that_never_answers_is_given_up_and_tried_again(root: Path, settings: Settings) -> None:
-    kubelet, patience = TinyKubelet(root), replace(settings.timeouts, register=0.2)
+    kubelet, patience = ObservedKubelet(root), replace(settings.timeouts, register=0.2)
     kubelet.paths.device_plugins.mkdir()
     with closing(sockets.listen(kubelet.paths.kubelet_socket)):
         async with counting(REFUSED) as refusals, serving(Tape(), settings=replace(settings, timeouts=patience)):
@@ -271,7 +274,7 @@ async def test_a_kubelet_that_never_answers_is_given_up_and_tried_again(root: Pa
 
 
 async def test_a_new_kubelet_is_not_kept_waiting_by_one_that_never_answers(root: Path, settings: Settings) -> None:
-    kubelet, patience = TinyKubelet(root), replace(settings.timeouts, register=600)
+    kubelet, patience = ObservedKubelet(root), replace(settings.timeouts, register=600)
     kubelet.paths.device_plugins.mkdir()
     with closing(sockets.listen(kubelet.paths.kubelet_socket)):
         async with serving(Tape(), settings=replace(settings, timeouts=patience)) as daemon:
@@ -301,7 +304,7 @@ def hanging_up(path: Path) -> Iterator[None]:
 
 
 async def test_a_kubelet_that_hangs_up_at_once_is_tried_again(root: Path, settings: Settings) -> None:
-    kubelet = TinyKubelet(root)
+    kubelet = ObservedKubelet(root)
     kubelet.paths.device_plugins.mkdir()
     async with serving(Tape(), settings=settings) as daemon:
         with hanging_up(kubelet.paths.kubelet_socket):
@@ -319,7 +322,7 @@ async def test_a_kubelet_that_answers_nonsense_is_tried_again(
         for message in messages:
             yield message
 
-    kubelet = TinyKubelet(root)
+    kubelet = ObservedKubelet(root)
     kubelet.paths.device_plugins.mkdir()
     register = Streaming(Method("/v1beta1.Registration/Register", pb.RegisterRequest, pb.Empty), answers)
     async with serving(Tape(), settings=settings) as daemon:
@@ -351,7 +354,7 @@ async def test_a_resource_whose_name_is_too_long_for_the_directory_is_refused_on
     deep = as_deep_as(root, 55)
     tape, long = Tape(), Tape()
     long.resource = "long.example.com/streamer-of-tapes"
-    async with tiny_kubelet(deep) as kubelet, counting(REFUSED) as refusals:
+    async with observed_kubelet(deep) as kubelet, counting(REFUSED) as refusals:
         settings = replace(settings, kubelet_dir=deep)
         async with serving(tape, settings=settings) as daemon:
             await daemon.apply([tape, long])

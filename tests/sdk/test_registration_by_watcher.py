@@ -5,53 +5,26 @@ import logging
 import random
 import shutil
 import stat
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.observed_kubelet import ObservedKubelet
 from tests.sdk.actors import TAPE, ListingPlugin
 
 from plugwright import Registration, Settings, serving
-from plugwright.errors import PeerGone, PeerRefused
+from plugwright.errors import PeerGone
 from plugwright.protocol import registration
 from plugwright.protocol.registration import PluginInfo
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.logs import facts
 from plugwright.sdk.registration import RegistrationState, RegistrationStatus, fixed_socket_name
 from plugwright.system import sockets
-from tiny_kubelet import TinyKubelet
 
 NAME = fixed_socket_name(TAPE)
 LIMIT = 60  # seconds that any fact here may take on a slow machine
-
-
-class Watching(TinyKubelet):
-    """Tells a socket from the one before it in the same place by more than its inode number, as the real one does."""
-
-    async def _watch_registry(self) -> None:
-        known: dict[Path, tuple[int, int]] = {}
-        while True:
-            present = {}
-            for path in self._announced():
-                with suppress(FileNotFoundError):
-                    present[path] = path.stat().st_ino, path.stat().st_ctime_ns
-            for path in [path for path, identity in present.items() if known.get(path) != identity]:
-                try:
-                    await self._introduce(path)
-                except (PeerGone, PeerRefused, AttributeError):  # the last is grpclib's, when a peer hangs up at once
-                    del present[path]  # to be tried again
-            known = present
-            await asyncio.sleep(0.01)
-
-
-@pytest.fixture
-async def kubelet(root: Path) -> AsyncIterator[Watching]:
-    kubelet = Watching(root)
-    await kubelet.start()
-    yield kubelet
-    await kubelet.stop()
 
 
 @pytest.fixture
@@ -59,21 +32,22 @@ def settings(settings: Settings) -> Settings:
     return replace(settings, registration=Registration.WATCHER)
 
 
-def registry(kubelet: TinyKubelet) -> set[str]:
+def registry(kubelet: ObservedKubelet) -> set[str]:
     return {path.name for path in kubelet.paths.plugins_registry.iterdir()}
 
 
-def is_registered(count: int) -> Callable[[TinyKubelet], bool]:
+def is_registered(count: int) -> Callable[[ObservedKubelet], bool]:
     return lambda kubelet: len(kubelet.registered) >= count
 
 
-def settled(*plugins: ListingPlugin) -> Callable[[TinyKubelet], bool]:
+def settled(*plugins: ListingPlugin) -> Callable[[ObservedKubelet], bool]:
     """Every plugin is known by its one socket, and its list has arrived."""
 
-    def is_settled(kubelet: TinyKubelet) -> bool:
+    def is_settled(kubelet: ObservedKubelet) -> bool:
         known = [kubelet.endpoints.get(plugin.resource) for plugin in plugins]
         listed = [tuple(endpoint.devices) for endpoint in known if endpoint and not endpoint.ended]
-        return listed == [plugin.ids.value for plugin in plugins]
+        names = {fixed_socket_name(plugin.resource) for plugin in plugins}
+        return listed == [plugin.ids.value for plugin in plugins] and names <= registry(kubelet)
 
     return is_settled
 
@@ -84,7 +58,19 @@ async def stands(daemon: Daemon, state: RegistrationState, reason: str = "") -> 
         return await standing.until(lambda now: now.state is state and reason in now.reason)
 
 
-async def test_a_plugin_is_found_and_its_list_arrives(kubelet: Watching, settings: Settings) -> None:
+async def notify_as_watcher(daemon: Daemon, path: Path, *, registered: bool, error: str = "") -> tuple[int, int]:
+    """The plugin watcher of a kubelet that asks for no list; returns the identity of the socket that it has found."""
+    while True:
+        await stands(daemon, RegistrationState.REGISTERING, "has not asked yet")
+        with suppress(PeerGone, FileNotFoundError):  # replaced in between, and to be found again
+            status = path.stat()
+            async with registration.connect_watched(path) as plugin:
+                await plugin.announce()
+                await plugin.notify(registered, error)
+            return status.st_ino, status.st_ctime_ns
+
+
+async def test_a_plugin_is_found_and_its_list_arrives(kubelet: ObservedKubelet, settings: Settings) -> None:
     async with serving(ListingPlugin(), settings=settings) as daemon:
         tape = await kubelet.endpoint(TAPE)
         assert [device.id for device in tape.lists[0]] == ["st0", "st1"]
@@ -104,7 +90,7 @@ async def test_a_plugin_answers_get_info(root: Path, settings: Settings) -> None
 
 
 async def test_a_plugin_that_is_there_first_is_found_later(root: Path, settings: Settings) -> None:
-    kubelet = Watching(root)
+    kubelet = ObservedKubelet(root)
     async with serving(ListingPlugin(), settings=settings) as daemon:
         standing = await stands(daemon, RegistrationState.WAITING)
         assert standing.reason == f"no directory {kubelet.paths.plugins_registry}"
@@ -114,11 +100,14 @@ async def test_a_plugin_that_is_there_first_is_found_later(root: Path, settings:
 
 
 async def test_nothing_is_ever_registered_both_ways(root: Path, settings: Settings) -> None:
-    kubelet = Watching(root)
+    kubelet = ObservedKubelet(root)
     await kubelet.start()
     async with serving(ListingPlugin(), settings=settings):
         await kubelet.endpoint(TAPE)
-        assert [path.name for path in kubelet.paths.device_plugins.iterdir()] == ["kubelet.sock"]
+        assert {path.name for path in kubelet.paths.device_plugins.iterdir()} == {
+            "kubelet.sock",
+            "kubelet_internal_checkpoint",
+        }
     async with serving(ListingPlugin(), settings=replace(settings, registration=Registration.DIRECT)):
         await kubelet.endpoint(TAPE)
         await kubelet.until(is_registered(2))
@@ -128,33 +117,41 @@ async def test_nothing_is_ever_registered_both_ways(root: Path, settings: Settin
 
 
 async def test_a_refusal_is_logged_with_its_reason_and_the_plugin_is_found_again(
-    kubelet: Watching, settings: Settings, caplog: pytest.LogCaptureFixture
+    root: Path, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kubelet.refuse = "RegisterPlugin error -- no handler registered for plugin type: DevicePlugin"
+    kubelet, refusal = (
+        ObservedKubelet(root),
+        "RegisterPlugin error -- no handler registered for plugin type: DevicePlugin",
+    )
+    kubelet.paths.plugins_registry.mkdir()
     patience = replace(settings.timeouts, first_stream=0.05)
     async with serving(ListingPlugin(), settings=replace(settings, timeouts=patience)) as daemon:
+        await notify_as_watcher(daemon, kubelet.paths.plugins_registry / NAME, registered=False, error=refusal)
         await stands(daemon, RegistrationState.REFUSED, "no handler registered")
-        kubelet.refuse = ""
+        await kubelet.start()
         await kubelet.until(settled(ListingPlugin()))
         await stands(daemon, RegistrationState.REGISTERED)
+        await kubelet.stop()
     refusals = [record for record in caplog.records if record.getMessage() == "not registered, trying again"]
-    assert [facts(record)["reason"] for record in refusals if record.levelno >= logging.WARNING] == [
-        "RegisterPlugin error -- no handler registered for plugin type: DevicePlugin"
-    ]
+    assert [facts(record)["reason"] for record in refusals if record.levelno >= logging.WARNING] == [refusal]
 
 
-async def test_a_kubelet_that_asks_for_no_list_finds_a_new_socket(kubelet: Watching, settings: Settings) -> None:
-    kubelet.watch_lists = False
-    patience = replace(settings.timeouts, first_stream=0.05)
-    async with serving(ListingPlugin(), settings=replace(settings, timeouts=patience)):
-        await kubelet.until(is_registered(3))
-        kubelet.watch_lists = True
+async def test_a_kubelet_that_asks_for_no_list_finds_a_new_socket(root: Path, settings: Settings) -> None:
+    kubelet, patience = ObservedKubelet(root), replace(settings.timeouts, first_stream=0.05)
+    kubelet.paths.plugins_registry.mkdir()
+    async with serving(ListingPlugin(), settings=replace(settings, timeouts=patience)) as daemon:
+        path = kubelet.paths.plugins_registry / NAME
+        found = {await notify_as_watcher(daemon, path, registered=True) for _ in range(3)}
+        await kubelet.start()
+        await kubelet.until(is_registered(1))
         await kubelet.until(settled(ListingPlugin()))
+        await kubelet.stop()
+    assert len(found) == 3
     assert {request.endpoint for request in kubelet.registered} == {NAME}
 
 
 async def test_a_socket_that_was_removed_is_made_again_under_the_same_name(
-    kubelet: Watching, settings: Settings
+    kubelet: ObservedKubelet, settings: Settings
 ) -> None:
     async with serving(ListingPlugin(), settings=settings):
         for count in range(1, 6):
@@ -167,13 +164,17 @@ async def test_a_socket_that_was_removed_is_made_again_under_the_same_name(
     assert {request.endpoint for request in kubelet.registered} == {NAME}
 
 
-async def test_a_socket_that_a_killed_run_left_behind_is_taken_over(kubelet: Watching, settings: Settings) -> None:
+async def test_a_socket_that_a_killed_run_left_behind_is_taken_over(
+    kubelet: ObservedKubelet, settings: Settings
+) -> None:
     sockets.listen(kubelet.paths.plugins_registry / NAME).close()
     async with serving(ListingPlugin(), settings=settings):
         await kubelet.until(settled(ListingPlugin()))
 
 
-async def test_the_directory_removed_and_made_again_is_found_again(kubelet: Watching, settings: Settings) -> None:
+async def test_the_directory_removed_and_made_again_is_found_again(
+    kubelet: ObservedKubelet, settings: Settings
+) -> None:
     async with serving(ListingPlugin(), settings=settings) as daemon:
         for _ in range(3):
             await kubelet.until(settled(ListingPlugin()))
@@ -184,7 +185,7 @@ async def test_the_directory_removed_and_made_again_is_found_again(kubelet: Watc
         await kubelet.until(settled(ListingPlugin()))
 
 
-async def test_a_kubelet_that_restarts_finds_the_plugin_again(kubelet: Watching, settings: Settings) -> None:
+async def test_a_kubelet_that_restarts_finds_the_plugin_again(kubelet: ObservedKubelet, settings: Settings) -> None:
     async with serving(ListingPlugin(), settings=settings):
         for _ in range(10):
             await kubelet.until(settled(ListingPlugin()))
@@ -194,7 +195,7 @@ async def test_a_kubelet_that_restarts_finds_the_plugin_again(kubelet: Watching,
     assert {request.endpoint for request in kubelet.registered} == {NAME}
 
 
-async def test_several_plugins_are_found_each_by_its_own_name(kubelet: Watching, settings: Settings) -> None:
+async def test_several_plugins_are_found_each_by_its_own_name(kubelet: ObservedKubelet, settings: Settings) -> None:
     plugins = [
         ListingPlugin(),
         ListingPlugin("example.com/disk", "sda"),
@@ -206,7 +207,7 @@ async def test_several_plugins_are_found_each_by_its_own_name(kubelet: Watching,
     assert len(kubelet.registered) == 3
 
 
-async def test_a_change_arrives_without_a_new_registration(kubelet: Watching, settings: Settings) -> None:
+async def test_a_change_arrives_without_a_new_registration(kubelet: ObservedKubelet, settings: Settings) -> None:
     plugin = ListingPlugin()
     async with serving(plugin, settings=settings):
         await kubelet.until(settled(plugin))
@@ -215,13 +216,15 @@ async def test_a_change_arrives_without_a_new_registration(kubelet: Watching, se
     assert len(kubelet.registered) == 1
 
 
-async def test_a_registration_is_counted(kubelet: Watching, settings: Settings) -> None:
+async def test_a_registration_is_counted(kubelet: ObservedKubelet, settings: Settings) -> None:
     async with serving(ListingPlugin(), settings=settings) as daemon:
         await stands(daemon, RegistrationState.REGISTERED)
         assert daemon.resources[TAPE].service.metrics.registrations["ok"] == 1
 
 
-async def test_a_storm_of_restarts_and_removals_ends_with_one_endpoint(kubelet: Watching, settings: Settings) -> None:
+async def test_a_storm_of_restarts_and_removals_ends_with_one_endpoint(
+    kubelet: ObservedKubelet, settings: Settings
+) -> None:
     plugins, chance = [ListingPlugin(), ListingPlugin("example.com/disk", "sda")], random.Random(4)
     async with serving(*plugins, settings=settings):
         for _ in range(60):
@@ -237,7 +240,9 @@ async def test_a_storm_of_restarts_and_removals_ends_with_one_endpoint(kubelet: 
     assert registry(kubelet) == set()
 
 
-async def test_a_second_daemon_leaves_the_socket_of_the_first_alone(kubelet: Watching, settings: Settings) -> None:
+async def test_a_second_daemon_leaves_the_socket_of_the_first_alone(
+    kubelet: ObservedKubelet, settings: Settings
+) -> None:
     async with serving(ListingPlugin(), settings=settings):
         await kubelet.endpoint(TAPE, count=2)
         async with serving(ListingPlugin(), settings=settings) as second:
@@ -249,7 +254,7 @@ async def test_a_second_daemon_leaves_the_socket_of_the_first_alone(kubelet: Wat
         assert registry(kubelet) == {NAME}
 
 
-async def test_a_socket_that_a_killed_daemon_left_is_replaced(kubelet: Watching, settings: Settings) -> None:
+async def test_a_socket_that_a_killed_daemon_left_is_replaced(kubelet: ObservedKubelet, settings: Settings) -> None:
     path = kubelet.paths.plugins_registry / NAME
     sockets.listen(path).close()
     async with serving(ListingPlugin(), settings=settings):

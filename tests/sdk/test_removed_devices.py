@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.observed_kubelet import ObservedKubelet
 from tests.protocol.held_devices import serve_held_devices
-from tests.sdk.actors import LogRecorder, recorded_log
+from tests.sdk.actors import ListingPlugin, LogRecorder, recorded_log
 
 from plugwright import Device, Plugin, Settings, serving
 from plugwright.protocol import checkpoint, transport
@@ -19,7 +20,7 @@ from plugwright.protocol.pod_resources import HeldDevice
 from plugwright.protocol.podresources.v1 import podresources_pb2 as pb
 from plugwright.protocol.transport import Method, Unary
 from plugwright.sdk.inventory import Inventory, forget_removed_devices, held_by_checkpoint, held_by_pods
-from tiny_kubelet import TinyKubelet
+from plugwright.testing import pod_requesting
 
 TAPE = "example.com/tape"
 PATIENCE = 0.05
@@ -239,9 +240,10 @@ class Tape(Plugin):
 
 
 async def test_devices_that_pods_hold_at_the_start_are_listed_as_unhealthy_with_their_numa_nodes(
-    kubelet: TinyKubelet, settings: Settings
+    kubelet: ObservedKubelet, settings: Settings
 ) -> None:
     write_checkpoint(kubelet.paths, {0: ("st0",), 1: ("st0", "st1")})
+    await kubelet.restart()
     async with serving(Tape(), settings=settings) as daemon:
         tape = await kubelet.endpoint(TAPE)
         assert tape.lists[0] == [Device("st0", "Unhealthy", numa=[0, 1]), Device("st1", numa=[0])]
@@ -251,7 +253,7 @@ async def test_devices_that_pods_hold_at_the_start_are_listed_as_unhealthy_with_
 
 
 async def test_a_checkpoint_that_cannot_be_read_at_the_start_does_not_delay_serving(
-    kubelet: TinyKubelet, settings: Settings
+    kubelet: ObservedKubelet, settings: Settings
 ) -> None:
     kubelet.paths.checkpoint.write_bytes(b"{")
     async with serving(Tape(), settings=settings):
@@ -260,17 +262,20 @@ async def test_a_checkpoint_that_cannot_be_read_at_the_start_does_not_delay_serv
 
 
 async def test_devices_that_pods_held_at_the_start_are_forgotten_when_the_pods_have_ended(
-    kubelet: TinyKubelet, settings: Settings
+    kubelet: ObservedKubelet, settings: Settings
 ) -> None:
-    write_checkpoint(kubelet.paths, {0: ("st0",)})
-    kubelet.paths.pod_resources_socket.parent.mkdir()
-    node = Node(HeldDevice(TAPE, "st0", "default", "backup", "main"))
     quick = replace(settings, timeouts=replace(settings.timeouts, departed=PATIENCE))
-    async with serve_held_devices(node, kubelet.paths.pod_resources_socket), serving(Tape(), settings=quick):
-        tape = await kubelet.endpoint(TAPE, count=2)
-        await node.is_asked_twice_more()
-        node.held = ()
-        write_checkpoint(kubelet.paths, {})
+    async with serving(ListingPlugin(TAPE, "st0", "st2"), settings=quick):
+        await kubelet.endpoint(TAPE, count=2)
+        backup, restore = [await kubelet.kubelet.admit(pod_requesting({TAPE: 1})) for _ in range(2)]
+    [[of_backup], [of_restore]] = [call.asked for call in kubelet.kubelet.calls if call.method == "Allocate"]
+    async with serving(Tape(), settings=quick):
+        tape = await kubelet.endpoint(TAPE, count=3)
+        assert set(tape.devices) == {of_backup, of_restore, "st1"}
+        await kubelet.kubelet.remove(backup)
+        await kubelet.until(lambda _: set(tape.devices) == {of_restore, "st1"})  # read while a pod holds one of two
+        assert not tape.devices[of_restore].healthy
+        await kubelet.kubelet.remove(restore)
         await kubelet.until(lambda _: tape.lists[-1] == [Device("st1", numa=[0])])
 
 

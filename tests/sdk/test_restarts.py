@@ -10,13 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.observed_kubelet import ObservedKubelet
+from tests.plugin_client import PluginClient, connect_plugin
 from tests.sdk.actors import TAPE, ListingPlugin
+from tests.sdk.misbehaving_kubelet import MisbehavingKubelet
 
 from plugwright import Allocation, Device, Settings, serving
 from plugwright.errors import PeerRefused
 from plugwright.protocol.registration import RegisterRequest
 from plugwright.sdk.settings import Limits
-from tiny_kubelet import PluginClient, TinyKubelet, connect_plugin
 
 
 class Rewound(ListingPlugin):
@@ -24,8 +26,8 @@ class Rewound(ListingPlugin):
         """Announced to the kubelet because it is here."""
 
 
-class Witness(TinyKubelet):
-    """Notes what it sees at the moment in which a registration arrives."""
+class Witness(MisbehavingKubelet):
+    """Records what there is at the moment in which a registration arrives; it forwards every one."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -52,7 +54,7 @@ def sockets_in(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir() if path.is_socket()}
 
 
-def make_kubelet_socket_again(kubelet: TinyKubelet) -> None:
+def make_kubelet_socket_again(kubelet: ObservedKubelet) -> None:
     """The very same socket, but gone in between: not even its inode number tells."""
     kept = kubelet.paths.root / "kept"
     os.link(kubelet.paths.kubelet_socket, kept)
@@ -60,25 +62,29 @@ def make_kubelet_socket_again(kubelet: TinyKubelet) -> None:
     kept.rename(kubelet.paths.kubelet_socket)
 
 
-def remove_our_sockets(kubelet: TinyKubelet) -> None:
+def remove_our_sockets(kubelet: ObservedKubelet) -> None:
     for path in kubelet.paths.device_plugins.glob("plugwright-*.sock"):
         path.unlink()
 
 
-def is_registered(count: int) -> Callable[[TinyKubelet], bool]:
+def is_registered(count: int) -> Callable[[ObservedKubelet], bool]:
     return lambda kubelet: len(kubelet.registered) >= count
 
 
-async def registrations(kubelet: TinyKubelet, count: int, resource: str = TAPE) -> None:
+def is_requested(misbehaving: MisbehavingKubelet, count: int) -> Callable[[ObservedKubelet], bool]:
+    return lambda _: len(misbehaving.requests) >= count
+
+
+async def registrations(kubelet: ObservedKubelet, count: int, resource: str = TAPE) -> None:
     """Returns when the newest of `count` registrations has brought a list."""
     await kubelet.until(is_registered(count))
     await kubelet.endpoint(resource)
 
 
-def settled(*plugins: ListingPlugin) -> Callable[[TinyKubelet], bool]:
+def settled(*plugins: ListingPlugin) -> Callable[[ObservedKubelet], bool]:
     """Every plugin is known by one socket, its list has arrived, and there is nothing else."""
 
-    def is_settled(kubelet: TinyKubelet) -> bool:
+    def is_settled(kubelet: ObservedKubelet) -> bool:
         known = [kubelet.endpoints.get(plugin.resource) for plugin in plugins]
         sockets = {endpoint.request.endpoint for endpoint in known if endpoint and not endpoint.ended}
         listed = [tuple(endpoint.devices) for endpoint in known if endpoint]
@@ -91,40 +97,42 @@ def settled(*plugins: ListingPlugin) -> Callable[[TinyKubelet], bool]:
     return is_settled
 
 
-async def test_a_kubelet_that_restarts_is_registered_with_again(witness: Witness, settings: Settings) -> None:
+async def test_a_kubelet_that_restarts_is_registered_with_again(kubelet: ObservedKubelet, settings: Settings) -> None:
     async with serving(ListingPlugin(), settings=settings):
         for count in range(1, 101):
-            await registrations(witness, count)
-            await witness.restart()
-        await witness.endpoint(TAPE)
+            await registrations(kubelet, count)
+            await kubelet.restart()
+        await kubelet.endpoint(TAPE)
 
 
-async def test_a_kubelet_socket_made_again_with_the_same_inode_is_noticed(witness: Witness, settings: Settings) -> None:
+async def test_a_kubelet_socket_made_again_with_the_same_inode_is_noticed(
+    kubelet: ObservedKubelet, settings: Settings
+) -> None:
     async with serving(ListingPlugin(), settings=settings):
         for count in range(1, 11):
-            await registrations(witness, count)
-            inode = witness.paths.kubelet_socket.stat().st_ino
-            make_kubelet_socket_again(witness)
-            assert witness.paths.kubelet_socket.stat().st_ino == inode
-        await registrations(witness, 11)
+            await registrations(kubelet, count)
+            inode = kubelet.paths.kubelet_socket.stat().st_ino
+            make_kubelet_socket_again(kubelet)
+            assert kubelet.paths.kubelet_socket.stat().st_ino == inode
+        await registrations(kubelet, 11)
 
 
-async def test_a_removed_socket_of_ours_is_made_again(witness: Witness, settings: Settings) -> None:
+async def test_a_removed_socket_of_ours_is_made_again(kubelet: ObservedKubelet, settings: Settings) -> None:
     async with serving(ListingPlugin(), settings=settings):
         for count in range(1, 11):
-            await registrations(witness, count)
-            remove_our_sockets(witness)
-        await registrations(witness, 11)
+            await registrations(kubelet, count)
+            remove_our_sockets(kubelet)
+        await registrations(kubelet, 11)
 
 
 async def test_a_socket_of_ours_that_was_replaced_is_left_to_its_new_owner(
-    witness: Witness, settings: Settings
+    kubelet: ObservedKubelet, settings: Settings
 ) -> None:
     async with serving(ListingPlugin(), settings=settings):
-        stolen = witness.paths.device_plugins / (await witness.endpoint(TAPE)).request.endpoint
-        stolen.rename(witness.paths.root / "kept")  # its inode number stays in use
+        stolen = kubelet.paths.device_plugins / (await kubelet.endpoint(TAPE)).request.endpoint
+        stolen.rename(kubelet.paths.root / "kept")  # its inode number stays in use
         stolen.write_text("somebody else's")
-        await registrations(witness, 2)
+        await registrations(kubelet, 2)
     assert stolen.read_text() == "somebody else's"
 
 
@@ -145,28 +153,30 @@ async def test_old_streams_are_ended_and_old_sockets_gone_before_a_new_registrat
     assert witness.sockets == [{"kubelet.sock", name} for name in names]
 
 
-async def test_a_list_that_the_kubelet_cancels_is_registered_again(kubelet: TinyKubelet, settings: Settings) -> None:
-    kubelet.watch_lists = False
+async def test_a_list_that_the_kubelet_cancels_is_registered_again(
+    misbehaving: MisbehavingKubelet, settings: Settings
+) -> None:
+    misbehaving.watch_lists = False
     async with serving(ListingPlugin(), settings=settings):
         for count in range(1, 4):
-            await kubelet.until(is_registered(count))
-            path = kubelet.paths.device_plugins / kubelet.registered[-1].endpoint
+            await misbehaving.until(is_requested(misbehaving, count))
+            path = misbehaving.paths.device_plugins / misbehaving.requests[-1].endpoint
             async with connect_plugin(path) as plugin, aclosing(plugin.lists()) as lists:
                 assert [device.id for device in await anext(lists)] == ["st0", "st1"]
-        await kubelet.until(is_registered(4))
+        await misbehaving.until(is_requested(misbehaving, 4))
 
 
 async def test_a_list_that_ends_while_its_connection_stays_is_registered_again(
-    kubelet: TinyKubelet, settings: Settings
+    misbehaving: MisbehavingKubelet, settings: Settings
 ) -> None:
-    kubelet.watch_lists = False
+    misbehaving.watch_lists = False
     async with serving(ListingPlugin(), settings=settings) as daemon:
-        await kubelet.until(is_registered(1))
-        async with connect_plugin(kubelet.paths.device_plugins / kubelet.registered[0].endpoint) as plugin:
+        await misbehaving.until(is_requested(misbehaving, 1))
+        async with connect_plugin(misbehaving.paths.device_plugins / misbehaving.requests[0].endpoint) as plugin:
             watching = asyncio.create_task(watch(plugin))
             await daemon.resources[TAPE].service.streams.until(lambda streams: streams.open == 1)
             watching.cancel()
-            await kubelet.until(is_registered(2))
+            await misbehaving.until(is_requested(misbehaving, 2))
             with pytest.raises(asyncio.CancelledError):
                 await watching
 
@@ -177,18 +187,20 @@ async def watch(plugin: PluginClient) -> None:
 
 
 async def test_a_kubelet_that_asks_for_no_list_is_registered_with_again(
-    kubelet: TinyKubelet, settings: Settings
+    misbehaving: MisbehavingKubelet, settings: Settings
 ) -> None:
-    kubelet.watch_lists = False
+    misbehaving.watch_lists = False
     patience = replace(settings.timeouts, first_stream=0.05)
     async with serving(ListingPlugin(), settings=replace(settings, timeouts=patience)):
-        await kubelet.until(is_registered(3))
-        kubelet.watch_lists = True
-        await kubelet.until(settled(ListingPlugin()))
-    assert len({request.endpoint for request in kubelet.registered}) == len(kubelet.registered)
+        await misbehaving.until(is_requested(misbehaving, 3))
+        misbehaving.watch_lists = True
+        await misbehaving.until(settled(ListingPlugin()))
+    assert len({request.endpoint for request in misbehaving.requests}) == len(misbehaving.requests)
 
 
-async def test_other_options_are_registered_and_the_same_ones_are_not(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_other_options_are_registered_and_the_same_ones_are_not(
+    kubelet: ObservedKubelet, settings: Settings
+) -> None:
     async with serving(ListingPlugin(), settings=settings) as daemon:
         first = await kubelet.endpoint(TAPE)
         await daemon.apply([ListingPlugin(TAPE, "st2")])
@@ -201,7 +213,7 @@ async def test_other_options_are_registered_and_the_same_ones_are_not(kubelet: T
 
 
 async def test_a_resource_no_longer_served_takes_its_socket_and_leaves_the_others(
-    kubelet: TinyKubelet, settings: Settings
+    kubelet: ObservedKubelet, settings: Settings
 ) -> None:
     tape, disk = ListingPlugin(), ListingPlugin("example.com/disk", "sda")
     async with serving(tape, disk, settings=settings) as daemon:
@@ -219,7 +231,7 @@ async def test_a_resource_no_longer_served_takes_its_socket_and_leaves_the_other
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_a_storm_of_restarts_and_removals_ends_with_one_endpoint(
-    kubelet: TinyKubelet, settings: Settings, seed: int
+    kubelet: ObservedKubelet, settings: Settings, seed: int
 ) -> None:
     plugins = [
         ListingPlugin(TAPE),
@@ -242,7 +254,7 @@ async def test_a_storm_of_restarts_and_removals_ends_with_one_endpoint(
     assert sockets_in(kubelet.paths.device_plugins) == {"kubelet.sock"}
 
 
-async def test_a_storm_from_another_thread_ends_with_one_endpoint(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_a_storm_from_another_thread_ends_with_one_endpoint(kubelet: ObservedKubelet, settings: Settings) -> None:
     """Files go at any moment then, also between two lines of ours: which is a failed try, and tries must stay close."""
     plugin, over = ListingPlugin(), threading.Event()
     impatient = replace(settings, timeouts=replace(settings.timeouts, longest=0.01))
@@ -294,11 +306,11 @@ class Stuck(ListingPlugin):
         yield []
 
 
-def knows(resource: str) -> Callable[[TinyKubelet], bool]:
+def knows(resource: str) -> Callable[[ObservedKubelet], bool]:
     return lambda kubelet: resource in kubelet.endpoints
 
 
-async def test_one_broken_discovery_leaves_the_others_alone(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_one_broken_discovery_leaves_the_others_alone(kubelet: ObservedKubelet, settings: Settings) -> None:
     over, plugin = threading.Event(), ListingPlugin()
     broken = [
         Raising("example.com/a"),
@@ -337,7 +349,7 @@ class AllocateBlocks(Stuck):
         return Allocation()
 
 
-async def test_one_broken_allocation_leaves_the_others_alone(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_one_broken_allocation_leaves_the_others_alone(kubelet: ObservedKubelet, settings: Settings) -> None:
     over, plugin = threading.Event(), ListingPlugin()
     broken = {
         AllocateRaises("example.com/a"): "no such hardware",
@@ -361,6 +373,6 @@ async def test_one_broken_allocation_leaves_the_others_alone(kubelet: TinyKubele
     assert len(kubelet.registered) == 4
 
 
-async def ask(kubelet: TinyKubelet, resource: str) -> "asyncio.Task[list[Allocation]]":
+async def ask(kubelet: ObservedKubelet, resource: str) -> "asyncio.Task[list[Allocation]]":
     endpoint = await kubelet.endpoint(resource)
     return asyncio.create_task(endpoint.client.allocate(["st0"]))

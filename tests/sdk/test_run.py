@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
+from tests.observed_kubelet import ObservedKubelet
 
 import plugwright
 from plugwright import Device, InvalidValue, Plugin, Settings, serving
@@ -160,11 +161,11 @@ async def ends(process: Process, *signals: signal.Signals) -> None:
     assert "ResourceWarning" not in said
 
 
-def sockets_in(kubelet: TinyKubelet) -> set[str]:
+def sockets_in(kubelet: ObservedKubelet | TinyKubelet) -> set[str]:
     return {path.name for path in kubelet.paths.device_plugins.iterdir() if path.is_socket()}
 
 
-async def test_a_signal_ends_it_and_takes_its_socket_along(kubelet: TinyKubelet, root: Path, python: str) -> None:
+async def test_a_signal_ends_it_and_takes_its_socket_along(kubelet: ObservedKubelet, root: Path, python: str) -> None:
     async with program(root, STEADY, python) as process:
         tape = await kubelet.endpoint(TAPE)
         await ends(process, signal.SIGTERM)
@@ -172,7 +173,7 @@ async def test_a_signal_ends_it_and_takes_its_socket_along(kubelet: TinyKubelet,
     assert sockets_in(kubelet) == {"kubelet.sock"}
 
 
-async def test_an_interrupt_ends_it_as_well(kubelet: TinyKubelet, root: Path) -> None:
+async def test_an_interrupt_ends_it_as_well(kubelet: ObservedKubelet, root: Path) -> None:
     async with program(root, STEADY) as process:
         tape = await kubelet.endpoint(TAPE)
         await ends(process, signal.SIGINT)
@@ -187,7 +188,7 @@ async def test_a_signal_ends_it_while_discovery_blocks_the_event_loop(root: Path
 
 
 async def test_a_signal_ends_it_while_discovery_blocks_in_a_thread(
-    kubelet: TinyKubelet, root: Path, python: str
+    kubelet: ObservedKubelet, root: Path, python: str
 ) -> None:
     async with program(root, IN_THREAD, python) as process:
         await says_blocked(process)
@@ -197,7 +198,7 @@ async def test_a_signal_ends_it_while_discovery_blocks_in_a_thread(
     assert sockets_in(kubelet) == {"kubelet.sock"}
 
 
-async def test_a_signal_ends_it_while_an_allocation_blocks_the_event_loop(kubelet: TinyKubelet, root: Path) -> None:
+async def test_a_signal_ends_it_while_an_allocation_blocks_the_event_loop(kubelet: ObservedKubelet, root: Path) -> None:
     async with program(root, STEADY) as process:
         tape = await kubelet.endpoint(TAPE)
         asked = asyncio.create_task(tape.client.allocate(["call-1"]))
@@ -208,13 +209,13 @@ async def test_a_signal_ends_it_while_an_allocation_blocks_the_event_loop(kubele
 
 
 @pytest.mark.parametrize("discover", [STUBBORN, IN_EXECUTOR], ids=["refuses to be cancelled", "waits for a thread"])
-async def test_a_signal_ends_it_whatever_discovery_does(kubelet: TinyKubelet, root: Path, discover: str) -> None:
+async def test_a_signal_ends_it_whatever_discovery_does(kubelet: ObservedKubelet, root: Path, discover: str) -> None:
     async with program(root, discover) as process:
         await kubelet.endpoint(TAPE)
         await ends(process, signal.SIGTERM)
 
 
-async def test_a_signal_ends_it_whatever_threads_a_plugin_has_started(kubelet: TinyKubelet, root: Path) -> None:
+async def test_a_signal_ends_it_whatever_threads_a_plugin_has_started(kubelet: ObservedKubelet, root: Path) -> None:
     async with program(root, WITH_A_THREAD_OF_ITS_OWN) as process:
         tape = await kubelet.endpoint(TAPE)
         process.send_signal(signal.SIGTERM)
@@ -223,7 +224,7 @@ async def test_a_signal_ends_it_whatever_threads_a_plugin_has_started(kubelet: T
             assert await process.wait() == 0
 
 
-async def test_many_signals_are_as_good_as_one(kubelet: TinyKubelet, root: Path) -> None:
+async def test_many_signals_are_as_good_as_one(kubelet: ObservedKubelet, root: Path) -> None:
     async with program(root, STEADY) as process:
         await kubelet.endpoint(TAPE)
         await ends(process, signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGTERM)
@@ -243,7 +244,7 @@ async def test_a_signal_ends_it_while_the_kubelet_does_not_answer(root: Path) ->
 
 
 @pytest.mark.parametrize("discover", [STEADY, IN_THREAD], ids=["async", "in a thread"])
-async def test_sighup_calls_discover_again(kubelet: TinyKubelet, root: Path, discover: str) -> None:
+async def test_sighup_calls_discover_again(kubelet: ObservedKubelet, root: Path, discover: str) -> None:
     async with program(root, discover) as process:
         for call in range(1, 4):
             await kubelet.health(TAPE, f"call-{call}", "Healthy")
@@ -253,7 +254,7 @@ async def test_sighup_calls_discover_again(kubelet: TinyKubelet, root: Path, dis
     assert len(kubelet.registered) == 1
 
 
-async def test_sockets_of_a_killed_run_are_removed_by_the_next(kubelet: TinyKubelet, root: Path) -> None:
+async def test_sockets_of_a_killed_run_are_removed_by_the_next(kubelet: ObservedKubelet, root: Path) -> None:
     async with program(root, STEADY) as process:
         killed = await kubelet.endpoint(TAPE)
         left = kubelet.paths.device_plugins / killed.request.endpoint
@@ -269,7 +270,7 @@ async def test_sockets_of_a_killed_run_are_removed_by_the_next(kubelet: TinyKube
         await ends(process, signal.SIGTERM)
 
 
-async def test_serving_twice_in_one_loop_leaves_nothing_behind(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_serving_twice_in_one_loop_leaves_nothing_behind(kubelet: ObservedKubelet, settings: Settings) -> None:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     tasks, threads = asyncio.all_tasks(), set(threading.enumerate())
     for _ in range(2):
@@ -287,14 +288,16 @@ async def test_serving_twice_in_one_loop_leaves_nothing_behind(kubelet: TinyKube
     assert asyncio.all_tasks() <= tasks
 
 
-async def test_serving_side_by_side_in_one_loop_is_no_trouble(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_serving_side_by_side_in_one_loop_is_no_trouble(kubelet: ObservedKubelet, settings: Settings) -> None:
     async with serving(Shelf(), settings=settings), serving(Shelf("example.com/disk"), settings=settings):
         await kubelet.endpoint(TAPE)
         await kubelet.endpoint("example.com/disk")
     assert sockets_in(kubelet) == {"kubelet.sock"}
 
 
-async def test_serving_in_the_loop_of_another_thread_is_no_trouble(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_serving_in_the_loop_of_another_thread_is_no_trouble(
+    kubelet: ObservedKubelet, settings: Settings
+) -> None:
     loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     async def elsewhere() -> None:
@@ -310,7 +313,7 @@ async def test_serving_in_the_loop_of_another_thread_is_no_trouble(kubelet: Tiny
     assert sockets_in(kubelet) == {"kubelet.sock"}
 
 
-async def test_cancelling_the_task_around_it_cleans_up_as_well(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_cancelling_the_task_around_it_cleans_up_as_well(kubelet: ObservedKubelet, settings: Settings) -> None:
     async def embedding() -> None:
         async with serving(Shelf(), settings=settings):
             await asyncio.Event().wait()
@@ -324,7 +327,11 @@ async def test_cancelling_the_task_around_it_cleans_up_as_well(kubelet: TinyKube
     assert sockets_in(kubelet) == {"kubelet.sock"}
 
 
-async def test_cancelling_at_any_step_of_its_start_cleans_up_as_well(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_cancelling_at_any_step_of_its_start_cleans_up_as_well(
+    tiny_kubelet: TinyKubelet, settings: Settings
+) -> None:
+    """With the tiny kubelet: the emulated one ends with an error when Register is cancelled at an unlucky step."""
+
     async def embedding() -> None:
         async with serving(Shelf(), settings=settings):
             await asyncio.Event().wait()
@@ -337,14 +344,14 @@ async def test_cancelling_at_any_step_of_its_start_cleans_up_as_well(kubelet: Ti
         around.cancel()
         with pytest.raises(asyncio.CancelledError):
             await around
-        left[steps] = sockets_in(kubelet) - {"kubelet.sock"}
+        left[steps] = sockets_in(tiny_kubelet) - {"kubelet.sock"}
         for name in left[steps]:
-            (kubelet.paths.device_plugins / name).unlink()
+            (tiny_kubelet.paths.device_plugins / name).unlink()
     gc.collect()
     assert not any(left.values())
 
 
-async def test_an_error_of_the_program_around_it_stays_what_it_is(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_an_error_of_the_program_around_it_stays_what_it_is(kubelet: ObservedKubelet, settings: Settings) -> None:
     async def embedding() -> None:
         async with serving(Shelf(), settings=settings):
             await kubelet.endpoint(TAPE)
@@ -356,7 +363,7 @@ async def test_an_error_of_the_program_around_it_stays_what_it_is(kubelet: TinyK
 
 
 async def test_two_plugins_of_one_resource_are_refused_before_anything_is_served(
-    kubelet: TinyKubelet, settings: Settings
+    kubelet: ObservedKubelet, settings: Settings
 ) -> None:
     with pytest.raises(InvalidValue, match="two plugins serve"):
         async with serving(Shelf(), Shelf(), settings=settings):

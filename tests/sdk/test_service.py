@@ -10,11 +10,12 @@ from functools import partial
 from random import Random
 
 import pytest
+from tests.observed_kubelet import ObservedEndpoint, ObservedKubelet
+from tests.sdk.misbehaving_kubelet import MisbehavingKubelet
 
 from plugwright import Allocation, Device, Limits, Plugin, Settings, serving
 from plugwright.errors import PeerRefused
 from plugwright.model import Options, PreferenceRequest
-from tiny_kubelet import Endpoint, TinyKubelet
 
 TAPE = "example.com/tape"
 QUICK = Limits(allocate=0.2, prefer=0.2, pre_start=0.2, loop_step=5)
@@ -38,23 +39,23 @@ class Tape(Plugin):
 
 
 @asynccontextmanager
-async def plugged(plugin: Plugin, kubelet: TinyKubelet, settings: Settings) -> AsyncIterator[Endpoint]:
+async def plugged(plugin: Plugin, kubelet: ObservedKubelet, settings: Settings) -> AsyncIterator[ObservedEndpoint]:
     async with asyncio.timeout(60), serving(plugin, settings=settings):
         yield await kubelet.endpoint(TAPE)
 
 
-async def refusal(endpoint: Endpoint, *containers: list[str]) -> tuple[str, str]:
+async def refusal(endpoint: ObservedEndpoint, *containers: list[str]) -> tuple[str, str]:
     with pytest.raises(PeerRefused) as caught:
         await endpoint.client.allocate(*containers)
     return caught.value.code, caught.value.message
 
 
-async def test_a_container_gets_the_plugins_allocation(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_a_container_gets_the_plugins_allocation(kubelet: ObservedKubelet, settings: Settings) -> None:
     async with plugged(Tape(), kubelet, settings) as tape:
         assert await tape.client.allocate(["st1"]) == [Allocation(env={"TAPES": "st1"})]
 
 
-async def test_allocate_answers_every_container_request_in_order(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_allocate_answers_every_container_request_in_order(kubelet: ObservedKubelet, settings: Settings) -> None:
     async with plugged(Tape(), kubelet, settings) as tape:
         answers = await tape.client.allocate(["st2"], ["st0", "st1"], [], ["st2"])
     assert [answer.env["TAPES"] for answer in answers] == ["st2", "st0,st1", "", "st2"]
@@ -71,7 +72,7 @@ REFUSED = {
 
 
 async def test_allocate_of_unusable_devices_names_them_and_calls_no_plugin(
-    kubelet: TinyKubelet, settings: Settings
+    kubelet: ObservedKubelet, settings: Settings
 ) -> None:
     plugin = Tape()
     async with plugged(plugin, kubelet, settings) as tape:
@@ -86,7 +87,7 @@ class Broken(Tape):
 
 
 async def test_a_plugin_that_raises_is_answered_clearly_and_its_traceback_is_for_debugging(
-    kubelet: TinyKubelet, settings: Settings, caplog: pytest.LogCaptureFixture
+    kubelet: ObservedKubelet, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "plugwright.sdk.service")
     async with plugged(Broken(), kubelet, settings) as tape:
@@ -109,7 +110,9 @@ class Odd(Tape):
         return self.answer()  # type: ignore[return-value]
 
 
-async def test_an_answer_that_is_no_allocation_is_the_plugins_fault(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_an_answer_that_is_no_allocation_is_the_plugins_fault(
+    kubelet: ObservedKubelet, settings: Settings
+) -> None:
     plugin = Odd()
     async with plugged(plugin, kubelet, settings) as tape:
         for answer in [None, {"TAPES": "st0"}, "/dev/st0", Allocation, [Allocation()]]:
@@ -118,7 +121,9 @@ async def test_an_answer_that_is_no_allocation_is_the_plugins_fault(kubelet: Tin
             assert await refusal(tape, ["st0"]) == ("INTERNAL", said)
 
 
-async def test_an_allocation_of_more_than_4_mib_is_the_plugins_fault(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_an_allocation_of_more_than_4_mib_is_the_plugins_fault(
+    kubelet: ObservedKubelet, settings: Settings
+) -> None:
     class Verbose(Tape):
         def allocate(self, devices: object) -> Allocation:  # type: ignore[override]
             return Allocation(env={"TAPES": "x" * 4 * 1024 * 1024})
@@ -129,7 +134,9 @@ async def test_an_allocation_of_more_than_4_mib_is_the_plugins_fault(kubelet: Ti
     assert "at most 4194304 bytes for the kubelet" in message
 
 
-async def test_a_container_that_fails_leaves_no_answer_for_the_others(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_a_container_that_fails_leaves_no_answer_for_the_others(
+    kubelet: ObservedKubelet, settings: Settings
+) -> None:
     class Moody(Tape):
         async def allocate(self, devices: Sequence[Device]) -> Allocation:
             if devices[0].id == "st1":
@@ -185,7 +192,7 @@ async def hanging(request: pytest.FixtureRequest) -> AsyncIterator[Hanging]:
 
 
 async def test_a_plugin_that_hangs_times_out_with_its_name(
-    hanging: Hanging, kubelet: TinyKubelet, settings: Settings
+    hanging: Hanging, kubelet: ObservedKubelet, settings: Settings
 ) -> None:
     async with plugged(hanging, kubelet, replace(settings, limits=QUICK)) as tape:
         late = ("DEADLINE_EXCEEDED", f"allocate() of {TAPE} did not end within 0.2 s")
@@ -196,7 +203,7 @@ async def test_a_plugin_that_hangs_times_out_with_its_name(
 
 
 async def test_a_blocking_method_without_async_does_not_delay_other_calls(
-    kubelet: TinyKubelet, settings: Settings
+    kubelet: ObservedKubelet, settings: Settings
 ) -> None:
     plugin = HangingThread()
     async with plugged(plugin, kubelet, settings) as tape:
@@ -208,19 +215,23 @@ async def test_a_blocking_method_without_async_does_not_delay_other_calls(
     assert plugin.threads == [f"{TAPE} allocate"] * 3
 
 
-async def test_no_pre_start_call_is_announced_if_there_is_none(kubelet: TinyKubelet, settings: Settings) -> None:
-    async with plugged(Tape(), kubelet, settings) as tape:
-        assert tape.options == tape.request.options == Options(pre_start=False, preference=True)
+async def test_no_pre_start_call_is_announced_if_there_is_none(
+    misbehaving: MisbehavingKubelet, settings: Settings
+) -> None:
+    async with plugged(Tape(), misbehaving, settings) as tape:
+        [request] = misbehaving.requests
+        assert tape.options == request.options == Options(pre_start=False, preference=True)
         await tape.client.pre_start(["st0"])
 
 
-async def test_an_overridden_pre_start_is_announced(kubelet: TinyKubelet, settings: Settings) -> None:
-    async with plugged(HangingAsync(), kubelet, settings) as tape:
-        assert tape.options == tape.request.options == Options(pre_start=True, preference=True)
+async def test_an_overridden_pre_start_is_announced(misbehaving: MisbehavingKubelet, settings: Settings) -> None:
+    async with plugged(HangingAsync(), misbehaving, settings) as tape:
+        [request] = misbehaving.requests
+        assert tape.options == request.options == Options(pre_start=True, preference=True)
 
 
 async def test_a_container_that_starts_again_may_hold_a_device_that_broke(
-    kubelet: TinyKubelet, settings: Settings
+    kubelet: ObservedKubelet, settings: Settings
 ) -> None:
     class Rewinding(Tape):
         def pre_start(self, devices: Sequence[Device]) -> None:
@@ -260,7 +271,9 @@ NONSENSE: dict[str, Callable[[], object]] = {
 }
 
 
-async def test_a_preference_is_answered_with_any_result_of_the_plugin(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_a_preference_is_answered_with_any_result_of_the_plugin(
+    kubelet: ObservedKubelet, settings: Settings
+) -> None:
     plugin, request = Odd(), PreferenceRequest(("st0", "st1", "st2"), ("st1",), 2)
     async with plugged(plugin, kubelet, settings) as tape:
         for what, plugin.answer in NONSENSE.items():
@@ -269,7 +282,7 @@ async def test_a_preference_is_answered_with_any_result_of_the_plugin(kubelet: T
             assert set(chosen) <= set(request.available), what
 
 
-async def test_the_plugins_own_preference_is_the_answer(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_the_plugins_own_preference_is_the_answer(kubelet: ObservedKubelet, settings: Settings) -> None:
     class Choosy(Tape):
         def prefer(self, available: Sequence[Device], required: Sequence[Device], size: int) -> list[Device]:
             return [*reversed(available)][:size]
@@ -279,7 +292,7 @@ async def test_the_plugins_own_preference_is_the_answer(kubelet: TinyKubelet, se
         assert await tape.client.prefer(asked, asked) == [["st2", "st1"], ["st2", "st1"]]
 
 
-async def test_any_preference_request_has_a_valid_answer(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_any_preference_request_has_a_valid_answer(kubelet: ObservedKubelet, settings: Settings) -> None:
     random, ids = Random(3), [*(f"st{number}" for number in range(4)), "st9", "", "x" * 300, "ü"]
     async with plugged(Tape(), kubelet, settings) as tape:
         for _ in range(150):
@@ -292,20 +305,22 @@ async def test_any_preference_request_has_a_valid_answer(kubelet: TinyKubelet, s
             assert set(chosen) <= {*available, *required}
 
 
-async def test_a_preference_that_cannot_be_printed_is_answered(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_a_preference_that_cannot_be_printed_is_answered(kubelet: ObservedKubelet, settings: Settings) -> None:
     plugin = Odd()
     plugin.answer = lambda: [Unprintable()]
     async with plugged(plugin, kubelet, settings) as tape:
         assert await tape.client.prefer(PreferenceRequest(("st0",), (), 1)) == [["st0"]]
 
 
-async def test_an_id_of_thousands_of_digits_is_unknown_like_any_other(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_an_id_of_thousands_of_digits_is_unknown_like_any_other(
+    kubelet: ObservedKubelet, settings: Settings
+) -> None:
     async with plugged(Tape(), kubelet, settings) as tape:
         assert await tape.client.prefer(PreferenceRequest(("st0", "9" * 5000), (), 1)) == [["st0"]]
         assert (await refusal(tape, ["9" * 5000]))[0] == "INVALID_ARGUMENT"
 
 
-async def test_a_change_that_the_kubelet_cannot_see_is_not_sent(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_a_change_that_the_kubelet_cannot_see_is_not_sent(kubelet: ObservedKubelet, settings: Settings) -> None:
     class Warming(Tape):
         async def discover(self) -> AsyncIterator[list[Device]]:
             yield [Device("st0", attributes={"temperature": 40})]
@@ -318,7 +333,7 @@ async def test_a_change_that_the_kubelet_cannot_see_is_not_sent(kubelet: TinyKub
         assert tape.lists == [[Device("st0")], [Device("st0", "Unhealthy")]]
 
 
-async def test_every_stream_gets_the_newest_list_and_what_follows(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_every_stream_gets_the_newest_list_and_what_follows(kubelet: ObservedKubelet, settings: Settings) -> None:
     changed = asyncio.Event()
 
     class Changing(Tape):

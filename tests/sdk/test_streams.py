@@ -12,13 +12,14 @@ import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.settings import SettingCodes
+from tests.observed_kubelet import ObservedKubelet
+from tests.plugin_client import PluginClient, connect_plugin
 
 from plugwright import Device, Plugin, Settings, serving
 from plugwright.errors import PeerGone
 from plugwright.protocol import transport
 from plugwright.sdk.daemon import Daemon
 from plugwright.system.concurrency import Latest
-from tiny_kubelet import PluginClient, TinyKubelet, connect_plugin
 
 TAPE = "example.com/tape"
 LIMIT = 60  # seconds that any fact here may take on a slow machine
@@ -87,7 +88,7 @@ class Reader:
             await self.lists.until(seen)
 
 
-async def socket_of(kubelet: TinyKubelet) -> Path:
+async def socket_of(kubelet: ObservedKubelet) -> Path:
     return kubelet.paths.device_plugins / (await kubelet.endpoint(TAPE)).request.endpoint
 
 
@@ -136,7 +137,7 @@ def many(prefix: str) -> list[Device]:
 
 
 async def test_many_streams_get_the_latest_list_at_once_and_every_change(
-    kubelet: TinyKubelet, settings: Settings
+    kubelet: ObservedKubelet, settings: Settings
 ) -> None:
     shelf = Shelf(Device("st0"))
     async with serving(shelf, settings=settings), reading(await socket_of(kubelet), 20, streams=5) as readers:
@@ -149,7 +150,9 @@ async def test_many_streams_get_the_latest_list_at_once_and_every_change(
             assert [len(devices) for devices in reader.lists.value] == [1, 2, 3, 4, 5]
 
 
-async def test_a_late_stream_gets_the_latest_list_and_no_older_one(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_a_late_stream_gets_the_latest_list_and_no_older_one(
+    kubelet: ObservedKubelet, settings: Settings
+) -> None:
     shelf = Shelf(Device("st0"))
     async with serving(shelf, settings=settings):
         path = await socket_of(kubelet)
@@ -160,7 +163,7 @@ async def test_a_late_stream_gets_the_latest_list_and_no_older_one(kubelet: Tiny
 
 
 async def test_a_burst_of_changes_is_sent_as_a_few_and_the_last_one_is_right(
-    kubelet: TinyKubelet, settings: Settings
+    kubelet: ObservedKubelet, settings: Settings
 ) -> None:
     hurried, patience = Hurried(), replace(settings.timeouts, burst=0.05)
     async with serving(hurried, settings=replace(settings, timeouts=patience)):
@@ -171,7 +174,7 @@ async def test_a_burst_of_changes_is_sent_as_a_few_and_the_last_one_is_right(
         assert len(tape.lists) < 200
 
 
-async def test_a_list_that_says_the_same_is_not_sent_again(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_a_list_that_says_the_same_is_not_sent_again(kubelet: ObservedKubelet, settings: Settings) -> None:
     shelf = Shelf(Device("st0"), Device("st1", "Unhealthy", reason="dust"))
     async with serving(shelf, settings=settings) as daemon:
         tape = await kubelet.endpoint(TAPE)
@@ -186,7 +189,7 @@ async def test_a_list_that_says_the_same_is_not_sent_again(kubelet: TinyKubelet,
 
 
 async def test_a_list_changed_and_changed_back_at_once_is_not_sent_again(
-    kubelet: TinyKubelet, settings: Settings
+    kubelet: ObservedKubelet, settings: Settings
 ) -> None:
     shelf = Shelf(Device("st0"))
     async with serving(shelf, settings=settings) as daemon:
@@ -200,7 +203,7 @@ async def test_a_list_changed_and_changed_back_at_once_is_not_sent_again(
 
 @pytest.mark.parametrize("window", [65_535, 2**31 - 1], ids=["window full", "socket full"])
 async def test_a_reader_that_stopped_reading_delays_neither_the_others_nor_the_end(
-    kubelet: TinyKubelet, settings: Settings, window: int
+    kubelet: ObservedKubelet, settings: Settings, window: int
 ) -> None:
     shelf = Shelf(*many("a"))
     async with AsyncExitStack() as stack:
@@ -221,7 +224,7 @@ async def test_a_reader_that_stopped_reading_delays_neither_the_others_nor_the_e
 
 
 async def test_a_reader_that_stopped_reading_does_not_delay_a_new_registration(
-    kubelet: TinyKubelet, settings: Settings
+    kubelet: ObservedKubelet, settings: Settings
 ) -> None:
     async with serving(Shelf(*many("a")), settings=settings) as daemon:
         path = await socket_of(kubelet)
@@ -233,7 +236,7 @@ async def test_a_reader_that_stopped_reading_does_not_delay_a_new_registration(
             await streams(daemon, 1)
 
 
-async def test_a_reader_that_leaves_is_no_longer_counted(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_a_reader_that_leaves_is_no_longer_counted(kubelet: ObservedKubelet, settings: Settings) -> None:
     async with serving(Shelf(Device("st0")), settings=settings) as daemon:
         path = await socket_of(kubelet)
         for _ in range(5):
@@ -248,7 +251,7 @@ async def test_a_reader_that_leaves_is_no_longer_counted(kubelet: TinyKubelet, s
     assert len(kubelet.registered) == 1
 
 
-async def test_an_ended_stream_carries_the_reason(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_an_ended_stream_carries_the_reason(kubelet: ObservedKubelet, settings: Settings) -> None:
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(serving(Shelf(Device("st0")), settings=settings))
         async with reading(await socket_of(kubelet), 2, streams=2) as readers:

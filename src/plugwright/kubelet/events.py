@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from plugwright.errors import KubeletFindings, PeerGone, PlugwrightError
+from plugwright.protocol.messages import ListedDevice
 from plugwright.system.concurrency import Latest
 
 __all__ = ["Call", "Event", "EventLog", "Finding", "Findings", "StateChange"]
@@ -40,6 +41,7 @@ class StateChange:
     kind: str
     about: str
     text: str = ""
+    devices: tuple[ListedDevice, ...] = field(default=(), repr=False)  # of a `list`, in the plugin's order
 
 
 @dataclass(frozen=True, slots=True)

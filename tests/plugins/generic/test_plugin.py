@@ -10,6 +10,7 @@ from contextlib import ExitStack, aclosing
 from pathlib import Path
 
 import pytest
+from tests.observed_kubelet import ObservedKubelet
 from tests.plugins.generic.machines import Machine
 from tests.sdk.cdi.resolution import resolve
 
@@ -28,7 +29,6 @@ from plugwright.plugins.generic.usb import UsbFilter, UsbSelector
 from plugwright.sdk import cdi
 from plugwright.sdk.hotplug import HotplugSource, HotplugTiming
 from plugwright.sdk.sysfs import Host
-from tiny_kubelet import TinyKubelet
 
 NAME = "example.com/thing"
 LOOP_ADD, LOOP_REMOVE = 0x4C80, 0x4C81
@@ -96,7 +96,7 @@ async def first(plugin: Generic) -> dict[str, Device]:
 
 
 async def test_a_device_that_is_replugged_comes_back_as_itself(
-    machine: Machine, kernel: Kernel, kubelet: TinyKubelet, settings: Settings
+    machine: Machine, kernel: Kernel, kubelet: ObservedKubelet, settings: Settings
 ) -> None:
     usb = machine.usb("1-4", "0403:6001", "A50285BI")
     machine.usb_child(usb, "ttyUSB0", "tty")
@@ -116,7 +116,7 @@ async def test_a_device_that_is_replugged_comes_back_as_itself(
 
 
 async def test_a_device_keeps_its_id_when_its_clone_comes(
-    machine: Machine, kernel: Kernel, kubelet: TinyKubelet, settings: Settings
+    machine: Machine, kernel: Kernel, kubelet: ObservedKubelet, settings: Settings
 ) -> None:
     machine.usb("1-2", "0403:6001", "0123456789")
     async with serving(generic(machine, FTDI, kernel), settings=settings):
@@ -133,7 +133,7 @@ async def test_a_device_keeps_its_id_when_its_clone_comes(
 
 
 async def test_without_uevents_a_new_node_is_seen_by_inotify(
-    machine: Machine, kubelet: TinyKubelet, settings: Settings
+    machine: Machine, kubelet: ObservedKubelet, settings: Settings
 ) -> None:
     (machine.root / "dev").mkdir()
     async with serving(generic(machine, paths("/dev/ttyUSB*")), settings=settings):
@@ -146,7 +146,7 @@ async def test_without_uevents_a_new_node_is_seen_by_inotify(
 
 
 async def test_a_device_may_be_shared_and_different_ones_come_first(
-    machine: Machine, kubelet: TinyKubelet, settings: Settings
+    machine: Machine, kubelet: ObservedKubelet, settings: Settings
 ) -> None:
     machine.node("video0")
     machine.node("video1")
@@ -173,7 +173,7 @@ async def test_numa_nodes_are_reported_unless_topology_is_off(machine: Machine) 
 
 
 async def test_health_goes_both_ways_with_its_reason(
-    machine: Machine, kubelet: TinyKubelet, settings: Settings
+    machine: Machine, kubelet: ObservedKubelet, settings: Settings
 ) -> None:
     machine.node("thing")
     state = machine.write("/state", "live")
@@ -206,7 +206,7 @@ async def test_a_failing_check_changes_the_list_without_a_scan(machine: Machine)
 
 
 async def test_an_interface_that_a_pod_has_taken_is_not_broken(
-    machine: Machine, kernel: Kernel, kubelet: TinyKubelet, settings: Settings
+    machine: Machine, kernel: Kernel, kubelet: ObservedKubelet, settings: Settings
 ) -> None:
     path = machine.pci("0000:3b:00.0", "8086:1572", "020000", "i40e")
     interface = machine.interface(path, "ens1")
@@ -228,7 +228,7 @@ async def test_an_interface_that_a_pod_has_taken_is_not_broken(
 
 
 async def test_a_disk_in_use_is_listed_with_the_reason_and_never_handed_out(
-    machine: Machine, kubelet: TinyKubelet, settings: Settings
+    machine: Machine, kubelet: ObservedKubelet, settings: Settings
 ) -> None:
     machine.nvme(machine.pci("0000:81:00.0", "144d:a80a", "010802", "nvme"), 0, "BUSY")
     machine.nvme(machine.pci("0000:82:00.0", "144d:a80a", "010802", "nvme"), 1, "FREE")
@@ -327,7 +327,7 @@ async def test_an_interface_is_moved_by_its_cdi_name(machine: Machine) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="this machine has no /dev/fuse")
-async def test_the_nodes_of_this_machine_are_served(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_the_nodes_of_this_machine_are_served(kubelet: ObservedKubelet, settings: Settings) -> None:
     plugin = Generic(NAME, paths("/dev/fuse", "/dev/null", "/dev/net/tun"), HandoutOptions(count=2))
     async with serving(plugin, settings=settings):
         thing = await kubelet.endpoint(NAME, 4)
@@ -341,7 +341,7 @@ def may_make_loop_devices() -> bool:
 
 
 @pytest.mark.skipif(not may_make_loop_devices(), reason="making a loop device needs root and the loop driver")
-async def test_a_device_that_the_kernel_makes_is_served_at_once(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_a_device_that_the_kernel_makes_is_served_at_once(kubelet: ObservedKubelet, settings: Settings) -> None:
     number = 7000 + os.getpid() % 1000
     plugin = Generic(NAME, paths(f"/dev/loop{number}"))
     with Path("/dev/loop-control").open("rb+", buffering=0) as control:
@@ -357,7 +357,7 @@ async def test_a_device_that_the_kernel_makes_is_served_at_once(kubelet: TinyKub
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="making a device node needs root")
 async def test_a_node_that_is_made_is_served_and_one_that_is_removed_is_not(
-    tmp_path: Path, kubelet: TinyKubelet, settings: Settings
+    tmp_path: Path, kubelet: ObservedKubelet, settings: Settings
 ) -> None:
     place = tmp_path / "nodes"
     place.mkdir()

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.observed_kubelet import ObservedKubelet
 from tests.plugins.nvidia.harness import Lists, ManualClock, listing, machine, resource, simulated
 from tests.sdk.cdi.resolution import resolve
 
@@ -25,7 +26,6 @@ from plugwright.plugins.nvidia.plugin import Nvidia
 from plugwright.plugins.nvidia.sharing import TimeSlicing
 from plugwright.plugins.nvidia.simulation import SimulatedDriver
 from plugwright.plugins.nvidia.xids import XidAction
-from tiny_kubelet import TinyKubelet
 
 H100 = simulated_machines.load("hgx-h100").gpus
 MIG = NvidiaConfig(mig=MigStrategy.SINGLE)
@@ -152,7 +152,7 @@ async def test_unregistered_events_can_be_configured_not_to_count() -> None:
         assert all(device.healthy for device in lists.devices.values())
 
 
-async def test_discovery_waits_for_the_driver(settings: Settings, kubelet: TinyKubelet) -> None:
+async def test_discovery_waits_for_the_driver(settings: Settings, kubelet: ObservedKubelet) -> None:
     monitor = GpuMonitor(SimulatedDriver("t4"), PollIntervals(retry=0.02))
     simulated(monitor).inject("driver", {"state": "gone"})
     async with serving(resource(monitor), settings=settings) as daemon:
@@ -303,7 +303,7 @@ async def test_cdi_specs_that_cannot_be_written_fail_discovery(tmp_path: Path) -
             await lists.first()
 
 
-async def test_linked_gpus_are_preferred(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_linked_gpus_are_preferred(kubelet: ObservedKubelet, settings: Settings) -> None:
     cube = simulated_machines.load("dgx-1").gpus
     async with serving(resource(machine("dgx-1")), settings=settings):
         gpu = await kubelet.endpoint("nvidia.com/gpu", 8)
@@ -312,7 +312,7 @@ async def test_linked_gpus_are_preferred(kubelet: TinyKubelet, settings: Setting
     assert chosen[1] in {cube[3].uuid, cube[4].uuid}
 
 
-async def test_the_kubelet_receives_shares_and_their_allocation(kubelet: TinyKubelet, settings: Settings) -> None:
+async def test_the_kubelet_receives_shares_and_their_allocation(kubelet: ObservedKubelet, settings: Settings) -> None:
     config = NvidiaConfig(share=NvidiaShare(replicas=2, most=1))
     async with serving(resource(machine("hgx-h100"), config), settings=settings):
         gpu = await kubelet.endpoint("nvidia.com/gpu", 16)

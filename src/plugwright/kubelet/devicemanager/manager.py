@@ -19,6 +19,7 @@ from plugwright.kubelet.devicemanager.devices import (
 )
 from plugwright.kubelet.devicemanager.endpoints import Endpoint, Endpoints
 from plugwright.kubelet.devicemanager.pod_devices import PodDevices
+from plugwright.kubelet.events import StateChange
 from plugwright.kubelet.metrics import KubeletMetrics
 from plugwright.kubelet.pod_table import Pod
 from plugwright.kubelet.pods import ContainerKind
@@ -70,7 +71,8 @@ class DeviceManager:
         self._report_problems(resource, devices, dropped, before)
         count = self.devices.of(resource).count
         self.node_status[resource] = count
-        self.context.record("list", resource, f"{count.capacity} devices, {count.allocatable} healthy")
+        text = f"{count.capacity} devices, {count.allocatable} healthy"
+        self.context.event_log.add(StateChange("list", resource, text, tuple(devices)))
         self._update_pod_health(before, self.devices.of(resource))
         self._try_write_checkpoint()
 
