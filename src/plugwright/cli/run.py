@@ -114,6 +114,7 @@ class _Reload:
 
     async def _follow_file(self) -> None:
         async with aclosing(self._current.file_changes()) as changes:
+            await anext(changes)  # the file has just been read, and some files take seconds to check
             async for _ in changes:
                 self._request_reload()
 
