@@ -141,7 +141,8 @@ async def test_a_container_that_waits_is_not_started() -> None:
     assert (await ended(pod))[0] == {}
 
 
-async def test_command_that_does_not_exist_is_reported() -> None:
+async def test_command_that_does_not_exist_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")  # in a directory that we may not search, permission would be denied
     codes, reports = await ended(started(ContainerSpec("main", command=("no-such-program",))))
     assert codes == {"main": 127}
     assert reports.lines == ["no-such-program: No such file or directory"]

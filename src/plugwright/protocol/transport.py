@@ -143,13 +143,15 @@ class _Services(Server):
         self._ending = True
         for call in self._calls:
             call.cancel()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_HANG_UP_LIMIT):
-                # grpclib does not report when a connection is gone
-                while self._calls or any(map(_is_open, self._connections)):  # noqa: ASYNC110
-                    await asyncio.sleep(0.001)
-        for connection in list(self._connections):
-            _abort(connection)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_HANG_UP_LIMIT):
+                    # grpclib does not report when a connection is gone
+                    while self._calls or any(map(_is_open, self._connections)):  # noqa: ASYNC110
+                        await asyncio.sleep(0.001)
+        finally:  # up to Python 3.11.2 a timeout in a task that is being cancelled raises CancelledError
+            for connection in list(self._connections):
+                _abort(connection)
 
     def _handler(self, bound: Bound) -> Handler:
         async def handle(stream: _AnyStream) -> None:

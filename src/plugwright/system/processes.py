@@ -46,15 +46,17 @@ async def run(
 
 async def end(process: asyncio.subprocess.Process, grace: float = 0.0) -> None:
     """Terminates the process, waits up to `grace` seconds, then kills its session; without a grace it kills at once."""
-    if process.returncode is None and grace:
-        with suppress(ProcessLookupError, TimeoutError):
-            process.terminate()
-            async with asyncio.timeout(grace):
-                await process.wait()
-    if process.returncode is None or grace:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
+    try:
+        if process.returncode is None and grace:
+            with suppress(ProcessLookupError, TimeoutError):
+                process.terminate()
+                async with asyncio.timeout(grace):
+                    await process.wait()
+    finally:  # up to Python 3.11.2 a timeout in a task that is being cancelled raises CancelledError
+        if process.returncode is None or grace:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
 
 
 async def _write_input(pipe: asyncio.StreamWriter, content: bytes) -> None:
