@@ -20,7 +20,7 @@ from plugwright.system.concurrency import Latest
 
 __all__ = ["ObservedEndpoint", "ObservedKubelet", "RegisteredPlugin", "observed_kubelet"]
 
-QUICK = Timing(dial=0.5, reconcile=0.01, retry=0.02, max_retry=0.1)
+QUICK = Timing(reconcile=0.01, retry=0.02, max_retry=0.1)
 
 
 @dataclass(frozen=True, slots=True)
