@@ -51,6 +51,15 @@ async def test_a_client_finds_ten_gpus_on_each_node_and_a_pod_gets_two(runtime: 
         assert shown.count("mock-") == 2
 
 
+async def test_a_thousand_devices_are_counted_though_the_api_writes_1k(
+    runtime: RuntimeDirectory, tmp_path: Path
+) -> None:
+    config = tmp_path / "plugwright.yaml"
+    config.write_text("resources: [{name: mock/gpu, mock: {count: 1000}}]")
+    async with running(python("-m", "plugwright", "up", "-c", config), runtime.environment) as up:
+        assert "1 node with mock/gpu: 1000; " in await up.out.until("ready after")
+
+
 async def test_requests_without_the_token_are_refused_and_only_loopback_is_listened_on(
     runtime: RuntimeDirectory,
 ) -> None:
