@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import socket
 import stat
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -237,6 +238,10 @@ async def test_random_messages_are_survived(root: Path) -> None:
         assert await still_answers(serving)
 
 
+@pytest.mark.skipif(
+    resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 512,
+    reason="needs 512 file descriptors, for 150 connections' two ends",
+)
 async def test_idle_connections_do_not_disturb_other_calls(root: Path) -> None:
     async with served(root) as serving:
         left = [await asyncio.open_unix_connection(serving.path) for _ in range(150)]

@@ -56,11 +56,14 @@ class PluginProcess(asyncio.SubprocessProtocol):
         """Sends a signal to the process group and waits for the end; after `limit` seconds SIGKILL."""
         self._send(number)
         try:
-            async with asyncio.timeout(limit):
-                return await self.ends()
-        except TimeoutError:
-            self._send(signal.SIGKILL)
-            return await self.ends()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(limit):
+                    await self.ends()
+        finally:  # up to Python 3.11.2 a timeout in a task that is being cancelled raises CancelledError
+            if not self._closed:
+                self._send(signal.SIGKILL)
+            await self.ends()
+        return self.returncode or 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.SubprocessTransport)

@@ -167,20 +167,22 @@ class MpsDaemon:
         self._report(self._state)
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
-        if process.returncode is None:
-            with suppress(PeerGone):
-                await self._control.quit()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.grace):
-                    await process.wait()
-        # Servers that outlive their daemon keep the GPU, and in exclusive mode no other process can use it.
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        for server in self._state.servers:
-            with suppress(OSError):
-                if Path(f"/proc/{server}/comm").read_text().startswith(_PROCESS_NAME):
-                    os.kill(server, signal.SIGKILL)
-        await process.wait()
+        try:
+            if process.returncode is None:
+                with suppress(PeerGone):
+                    await self._control.quit()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._settings.grace):
+                        await process.wait()
+        finally:  # up to Python 3.11.2 a timeout in a task that is being cancelled raises CancelledError
+            # Servers that outlive their daemon keep the GPU, and in exclusive mode no other process can use it.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            for server in self._state.servers:
+                with suppress(OSError):
+                    if Path(f"/proc/{server}/comm").read_text().startswith(_PROCESS_NAME):
+                        os.kill(server, signal.SIGKILL)
+            await process.wait()
 
     async def _end_leftover(self) -> None:
         """Ends the daemon of a killed supervisor: its limits are unknown, and two cannot share a pipe directory."""
