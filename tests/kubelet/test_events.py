@@ -10,6 +10,7 @@ from plugwright.errors import PeerGone
 from plugwright.kubelet import Kubelet
 from plugwright.kubelet.events import Call, Event, EventLog, StateChange
 from plugwright.model import Options
+from plugwright.protocol.messages import ListedDevice
 from plugwright.testing import pod_requesting
 
 
@@ -102,3 +103,14 @@ async def test_follower_may_skip_earlier_events() -> None:
 async def test_wait_for_a_missing_resource_times_out() -> None:
     with pytest.raises(PeerGone, match=r"no plugin listed x within 0\.01 s"):
         await EventLog().until(lambda: False, 0.01, "no plugin listed x")
+
+
+def test_old_device_lists_are_dropped_before_they_fill_the_memory() -> None:
+    event_log = EventLog()
+    many = (ListedDevice("st0", "Healthy", None),) * 60_000
+    for number in range(5):
+        event_log.add(StateChange("registered", TAPE))
+        event_log.add(StateChange("list", TAPE, str(number), many))
+    lists = [event for event in event_log.events if isinstance(event, StateChange) and event.kind == "list"]
+    assert [event.text for event in lists] == ["0", "1", "2", "3", "4"]
+    assert [len(event.devices) for event in lists] == [0, 0, 60_000, 60_000, 60_000]

@@ -328,10 +328,8 @@ async def test_cancelling_the_task_around_it_cleans_up_as_well(kubelet: Observed
 
 
 async def test_cancelling_at_any_step_of_its_start_cleans_up_as_well(
-    tiny_kubelet: TinyKubelet, settings: Settings
+    kubelet: ObservedKubelet, settings: Settings
 ) -> None:
-    """With the tiny kubelet: the emulated one ends with an error when Register is cancelled at an unlucky step."""
-
     async def embedding() -> None:
         async with serving(Shelf(), settings=settings):
             await asyncio.Event().wait()
@@ -344,9 +342,9 @@ async def test_cancelling_at_any_step_of_its_start_cleans_up_as_well(
         around.cancel()
         with pytest.raises(asyncio.CancelledError):
             await around
-        left[steps] = sockets_in(tiny_kubelet) - {"kubelet.sock"}
+        left[steps] = sockets_in(kubelet) - {"kubelet.sock"}
         for name in left[steps]:
-            (tiny_kubelet.paths.device_plugins / name).unlink()
+            (kubelet.paths.device_plugins / name).unlink()
     gc.collect()
     assert not any(left.values())
 

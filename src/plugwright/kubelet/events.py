@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from plugwright.errors import KubeletFindings, PeerGone, PlugwrightError
@@ -20,6 +20,7 @@ from plugwright.system.concurrency import Latest
 __all__ = ["Call", "Event", "EventLog", "Finding", "Findings", "StateChange"]
 
 _MAX_EVENTS = 20_000  # a kubelet that runs for weeks drops the oldest
+_MAX_LISTED = 200_000  # devices in the lists that events carry; the oldest lists are dropped beyond it
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,8 @@ class EventLog:
     def __init__(self) -> None:
         self._events: deque[Event] = deque(maxlen=_MAX_EVENTS)
         self._count = Latest(0)  # of all events, those that were dropped included
+        self._lists: deque[tuple[int, int]] = deque()  # the events that carry a list: their number, and its length
+        self._listed = 0  # the devices in all of them
         self._closed = False
 
     @property
@@ -82,7 +85,22 @@ class EventLog:
 
     def add(self, event: Event) -> None:
         self._events.append(event)
+        if isinstance(event, StateChange) and event.devices:
+            self._lists.append((self._count.value, len(event.devices)))
+            self._listed += len(event.devices)
+            self._forget_old_lists()
         self._count.publish(self._count.value + 1)
+
+    def _forget_old_lists(self) -> None:
+        """Drops the devices of the oldest lists, so that a plugin with many devices does not fill the memory."""
+        first = self._count.value + 1 - len(self._events)
+        while self._listed > _MAX_LISTED and len(self._lists) > 1:
+            number, length = self._lists.popleft()
+            self._listed -= length
+            if number >= first:
+                event = self._events[number - first]
+                assert isinstance(event, StateChange)
+                self._events[number - first] = replace(event, devices=())
 
     @contextmanager
     def record_call(self, method: str, resource: str, asked: tuple[str, ...] = ()) -> Iterator[None]:

@@ -146,6 +146,8 @@ class Endpoints:
                     options = await plugin_options(client, may_be_missing=may_be_missing)
                 if options is None:
                     self._report_missing_options(resource)
+                if connected.cancelled():  # the plugin gave up its Register call in this very moment
+                    return
                 endpoint = Endpoint(resource, socket, client, options or Options(), self._context.event_log)
                 endpoint.task = asyncio.current_task()
                 self._newest[resource] = endpoint
