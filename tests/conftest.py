@@ -1,7 +1,9 @@
 """What every test may ask for. Nothing may be left behind: tasks, sockets, file descriptors."""
 
 import asyncio
+import ctypes
 import gc
+import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -51,6 +53,16 @@ async def kubelet(root: Path) -> AsyncIterator[ObservedKubelet]:
 async def tiny_kubelet(root: Path) -> AsyncIterator[TinyKubelet]:
     async with running_tiny_kubelet(root) as kubelet:
         yield kubelet
+
+
+@pytest.fixture
+def inotify() -> None:
+    """Skips where the user's inotify instances are used up: directories are looked at every second then."""
+    library = ctypes.CDLL(None, use_errno=True)
+    instance = library.inotify_init1(os.O_CLOEXEC)
+    if instance < 0:
+        pytest.skip(f"no inotify instance left: {os.strerror(ctypes.get_errno())}")
+    os.close(instance)
 
 
 @pytest.fixture(autouse=True)

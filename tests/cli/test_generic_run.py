@@ -78,6 +78,7 @@ def machine(tmp_path: Path) -> Machine:
     return made
 
 
+@pytest.mark.usefixtures("inotify")
 async def test_eleven_resources_of_nine_kinds_are_served_at_once(
     machine: Machine, root: Path, kubelet: ObservedKubelet, tmp_path: Path
 ) -> None:

@@ -70,6 +70,7 @@ async def test_a_uevent_between_two_waits_is_not_lost() -> None:
         await hotplug.change([])
 
 
+@pytest.mark.usefixtures("inotify")
 async def test_created_and_removed_files_end_the_wait(tmp_path: Path) -> None:
     async with watching() as (hotplug, _):
         await hotplug.change([tmp_path])  # what came before the watch may have been missed
@@ -83,6 +84,7 @@ async def test_created_and_removed_files_end_the_wait(tmp_path: Path) -> None:
         await change
 
 
+@pytest.mark.usefixtures("inotify")
 async def test_a_directory_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
     links = tmp_path / "serial" / "by-id"
     async with watching() as (hotplug, _):
@@ -98,6 +100,7 @@ async def test_a_directory_that_is_not_there_yet_is_waited_for(tmp_path: Path) -
         await change
 
 
+@pytest.mark.usefixtures("inotify")
 async def test_a_directory_that_is_replaced_is_followed(tmp_path: Path) -> None:
     path = tmp_path / "dri"
     path.mkdir()
@@ -134,6 +137,7 @@ async def test_touch_ends_the_wait() -> None:
         await hotplug.change([])
 
 
+@pytest.mark.usefixtures("inotify")
 async def test_resources_share_one_inotify_instance_and_wait_for_their_own_directories(tmp_path: Path) -> None:
     source = HotplugSource(forbidden)
     first, second = Hotplug(source=source, timing=PATIENT), Hotplug(source=source, timing=PATIENT)
@@ -173,6 +177,7 @@ async def test_resources_share_one_uevent_socket_that_the_last_one_closes() -> N
         kernel.send("usb")
 
 
+@pytest.mark.usefixtures("inotify")
 async def test_a_resource_that_comes_after_the_last_one_has_left_is_served(tmp_path: Path) -> None:
     source = HotplugSource(forbidden)
     async with Hotplug(source=source, timing=PATIENT).watching():

@@ -126,6 +126,7 @@ async def test_a_file_created_again_has_another_identity_even_with_the_same_inod
                 await directory.changes_from(path.name, before)
 
 
+@pytest.mark.usefixtures("inotify")
 async def test_a_socket_that_is_only_used_keeps_its_identity(root: Path) -> None:
     path = root / "kubelet.sock"
     directory = Directory(root)
@@ -142,6 +143,7 @@ async def test_a_socket_that_is_only_used_keeps_its_identity(root: Path) -> None
         assert directory.identity(path.name) == before
 
 
+@pytest.mark.usefixtures("inotify")
 async def test_written_content_ticks_only_with_writes(root: Path) -> None:
     path = root / "config.yaml"
     path.touch()
@@ -178,6 +180,7 @@ async def test_a_directory_that_comes_all_at_once_is_followed(root: Path) -> Non
             (directory.path / "kubelet.sock").touch()
 
 
+@pytest.mark.usefixtures("inotify")
 async def test_a_directory_removed_and_made_again_is_followed_each_time(root: Path) -> None:
     directory = Directory(root / "device-plugins")
     async with directory.watching():
@@ -191,6 +194,7 @@ async def test_a_directory_removed_and_made_again_is_followed_each_time(root: Pa
                 shutil.rmtree(directory.path)
 
 
+@pytest.mark.usefixtures("inotify")
 async def test_a_directory_removed_and_made_again_unseen_is_followed(root: Path) -> None:
     directory = Directory(root / "device-plugins")
     directory.path.mkdir()
@@ -204,6 +208,7 @@ async def test_a_directory_removed_and_made_again_unseen_is_followed(root: Path)
                 (directory.path / "kubelet.sock").touch()
 
 
+@pytest.mark.usefixtures("inotify")
 async def test_a_directory_removed_with_its_parents_is_followed_again(root: Path) -> None:
     directory = Directory(root / "var" / "lib" / "kubelet")
     directory.path.mkdir(parents=True)
@@ -241,6 +246,7 @@ async def test_a_directory_replaced_by_another_is_followed(root: Path) -> None:
             (directory.path / "kubelet.sock").touch()
 
 
+@pytest.mark.usefixtures("inotify")
 async def test_a_crowded_directory_removed_at_once_is_still_watched(
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -302,6 +308,7 @@ async def test_leaving_ends_the_watch(root: Path) -> None:
     assert left.ticks.value == ticks
 
 
+@pytest.mark.usefixtures("inotify")
 async def test_fifty_directories_share_one_inotify_instance(root: Path) -> None:
     before = inotify_instances()
     directories = [Directory(root / str(number)) for number in range(50)]
@@ -315,6 +322,7 @@ async def test_fifty_directories_share_one_inotify_instance(root: Path) -> None:
                 (directory.path / "kubelet.sock").touch()
 
 
+@pytest.mark.usefixtures("inotify")
 async def test_the_inotify_instance_is_closed_when_the_last_directory_is_left(root: Path) -> None:
     before = inotify_instances()
     async with Directory(root).watching():
@@ -333,6 +341,7 @@ async def test_two_readers_of_one_directory_both_notice_and_one_outlives_the_oth
             (root / "kubelet.sock").unlink()
 
 
+@pytest.mark.usefixtures("inotify")
 async def test_a_set_of_directories_gets_events_of_its_own_alone(root: Path) -> None:
     mine, yours = root / "mine", root / "yours"
     mine.mkdir()
@@ -348,6 +357,7 @@ async def test_a_set_of_directories_gets_events_of_its_own_alone(root: Path) -> 
             assert not changed.is_set()
 
 
+@pytest.mark.usefixtures("inotify")
 async def test_a_directory_made_again_is_new_to_every_set(root: Path) -> None:
     path = root / "dri"
     path.mkdir()
@@ -367,6 +377,7 @@ async def test_a_directory_made_again_is_new_to_every_set(root: Path) -> None:
             assert not second.replace({path})
 
 
+@pytest.mark.usefixtures("inotify")
 async def test_a_directory_that_cannot_be_watched_is_not_new(root: Path) -> None:
     path, directories = root / "later", WatchedDirectories(lambda: None)
     with directories.watching():
