@@ -384,3 +384,15 @@ async def test_a_directory_that_cannot_be_watched_is_not_new(root: Path) -> None
         assert [directories.replace({path}) for _ in range(2)] == [False, False]
         path.mkdir()
         assert [directories.replace({path}) for _ in range(2)] == [True, False]
+
+
+async def test_a_creation_before_the_question_does_not_change_the_identity_later(tmp_path: Path, inotify: None) -> None:
+    directory = Directory(tmp_path)
+    async with directory.watching():
+        directory.identity("kubelet.sock")
+        (tmp_path / "kubelet.sock").touch()
+        identity = directory.identity("kubelet.sock")
+        ticks = directory.ticks.value
+        (tmp_path / "other").touch()
+        await directory.ticks.until(lambda value: value > ticks)  # all earlier events are read by now
+        assert directory.identity("kubelet.sock") == identity

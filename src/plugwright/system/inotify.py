@@ -50,7 +50,10 @@ class Directory:
 
     def identity(self, name: str) -> Identity | None:
         """Differs once the file was created again, even with the same inode number; None where there is no file."""
-        created = self._created.setdefault(name, 0)
+        self._created.setdefault(name, 0)
+        if self._instance is not None:
+            self._instance.read_pending()  # else a creation that `stat` sees already would be counted later
+        created = self._created[name]
         try:
             status = self.path.joinpath(name).stat()
         except OSError:
@@ -201,7 +204,7 @@ class _Instance:
         self._inotify = Inotify(sync_timeout=0)
         self._subscriptions: dict[Watch, list[_Subscription]] = {}
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._inotify.fd, self._read)
+        self._loop.add_reader(self._inotify.fd, self.read_pending)
 
     def subscribe(self, path: Path, mask: Mask, callback: Callback) -> _Subscription:
         watch = self._inotify.add_watch(path, mask | Mask.MASK_ADD | Mask.ONLYDIR)
@@ -226,14 +229,15 @@ class _Instance:
         with suppress(OSError):  # the kernel removes the watch together with its directory
             self._inotify.rm_watch(watch)
 
-    def _read(self) -> None:
+    def read_pending(self) -> None:
+        """Calls the subscribers for the events that the kernel has queued until now."""
         if not self.users:
             return
         events = list(islice(self._inotify, _BATCH))
         for event in events:
             self._dispatch(event)
         if len(events) == _BATCH:
-            self._loop.call_soon(self._read)  # the rest may have been read from the kernel already
+            self._loop.call_soon(self.read_pending)  # the rest may have been read from the kernel already
 
     def _dispatch(self, event: Event) -> None:
         if event.mask & Mask.Q_OVERFLOW:
