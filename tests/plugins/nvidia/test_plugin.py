@@ -68,6 +68,7 @@ async def test_all_devices_of_a_gpu_fail_and_recover_with_it(kind: str) -> None:
         of_gpu = {device_id for device_id, device in devices.items() if device.attributes["gpu"] == gpu}
         assert len(of_gpu) == {"whole": 1, "mig": 7, "shares": 3}[kind]
         await report_xid(plugin, lists, min(of_gpu), 79)
+        await lists.reason(min(of_gpu), "Xid 79")  # an Xid that arrives after the reset would ask for another one
         await plugin.command("lose", {"id": min(of_gpu)})
         await lists.reason(min(of_gpu), "GPU is lost")
         assert {device.id for device in lists.devices.values() if not device.healthy} == of_gpu
