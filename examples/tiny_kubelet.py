@@ -73,7 +73,6 @@ class TinyKubelet:
         self.registered: list[RegisterRequest] = []  # every registration, in order
         self.endpoints: dict[str, Endpoint] = {}
         self.refuse = ""  # what to answer to the next registrations, empty to accept them
-        self.watch_lists = True
         self._news = asyncio.Event()
         self._stack: AsyncExitStack | None = None
         self._watches: set[asyncio.Task[None]] = set()
@@ -154,8 +153,7 @@ class TinyKubelet:
             if connected.done():
                 return
             connected.set_result(endpoint)
-            if self.watch_lists:
-                await self._follow(endpoint)
+            await self._follow(endpoint)
 
     async def _follow(self, endpoint: Endpoint) -> None:
         try:

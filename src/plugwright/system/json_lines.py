@@ -13,6 +13,7 @@ from typing import Any
 
 from plugwright.errors import ConfigError, PeerGone, PeerRefused, PlugwrightError
 from plugwright.system import sockets
+from plugwright.system.concurrency import cancel
 from plugwright.system.sockets import SocketFile
 
 __all__ = ["Request", "ask", "follow", "listen", "serving"]
@@ -59,9 +60,7 @@ async def serving(path: Path, listening: socket.socket, handle: Handler) -> Asyn
     finally:
         file.unlink()
         server.close()
-        for task in connections:
-            task.cancel()
-        await asyncio.gather(*connections, return_exceptions=True)
+        await cancel(*connections)
 
 
 async def _handle_lines(handle: Handler, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -91,8 +90,7 @@ async def _stream(items: AsyncIterator[object], reader: asyncio.StreamReader, wr
     try:
         await reader.read()
     finally:
-        sending.cancel()
-        await asyncio.gather(sending, return_exceptions=True)
+        await cancel(sending)
 
 
 async def _send(writer: asyncio.StreamWriter, answer: Mapping[str, object]) -> None:
