@@ -195,6 +195,8 @@ class GpuMonitor:
         if isinstance(result, DriverGone):
             gone = {uuid: GpuHealth(fault=str(result), away=result.unloaded) for uuid in view.health}
             self._change(is_pending=False, problem=str(result), xids=_updated(view.xids, gone))
+            if result.unloaded:  # an event set ends with its driver, even if its thread notices that later
+                self._stop_threads()
             return
         snapshot, values = result
         values = {
@@ -232,10 +234,15 @@ class GpuMonitor:
             self._threads[thread] = frozenset(uuids)
             thread.start()
 
-    async def _stop(self) -> None:
+    def _stop_threads(self) -> None:
         for thread in self._threads:
             thread.stopped = True
         self._threads.clear()
+        self._without_events.clear()
+        self._change(watched=frozenset())
+
+    async def _stop(self) -> None:
+        self._stop_threads()
         task, self._task = self._task, None
         if task is not None:
             await concurrency.cancel(task)
@@ -243,9 +250,7 @@ class GpuMonitor:
             self._restart_timer.cancel()
             self._restart_timer = None
         view = self.views.value
-        if view.snapshot.driver:
-            self._change(watched=frozenset())
-        else:  # never read: the next user waits for a new attempt
+        if not view.snapshot.driver:  # never read: the next user waits for a new attempt
             self.views.publish(View(selections=view.selections))
 
 
