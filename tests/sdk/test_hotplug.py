@@ -3,15 +3,16 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 from tests.sdk.actors import recorded_log
+from tests.system.scarcity import inotify_instances, no_more_file_descriptors
 
 from plugwright.sdk.hotplug import Hotplug, HotplugSource, HotplugTiming, Uevent
 
-PATIENT = HotplugTiming(rescan=3600, rescan_without_uevents=3600, burst=0, gap=0)
+PATIENT = HotplugTiming(rescan=3600, rescan_often=3600, burst=0, gap=0)
 
 
 class Kernel:
@@ -118,17 +119,39 @@ async def test_a_directory_that_is_replaced_is_followed(tmp_path: Path) -> None:
 
 async def test_hardware_is_rescanned_where_uevents_are_not_permitted(caplog: pytest.LogCaptureFixture) -> None:
     with recorded_log("plugwright.sdk.hotplug", caplog) as log:
-        hotplug = Hotplug(
-            source=HotplugSource(forbidden), timing=HotplugTiming(rescan=3600, rescan_without_uevents=0.01)
-        )
+        hotplug = Hotplug(source=HotplugSource(forbidden), timing=HotplugTiming(rescan=3600, rescan_often=0.01))
         async with asyncio.timeout(60), hotplug.watching():
             await hotplug.change([])
         await log.until("no uevents, looking now and then: [Errno 1] Operation not permitted")
 
 
 async def test_hardware_is_rescanned_though_nothing_is_reported() -> None:
-    async with watching(HotplugTiming(rescan=0.01, rescan_without_uevents=3600)) as (hotplug, _):
+    async with watching(HotplugTiming(rescan=0.01, rescan_often=3600)) as (hotplug, _):
         await hotplug.change([])
+
+
+@pytest.mark.usefixtures("inotify")
+async def test_hardware_is_rescanned_often_without_inotify_and_watched_once_there_is_an_instance(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with AsyncExitStack() as stack:
+        kernel = Kernel()
+        source = HotplugSource(kernel.connect)
+        stack.enter_context(source.subscribed(lambda _: None))  # opens its socket now
+        assert kernel.sender is not None
+        stack.enter_context(kernel.sender)
+        hotplug = Hotplug(source=source, timing=HotplugTiming(rescan=3600, rescan_often=0.01, burst=0, gap=0))
+        await stack.enter_async_context(asyncio.timeout(60))
+        with no_more_file_descriptors():
+            await stack.enter_async_context(hotplug.watching())
+            await hotplug.change([tmp_path])
+        await hotplug.change([tmp_path])  # what came before the watch may have been missed
+        change = asyncio.create_task(hotplug.change([tmp_path]))
+        await asyncio.sleep(0)
+        tmp_path.joinpath("ttyUSB0").touch()
+        await change
+    assert caplog.messages == ["no inotify, links and sockets are seen late", "inotify is available again"]
 
 
 async def test_touch_ends_the_wait() -> None:
@@ -189,7 +212,3 @@ async def test_a_resource_that_comes_after_the_last_one_has_left_is_served(tmp_p
         await asyncio.sleep(0)
         tmp_path.joinpath("node").touch()
         await change
-
-
-def inotify_instances() -> int:
-    return sum("inotify" in str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink())

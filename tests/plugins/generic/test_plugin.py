@@ -32,7 +32,7 @@ from plugwright.sdk.sysfs import Host
 
 NAME = "example.com/thing"
 LOOP_ADD, LOOP_REMOVE = 0x4C80, 0x4C81
-PATIENT = HotplugTiming(rescan=3600, rescan_without_uevents=3600, burst=0.001, gap=0)
+PATIENT = HotplugTiming(rescan=3600, rescan_often=3600, burst=0.001, gap=0)
 FTDI = UsbSelector([UsbFilter(vendor=["0403"])])
 
 
