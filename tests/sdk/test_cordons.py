@@ -124,3 +124,9 @@ def test_the_file_holds_the_cordons(
     for resource in {resource for _, resource, _, _ in changes}:
         wanted = {device_id: why for (of, device_id), why in expected.items() if of == resource}
         assert cordons.of(resource) == Cordons(path).of(resource) == wanted
+
+
+def test_what_a_killed_writer_left_beside_the_cordons_is_removed_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / ".plugwright-123").write_text("half")
+    Cordons(tmp_path / "cordons.json")
+    assert list(tmp_path.iterdir()) == []

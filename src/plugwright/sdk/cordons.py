@@ -43,6 +43,7 @@ class Cordons:
 
 
 def _load(path: Path) -> Reasons:
+    files.remove_unfinished(path.parent)
     try:
         stored = json.loads(path.read_bytes())
         return {str(resource): _valid(ids) for resource, ids in stored.items()}

@@ -25,6 +25,7 @@ __all__ = [
     "in_thread",
     "iterate_in_thread",
     "single_error",
+    "unwrapped",
 ]
 
 T = TypeVar("T")
@@ -96,6 +97,13 @@ async def cancel(*tasks: "asyncio.Task[Any]") -> None:
 def single_error(error: BaseException) -> BaseException:
     """The first error inside a TaskGroup's exception group, to be reported in one line."""
     while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def unwrapped(error: BaseException) -> BaseException:
+    """The error of a group that has only one; several stay a group, since none of them may be lost."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
 

@@ -1,13 +1,22 @@
-"""Atomic writes: a reader sees the old content or the new, never half of it."""
+"""Atomic writes: a reader sees the old content or the new, never half of it.
 
+A process that is killed in the middle of a write leaves its temporary file behind. Writers share a lock of the
+directory, so whoever gets it alone knows that the temporary files in it are nobody's, and removes them.
+"""
+
+import fcntl
 import os
-from collections.abc import Callable
-from contextlib import suppress
+import re
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FileCalls", "write_atomically"]
+__all__ = ["FileCalls", "remove_unfinished", "write_atomically"]
 
+# A name that begins with a dot and has no ending of its own: container runtimes and ConfigMap readers skip it.
+_PREFIX = ".plugwright-"
 _PRIVATE = 0o600
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -34,32 +43,60 @@ def write_atomically(
     mode: int = 0o644,
     sync: bool = True,
     sync_name: bool = True,
+    prefix: str = _PREFIX,
     calls: FileCalls = _REAL,
 ) -> None:
     """Replaces `path` by a file of exactly this mode, whatever the umask; its directory is made where it is missing.
 
     `sync` syncs the content before the name moves to it: whatever happens, the name leads to a whole file. `sync_name`
-    also waits until the new name is on disk. On an error the old file stays and the temporary one is removed.
+    also waits until the new name is on disk. On an error the old file stays and the temporary one, `prefix` and a
+    number, is removed.
     """
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     data = content.encode() if isinstance(content, str) else content
-    descriptor, temporary = _create(path, calls)
+    with _opened(path.parent) as directory:
+        _remove_unfinished(directory, prefix)
+        fcntl.flock(directory, fcntl.LOCK_SH)
+        descriptor, temporary = _create(path, prefix, calls)
+        try:
+            _fill(descriptor, data, mode, sync, calls)
+            calls.rename(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                calls.remove(temporary)
+            raise
+        if sync and sync_name:
+            os.fsync(directory)  # a rename is on disk only when the directory is
+
+
+def remove_unfinished(directory: Path, prefix: str = _PREFIX) -> None:
+    """Removes what processes left in a directory that were killed in the middle of a write."""
+    with suppress(OSError), _opened(directory) as descriptor:
+        _remove_unfinished(descriptor, prefix)
+
+
+@contextmanager
+def _opened(directory: Path) -> Iterator[int]:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        _fill(descriptor, data, mode, sync, calls)
-        calls.rename(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            calls.remove(temporary)
-        raise
-    if sync and sync_name:
-        _sync_directory(path.parent)
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
-def _create(path: Path, calls: FileCalls) -> tuple[int, str]:
-    # A name that begins with a dot and has no ending of its own: container runtimes and ConfigMap readers skip it. The
-    # kubelet's own temporary files are named the same way.
+def _remove_unfinished(directory: int, prefix: str) -> None:
+    """Leaves the directory locked for its caller alone, or everything as it is while another process writes in it."""
+    temporary = re.compile(re.escape(prefix) + "[0-9]+")
+    with suppress(OSError):
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for name in filter(temporary.fullmatch, os.listdir(directory)):
+            if stat.S_ISREG(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+                os.unlink(name, dir_fd=directory)
+
+
+def _create(path: Path, prefix: str, calls: FileCalls) -> tuple[int, str]:
     while True:
-        temporary = str(path.with_name(f".{int.from_bytes(os.urandom(4))}"))
+        temporary = str(path.with_name(f"{prefix}{int.from_bytes(os.urandom(4))}"))
         with suppress(FileExistsError):
             return calls.open(temporary, _CREATE, _PRIVATE), temporary
 
@@ -75,12 +112,3 @@ def _fill(descriptor: int, data: bytes, mode: int, sync: bool, calls: FileCalls)
             calls.fsync(descriptor)
     finally:
         calls.close(descriptor)
-
-
-def _sync_directory(directory: Path) -> None:
-    """A rename is on disk only when the directory is."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
