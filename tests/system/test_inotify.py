@@ -15,6 +15,7 @@ from plugwright.system import sockets
 from plugwright.system.inotify import Directory, WatchedDirectories
 
 LIMIT = 60  # seconds that any of these facts may take on a slow machine
+POLL = 0.01  # seconds between two looks where there is no inotify
 
 
 async def first_look(directory: Directory) -> None:
@@ -163,9 +164,8 @@ async def test_a_directory_that_comes_all_at_once_is_followed(root: Path) -> Non
             (directory.path / "kubelet.sock").touch()
 
 
-@pytest.mark.usefixtures("inotify")
 async def test_a_directory_removed_and_made_again_is_followed_each_time(root: Path) -> None:
-    directory = Directory(root / "device-plugins")
+    directory = Directory(root / "device-plugins", poll=POLL)
     async with directory.watching():
         await first_look(directory)
         for _ in range(50):
@@ -177,9 +177,8 @@ async def test_a_directory_removed_and_made_again_is_followed_each_time(root: Pa
                 shutil.rmtree(directory.path)
 
 
-@pytest.mark.usefixtures("inotify")
 async def test_a_directory_removed_and_made_again_unseen_is_followed(root: Path) -> None:
-    directory = Directory(root / "device-plugins")
+    directory = Directory(root / "device-plugins", poll=POLL)
     directory.path.mkdir()
     async with directory.watching():
         await first_look(directory)
@@ -191,9 +190,8 @@ async def test_a_directory_removed_and_made_again_unseen_is_followed(root: Path)
                 (directory.path / "kubelet.sock").touch()
 
 
-@pytest.mark.usefixtures("inotify")
 async def test_a_directory_removed_with_its_parents_is_followed_again(root: Path) -> None:
-    directory = Directory(root / "var" / "lib" / "kubelet")
+    directory = Directory(root / "var" / "lib" / "kubelet", poll=POLL)
     directory.path.mkdir(parents=True)
     async with directory.watching():
         await first_look(directory)
@@ -250,7 +248,7 @@ async def test_a_crowded_directory_removed_at_once_is_still_watched(
 async def test_a_directory_without_inotify_is_polled_and_that_is_logged_once(
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    directory = Directory(root / "device-plugins", poll=0.01)
+    directory = Directory(root / "device-plugins", poll=POLL)
     with no_more_file_descriptors():
         async with directory.watching():
             async with noticed(directory, there(directory)):
@@ -268,7 +266,7 @@ async def test_a_polled_directory_is_watched_as_soon_as_there_is_an_instance(
     caplog.set_level("INFO")
     path = root / "kubelet.sock"
     path.touch()
-    directory = Directory(root, poll=0.01)
+    directory = Directory(root, poll=POLL)
     async with AsyncExitStack() as stack:
         with no_more_file_descriptors():
             await stack.enter_async_context(directory.watching())
@@ -286,7 +284,7 @@ async def test_a_polled_directory_is_watched_as_soon_as_there_is_an_instance(
 async def test_a_file_created_again_before_the_directory_is_watched_has_another_identity(root: Path) -> None:
     path = root / "kubelet.sock"
     path.touch()
-    directory = Directory(root, poll=0.01)
+    directory = Directory(root, poll=POLL)
     async with AsyncExitStack() as stack:
         with no_more_file_descriptors():
             await stack.enter_async_context(directory.watching())
@@ -301,7 +299,7 @@ async def test_a_file_created_again_before_the_directory_is_watched_has_another_
 async def test_a_file_created_again_without_inotify_has_another_identity_even_with_the_same_inode(root: Path) -> None:
     path = root / "kubelet.sock"
     path.touch()
-    directory = Directory(root, poll=0.01)
+    directory = Directory(root, poll=POLL)
     with no_more_file_descriptors():
         async with directory.watching():
             before, made = directory.identity(path.name), path.stat()
@@ -402,8 +400,8 @@ async def test_a_directory_that_cannot_be_watched_is_not_new(root: Path) -> None
         assert [directories.replace({path}) for _ in range(2)] == [True, False]
 
 
-async def test_a_creation_before_the_question_does_not_change_the_identity_later(tmp_path: Path, inotify: None) -> None:
-    directory = Directory(tmp_path)
+async def test_a_creation_before_the_question_does_not_change_the_identity_later(tmp_path: Path) -> None:
+    directory = Directory(tmp_path, poll=POLL)
     async with directory.watching():
         directory.identity("kubelet.sock")
         (tmp_path / "kubelet.sock").touch()
