@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,13 +71,16 @@ def test_what_a_killed_writer_left_can_be_removed_without_a_write(tmp_path: Path
     files.remove_unfinished(tmp_path / "never made")
 
 
-def test_what_a_running_writer_has_not_finished_is_left_alone(tmp_path: Path) -> None:
-    def write_both(descriptor: int, data: memoryview) -> int:
-        files.write_atomically(tmp_path / "others.json", "theirs\n")
-        files.remove_unfinished(tmp_path)
-        return os.write(descriptor, data)
+@pytest.mark.parametrize("step", ["write", "fsync", "close", "rename"])
+def test_what_a_running_writer_has_not_finished_is_left_alone(tmp_path: Path, step: str) -> None:
+    real = FileCalls()
 
-    files.write_atomically(tmp_path / "facts.json", "ours\n", calls=replace(FileCalls(), write=write_both))
+    def write_another(*arguments: Any) -> object:
+        files.write_atomically(tmp_path / "others.json", "theirs\n")
+        return getattr(real, step)(*arguments)
+
+    calls: dict[str, Any] = {step: write_another}
+    files.write_atomically(tmp_path / "facts.json", "ours\n", calls=replace(real, **calls))
     assert (tmp_path / "facts.json").read_text() == "ours\n"
     assert names(tmp_path) == ["facts.json", "others.json"]
 
@@ -89,3 +93,19 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / ".plugwright-8").mkdir()
     files.write_atomically(tmp_path / "facts.json", "")
     assert names(tmp_path) == sorted([*others, ".plugwright-7", ".plugwright-8", "facts.json"])
+
+
+def test_a_file_that_is_removed_before_it_is_locked_is_made_again(tmp_path: Path) -> None:
+    opened = []
+
+    def open_and_lose(path: str, flags: int, mode: int) -> int:
+        descriptor = os.open(path, flags, mode)
+        opened.append(path)
+        if len(opened) == 1:
+            files.remove_unfinished(tmp_path)
+        return descriptor
+
+    files.write_atomically(tmp_path / "facts.json", "whole", calls=replace(FileCalls(), open=open_and_lose))
+    assert (tmp_path / "facts.json").read_text() == "whole"
+    assert len(opened) == 2
+    assert names(tmp_path) == ["facts.json"]

@@ -1,7 +1,7 @@
 """Atomic writes: a reader sees the old content or the new, never half of it.
 
-A process that is killed in the middle of a write leaves its temporary file behind. Writers share a lock of the
-directory, so whoever gets it alone knows that the temporary files in it are nobody's, and removes them.
+A process that is killed in the middle of a write leaves its temporary file behind. A writer holds a lock on its own, so
+the next one knows which are nobody's, and removes them.
 """
 
 import fcntl
@@ -53,52 +53,75 @@ def write_atomically(
     number, is removed.
     """
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    remove_unfinished(path.parent, prefix)
     data = content.encode() if isinstance(content, str) else content
-    with _opened(path.parent) as directory:
-        _remove_unfinished(directory, prefix)
-        fcntl.flock(directory, fcntl.LOCK_SH)
-        descriptor, temporary = _create(path, prefix, calls)
-        try:
+    descriptor, temporary = _create(path, prefix, calls)
+    try:
+        with _locked(descriptor):
             _fill(descriptor, data, mode, sync, calls)
             calls.rename(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                calls.remove(temporary)
-            raise
-        if sync and sync_name:
-            os.fsync(directory)  # a rename is on disk only when the directory is
+    except BaseException:
+        with suppress(OSError):
+            calls.remove(temporary)
+        raise
+    if sync and sync_name:
+        _sync_directory(path.parent)
 
 
 def remove_unfinished(directory: Path, prefix: str = _PREFIX) -> None:
     """Removes what processes left in a directory that were killed in the middle of a write."""
-    with suppress(OSError), _opened(directory) as descriptor:
-        _remove_unfinished(descriptor, prefix)
-
-
-@contextmanager
-def _opened(directory: Path) -> Iterator[int]:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _remove_unfinished(directory: int, prefix: str) -> None:
-    """Leaves the directory locked for its caller alone, or everything as it is while another process writes in it."""
     temporary = re.compile(re.escape(prefix) + "[0-9]+")
     with suppress(OSError):
-        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        for name in filter(temporary.fullmatch, os.listdir(directory)):
-            if stat.S_ISREG(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
-                os.unlink(name, dir_fd=directory)
+        for path in directory.iterdir():
+            if temporary.fullmatch(path.name):
+                _remove_unless_locked(path)
+
+
+def _remove_unless_locked(path: Path) -> None:
+    with suppress(OSError):  # another user's, or one that is being written
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+        finally:
+            os.close(descriptor)
 
 
 def _create(path: Path, prefix: str, calls: FileCalls) -> tuple[int, str]:
+    """A new file with a lock on it."""
     while True:
         temporary = str(path.with_name(f"{prefix}{int.from_bytes(os.urandom(4))}"))
         with suppress(FileExistsError):
-            return calls.open(temporary, _CREATE, _PRIVATE), temporary
+            descriptor = calls.open(temporary, _CREATE, _PRIVATE)
+            if _lock(descriptor):
+                return descriptor, temporary
+            os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    """False if somebody took the file for abandoned before it was locked."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: nobody removes a file there
+        return True
+    return os.fstat(descriptor).st_nlink > 0
+
+
+@contextmanager
+def _locked(descriptor: int) -> Iterator[None]:
+    """Keeps its lock while inside, although it is closed there."""
+    try:
+        copy = os.dup(descriptor)
+    except OSError:
+        os.close(descriptor)
+        raise
+    try:
+        yield
+    finally:
+        os.close(copy)
 
 
 def _fill(descriptor: int, data: bytes, mode: int, sync: bool, calls: FileCalls) -> None:
@@ -112,3 +135,12 @@ def _fill(descriptor: int, data: bytes, mode: int, sync: bool, calls: FileCalls)
             calls.fsync(descriptor)
     finally:
         calls.close(descriptor)
+
+
+def _sync_directory(directory: Path) -> None:
+    """A rename is on disk only when the directory is."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
