@@ -14,6 +14,7 @@
     ├── PeerGone                the peer cannot be reached, or went away during a call
     │   └── PeerSilent              it did not answer in time
     ├── PeerRefused             the peer answered with an error
+    ├── DirectoryReplaced       the kubelet's directory was deleted under a mount of it
     ├── CheckpointCorrupt       a checkpoint file that cannot be trusted
     ├── ClusterError            the embedded cluster cannot do what was asked
     └── KubeletError            a refusal of the emulated kubelet, in the real one's words
@@ -37,6 +38,7 @@ __all__ = [
     "ClusterError",
     "ConfigError",
     "ContainerWaiting",
+    "DirectoryReplaced",
     "InvalidPod",
     "InvalidValue",
     "KubeletError",
@@ -169,6 +171,14 @@ class PeerRefused(PlugwrightError):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{message} ({code})" if message and code else message or code)
         self.code, self.message = code, message
+
+
+class DirectoryReplaced(PlugwrightError):
+    """A mount still shows a directory that was deleted; only a restart, with a new mount, shows what replaced it."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(f"{directory} was deleted on the node, and its mount here still shows the deleted one")
+        self.directory = directory
 
 
 class CheckpointCorrupt(PlugwrightError):
