@@ -12,7 +12,7 @@ from tests.observed_kubelet import ObservedKubelet
 from tests.protocol.held_devices import serve_held_devices
 from tests.sdk.actors import ListingPlugin, LogRecorder, recorded_log
 
-from plugwright import Device, Plugin, Settings, serving
+from plugwright import Device, Plugin, Settings, Timeouts, serving
 from plugwright.protocol import checkpoint, transport
 from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
 from plugwright.protocol.paths import KubeletPaths
@@ -77,7 +77,7 @@ def write_checkpoint(paths: KubeletPaths, devices: dict[int, tuple[str, ...]], r
 
 @asynccontextmanager
 async def forgetting(inventory: Inventory, paths: KubeletPaths, patience: float = PATIENCE) -> AsyncIterator[None]:
-    running = asyncio.create_task(RemovedDevices(inventory, paths, patience).run())
+    running = asyncio.create_task(RemovedDevices(inventory, paths, Timeouts(departed=patience)).run())
     try:
         async with asyncio.timeout(60):
             yield

@@ -58,7 +58,7 @@ class ResourceRuntime:
         self.service = PluginService(plugin, self.inventory, self._calls, settings)
         self.discovery = Discovery(self.inventory, self._calls, self.service.metrics, settings.timeouts)
         self.registration = ResourceRegistration(self.inventory, self.service, directory, settings)
-        self.removed_devices = RemovedDevices(self.inventory, settings.paths, settings.timeouts.departed)
+        self.removed_devices = RemovedDevices(self.inventory, settings.paths, settings.timeouts)
         self.supervisor = Supervisor(plugin.resource, self.service.metrics, settings)
         self._starts = Latest(0)  # goes up when discover() is to be called again
 

@@ -15,6 +15,7 @@ from plugwright.errors import PlugwrightError
 from plugwright.protocol import checkpoint, pod_resources
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.sdk.inventory import Inventory
+from plugwright.sdk.settings import Timeouts
 from plugwright.system.concurrency import Latest, begin_in_thread
 from plugwright.text import clean
 
@@ -23,18 +24,18 @@ __all__ = ["RemovedDevices", "held_by_checkpoint", "held_by_pods"]
 logger = logging.getLogger(__name__)
 
 _POD_RESOURCES_TIMEOUT = 5.0
-_CHECKPOINT_TIMEOUT = 5.0  # a disk that answers later does not keep a resource from being served
 _CHECKPOINT_DELAY = 1.0  # seconds within which a kubelet has written its checkpoint after a list
 
 _Held = dict[str, tuple[int, ...]]
 
 
 class RemovedDevices:
-    """`unreadable` is why it is not known which devices pods hold, empty if it is. `keep` is in seconds."""
+    """`unreadable` is why it is not known which devices pods hold, empty if it is."""
 
-    def __init__(self, inventory: Inventory, paths: KubeletPaths, keep: float) -> None:
+    def __init__(self, inventory: Inventory, paths: KubeletPaths, timeouts: Timeouts) -> None:
         self.unreadable = Latest("")
-        self._inventory, self._paths, self._keep = inventory, paths, keep
+        self._inventory, self._paths = inventory, paths
+        self._keep, self._limit = timeouts.departed, timeouts.checkpoint
         self._reading: asyncio.Future[_Held] | None = None  # of the checkpoint, in a thread
 
     async def list_held(self) -> None:
@@ -47,7 +48,7 @@ class RemovedDevices:
             self._cannot_read("the checkpoint", error)
 
     async def run(self) -> None:
-        """Takes devices off the list that were removed for `keep` seconds and that no pod holds; runs for ever."""
+        """Takes devices off the list that were removed for a while and that no pod holds; runs for ever."""
         inventory = self._inventory
         while True:
             await inventory.latest.until(lambda _: bool(inventory.removed_since))
@@ -95,9 +96,9 @@ class RemovedDevices:
             path, resource = self._paths.checkpoint, self._inventory.resource
             self._reading = begin_in_thread(f"{resource} checkpoint", lambda: held_by_checkpoint(path, resource))
         reading = self._reading
-        done, _ = await asyncio.wait((reading,), timeout=_CHECKPOINT_TIMEOUT)
+        done, _ = await asyncio.wait((reading,), timeout=self._limit)
         if not done:
-            raise TimeoutError(f"{self._paths.checkpoint} could not be read within {_CHECKPOINT_TIMEOUT:g} s")
+            raise TimeoutError(f"{self._paths.checkpoint} could not be read within {self._limit:g} s")
         self._reading = None
         return reading.result()
 

@@ -38,6 +38,7 @@ class Timeouts:
     lost_stream: float = 0.2  # the kubelet ended ListAndWatch: registered again after this, doubling each time
     retry: float = 0.01  # registration failed: tried again after this, doubling each time
     longest: float = 30.0  # the end of that doubling
+    checkpoint: float = 5.0  # the kubelet's checkpoint could not be read for this long: served without it
     register: float = 15.0  # one Register call; the kubelet tries for 10 to connect back before it answers (2.1)
     restart: float = 0.1  # a part of a resource failed: started again after this, doubling to 5 s
     steady: float = 60.0  # after this long without a failure, the next one is a first one again
