@@ -115,7 +115,14 @@ class Directory:
         for name in self._created:
             if event.mask & Mask.Q_OVERFLOW or (created == name and self._watched == self.path):
                 self._created[name] += 1
-        if self._instance is None or not (event.mask & _ENDED or self._watched != nearest_directory(self.path)):
+        if event.mask & _ENDED or self._watched != nearest_directory(self.path):
+            self.watch_again()
+        else:
+            self._tick()
+
+    def watch_again(self) -> None:
+        """The directory at the path is another one now."""
+        if self._instance is None:
             self._tick()
             return
         try:
