@@ -161,7 +161,7 @@ class HealthMonitor:
         if key in self._stuck:
             return overdue
         if len(self._stuck) >= _MOST_STUCK:
-            return f"check {probe.kind} not begun: {len(self._stuck)} checks of other devices have not ended"
+            return f"check {probe.kind} not begun: too many checks of other devices have not ended"
         task = asyncio.create_task(self._probe_result(key, unit))
         try:
             done, _ = await asyncio.wait([task], timeout=check.timeout)
