@@ -29,7 +29,7 @@ from plugwright.sdk.sysfs import Host
 
 NAME = "example.com/thing"
 NOT_UTF_8 = os.fsdecode(b"evil\xff\xfe")
-TIMING = HotplugTiming(rescan=3600, rescan_without_uevents=3600, burst=0.001, gap=0)
+TIMING = HotplugTiming(rescan=3600, rescan_often=3600, burst=0.001, gap=0)
 HOSTILE = [
     b"\0\0\0", b"\xff\xfe\x80", b"../../../etc/shadow", b"x" * 9000, b"\x1b]0;pwned\x07", "\u202e\u0663".encode(),
     b"99999999999999999999999", b"-1e9", b"a\nb\nDEVNAME=../../etc/passwd\nDEVNAME=x\0y", b"{id} {0.x} %s", b"",
