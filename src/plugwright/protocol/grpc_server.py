@@ -99,7 +99,7 @@ class GrpcServerConnection(Http2Connection):
         self.open_stream(call)
         if ended:
             self._request_ended(call)
-        elif route.handler is None and route.length is None:
+        elif route.handler is None and route.status == b"200":  # what is no gRPC may first break more rules
             self._refuse(call)
 
     def on_headers(self, stream: Stream, fields: tuple[Field, ...], ended: bool) -> None:
