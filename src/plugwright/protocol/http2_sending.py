@@ -11,6 +11,7 @@ __all__ = ["STREAM_WINDOW", "Http2Sender", "Stream"]
 
 STREAM_WINDOW = 1 << 20  # octets of one stream that we take before they are given back
 _CLOSED_KEPT = 256  # streams that have ended and are still told from those that never were
+_WRITE_SIZE = 1 << 16  # octets that leave at once even while more may follow
 _UNREAD_LIMIT = 1 << 20  # octets that a peer may leave unread
 
 
@@ -48,6 +49,7 @@ class Http2Sender(asyncio.Protocol):
         self.peer_streams_limit = WINDOW_LIMIT
         self.batching = False  # while frames are received: what they make us write leaves together
         self._out: list[bytes] = []
+        self._out_size = 0
         self._paused = False
         self.credit = 0.0  # cheap frames that the peer may still send
         self._closed: dict[int, bool] = {}  # streams that have ended; whether frames may still be on their way
@@ -93,13 +95,14 @@ class Http2Sender(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         self._out.append(data)
-        if not self.batching:
+        self._out_size += len(data)
+        if not self.batching or self._out_size >= _WRITE_SIZE:
             self.flush()
 
     def flush(self) -> None:
         if not self._out:
             return
-        data, self._out = b"".join(self._out), []
+        data, self._out, self._out_size = b"".join(self._out), [], 0
         if self.transport is None:
             return
         self.transport.write(data)
