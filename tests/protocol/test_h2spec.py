@@ -1,4 +1,4 @@
-"""h2spec's 145 cases against our server, on loopback since it speaks TCP alone. `make h2spec` builds it."""
+"""h2spec's 145 cases against our server, on loopback since it speaks TCP alone. `make test-wire` builds it."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ async def echo(message: bytes) -> bytes:
     return message
 
 
-@pytest.mark.skipif(not PROGRAM, reason="needs h2spec: make h2spec")
+@pytest.mark.skipif(not PROGRAM, reason="needs h2spec: make test-wire")
 @pytest.mark.timeout(600)
 async def test_the_standards_cases_all_pass() -> None:
     connections: list[GrpcServerConnection] = []

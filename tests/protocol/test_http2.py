@@ -1,6 +1,6 @@
 """The rules of HTTP/2 beside h2, our oracle, and what a hostile peer cannot do.
 
-h2spec (`make h2spec`) tries the standard's own list of faults.
+h2spec (`make test-wire`) tries the standard's own list of faults.
 """
 
 import asyncio

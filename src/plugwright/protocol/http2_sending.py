@@ -151,7 +151,7 @@ class Http2Sender(asyncio.Protocol):
             return
         while stream.pending:
             data = stream.pending[0]
-            size = min(len(data), stream.window, self.peer_window, self.frame_limit)
+            size = min(len(data), stream.window, self.peer_window, self.frame_limit, _WRITE_SIZE)
             if data and (size <= 0 or self._paused):
                 return
             self._write_data(stream, data, size)
