@@ -15,7 +15,7 @@ from plugwright.sdk import control
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.metrics import ResourceMetrics
 from plugwright.sdk.status import ResourceStatus
-from plugwright.sdk.supervision import SupervisionClock, Part, ResourceSupervisor
+from plugwright.sdk.supervision import Part, ResourceSupervisor, SupervisionClock
 from plugwright.system.concurrency import Latest
 
 DISK = "example.com/disk"

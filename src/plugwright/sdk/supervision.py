@@ -18,7 +18,7 @@ from plugwright.sdk.settings import Settings
 from plugwright.system.concurrency import Backoff, Latest, cancel_within, retrieve_exception, single_error
 from plugwright.text import clean
 
-__all__ = ["SupervisionClock", "Part", "ResourceSupervisor"]
+__all__ = ["Part", "ResourceSupervisor", "SupervisionClock"]
 
 logger = logging.getLogger(__name__)
 
