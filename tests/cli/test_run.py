@@ -129,12 +129,6 @@ async def test_a_kubelet_directory_is_absolute(root: Path) -> None:
     assert await failed(root, "--kubelet-dir", "var") == "kubelet directory must be an absolute path, got 'var'"
 
 
-async def test_a_state_directory_that_cannot_be_is_named(root: Path) -> None:
-    root.joinpath("file").touch()
-    said = await failed(root, "--state-dir", root / "file" / "state")
-    assert said == f"cannot read the cordons in {root}/file/state/cordons.json: Not a directory"
-
-
 async def test_an_address_that_is_none_is_refused(root: Path) -> None:
     said = await failed(root, "--listen", "9400")
     assert said == "address to listen on must be HOST:PORT such as 127.0.0.1:9400, got '9400'"
