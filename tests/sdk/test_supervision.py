@@ -15,7 +15,7 @@ from plugwright.sdk import control
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.metrics import ResourceMetrics
 from plugwright.sdk.status import ResourceStatus
-from plugwright.sdk.supervision import Clock, Part, Supervisor
+from plugwright.sdk.supervision import Part, ResourceSupervisor, RestartTiming
 from plugwright.system.concurrency import Latest
 
 DISK = "example.com/disk"
@@ -268,7 +268,9 @@ class Trial:
         self.restarts = 0
         self.metrics = ResourceMetrics()
         self.settings = Settings(timeouts=Timeouts(restart=0.1, steady=60.0))
-        self.supervisor = Supervisor(TAPE, self.metrics, self.settings, Clock(lambda: self.now, self.pause))
+        self.supervisor = ResourceSupervisor(
+            TAPE, self.metrics, self.settings, RestartTiming(lambda: self.now, self.pause)
+        )
 
     async def pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
@@ -330,7 +332,7 @@ async def test_a_failure_with_an_odd_text_has_a_reason_that_can_be_sent() -> Non
 async def test_a_fault_is_over_when_the_part_has_run_steadily() -> None:
     trial = Trial()
     trial.settings = Settings(timeouts=Timeouts(steady=0.01))
-    supervisor = Supervisor(TAPE, trial.metrics, trial.settings, Clock(pause=trial.pause))
+    supervisor = ResourceSupervisor(TAPE, trial.metrics, trial.settings, RestartTiming(pause=trial.pause))
     calls = 0
 
     async def part() -> None:

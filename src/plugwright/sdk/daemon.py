@@ -27,7 +27,7 @@ from plugwright.sdk.service import PluginService
 from plugwright.sdk.settings import Registration, Settings
 from plugwright.sdk.socket_directory import watch_for_replacement
 from plugwright.sdk.status import CordonStatus
-from plugwright.sdk.supervision import Part, Supervisor
+from plugwright.sdk.supervision import Part, ResourceSupervisor
 from plugwright.system import sockets
 from plugwright.system.concurrency import (
     Latest,
@@ -59,7 +59,7 @@ class ResourceRuntime:
         self.discovery = Discovery(self.inventory, self._calls, self.service.metrics, settings.timeouts)
         self.registration = ResourceRegistration(self.inventory, self.service, directory, settings)
         self.removed_devices = RemovedDevices(self.inventory, settings.paths, settings.timeouts)
-        self.supervisor = Supervisor(plugin.resource, self.service.metrics, settings)
+        self.supervisor = ResourceSupervisor(plugin.resource, self.service.metrics, settings)
         self._starts = Latest(0)  # goes up when discover() is to be called again
 
     @property

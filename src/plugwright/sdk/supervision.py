@@ -18,7 +18,7 @@ from plugwright.sdk.settings import Settings
 from plugwright.system.concurrency import Backoff, Latest, cancel_within, retrieve_exception, single_error
 from plugwright.text import clean
 
-__all__ = ["Clock", "Part", "Supervisor"]
+__all__ = ["Part", "ResourceSupervisor", "RestartTiming"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,20 +36,22 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class RestartTiming:
     """The time by which parts are steady, and the wait before one is started again."""
 
     now: Callable[[], float] = time.monotonic
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
 
 
-class Supervisor:
+class ResourceSupervisor:
     """`fault` is the last failure, until every part has run steadily since."""
 
-    def __init__(self, resource: str, metrics: ResourceMetrics, settings: Settings, clock: Clock | None = None) -> None:
+    def __init__(
+        self, resource: str, metrics: ResourceMetrics, settings: Settings, clock: RestartTiming | None = None
+    ) -> None:
         self.fault = Latest("")
         self.abandoned: set[asyncio.Task[Any]] = set()  # cancelled, and still running
-        self._resource, self._metrics, self._clock = resource, metrics, clock or Clock()
+        self._resource, self._metrics, self._clock = resource, metrics, clock or RestartTiming()
         self._timeouts, self._stop_limit = settings.timeouts, settings.limits.stop
         self._steady: asyncio.TimerHandle | None = None
 
