@@ -29,6 +29,8 @@ Raised anywhere; mapped to gRPC codes in `protocol.grpc_errors` alone, printed i
 import os
 from collections.abc import Sequence
 
+from plugwright.text import clean
+
 __all__ = [
     "AllocationFailed",
     "CheckpointCorrupt",
@@ -214,12 +216,8 @@ class KubeletFindings(KubeletError):
 
 
 def _in_one_line(cause: BaseException) -> str:
-    kind = type(cause).__name__
-    try:
-        text = " ".join(str(cause).split())
-    except Exception:  # noqa: BLE001  an author's exception whose __str__ raises is still named
-        text = ""
-    return f"{kind}: {text}" if text else kind
+    kind, text = type(cause).__name__, clean(cause)
+    return f"{kind}: {text}" if text and text != kind else kind
 
 
 def _quoted(device_ids: Sequence[str], most: int = 8) -> str:
