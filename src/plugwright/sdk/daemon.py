@@ -15,6 +15,7 @@ from plugwright.model import Resource, some
 from plugwright.sdk import inventory, registration
 from plugwright.sdk.cordons import Cordons
 from plugwright.sdk.discovery import Discovery
+from plugwright.sdk.heartbeat import Heartbeat
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.plugin import Plugin, supported_options
 from plugwright.sdk.plugin_calls import PluginCalls, StallDetector
@@ -83,6 +84,7 @@ class ResourceRuntime:
 class Daemon:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.heartbeat = Heartbeat()
         self.stalls = StallDetector(settings.limits.loop_step)
         self.resources: dict[str, ResourceRuntime] = {}
         self.serving = False  # from the first configuration on, until it stops

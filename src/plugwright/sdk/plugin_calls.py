@@ -10,7 +10,6 @@ sleeps unless plugin code has just run: an idle daemon has no wake-ups from it.
 import asyncio
 import inspect
 import logging
-import sys
 import threading
 import time
 import types
@@ -21,6 +20,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from plugwright.errors import PluginError, PluginFailed, PluginTimeout
+from plugwright.sdk.heartbeat import line_of_coroutine, line_of_thread
 from plugwright.sdk.plugin import Plugin
 from plugwright.system import concurrency
 
@@ -58,8 +58,11 @@ class StallDetector:
         return step.code if step is not None and time.monotonic() - step.since > self._limit else ""
 
     @types.coroutine
-    def run(self, code: str, inner: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
-        """The result of `inner`, each of whose steps is timed under the name `code`."""
+    def run(self, code: str, inner: Coroutine[Any, Any, T], source: object = None) -> Generator[Any, Any, T]:
+        """The result of `inner`, each of whose steps is timed under the name `code`.
+
+        `source` is the generator that `inner` is a step of, where it is one.
+        """
         value: object = None
         error: BaseException | None = None
         while True:
@@ -69,7 +72,7 @@ class StallDetector:
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             finally:
-                self.end()
+                self.end(source or inner)
             value, error = None, None
             try:
                 value = yield awaited
@@ -85,13 +88,13 @@ class StallDetector:
                 self._thread = threading.Thread(target=self._watch, name="plugwright-stalls", daemon=True)
                 self._thread.start()
 
-    def end(self) -> None:
+    def end(self, source: object) -> None:
         step, self._step = self._step, None
         if step is None:
             return
         seconds = time.monotonic() - step.since
         if seconds > self._limit:
-            self._report(step)
+            self._report(step, line_of_coroutine(source))  # it no longer is in the line that blocked
             logger.warning(
                 "plugin code gave the event loop back", extra={"code": step.code, "seconds": round(seconds, 3)}
             )
@@ -104,23 +107,24 @@ class StallDetector:
         while not self._stop.is_set():
             self._wake.wait()
             self._wake.clear()
-            while not self._stop.wait(self._limit):
-                step = self._step
+            wait = self._limit
+            while not self._stop.wait(wait):
+                step, wait = self._step, self._limit
                 if step is None:
                     self._awake = False
                     if self._step is None:  # a step may have begun in between, while `_awake` was still set
                         break
                     self._awake = True
                 elif time.monotonic() - step.since > self._limit:
-                    self._report(step)
+                    self._report(step, line_of_thread(step.thread))
+                else:  # begun since the last look: looked at again as soon as it has had its time
+                    wait = step.since + self._limit - time.monotonic()
 
-    def _report(self, step: _Step) -> None:
+    def _report(self, step: _Step, where: str) -> None:
         if step is self._reported:
             return
         self._reported = step
         self.count += 1
-        frame = sys._current_frames().get(step.thread)
-        where = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}" if frame else "unknown"
         facts = {"code": step.code, "where": where, "hint": "write it without async, or await"}
         logger.error("plugin code blocks the event loop", extra=facts)
 
@@ -156,7 +160,7 @@ class PluginCalls:
             try:
                 while True:
                     try:
-                        devices = await self._timed("discover", anext(lists))
+                        devices = await self._timed("discover", anext(lists), lists)
                     except StopAsyncIteration:
                         return
                     yield _evaluated(devices)
@@ -183,9 +187,9 @@ class PluginCalls:
                 result = await concurrency.in_thread(f"{self.resource} {name}", partial(method, *arguments))
             return await self._timed(name, result) if isinstance(result, Awaitable) else result
 
-    def _timed(self, name: str, awaitable: Awaitable[T]) -> Awaitable[T]:
+    def _timed(self, name: str, awaitable: Awaitable[T], source: object = None) -> Awaitable[T]:
         steps = awaitable if isinstance(awaitable, Coroutine) else _as_coroutine(awaitable)
-        return self.stalls.run(f"{name}() of {self.resource}", steps)
+        return self.stalls.run(f"{name}() of {self.resource}", steps, source)
 
     @contextmanager
     def _plugin_errors(self, method: str) -> Iterator[None]:
