@@ -2,27 +2,34 @@
 
 `{"do": "status"}` is answered once, `{"do": "watch"}` again whenever something changes; the other requests are in
 `_handle`. Lines, answers and access are `system.json_lines`, the shapes of a status `status`.
+
+While the event loop is blocked, a thread answers: `status` with the line that blocks it, everything else with an error.
 """
 
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 from plugwright.errors import ConfigError, PlugwrightError
+from plugwright.model import Device
+from plugwright.sdk import logs
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.registration import RegistrationState
 from plugwright.sdk.status import DaemonStatus, DeviceStatus, ResourceStatus
 from plugwright.system import json_lines
-from plugwright.system.json_lines import Request
+from plugwright.system.json_lines import Blocked, Request
+from plugwright.text import clean
 
-__all__ = ["is_ready", "report", "serve_control_socket"]
+__all__ = ["is_ready", "one_line", "report", "serve_control_socket"]
 
 logger = logging.getLogger(__name__)
 
+_LARGEST = 2**63  # of numbers that other languages read
 _WATCH_INTERVAL = 0.1  # seconds: a watcher gets at most ten reports a second
 
 
@@ -33,23 +40,44 @@ async def serve_control_socket(daemon: Daemon, path: Path | None) -> AsyncIterat
         if path is not None:
             try:
                 listening = json_lines.listen(path)
+                handle, blocked = partial(_handle, daemon), _blocked(daemon)
+                await stack.enter_async_context(json_lines.serving(path, listening, handle, blocked))
             except (OSError, PlugwrightError) as error:
                 logger.warning("no control socket", extra={"path": str(path), "error": str(error)})
-            else:
-                await stack.enter_async_context(json_lines.serving(path, listening, partial(_handle, daemon)))
         yield
 
 
-def report(daemon: Daemon) -> DaemonStatus:
-    runtimes = [daemon.resources[name] for name in sorted(daemon.resources)]
+def _blocked(daemon: Daemon) -> Blocked:
+    """A status takes half of what a probe does: an operator waits for it."""
+    return Blocked(
+        reason=lambda: daemon.heartbeat.check(daemon.settings.limits.heartbeat / 2),
+        answer=partial(_answer_blocked, daemon),
+    )
+
+
+def _answer_blocked(daemon: Daemon, request: Request, reason: str) -> DaemonStatus:
+    if request.get("do") in ("status", "watch"):
+        return report(daemon, stalled=reason)
+    raise ConfigError(reason)
+
+
+def report(daemon: Daemon, stalled: str = "") -> DaemonStatus:
+    """`stalled`: why the event loop is blocked, where another thread has found that."""
+    runtimes = [runtime for _, runtime in sorted(dict(daemon.resources).items())]
     return DaemonStatus(
         ready=all(map(is_ready, runtimes)),
         registration=daemon.settings.registration.value,
         directory=str(daemon.directory),
-        stalled=daemon.stalls.stalled,
+        stalled=stalled,
         stalls=daemon.stalls.count,
+        log_lines_dropped=logs.dropped_lines(),
         resources=[_resource(runtime) for runtime in runtimes],
     )
+
+
+def one_line(daemon: Daemon) -> str:
+    ready = sum(map(is_ready, daemon.resources.values()))
+    return f"{ready} of {len(daemon.resources)} resources registered and watched by the kubelet"
 
 
 def is_ready(runtime: ResourceRuntime) -> bool:
@@ -85,10 +113,30 @@ def _devices(runtime: ResourceRuntime) -> list[DeviceStatus]:
             reason=device.reason,
             since=round(snapshot.since[device.id], 3),
             numa=list(device.numa),
-            attributes=dict(device.attributes),
+            attributes=_attributes(device),
         )
         for device in snapshot.devices.values()
     ]
+
+
+def _attributes(device: Device) -> dict[str, object]:
+    try:
+        return {clean(key): _plain(value) for key, value in device.attributes.items()}
+    except Exception as error:  # noqa: BLE001  of an author's own class; the device is shown without them
+        return {"not readable": clean(error)}
+
+
+def _plain(value: object, depth: int = 8) -> object:
+    """What JSON can say of an author's value, and the rest as text."""
+    if value is None or (isinstance(value, bool | int) and abs(value) < _LARGEST) or isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if depth and isinstance(value, Mapping):
+        return {clean(key): _plain(item, depth - 1) for key, item in value.items()}
+    if depth and isinstance(value, list | tuple):
+        return [_plain(item, depth - 1) for item in value]
+    return clean(value)
 
 
 async def _handle(daemon: Daemon, request: Request) -> object:

@@ -34,6 +34,7 @@ class DaemonStatus(TypedDict):
     ready: bool
     registration: str
     directory: str
-    stalled: str
+    stalled: str  # why the event loop is blocked, empty if it is not
     stalls: int
+    log_lines_dropped: int
     resources: list[ResourceStatus]
