@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from plugwright.cli import logs
-from plugwright.cli.options import env_option
+from plugwright.cli.options import addresses, env_option
 from plugwright.config import schema
 from plugwright.config.reload import CurrentConfig, ResourceNames
 from plugwright.config.schema import Config
@@ -39,6 +39,13 @@ _SETTINGS = [
                help="Where `plugwright status` asks; mode 0600."),
     env_option("--listen", metavar="HOST:PORT", default="",
                help="Answer /healthz, /readyz and /metrics here.  [default: off]"),
+    env_option("--node-addresses", metavar="ADDRESS,...", type=addresses, default="",
+               help="From where this node probes; `gateway` is the default gateway. Others never crowd it out."),
+    env_option("--tls-cert", type=_PATH,
+               help="Certificate for --listen, read again when it changes.  [default: no TLS]"),
+    env_option("--tls-key", type=_PATH, help="Its key."),
+    env_option("--metrics-token-file", type=_PATH,
+               help="/metrics takes the bearer token in this file.  [default: no token]"),
     env_option("--log-format", type=click.Choice(logs.FORMATS), default="human", show_default=True),
     env_option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True),
 ]  # fmt: skip

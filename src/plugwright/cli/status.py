@@ -12,6 +12,7 @@ import click
 from plugwright.cli.control import ask, control_socket, follow
 from plugwright.cli.output import Cell, table_lines
 from plugwright.sdk.status import DaemonStatus, DeviceStatus, ResourceStatus
+from plugwright.text import clean
 
 __all__ = ["status"]
 
@@ -41,9 +42,11 @@ def _formatted(report: DaemonStatus, output: str) -> str:
 
 def _lines(report: DaemonStatus, now: float) -> Iterator[str]:
     if report["stalled"]:
-        yield f"{report['stalled']} blocks the event loop"
+        yield click.style(clean(report["stalled"]), fg="red")
+    if report["log_lines_dropped"]:
+        yield f"{report['log_lines_dropped']} log lines dropped: nobody reads the log fast enough"
     if report["cordons_unreadable"]:
-        yield report["cordons_unreadable"]
+        yield clean(report["cordons_unreadable"])
     if not report["resources"]:
         yield "no resources are served"
     for number, resource in enumerate(report["resources"]):
@@ -69,11 +72,11 @@ def _resource_lines(resource: ResourceStatus, now: float) -> Iterator[str]:
     )
     for key in ("reason", "fault", "discovery", "refused", "held"):
         if resource[key]:
-            yield f"  {key}: {resource[key]}"
+            yield f"  {key}: {clean(resource[key])}"
     for method, count in sorted(resource["stuck"].items()):
         yield f"  stuck: {count} threads in {method}()"
     for sharing in sorted({str(device["attributes"].get("sharing", "")) for device in devices} - {""}):
-        yield f"  shared: {sharing}"
+        yield f"  shared: {clean(sharing)}"
     if devices:
         yield from _device_table(devices, now)
 

@@ -11,6 +11,7 @@ from plugwright.text import clean
 
 __all__ = ["CordonStatus", "DaemonStatus", "DeviceStatus", "ResourceStatus", "shown"]
 
+_LARGEST = 2**63  # beyond it few readers of JSON agree
 _DEEPEST = 4  # levels of an attribute that are shown
 
 
@@ -51,10 +52,11 @@ class DaemonStatus(TypedDict):
     ready: bool
     registration: str
     directory: str
-    stalled: str
+    stalled: str  # why the event loop is blocked, empty if it is not
     stalls: int
     cordons: list[CordonStatus]
     cordons_unreadable: str  # why the cordons of an earlier run are not known, empty if they are
+    log_lines_dropped: int
     resources: list[ResourceStatus]
 
 
@@ -69,7 +71,9 @@ def shown(value: object) -> object:
 def _shown(value: object, depth: int) -> object:
     if isinstance(value, str):
         return clean(value)
-    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+    if value is None or (isinstance(value, bool | int) and abs(value) < _LARGEST):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
         return value
     if depth and isinstance(value, Mapping):
         return {clean(key): _shown(item, depth - 1) for key, item in value.items()}
