@@ -64,7 +64,9 @@ async def test_json_has_every_fact(kubelet: ObservedKubelet, controlled: Setting
     [gpu] = report.pop("resources")
     devices = {device["id"]: device for device in gpu.pop("devices")}
     directory = str(kubelet.paths.device_plugins)
-    assert report == {"ready": True, "registration": "direct", "directory": directory, "stalled": "", "stalls": 0}
+    assert report == {
+        "ready": True, "registration": "direct", "directory": directory, "stalled": "", "stalls": 0, "config": None,
+    }  # fmt: skip
     assert devices[first].pop("since") <= devices[second].pop("since")
     assert gpu.pop("since") <= time.time()
     assert gpu == {

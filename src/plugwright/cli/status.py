@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -42,12 +43,25 @@ def _formatted(report: DaemonStatus, output: str) -> str:
 def _lines(report: DaemonStatus, now: float) -> Iterator[str]:
     if report["stalled"]:
         yield f"{report['stalled']} blocks the event loop"
+    yield from _config_lines(report.get("config"), now)
     if not report["resources"]:
         yield "no resources are served"
     for number, resource in enumerate(report["resources"]):
         if number:
             yield ""
         yield from _resource_lines(resource, now)
+
+
+def _config_lines(config: dict[str, Any] | None, now: float) -> Iterator[str]:
+    if not config:
+        return
+    yield f"configuration {config['path']}  {config['sha256']}, read {_age(now - config['loaded'])} ago"
+    if refused := config["refused"]:
+        version = f"{refused['sha256'] or 'a new version'} {click.style('refused', fg='red')}"
+        yield f"  {version} {_age(now - refused['since'])} ago: {refused['error']}"
+    for name, reason in sorted(config["refused_names"].items()):
+        yield f"  {name} {click.style('not served', fg='red')}: {reason}"
+    yield ""
 
 
 def _resource_lines(resource: ResourceStatus, now: float) -> Iterator[str]:

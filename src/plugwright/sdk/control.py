@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -48,6 +49,7 @@ def report(daemon: Daemon) -> DaemonStatus:
         directory=str(daemon.directory),
         stalled=daemon.stalls.stalled,
         stalls=daemon.stalls.count,
+        config=asdict(daemon.config.value) if daemon.config.value is not None else None,
         resources=[_resource(runtime) for runtime in runtimes],
     )
 

@@ -143,4 +143,8 @@ def _readiness(daemon: Daemon) -> Page:
             status = runtime.registration.status.value
             state = "no stream open" if status.state is RegistrationState.REGISTERED else status.state
             waiting.append(f"{name}: {state} {status.reason}".strip())
-    return ("503 Service Unavailable", "\n".join(waiting)) if waiting else ("200 OK", "ok")
+    config = daemon.config.value
+    detail = list(config.problems()) if config is not None else []  # no reason to be taken out of service
+    if waiting:
+        return "503 Service Unavailable", "\n".join([*waiting, *detail])
+    return "200 OK", "\n".join(["ok", *detail])

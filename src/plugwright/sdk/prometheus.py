@@ -5,12 +5,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.metrics import BUCKETS
+from plugwright.sdk.status import ConfigState
 from plugwright.system.histogram import Histogram
 
 __all__ = ["application"]
@@ -37,6 +38,8 @@ class _DaemonCollector(Collector):
         yield CounterMetricFamily(
             "plugwright_stalls", "Stalls of the event loop by plugin code", self._daemon.stalls.count
         )
+        if self._daemon.config.value is not None:
+            yield from _config(self._daemon.config.value)
 
 
 def _devices(runtimes: list[ResourceRuntime]) -> Metric:
@@ -109,3 +112,25 @@ def _discovery(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
         failures.add_metric([runtime.resource], runtime.service.metrics.discovery_failures)
         refused.add_metric([runtime.resource], runtime.service.metrics.lists_refused)
     yield from (failures, refused)
+
+
+def _config(state: ConfigState) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "plugwright_config_last_reload_successful",
+        "Whether the latest version of the configuration file is in force",
+        int(state.refused is None),
+    )
+    yield GaugeMetricFamily(
+        "plugwright_config_last_reload_timestamp_seconds",
+        "When the configuration in force was last read",
+        state.loaded,
+    )
+    yield CounterMetricFamily(
+        "plugwright_config_reload_failures", "Reloads of the configuration that were refused", state.failures
+    )
+    yield GaugeMetricFamily(
+        "plugwright_config_refused_names", "Resources left out because of their names", len(state.refused_names)
+    )
+    info = InfoMetricFamily("plugwright_config", "The configuration file in force and the refused one, by SHA-256")
+    info.add_metric([], {"sha256": state.sha256, "refused_sha256": state.refused.sha256 if state.refused else ""})
+    yield info

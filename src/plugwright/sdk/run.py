@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 _STOP_LIMIT = 0.9  # seconds from the signal to the end, whatever plugin code does
 
 Reload = Callable[[Daemon], Awaitable[None]]
-Watching = Callable[[Callable[[], None]], AbstractAsyncContextManager[None]]
+Watching = Callable[[Daemon, Callable[[], None]], AbstractAsyncContextManager[None]]
 
 
 def run(*plugins: Plugin, settings: Settings | None = None) -> None:
@@ -54,7 +54,7 @@ def run_until_stopped(
             stack.enter_context(_signal_handlers(requests, exit_timer))
             daemon = await stack.enter_async_context(serving(*plugins, settings=settings))
             if watching is not None:
-                await stack.enter_async_context(watching(requests.request_reload))
+                await stack.enter_async_context(watching(daemon, requests.request_reload))
             await _handle(requests, reload, daemon)
 
     with _ExitTimer() as exit_timer:
