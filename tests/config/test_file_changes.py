@@ -24,6 +24,16 @@ def put(path: Path, text: str) -> Path:
     return path
 
 
+def recreate(path: Path, text: str) -> None:
+    path.unlink()
+    path.write_text(text)
+
+
+def replant(directory: Path, file: Path, text: str) -> None:
+    shutil.rmtree(directory)
+    put(file, text)
+
+
 def point(link: Path, target: Path | str) -> None:
     """At once, as `ln -sfn` followed by `mv -T` does."""
     new = link.with_name(f"{link.name}.new")
@@ -36,7 +46,7 @@ def plain(root: Path) -> tuple[Path, Steps]:
     return file, [
         lambda: file.write_text("1"),
         lambda: put(root / "etc" / "other", "2").replace(file),
-        lambda: (file.unlink(), file.write_text("3")),
+        lambda: recreate(file, "3"),
     ]
 
 
@@ -58,7 +68,7 @@ def link_far_up(root: Path) -> tuple[Path, Steps]:
     return link / "a" / "b" / "p.yaml", [
         lambda: point(link, "two"),
         lambda: second.write_text("2"),
-        lambda: (first.write_text("3"), point(link, "one")),
+        lambda: point(link, put(first, "3").parents[2]),
     ]
 
 
@@ -107,7 +117,7 @@ def exchanged_directory(root: Path) -> tuple[Path, Steps]:
 def removed_directory(root: Path) -> tuple[Path, Steps]:
     file = put(root / "a" / "b" / "c" / "p.yaml", "0")
     return file, [
-        lambda: (shutil.rmtree(root / "a"), put(file, "1")),
+        lambda: replant(root / "a", file, "1"),
         lambda: shutil.rmtree(root / "a" / "b"),
         lambda: put(file, "3"),
     ]

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -41,18 +42,38 @@ _SETTINGS = [
 @click.option("--check", is_flag=True, help="Only check the file.")
 @click.option("--print-config", type=click.Choice(["text", "json"]), is_flag=False, flag_value="text",
               help="Only print every value in force and where it comes from.")  # fmt: skip
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Only show which devices would be listed and what each Allocate would answer, without a kubelet.",
+)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), help="With --once.  [default: text]")
+@click.option("--timeout", type=click.FloatRange(0.1), metavar="SECONDS",
+              help="With --once: for each plugin.  [default: 10]")  # fmt: skip
 @click.pass_context
-def run(context: click.Context, /, path: Path, check: bool, print_config: str | None, **values: object) -> None:
+def run(context: click.Context, /, path: Path, check: bool, print_config: str | None, **values: Any) -> None:
     """Serve the configured resources on this node, until SIGTERM or SIGINT.
 
     The file is read again on SIGHUP and when it changes; only the resources that changed are touched. An invalid file
     is refused with a log line, and the previous one stays in force.
     """
+    once, output, timeout = (values.pop(name) for name in ("once", "output", "timeout"))
+    if not once and (output or timeout):
+        raise click.UsageError("--output and --timeout are for --once")
     loaded = schema.load(path)
-    if print_config:
+    if once:
+        from plugwright.cli import once as dry  # loaded by no daemon
+
+        is_default = context.get_parameter_source("log_level") is click.core.ParameterSource.DEFAULT
+        logs.configure(values["log_format"], "error" if is_default else values["log_level"])
+        context.exit(dry.show(loaded, output or "text", timeout or 10.0))
+    elif print_config:
         _print_effective(context, loaded, print_config)
     elif check:
         click.echo(f"{path}: {len(loaded.file.resources)} resources, good")
+        for entry in loaded.file.resources:
+            if entry.is_template:
+                click.echo(f"{entry.name}: its names are decided by the machine: --once shows them")
     else:
         _serve(path, loaded, values)
 
@@ -60,9 +81,9 @@ def run(context: click.Context, /, path: Path, check: bool, print_config: str | 
 run.params.extend(_SETTINGS)
 
 
-def _serve(path: Path, loaded: Config, values: dict[str, object]) -> None:
+def _serve(path: Path, loaded: Config, values: dict[str, Any]) -> None:
     logs.configure(str(values.pop("log_format")), str(values.pop("log_level")))
-    settings = Settings(**{**values, "registration": Registration(values["registration"])})  # type: ignore[arg-type]
+    settings = Settings(**{**values, "registration": Registration(values["registration"])})
     config = DaemonConfig(path, loaded)
     run_until_stopped(config.plugins(), settings, config.reload, config.watching)
 
