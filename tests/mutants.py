@@ -94,7 +94,7 @@ def _tried(copies: "SimpleQueue[Path]", mutant: Mutant | None, tests: Iterable[s
 
 
 def _pytest(copy: Path, tests: Iterable[str]) -> int:
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout", str(_TEST_LIMIT)]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--timeout", str(_TEST_LIMIT)]
     # The copy's code comes before the installed one, which is the work tree's; without .pyc files, which have whole
     # seconds: a mistake may be made and taken back within one.
     environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
