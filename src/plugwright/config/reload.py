@@ -151,10 +151,11 @@ class DaemonConfig:
             raise single_error(group) from None
 
     async def reload(self, daemon: Daemon) -> None:
-        apply = partial(self._apply, daemon)
+        apply, state = partial(self._apply, daemon), self._current.state
         try:
             if not await self._current.reload(apply):
-                await apply(self._current.value)  # the machine may have new names for it
+                names = await apply(self._current.value)  # the machine may have new names for it
+                state.publish(replace(state.value, refused_names=names))
             await self._names.follow(self._stack, self._request_reload)
         except Exception:
             logger.exception("new resource names not taken, the old ones stay")

@@ -69,7 +69,11 @@ class TemplateNames:
         """Watches the machine for new names until `stack` ends; once more for every version with other templates."""
 
         def expand_again() -> None:
-            now = self.expand(self.current.original)
+            try:
+                now = self.expand(self.current.original)
+            except Exception:
+                logger.exception("resource names not found")
+                return
             if (now.config.file, now.refused) != (self.current.config.file, self.current.refused):
                 changed()
 
