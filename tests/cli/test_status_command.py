@@ -70,7 +70,7 @@ async def test_json_has_every_fact(kubelet: ObservedKubelet, controlled: Setting
     assert report == {
         "ready": True, "registration": "direct", "directory": directory, "stalled": "", "stalls": 0,
         "cordons": [], "cordons_unreadable": "",
-        "log_lines_dropped": 0,
+        "log_lines_dropped": 0, "config": None,
     }  # fmt: skip
     assert devices[first].pop("since") <= devices[second].pop("since")
     assert gpu.pop("since") <= time.time()

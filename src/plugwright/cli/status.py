@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -47,6 +48,7 @@ def _lines(report: DaemonStatus, now: float) -> Iterator[str]:
         yield f"{report['log_lines_dropped']} log lines dropped: nobody reads the log fast enough"
     if report["cordons_unreadable"]:
         yield clean(report["cordons_unreadable"])
+    yield from _config_lines(report.get("config"), now)
     if not report["resources"]:
         yield "no resources are served"
     for number, resource in enumerate(report["resources"]):
@@ -59,6 +61,18 @@ def _lines(report: DaemonStatus, now: float) -> Iterator[str]:
         yield "cordoned, but the resource is not served:"
         rows: list[list[Cell]] = [[cordon["resource"], cordon["id"], cordon["reason"]] for cordon in left]
         yield from (f"  {line}" for line in table_lines(["RESOURCE", "ID", "REASON"], rows))
+
+
+def _config_lines(config: dict[str, Any] | None, now: float) -> Iterator[str]:
+    if not config:
+        return
+    yield f"configuration {config['path']}  {config['sha256']}, read {_age(now - config['loaded'])} ago"
+    if refused := config["refused"]:
+        version = f"{refused['sha256'] or 'a new version'} {click.style('refused', fg='red')}"
+        yield f"  {version} {_age(now - refused['since'])} ago: {refused['error']}"
+    for name, reason in sorted(config["refused_names"].items()):
+        yield f"  {name} {click.style('not served', fg='red')}: {reason}"
+    yield ""
 
 
 def _resource_lines(resource: ResourceStatus, now: float) -> Iterator[str]:

@@ -11,6 +11,7 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -70,6 +71,7 @@ def report(daemon: Daemon, stalled: str = "") -> DaemonStatus:
         cordons=daemon.cordons(),
         cordons_unreadable=daemon.cordons_unreadable,
         log_lines_dropped=logs.dropped_lines(),
+        config=asdict(daemon.config.value) if daemon.config.value is not None else None,
         resources=[_resource(runtime) for runtime in runtimes],
     )
 

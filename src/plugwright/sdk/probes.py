@@ -212,4 +212,8 @@ def _readiness(daemon: Daemon) -> Page:
             status = runtime.registration.status.value
             state = "no stream open" if status.state is RegistrationState.REGISTERED else status.state
             waiting.append(clean(f"{name}: {state} {status.reason}"))
-    return ("503 Service Unavailable", "\n".join(waiting)) if waiting else ("200 OK", "ok")
+    config = daemon.config.value
+    detail = [clean(problem) for problem in config.problems()] if config is not None else []  # still in service
+    if waiting:
+        return "503 Service Unavailable", "\n".join([*waiting, *detail])
+    return "200 OK", "\n".join(["ok", *detail])

@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from plugwright.sdk import logs
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.metrics import BUCKETS
+from plugwright.sdk.status import ConfigState
 from plugwright.system.histogram import Histogram
 
 __all__ = ["page"]
@@ -46,6 +47,8 @@ class _DaemonCollector(Collector):
         yield CounterMetricFamily(
             "plugwright_log_lines_dropped", "Log lines that nobody read in time", logs.dropped_lines()
         )
+        if self._daemon.config.value is not None:
+            yield from _config(self._daemon.config.value)
 
 
 def _devices(runtimes: list[ResourceRuntime]) -> Metric:
@@ -135,3 +138,25 @@ def _supervision(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
         for method, count in sorted(runtime.stuck.items()):
             stuck.add_metric([runtime.resource, method], count)
     yield from (restarts, abandoned, stuck)
+
+
+def _config(state: ConfigState) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "plugwright_config_last_reload_successful",
+        "Whether the latest version of the configuration file is in force",
+        int(state.refused is None),
+    )
+    yield GaugeMetricFamily(
+        "plugwright_config_last_reload_timestamp_seconds",
+        "When the configuration in force was last read",
+        state.loaded,
+    )
+    yield CounterMetricFamily(
+        "plugwright_config_reload_failures", "Reloads of the configuration that were refused", state.failures
+    )
+    yield GaugeMetricFamily(
+        "plugwright_config_refused_names", "Resources left out because of their names", len(state.refused_names)
+    )
+    info = InfoMetricFamily("plugwright_config", "The configuration file in force and the refused one, by SHA-256")
+    info.add_metric([], {"sha256": state.sha256, "refused_sha256": state.refused.sha256 if state.refused else ""})
+    yield info

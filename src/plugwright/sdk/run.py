@@ -23,7 +23,7 @@ __all__ = ["run", "run_until_stopped", "serving"]
 logger = logging.getLogger(__name__)
 
 Reload = Callable[[Daemon], Awaitable[None]]
-Watching = Callable[[Callable[[], None]], AbstractAsyncContextManager[None]]
+Watching = Callable[[Daemon, Callable[[], None]], AbstractAsyncContextManager[None]]
 
 
 def run(*plugins: Plugin, settings: Settings | None = None) -> None:
@@ -49,7 +49,7 @@ def run_until_stopped(
         async with AsyncExitStack() as stack:
             daemon = await stack.enter_async_context(serving(*plugins, settings=settings))
             if watching is not None:
-                await stack.enter_async_context(watching(requests.request_reload))
+                await stack.enter_async_context(watching(daemon, requests.request_reload))
             await stack.enter_async_context(_telling(systemd, daemon))
             await _handle(requests, reload, daemon, systemd)
 

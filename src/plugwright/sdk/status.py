@@ -4,15 +4,51 @@
 """
 
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, field
 from typing import TypedDict
 
 from plugwright.text import clean
 
-__all__ = ["CordonStatus", "DaemonStatus", "DeviceStatus", "ResourceStatus", "shown"]
+__all__ = [
+    "ConfigState",
+    "CordonStatus",
+    "DaemonStatus",
+    "DeviceStatus",
+    "RefusedConfig",
+    "ResourceStatus",
+    "shown",
+]
 
 _LARGEST = 2**63  # beyond it few readers of JSON agree
 _DEEPEST = 4  # levels of an attribute that are shown
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedConfig:
+    """A version of the operator's file that is not in force, and why."""
+
+    sha256: str  # empty if it could not be read
+    since: float
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigState:
+    """The operator's file: the version in force, and the latest one if that was refused."""
+
+    path: str
+    sha256: str  # the first digits
+    loaded: float  # when it was last read and taken
+    failures: int = 0  # reloads that were refused, since the start
+    refused: RefusedConfig | None = None
+    refused_names: Mapping[str, str] = field(default_factory=dict)  # resources left out, with the reasons
+
+    def problems(self) -> Iterator[str]:
+        if self.refused is not None:
+            yield f"new configuration refused, {self.sha256} stays: {self.refused.error}"
+        for name, reason in sorted(self.refused_names.items()):
+            yield f"{name} not served: {reason}"
 
 
 class DeviceStatus(TypedDict):
@@ -57,6 +93,7 @@ class DaemonStatus(TypedDict):
     cordons: list[CordonStatus]
     cordons_unreadable: str  # why the cordons of an earlier run are not known, empty if they are
     log_lines_dropped: int
+    config: dict[str, object] | None  # a `ConfigState`; None for a plugin that is run without a file
     resources: list[ResourceStatus]
 
 
