@@ -6,8 +6,7 @@ A call whose handler does not suspend is answered in the turn of the event loop 
 
 import asyncio
 import logging
-import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from plugwright.protocol.grpc import GrpcError, MessageReader, Status
 from plugwright.protocol.hpack import Field, encode
 from plugwright.protocol.http2 import Http2Connection
 from plugwright.protocol.http2_sending import Stream
+from plugwright.system import concurrency
 
 __all__ = ["REQUEST_LIMIT", "GrpcServerConnection", "Handler"]
 
@@ -155,7 +155,7 @@ class GrpcServerConnection(Http2Connection):
     def _start(self, call: _ServerCall, handler: Handler, message: bytes) -> None:
         call.message = None
         self._calls.add(call)
-        call.task = _start_task(self._run(call, handler, message))
+        call.task = concurrency.start(self._run(call, handler, message))
         if call.task.done():
             self._calls.discard(call)
             return
@@ -267,10 +267,3 @@ def _route(fields: tuple[Field, ...], handlers: Mapping[str, Handler]) -> _Route
     if timeout == 0:
         return refused(b"200", Status.DEADLINE_EXCEEDED, "")
     return _Route(handler, timeout, expected)
-
-
-def _start_task(coroutine: Coroutine[object, object, None]) -> "asyncio.Task[None]":
-    loop = asyncio.get_running_loop()
-    if sys.version_info >= (3, 12):
-        return asyncio.Task(coroutine, loop=loop, eager_start=True)
-    return loop.create_task(coroutine)
