@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from plugwright.protocol import grpc, grpc_errors
+from plugwright.protocol import frames, grpc, grpc_errors
 from plugwright.protocol.frames import ErrorCode, StreamFault
 from plugwright.protocol.grpc import GrpcError, MessageReader, Status
 from plugwright.protocol.hpack import Field, encode
@@ -91,6 +91,8 @@ class GrpcServerConnection(Http2Connection):
     def on_request(self, stream_id: int, fields: tuple[Field, ...], ended: bool) -> None:
         route = self._routes.get(fields)
         if route is None:
+            if problem := frames.check_request(fields):
+                raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, problem)
             if len(self._routes) >= _ROUTES_KEPT:
                 self._routes.clear()
             route = self._routes[fields] = _route(fields, self._handlers)
