@@ -6,6 +6,7 @@ Which behaviour a version stands for is `versions`; whether a topology policy su
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from plugwright.errors import ConfigError
 from plugwright.kubelet import topology_manager
@@ -18,6 +19,9 @@ from plugwright.protocol.paths import KubeletPaths
 __all__ = ["KubeletContext", "KubeletSettings", "Timing"]
 
 _MAX_NUMA_NODES = 64  # the number of bits in a NUMA mask
+
+PolicyName: TypeAlias = Literal["none", "best-effort", "restricted", "single-numa-node"]
+ScopeName: TypeAlias = Literal["container", "pod"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +49,8 @@ class KubeletSettings:
 
     version: str = DEFAULT_VERSION
     numa: int = 1
-    policy: TopologyPolicy = TopologyPolicy.NONE
-    scope: TopologyScope = TopologyScope.CONTAINER
+    policy: TopologyPolicy | PolicyName = TopologyPolicy.NONE  # the enum's value from `__post_init__` on
+    scope: TopologyScope | ScopeName = TopologyScope.CONTAINER
     strict: bool = False
     timeout: float = 10.0  # for methods that wait for a plugin, such as `Kubelet.allocatable()`
     timing: Timing = field(default_factory=Timing)
@@ -57,7 +61,7 @@ class KubeletSettings:
             raise ConfigError(f"number of NUMA nodes must be 1 to {_MAX_NUMA_NODES}, got {self.numa}")
         object.__setattr__(self, "policy", _choice("topology policy", TopologyPolicy, self.policy))
         object.__setattr__(self, "scope", _choice("topology scope", TopologyScope, self.scope))
-        topology_manager.check_machine(self.policy, self.machine)
+        topology_manager.check_machine(TopologyPolicy(self.policy), self.machine)
         profile(self.version)
 
     @property
