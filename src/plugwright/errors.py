@@ -56,6 +56,8 @@ __all__ = [
     "UnknownDevice",
 ]
 
+_CALLERS = ("plugwright.sdk.plugin_calls", "plugwright.system.", "asyncio.", "threading", "concurrent.")
+
 
 class PlugwrightError(Exception):
     """The base class; its text is one line that an operator can act on."""
@@ -97,10 +99,12 @@ class ListTooLarge(PluginError):
 
 
 class PluginFailed(PluginError):
-    """A method of the plugin raised; the cause is the exception it raised."""
+    """A method of the plugin raised; the cause is the exception, `where` the line of the plugin's own code."""
 
     def __init__(self, resource: str, method: str, cause: BaseException) -> None:
-        super().__init__(f"{method}() of {resource} failed: {_in_one_line(cause)}")
+        self.where = _where(cause)
+        place = f" at {self.where}" if self.where else ""
+        super().__init__(f"{method}() of {resource} failed: {_in_one_line(cause)}{place}")
         self.resource, self.method = resource, method
 
 
@@ -220,6 +224,22 @@ def _in_one_line(cause: BaseException) -> str:
     except Exception:  # noqa: BLE001  an author's exception whose __str__ raises is still named
         text = ""
     return f"{kind}: {text}" if text else kind
+
+
+def _where(cause: BaseException) -> str:
+    """The innermost line of the author's code: not that of a library it called, nor of what called it."""
+    where, author, trace = "", "", cause.__traceback__
+    while trace is not None:
+        code, module = trace.tb_frame.f_code, str(trace.tb_frame.f_globals.get("__name__", ""))
+        package = module.partition(".")[0]
+        if not author and not module.startswith(_CALLERS):
+            author = package
+        if author and package == author:
+            # As much of the path as the module's name has parts: `acme/tape.py` for `acme.tape`.
+            depth = module.count(".") + (2 if code.co_filename.endswith("__init__.py") else 1)
+            where = f"{'/'.join(code.co_filename.split('/')[-depth:])}:{trace.tb_lineno} in {code.co_name}"
+        trace = trace.tb_next
+    return where
 
 
 def _quoted(device_ids: Sequence[str], most: int = 8) -> str:

@@ -10,14 +10,15 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from plugwright.errors import ConfigError, InvalidValue
-from plugwright.model import Resource, some
+from plugwright.errors import ConfigError
+from plugwright.model import some
 from plugwright.sdk import inventory, registration
 from plugwright.sdk.cordons import Cordons
 from plugwright.sdk.discovery import Discovery
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.plugin import Plugin, supported_options
 from plugwright.sdk.plugin_calls import PluginCalls, StallDetector
+from plugwright.sdk.plugin_checks import check_plugins
 from plugwright.sdk.registration import ResourceRegistration
 from plugwright.sdk.service import PluginService
 from plugwright.sdk.settings import Registration, Settings
@@ -25,7 +26,7 @@ from plugwright.system import sockets
 from plugwright.system.concurrency import Latest
 from plugwright.system.inotify import Directory
 
-__all__ = ["Daemon", "ResourceRuntime", "check_plugins"]
+__all__ = ["Daemon", "ResourceRuntime"]
 
 logger = logging.getLogger(__name__)
 
@@ -186,17 +187,3 @@ class Daemon:
 
     def _publish_change(self) -> None:
         self.changed.publish(self.changed.value + 1)
-
-
-def check_plugins(plugins: Iterable[Plugin]) -> list[Plugin]:
-    """The plugins; InvalidValue unless every one has a valid resource name of its own."""
-    plugins = list(plugins)
-    seen = set()
-    for plugin in plugins:
-        resource = getattr(plugin, "resource", "")
-        if not isinstance(plugin, Plugin) or not resource:
-            raise InvalidValue(f"plugin must be a Plugin with a resource, got {plugin!r}")
-        if Resource(resource).name in seen:
-            raise InvalidValue(f"two plugins serve {resource}")
-        seen.add(resource)
-    return plugins

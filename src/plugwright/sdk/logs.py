@@ -1,10 +1,10 @@
-"""Log lines for people: the message, then its facts. `cli.logs` chooses between this and JSON."""
+"""Log lines, for people and as JSON: the message, then its facts. `cli.logs` and `environment` choose between them."""
 
 import json
 import logging
 import time
 
-__all__ = ["HumanFormatter", "facts"]
+__all__ = ["HumanFormatter", "JsonFormatter", "facts"]
 
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -20,6 +20,20 @@ class HumanFormatter(logging.Formatter):
         fields = " ".join(f"{name}={_shown(value)}" for name, value in facts(record).items())
         line = f"{clock} {record.levelname.lower():7} {record.getMessage()}{'  ' + fields if fields else ''}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line = {
+            "time": f"{moment}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            **facts(record),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str, ensure_ascii=False)
 
 
 def _shown(value: object) -> str:

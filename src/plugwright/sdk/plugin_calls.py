@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from plugwright.errors import PluginError, PluginFailed, PluginTimeout
+from plugwright.errors import InvalidValue, PluginError, PluginFailed, PluginTimeout
 from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.plugin_checks import ListPacer
 from plugwright.system import concurrency
 
 __all__ = ["PluginCalls", "StallDetector"]
@@ -152,7 +153,7 @@ class PluginCalls:
             if not isinstance(discovered, AsyncIterable):
                 yield _evaluated(discovered)
                 return
-            lists = aiter(discovered)
+            lists, pacer = aiter(discovered), ListPacer(self.resource)
             try:
                 while True:
                     try:
@@ -160,7 +161,7 @@ class PluginCalls:
                     except StopAsyncIteration:
                         return
                     yield _evaluated(devices)
-                    await asyncio.sleep(0)  # a discover() that awaits nothing must not have the loop to itself
+                    await pacer.pause()
             finally:
                 if isinstance(lists, AsyncGenerator):
                     await lists.aclose()
@@ -191,6 +192,10 @@ class PluginCalls:
     def _plugin_errors(self, method: str) -> Iterator[None]:
         try:
             yield
+        except InvalidValue as error:
+            if method == "command":
+                raise  # the operator's value, not the author's
+            raise PluginFailed(self.resource, method, error) from error
         except (PluginError, KeyboardInterrupt, GeneratorExit):
             raise
         except asyncio.CancelledError as error:

@@ -13,10 +13,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
+from plugwright.errors import PlugwrightError
 from plugwright.sdk.control import serve_control_socket
-from plugwright.sdk.daemon import Daemon, check_plugins
-from plugwright.sdk.logs import HumanFormatter
+from plugwright.sdk.daemon import Daemon
+from plugwright.sdk.environment import configure_logs, with_environment
 from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.plugin_checks import check_plugins, warn_of_misspelt_methods
 from plugwright.sdk.settings import Settings
 from plugwright.system.concurrency import Latest
 
@@ -31,16 +33,22 @@ Watching = Callable[[Callable[[], None]], AbstractAsyncContextManager[None]]
 
 
 def run(*plugins: Plugin, settings: Settings | None = None) -> None:
-    """Serves `plugins` until SIGTERM or SIGINT; SIGHUP calls their discover() again."""
+    """Serves `plugins` until SIGTERM or SIGINT; SIGHUP calls their discover() again.
+
+    Settings that are left at their defaults come from the same variables as those of `plugwright run`. A mistake ends
+    the program with one line.
+    """
     if not plugins:
         raise TypeError("run() needs at least one plugin")
-    if not logging.getLogger().hasHandlers():
-        _log_to_stderr()
 
     async def rediscover(daemon: Daemon) -> None:
         daemon.rediscover()
 
-    run_until_stopped(check_plugins(plugins), settings or Settings(), rediscover)
+    try:
+        configure_logs(os.environ)
+        run_until_stopped(check_plugins(plugins), with_environment(settings or Settings(), os.environ), rediscover)
+    except (PlugwrightError, OSError) as error:
+        raise SystemExit(f"plugwright: {' '.join(str(error).split())}") from error
 
 
 def run_until_stopped(
@@ -66,6 +74,7 @@ def run_until_stopped(
 async def serving(*plugins: Plugin, settings: Settings | None = None) -> AsyncIterator[Daemon]:
     """Serves `plugins` while inside, in the caller's own event loop; touches no signals."""
     settings = settings or Settings()
+    warn_of_misspelt_methods(check_plugins(plugins))
     async with AsyncExitStack() as stack:
         daemon = Daemon(settings)
         if settings.listen:
@@ -153,10 +162,3 @@ def _signal_handlers(requests: _Requests, exit_timer: _ExitTimer) -> Iterator[No
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _log_to_stderr() -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(HumanFormatter())
-    logging.getLogger().addHandler(handler)
-    logging.getLogger("plugwright").setLevel(logging.INFO)
