@@ -54,9 +54,19 @@ __all__ = [
     "RepeatedDevice",
     "UnhealthyDevice",
     "UnknownDevice",
+    "line_of",
 ]
 
-_CALLERS = ("plugwright.sdk.plugin_calls", "plugwright.system.", "asyncio.", "threading", "concurrent.")
+_CALLERS = (  # of an author's code
+    "plugwright.sdk.plugin_calls",
+    "plugwright.system.",
+    "plugwright.cli.",
+    "importlib",
+    "_frozen_importlib",
+    "asyncio.",
+    "threading",
+    "concurrent.",
+)
 
 
 class PlugwrightError(Exception):
@@ -102,7 +112,7 @@ class PluginFailed(PluginError):
     """A method of the plugin raised; the cause is the exception, `where` the line of the plugin's own code."""
 
     def __init__(self, resource: str, method: str, cause: BaseException) -> None:
-        self.where = _where(cause)
+        self.where = line_of(cause)
         place = f" at {self.where}" if self.where else ""
         super().__init__(f"{method}() of {resource} failed: {_in_one_line(cause)}{place}")
         self.resource, self.method = resource, method
@@ -226,8 +236,8 @@ def _in_one_line(cause: BaseException) -> str:
     return f"{kind}: {text}" if text else kind
 
 
-def _where(cause: BaseException) -> str:
-    """The innermost line of the author's code: not that of a library it called, nor of what called it."""
+def line_of(cause: BaseException) -> str:
+    """The innermost line of an author's code in a traceback: not that of a library it called, nor of what called it."""
     where, author, trace = "", "", cause.__traceback__
     while trace is not None:
         code, module = trace.tb_frame.f_code, str(trace.tb_frame.f_globals.get("__name__", ""))

@@ -15,7 +15,7 @@ __all__ = ["cli", "main"]
 # By heading of `--help`: each command's module and its line there, so that the list loads none of them.
 _COMMANDS = {
     "Serve devices": {
-        "run": ("run", "Serve the configured resources on this node."),
+        "run": ("run", "Serve configured resources, or a plugin of your own."),
         "nvidia": ("nvidia", "Recover GPUs, simulate their failures, and remove left CDI specs."),
         "mps": ("mps", "Run the MPS control daemons of GPUs shared by MPS."),
         "mock": ("mock", "Make mock devices fail, recover, appear and disappear."),
@@ -33,6 +33,7 @@ _COMMANDS = {
         "node": ("node", "Show and clean up extended resources of nodes."),
         "cordon": ("cordon", "Take a device out of service: it is reported Unhealthy."),
         "uncordon": ("cordon", "Put a cordoned device back into service."),
+        "command": ("plugin_command", "Send a plugin one of its own commands."),
     },
     "Shell": {
         "completion": ("completion", "Print the completion script for bash, zsh or fish."),

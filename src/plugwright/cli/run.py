@@ -11,13 +11,15 @@ import click
 
 from plugwright.cli import logs
 from plugwright.cli.options import env_option
+from plugwright.cli.plugin_target import load_plugins
 from plugwright.config import schema
 from plugwright.config.reload import CurrentConfig, ResourceNames
 from plugwright.config.schema import Config
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.plugin import Plugin
-from plugwright.sdk.run import run_until_stopped
+from plugwright.sdk.plugin_checks import check_plugins
+from plugwright.sdk.run import rediscover, run_until_stopped
 from plugwright.sdk.settings import Registration, Settings
 from plugwright.system.concurrency import single_error
 
@@ -44,19 +46,40 @@ _SETTINGS = [
 ]  # fmt: skip
 
 
-@click.command(epilog="Example:  plugwright run -c plugwright.yaml --listen 127.0.0.1:9400")
+_EXAMPLES = """\b
+Examples:
+  plugwright run -c plugwright.yaml --listen 127.0.0.1:9400
+  plugwright run tape.py:Tape --listen 127.0.0.1:9400      a plugin of your own, in place of the file
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("targets", metavar="[MODULE:CLASS]...", nargs=-1)
 @click.option("-c", "--config", "path", type=_PATH, default="/etc/plugwright/plugwright.yaml", show_default=True,
               envvar="PLUGWRIGHT_CONFIG", show_envvar=True, help="The resources to serve.")  # fmt: skip
 @click.option("--check", is_flag=True, help="Only check the file.")
 @click.option("--print-config", type=click.Choice(["text", "json"]), is_flag=False, flag_value="text",
               help="Only print every value in force and where it comes from.")  # fmt: skip
 @click.pass_context
-def run(context: click.Context, /, path: Path, check: bool, print_config: str | None, **values: object) -> None:
+def run(
+    context: click.Context,
+    /,
+    targets: tuple[str, ...],
+    path: Path,
+    check: bool,
+    print_config: str | None,
+    **values: object,
+) -> None:
     """Serve the configured resources on this node, until SIGTERM or SIGINT.
 
     The file is read again on SIGHUP and when it changes; only the resources that changed are touched. An invalid file
     is refused with a log line, and the previous one stays in force.
+
+    Plugins of your own are named instead of a file: as MODULE:CLASS, as FILE.py:CLASS, or as FILE.py where it has one.
     """
+    if targets:
+        _run_plugins(context, targets, values)
+        return
     loaded = schema.load(path)
     if print_config:
         _print_effective(context, loaded, print_config)
@@ -69,9 +92,24 @@ def run(context: click.Context, /, path: Path, check: bool, print_config: str | 
 run.params.extend(_SETTINGS)
 
 
-def _serve(path: Path, loaded: Config, values: dict[str, object]) -> None:
+def _run_plugins(context: click.Context, targets: tuple[str, ...], values: dict[str, object]) -> None:
+    if context.get_parameter_source("path") is click.core.ParameterSource.COMMANDLINE or context.params["print_config"]:
+        raise click.UsageError("plugins are served without a file: leave out --config and --print-config")
+    plugins = check_plugins(plugin for target in targets for plugin in load_plugins(target))
+    if context.params["check"]:
+        for plugin in plugins:
+            click.echo(f"{type(plugin).__name__}: {plugin.resource}, good")
+        return
+    run_until_stopped(plugins, _settings(values), rediscover)
+
+
+def _settings(values: dict[str, object]) -> Settings:
     logs.configure(str(values.pop("log_format")), str(values.pop("log_level")))
-    settings = Settings(**{**values, "registration": Registration(values["registration"])})  # type: ignore[arg-type]
+    return Settings(**{**values, "registration": Registration(values["registration"])})  # type: ignore[arg-type]
+
+
+def _serve(path: Path, loaded: Config, values: dict[str, object]) -> None:
+    settings = _settings(values)
     reload = _Reload(path, loaded)
     run_until_stopped(reload.plugins(), settings, reload, reload.watching)
 

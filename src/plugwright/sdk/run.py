@@ -11,6 +11,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from plugwright.errors import PlugwrightError
@@ -22,11 +23,13 @@ from plugwright.sdk.plugin_checks import check_plugins, warn_of_misspelt_methods
 from plugwright.sdk.settings import Settings
 from plugwright.system.concurrency import Latest
 
-__all__ = ["run", "run_until_stopped", "serving"]
+__all__ = ["collected_plugins", "rediscover", "run", "run_until_stopped", "serving"]
 
 logger = logging.getLogger(__name__)
 
 _STOP_LIMIT = 0.9  # seconds from the signal to the end, whatever plugin code does
+
+_collected: ContextVar[list[Plugin] | None] = ContextVar("collected", default=None)
 
 Reload = Callable[[Daemon], Awaitable[None]]
 Watching = Callable[[Callable[[], None]], AbstractAsyncContextManager[None]]
@@ -40,15 +43,30 @@ def run(*plugins: Plugin, settings: Settings | None = None) -> None:
     """
     if not plugins:
         raise TypeError("run() needs at least one plugin")
-
-    async def rediscover(daemon: Daemon) -> None:
-        daemon.rediscover()
-
+    collected = _collected.get()
+    if collected is not None:
+        collected.extend(plugins)
+        return
     try:
         configure_logs(os.environ)
         run_until_stopped(check_plugins(plugins), with_environment(settings or Settings(), os.environ), rediscover)
     except (PlugwrightError, OSError) as error:
         raise SystemExit(f"plugwright: {' '.join(str(error).split())}") from error
+
+
+async def rediscover(daemon: Daemon) -> None:
+    daemon.rediscover()
+
+
+@contextmanager
+def collected_plugins() -> Iterator[list[Plugin]]:
+    """While inside, run() serves nothing and adds its plugins to the list: for commands that load a program."""
+    collected: list[Plugin] = []
+    token = _collected.set(collected)
+    try:
+        yield collected
+    finally:
+        _collected.reset(token)
 
 
 def run_until_stopped(
