@@ -41,7 +41,7 @@ ERRORS = {
     "none.py": "none.py must define a subclass of plugwright.Plugin, got none",
     "raising.py": "raising.py cannot be loaded: KeyError: 'temp' at raising.py:4 in look",
     "syntax.py": "syntax.py cannot be loaded: invalid syntax at syntax.py:1",
-    "importing.py": "importing.py cannot be loaded: ModuleNotFoundError: No module named 'no_such_library' at importing",
+    "importing.py": "importing.py cannot be loaded: ModuleNotFoundError: No module named 'no_such_library' at ",
     "needing.py": "__init__() of needing.py failed: TypeError: ",
     "ending.py": "ending.py cannot be loaded: SystemExit: no licence at ending.py:1",
 }
