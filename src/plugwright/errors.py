@@ -196,7 +196,14 @@ class KubeletError(PlugwrightError):
 
 
 class InvalidPod(KubeletError):
-    """A pod that cannot be read, or that an API server would never have accepted."""
+    """A pod that cannot be read, or that an API server would never have accepted.
+
+    `path` is where in the object, as `$.spec.containers[0].resources.limits`, and `key` the key in it.
+    """
+
+    def __init__(self, text: str, path: str = "$", key: str = "") -> None:
+        super().__init__(text)
+        self.path, self.key = path, key
 
 
 class AllocationFailed(KubeletError):

@@ -115,8 +115,7 @@ def read(document: object) -> PodSpec:
     if pod.get("kind", "Pod") != "Pod":
         raise InvalidPod(f"kind must be Pod, got {pod.get('kind')!r}")
     metadata, spec = _mapping(pod.get("metadata"), "metadata"), _mapping(pod.get("spec"), "spec")
-    inits = [_container(item, init=True) for item in _list(spec.get("initContainers"), "spec.initContainers")]
-    mains = [_container(item, init=False) for item in _list(spec.get("containers"), "spec.containers")]
+    inits, mains = _containers(spec, "initContainers"), _containers(spec, "containers")
     if not mains:
         raise InvalidPod("spec.containers must have at least one container")
     _check_names([*inits, *mains])
@@ -126,6 +125,17 @@ def read(document: object) -> PodSpec:
         raise InvalidPod("metadata.name is missing")
     namespace = _text(metadata, "namespace") or "default"
     return PodSpec(name, (*inits, *mains), namespace, _text(metadata, "uid"))
+
+
+def _containers(spec: Mapping[str, object], key: str) -> list[ContainerSpec]:
+    containers = []
+    for number, item in enumerate(_list(spec.get(key), f"spec.{key}")):
+        try:
+            containers.append(_container(item, init=key == "initContainers"))
+        except InvalidPod as error:
+            error.path = f"$.spec.{key}[{number}]{error.path.removeprefix('$')}"
+            raise
+    return containers
 
 
 def _container(document: object, *, init: bool) -> ContainerSpec:
@@ -166,7 +176,8 @@ def _quantities(document: object, name: str) -> Mapping[str, str]:
         try:
             _quantity(text)
         except InvalidPod as error:
-            raise InvalidPod(f"{name}[{resource}]: {error}") from error
+            path = name.partition(".")[2]
+            raise InvalidPod(f"{name}[{resource}]: {error}", f"$.{path}", resource) from error
     return quantities
 
 

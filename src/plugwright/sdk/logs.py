@@ -3,8 +3,9 @@
 import json
 import logging
 import time
+from collections.abc import Mapping
 
-__all__ = ["HumanFormatter", "JsonFormatter", "facts"]
+__all__ = ["HumanFormatter", "JsonFormatter", "facts", "shown_facts"]
 
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -17,9 +18,14 @@ def facts(record: logging.LogRecord) -> dict[str, object]:
 class HumanFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
-        fields = " ".join(f"{name}={_shown(value)}" for name, value in facts(record).items())
+        fields = shown_facts(facts(record))
         line = f"{clock} {record.levelname.lower():7} {record.getMessage()}{'  ' + fields if fields else ''}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def shown_facts(fields: Mapping[str, object]) -> str:
+    """`resource=example.com/tape devices=st0,st1`"""
+    return " ".join(f"{name}={_shown(value)}" for name, value in fields.items())
 
 
 class JsonFormatter(logging.Formatter):

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from tests.observed_kubelet import ObservedKubelet
 from tests.plugins.nvidia.harness import Lists, ManualClock, listing, machine, resource, simulated
-from tests.sdk.cdi.resolution import resolve
 
 from plugwright import Device, PluginError, Settings, serving
 from plugwright.model import PreferenceRequest
@@ -26,6 +25,7 @@ from plugwright.plugins.nvidia.plugin import Nvidia
 from plugwright.plugins.nvidia.sharing import TimeSlicing
 from plugwright.plugins.nvidia.simulation import SimulatedDriver
 from plugwright.plugins.nvidia.xids import XidAction
+from plugwright.sdk.cdi.resolution import resolve
 
 H100 = simulated_machines.load("hgx-h100").gpus
 MIG = NvidiaConfig(mig=MigStrategy.SINGLE)

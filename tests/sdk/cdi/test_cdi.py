@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.sdk.cdi.resolution import resolve
 
 from plugwright import Allocation, DeviceNode, InvalidValue, Mount
 from plugwright.sdk import cdi
+from plugwright.sdk.cdi.resolution import resolve
 
 TAPE = "example.com/tape"
 NODE = cdi.ContainerEdits(device_nodes=[cdi.DeviceNode("/dev/st0")])
