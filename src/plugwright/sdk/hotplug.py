@@ -10,6 +10,7 @@ shared by `system.inotify`. Where one of the two cannot be opened, that is logge
 
 import asyncio
 import logging
+import math
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -17,6 +18,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from plugwright.errors import InvalidValue
 from plugwright.system.concurrency import Latest
 from plugwright.system.inotify import WatchedDirectories, nearest_directory
 
@@ -102,18 +104,29 @@ class HotplugSource:
 
 
 class Hotplug:
-    """One resource's wait for changes; `accept` says which uevents concern it."""
+    """One resource's wait for changes; `accept` says which uevents concern it.
+
+    `every` is for health that nothing reports, such as a temperature in sysfs: change() returns at least every so many
+    seconds. With `writes` it also returns when a file in a watched directory was written; not for /dev, where every use
+    of a device is such a write.
+    """
 
     def __init__(
         self,
         accept: Callable[[Uevent], bool] = lambda event: True,
         source: HotplugSource | None = None,
         timing: HotplugTiming | None = None,
+        *,
+        every: float | None = None,
+        writes: bool = False,
     ) -> None:
+        if every is not None and not every > 0:
+            raise InvalidValue(f"every must be a number of seconds greater than 0, got {every!r}")
+        self._every = math.inf if every is None else every
         self._accept, self._source, self._timing = accept, source or HotplugSource(), timing or HotplugTiming()
         self._changes = Latest(0)  # goes up whenever something may have changed
         self._seen = 0  # of `_changes`, when change() last returned
-        self._directories = WatchedDirectories(self.touch)
+        self._directories = WatchedDirectories(self.touch, writes=writes)
         self._returned = 0.0
 
     def touch(self) -> None:
@@ -136,7 +149,8 @@ class Hotplug:
             self.touch()  # what happened before the directory was watched may have been missed
         timing = self._timing
         with suppress(TimeoutError):
-            async with asyncio.timeout(timing.rescan if self._source.has_uevents else timing.rescan_without_uevents):
+            rescan = timing.rescan if self._source.has_uevents else timing.rescan_without_uevents
+            async with asyncio.timeout(min(rescan, self._every)):
                 await self._changes.until(lambda count: count != self._seen)
                 await asyncio.sleep(max(timing.burst, self._returned + timing.gap - time.monotonic()))
         self._seen = self._changes.value

@@ -127,10 +127,14 @@ class Directory:
 
 
 class WatchedDirectories:
-    """A changing set of directories; `changed` is called after each event in one of them."""
+    """A changing set of directories; `changed` is called after each event in one of them.
 
-    def __init__(self, changed: Callable[[], object]) -> None:
+    With `writes` also after a file in them was written. Not in /dev: every write to a device would be one.
+    """
+
+    def __init__(self, changed: Callable[[], object], *, writes: bool = False) -> None:
         self._changed = changed
+        self._mask = _ENTRIES | Mask.CLOSE_WRITE if writes else _ENTRIES
         self._instance: _Instance | None = None
         self._subscriptions: dict[Path, _Subscription] = {}
 
@@ -155,7 +159,7 @@ class WatchedDirectories:
         added = paths - self._subscriptions.keys()
         for path in added:
             with suppress(OSError):  # there is no such directory any more
-                self._subscriptions[path] = self._instance.subscribe(path, _ENTRIES, lambda _: self._changed())
+                self._subscriptions[path] = self._instance.subscribe(path, self._mask, lambda _: self._changed())
         return not added.isdisjoint(self._subscriptions)
 
 
