@@ -22,6 +22,9 @@ _COMMANDS = {
         "manifest": ("manifest", "Print the manifests that run plugwright on every node."),
         "import": ("import_", "Convert another plugin's configuration to plugwright's."),
     },
+    "Write a plugin": {
+        "dev": ("dev", "Run a plugin beside an emulated kubelet; reload when saved."),
+    },
     "Test without hardware": {
         "up": ("up.command", "Start a cluster on this machine, with mock devices, for kubectl."),
         "down": ("up.command", "Stop the cluster that `up` started."),

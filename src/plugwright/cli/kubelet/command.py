@@ -20,7 +20,7 @@ from plugwright.kubelet.versions import DEFAULT_VERSION, LEGACY, SUPPORTED_VERSI
 from plugwright.sdk import cdi
 from plugwright.system.concurrency import single_error
 
-__all__ = ["kubelet"]
+__all__ = ["kubelet", "kubelet_options"]
 
 _EXAMPLE = """\b
 Examples:
@@ -110,7 +110,7 @@ def kubelet(pods: tuple[Path, ...], root: Path, output: str, **values: Any) -> N
     Ctrl-C and SIGTERM stop it. SIGUSR1 restarts the kubelet, and plugins have to register again.
     """
     logs.configure("human", "warning")
-    options = _options(pods, root, values)
+    options = kubelet_options(pods, root, values)
     if options.once and not options.pods and options.folder is None:
         raise click.UsageError("--once needs pods to admit")
     show = view.show_json if output == "json" else view.show_text
@@ -121,7 +121,8 @@ def kubelet(pods: tuple[Path, ...], root: Path, output: str, **values: Any) -> N
     sys.exit(0 if succeeded else 1)
 
 
-def _options(pods: tuple[Path, ...], root: Path, values: dict[str, Any]) -> KubeletOptions:
+def kubelet_options(pods: tuple[Path, ...], root: Path, values: dict[str, Any]) -> KubeletOptions:
+    """The options of the command line, with the pods of its files; `values` are the flags by name."""
     try:
         machine = {name: values.pop(name) for name in ("version", "numa", "policy", "scope")}
         # A process gets the paths of this machine, so they must exist; without --run the devices may be elsewhere.
