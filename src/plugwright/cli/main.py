@@ -23,6 +23,7 @@ _COMMANDS = {
         "import": ("import_", "Convert another plugin's configuration to plugwright's."),
     },
     "Write a plugin": {
+        "new": ("new", "Make a project for a plugin: tests, CI, image, chart."),
         "dev": ("dev", "Run a plugin beside an emulated kubelet; reload when saved."),
     },
     "Test without hardware": {
