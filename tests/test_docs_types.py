@@ -39,10 +39,11 @@ def blocks() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A module for every block; `tape`, which tests on the pages import, is the plugin of kubelet.md."""
+    """A module for every block; `tape` and `card`, which tests on the pages import, are plugins of the same pages."""
     directory = tmp_path_factory.mktemp("pages")
     written = blocks()
-    for name, code in {**written, "tape": written["untyped_kubelet_0"]}.items():
+    imported = {"tape": written["untyped_kubelet_0"], "card": written["typed_authors_0"]}
+    for name, code in {**written, **imported}.items():
         (directory / f"{name}.py").write_text(code)
     untyped = ",".join(["tape", *(name for name in written if name.startswith("untyped"))])
     (directory / "mypy.ini").write_text(MYPY.format(untyped=untyped))
