@@ -250,6 +250,36 @@ async def test_a_discover_that_spins_is_warned_of_once_and_slowed(
     assert "wait for a change before the next yield" in line
 
 
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (lambda _: None, "must return a list of devices, got None"),
+        (lambda available: ["st9"], "must choose among the available devices, got 'st9'"),
+        (list, "must return 1 devices, got 2"),
+    ],
+)
+async def test_a_preference_that_is_corrected_is_warned_of_once(
+    answer: Callable[[Any], Any], error: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Choosing(Good):
+        def prefer(self, available: object, required: object, size: int) -> Any:
+            return answer(available)
+
+    async with running(Choosing(), tmp_path, KubeletSettings(timeout=30)) as kubelet:
+        pod = await kubelet.admit(pod_requesting({TAPE: 1}))
+    assert pod.phase == "Running"
+    [line] = lines(caplog)
+    assert f"prefer() of {TAPE} {error}" in line
+
+
+async def test_a_pod_with_a_resource_without_a_domain_is_found(tmp_path: Path) -> None:
+    with pytest.raises(
+        PlugwrightError, match=r"main.resources.limits\[tape\]: must be a standard resource for containers"
+    ):
+        async with running(Good(), tmp_path, KubeletSettings(timeout=30)) as kubelet:
+            await kubelet.admit(pod_requesting({"tape": 1}))
+
+
 START = """
 from plugwright import Device, Plugin, run, Settings
 

@@ -23,6 +23,9 @@ class ContainerKind(StrEnum):
     MAIN = "main"
 
 
+_STANDARD = ("cpu", "memory", "ephemeral-storage")  # the resources of containers that have no domain
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
     """`limits` and `requests` are quantities as they were written."""
@@ -92,8 +95,11 @@ def violations(pod: PodSpec) -> Iterator[tuple[str, str]]:
     """The field and the text of what an API server refuses in the extended resources."""
     for container in pod.containers:
         for resource in sorted({*container.limits, *container.requests}):
+            path = f"{container.name}.resources"
             if "/" in resource:
-                yield from _resource_violations(f"{container.name}.resources", resource, container)
+                yield from _resource_violations(path, resource, container)
+            elif resource not in _STANDARD and not resource.startswith("hugepages-"):
+                yield f"{path}.limits[{resource}]", "must be a standard resource for containers"
 
 
 def _resource_violations(path: str, resource: str, container: ContainerSpec) -> Iterator[tuple[str, str]]:

@@ -7,14 +7,14 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from plugwright.errors import InvalidValue
-from plugwright.model import Resource
+from plugwright.model import PreferenceRequest, Resource
 from plugwright.sdk.plugin import Plugin
 
-__all__ = ["ListPacer", "check_plugins", "warn_of_misspelt_methods"]
+__all__ = ["ListPacer", "check_plugins", "preference_problem", "warn_of_misspelt_methods"]
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +97,18 @@ def _named(plugin: Plugin) -> str:
     except (OSError, TypeError):
         return kind.__name__
     return f"{kind.__name__} ({Path(file or '').name}:{line})"
+
+
+def preference_problem(resource: str, preferred: Sequence[str], request: PreferenceRequest) -> str:
+    """What is wrong with the ids that prefer() returned, and is corrected for it; empty if nothing is."""
+    unknown = [device_id for device_id in preferred if device_id not in request.available]
+    if unknown:
+        return (
+            f"prefer() of {resource} must choose among the available devices, got {', '.join(map(repr, unknown[:8]))}"
+        )
+    if len(preferred) > request.size:
+        return f"prefer() of {resource} must return {request.size} devices, got {len(preferred)}"
+    return ""
 
 
 class ListPacer:
