@@ -95,3 +95,11 @@ async def test_a_plugin_of_ones_own_has_status_cordons_and_commands(kubelet: Obs
         refused = await node.ask("command", "example.com/tape", "rewind")
         assert (refused.code, refused.err) == (1, "plugwright: no command 'rewind'\n")
         assert (await node.ask("command", "example.com/tape", "eject", "st0")).code == 2
+
+
+@pytest.mark.parametrize("order", [("{file}", "--check"), ("--check", "{file}:Tape"), ("--check", "{file}")])
+async def test_a_plugin_may_use_every_module_of_python(order: tuple[str, ...], project: Path) -> None:
+    (project / "secure.py").write_text(f"import asyncio.sslproto, bz2, lzma, ssl\nassert asyncio.sslproto.ssl\n{TAPE}")
+    arguments = [word.format(file=project / "secure.py") for word in order]
+    done = await ended(python("-m", "plugwright", "run", *arguments))
+    assert (done.code, done.out) == (0, "Tape: example.com/tape, good\n"), done.err

@@ -1,6 +1,7 @@
 """The entry point: loads the one command that is called, and prints errors as one line."""
 
 import os
+import re
 import sys
 from importlib import import_module
 from keyword import iskeyword
@@ -43,6 +44,7 @@ _COMMANDS = {
         "completion": ("completion", "Print the completion script for bash, zsh or fish."),
     },
 }
+_PLUGIN = re.compile(r"[^-].*\.py(:\w+)?|[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # FILE.py, FILE.py:CLASS, MODULE:CLASS
 _MODULES = {name: module for commands in _COMMANDS.values() for name, (module, _) in commands.items()}
 
 
@@ -82,7 +84,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["run"]:
+    if sys.argv[1:2] == ["run"] and not _names_plugin(sys.argv[2:]):
         _save_memory()
     try:
         code = cli.main(standalone_mode=False)  # the argument of `ctx.exit`; a command itself returns None
@@ -99,6 +101,11 @@ def main() -> None:
         sys.exit(1)
     except (PlugwrightError, OSError) as error:
         _fail(str(error))
+
+
+def _names_plugin(words: list[str]) -> bool:
+    """Whether a plugin of somebody's own is to be served, which may need any module of Python."""
+    return any(_PLUGIN.fullmatch(word) for word in words) or (bool(words) and not words[0].startswith("-"))
 
 
 def _save_memory() -> None:
