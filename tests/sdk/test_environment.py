@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,20 @@ def test_variables_set_what_is_left_at_its_default() -> None:
         listen="127.0.0.1:9400",
     )
     assert with_environment(Settings(), ALL) == expected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoreSettings(Settings):
+    """A setting that is added has its variable without more ado."""
+
+    addresses: tuple[str, ...] = ()
+    certificate: Path | None = None
+
+
+def test_a_new_setting_has_its_variable() -> None:
+    environment = {"PLUGWRIGHT_ADDRESSES": "10.0.0.1,gateway", "PLUGWRIGHT_CERTIFICATE": "/tls.crt"}
+    changed = with_environment(MoreSettings(), environment)
+    assert changed == MoreSettings(addresses=("10.0.0.1", "gateway"), certificate=Path("/tls.crt"))
 
 
 def test_what_the_program_sets_wins() -> None:

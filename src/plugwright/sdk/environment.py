@@ -6,8 +6,7 @@ are used, in `protocol.paths`.
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
-from pathlib import Path
+from dataclasses import Field, fields, replace
 from typing import Any
 
 from plugwright.errors import ConfigError
@@ -18,22 +17,26 @@ __all__ = ["configure_logs", "with_environment"]
 
 _PREFIX = "PLUGWRIGHT_"
 _FORMATS: Mapping[str, Callable[[], logging.Formatter]] = {"human": HumanFormatter, "json": JsonFormatter}
+_READ_ELSEWHERE = ("kubelet_dir", "device_plugins_dir")  # in `protocol.paths`
 _LEVELS = ("debug", "info", "warning", "error")
 
 
 def with_environment(settings: Settings, environment: Mapping[str, str]) -> Settings:
-    """`settings`, with the variables' values where it has its defaults."""
-    ways = tuple(way.value for way in Registration)
-    values: dict[str, Any] = {
-        "registration": Registration(_choice(environment, "REGISTRATION", ways, Registration.DIRECT.value)),
-        "state_dir": _path(environment, "STATE_DIR"),
-        "control_socket": _path(environment, "CONTROL_SOCKET"),
-        "listen": environment.get(f"{_PREFIX}LISTEN", ""),
-    }
-    defaults = {field.name: field.default for field in fields(settings)}
-    return replace(
-        settings, **{name: value for name, value in values.items() if getattr(settings, name) == defaults[name]}
-    )
+    """`settings`, with the variables' values where it has its defaults: `state_dir` is PLUGWRIGHT_STATE_DIR."""
+    changes: dict[str, Any] = {}
+    for item in fields(settings):
+        text = environment.get(_PREFIX + item.name.upper(), "")
+        if text and item.name not in _READ_ELSEWHERE and getattr(settings, item.name) == item.default:
+            changes[item.name] = _converted(item, text)
+    return replace(settings, **changes)
+
+
+def _converted(item: "Field[Any]", text: str) -> object:
+    if item.type is Registration:
+        return Registration(_choice({_PREFIX + item.name.upper(): text}, item.name.upper(), tuple(Registration), ""))
+    if item.type == tuple[str, ...]:
+        return tuple(text.split(","))
+    return text  # a path becomes one in Settings
 
 
 def configure_logs(environment: Mapping[str, str]) -> None:
@@ -48,11 +51,6 @@ def configure_logs(environment: Mapping[str, str]) -> None:
         own.setLevel(logging.INFO)
     if level:
         own.setLevel(level.upper())
-
-
-def _path(environment: Mapping[str, str], name: str) -> Path | None:
-    text = environment.get(_PREFIX + name, "")
-    return Path(text) if text else None
 
 
 def _choice(environment: Mapping[str, str], name: str, choices: tuple[str, ...], default: str) -> str:

@@ -64,8 +64,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Also makes paths of strings, and the enum's member of a way's name."""
-        for name in ("kubelet_dir", "device_plugins_dir", "state_dir", "control_socket"):
-            object.__setattr__(self, name, _path(name, getattr(self, name)))
+        for item in fields(self):
+            if item.type in (Path | None, str | Path | None):
+                object.__setattr__(self, item.name, _path(item.name, getattr(self, item.name)))
         object.__setattr__(self, "registration", _registration(self.registration))
         for name, kind in (("listen", str), ("limits", Limits), ("timeouts", Timeouts)):
             if not isinstance(getattr(self, name), kind):
