@@ -1,5 +1,7 @@
 """An error names whose fault it is and carries its facts."""
 
+import json
+
 import pytest
 
 from plugwright import errors
@@ -28,7 +30,7 @@ FAULTS: dict[type[PlugwrightError], list[type[PlugwrightError]]] = {
 
 
 def test_every_error_is_ours_and_drawn_in_the_tree() -> None:
-    for name in errors.__all__:
+    for name in [name for name in errors.__all__ if name[0].isupper()]:
         assert issubclass(getattr(errors, name), PlugwrightError)
         assert errors.__doc__ is not None
         assert name in errors.__doc__
@@ -102,3 +104,21 @@ def test_a_cause_that_cannot_be_printed_is_still_named() -> None:
             raise ValueError("a mistake in the author's own exception")
 
     assert "Unprintable" in str(PluginFailed("a/b", "discover", Unprintable()))
+
+
+def test_the_line_of_an_error_is_the_authors_and_not_that_of_a_library() -> None:
+    def read() -> None:
+        json.loads("{")
+
+    with pytest.raises(json.JSONDecodeError) as caught:
+        read()
+    line = read.__code__.co_firstlineno + 1
+    assert errors.line_of(caught.value) == f"tests/test_errors.py:{line} in read"
+    assert str(PluginFailed("example.com/tape", "discover", caught.value)).endswith(
+        f" at {errors.line_of(caught.value)}"
+    )
+
+
+def test_an_error_that_was_never_raised_has_no_line() -> None:
+    assert errors.line_of(OSError("x")) == ""
+    assert str(PluginFailed("a/b", "discover", OSError("x"))) == "discover() of a/b failed: OSError: x"

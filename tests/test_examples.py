@@ -66,13 +66,6 @@ async def test_the_tiny_kubelet_finds_its_plugins_after_a_restart(
     assert len(tiny_kubelet.registered) == 2
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/cluster.md", "docs/families.md", "docs/sdk.md", "docs/testing.md"])
-def test_every_python_block_of_the_docs_is_python(page: str) -> None:
-    for block in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL):
-        body = block if not block.startswith((" ", "async with")) else _inside_a_coroutine(block)
-        compile(body, page, "exec")
-
-
 def test_the_demo_ends_well() -> None:
     demo = subprocess.run(
         [sys.executable, "examples/demo.py"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
@@ -99,10 +92,3 @@ def _first_python_block(page: str) -> str:
     block = re.search(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert block is not None
     return block[1]
-
-
-def _inside_a_coroutine(block: str) -> str:
-    indented = "\n".join(f"    {line}" for line in block.splitlines())
-    return (
-        f"async def page():\n    if True:\n{indented}" if block.startswith("    ") else f"async def page():\n{indented}"
-    )

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import FrozenInstanceError
 from functools import partial
+from pathlib import Path
 from random import Random
 from types import MappingProxyType
 
@@ -76,9 +77,32 @@ def test_a_numa_node_is_a_whole_number() -> None:
     assert taken(wrong, lambda nodes: Device("st0", numa=nodes)) == []
 
 
-def test_a_numa_node_beyond_64_bits_is_refused() -> None:
-    with pytest.raises(InvalidValue, match="NUMA"):
-        Device("st0", numa=[2**63])
+@pytest.mark.parametrize("node", [-2, 1024, 99_999_999_999, 2**63])
+def test_a_numa_node_that_no_machine_has_is_refused(node: int) -> None:
+    with pytest.raises(InvalidValue, match=f"from 0 to 1023, or -1 for none, got {node}"):
+        Device("st0", numa=[node])
+
+
+def test_a_device_that_is_unhealthy_for_no_reason_says_so() -> None:
+    assert Device("st0").unhealthy("").reason == "no reason given"
+
+
+def test_paths_of_pathlib_are_paths() -> None:
+    path = Path("/dev/st0")
+    allocation = Allocation(nodes=[path, DeviceNode(path, Path("/dev/tape"))], mounts=[path, Mount(path, "/tape")])
+    assert [(node.host_path, node.container_path) for node in allocation.nodes] == [
+        ("/dev/st0", "/dev/st0"),
+        ("/dev/st0", "/dev/tape"),
+    ]
+    assert [(mount.host_path, mount.container_path) for mount in allocation.mounts] == [
+        ("/dev/st0", "/dev/st0"),
+        ("/dev/st0", "/tape"),
+    ]
+
+
+def test_an_annotation_name_with_a_space_is_refused() -> None:
+    with pytest.raises(InvalidValue, match=r"annotation name must have no spaces .*, got 'a b'"):
+        Allocation(annotations={"a b": "c"})
 
 
 def test_a_device_cannot_be_changed() -> None:

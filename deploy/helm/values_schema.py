@@ -45,6 +45,11 @@ class MockMode(_Strict):
     count: Annotated[int, msgspec.Meta(ge=0, le=100_000)]
 
 
+class OwnPlugin(_Strict):
+    target: Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*:[A-Za-z0-9_]+)?$")]
+    resources: list[str]
+
+
 class NamedConfig(_Strict):
     config: ConfigFile
     node_selector: Texts = {}
@@ -130,6 +135,7 @@ class Cleanup(_Strict):
 
 class Values(_Strict):
     config: ConfigFile
+    plugin: OwnPlugin
     mock: MockMode
     configs: dict[ConfigName, NamedConfig]
     image: Image

@@ -58,7 +58,19 @@ __all__ = [
     "RepeatedDevice",
     "UnhealthyDevice",
     "UnknownDevice",
+    "line_of",
 ]
+
+_CALLERS = (  # of an author's code
+    "plugwright.sdk.plugin_calls",
+    "plugwright.system.",
+    "plugwright.cli.",
+    "importlib",
+    "_frozen_importlib",
+    "asyncio.",
+    "threading",
+    "concurrent.",
+)
 
 
 class PlugwrightError(Exception):
@@ -101,10 +113,12 @@ class ListTooLarge(PluginError):
 
 
 class PluginFailed(PluginError):
-    """A method of the plugin raised; the cause is the exception it raised."""
+    """A method of the plugin raised; the cause is the exception, `where` the line of the plugin's own code."""
 
     def __init__(self, resource: str, method: str, cause: BaseException) -> None:
-        super().__init__(f"{method}() of {resource} failed: {_in_one_line(cause)}")
+        self.where = line_of(cause)
+        place = f" at {self.where}" if self.where else ""
+        super().__init__(f"{method}() of {resource} failed: {_in_one_line(cause)}{place}")
         self.resource, self.method = resource, method
 
 
@@ -194,7 +208,14 @@ class KubeletError(PlugwrightError):
 
 
 class InvalidPod(KubeletError):
-    """A pod that cannot be read, or that an API server would never have accepted."""
+    """A pod that cannot be read, or that an API server would never have accepted.
+
+    `path` is where in the object, as `$.spec.containers[0].resources.limits`, and `key` the key in it.
+    """
+
+    def __init__(self, text: str, path: str = "$", key: str = "") -> None:
+        super().__init__(text)
+        self.path, self.key = path, key
 
 
 class AllocationFailed(KubeletError):
@@ -228,6 +249,22 @@ class KubeletFindings(KubeletError):
 def _in_one_line(cause: BaseException) -> str:
     kind, text = type(cause).__name__, clean(cause)
     return f"{kind}: {text}" if text and text != kind else kind
+
+
+def line_of(cause: BaseException) -> str:
+    """The innermost line of an author's code in a traceback: not that of a library it called, nor of what called it."""
+    where, author, trace = "", "", cause.__traceback__
+    while trace is not None:
+        code, module = trace.tb_frame.f_code, str(trace.tb_frame.f_globals.get("__name__", ""))
+        package = module.partition(".")[0]
+        if not author and not module.startswith(_CALLERS):
+            author = package
+        if author and package == author:
+            # As much of the path as the module's name has parts: `acme/tape.py` for `acme.tape`.
+            depth = module.count(".") + (2 if code.co_filename.endswith("__init__.py") else 1)
+            where = f"{'/'.join(code.co_filename.split('/')[-depth:])}:{trace.tb_lineno} in {code.co_name}"
+        trace = trace.tb_next
+    return where
 
 
 def _quoted(device_ids: Sequence[str], most: int = 8) -> str:

@@ -3,13 +3,14 @@
 Frozen, and checked where they are made: a value that exists can be sent. Their messages are in `protocol.messages`.
 """
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import PurePosixPath
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from plugwright.errors import InvalidValue
 from plugwright.text import clean
@@ -20,6 +21,7 @@ __all__ = [
     "DEVICE_ID_LIMIT",
     "DNS_LABEL",
     "DNS_SUBDOMAIN",
+    "NUMA_NODES",
     "PERMISSIONS",
     "Allocation",
     "Device",
@@ -34,6 +36,7 @@ __all__ = [
 ]
 
 DEVICE_ID_LIMIT = 63  # by a comment in the API; kubelets do not check it, other tools do
+NUMA_NODES = range(1024)  # what Linux can be built for at most
 PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{1,3}")
 CDI_KIND = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
 CDI_DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
@@ -41,10 +44,12 @@ DNS_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 DNS_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _CDI_NAME = re.compile(f"{CDI_KIND.pattern}={CDI_DEVICE.pattern}")
 _NAME_PART = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_NUMA_LIMIT = 2**63 - 1  # what the wire carries
 _DIGITS = re.compile(r"(\d+)")
+_NO_REASON = "no reason given"
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 _NO_TEXT: Mapping[str, str] = MappingProxyType({})
+
+AnyPath: TypeAlias = str | os.PathLike[str]
 
 
 class Health(StrEnum):
@@ -89,39 +94,39 @@ class Device:
 
     def unhealthy(self, reason: str) -> "Device":
         """The same device, Unhealthy for `reason`. Never raises: a device must not stay healthy for want of words."""
-        return replace(self, health=Health.UNHEALTHY, reason=clean(reason))
+        return replace(self, health=Health.UNHEALTHY, reason=clean(reason) or _NO_REASON)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Mount:
     """A file or directory of the host that the container gets, at the same path unless another is set."""
 
     host_path: str
-    container_path: str = ""
-    read_only: bool = False
+    container_path: str
+    read_only: bool
 
-    def __post_init__(self) -> None:
-        _check_path("mount's host path", self.host_path)
-        _freeze(self, "container_path", self.container_path or self.host_path)
-        _check_path("mount's container path", self.container_path)
-        if not isinstance(self.read_only, bool):
-            raise InvalidValue(f"read_only of {self.host_path} must be True or False, got {self.read_only!r}")
+    def __init__(self, host_path: AnyPath, container_path: AnyPath = "", read_only: bool = False) -> None:
+        _freeze(self, "host_path", _path("mount's host path", host_path))
+        _freeze(self, "container_path", _path("mount's container path", container_path or host_path))
+        if not isinstance(read_only, bool):
+            raise InvalidValue(f"read_only of {self.host_path} must be True or False, got {read_only!r}")
+        _freeze(self, "read_only", read_only)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class DeviceNode:
     """A device node of the host that the container gets, at the same path unless another is set."""
 
     host_path: str
-    container_path: str = ""
-    permissions: str = "rw"
+    container_path: str
+    permissions: str
 
-    def __post_init__(self) -> None:
-        _check_path("device node's host path", self.host_path)
-        _freeze(self, "container_path", self.container_path or self.host_path)
-        _check_path("device node's container path", self.container_path)
-        if not isinstance(self.permissions, str) or not PERMISSIONS.fullmatch(self.permissions):
-            raise InvalidValue(f"permissions of {self.host_path} must be letters of 'rwm', got {self.permissions!r}")
+    def __init__(self, host_path: AnyPath, container_path: AnyPath = "", permissions: str = "rw") -> None:
+        _freeze(self, "host_path", _path("device node's host path", host_path))
+        _freeze(self, "container_path", _path("device node's container path", container_path or host_path))
+        if not isinstance(permissions, str) or not PERMISSIONS.fullmatch(permissions):
+            raise InvalidValue(f"permissions of {self.host_path} must be letters of 'rwm', got {permissions!r}")
+        _freeze(self, "permissions", permissions)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -140,15 +145,15 @@ class Allocation:
     def __init__(
         self,
         env: Mapping[str, str] = _NO_TEXT,
-        mounts: Iterable[Mount | str] = (),
-        nodes: Iterable[DeviceNode | str] = (),
+        mounts: Iterable[Mount | AnyPath] = (),
+        nodes: Iterable[DeviceNode | AnyPath] = (),
         annotations: Mapping[str, str] = _NO_TEXT,
         cdi: Iterable[str] = (),
     ) -> None:
         _freeze(self, "env", _env(env))
         _freeze(self, "mounts", _mounts(mounts))
         _freeze(self, "nodes", _nodes(nodes))
-        _freeze(self, "annotations", _text_map("annotation", annotations))
+        _freeze(self, "annotations", _annotations(annotations))
         _freeze(self, "cdi", _cdi_names(cdi))
 
 
@@ -233,8 +238,11 @@ def _reason(device_id: str, reason: object) -> str:
 def _numa(device_id: str, nodes: Iterable[int]) -> tuple[int, ...]:
     numbers = _list(f"numa of {device_id!r}", nodes)
     for node in numbers:
-        if not isinstance(node, int) or isinstance(node, bool) or node > _NUMA_LIMIT:
-            raise InvalidValue(f"NUMA nodes of {device_id!r} must be whole numbers up to {_NUMA_LIMIT}, got {node!r}")
+        if not isinstance(node, int) or isinstance(node, bool) or (node != -1 and node not in NUMA_NODES):
+            raise InvalidValue(
+                f"NUMA nodes of {device_id!r} must be whole numbers from 0 to {NUMA_NODES[-1]}, or -1 for none, "
+                f"got {node!r}"
+            )
     return tuple(sorted({node for node in numbers if isinstance(node, int) and node >= 0}))
 
 
@@ -249,7 +257,9 @@ def _attributes(device_id: str, attributes: Mapping[str, object]) -> Mapping[str
 
 def _text(what: str, text: object) -> str:
     """A string that can be sent: half of a surrogate pair, as in a file name that is not UTF-8, cannot."""
-    if not isinstance(text, str) or "\0" in text or not (text.isascii() or _is_sendable(text)):
+    if not isinstance(text, str):
+        raise InvalidValue(f"{what} must be a string, got {text!r}")
+    if "\0" in text or not (text.isascii() or _is_sendable(text)):
         raise InvalidValue(f"{what} must be valid Unicode without NUL, got {text!r}")
     return text
 
@@ -258,11 +268,13 @@ def _is_sendable(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _check_path(what: str, path: object) -> None:
+def _path(what: str, path: object) -> str:
+    path = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(path, str) or not path.startswith("/"):
         raise InvalidValue(f"{what} must be absolute, got {path!r}")
     if ".." in PurePosixPath(path).parts or not path.isprintable():
         raise InvalidValue(f"{what} must have no '..' and no unprintable characters, got {path!r}")
+    return path
 
 
 def _list(what: str, values: object) -> list[object]:
@@ -272,13 +284,13 @@ def _list(what: str, values: object) -> list[object]:
     return list(values)
 
 
-def _mounts(mounts: Iterable[Mount | str]) -> tuple[Mount, ...]:
+def _mounts(mounts: Iterable[Mount | AnyPath]) -> tuple[Mount, ...]:
     made = tuple(_made("mounts", mount, Mount) for mount in _list("mounts", mounts))
     _check_distinct("mounts", [mount.container_path for mount in made])
     return made
 
 
-def _nodes(nodes: Iterable[DeviceNode | str]) -> tuple[DeviceNode, ...]:
+def _nodes(nodes: Iterable[DeviceNode | AnyPath]) -> tuple[DeviceNode, ...]:
     made = tuple(_made("nodes", node, DeviceNode) for node in _list("nodes", nodes))
     _check_distinct("device nodes", [node.container_path for node in made])
     return made
@@ -287,7 +299,7 @@ def _nodes(nodes: Iterable[DeviceNode | str]) -> tuple[DeviceNode, ...]:
 def _made(what: str, item: object, kind: type[_Path]) -> _Path:
     if isinstance(item, kind):
         return item
-    if isinstance(item, str):
+    if isinstance(item, str | os.PathLike):
         return kind(item)
     raise InvalidValue(f"{what} must be {kind.__name__} values or paths, got {item!r}")
 
@@ -303,6 +315,14 @@ def _env(env: Mapping[str, str]) -> Mapping[str, str]:
     for name in checked:
         if "=" in name:
             raise InvalidValue(f"env name must have no '=', got {name!r}")
+    return checked
+
+
+def _annotations(annotations: Mapping[str, str]) -> Mapping[str, str]:
+    checked = _text_map("annotation", annotations)
+    for name in checked:
+        if " " in name or not name.isprintable():
+            raise InvalidValue(f"annotation name must have no spaces and no unprintable characters, got {name!r}")
     return checked
 
 

@@ -49,8 +49,9 @@ async def test_json_is_one_object_a_line(kubelet: ObservedKubelet, node: Node) -
 async def test_people_read_a_clock_a_level_a_message_and_facts(kubelet: ObservedKubelet, node: Node) -> None:
     lines = await written(kubelet, node)
     endpoint = kubelet.endpoints["mock/gpu"].request.endpoint
+    directory = kubelet.paths.device_plugins
     [registered] = [line for line in lines if "registered" in line]
-    shape = rf"\d\d:\d\d:\d\d info    registered  resource=mock/gpu endpoint={endpoint}"
+    shape = rf"\d\d:\d\d:\d\d info    registered  resource=mock/gpu endpoint={endpoint} directory={directory}"
     assert re.fullmatch(shape, registered)
 
 

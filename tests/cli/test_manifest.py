@@ -7,13 +7,13 @@ import yaml
 from click.testing import CliRunner, Result
 from tests.deploy.rendered import Object, one
 
-from plugwright.cli.manifest import manifest
+from plugwright.cli.main import cli
 
 FILE = "# ours\nresources:\n  - name: example.com/widget   # two of them\n    mock: {count: 2}\n"
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(manifest, [str(argument) for argument in arguments])
+    return CliRunner().invoke(cli, ["manifest", *map(str, arguments)])
 
 
 def printed(*arguments: object) -> dict[str, Object]:
@@ -70,3 +70,41 @@ def test_an_invalid_namespace_is_a_usage_error(namespace: str) -> None:
 def test_the_same_is_printed_every_time() -> None:
     assert run().output == run().output
     assert "&id" not in run().output
+
+
+def test_a_plugin_of_ones_own_is_served_without_a_file() -> None:
+    flags = ("--plugin", "npu:Npu", "--image", "npu:1", "--name", "npu", "--host-path", "/run/npu")
+    found = printed(*flags)
+    assert list(found) == ["Namespace", "ServiceAccount", "DaemonSet"]
+    assert found["Namespace"]["metadata"]["name"] == "plugwright"
+    spec = found["DaemonSet"]["spec"]
+    assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
+    assert spec["selector"]["matchLabels"]["app.kubernetes.io/name"] == "npu"
+    pod = spec["template"]["spec"]
+    assert pod["serviceAccountName"] == found["ServiceAccount"]["metadata"]["name"] == "npu"
+    container = pod["containers"][0]
+    assert container["image"] == "npu:1"
+    assert container["args"][:3] == ["run", "npu:Npu", "--kubelet-dir=/var/lib/kubelet"]
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    assert {"name": "host-0", "mountPath": "/run/npu", "readOnly": True} in container["volumeMounts"]
+    assert "config" not in {volume["name"] for volume in pod["volumes"]}
+    [state] = [volume for volume in pod["volumes"] if volume["name"] == "state"]
+    assert state["hostPath"]["path"] == "/var/lib/plugwright-npu"
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (("--plugin", "npu:Npu", "--host-path", "run"), "--host-path must be absolute, got 'run'"),
+        (("--name", "npu"), "--name and --host-path are for --plugin"),
+        (("--plugin", "npu:Npu", "--name", "N P U"), "must have lower-case letters"),
+    ],
+)
+def test_flags_of_a_plugin_that_make_no_sense_are_refused(flags: tuple[str, ...], line: str) -> None:
+    result = run(*flags)
+    assert result.exit_code == 2
+    assert line in result.output
+
+
+def test_a_plugin_and_a_file_are_not_served_together(path: Path) -> None:
+    assert run("-c", path, "--plugin", "npu:Npu").exit_code == 2

@@ -108,7 +108,7 @@ def test_helm_finds_nothing_to_complain_about(case: str) -> None:
 def test_serving_nothing_is_refused_in_plain_words() -> None:
     result = helm("template")
     assert result.returncode == 1
-    assert "nothing to serve: set config.resources, configs or mock.enabled=true" in result.stderr
+    assert "nothing to serve: set config.resources, configs, mock.enabled=true or plugin.target" in result.stderr
 
 
 @pytest.mark.parametrize("case", ["mock", "least"])

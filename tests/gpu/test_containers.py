@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.plugins.nvidia.harness import listing
-from tests.sdk.cdi.resolution import resolve
 
 from plugwright import Allocation
 from plugwright.plugins.nvidia.config import DeviceListStrategy, NvidiaCdi, NvidiaConfig
@@ -18,6 +17,7 @@ from plugwright.plugins.nvidia.monitor import GpuMonitor, PollIntervals
 from plugwright.plugins.nvidia.nvml import Nvml
 from plugwright.plugins.nvidia.plugin import Nvidia
 from plugwright.sdk import cdi
+from plugwright.sdk.cdi.resolution import resolve
 
 HERE = Path(__file__).parent
 NOTHING = Allocation()

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.kubernetes import building, machine
+from tests.kubernetes import building, machine, shipping
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.comparing import Both
 from tests.kubernetes.findings import Findings
@@ -68,6 +68,15 @@ def helm(cluster: Cluster, pytestconfig: pytest.Config) -> Path:
     """The program; `cluster.run(helm, …)` runs it."""
     with shown(pytestconfig):
         return building.build(building.HELM) / "helm"
+
+
+@pytest.fixture(scope="session")
+def images(cluster: Cluster, pytestconfig: pytest.Config) -> None:
+    """Both images of ours, on the node."""
+    with shown(pytestconfig):
+        archives = shipping.build_images()
+    for archive in archives:
+        cluster.load_image(archive)
 
 
 @pytest.fixture

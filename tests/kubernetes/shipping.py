@@ -8,10 +8,12 @@ from pathlib import Path
 from tests.kubernetes import building
 from tests.kubernetes.cluster import Cluster
 
-__all__ = ["Release", "build_images"]
+from plugwright import __version__
+
+__all__ = ["CHART", "Release", "build_images", "build_project_image"]
 
 _ROOT = Path(__file__).parents[2]
-_CHART = _ROOT / "deploy" / "helm" / "plugwright"
+CHART = _ROOT / "deploy" / "helm" / "plugwright"
 _TOOLS = ("buildah", "mmdebstrap")
 
 
@@ -27,8 +29,20 @@ def build_images() -> list[Path]:
     return [place / "plugwright.tar", place / "plugwright-tools.tar"]
 
 
+def build_project_image(project: Path, name: str) -> Path:
+    """The archive of an author's image, on ours, which `build_images` has left in its storage."""
+    place = building.cache() / "image"
+    storage = ("buildah", "--root", place / "storage", "--runroot", place / "run")
+    image, archive = f"localhost/{name}:0.1.0", project / "image.tar"
+    base = f"BASE=localhost/plugwright:{__version__}"
+    _run(*storage, "bud", "--pull-never", "--format", "docker", "--build-arg", base, "--tag", image, project)
+    _run(*storage, "push", image, f"docker-archive:{archive}:{image}")
+    return archive
+
+
 def _run(*command: str | Path) -> None:
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    ours = {"DEBIAN_FRONTEND": "noninteractive", "STORAGE_DRIVER": "vfs", "BUILDAH_ISOLATION": "chroot"}
+    environment = {**os.environ, **ours}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command[0]} failed:\n{(done.stderr or done.stdout)[-2000:]}"
 
@@ -41,10 +55,10 @@ class Release:
         self._helm = helm
 
     def install(self, *values: str) -> None:
-        self._call("install", self.name, str(_CHART), "--create-namespace", *self._values(values))
+        self._call("install", self.name, str(CHART), "--create-namespace", *self._values(values))
 
     def upgrade(self, *values: str) -> None:
-        self._call("upgrade", self.name, str(_CHART), *self._values(values))
+        self._call("upgrade", self.name, str(CHART), *self._values(values))
 
     def uninstall(self) -> None:
         self._call("uninstall", self.name)

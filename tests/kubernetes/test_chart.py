@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.kubernetes import shipping
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.components import NODE
-from tests.kubernetes.conftest import shown
 from tests.kubernetes.node import Node
 from tests.kubernetes.pods import Pods
 from tests.kubernetes.serving import Plugins
@@ -17,14 +15,6 @@ from tests.kubernetes.shipping import Release
 from tests.kubernetes.waiting import until
 
 GRACE = 5 * 60  # how long a kubelet keeps a resource whose plugin is gone
-
-
-@pytest.fixture(scope="module")
-def images(cluster: Cluster, pytestconfig: pytest.Config) -> None:
-    with shown(pytestconfig):
-        archives = shipping.build_images()
-    for archive in archives:
-        cluster.load_image(archive)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ IDS = st.text(PRINTABLE, min_size=1, max_size=63).filter(str.isprintable)
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
 NAMES = TEXTS.filter(lambda text: text != "" and "=" not in text)
 PATHS = st.text(PRINTABLE, max_size=20).filter(str.isprintable).map("/{}".format).filter(lambda path: ".." not in path)
-NODES = st.lists(st.integers(0, 2**63 - 1), max_size=4)
+NODES = st.lists(st.integers(0, 1023), max_size=4)
 DEVICES = st.builds(Device, IDS, st.sampled_from(Health), st.just(""), NODES)
 MOUNTS = st.lists(
     st.builds(Mount, PATHS, PATHS, st.booleans()), max_size=3, unique_by=lambda mount: mount.container_path
@@ -36,7 +36,7 @@ ALLOCATIONS = st.builds(
     st.dictionaries(NAMES, TEXTS, max_size=3),
     MOUNTS,
     DEVICE_NODES,
-    st.dictionaries(NAMES, TEXTS, max_size=3),
+    st.dictionaries(IDS, TEXTS, max_size=3),
     st.lists(st.from_regex(r"\Av[a-z0-9]{0,9}/[a-z]{1,9}=[a-z0-9]{1,9}\Z"), max_size=3),
 )
 

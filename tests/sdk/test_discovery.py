@@ -1,6 +1,7 @@
 """discover() in all the ways it may be written, and in most of the ways it may go wrong."""
 
 import asyncio
+import inspect
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -235,7 +236,10 @@ async def test_devices_turn_unhealthy_with_the_reason_after_a_while_and_recover(
     plugin = Unsteady()
     async with discovering(plugin, SHORT) as inventory:
         found = await reach(inventory, {"st0": "", "st1": "no tape"})
-        reason = f"discover() of {TAPE} failed: OSError: no driver"
+        line = inspect.getsourcelines(Unsteady.discover)[1]
+        reason = (
+            f"discover() of {TAPE} failed: OSError: no driver at tests/sdk/test_discovery.py:{line + 5} in discover"
+        )
         failed = await reach(inventory, {"st0": reason, "st1": "no tape"})
         assert failed["st0"] - found["st0"] >= SHORT.discovery * 0.95
         plugin.broken = False

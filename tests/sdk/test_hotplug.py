@@ -10,6 +10,7 @@ import pytest
 from tests.sdk.actors import recorded_log
 from tests.system.scarcity import inotify_instances, no_more_file_descriptors
 
+from plugwright.errors import InvalidValue
 from plugwright.sdk.hotplug import Hotplug, HotplugSource, HotplugTiming, Uevent
 
 PATIENT = HotplugTiming(rescan=3600, rescan_often=3600, burst=0, gap=0)
@@ -230,4 +231,33 @@ async def test_a_resource_that_comes_after_the_last_one_has_left_is_served(tmp_p
         change = asyncio.create_task(hotplug.change([tmp_path]))
         await asyncio.sleep(0)
         tmp_path.joinpath("node").touch()
+        await change
+
+
+async def test_every_ends_a_wait_in_which_nothing_is_reported() -> None:
+    kernel = Kernel()
+    hotplug = Hotplug(kernel.accept, HotplugSource(kernel.connect), PATIENT, every=0.01)
+    try:
+        async with asyncio.timeout(60), hotplug.watching():
+            for _ in range(3):
+                await hotplug.change([])
+    finally:
+        assert kernel.sender is not None
+        kernel.sender.close()
+
+
+def test_every_is_longer_than_nothing() -> None:
+    with pytest.raises(InvalidValue, match="every must be a number of seconds greater than 0, got 0"):
+        Hotplug(every=0)
+
+
+@pytest.mark.usefixtures("inotify")
+async def test_a_file_that_is_written_is_seen_where_that_was_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "health").write_text("good")
+    hotplug = Hotplug(lambda _: False, HotplugSource(forbidden), PATIENT, writes=True)
+    async with asyncio.timeout(60), hotplug.watching():
+        await hotplug.change([tmp_path])  # a directory that is new to it
+        change = asyncio.create_task(hotplug.change([tmp_path]))
+        await asyncio.sleep(0)
+        (tmp_path / "health").write_text("bad")
         await change

@@ -10,8 +10,7 @@ from types import TracebackType
 
 import pytest
 
-from plugwright.cli.logs import JsonFormatter
-from plugwright.sdk.logs import HumanFormatter, LogWriter, dropped_lines, facts
+from plugwright.sdk.logs import HumanFormatter, JsonFormatter, LogWriter, dropped_lines, facts
 
 ErrorInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 

@@ -9,6 +9,7 @@ from functools import partialmethod
 import pytest
 
 from plugwright.errors import InvalidValue, PluginError, PluginFailed, PluginTimeout
+from plugwright.model import Device
 from plugwright.sdk.plugin_calls import PluginCalls, StallDetector, ThreadLimits
 
 Method = Callable[[], Awaitable[None] | None]
@@ -204,14 +205,33 @@ async def test_the_exception_of_a_method_is_the_cause(caller: PluginCalls) -> No
     assert (caught.value.resource, caught.value.method) == ("example.com/tape", "allocate")
 
 
-@pytest.mark.parametrize("error", [InvalidValue("no such card"), PluginError("eject first")])
-async def test_an_error_of_ours_passes_as_it_is(error: PluginError, caller: PluginCalls) -> None:
+async def test_a_plugin_error_that_the_plugin_raises_passes_as_it_is(caller: PluginCalls) -> None:
+    error = PluginError("eject first")
+
     def allocate() -> None:
         raise error
 
     with pytest.raises(PluginError) as caught:
         await caller.call("allocate", allocate, limit=20)
     assert caught.value is error
+
+
+async def test_a_value_that_the_plugin_made_wrong_is_named_with_its_line(caller: PluginCalls) -> None:
+    def allocate() -> Device:
+        return Device("")
+
+    with pytest.raises(
+        PluginFailed, match=r"InvalidValue: device id .* got '' at .*test_plugin_calls.py:\d+ in allocate"
+    ):
+        await caller.call("allocate", allocate, limit=20)
+
+
+async def test_an_operators_wrong_value_is_answered_as_it_is(caller: PluginCalls) -> None:
+    def command() -> Device:
+        return Device("")
+
+    with pytest.raises(InvalidValue, match=r"^device id must"):
+        await caller.call("command", command, limit=20)
 
 
 async def test_a_call_that_is_cancelled_is_cancelled(hang: Hang, caller: PluginCalls) -> None:

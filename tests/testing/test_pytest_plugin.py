@@ -87,3 +87,59 @@ async def test_fixtures_without_pytest_asyncio_name_the_extra(tmp_path: Path) ->
     done = await ended(command, {"PYTHONPATH": str(tmp_path)})
     assert "1 passed, 1 error" in done.out, done
     assert "the fixture 'kubelet' needs pytest-asyncio: pip install 'plugwright[testing]'" in done.out
+
+
+async def test_log_lines_have_their_facts_in_the_report(tmp_path: Path) -> None:
+    tests = """
+        import logging
+        from plugwright import Allocation, Device, Plugin
+        from plugwright.testing import pod_requesting, running
+
+        class Tape(Plugin):
+            resource = "example.com/tape"
+
+            def discover(self):
+                return [Device("st0")]
+
+            def allocate(self, devices):
+                raise OSError("bus error")
+
+        async def test_it(tmp_path):
+            logging.getLogger("other").warning("a line of another package", extra={"secret": "x"})
+            async with running(Tape(), tmp_path) as kubelet:
+                await kubelet.admit(pod_requesting({"example.com/tape": 1}))
+    """
+    done = await outcome(tmp_path, "auto", tests)
+    assert "plugin method failed  resource=example.com/tape error=" in done.out, done.out
+    assert "OSError: bus error at test_it.py:13 in allocate" in done.out
+    assert "a line of another package" in done.out
+    assert "secret" not in done.out.partition("Captured log call")[2]
+
+
+async def test_a_finding_of_the_fixture_is_an_error_unless_the_marker_allows_it(tmp_path: Path) -> None:
+    tests = """
+        import pytest
+        from plugwright.testing import pod_requesting
+
+        async def test_found(kubelet):
+            await kubelet.admit(pod_requesting({"example.com/gone": 1}))
+
+        @pytest.mark.kubelet(allowed=["3.63"])
+        async def test_allowed(kubelet):
+            await kubelet.admit(pod_requesting({"example.com/gone": 1}))
+    """
+    done = await outcome(tmp_path, "auto", tests)
+    assert "2 passed, 1 error" in done.out, done.out
+    assert "no plugin ever listed example.com/gone" in done.out
+
+
+async def test_an_async_test_without_the_automatic_mode_names_the_missing_line(tmp_path: Path) -> None:
+    tests = """
+        from plugwright.testing import pod_requesting
+
+        async def test_it():
+            pass
+    """
+    done = await outcome(tmp_path, "strict", tests)
+    assert "1 failed" in done.out, done.out
+    assert 'add to pyproject.toml, below [tool.pytest.ini_options]:  asyncio_mode = "auto"' in done.out

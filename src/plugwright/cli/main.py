@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -20,12 +21,16 @@ __all__ = ["cli", "main"]
 # By heading of `--help`: each command's module and its line there, so that the list loads none of them.
 _COMMANDS = {
     "Serve devices": {
-        "run": ("run", "Serve the configured resources on this node."),
+        "run": ("run", "Serve configured resources, or a plugin of your own."),
         "nvidia": ("nvidia", "Recover GPUs, simulate their failures, and remove left CDI specs."),
         "mps": ("mps", "Run the MPS control daemons of GPUs shared by MPS."),
         "mock": ("mock", "Make mock devices fail, recover, appear and disappear."),
         "manifest": ("manifest", "Print the manifests that run plugwright on every node."),
         "import": ("import_", "Convert another plugin's configuration to plugwright's."),
+    },
+    "Write a plugin": {
+        "new": ("new", "Make a project for a plugin: tests, CI, image, chart."),
+        "dev": ("dev", "Run a plugin beside an emulated kubelet; reload when saved."),
     },
     "Test without hardware": {
         "up": ("up.command", "Start a cluster on this machine, with mock devices, for kubectl."),
@@ -38,11 +43,13 @@ _COMMANDS = {
         "node": ("node", "Show and clean up extended resources of nodes."),
         "cordon": ("cordon", "Take a device out of service: it is reported Unhealthy."),
         "uncordon": ("cordon", "Put a cordoned device back into service."),
+        "command": ("plugin_command", "Send a plugin one of its own commands."),
     },
     "Shell": {
         "completion": ("completion", "Print the completion script for bash, zsh or fish."),
     },
 }
+_PLUGIN = re.compile(r"[^-].*\.py(:\w+)?|[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # FILE.py, FILE.py:CLASS, MODULE:CLASS
 _MODULES = {name: module for commands in _COMMANDS.values() for name, (module, _) in commands.items()}
 
 
@@ -82,7 +89,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["run"]:
+    if sys.argv[1:2] == ["run"] and not _names_plugin(sys.argv[2:]):
         _save_memory()
     try:
         code = cli.main(standalone_mode=False)  # the argument of `ctx.exit`; a command itself returns None
@@ -99,6 +106,11 @@ def main() -> None:
         sys.exit(1)
     except (PlugwrightError, OSError) as error:
         _fail(str(error))
+
+
+def _names_plugin(words: list[str]) -> bool:
+    """Whether a plugin of somebody's own is to be served, which may need any module of Python."""
+    return any(_PLUGIN.fullmatch(word) for word in words) or (bool(words) and not words[0].startswith("-"))
 
 
 def _save_memory() -> None:

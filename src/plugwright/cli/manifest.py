@@ -3,6 +3,8 @@
 They equal the chart in deploy/helm with its default values, which a test checks; its values.yaml has the reasons.
 """
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +51,13 @@ def _namespace(_: click.Context, __: click.Parameter, value: str) -> str:
               help="Configuration to deploy.  [default: ten mock GPUs, as mock/gpu]")  # fmt: skip
 @click.option("--namespace", default=_NAME, show_default=True, callback=_namespace)
 @click.option("--image", default=f"{_NAME}:{__version__}", show_default=True)
-def manifest(path: Path | None, namespace: str, image: str) -> None:
+@click.option(
+    "--plugin", default="", metavar="MODULE:CLASS", help="A plugin of your own in the image, in place of a file."
+)
+@click.option("--name", default=_NAME, show_default=True, callback=_namespace, help="Name of the objects.")
+@click.option("--host-path", "host_paths", multiple=True, metavar="DIR",
+              help="A directory of the node that the plugin looks at, read-only; may be repeated.")  # fmt: skip
+def manifest(path: Path | None, namespace: str, image: str, **plugin: Any) -> None:
     """Print manifests that run plugwright on every node of a cluster, equal to the Helm chart with its default values.
 
     `kubectl delete` removes them again, and `plugwright node remove --stale --all-nodes --wait` what is left on the
@@ -57,16 +65,51 @@ def manifest(path: Path | None, namespace: str, image: str) -> None:
     """
     if path is not None:
         schema.load(path)
-    file = path.read_text(encoding="utf-8") if path else _MOCK
-    printed = [
-        yaml.dump(manifest, Dumper=Dumper, sort_keys=False, width=120) for manifest in objects(file, namespace, image)
-    ]
+    made = objects(path.read_text(encoding="utf-8") if path else _MOCK, namespace, image)
+    if plugin["plugin"]:
+        if path is not None:
+            raise click.UsageError("a plugin is served without a file: leave out --config")
+        made = _with_plugin(made, **plugin)
+    elif plugin["name"] != _NAME or plugin["host_paths"]:
+        raise click.UsageError("--name and --host-path are for --plugin")
+    printed = [yaml.dump(manifest, Dumper=Dumper, sort_keys=False, width=120) for manifest in made]
     click.echo("---\n".join(printed), nl=False)
 
 
 def objects(file: str, namespace: str, image: str) -> list[Manifest]:
     own = [] if _is_built_in(namespace) else [_namespace_object(namespace)]
     return [*own, _service_account(namespace), _config_map(namespace, file), _daemon_set(namespace, image)]
+
+
+def _with_plugin(made: list[Manifest], plugin: str, name: str, host_paths: Sequence[str]) -> list[Manifest]:
+    """The same objects for a plugin in the image: no file, names of its own, and the directories that it looks at."""
+    for path in host_paths:
+        if not path.startswith("/"):
+            raise click.UsageError(f"--host-path must be absolute, got {path!r}")
+    kept = [_renamed(manifest, name) for manifest in made if manifest["kind"] != "ConfigMap"]
+    pod = kept[-1]["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    container["args"].insert(1, plugin)
+    container["volumeMounts"] = [mount for mount in container["volumeMounts"] if mount["name"] != "config"]
+    pod["volumes"] = [volume for volume in pod["volumes"] if volume["name"] != "config"]
+    for number, path in enumerate(host_paths):
+        container["volumeMounts"].append({"name": f"host-{number}", "mountPath": path, "readOnly": True})
+        pod["volumes"].append(_host_path(f"host-{number}", path, "DirectoryOrCreate"))
+    for volume in pod["volumes"]:
+        if volume["name"] == "state":  # two daemons of one node keep their cordons apart
+            volume["hostPath"]["path"] = f"/var/lib/plugwright-{name}" if name != _NAME else "/var/lib/plugwright"
+    return kept
+
+
+def _renamed(manifest: Manifest, name: str) -> Manifest:
+    """Labels, selectors, the account's and the container's name too; the namespace has a flag of its own."""
+    if manifest["kind"] == "Namespace":
+        return manifest
+    text = yaml.dump(manifest, Dumper=Dumper, sort_keys=False)
+    for key in ("  name: ", "app.kubernetes.io/name: ", "app.kubernetes.io/instance: ", "serviceAccountName: "):
+        text = re.sub(rf"{re.escape(key)}{_NAME}$", f"{key}{name}", text, flags=re.MULTILINE)
+    renamed: Manifest = yaml.safe_load(text)
+    return renamed
 
 
 def _is_built_in(namespace: str) -> bool:

@@ -8,11 +8,13 @@ import click
 
 from plugwright.cli import logs
 from plugwright.cli.options import addresses, env_option
+from plugwright.cli.plugin_target import load_plugins
 from plugwright.config import schema
 from plugwright.config.reload import DaemonConfig
 from plugwright.config.schema import Config
 from plugwright.protocol.paths import KubeletPaths
-from plugwright.sdk.run import run_until_stopped
+from plugwright.sdk.plugin_checks import check_plugins
+from plugwright.sdk.run import rediscover, run_until_stopped
 from plugwright.sdk.settings import Registration, Settings
 
 __all__ = ["run"]
@@ -43,7 +45,15 @@ _SETTINGS = [
 ]  # fmt: skip
 
 
-@click.command(epilog="Example:  plugwright run -c plugwright.yaml --listen 127.0.0.1:9400")
+_EXAMPLES = """\b
+Examples:
+  plugwright run -c plugwright.yaml --listen 127.0.0.1:9400
+  plugwright run tape.py:Tape --listen 127.0.0.1:9400      a plugin of your own, in place of the file
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("targets", metavar="[MODULE:CLASS]...", nargs=-1)
 @click.option("-c", "--config", "path", type=_PATH, default="/etc/plugwright/plugwright.yaml", show_default=True,
               envvar="PLUGWRIGHT_CONFIG", show_envvar=True, help="The resources to serve.")  # fmt: skip
 @click.option("--check", is_flag=True, help="Only check the file.")
@@ -58,15 +68,28 @@ _SETTINGS = [
 @click.option("--timeout", type=click.FloatRange(0.1), metavar="SECONDS",
               help="With --once: for each plugin.  [default: 10]")  # fmt: skip
 @click.pass_context
-def run(context: click.Context, /, path: Path, check: bool, print_config: str | None, **values: Any) -> None:
+def run(
+    context: click.Context,
+    /,
+    targets: tuple[str, ...],
+    path: Path,
+    check: bool,
+    print_config: str | None,
+    **values: Any,
+) -> None:
     """Serve the configured resources on this node, until SIGTERM or SIGINT.
 
     The file is read again on SIGHUP and when it changes; only the resources that changed are touched. An invalid file
     is refused with a log line, and the previous one stays in force.
+
+    Plugins of your own are named instead of a file: as MODULE:CLASS, as FILE.py:CLASS, or as FILE.py where it has one.
     """
     once, output, timeout = (values.pop(name) for name in ("once", "output", "timeout"))
     if not once and (output or timeout):
         raise click.UsageError("--output and --timeout are for --once")
+    if targets:
+        _run_plugins(context, targets, values)
+        return
     loaded = schema.load(path)
     if once:
         from plugwright.cli import once as dry  # loaded by no daemon
@@ -88,9 +111,24 @@ def run(context: click.Context, /, path: Path, check: bool, print_config: str | 
 run.params.extend(_SETTINGS)
 
 
-def _serve(path: Path, loaded: Config, values: dict[str, Any]) -> None:
+def _run_plugins(context: click.Context, targets: tuple[str, ...], values: dict[str, Any]) -> None:
+    if context.get_parameter_source("path") is click.core.ParameterSource.COMMANDLINE or context.params["print_config"]:
+        raise click.UsageError("plugins are served without a file: leave out --config and --print-config")
+    plugins = check_plugins(plugin for target in targets for plugin in load_plugins(target))
+    if context.params["check"]:
+        for plugin in plugins:
+            click.echo(f"{type(plugin).__name__}: {plugin.resource}, good")
+        return
+    run_until_stopped(plugins, _settings(values), rediscover)
+
+
+def _settings(values: dict[str, Any]) -> Settings:
     logs.configure(str(values.pop("log_format")), str(values.pop("log_level")))
-    settings = Settings(**{**values, "registration": Registration(values["registration"])})
+    return Settings(**{**values, "registration": Registration(values["registration"])})
+
+
+def _serve(path: Path, loaded: Config, values: dict[str, Any]) -> None:
+    settings = _settings(values)
     config = DaemonConfig(path, loaded)
     run_until_stopped(config.plugins(), settings, config.reload, config.watching)
 

@@ -90,7 +90,7 @@ class Admission:
         )
 
     def _decide(self, pod: PodSpec, hints: dict[str, _Hints]) -> NumaMask:
-        policy = self._settings.policy
+        policy = TopologyPolicy(self._settings.policy)
         decision = topology_manager.merge_hints(policy, hints, self._settings.machine)
         if policy is TopologyPolicy.SINGLE_NUMA_NODE:
             name = MetricName.ALIGNED if decision.admitted else MetricName.NOT_ALIGNED

@@ -8,7 +8,7 @@ raised as well. Nothing is decided here, and how events look is left to the prog
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -117,13 +117,13 @@ class EventLog:
         finally:
             self.add(Call(method, resource, asked, time.perf_counter() - began, outcome, began))
 
-    async def until(self, condition: Callable[[], bool], timeout: float, problem: str) -> None:
-        """Waits until `condition` holds after some event; raises `PeerGone` with `problem` on timeout."""
+    async def until(self, condition: Callable[[], bool], timeout: float, problem: Callable[[], str]) -> None:
+        """Waits until `condition` holds after some event; raises `PeerGone` with the `problem` of then on timeout."""
         try:
             async with asyncio.timeout(timeout):
                 await self._count.until(lambda _: condition())
         except TimeoutError:
-            raise PeerGone(f"{problem} within {timeout:g} s") from None
+            raise PeerGone(f"{problem()} after {timeout:g} s") from None
 
     def close(self) -> None:
         """Ends every `follow` after the last event."""
@@ -151,9 +151,10 @@ class EventLog:
 class Findings:
     """The findings of one kubelet, in order; each is passed to `record` when it is reported."""
 
-    def __init__(self, record: Callable[[Finding], None], *, strict: bool) -> None:
+    def __init__(self, record: Callable[[Finding], None], *, strict: bool, allowed: Collection[str] = ()) -> None:
         self._record = record
         self._strict = strict
+        self._allowed = frozenset(allowed)
         self._findings: list[Finding] = []
         self._raised = 0
 
@@ -166,9 +167,16 @@ class Findings:
     def all(self) -> tuple[Finding, ...]:
         return tuple(self._findings)
 
-    def check(self) -> None:
+    @property
+    def unexpected(self) -> tuple[Finding, ...]:
+        """Those that are not allowed and were not raised yet."""
+        return tuple(finding for finding in self._findings[self._raised :] if finding.fact not in self._allowed)
+
+    def check(self, *, strict: bool = False) -> None:
         """Raises, in strict mode, the findings since the last check."""
-        unraised = self._findings[self._raised :]
+        if not self._strict and not strict:
+            return
+        unexpected = self.unexpected
         self._raised = len(self._findings)
-        if self._strict and unraised:
-            raise KubeletFindings([str(finding) for finding in unraised])
+        if unexpected:
+            raise KubeletFindings([str(finding) for finding in unexpected])

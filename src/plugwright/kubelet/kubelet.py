@@ -6,7 +6,7 @@ status, the event log and the findings outlive a restart.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +27,7 @@ from plugwright.kubelet.pod_resources import DeviceManagerProvider, PodResources
 from plugwright.kubelet.pod_table import Phase, Pod, PodTable, RunContainerOptions
 from plugwright.kubelet.pods import PodSpec
 from plugwright.kubelet.settings import KubeletContext, KubeletSettings
+from plugwright.model import natural_order, some
 from plugwright.protocol import registration
 from plugwright.protocol.messages import AllocateResponse
 from plugwright.protocol.paths import KubeletPaths
@@ -45,7 +46,7 @@ class Kubelet:
         self.settings = settings or KubeletSettings()
         self.paths = KubeletPaths.from_environment({}, Path(root).absolute())
         self._event_log = EventLog()
-        self._findings = Findings(self._event_log.add, strict=self.settings.strict)
+        self._findings = Findings(self._event_log.add, strict=self.settings.strict, allowed=self.settings.allowed)
         self._context = KubeletContext(self.settings, self.paths, self._event_log, self._findings)
         self._table = PodTable.running_already(pods)
         # Pods are admitted one at a time: a plugin that hangs in Allocate blocks all of them (3.37).
@@ -109,11 +110,11 @@ class Kubelet:
 
     async def capacity(self, resource: str, count: int | None = None) -> int:
         """The number of devices, healthy or not; waits until the resource is known, or until there are `count`."""
-        return (await self._wait_for(resource, lambda devices: count in (None, devices.capacity))).capacity
+        return (await self._wait_for(resource, "capacity", count)).capacity
 
     async def allocatable(self, resource: str, count: int | None = None) -> int:
         """The number of healthy devices, held or not; waits until the resource is known, or until there are `count`."""
-        return (await self._wait_for(resource, lambda devices: count in (None, devices.allocatable))).allocatable
+        return (await self._wait_for(resource, "allocatable", count)).allocatable
 
     def node(self) -> dict[str, DeviceCount]:
         """The resources in the node status; one whose plugin was gone for five minutes has the count 0."""
@@ -199,6 +200,15 @@ class Kubelet:
     def findings(self) -> tuple[Finding, ...]:
         return self._findings.all
 
+    def check_findings(self) -> None:
+        """Raises `KubeletFindings` where there are findings that the settings do not allow."""
+        self._findings.check(strict=True)
+
+    @property
+    def unexpected_findings(self) -> tuple[Finding, ...]:
+        """Those that the settings do not allow, and that were not raised yet."""
+        return self._findings.unexpected
+
     @property
     def metrics(self) -> KubeletMetrics:
         return self._running.manager.metrics
@@ -248,14 +258,28 @@ class Kubelet:
                 return
             await self._running.starter.start_pod(pod)
 
-    async def _wait_for(self, resource: str, accept: Callable[[DeviceCount], bool]) -> DeviceCount:
+    async def _wait_for(self, resource: str, kind: str, expected: int | None) -> DeviceCount:
         def is_accepted() -> bool:
             count = self._running.manager.node_status.get(resource)
-            return count is not None and accept(count)
+            return count is not None and expected in (None, getattr(count, kind))
+
+        def problem() -> str:
+            wanted = "a list" if expected is None else f"{expected} {kind}"
+            return f"{resource}: {wanted} expected, {self._described(resource)}"
 
         self._running.manager.get_capacity()
-        await self._event_log.until(is_accepted, self.settings.timeout, f"no plugin listed {resource} as expected")
+        await self._event_log.until(is_accepted, self.settings.timeout, problem)
         return self._running.manager.node_status[resource]
+
+    def _described(self, resource: str) -> str:
+        """The devices of a resource as they are now: `3 of 4 (st0 Unhealthy)`."""
+        count = self._running.manager.node_status.get(resource)
+        if count is None:
+            listed = ", ".join(sorted(self._running.manager.node_status)) or "nothing"
+            return f"no plugin has listed it (listed: {listed})"
+        unhealthy = sorted(self._running.manager.devices.of(resource).unhealthy, key=natural_order)
+        shown = f" ({some(unhealthy, 8)} Unhealthy)" if unhealthy else ""
+        return f"{count.allocatable} of {count.capacity}{shown}"
 
     def _check_known(self, pod: Pod) -> None:
         if self._table.get(pod.uid) is not pod:

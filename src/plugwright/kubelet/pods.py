@@ -23,6 +23,9 @@ class ContainerKind(StrEnum):
     MAIN = "main"
 
 
+_STANDARD = ("cpu", "memory", "ephemeral-storage")  # the resources of containers that have no domain
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
     """`limits` and `requests` are quantities as they were written."""
@@ -92,8 +95,11 @@ def violations(pod: PodSpec) -> Iterator[tuple[str, str]]:
     """The field and the text of what an API server refuses in the extended resources."""
     for container in pod.containers:
         for resource in sorted({*container.limits, *container.requests}):
+            path = f"{container.name}.resources"
             if "/" in resource:
-                yield from _resource_violations(f"{container.name}.resources", resource, container)
+                yield from _resource_violations(path, resource, container)
+            elif resource not in _STANDARD and not resource.startswith("hugepages-"):
+                yield f"{path}.limits[{resource}]", "must be a standard resource for containers"
 
 
 def _resource_violations(path: str, resource: str, container: ContainerSpec) -> Iterator[tuple[str, str]]:
@@ -115,8 +121,7 @@ def read(document: object) -> PodSpec:
     if pod.get("kind", "Pod") != "Pod":
         raise InvalidPod(f"kind must be Pod, got {pod.get('kind')!r}")
     metadata, spec = _mapping(pod.get("metadata"), "metadata"), _mapping(pod.get("spec"), "spec")
-    inits = [_container(item, init=True) for item in _list(spec.get("initContainers"), "spec.initContainers")]
-    mains = [_container(item, init=False) for item in _list(spec.get("containers"), "spec.containers")]
+    inits, mains = _containers(spec, "initContainers"), _containers(spec, "containers")
     if not mains:
         raise InvalidPod("spec.containers must have at least one container")
     _check_names([*inits, *mains])
@@ -126,6 +131,17 @@ def read(document: object) -> PodSpec:
         raise InvalidPod("metadata.name is missing")
     namespace = _text(metadata, "namespace") or "default"
     return PodSpec(name, (*inits, *mains), namespace, _text(metadata, "uid"))
+
+
+def _containers(spec: Mapping[str, object], key: str) -> list[ContainerSpec]:
+    containers = []
+    for number, item in enumerate(_list(spec.get(key), f"spec.{key}")):
+        try:
+            containers.append(_container(item, init=key == "initContainers"))
+        except InvalidPod as error:
+            error.path = f"$.spec.{key}[{number}]{error.path.removeprefix('$')}"
+            raise
+    return containers
 
 
 def _container(document: object, *, init: bool) -> ContainerSpec:
@@ -166,7 +182,8 @@ def _quantities(document: object, name: str) -> Mapping[str, str]:
         try:
             _quantity(text)
         except InvalidPod as error:
-            raise InvalidPod(f"{name}[{resource}]: {error}") from error
+            path = name.partition(".")[2]
+            raise InvalidPod(f"{name}[{resource}]: {error}", f"$.{path}", resource) from error
     return quantities
 
 

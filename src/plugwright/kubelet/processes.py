@@ -17,13 +17,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from plugwright.errors import PlugwrightError
 from plugwright.kubelet import sandbox
 from plugwright.kubelet.events import StateChange
 from plugwright.kubelet.pod_table import Container, Pod, RunContainerOptions
 from plugwright.kubelet.pods import ContainerKind
 from plugwright.system import processes
 
-__all__ = ["STOP_GRACE", "Output", "Report", "expand_references", "run"]
+__all__ = ["STOP_GRACE", "ApplyCdi", "Output", "Report", "expand_references", "run", "without_cdi"]
 
 STOP_GRACE = 2.0  # seconds from SIGTERM to SIGKILL
 _INHERITED = ("HOME", "LANG", "PATH", "TZ", "USER")  # of our own environment; more could be taken for the plugin's
@@ -40,16 +41,24 @@ class Output:
 
 
 Report = Callable[[StateChange | Output], None]
+# The options with those of their CDI devices, and what could not be applied.
+ApplyCdi = Callable[[RunContainerOptions], tuple[RunContainerOptions, list[str]]]
 
 
-async def run(pod: Pod, report: Report, grace: float = STOP_GRACE) -> Mapping[str, int]:
+def without_cdi(granted: RunContainerOptions) -> tuple[RunContainerOptions, list[str]]:
+    return granted, [f"CDI devices are not applied: {', '.join(granted.cdi)}"] if granted.cdi else []
+
+
+async def run(
+    pod: Pod, report: Report, grace: float = STOP_GRACE, apply_cdi: ApplyCdi = without_cdi
+) -> Mapping[str, int]:
     """Runs the pod; returns the exit codes of the containers that started. Cancelling it ends them all."""
     codes: dict[str, int] = {}
     async with asyncio.TaskGroup() as tasks:
         sidecars: list[asyncio.Task[None]] = []
         mains: list[asyncio.Task[None]] = []
         for name, container in pod.containers.items():
-            process = _Process(f"{pod.spec.key}/{name}", pod.name, report, grace)
+            process = _Process(f"{pod.spec.key}/{name}", pod.name, report, grace, apply_cdi)
             work = _run_container(process, container, codes)
             if container.spec.kind is not ContainerKind.INIT:
                 (mains if container.spec.kind is ContainerKind.MAIN else sidecars).append(tasks.create_task(work))
@@ -80,8 +89,16 @@ class _Process:
     host: str
     report: Report
     grace: float
+    apply_cdi: ApplyCdi
 
     async def run(self, command: tuple[str, ...], granted: RunContainerOptions) -> int:
+        try:
+            granted, limits = self.apply_cdi(granted)
+        except PlugwrightError as error:
+            self.report(StateChange("ended", self.about, f"cannot be started: {error}"))
+            return sandbox.CANNOT_START
+        for limit in limits:
+            self.report(StateChange("limited", self.about, limit))
         environment = self._environment(granted)
         arguments = [expand_references(argument, environment) for argument in command]
         try:
@@ -116,19 +133,17 @@ class _Process:
             )
             writing.close()
             async with asyncio.TaskGroup() as tasks:
-                reader = tasks.create_task(self._read_output(stream, granted))
+                reader = tasks.create_task(self._read_output(stream))
                 try:
                     yield process
                 finally:
                     await processes.end(process, self.grace)
                     await _finish(reader)
 
-    async def _read_output(self, stream: asyncio.StreamReader, granted: RunContainerOptions) -> None:
+    async def _read_output(self, stream: asyncio.StreamReader) -> None:
         lines = _lines(stream)
         for problem in json.loads(await anext(lines, "[]")):
             self.report(StateChange("limited", self.about, problem))
-        if granted.cdi:
-            self.report(StateChange("limited", self.about, f"CDI devices are not applied: {', '.join(granted.cdi)}"))
         async for line in lines:
             self.report(Output(self.about, line))
 

@@ -3,9 +3,12 @@
 Which behaviour a version stands for is `versions`; whether a topology policy suits the machine is `topology_manager`.
 """
 
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias
 
 from plugwright.errors import ConfigError
 from plugwright.kubelet import topology_manager
@@ -18,6 +21,10 @@ from plugwright.protocol.paths import KubeletPaths
 __all__ = ["KubeletContext", "KubeletSettings", "Timing"]
 
 _MAX_NUMA_NODES = 64  # the number of bits in a NUMA mask
+_FACT = re.compile(r"\d{1,2}\.\d{1,2}")
+
+PolicyName: TypeAlias = Literal["none", "best-effort", "restricted", "single-numa-node"]
+ScopeName: TypeAlias = Literal["container", "pod"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +47,18 @@ class KubeletSettings:
     """Every default is that of a real node, except `numa`: a machine with one NUMA node.
 
     `clock` returns seconds; the grace period and the retries in plugins_registry are measured by it, so that a test can
-    let minutes pass.
+    let minutes pass. `host_root` is where the device nodes and mounts of allocations must exist, `/` for this machine;
+    None where nobody is to look, because a test has no hardware. `allowed` are the facts whose findings are expected:
+    strict mode, and the test kit, let no others pass.
     """
 
     version: str = DEFAULT_VERSION
     numa: int = 1
-    policy: TopologyPolicy = TopologyPolicy.NONE
-    scope: TopologyScope = TopologyScope.CONTAINER
-    strict: bool = False
+    policy: TopologyPolicy | PolicyName = TopologyPolicy.NONE  # the enum's value from `__post_init__` on
+    scope: TopologyScope | ScopeName = TopologyScope.CONTAINER
+    strict: bool = False  # raise findings where they happen
+    allowed: Collection[str] = ()  # such as ("3.63",)
+    host_root: str | Path | None = None
     timeout: float = 10.0  # for methods that wait for a plugin, such as `Kubelet.allocatable()`
     timing: Timing = field(default_factory=Timing)
     clock: Callable[[], float] = time.monotonic
@@ -57,7 +68,9 @@ class KubeletSettings:
             raise ConfigError(f"number of NUMA nodes must be 1 to {_MAX_NUMA_NODES}, got {self.numa}")
         object.__setattr__(self, "policy", _choice("topology policy", TopologyPolicy, self.policy))
         object.__setattr__(self, "scope", _choice("topology scope", TopologyScope, self.scope))
-        topology_manager.check_machine(self.policy, self.machine)
+        topology_manager.check_machine(TopologyPolicy(self.policy), self.machine)
+        if isinstance(self.allowed, str) or not all(_FACT.fullmatch(fact) for fact in self.allowed):
+            raise ConfigError(f"allowed must be a list of facts such as '3.63', got {self.allowed!r}")
         profile(self.version)
 
     @property

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from plugwright.errors import ConfigError, InvalidValue, PluginError
-from plugwright.model import Resource, some
+from plugwright.errors import ConfigError, PluginError
+from plugwright.model import some
 from plugwright.sdk import registration
 from plugwright.sdk.cordons import Cordons
 from plugwright.sdk.discovery import Discovery
@@ -21,6 +21,7 @@ from plugwright.sdk.heartbeat import Heartbeat
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.plugin import Plugin, supported_options
 from plugwright.sdk.plugin_calls import PluginCalls, StallDetector
+from plugwright.sdk.plugin_checks import check_plugins
 from plugwright.sdk.registration import ResourceRegistration
 from plugwright.sdk.removed_devices import RemovedDevices
 from plugwright.sdk.service import PluginService
@@ -40,7 +41,7 @@ from plugwright.system.concurrency import (
 from plugwright.system.inotify import Directory
 from plugwright.text import clean
 
-__all__ = ["Daemon", "ResourceRuntime", "check_plugins"]
+__all__ = ["Daemon", "ResourceRuntime"]
 
 logger = logging.getLogger(__name__)
 
@@ -293,17 +294,3 @@ def _check_ended(discovering: "asyncio.Task[None]") -> None:
     if discovering.cancelled():
         raise PluginError(f"{discovering.get_name()} cancelled its own task")
     discovering.result()
-
-
-def check_plugins(plugins: Iterable[Plugin]) -> list[Plugin]:
-    """The plugins; InvalidValue unless every one has a valid resource name of its own."""
-    plugins = list(plugins)
-    seen = set()
-    for plugin in plugins:
-        resource = getattr(plugin, "resource", "")
-        if not isinstance(plugin, Plugin) or not resource:
-            raise InvalidValue(f"plugin must be a Plugin with a resource, got {plugin!r}")
-        if Resource(resource).name in seen:
-            raise InvalidValue(f"two plugins serve {resource}")
-        seen.add(resource)
-    return plugins

@@ -11,6 +11,7 @@ scanned more often; inotify is asked for again with each scan.
 
 import asyncio
 import logging
+import math
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -18,6 +19,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from plugwright.errors import InvalidValue
 from plugwright.system.concurrency import Latest
 from plugwright.system.inotify import WatchedDirectories, nearest_directory
 
@@ -103,18 +105,29 @@ class HotplugSource:
 
 
 class Hotplug:
-    """One resource's wait for changes; `accept` says which uevents concern it."""
+    """One resource's wait for changes; `accept` says which uevents concern it.
+
+    `every` is for health that nothing reports, such as a temperature in sysfs: change() returns at least every so many
+    seconds. With `writes` it also returns when a file in a watched directory was written; not for /dev, where every use
+    of a device is such a write.
+    """
 
     def __init__(
         self,
         accept: Callable[[Uevent], bool] = lambda event: True,
         source: HotplugSource | None = None,
         timing: HotplugTiming | None = None,
+        *,
+        every: float | None = None,
+        writes: bool = False,
     ) -> None:
+        if every is not None and not every > 0:
+            raise InvalidValue(f"every must be a number of seconds greater than 0, got {every!r}")
+        self._every = math.inf if every is None else every
         self._accept, self._source, self._timing = accept, source or HotplugSource(), timing or HotplugTiming()
         self._changes = Latest(0)  # goes up whenever something may have changed
         self._seen = 0  # of `_changes`, when change() last returned
-        self._directories = WatchedDirectories(self.touch)
+        self._directories = WatchedDirectories(self.touch, writes=writes)
         self._problem = ""  # why inotify does not report everything
         self._returned = 0.0
 
@@ -138,7 +151,7 @@ class Hotplug:
         timing = self._timing
         sees_all = self._source.has_uevents and not self._directories.problem
         with suppress(TimeoutError):
-            async with asyncio.timeout(timing.rescan if sees_all else timing.rescan_often):
+            async with asyncio.timeout(min(timing.rescan if sees_all else timing.rescan_often, self._every)):
                 await self._changes.until(lambda count: count != self._seen)
                 await asyncio.sleep(max(timing.burst, self._returned + timing.gap - time.monotonic()))
         self._seen = self._changes.value

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from plugwright.errors import InvalidValue
-from plugwright.model import Device, Health, natural_order, some
+from plugwright.model import NUMA_NODES, Device, Health, natural_order, some
 from plugwright.protocol import messages
 from plugwright.sdk.status import shown
 from plugwright.system.concurrency import Latest
@@ -99,7 +99,9 @@ class Inventory:
         for device_id, nodes in held.items():
             if device_id not in sources.discovered and device_id not in sources.removed:
                 with suppress(InvalidValue):  # an id that another plugin made and this one never could
-                    added[device_id] = Device(device_id, Health.UNHEALTHY, _HELD, nodes)
+                    added[device_id] = Device(
+                        device_id, Health.UNHEALTHY, _HELD, [node for node in nodes if node in NUMA_NODES]
+                    )
         self._change(replace(sources, removed={**sources.removed, **added}))
         self._removed_since |= dict.fromkeys(added, self._elapsed())
 
@@ -160,6 +162,9 @@ class Inventory:
 
 
 def _by_id(resource: str, devices: object) -> dict[str, Device]:
+    if isinstance(devices, Device):
+        text = f"got the device {devices.id!r} alone: write `yield [device]`"
+        raise InvalidValue(f"discover() of {resource} must yield lists of devices, {text}")
     if isinstance(devices, str) or not isinstance(devices, Iterable):
         raise InvalidValue(f"discover() of {resource} must yield lists of devices, got {devices!r}")
     by_id: dict[str, Device] = {}

@@ -1,7 +1,8 @@
-"""Log lines for people, and the thread that writes them: a log that nobody reads keeps nothing waiting.
+"""Log lines, for people and as JSON, and the thread that writes them: a log that nobody reads keeps nothing waiting.
 
 `LogWriter` takes a line without ever waiting. One thread writes; when its reader has stopped reading, lines wait in
-memory up to a limit, and beyond that the newest are dropped and counted. `cli.logs` chooses between people and JSON.
+memory up to a limit, and beyond that the newest are dropped and counted. `cli.logs` and `environment` choose
+between the two.
 """
 
 import json
@@ -12,11 +13,21 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 
 from plugwright.text import escaped
 
-__all__ = ["HumanFormatter", "LogWriter", "dropped_lines", "facts", "flush", "standard_error"]
+__all__ = [
+    "HumanFormatter",
+    "JsonFormatter",
+    "LogWriter",
+    "dropped_lines",
+    "facts",
+    "flush",
+    "shown_facts",
+    "standard_error",
+]
 
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _FLUSH_LIMIT = 0.25  # seconds; a stop has 0.9 for everything
@@ -30,7 +41,7 @@ def facts(record: logging.LogRecord) -> dict[str, object]:
 class HumanFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
-        fields = " ".join(f"{name}={_shown(value)}" for name, value in facts(record).items())
+        fields = shown_facts(facts(record))
         message = escaped(record.getMessage())
         line = f"{clock} {record.levelname.lower():7} {message}{'  ' + fields if fields else ''}"
         return f"{line}\n{self._traceback(record)}" if record.exc_info else line
@@ -38,6 +49,31 @@ class HumanFormatter(logging.Formatter):
     def _traceback(self, record: logging.LogRecord) -> str:
         assert record.exc_info
         return "\n".join(map(escaped, self.formatException(record.exc_info).split("\n")))
+
+
+def shown_facts(fields: Mapping[str, object]) -> str:
+    """`resource=example.com/tape devices=st0,st1`"""
+    return " ".join(f"{name}={_shown(value)}" for name, value in fields.items())
+
+
+class JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line = {
+            "time": f"{moment}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            **facts(record),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        text = json.dumps(line, default=str, ensure_ascii=False, skipkeys=True)
+        return text if text.isprintable() else "".join(map(_printable, text))
+
+
+def _printable(character: str) -> str:
+    """JSON leaves C1 and bidirectional controls as they are; a terminal obeys them."""
+    return character if character.isprintable() else json.dumps(character)[1:-1]
 
 
 def _shown(value: object) -> str:

@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from plugwright.errors import PluginError, PluginFailed, PluginTimeout
+from plugwright.errors import InvalidValue, PluginError, PluginFailed, PluginTimeout
 from plugwright.sdk.heartbeat import line_of_coroutine, line_of_thread
 from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.plugin_checks import ListPacer
 from plugwright.system import concurrency
 
 __all__ = ["PluginCalls", "PluginThreads", "StallDetector", "ThreadLimits"]
@@ -267,7 +268,7 @@ class PluginCalls:
             if not isinstance(discovered, AsyncIterable):
                 yield _evaluated(discovered)
                 return
-            lists = aiter(discovered)
+            lists, pacer = aiter(discovered), ListPacer(self.resource)
             try:
                 while True:
                     try:
@@ -275,7 +276,7 @@ class PluginCalls:
                     except StopAsyncIteration:
                         return
                     yield _evaluated(devices)
-                    await asyncio.sleep(0)  # a discover() that awaits nothing must not have the loop to itself
+                    await pacer.pause()
             finally:
                 if isinstance(lists, AsyncGenerator):
                     await lists.aclose()
@@ -306,6 +307,10 @@ class PluginCalls:
     def _plugin_errors(self, method: str) -> Iterator[None]:
         try:
             yield
+        except InvalidValue as error:
+            if method == "command":
+                raise  # the operator's value, not the author's
+            raise PluginFailed(self.resource, method, error) from error
         except (PluginError, KeyboardInterrupt, GeneratorExit):
             raise
         except asyncio.CancelledError as error:

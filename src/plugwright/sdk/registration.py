@@ -230,7 +230,8 @@ class ResourceRegistration:
         self._service.metrics.registrations["ok"] += 1
         self.endpoint, self._logged = endpoint, ""
         self._set_status(RegistrationState.REGISTERED)
-        logger.info("registered", extra={"resource": self.resource, "endpoint": endpoint})
+        facts = {"resource": self.resource, "endpoint": endpoint, "directory": str(self._directory.path)}
+        logger.info("registered", extra=facts)
 
     def _waiting(self, reason: str) -> None:
         self._set_status(RegistrationState.WAITING, reason)

@@ -6,37 +6,65 @@ reloading, stopping, and with WatchdogSec that the event loop goes on.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
 
+from plugwright.errors import PlugwrightError
 from plugwright.sdk import control, logs
 from plugwright.sdk.control import serve_control_socket
-from plugwright.sdk.daemon import Daemon, check_plugins
+from plugwright.sdk.daemon import Daemon
+from plugwright.sdk.environment import configure_logs, with_environment
 from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.plugin_checks import check_plugins, warn_of_misspelt_methods
 from plugwright.sdk.settings import Settings
 from plugwright.sdk.signals import Signals
 from plugwright.system.concurrency import Latest, cancel
 from plugwright.system.systemd import Systemd
 
-__all__ = ["run", "run_until_stopped", "serving"]
+__all__ = ["collected_plugins", "rediscover", "run", "run_until_stopped", "serving"]
 
 logger = logging.getLogger(__name__)
+
+_collected: ContextVar[list[Plugin] | None] = ContextVar("collected", default=None)
 
 Reload = Callable[[Daemon], Awaitable[None]]
 Watching = Callable[[Daemon, Callable[[], None]], AbstractAsyncContextManager[None]]
 
 
 def run(*plugins: Plugin, settings: Settings | None = None) -> None:
-    """Serves `plugins` until SIGTERM or SIGINT; SIGHUP calls their discover() again."""
+    """Serves `plugins` until SIGTERM or SIGINT; SIGHUP calls their discover() again.
+
+    Settings that are left at their defaults come from the same variables as those of `plugwright run`. A mistake ends
+    the program with one line.
+    """
     if not plugins:
         raise TypeError("run() needs at least one plugin")
-    if not logging.getLogger().hasHandlers():
-        _log_to_stderr()
+    collected = _collected.get()
+    if collected is not None:
+        collected.extend(plugins)
+        return
+    try:
+        configure_logs(os.environ)
+        run_until_stopped(check_plugins(plugins), with_environment(settings or Settings(), os.environ), rediscover)
+    except (PlugwrightError, OSError) as error:
+        raise SystemExit(f"plugwright: {' '.join(str(error).split())}") from error
 
-    async def rediscover(daemon: Daemon) -> None:
-        daemon.rediscover()
 
-    run_until_stopped(check_plugins(plugins), settings or Settings(), rediscover)
+async def rediscover(daemon: Daemon) -> None:
+    daemon.rediscover()
+
+
+@contextmanager
+def collected_plugins() -> Iterator[list[Plugin]]:
+    """While inside, run() serves nothing and adds its plugins to the list: for commands that load a program."""
+    collected: list[Plugin] = []
+    token = _collected.set(collected)
+    try:
+        yield collected
+    finally:
+        _collected.reset(token)
 
 
 def run_until_stopped(
@@ -65,6 +93,7 @@ def run_until_stopped(
 async def serving(*plugins: Plugin, settings: Settings | None = None) -> AsyncIterator[Daemon]:
     """Serves `plugins` while inside, in the caller's own event loop; touches no signals."""
     settings = settings or Settings()
+    warn_of_misspelt_methods(check_plugins(plugins))
     async with AsyncExitStack() as stack:
         daemon = Daemon(settings)
         if settings.listen:
@@ -138,10 +167,3 @@ async def _telling(systemd: Systemd, daemon: Daemon) -> AsyncIterator[None]:
     finally:
         unsubscribe()
         await cancel(pinging)
-
-
-def _log_to_stderr() -> None:
-    handler = logs.LogWriter(logs.standard_error())
-    handler.setFormatter(logs.HumanFormatter())
-    logging.getLogger().addHandler(handler)
-    logging.getLogger("plugwright").setLevel(logging.INFO)

@@ -22,6 +22,7 @@ from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.metrics import ResourceMetrics
 from plugwright.sdk.plugin import Plugin, fewest_numa_nodes, supported_options, valid_preference
 from plugwright.sdk.plugin_calls import PluginCalls
+from plugwright.sdk.plugin_checks import preference_problem
 from plugwright.sdk.settings import Settings
 from plugwright.system.concurrency import Latest
 from plugwright.text import clean
@@ -48,6 +49,7 @@ class PluginService:
         self.streams = Latest(StreamCounts(0, 0))
         self._last_stream = time.monotonic()  # when a list was last watched, or else when serving began
         self._inventory, self._calls = inventory, calls
+        self._preference_logged = False
         self._limits, self._burst = settings.limits, settings.timeouts.burst
 
     @property
@@ -163,7 +165,9 @@ class PluginService:
         available, required = self._listed(request.available), self._listed(request.required)
         chosen: list[str] = []
         if type(self.plugin).prefer is not Plugin.prefer:
-            chosen = valid_preference(await self._preferred_by_plugin(available, required, request.size), request)
+            preferred = await self._preferred_by_plugin(available, required, request.size)
+            chosen = valid_preference(preferred, request)
+            self._check_preference(preferred, request)
         if len(chosen) < request.size:
             default = [device.id for device in fewest_numa_nodes(available, required, request.size)]
             chosen = valid_preference([*chosen, *default], request)
@@ -178,8 +182,16 @@ class PluginService:
         if isinstance(preferred, Sequence) and not isinstance(preferred, str):
             ids = (device.id if isinstance(device, Device) else device for device in preferred)
             return [device_id for device_id in ids if isinstance(device_id, str)]
-        logger.error("prefer() returned no list", extra={"resource": self._inventory.resource})
+        resource = self._inventory.resource
+        error = f"prefer() of {resource} must return a list of devices, got {preferred!r}"
+        logger.error("prefer() returned no list", extra={"resource": resource, "error": error})
         return []
+
+    def _check_preference(self, preferred: Sequence[str], request: PreferenceRequest) -> None:
+        problem = preference_problem(self._inventory.resource, preferred, request)
+        if problem and not self._preference_logged:  # once: it is the same mistake for every pod
+            self._preference_logged = True
+            logger.warning("preference corrected", extra={"resource": self._inventory.resource, "error": problem})
 
     async def _call(
         self, name: str, method: Callable[..., object | Awaitable[object]], *arguments: object, limit: float

@@ -1,9 +1,11 @@
 """Settings of a daemon: directories, the way of registration, addresses, time limits."""
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 
+from plugwright.errors import ConfigError
 from plugwright.protocol.paths import KubeletPaths
 
 __all__ = ["Limits", "Registration", "Settings", "Timeouts"]
@@ -28,6 +30,9 @@ class Limits:
     stop: float = 2.0  # a discover() that is to end and does not is left behind after this
     heartbeat: float = 2.0  # then /healthz and `status` say that the event loop is blocked, and where
 
+    def __post_init__(self) -> None:
+        _check_seconds(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
@@ -44,6 +49,9 @@ class Timeouts:
     restart: float = 0.1  # a part of a resource failed: started again after this, doubling to 5 s
     steady: float = 60.0  # after this long without a failure, the next one is a first one again
     burst: float = 0.05  # changes of the device list closer together than this are sent as one
+
+    def __post_init__(self) -> None:
+        _check_seconds(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +71,42 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     timeouts: Timeouts = field(default_factory=Timeouts)
 
+    def __post_init__(self) -> None:
+        """Also makes paths of strings, and the enum's member of a way's name."""
+        for item in fields(self):
+            if item.type in (Path | None, str | Path | None):
+                object.__setattr__(self, item.name, _path(item.name, getattr(self, item.name)))
+        object.__setattr__(self, "registration", _registration(self.registration))
+        for name, kind in (("listen", str), ("limits", Limits), ("timeouts", Timeouts)):
+            if not isinstance(getattr(self, name), kind):
+                raise _wrong(name, f"a {kind.__name__}", getattr(self, name))
+
     @property
     def paths(self) -> KubeletPaths:
         return KubeletPaths.under(self.kubelet_dir, self.device_plugins_dir)
+
+
+def _path(name: str, path: object) -> Path | None:
+    if path is None or (isinstance(path, str | Path) and str(path)):
+        return None if path is None else Path(path)
+    raise _wrong(name, "a path", path)
+
+
+def _registration(way: str) -> Registration:
+    try:
+        return Registration(way)
+    except ValueError:
+        raise _wrong("registration", f"one of {', '.join(Registration)}", way) from None
+
+
+def _check_seconds(settings: Limits | Timeouts) -> None:
+    for item in fields(settings):
+        seconds = getattr(settings, item.name)
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not is_number or not math.isfinite(seconds) or seconds < 0:
+            name = f"{type(settings).__name__.lower()}.{item.name}"
+            raise _wrong(name, "a number of seconds, 0 or more", seconds)
+
+
+def _wrong(name: str, must_be: str, value: object) -> ConfigError:
+    return ConfigError(f"{name} of the settings must be {must_be}, got {value!r}")

@@ -171,13 +171,16 @@ class Directory:
 class WatchedDirectories:
     """A changing set of directories; `changed` is called after each event in one of them.
 
+    With `writes` also after a file in them was written. Not in /dev: every write to a device would be one.
+
     `problem` says why one of them is not watched. Where the kernel has no instance or no watch left, the owner has to
     look by itself, and `replace` tries again.
     """
 
-    def __init__(self, changed: Callable[[], object]) -> None:
+    def __init__(self, changed: Callable[[], object], *, writes: bool = False) -> None:
         self.problem = ""
         self._changed = changed
+        self._mask = _ENTRIES | Mask.CLOSE_WRITE if writes else _ENTRIES
         self._is_open = False
         self._instance: _Instance | None = None
         self._subscriptions: dict[Path, _Subscription] = {}
@@ -211,7 +214,7 @@ class WatchedDirectories:
         added = paths - self._subscriptions.keys()
         for path in added:
             try:
-                self._subscriptions[path] = instance.subscribe(path, _ENTRIES, lambda _: self._changed())
+                self._subscriptions[path] = instance.subscribe(path, self._mask, lambda _: self._changed())
             except (FileNotFoundError, NotADirectoryError):
                 continue  # there is no such directory any more
             except OSError as error:

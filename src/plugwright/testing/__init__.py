@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING
 
 __all__ = [
     "ContainerWaiting",
+    "InvalidPod",
     "Kubelet",
+    "KubeletFindings",
     "KubeletSettings",
+    "PeerGone",
+    "PeerRefused",
+    "PluginError",
+    "PluginKubelet",
     "PluginProcess",
     "PodRefused",
     "Timing",
@@ -20,20 +26,36 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:  # for type checkers; `_HOMES` is the same for the interpreter, and a test compares them
-    from plugwright.errors import ContainerWaiting, PodRefused
+    from plugwright.errors import (
+        ContainerWaiting,
+        InvalidPod,
+        KubeletFindings,
+        PeerGone,
+        PeerRefused,
+        PluginError,
+        PodRefused,
+    )
     from plugwright.kubelet.kubelet import Kubelet
     from plugwright.kubelet.settings import KubeletSettings, Timing
-    from plugwright.testing.harness import running
+    from plugwright.testing.harness import PluginKubelet, running
     from plugwright.testing.pods import pod_requesting
     from plugwright.testing.processes import PluginProcess, plugin_process
 
 _HOMES = {
-    "plugwright.errors": ("ContainerWaiting", "PodRefused"),
+    "plugwright.errors": (
+        "ContainerWaiting",
+        "InvalidPod",
+        "KubeletFindings",
+        "PeerGone",
+        "PeerRefused",
+        "PluginError",
+        "PodRefused",
+    ),
     "plugwright.kubelet.kubelet": ("Kubelet",),
     "plugwright.kubelet.settings": ("KubeletSettings", "Timing"),
     "plugwright.testing.processes": ("PluginProcess", "plugin_process"),
     "plugwright.testing.pods": ("pod_requesting",),
-    "plugwright.testing.harness": ("running",),
+    "plugwright.testing.harness": ("PluginKubelet", "running"),
 }
 
 

@@ -5,25 +5,58 @@ test's directory, and where that is too deep, its sockets are reached through a 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Sequence
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from plugwright.errors import PluginError
+from plugwright.errors import PeerGone, PluginError
 from plugwright.kubelet import Kubelet, KubeletSettings
 from plugwright.kubelet.events import Event, StateChange
+from plugwright.model import Device, Health
+from plugwright.sdk.control import report
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.plugin_checks import check_plugins
 from plugwright.sdk.run import serving
 from plugwright.sdk.settings import Settings
+from plugwright.sdk.status import DaemonStatus
 from plugwright.system import directories
 from plugwright.system.concurrency import first
 
-__all__ = ["kubelet_root", "running", "until_listed"]
+__all__ = ["PluginKubelet", "checked_findings", "kubelet_root", "running", "until_listed"]
 
 _LONGEST_SOCKET = len("device-plugins/") + 56  # bytes; the SDK's socket names have up to 56
 _RETRY_TIME = 1.0  # seconds for a discover() that failed: the SDK calls it three or four times in them
+
+
+class PluginKubelet(Kubelet):
+    """The kubelet of `running`, with a view of the plugins that it serves: the wire has no reasons."""
+
+    daemon: Daemon
+
+    def status(self) -> DaemonStatus:
+        """What `plugwright status -o json` would show of the plugins."""
+        return report(self.daemon)
+
+    async def reason(self, resource: str, device_id: str, health: Health | str = Health.UNHEALTHY) -> str:
+        """The reason that the plugin gave for a device, once it has this health; empty if it gave none."""
+        __tracebackhide__ = True
+        latest, health = self.daemon.resource(resource).inventory.latest, Health(health)
+        try:
+            async with asyncio.timeout(self.settings.timeout):
+                snapshot = await latest.until(lambda now: now is not None and _health(now.devices, device_id) is health)
+        except TimeoutError:
+            actual = _health(latest.value.devices if latest.value else {}, device_id) or "not listed"
+            text = f"{resource}: {device_id} {health} expected, {actual} after {self.settings.timeout:g} s"
+            raise PeerGone(text) from None
+        assert snapshot is not None
+        return snapshot.devices[device_id].reason
+
+
+def _health(devices: Mapping[str, Device], device_id: str) -> Health | None:
+    return devices[device_id].health if device_id in devices else None
 
 
 @asynccontextmanager
@@ -32,16 +65,17 @@ async def running(
     tmp_path: Path,
     settings: KubeletSettings | None = None,
     served: Settings | None = None,
-) -> AsyncIterator[Kubelet]:
+) -> AsyncIterator[PluginKubelet]:
     """Serves one plugin or several while inside; yields the kubelet once it has a device list of each.
 
     The kubelet's files are in `tmp_path/kubelet`. `settings` are the kubelet's; `served` are the plugins', with the
-    kubelet's directories put in. Raises `PluginError` with the reason where a list does not come.
+    kubelet's directories put in. Raises `PluginError` with the reason where a list does not come, and at the end
+    `KubeletFindings` where there are findings that `settings.allowed` does not have.
     """
     __tracebackhide__ = True
-    plugins = [plugins] if isinstance(plugins, Plugin) else list(plugins)
+    plugins = _checked_arguments(plugins, tmp_path)
     with kubelet_root(tmp_path) as root:
-        async with Kubelet(root, settings) as kubelet:
+        async with PluginKubelet(root, settings) as kubelet:
             paths = kubelet.paths
             served = replace(served or Settings(), kubelet_dir=paths.root, device_plugins_dir=paths.device_plugins)
             async with aclosing(kubelet.events(new=True)) as events, serving(*plugins, settings=served) as daemon:
@@ -51,7 +85,30 @@ async def running(
                     async with asyncio.timeout(kubelet.settings.timeout):
                         await first(all_listed, _until_discovery_fails(daemon))
                 _check_listed(daemon, listed, kubelet.settings.timeout)
-                yield kubelet
+                kubelet.daemon = daemon
+                with checked_findings(kubelet):
+                    yield kubelet
+
+
+@contextmanager
+def checked_findings(kubelet: Kubelet) -> Iterator[None]:
+    """Raises at the end what a real kubelet would stumble over; an error from inside gets it as a note."""
+    __tracebackhide__ = True
+    try:
+        yield
+    except BaseException as error:
+        for finding in kubelet.unexpected_findings:
+            error.add_note(f"finding: {finding}")
+        raise
+    kubelet.check_findings()
+
+
+def _checked_arguments(plugins: object, tmp_path: object) -> list[Plugin]:
+    __tracebackhide__ = True
+    if isinstance(plugins, str | os.PathLike) or not isinstance(tmp_path, str | os.PathLike):
+        called = f"running({type(plugins).__name__}, {type(tmp_path).__name__})"
+        raise TypeError(f"running() must be called as running(plugin, tmp_path), got {called}")
+    return check_plugins(plugins if isinstance(plugins, list | tuple) else [plugins])
 
 
 async def until_listed(events: AsyncGenerator[Event, None], resources: Collection[str], listed: set[str]) -> None:

@@ -3,7 +3,9 @@
 pytest loads this module in every such project, so everything else is loaded by the first test that uses a fixture.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -11,13 +13,60 @@ import pytest
 
 from plugwright import testing
 
-__all__ = ["kubelet", "kubelet_settings", "plugin_process", "pytest_configure"]
+__all__ = [
+    "kubelet",
+    "kubelet_settings",
+    "plugin_process",
+    "pytest_configure",
+    "pytest_pyfunc_call",
+    "pytest_sessionstart",
+]
 
 _MARKER = "kubelet(version=..., numa=..., policy=..., ...): the settings of the emulated kubelet, as KubeletSettings"
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARKER)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Log lines in pytest's reports get the facts of `extra`; those of other packages stay as they are."""
+    plugin = session.config.pluginmanager.get_plugin("logging-plugin")
+    for name in ("caplog_handler", "report_handler", "log_cli_handler", "log_file_handler"):
+        handler = getattr(plugin, name, None)
+        if isinstance(handler, logging.Handler) and handler.formatter is not None:
+            handler.setFormatter(_WithFacts(handler.formatter))
+
+
+class _WithFacts(logging.Formatter):
+    def __init__(self, inner: logging.Formatter) -> None:
+        super().__init__()
+        self._inner = inner
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = self._inner.format(record)
+        if not record.name.startswith("plugwright"):
+            return line
+        from plugwright.sdk.logs import facts, shown_facts
+
+        first, newline, rest = line.partition("\n")
+        fields = shown_facts(facts(record))
+        return f"{first}  {fields}{newline}{rest}" if fields else line
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Names the missing line of a configuration in which pytest-asyncio is there and not switched on."""
+    try:
+        return (yield)
+    except pytest.fail.Exception as error:
+        is_ours = any(
+            getattr(value, "__module__", "").startswith("plugwright") for value in vars(pyfuncitem.module).values()
+        )
+        if inspect.iscoroutinefunction(pyfuncitem.obj) and is_ours and "async def functions" in str(error.msg):
+            hint = 'add to pyproject.toml, below [tool.pytest.ini_options]:  asyncio_mode = "auto"'
+            pytest.fail(f"an async test needs pytest-asyncio's automatic mode: {hint}", pytrace=False)
+        raise
 
 
 def _fixture(function: Callable[..., AsyncIterator[object]]) -> object:
@@ -49,6 +98,7 @@ async def kubelet(tmp_path: Path, kubelet_settings: "testing.KubeletSettings") -
     with kubelet_root(tmp_path) as root:
         async with testing.Kubelet(root, kubelet_settings) as running:
             yield running
+            running.check_findings()
 
 
 @_fixture

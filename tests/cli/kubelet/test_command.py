@@ -203,6 +203,9 @@ async def test_plugin_that_hangs_does_not_prevent_the_end(restarts: int, workspa
         assert await kubelet.ends() == 0
 
 
+RESOURCES = f"    resources:\n      limits:\n        {GPU}: two\n"
+
+
 async def test_pods_follow_the_files_of_a_folder(workspace: Workspace) -> None:
     async with workspace.kubelet("--pods", workspace.pods) as kubelet, workspace.plugin():
         path = workspace.write("a", pod("web", {GPU: 1}))
@@ -211,7 +214,9 @@ async def test_pods_follow_the_files_of_a_folder(workspace: Workspace) -> None:
         await kubelet.out.until("deleted                  default/web")
         await kubelet.out.until("started                  default/web/main", count=2)
         workspace.write("b", "{kind")
-        await kubelet.out.until("invalid                  b.yaml:")
+        await kubelet.out.until("invalid                  b.yaml: line ")
+        workspace.write("c", f"metadata: {{name: bad}}\nspec:\n  containers:\n  - name: main\n{RESOURCES}")
+        await kubelet.out.until(f"invalid                  c.yaml: line 7: main.resources.limits[{GPU}]: ")
         path.unlink()
         await kubelet.out.until("deleted                  default/web", count=2)
     assert len([line for line in kubelet.out.all if "Allocate  " in line]) == 2

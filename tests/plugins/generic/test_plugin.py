@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from tests.observed_kubelet import ObservedKubelet
 from tests.plugins.generic.machines import Machine
-from tests.sdk.cdi.resolution import resolve
 
 from plugwright import DeviceNode, PluginError, Settings, serving
 from plugwright.errors import PeerRefused
@@ -27,6 +26,7 @@ from plugwright.plugins.generic.pci import PciFunctionFilter, PciSelector
 from plugwright.plugins.generic.plugin import Generic, HostAccess
 from plugwright.plugins.generic.usb import UsbFilter, UsbSelector
 from plugwright.sdk import cdi
+from plugwright.sdk.cdi.resolution import resolve
 from plugwright.sdk.hotplug import HotplugSource, HotplugTiming
 from plugwright.sdk.sysfs import Host
 

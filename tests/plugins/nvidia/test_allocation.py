@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.sdk.cdi.resolution import resolve
 
 from plugwright import Allocation, DeviceNode, Mount, PluginError
 from plugwright.plugins.nvidia import sharing, simulated_machines
@@ -24,6 +23,7 @@ from plugwright.plugins.nvidia.driver import Gpu
 from plugwright.plugins.nvidia.driver_files import DriverFiles
 from plugwright.plugins.nvidia.sharing import ContainerExtras, GpuUnit
 from plugwright.sdk import cdi
+from plugwright.sdk.cdi.resolution import resolve
 
 H100 = simulated_machines.load("hgx-h100").gpus
 MIG = simulated_machines.load("dgx-a100-mig").gpus

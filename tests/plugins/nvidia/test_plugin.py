@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from tests.observed_kubelet import ObservedKubelet
 from tests.plugins.nvidia.harness import INTERVALS, Lists, ManualClock, listing, machine, resource, simulated
-from tests.sdk.cdi.resolution import resolve
 
 from plugwright import Device, PluginError, Settings, serving
 from plugwright.model import PreferenceRequest
@@ -27,6 +26,7 @@ from plugwright.plugins.nvidia.plugin import Nvidia
 from plugwright.plugins.nvidia.sharing import TimeSlicing
 from plugwright.plugins.nvidia.simulation import SimulatedDriver, SimulatedEvents
 from plugwright.plugins.nvidia.xids import XidAction
+from plugwright.sdk.cdi.resolution import resolve
 
 H100 = simulated_machines.load("hgx-h100").gpus
 MIG = NvidiaConfig(mig=MigStrategy.SINGLE)

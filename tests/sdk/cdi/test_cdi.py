@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.sdk.cdi.resolution import resolve
 
 from plugwright import Allocation, DeviceNode, InvalidValue, Mount
 from plugwright.sdk import cdi
+from plugwright.sdk.cdi.resolution import resolve
 
 TAPE = "example.com/tape"
 NODE = cdi.ContainerEdits(device_nodes=[cdi.DeviceNode("/dev/st0")])
@@ -71,7 +71,6 @@ IMPOSSIBLE: dict[str, Callable[[], object]] = {
     "a device that ends in a colon": lambda: spec(name="a:"),
     "a device without a name": lambda: spec(name=""),
     "a device without edits": lambda: spec(cdi.ContainerEdits()),
-    "no devices": lambda: cdi.Spec(TAPE, []),
     "a device twice": lambda: cdi.Spec(TAPE, [cdi.Device("a", NODE), cdi.Device("a", NODE)]),
     "a node without a path": lambda: cdi.DeviceNode(""),
     "a node's host path that is not absolute": lambda: cdi.DeviceNode("/dev/a", "dev/b"),
@@ -279,3 +278,18 @@ def test_names_and_annotations() -> None:
     assert cdi.annotation("example.com/tape", "st0", spec().names) == {
         "cdi.k8s.io/example.com_tape_st0": "example.com/tape=st0"
     }
+
+
+def test_a_spec_without_devices_removes_its_file(tmp_path: Path) -> None:
+    directory = cdi.SpecDirectory(tmp_path, owner="tape")
+    edits = cdi.ContainerEdits(env={"DRIVE": "st0"})
+    path = directory.write(cdi.Spec("example.com/tape", [cdi.Device("st0", edits)]))
+    assert path.exists()
+    for _ in range(2):
+        assert directory.write(cdi.Spec("example.com/tape", [])) == path
+        assert not path.exists()
+
+
+def test_a_file_without_devices_is_refused_as_by_a_runtime() -> None:
+    with pytest.raises(InvalidValue, match="must have at least one device"):
+        cdi.from_plain({"cdiVersion": "0.5.0", "kind": "example.com/tape", "devices": []})

@@ -64,8 +64,15 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end -}}
 {{- $instances = append $instances (merge $own (pick $entry "config")) -}}
 {{- end -}}
+{{- if and .Values.plugin.target $instances -}}
+{{- fail "plugin.target is served without config.resources, configs and mock" -}}
+{{- end -}}
+{{- if .Values.plugin.target -}}
+{{- $own := dict "name" $name "component" "daemon" "config" (dict "resources" list) -}}
+{{- $instances = append $instances (merge $own $shared) -}}
+{{- end -}}
 {{- if not $instances -}}
-{{- fail "nothing to serve: set config.resources, configs or mock.enabled=true" -}}
+{{- fail "nothing to serve: set config.resources, configs, mock.enabled=true or plugin.target" -}}
 {{- end -}}
 {{- toJson $instances -}}
 {{- end -}}

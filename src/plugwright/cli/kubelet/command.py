@@ -17,9 +17,10 @@ from plugwright.errors import ConfigError
 from plugwright.kubelet import Kubelet, KubeletSettings
 from plugwright.kubelet.topology_manager import TopologyPolicy, TopologyScope
 from plugwright.kubelet.versions import DEFAULT_VERSION, LEGACY, SUPPORTED_VERSIONS
+from plugwright.sdk import cdi
 from plugwright.system.concurrency import single_error
 
-__all__ = ["kubelet"]
+__all__ = ["kubelet", "kubelet_options"]
 
 _EXAMPLE = """\b
 Examples:
@@ -87,6 +88,15 @@ Examples:
     help="Run the containers' commands as local processes, with the environment, mounts and device nodes of their "
     "devices.",
 )
+@click.option(
+    "--cdi-dir",
+    "cdi_dirs",
+    type=click.Path(path_type=Path, file_okay=False),
+    multiple=True,
+    default=[str(cdi.STATIC), str(cdi.DYNAMIC)],
+    show_default=True,
+    help="Directory of CDI specs, for --run; may be repeated.",
+)
 @click.option("--strict", is_flag=True, help="Exit with code 1 if there was any finding.")
 @click.option(
     "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format."
@@ -100,7 +110,7 @@ def kubelet(pods: tuple[Path, ...], root: Path, output: str, **values: Any) -> N
     Ctrl-C and SIGTERM stop it. SIGUSR1 restarts the kubelet, and plugins have to register again.
     """
     logs.configure("human", "warning")
-    options = _options(pods, root, values)
+    options = kubelet_options(pods, root, values)
     if options.once and not options.pods and options.folder is None:
         raise click.UsageError("--once needs pods to admit")
     show = view.show_json if output == "json" else view.show_text
@@ -111,9 +121,12 @@ def kubelet(pods: tuple[Path, ...], root: Path, output: str, **values: Any) -> N
     sys.exit(0 if succeeded else 1)
 
 
-def _options(pods: tuple[Path, ...], root: Path, values: dict[str, Any]) -> KubeletOptions:
+def kubelet_options(pods: tuple[Path, ...], root: Path, values: dict[str, Any]) -> KubeletOptions:
+    """The options of the command line, with the pods of its files; `values` are the flags by name."""
     try:
-        settings = KubeletSettings(**{name: values.pop(name) for name in ("version", "numa", "policy", "scope")})
+        machine = {name: values.pop(name) for name in ("version", "numa", "policy", "scope")}
+        # A process gets the paths of this machine, so they must exist; without --run the devices may be elsewhere.
+        settings = KubeletSettings(**machine, host_root="/" if values["starts"] else None)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
     return KubeletOptions(root, settings, tuple(pod for path in pods for pod in pod_files.read(path)), **values)

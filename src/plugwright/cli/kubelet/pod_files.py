@@ -28,7 +28,7 @@ def read(path: Path) -> list[PodSpec]:
         try:
             specs.append(pods.read(document.content))
         except InvalidPod as error:
-            raise document.error("$", str(error)) from error
+            raise ConfigError(f"{name}:{document.line(error.path, error.key)}: {error}") from error
     return specs
 
 
@@ -77,7 +77,8 @@ class PodFolder:
             try:
                 files[path] = read(path)
             except ConfigError as error:
-                problems[path.name] = str(error)
+                line = str(error).removeprefix(f"{path}:")
+                problems[path.name] = f"line {line}" if line != str(error) else line
                 files[path] = self._files.get(path, [])
         self._files = files
         return problems

@@ -11,8 +11,10 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+from plugwright.cli.kubelet.cdi_devices import apply_cdi_devices
 from plugwright.cli.kubelet.pod_files import PodChanges, PodFolder
 from plugwright.cli.kubelet.view import Show, Shown
 from plugwright.errors import KubeletError, PodRefused
@@ -21,6 +23,7 @@ from plugwright.kubelet.devicemanager.devices import DeviceCount
 from plugwright.kubelet.events import StateChange
 from plugwright.kubelet.pod_table import RunContainerOptions
 from plugwright.kubelet.processes import Output
+from plugwright.sdk import cdi
 from plugwright.system.concurrency import Latest
 from plugwright.system.inotify import settled_changes
 
@@ -41,6 +44,7 @@ class KubeletOptions:
     once: bool = False  # until these pods are done, not until a signal
     timeout: float = 60.0  # how long a pod waits for its resources
     strict: bool = False
+    cdi_dirs: tuple[Path, ...] = (cdi.STATIC, cdi.DYNAMIC)  # where a runtime looks for the specs of CDI devices
 
 
 async def emulate(options: KubeletOptions, show: Show, begin: Callable[[Kubelet], None]) -> bool:
@@ -233,7 +237,8 @@ class PodRunner:
             if has_ended and pod.phase is Phase.RUNNING and pod.containers[name].running:
                 self._kubelet.stop_container(pod, name)
 
-        codes = await processes.run(pod, report)
+        apply_cdi = partial(apply_cdi_devices, directories=self._options.cdi_dirs)
+        codes = await processes.run(pod, report, apply_cdi=apply_cdi)
         mains = [container.name for container in pod.spec.containers if container.kind is ContainerKind.MAIN]
         if all(codes.get(name) == 0 for name in mains):
             self._kubelet.finish(pod)
@@ -271,5 +276,5 @@ def _missing(counts: Mapping[str, DeviceCount], requests: Mapping[str, int]) -> 
         if count is None:
             lacks.append(f"no plugin has listed {resource}")
         elif count.allocatable < requested:
-            lacks.append(f"{resource} has {count.allocatable} healthy devices of {requested}")
+            lacks.append(f"{resource} has {count.allocatable} healthy devices and the pod asks for {requested}")
     return ", ".join(lacks)

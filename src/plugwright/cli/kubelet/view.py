@@ -25,8 +25,9 @@ Show = Callable[[Shown, RunContainerOptions | None], None]
 
 _WIDTH = 24  # the length of NotifyRegistrationStatus
 _MAX_DEVICES = 4  # in one line; more are counted
-_GOOD = ("admitted", "list", "registered", "started", "succeeded")
-_BAD = ("checkpoint", "invalid", "refused", "removed", "stopped")
+_MAX_TEXT = 500  # characters of a value
+_GOOD = ("admitted", "list", "loaded", "registered", "started", "succeeded")
+_BAD = ("checkpoint", "invalid", "not loaded", "refused", "removed", "stopped")
 _SUCCESSES = ("OK", "open")  # outcomes of calls
 _INDENT = " " * (12 + 2)  # the width of the time
 
@@ -129,12 +130,17 @@ def _kind(kind: str) -> str:
 
 
 def _option_lines(granted: RunContainerOptions) -> Iterator[str]:
-    yield from (f"env        {name}={value}" for name, value in granted.env.items())
+    yield from (f"env        {name}={_short(value)}" for name, value in granted.env.items())
     for mount in granted.mounts:
         yield f"mount      {mount.container_path} from {mount.host_path}{', read-only' if mount.read_only else ''}"
     for node in granted.nodes:
         yield f"node       {node.container_path} from {node.host_path}, {node.permissions or 'no permissions'}"
-    yield from (f"annotation {name}={value}" for name, value in granted.annotations.items())
+    yield from (f"annotation {name}={_short(value)}" for name, value in granted.annotations.items())
     yield from (f"CDI        {name}" for name in granted.cdi)
     if granted == RunContainerOptions({}, (), (), {}, ()):
         yield "no options from devices"
+
+
+def _short(text: str) -> str:
+    """A megabyte in a variable is the plugin's right, but no line for a terminal."""
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}… ({len(text)} characters)"

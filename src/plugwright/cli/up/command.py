@@ -140,6 +140,7 @@ def _suggested_commands(info: ClusterInfo) -> Iterator[str]:
     if not info.resources:
         kubelet_dir = info.nodes["node-1"]["kubelet_dir"]
         yield f"plugwright run -c plugwright.yaml --kubelet-dir {shlex.quote(kubelet_dir)}"
+        yield f"PLUGWRIGHT_KUBELET_DIR={shlex.quote(kubelet_dir)} python tape.py      # a plugin of your own"
         yield "kubectl describe node node-1"
         yield "kubectl get events --watch"
         return

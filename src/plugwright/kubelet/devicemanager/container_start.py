@@ -3,6 +3,9 @@
 Which devices the container holds was decided in `allocation`, at admission.
 """
 
+from collections.abc import Iterator
+from pathlib import Path
+
 from plugwright.errors import AllocationFailed, ContainerWaiting, KubeletError, PlugwrightError
 from plugwright.kubelet import pod_table
 from plugwright.kubelet.devicemanager.allocation import Allocator
@@ -85,6 +88,10 @@ class ContainerStarter:
         responses = [messages.decode(entry.answer) for entry in entries if entry.answer is not None]
         options, conflicts = pod_table.merge_responses(responses, container.spec.env)
         about = f"{pod.spec.key}/{container.spec.name}"
+        for path in self._missing_paths(options):
+            self._manager.context.findings.report(
+                "3.55", about, path, "passes it on, and the container runtime fails to create the container"
+            )
         for conflict in conflicts:
             self._manager.context.findings.report("3.54", about, str(conflict), "keeps one of them, at random")
         if options.cdi and not self._manager.context.profile.takes_cdi:
@@ -93,3 +100,14 @@ class ContainerStarter:
             )
             return RunContainerOptions(options.env, options.mounts, options.nodes, options.annotations, ())
         return options
+
+    def _missing_paths(self, options: RunContainerOptions) -> Iterator[str]:
+        """The device nodes and mounts that the host does not have, where the settings say which host."""
+        root = self._manager.context.settings.host_root
+        if root is None:
+            return
+        for what, items in (("device node", options.nodes), ("mount", options.mounts)):
+            for item in items:
+                path = Path(root, item.host_path.lstrip("/"))
+                if not path.exists():
+                    yield f"{what} {path} does not exist"

@@ -68,6 +68,8 @@ def from_plain(plain: object) -> Spec:
     if version not in _VERSIONS:
         raise InvalidValue(f"cdiVersion must be one of {', '.join(_VERSIONS)}, got {version!r}")
     spec = schema.decode(content)
+    if not spec.devices:
+        raise InvalidValue(f"CDI spec of {spec.kind} must have at least one device")
     needed = minimum_version(spec)
     if _VERSIONS.index(version) < _VERSIONS.index(needed):
         raise InvalidValue(f"cdiVersion of {spec.kind} must be at least {needed} for what it uses, got {version}")
@@ -117,8 +119,12 @@ class SpecDirectory:
         return self.path / f"{_stem(kind, self.owner)}{part}.json"
 
     def write(self, spec: Spec, part: str = "") -> Path:
-        """Writes the spec whole; a file that has this content already is left alone."""
-        path, content = self.file(spec.kind, part), to_json(spec).encode()
+        """Writes the spec whole; a file that has this content already is left alone, that of no devices is removed."""
+        path = self.file(spec.kind, part)
+        if not spec.devices:
+            path.unlink(missing_ok=True)
+            return path
+        content = to_json(spec).encode()
         if not _has_content(path, content):
             self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
             files.write_atomically(path, content, mode=_MODE)

@@ -191,7 +191,10 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Devices of one kind; `edits` are applied once to a container that gets any of them."""
+    """Devices of one kind; `edits` are applied once to a container that gets any of them.
+
+    A spec without devices is one that `SpecDirectory.write` removes: the last card was pulled.
+    """
 
     kind: str
     devices: Sequence[Device]
@@ -201,8 +204,6 @@ class Spec:
     def __post_init__(self) -> None:
         _check_kind(self.kind)
         made = _tuple("devices", self.devices, Device)
-        if not made:
-            raise InvalidValue(f"CDI spec of {self.kind} must have at least one device")
         _check_once("CDI device", [device.name for device in made])
         _freeze(self, "devices", tuple(sorted(made, key=lambda device: device.name)))
         _freeze(self, "annotations", _strings("annotations", self.annotations))

@@ -1,0 +1,48 @@
+"""The CDI devices of a container that runs as a local process: their edits, as a container runtime would make them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from plugwright.kubelet.pod_table import RunContainerOptions
+from plugwright.protocol.messages import DeviceSpec, MountSpec
+from plugwright.sdk.cdi import ContainerEdits
+from plugwright.sdk.cdi.resolution import edits_for
+
+__all__ = ["apply_cdi_devices"]
+
+
+def apply_cdi_devices(
+    granted: RunContainerOptions, directories: Sequence[Path]
+) -> tuple[RunContainerOptions, list[str]]:
+    """The options with those of the CDI devices, and what a process cannot have; InvalidValue for an unknown name."""
+    if not granted.cdi:
+        return granted, []
+    all_edits = edits_for(granted.cdi, directories)
+    nodes = [
+        DeviceSpec(node.host_path or node.path, node.path, node.permissions or "rw")
+        for edits in all_edits
+        for node in edits.device_nodes
+    ]
+    mounts = [
+        MountSpec(mount.host_path, mount.container_path or mount.host_path, "ro" in mount.options)
+        for edits in all_edits
+        for mount in edits.mounts
+    ]
+    env = {name: text for edits in all_edits for name, text in edits.env.items()}
+    # What a CDI device sets wins over the pod's own variables: the runtime adds it last.
+    applied = replace(
+        granted, env={**granted.env, **env}, mounts=(*granted.mounts, *mounts), nodes=(*granted.nodes, *nodes)
+    )
+    return applied, sorted({text for edits in all_edits for text in _not_applied(edits)})
+
+
+def _not_applied(edits: ContainerEdits) -> Iterator[str]:
+    for what, is_there in (
+        ("hooks", edits.hooks),
+        ("network devices", edits.net_devices),
+        ("Intel RDT", edits.intel_rdt),
+        ("additional groups", edits.additional_gids),
+    ):
+        if is_there:
+            yield f"{what} of CDI devices are not applied"

@@ -1,0 +1,90 @@
+"""`plugwright new`: a project of one's own with a plugin, its tests, its image and its chart.
+
+The files are in `new_project`, with `@NAME@` and the like to fill in; MODULE in a file's name is the module.
+"""
+
+import keyword
+import re
+import sys
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+import click
+
+from plugwright.errors import ConfigError
+from plugwright.model import Resource
+from plugwright.version import __version__
+
+__all__ = ["new"]
+
+_NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,38}[a-z0-9])?")
+_SUFFIX = ".in"
+_CHART = "file://../../plugwright/deploy/helm/plugwright"
+
+
+@click.command(epilog="Example:  plugwright new npu --resource acme.example/npu")
+@click.argument("name")
+@click.option("--resource", default="", help="Resource that pods ask for.  [default: example.com/NAME]")
+@click.option("--dir", "directory", type=click.Path(path_type=Path, file_okay=False),
+              help="Where to make the project.  [default: NAME]")  # fmt: skip
+@click.option("--chart", default=_CHART, show_default=True, help="Helm repository of plugwright's own chart.")
+def new(name: str, resource: str, directory: Path | None, chart: str) -> None:
+    """Make a project for a device plugin: the plugin, its tests, CI, image and chart.
+
+    Its tests pass as it is made, without a cluster, root or hardware; then put your own hardware in place of the
+    directory of files that it serves.
+    """
+    values = _values(name, resource or f"example.com/{name}", chart)
+    directory = directory or Path(name)
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise ConfigError(f"directory of a new project must be empty or not exist, got {directory}")
+    for path, text in _contents(files("plugwright.cli") / "new_project", values):
+        target = directory / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+    for line in _next_steps(directory, values):
+        click.echo(line)
+
+
+def _values(name: str, resource: str, chart: str) -> dict[str, str]:
+    module = name.replace("-", "_")
+    if not _NAME.fullmatch(name):
+        rule = "lower-case letters, digits and '-', at most 40, a letter first and no '-' last"
+        raise ConfigError(f"name of a project must have {rule}, got {name!r}")
+    if keyword.iskeyword(module) or module in sys.stdlib_module_names or module in ("plugwright", "tests"):
+        raise ConfigError(f"name of a project must not be that of a module that Python or plugwright has, got {name!r}")
+    words = name.split("-")
+    return {
+        "NAME": name,
+        "MODULE": module,
+        "CLASS": "".join(word.capitalize() for word in words),
+        "TITLE": " ".join(words).capitalize(),
+        "ENV": f"{module.upper()}_DEVICES",
+        "VARIABLE": f"{module.upper()}_DIR",
+        "RESOURCE": Resource(resource).name,
+        "CHART": chart,
+        "VERSION": __version__,
+    }
+
+
+def _contents(template: Traversable, values: dict[str, str], below: str = "") -> list[tuple[str, str]]:
+    found = []
+    for entry in sorted(template.iterdir(), key=lambda entry: entry.name):
+        path = f"{below}{entry.name}"
+        if entry.is_dir():
+            found += _contents(entry, values, f"{path}/")
+        elif path.endswith(_SUFFIX):
+            name = path.removesuffix(_SUFFIX).replace("MODULE", values["MODULE"])
+            found.append((name, re.sub(r"@([A-Z]+)@", lambda match: values[match[1]], entry.read_text("utf-8"))))
+    return found
+
+
+def _next_steps(directory: Path, values: dict[str, str]) -> list[str]:
+    return [
+        f"{directory} is a device plugin for {values['RESOURCE']}. Next:",
+        f"  cd {directory}",
+        "  pip install -e '.[test]' && pytest && mypy",
+        f"  plugwright dev {values['MODULE']}.py        reloads when you save",
+        "README.md has the rest: the image, the chart, a pod.",
+    ]

@@ -1,0 +1,60 @@
+"""The variables that `run(plugin)` obeys: those of `plugwright run`, with the same names and values.
+
+A setting that a program leaves at its default comes from its variable; the kubelet's directories are read where they
+are used, in `protocol.paths`.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import Field, fields, replace
+from typing import Any
+
+from plugwright.errors import ConfigError
+from plugwright.sdk.logs import HumanFormatter, JsonFormatter, LogWriter, standard_error
+from plugwright.sdk.settings import Registration, Settings
+
+__all__ = ["configure_logs", "with_environment"]
+
+_PREFIX = "PLUGWRIGHT_"
+_FORMATS: Mapping[str, Callable[[], logging.Formatter]] = {"human": HumanFormatter, "json": JsonFormatter}
+_READ_ELSEWHERE = ("kubelet_dir", "device_plugins_dir")  # in `protocol.paths`
+_LEVELS = ("debug", "info", "warning", "error")
+
+
+def with_environment(settings: Settings, environment: Mapping[str, str]) -> Settings:
+    """`settings`, with the variables' values where it has its defaults: `state_dir` is PLUGWRIGHT_STATE_DIR."""
+    changes: dict[str, Any] = {}
+    for item in fields(settings):
+        text = environment.get(_PREFIX + item.name.upper(), "")
+        if text and item.name not in _READ_ELSEWHERE and getattr(settings, item.name) == item.default:
+            changes[item.name] = _converted(item, text)
+    return replace(settings, **changes)
+
+
+def _converted(item: "Field[Any]", text: str) -> object:
+    if item.type is Registration:
+        return Registration(_choice({_PREFIX + item.name.upper(): text}, item.name.upper(), tuple(Registration), ""))
+    if item.type == tuple[str, ...]:
+        return tuple(text.split(","))
+    return text  # a path becomes one in Settings
+
+
+def configure_logs(environment: Mapping[str, str]) -> None:
+    """The level of our own lines; and where the program has no logging of its own, lines on stderr."""
+    level = _choice(environment, "LOG_LEVEL", _LEVELS, "")
+    style = _choice(environment, "LOG_FORMAT", tuple(_FORMATS), "human")
+    root, own = logging.getLogger(), logging.getLogger("plugwright")
+    if not root.hasHandlers():
+        handler = LogWriter(standard_error())
+        handler.setFormatter(_FORMATS[style]())
+        root.addHandler(handler)
+        own.setLevel(logging.INFO)
+    if level:
+        own.setLevel(level.upper())
+
+
+def _choice(environment: Mapping[str, str], name: str, choices: tuple[str, ...], default: str) -> str:
+    text = environment.get(_PREFIX + name) or default
+    if text and text not in choices:
+        raise ConfigError(f"{_PREFIX}{name} must be one of {', '.join(choices)}, got {text!r}")
+    return text
