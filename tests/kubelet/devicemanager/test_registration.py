@@ -168,13 +168,30 @@ async def test_failed_second_registration_leaves_the_first_plugin_with_a_finding
     assert await node.allocatable(TAPE, 0) == 0  # where a real kubelet would go on advertising it
 
 
-async def test_since_1_37_a_socket_that_is_connected_is_refused(root: Path) -> None:
+async def test_since_1_37_a_socket_that_is_connected_is_refused(root: Path) -> None:  # 1.35, 1.37
+    async with Kubelet(root, quick_settings(version="1.37")) as kubelet:
+        async with registered(kubelet, ScriptedPlugin("a"), "one.sock") as plugin:
+            await kubelet.allocatable(TAPE, 1)
+            refused = await refusal(kubelet, RegisterRequest(TAPE, "one.sock"))
+            assert refused.message == f"device plugin already connected: {kubelet.paths.device_plugins / 'one.sock'}"
+            assert plugin.methods.count("GetDevicePluginOptions") == 2  # only then it is refused
+            [finding] = kubelet.findings
+            assert (finding.fact, "refused until the kubelet restarts" in finding.really) == ("1.37", True)
+            async with registered(kubelet, ScriptedPlugin("a", "b"), "two.sock"):
+                assert await kubelet.allocatable(TAPE, 2) == 2
+        assert await kubelet.allocatable(TAPE, 0) == 0
+        async with registered(kubelet, ScriptedPlugin("a"), "one.sock"):  # where a real kubelet would refuse it
+            assert await kubelet.allocatable(TAPE, 1) == 1
+
+
+async def test_since_1_37_a_failed_registration_on_another_socket_forgets_nothing(root: Path) -> None:  # 1.37
+    second = ScriptedPlugin("b")
+    second.errors["GetDevicePluginOptions"] = "not now"
     async with (
-        Kubelet(root, quick_settings(version="1.37")) as kubelet,
+        Kubelet(root, quick_settings(version="1.37", strict=True)) as kubelet,
         registered(kubelet, ScriptedPlugin("a"), "one.sock"),
     ):
-        await kubelet.allocatable(TAPE, 1)
-        refused = await refusal(kubelet, RegisterRequest(TAPE, "one.sock"))
-        assert "already connected" in refused.message
-        async with registered(kubelet, ScriptedPlugin("a", "b"), "two.sock"):
-            assert await kubelet.allocatable(TAPE, 2) == 2
+        with pytest.raises(PeerRefused):
+            async with registered(kubelet, second, "two.sock"):
+                pass
+        assert kubelet.findings == ()
