@@ -4,7 +4,7 @@ Which behaviour a version stands for is `versions`; whether a topology policy su
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from plugwright.errors import ConfigError
@@ -14,6 +14,7 @@ from plugwright.kubelet.events import EventLog, Findings, StateChange
 from plugwright.kubelet.topology_manager import TopologyPolicy, TopologyScope
 from plugwright.kubelet.versions import DEFAULT_VERSION, VersionProfile, profile
 from plugwright.protocol.paths import KubeletPaths
+from plugwright.protocol.registration import RegisterRequest
 
 __all__ = ["KubeletContext", "KubeletSettings", "Timing"]
 
@@ -40,7 +41,8 @@ class KubeletSettings:
     """Every default is that of a real node, except `numa`: a machine with one NUMA node.
 
     `clock` returns seconds; the grace period and the retries in plugins_registry are measured by it, so that a test can
-    let minutes pass.
+    let minutes pass. `on_register` is called with every Register before it is checked; it may wait, and refuse it by
+    raising `PeerRefused`.
     """
 
     version: str = DEFAULT_VERSION
@@ -51,6 +53,7 @@ class KubeletSettings:
     timeout: float = 10.0  # for methods that wait for a plugin, such as `Kubelet.allocatable()`
     timing: Timing = field(default_factory=Timing)
     clock: Callable[[], float] = time.monotonic
+    on_register: Callable[[RegisterRequest], Awaitable[None]] | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.numa <= _MAX_NUMA_NODES:

@@ -141,6 +141,13 @@ class Endpoints:
             "cuts off that other plugin",
         )
 
+    def hang_up(self, resource: str) -> None:
+        """Ends the stream and the connection of the plugin that is called."""
+        endpoint = self._newest.get(resource)
+        if endpoint is not None and endpoint.task is not None and endpoint.stopped_at is None:
+            self._stop(endpoint, "the kubelet ended the connection")
+            endpoint.task.cancel()
+
     async def _serve(self, resource: str, socket: Path, connected: "asyncio.Future[None]") -> None:
         try:
             async with dial(socket, self._context.settings.timing.dial) as client:
