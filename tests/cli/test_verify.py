@@ -1,12 +1,14 @@
 """`plugwright verify` as a program: its report, its exit codes, and its documents."""
 
+import asyncio
 import json
+import signal
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from tests.cli.processes import Ended, ended, python
+from tests.cli.processes import Ended, ended, python, running
 
 PLUGIN = str(Path(__file__).parents[1] / "conformance" / "plugin.py")
 
@@ -89,3 +91,18 @@ async def test_a_program_that_runs_already_is_attached_to(root: Path) -> None:
         done = await verify("--attach", str(root), "--rules", "LST", "--rules", "END")
     assert done.code == 0
     assert "an attached program is started and ended by its owner" in done.out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+async def test_a_signal_ends_the_program_under_test_too(number: signal.Signals, tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    script = (
+        f"echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; trap '' TERM INT; while :; do sleep 1; done # {{dir}}"
+    )
+    async with running(python("-m", "plugwright", "verify", "--", "sh", "-c", script)) as verifying:
+        async with asyncio.timeout(60):
+            while not pid_file.exists():
+                await asyncio.sleep(0.02)
+        verifying.signal(number)
+        assert await verifying.ends() == 130
+    assert not Path(f"/proc/{pid_file.read_text().strip()}").exists()

@@ -29,6 +29,8 @@ SERVICE = "/v1beta1.DevicePlugin"
 RESOURCE = "example.com/part"
 IDS = tuple(f"part-{number}" for number in range(4))
 BROKEN = "part-broken"
+# A kubelet that starts ends the stream and removes sockets, new ones too; kubelet.sock comes last.
+MOMENT = 0.1
 
 
 class SmallPlugin:
@@ -197,6 +199,7 @@ class SmallPlugin:
         if self.watched:
             await asyncio.Event().wait()
         await self.changes.ticks.until(lambda _: self.changes.identity(name) is None)
+        await asyncio.sleep(MOMENT)
 
     async def until_lost(self, lost: int) -> None:
         """Returns when the kubelet has ended the only stream."""
@@ -204,6 +207,7 @@ class SmallPlugin:
             await self.lost.until(lambda count: count > lost)  # noqa: B023
             lost = self.lost.value
             if self.streams.value == 0:
+                await asyncio.sleep(MOMENT)
                 return
 
     async def serve(self) -> None:
@@ -249,6 +253,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--mutant", default="")
+    parser.add_argument("--resource", default="")
     parser.add_argument("--watched", action="store_true", help="register through plugins_registry")
     arguments = parser.parse_args()
     kind: type[SmallPlugin] = SmallPlugin
@@ -256,6 +261,7 @@ def main() -> None:
         sys.path.insert(0, str(Path(__file__).parents[2]))
         kind = import_module("tests.conformance.mutants").MUTANTS[arguments.mutant].plugin
     kind.watched = kind.watched or arguments.watched
+    kind.resource = arguments.resource or kind.resource
     sys.exit(asyncio.run(kind(arguments.root).run()))
 
 

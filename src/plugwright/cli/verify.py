@@ -1,6 +1,7 @@
 """`plugwright verify`: the contract test for a device plugin in any language."""
 
 import asyncio
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
@@ -120,9 +121,11 @@ def _report(command: tuple[str, ...], output: str, values: dict[str, Any]) -> Re
     rules, options = catalogue.select(values["rules"]), _options(values)
     versions = _versions(values["versions"])
     seen: Callable[[Verdict], None] = _show if output == "text" else _show_progress
-    verdicts = asyncio.run(
-        _verify_all(target, rules, [replace(options, version=v) for v in versions], seen, values["jobs"])
-    )
+    every = [replace(options, version=version) for version in versions]
+    try:
+        verdicts = asyncio.run(_verify_all(target, rules, every, seen, values["jobs"]))
+    except asyncio.CancelledError:
+        raise click.Abort from None
     if values["write_baseline"]:
         values["write_baseline"].write_text(baseline.baseline_text(verdicts))
     return known.report(str(target), verdicts)
@@ -170,6 +173,11 @@ async def _verify_all(
     jobs: int,
 ) -> list[Verdict]:
     turn = asyncio.Semaphore(jobs)
+    this = asyncio.current_task()
+    assert this is not None
+    # Ctrl-C cancels by itself; whatever ends this command must end the programs under test first.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, this.cancel)
 
     async def verified(option: VerifyOptions) -> list[Verdict]:
         made = []

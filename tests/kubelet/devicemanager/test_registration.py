@@ -195,3 +195,29 @@ async def test_since_1_37_a_failed_registration_on_another_socket_forgets_nothin
             async with registered(kubelet, second, "two.sock"):
                 pass
         assert kubelet.findings == ()
+
+
+async def test_a_test_may_wait_in_and_refuse_a_registration(root: Path) -> None:
+    seen: list[RegisterRequest] = []
+
+    async def refuse_first(request: RegisterRequest) -> None:
+        seen.append(request)
+        if len(seen) == 1:
+            raise PeerRefused("UNKNOWN", "not now")
+
+    async with Kubelet(root, quick_settings(on_register=refuse_first)) as kubelet:
+        refused = await refusal(kubelet, RegisterRequest(TAPE, "one.sock"))
+        assert refused.message == "not now"
+        async with registered(kubelet, ScriptedPlugin("a"), "one.sock"):
+            assert await kubelet.allocatable(TAPE, 1) == 1
+        assert [request.endpoint for request in seen] == ["one.sock", "one.sock"]
+
+
+async def test_a_kubelet_that_hangs_up_ends_the_stream_and_takes_the_next_registration(node: Kubelet) -> None:  # 2.15
+    async with registered(node, ScriptedPlugin("a"), "one.sock") as plugin:
+        await node.allocatable(TAPE, 1)
+        node.hang_up(TAPE)
+        assert await node.allocatable(TAPE, 0) == 0
+        await plugin.streams.until(lambda opened: opened == 0)
+        await register(node, RegisterRequest(TAPE, "one.sock"))
+        assert await node.allocatable(TAPE, 1) == 1

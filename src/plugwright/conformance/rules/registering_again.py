@@ -134,7 +134,10 @@ class NoticesLostStream(Rule):
     id, level, facts = "REG-21", Level.SHOULD, ("2.15", "2.22", "8.6")
     title = "The plugin registers again when the kubelet ends its stream"
     why = "A kubelet never calls ListAndWatch a second time: the resource stays at 0 although the plugin runs."
-    mend = "Take the end of ListAndWatch for the end of the registration, and register anew on a new socket."
+    mend = (
+        "Take the end of ListAndWatch for the end of the registration, and register anew on a new socket, after a "
+        "moment: a kubelet that starts ends the stream first, and then removes every socket."
+    )
 
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.running()
