@@ -24,8 +24,9 @@ BATCHES = [NAMES[number : number + IN_ONE_TEST] for number in range(0, len(NAMES
 async def verdict(name: str, turn: asyncio.Semaphore) -> Verdict:
     mutant = MUTANTS[name]
     async with turn:
-        with TemporaryDirectory(prefix="k-", dir="/tmp") as root:  # short, for the sockets
-            return await verdict_of(small_plugin(name), mutant.rule, mutant.version, Path(root), slow=mutant.slow)
+        with TemporaryDirectory(prefix="k-", dir="/tmp") as root:
+            short = Path(root) if mutant.rule == "REG-07" else None  # room for a name that is too long for a node
+            return await verdict_of(small_plugin(name), mutant.rule, mutant.version, short, slow=mutant.slow)
 
 
 @pytest.mark.parametrize("names", BATCHES, ids=lambda names: f"{names[0]}…")

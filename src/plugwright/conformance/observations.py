@@ -4,12 +4,12 @@ Each is made once for a verifier, and remembered.
 """
 
 import asyncio
-import os
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from plugwright.conformance.program import processor_demand
 from plugwright.conformance.session import PluginNotRunning, RegisterCall, Session
 from plugwright.conformance.verifier import Verifier
 from plugwright.system.concurrency import first
@@ -17,7 +17,7 @@ from plugwright.system.concurrency import first
 __all__ = ["Idleness", "ProgramLife", "Refusals", "idleness", "program_life", "refusals"]
 
 _FOREIGN = ("foreign.sock", "notes.txt")
-_REFUSED = 5  # registrations, at most
+_REFUSED = 8  # registrations, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +103,20 @@ class Idleness:
     seconds: float
     lists: dict[str, int]
     wake_ups: float
-    cpu: float  # cores
+    cpu: float  # cores, as many as it asks for
 
 
 async def idleness(verifier: Verifier) -> Idleness:
     session, seconds = await verifier.running(), verifier.limits.idle
     pids = session.program.processes() if session.programs else []
-    mark, wake_ups, cpu = session.mark, _wake_ups(pids), _cpu(pids)
+    mark, wake_ups, cpu = session.mark, _wake_ups(pids), processor_demand(pids)
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):  # nothing is expected to happen
             await first(*([session.program.ends()] if session.programs else [asyncio.sleep(seconds)]))
     lists: dict[str, int] = {}
     for event in session.lists(mark):
         lists[event.about] = lists.get(event.about, 0) + 1
-    return Idleness(seconds, lists, (_wake_ups(pids) - wake_ups) / seconds, (_cpu(pids) - cpu) / seconds)
+    return Idleness(seconds, lists, (_wake_ups(pids) - wake_ups) / seconds, (processor_demand(pids) - cpu) / seconds)
 
 
 def _wake_ups(pids: list[int]) -> int:
@@ -126,12 +126,3 @@ def _wake_ups(pids: list[int]) -> int:
             lines = status.read_text().splitlines()
             total += int(next(line for line in lines if line.startswith("voluntary_ctxt")).split()[1])
     return total
-
-
-def _cpu(pids: list[int]) -> float:
-    ticks = 0
-    for pid in pids:
-        with suppress(OSError):
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")

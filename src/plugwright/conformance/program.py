@@ -22,9 +22,11 @@ from plugwright.errors import ConfigError
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.system.concurrency import Latest
 
-__all__ = ["Program", "Target", "fill_in", "start"]
+__all__ = ["Program", "Target", "fill_in", "processor_demand", "start"]
 
 _KEPT = 64 * 1024  # bytes of output, the last ones
+_DRAIN = 0.2  # seconds for the last output of a program that has ended
+_LOOK, _SETTLED = 0.5, 0.1  # seconds between two looks at a program; the part of them that one may run that waits
 _LARGEST_FILE = 1 << 30
 _VARIABLE = "PLUGWRIGHT_VERIFY"
 _PLACEHOLDERS = ("{dir}", "{root}", "{socket}")
@@ -114,6 +116,7 @@ class Program(asyncio.SubprocessProtocol):
         self._token = token
         self._transport: asyncio.SubprocessTransport | None = None
         self._written = bytearray()
+        self._drained = False
         self._ended = Latest(False)
 
     @property
@@ -142,6 +145,18 @@ class Program(asyncio.SubprocessProtocol):
             async with asyncio.timeout(limit):
                 await self.ends()
         return not self.running
+
+    async def settles(self, limit: float) -> None:
+        """Returns when the program has ended, or waits for something, as far as can be seen, or after `limit`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                before, now = -1.0, processor_demand(self.processes())
+                while now - before > _SETTLED * _LOOK and self.running:
+                    before = now
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_LOOK):
+                            await self.ends()
+                    now = processor_demand(self.processes())
 
     async def end(self) -> None:
         """Kills the program and everything that it started, and waits until it is gone."""
@@ -179,10 +194,21 @@ class Program(asyncio.SubprocessProtocol):
         self._written += data
         del self._written[:-_KEPT]
 
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        self._drained = True
+        if not self.running:
+            self._finish()
+
     def process_exited(self) -> None:
+        if self._drained:
+            self._finish()
+        else:  # not until the pipe's end: a child may hold it for ever
+            asyncio.get_running_loop().call_later(_DRAIN, self._finish)
+
+    def _finish(self) -> None:
         assert self._transport is not None
-        self._transport.close()  # not the pipe's end: a child may hold it for ever
-        self._ended.publish(True)
+        self._transport.close()
+        self._ended.publish_if_changed(True)
 
 
 async def start(target: Target, paths: KubeletPaths) -> Program:
@@ -208,6 +234,15 @@ async def start(target: Target, paths: KubeletPaths) -> Program:
     with suppress(ProcessLookupError, PermissionError):
         resource.prlimit(program.pid, resource.RLIMIT_FSIZE, (_LARGEST_FILE, _LARGEST_FILE))
     return program
+
+
+def processor_demand(pids: Sequence[int]) -> float:
+    """Seconds that these processes have run, or waited for a processor: on a busy machine they run for less."""
+    total = 0
+    for path in (path for pid in pids for path in Path(f"/proc/{pid}/task").glob("*/schedstat")):
+        with suppress(OSError, ValueError):
+            total += sum(map(int, path.read_text().split()[:2]))
+    return total / 1e9
 
 
 def _processes() -> list[int]:

@@ -48,7 +48,7 @@ class FixedName(SmallPlugin):
         return "part.sock"
 
 
-@breaks("END-05")
+@breaks("END-05", slow=True)
 class DiesOfLeftSocket(FixedName):
     pass
 
@@ -76,7 +76,7 @@ class RemovesSuccessorsSocket(FixedName):
         super().on_signal()
 
 
-@breaks("END-08")
+@breaks("END-08", slow=True)
 class RegistersOnlyFirstTime(SmallPlugin):
     async def announced(self, name: str) -> None:
         mark = self.directory / "registered-before"

@@ -11,7 +11,7 @@ __all__ = ["MUTANTS", "Mutant", "breaks"]
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`slow`: the rule waits for what never comes, so the start has a short limit."""
+    """`slow`: the rule waits for a start that never comes, so starts have a shorter limit."""
 
     rule: str
     plugin: type[SmallPlugin]

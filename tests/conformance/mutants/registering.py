@@ -100,7 +100,7 @@ class EndsWithoutKubelet(SmallPlugin):
         return await super().run() if (self.directory / "kubelet.sock").exists() else 0
 
 
-@breaks("REG-12")
+@breaks("REG-12", slow=True)
 class GivesUpWhenRefused(SmallPlugin):
     async def refused(self) -> None:
         await asyncio.Event().wait()
@@ -185,7 +185,7 @@ class IgnoresLostStream(SmallPlugin):
         await asyncio.Event().wait()
 
 
-@breaks("REG-22")
+@breaks("REG-22", slow=True)
 class HeedsDeprecation(SmallPlugin):
     async def announced(self, name: str) -> None:
         if (self.directory / "DEPRECATION").exists():

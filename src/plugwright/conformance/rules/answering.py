@@ -14,6 +14,7 @@ import yaml
 from plugwright.conformance.asking import answered, answers, expect, with_devices
 from plugwright.conformance.rule import Level, Rule, RuleNotApplicable
 from plugwright.conformance.verifier import Verifier
+from plugwright.errors import PlugwrightError
 from plugwright.model import CDI_DEVICE, CDI_KIND, PERMISSIONS, some
 from plugwright.protocol.messages import AllocateResponse
 
@@ -226,7 +227,7 @@ class AnswerFits(Rule):
             async with plugin.connect() as client:
                 try:
                     size = sum(map(len, await client.allocate_encoded(plugin.ids)))
-                except Exception as error:
+                except PlugwrightError as error:
                     if "larger than max" not in str(error):
                         raise RuleNotApplicable(f"all devices at once were refused: {error}") from error
                     expect(False, "at most 4 MiB", str(error))

@@ -16,7 +16,7 @@ _WARM_UP, _RESTARTS, _THOROUGH = 3, 12, 1000
 _MEMORY = 256 * 1024  # bytes that one restart may add
 _LISTS = 2000
 _WAKE_UPS = 50  # in a second
-_CPU = 0.25  # of one core
+_CPU = 0.5  # of one core
 
 
 async def _session(verifier: Verifier) -> Session:
