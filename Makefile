@@ -10,7 +10,7 @@ UV      = VIRTUAL_ENV= UV_PYTHON_DOWNLOADS=never
 JOBS   ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz test-wire soak mutants test-kubernetes test-gpu check check-format check-lint check-types check-layers check-proto proto bench image chart clean
+.PHONY: help setup demo test fuzz test-wire soak mutants verify verify-mutants test-kubernetes test-gpu check check-format check-lint check-types check-layers check-proto proto bench image chart clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -51,6 +51,17 @@ soak: $(READY) ## thousands of kills while the checkpoint is written: [KILLS=500
 
 mutants: $(READY) ## mistakes that tests must find, tried one by one in a copy of the tree: [JOBS=4] [ARGS='an-id another-id']
 	@$(BIN)/python -m tests.mutants --jobs $(JOBS) $(ARGS)
+
+# Without PEER our own plugins, and the yardstick where there is Go. PEER is a command with {dir}, {root} or {socket}.
+verify: $(READY) ## the contract test on our own plugins, or on another: [PEER='program and flags'] [KUBELET=all] [ARGS=--thorough]
+ifeq ($(PEER),)
+	@PLUGWRIGHT_VERIFY_KUBELET=$(or $(KUBELET),1.36) $(BIN)/python -m pytest -n $(JOBS) --timeout 600 tests/conformance/test_own_plugins.py $(ARGS)
+else
+	@$(BIN)/plugwright verify $(if $(KUBELET),--kubelet $(KUBELET)) $(ARGS) -- $(PEER)
+endif
+
+verify-mutants: $(READY) ## every mutant of the small plugins, in Python and Go, is caught by its rule; the correct ones keep all
+	@PLUGWRIGHT_MUTANTS=1 $(BIN)/python -m pytest -n $(JOBS) --timeout 600 tests/conformance $(ARGS)
 
 test-kubernetes: $(READY) ## ring 2, on a real Kubernetes of its own (root, Go): [VERSION=1.35.4]
 	@PLUGWRIGHT_KUBERNETES_VERSION=$(or $(VERSION),1.36.4) $(BIN)/python -m pytest --timeout 3000 tests/kubernetes $(ARGS)

@@ -22,6 +22,8 @@ SCHEMAS = {
     "github-issue-forms": FORMS,
     "github-issue-config": [GITHUB / "ISSUE_TEMPLATE" / "config.yml"],
     "dependabot": [GITHUB / "dependabot.yml"],
+    "github-actions": [ROOT / "action.yml"],
+    "gitlab-ci": [ROOT / "deploy" / "gitlab" / "verify.yml"],
 }
 Yaml = Mapping[str, object]
 

@@ -28,7 +28,8 @@ def test_the_default_is_the_version_described_in_full() -> None:
         ("lists_active_only", "1.34"),  # 6.4
         ("narrows_masks", "1.36"),  # 5.6
         ("reports_device_health", "1.36"),  # 7.1
-        ("endpoint_by_socket", "1.37"),
+        ("endpoint_by_socket", "1.37"),  # 1.35, 1.37, 1.52, 2.22
+        ("health_by_resource", "1.37"),  # 7.8
     ],
 )
 def test_behaviour_of_a_version_stays_in_later_ones(name: str, first: str) -> None:  # C

@@ -16,6 +16,7 @@ from plugwright.sdk.status import DaemonStatus, ResourceStatus
 
 __all__ = ["Daemon", "Plugins"]
 
+_SMALL_PLUGIN = Path(__file__).parents[1] / "conformance" / "plugin.py"
 _SCRIPTS = Path(__file__).parent / "scripts"
 Resources = Mapping[str, Mapping[str, object]]
 
@@ -78,6 +79,12 @@ class Plugins:
         """A plugin of our own, from the directory `scripts`."""
         place = self._place()
         return self._start(place.name, str(_SCRIPTS / f"{name}.py"), *map(str, arguments))
+
+    def mutant(self, name: str, resource: str) -> Process:
+        """The small plugin of the rules' tests, with one defect."""
+        root = str(self._cluster.kubelet_dir)
+        flags = ("--root", root, "--mutant", name, *(("--resource", resource) if resource else ()))
+        return self._start(self._place().name, str(_SMALL_PLUGIN), *flags)
 
     def end(self) -> None:
         for process in self._started:

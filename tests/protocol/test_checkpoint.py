@@ -80,7 +80,11 @@ HOSTILE_MEMBERS = {
     '"DeviceIDs":{"٣":[]}': "must be an integer of 64 bits, got '٣'",
     '"DeviceIDs":{"9223372036854775808":[]}': "must be an integer of 64 bits, got '9223372036854775808'",
     f'"DeviceIDs":{{"{"1" * 5000}":[]}}': "must be an integer of 64 bits, got ",
-    '"AllocResp":[1]': "AllocResp must be a text, got a list",
+    '"AllocResp":[256]': "AllocResp must be base64 or bytes, 0 to 255, got 256",
+    '"AllocResp":[-0]': "AllocResp must be base64 or bytes, 0 to 255, got -0",
+    '"AllocResp":[1.0]': "AllocResp must be base64 or bytes, 0 to 255, got 1.0",
+    '"AllocResp":["1"]': "AllocResp must be base64 or bytes, 0 to 255, got a text",
+    f'"AllocResp":[{"9" * 5000}]': "AllocResp must be base64 or bytes, 0 to 255, got 9999",
     '"AllocResp":"AAAA="': "AllocResp is not padded base64",
     '"AllocResp":"A==="': "AllocResp is not padded base64",
     '"AllocResp":"__8="': "AllocResp is not padded base64",
@@ -238,6 +242,13 @@ def test_line_breaks_in_base64_do_no_harm() -> None:
     entry = PodDevicesEntry(pod_uid="", container="", resource="", devices=None, answer=b"\x00\xff")
     meaning = Checkpoint(entries=(entry,), registered={})
     assert checkpoint.decode(signed('{"PodDeviceEntries":[{"AllocResp":"AP\\r\\n8="}]}', meaning)) == meaning
+
+
+@pytest.mark.parametrize(("written", "answer"), [("[0,255]", b"\x00\xff"), ("[]", b""), ("[null,3]", b"\x00\x03")])
+def test_an_array_of_numbers_is_read_as_bytes(written: str, answer: bytes) -> None:
+    entry = PodDevicesEntry(pod_uid="", container="", resource="", devices=None, answer=answer)
+    meaning = Checkpoint(entries=(entry,), registered={})
+    assert checkpoint.decode(signed(f'{{"PodDeviceEntries":[{{"AllocResp":{written}}}]}}', meaning)) == meaning
 
 
 def test_numbers_of_any_size_are_accepted_in_unknown_members() -> None:

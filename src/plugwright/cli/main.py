@@ -36,6 +36,7 @@ _COMMANDS = {
         "up": ("up.command", "Start a cluster on this machine, with mock devices, for kubectl."),
         "down": ("up.command", "Stop the cluster that `up` started."),
         "kubelet": ("kubelet.command", "Run an emulated kubelet for a plugin under development."),
+        "verify": ("verify", "Verify that a device plugin keeps the contract with the kubelet."),
     },
     "Look and repair": {
         "status": ("status", "Show resources, their registration, and the health of each device."),

@@ -100,6 +100,10 @@ class Kubelet:
         if not task.cancelled() and (error := task.exception()):
             raise unwrapped(error)
 
+    def hang_up(self, resource: str) -> None:
+        """Ends the connection to the plugin, as a kubelet does after a list that is too large (2.16)."""
+        self._running.manager.endpoints.hang_up(resource)
+
     async def restart(self, *, reboot: bool = False) -> None:
         """Stops and starts; after a `reboot` no container is running (3.69)."""
         await self.stop()
@@ -212,6 +216,15 @@ class Kubelet:
     @property
     def metrics(self) -> KubeletMetrics:
         return self._running.manager.metrics
+
+    @property
+    def recorded(self) -> list[Event]:
+        """Every event that is still kept, in order."""
+        return self._event_log.events
+
+    async def until(self, condition: Callable[[], bool], timeout: float, problem: str) -> None:
+        """Waits until `condition` holds after some event; raises `PeerGone` with `problem` on timeout."""
+        await self._event_log.until(condition, timeout, problem)
 
     def events(self, *, new: bool = False) -> AsyncGenerator[Event, None]:
         """Every event, from the beginning or from now on, until the `async with` ends."""

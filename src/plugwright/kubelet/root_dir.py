@@ -12,6 +12,7 @@ from plugwright.system import sockets
 __all__ = ["claim", "clean"]
 
 _MARKER = ".plugwright-kubelet"  # present in every root that an emulated kubelet created
+_MADE_BEFORE = ("device-plugins", "plugins_registry")  # by a plugin, or a volume of its container, that was first
 _REAL_ROOT = Path("/var/lib/kubelet")
 _DEPRECATION = "DEPRECATION"
 
@@ -28,7 +29,7 @@ def claim(paths: KubeletPaths) -> None:
     try:
         root.mkdir(parents=True, exist_ok=True)
         if not (root / _MARKER).exists():
-            unknown_files = sorted(entry.name for entry in root.iterdir())
+            unknown_files = sorted(entry.name for entry in root.iterdir() if entry.name not in _MADE_BEFORE)
             if unknown_files:
                 raise ConfigError(f"{root} contains files that no emulated kubelet wrote, such as {unknown_files[0]}")
             (root / _MARKER).touch(mode=0o644)

@@ -5,7 +5,7 @@ Which behaviour a version stands for is `versions`; whether a topology policy su
 
 import re
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -17,6 +17,7 @@ from plugwright.kubelet.events import EventLog, Findings, StateChange
 from plugwright.kubelet.topology_manager import TopologyPolicy, TopologyScope
 from plugwright.kubelet.versions import DEFAULT_VERSION, VersionProfile, profile
 from plugwright.protocol.paths import KubeletPaths
+from plugwright.protocol.registration import RegisterRequest
 
 __all__ = ["KubeletContext", "KubeletSettings", "Timing"]
 
@@ -49,7 +50,8 @@ class KubeletSettings:
     `clock` returns seconds; the grace period and the retries in plugins_registry are measured by it, so that a test can
     let minutes pass. `host_root` is where the device nodes and mounts of allocations must exist, `/` for this machine;
     None where nobody is to look, because a test has no hardware. `allowed` are the facts whose findings are expected:
-    strict mode, and the test kit, let no others pass.
+    strict mode, and the test kit, let no others pass. `on_register` is called with every Register before it is checked;
+    it may wait, and refuse it by raising `PeerRefused`.
     """
 
     version: str = DEFAULT_VERSION
@@ -62,6 +64,7 @@ class KubeletSettings:
     timeout: float = 10.0  # for methods that wait for a plugin, such as `Kubelet.allocatable()`
     timing: Timing = field(default_factory=Timing)
     clock: Callable[[], float] = time.monotonic
+    on_register: Callable[[RegisterRequest], Awaitable[None]] | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.numa <= _MAX_NUMA_NODES:

@@ -1,7 +1,8 @@
 """The differences between kubelet versions, as data.
 
-The components ask a `VersionProfile` for a behaviour and never for a version number. Version 1.36 is described in full;
-of 1.37 only its endpoints are known to differ.
+The components ask a `VersionProfile` for a behaviour and never for a version number. Versions 1.36 and 1.37 are
+described in full: the whole difference of their device managers is here, but for the resize of a pod (3.7), which the
+emulated kubelet has not.
 """
 
 import functools
@@ -31,8 +32,11 @@ class VersionProfile:
     writes_deprecation: bool = False
     # A plugin without GetDevicePluginOptions, as the first plugins were, is accepted (1.33).
     options_may_be_missing: bool = False
-    # Endpoints are keyed by socket: a second registration on a connected socket is refused.
+    # Endpoints are known by their socket: one that is connected is refused (1.35), a failed registration forgets those
+    # on the same socket alone (1.37), a removed socket ends its own (1.52), and a survivor takes over (2.22).
     endpoint_by_socket: bool = False
+    # The pod of a device whose health changes is found by resource and id, not by the id alone (7.8).
+    health_by_resource: bool = False
     # The checkpoint layout without NUMA nodes is read too (4.11).
     reads_plain_lists: bool = False
     # A container is refused when no device is healthy or a device it holds is not (3.16, 3.17).
@@ -68,6 +72,7 @@ def profile(version: str = DEFAULT_VERSION) -> VersionProfile:
         name=version.removeprefix("v"),
         cleans_only_sockets=number[:2] >= (1, 33) or number == (1, 31, 0),
         endpoint_by_socket=since(1, 37),
+        health_by_resource=since(1, 37),
         reads_plain_lists=not since(1, 31),
         refuses_unhealthy=since(1, 28) or since.backport((1, 26, 5), (1, 27, 2)),
         skips_running=since(1, 28) or since.backport((1, 26, 9), (1, 27, 6)),

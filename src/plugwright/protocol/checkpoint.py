@@ -49,6 +49,7 @@ GO_NIL = "<nil>"
 _ESCAPED = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 _NUMA_NODE = re.compile(r"[+-]?[0-9]{1,64}")
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
+_BYTE, _MAX_BYTE = re.compile(rb"[0-9]{1,3}"), 255
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _CHECKSUM_DIGITS = 20  # of 2^64 - 1
 _KINDS: dict[type, str] = {bool: "a boolean", str: "a text", bytes: "a number", list: "a list", tuple: "an object"}
@@ -294,10 +295,21 @@ def _numa_node(key: str) -> int:
 def _answer(value: object) -> bytes | None:
     if value is None:
         return None
+    if isinstance(value, list):  # Go reads bytes from an array of numbers too
+        return bytes(_byte(item) for item in value)
     text = _text(value, "AllocResp").replace("\r", "").replace("\n", "")  # as Go's base64 does
     if len(text) % 4 or not _BASE64.fullmatch(text):
         raise _Unparsable("AllocResp is not padded base64")
     return base64.b64decode(text)
+
+
+def _byte(value: object) -> int:
+    if value is None:  # Go leaves the zero that was there
+        return 0
+    if isinstance(value, bytes) and _BYTE.fullmatch(value) and int(value) <= _MAX_BYTE:
+        return int(value)
+    shown = f"{value.decode():.40}" if isinstance(value, bytes) else _KINDS[type(value)]
+    raise _Unparsable(f"AllocResp must be base64 or bytes, 0 to {_MAX_BYTE}, got {shown}")
 
 
 def _stored_checksum(value: object, computed: int) -> int:

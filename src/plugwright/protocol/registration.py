@@ -29,6 +29,7 @@ __all__ = [
     "RegisterRequest",
     "RegistrationClient",
     "RegistrationService",
+    "announcement_methods",
     "connect",
     "connect_watched",
     "serve",
@@ -115,6 +116,11 @@ def serve_watched(
     service: DevicePluginService, announcement: AnnouncementService, socket: Path
 ) -> AbstractAsyncContextManager[SocketFile]:
     """The device plugin service and the watcher's `Registration` on one socket."""
+    return transport.serve(socket, [*device_plugin.methods(service), *announcement_methods(announcement)])
+
+
+def announcement_methods(announcement: AnnouncementService) -> list[transport.Bound]:
+    """The methods that the plugin watcher calls, to be served beside others on one socket."""
 
     async def get_info(_: watcher_pb.InfoRequest) -> watcher_pb.PluginInfo:
         info = await announcement.announce()
@@ -126,7 +132,7 @@ def serve_watched(
         await announcement.notify(message.plugin_registered, message.error)
         return watcher_pb.RegistrationStatusResponse()
 
-    return transport.serve(socket, [*device_plugin.methods(service), Unary(_INFO, get_info), Unary(_NOTIFY, notify)])
+    return [Unary(_INFO, get_info), Unary(_NOTIFY, notify)]
 
 
 class PluginInfoClient:

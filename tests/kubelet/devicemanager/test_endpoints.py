@@ -277,6 +277,23 @@ async def test_end_of_the_older_stream_leaves_the_newer_with_a_finding(
         assert [finding.fact for finding in kubelet.findings] == facts
 
 
+async def test_since_1_37_the_older_plugin_takes_over_when_the_newer_ends(root: Path) -> None:  # 2.22
+    old = ScriptedPlugin("a", "b")
+    async with Kubelet(root, quick_settings(version="1.37")) as kubelet:
+        async with registered(kubelet, old, "old.sock"):
+            await kubelet.allocatable(TAPE, 2)
+            async with registered(kubelet, ScriptedPlugin("a", "b", "c"), "new.sock"):
+                await kubelet.allocatable(TAPE, 3)
+            assert (await until_state(kubelet, "promoted", TAPE))[-1].text == "calls go to old.sock"
+            assert kubelet.node() == {TAPE: DeviceCount(3, 3)}  # as the last list said, until there is another
+            old.send("a", "b")
+            await kubelet.allocatable(TAPE, 2)
+            await kubelet.admit(pod_requesting({TAPE: 1}))
+            assert len(old.asked("Allocate")) == 1
+        assert await kubelet.allocatable(TAPE, 0) == 0
+        assert kubelet.findings == ()
+
+
 async def test_end_of_the_older_stream_after_the_newer_has_no_effect(node: Kubelet) -> None:  # 2.22
     old = ScriptedPlugin("a")
     async with registered(node, old, "old.sock"):

@@ -128,6 +128,23 @@ async def test_a_pod_is_found_by_the_devices_name_whatever_the_resource(node: Ku
         assert health(node, pod) == {"same": "Healthy"}
 
 
+async def test_since_1_37_a_pod_is_found_by_resource_and_name(root: Path) -> None:  # 7.8
+    async with (
+        Kubelet(root, quick_settings(version="1.37")) as kubelet,
+        registered(kubelet, ScriptedPlugin("same")) as held,
+        registered(kubelet, ScriptedPlugin("same", resource=OTHER)) as other,
+    ):
+        await kubelet.allocatable(TAPE, 1)
+        await kubelet.allocatable(OTHER, 1)
+        pod = await kubelet.admit(pod_requesting({TAPE: 1}))
+        other.send(device("same", health=ILL))
+        await kubelet.allocatable(OTHER, 0)
+        held.send(device("same", health=ILL))
+        changes = await until_state(kubelet, "health", pod.uid)
+        assert [change.kind for change in changes].count("health") == 1
+        assert [change.about for change in changes if change.kind == "list"][-1] == TAPE
+
+
 async def test_a_pod_runs_on_whatever_its_devices_are(node: Kubelet) -> None:  # 7.10
     async with registered(node, ScriptedPlugin("a")) as plugin:
         await node.allocatable(TAPE, 1)

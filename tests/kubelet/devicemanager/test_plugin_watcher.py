@@ -232,6 +232,21 @@ async def test_removal_of_the_older_of_two_sockets_is_a_finding(node: Kubelet) -
         assert newer.streams.value == 1
 
 
+async def test_since_1_37_the_older_of_two_sockets_goes_alone(root: Path) -> None:  # 1.52
+    newer, older = ScriptedPlugin("b", "c"), ScriptedPlugin("a")
+    async with Kubelet(root, quick_settings(version="1.37")) as kubelet:
+        async with AsyncExitStack() as stack:
+            async with serving_in_registry(kubelet, older, name="older.sock"):
+                await kubelet.allocatable(TAPE, 1)
+                await stack.enter_async_context(serving_in_registry(kubelet, newer, name="newer.sock"))
+                await kubelet.allocatable(TAPE, 2)
+            await older.streams.until(lambda opened: opened == 0)
+            assert kubelet.node() == {TAPE: DeviceCount(2, 2)}
+            assert newer.streams.value == 1
+        assert await kubelet.allocatable(TAPE, 0) == 0
+        assert kubelet.findings == ()
+
+
 async def test_plugin_that_registered_itself_is_ignored_by_the_watcher(node: Kubelet) -> None:  # 1.52
     async with serving_in_registry(node, ScriptedPlugin("a")) as path:
         await node.allocatable(TAPE, 1)

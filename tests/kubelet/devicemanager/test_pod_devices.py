@@ -74,6 +74,7 @@ def test_a_holder_is_found_by_the_id_alone() -> None:  # 7.8
     pod_devices.insert(FIRST, {0: ("same",)}, b"")
     pod_devices.insert(AllocationKey("two", "main", OTHER), {0: ("same",)}, b"")
     assert list(pod_devices.holders()) == ["same"]  # one pod of the two, whatever the resource
+    assert pod_devices.holders(OTHER) == {"same": "two"}
 
 
 @given(st.dictionaries(KEYS, HELD), st.sets(st.sampled_from("123")))

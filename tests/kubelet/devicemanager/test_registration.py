@@ -168,13 +168,56 @@ async def test_failed_second_registration_leaves_the_first_plugin_with_a_finding
     assert await node.allocatable(TAPE, 0) == 0  # where a real kubelet would go on advertising it
 
 
-async def test_since_1_37_a_socket_that_is_connected_is_refused(root: Path) -> None:
+async def test_since_1_37_a_socket_that_is_connected_is_refused(root: Path) -> None:  # 1.35, 1.37
+    async with Kubelet(root, quick_settings(version="1.37")) as kubelet:
+        async with registered(kubelet, ScriptedPlugin("a"), "one.sock") as plugin:
+            await kubelet.allocatable(TAPE, 1)
+            refused = await refusal(kubelet, RegisterRequest(TAPE, "one.sock"))
+            assert refused.message == f"device plugin already connected: {kubelet.paths.device_plugins / 'one.sock'}"
+            assert plugin.methods.count("GetDevicePluginOptions") == 2  # only then it is refused
+            [finding] = kubelet.findings
+            assert (finding.fact, "refused until the kubelet restarts" in finding.really) == ("1.37", True)
+            async with registered(kubelet, ScriptedPlugin("a", "b"), "two.sock"):
+                assert await kubelet.allocatable(TAPE, 2) == 2
+        assert await kubelet.allocatable(TAPE, 0) == 0
+        async with registered(kubelet, ScriptedPlugin("a"), "one.sock"):  # where a real kubelet would refuse it
+            assert await kubelet.allocatable(TAPE, 1) == 1
+
+
+async def test_since_1_37_a_failed_registration_on_another_socket_forgets_nothing(root: Path) -> None:  # 1.37
+    second = ScriptedPlugin("b")
+    second.errors["GetDevicePluginOptions"] = "not now"
     async with (
-        Kubelet(root, quick_settings(version="1.37")) as kubelet,
+        Kubelet(root, quick_settings(version="1.37", strict=True)) as kubelet,
         registered(kubelet, ScriptedPlugin("a"), "one.sock"),
     ):
-        await kubelet.allocatable(TAPE, 1)
+        with pytest.raises(PeerRefused):
+            async with registered(kubelet, second, "two.sock"):
+                pass
+        assert kubelet.findings == ()
+
+
+async def test_a_test_may_wait_in_and_refuse_a_registration(root: Path) -> None:
+    seen: list[RegisterRequest] = []
+
+    async def refuse_first(request: RegisterRequest) -> None:
+        seen.append(request)
+        if len(seen) == 1:
+            raise PeerRefused("UNKNOWN", "not now")
+
+    async with Kubelet(root, quick_settings(on_register=refuse_first)) as kubelet:
         refused = await refusal(kubelet, RegisterRequest(TAPE, "one.sock"))
-        assert "already connected" in refused.message
-        async with registered(kubelet, ScriptedPlugin("a", "b"), "two.sock"):
-            assert await kubelet.allocatable(TAPE, 2) == 2
+        assert refused.message == "not now"
+        async with registered(kubelet, ScriptedPlugin("a"), "one.sock"):
+            assert await kubelet.allocatable(TAPE, 1) == 1
+        assert [request.endpoint for request in seen] == ["one.sock", "one.sock"]
+
+
+async def test_a_kubelet_that_hangs_up_ends_the_stream_and_takes_the_next_registration(node: Kubelet) -> None:  # 2.15
+    async with registered(node, ScriptedPlugin("a"), "one.sock") as plugin:
+        await node.allocatable(TAPE, 1)
+        node.hang_up(TAPE)
+        assert await node.allocatable(TAPE, 0) == 0
+        await plugin.streams.until(lambda opened: opened == 0)
+        await register(node, RegisterRequest(TAPE, "one.sock"))
+        assert await node.allocatable(TAPE, 1) == 1

@@ -1,7 +1,8 @@
 """The endpoints: the plugins a kubelet is connected to, dialled, watched and called.
 
-As upstream, an endpoint belongs to a resource and keeps its stop time after the plugin is gone. What a device list or
-the end of a stream means for the node is `manager`'s decision, behind `EndpointHandler`. Errors are the real kubelet's
+As upstream, an endpoint belongs to a resource and keeps its stop time after the plugin is gone. From 1.37 on a resource
+may have several, one for each socket, and one of them is called. What a device list or the end of the last stream means
+for the node is `manager`'s decision, behind `EndpointHandler`. Errors are the real kubelet's
 texts, because users and plugins match on them; gRPC errors read as Go prints them.
 """
 
@@ -85,13 +86,14 @@ class EndpointHandler(Protocol):
 
 
 class Endpoints:
-    """The newest endpoint of each resource; the stream of an older one is read until it ends (2.22)."""
+    """The endpoint of each resource that is called, the newest; an older one's stream is read until it ends (2.22)."""
 
     def __init__(self, context: KubeletContext, tasks: asyncio.TaskGroup, handler: EndpointHandler) -> None:
         self._context = context
         self._tasks = tasks
         self._handler = handler
         self._newest: dict[str, Endpoint] = {}
+        self._connected: dict[str, dict[Path, Endpoint]] = {}  # those of 1.37, by socket, the oldest first
 
     def __iter__(self) -> Iterator[Endpoint]:
         return iter([endpoint for _, endpoint in sorted(self._newest.items())])
@@ -110,7 +112,6 @@ class Endpoints:
 
     async def connect(self, resource: str, socket: Path) -> None:
         """Dials the plugin and gets its options, then reads its lists in the background."""
-        self._refuse_connected(resource, socket)
         connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         task = self._tasks.create_task(self._serve(resource, socket, connected))
         try:
@@ -119,17 +120,19 @@ class Endpoints:
             task.cancel()
             raise
         except PlugwrightError as error:
-            self._report_forgotten(resource, error)
+            self._report_forgotten(resource, socket, error)
             raise
 
     def disconnect(self, resource: str, socket: Path) -> None:
         """Cancels the stream of a plugin whose socket was removed from plugins_registry (1.50)."""
-        endpoint = self._newest.get(resource)
+        endpoint = self._connected.get(resource, {}).get(socket) or self._newest.get(resource)
         if endpoint is None or endpoint.task is None or endpoint.stopped_at is not None:
             return
         if endpoint.socket == socket:
             self._stop(endpoint, f"{socket.name} was removed from plugins_registry")
             endpoint.task.cancel()
+            return
+        if self._context.profile.endpoint_by_socket:
             return
         self._context.findings.report(
             "1.52",
@@ -137,6 +140,13 @@ class Endpoints:
             f"{socket.name} went away, while another plugin serves the resource",
             "cuts off that other plugin",
         )
+
+    def hang_up(self, resource: str) -> None:
+        """Ends the stream and the connection of the plugin that is called."""
+        endpoint = self._newest.get(resource)
+        if endpoint is not None and endpoint.task is not None and endpoint.stopped_at is None:
+            self._stop(endpoint, "the kubelet ended the connection")
+            endpoint.task.cancel()
 
     async def _serve(self, resource: str, socket: Path, connected: "asyncio.Future[None]") -> None:
         try:
@@ -149,8 +159,7 @@ class Endpoints:
                 if connected.cancelled():  # the plugin gave up its Register call in this very moment
                     return
                 endpoint = Endpoint(resource, socket, client, options or Options(), self._context.event_log)
-                endpoint.task = asyncio.current_task()
-                self._newest[resource] = endpoint
+                self._add(endpoint)
                 connected.set_result(None)
                 await self._list_and_watch(endpoint)
         except PlugwrightError as error:
@@ -168,12 +177,26 @@ class Endpoints:
             reason = str(error)
         self._stop(endpoint, reason)
 
+    def _add(self, endpoint: Endpoint) -> None:
+        if self._context.profile.endpoint_by_socket:
+            assert endpoint.socket is not None
+            connected = self._connected.setdefault(endpoint.resource, {})
+            if endpoint.socket in connected:  # only now: the plugin was dialled and has answered (1.35)
+                raise PeerRefused("UNKNOWN", f"device plugin already connected: {endpoint.socket}")
+            connected[endpoint.socket] = endpoint
+        endpoint.task = asyncio.current_task()
+        self._newest[endpoint.resource] = endpoint
+
     def _stop(self, endpoint: Endpoint, reason: str) -> None:
+        if endpoint.stopped_at is not None:
+            return
         endpoint.stopped_at = self._context.settings.clock()
         newest = self._newest.get(endpoint.resource)
+        if self._promoted(endpoint):
+            return
         if newest is endpoint:
             self._handler.disconnected(endpoint, reason)
-        elif newest and newest.stopped_at is None and not self._context.profile.endpoint_by_socket:
+        elif newest and newest.stopped_at is None:
             self._context.findings.report(
                 "2.22",
                 endpoint.resource,
@@ -181,12 +204,16 @@ class Endpoints:
                 "tears down the newer connection and sets allocatable to 0",
             )
 
-    def _refuse_connected(self, resource: str, socket: Path) -> None:
-        endpoint = self._newest.get(resource)
-        if endpoint is None or endpoint.stopped_at is not None:
-            return
-        if self._context.profile.endpoint_by_socket and endpoint.socket == socket:
-            raise PeerRefused("UNKNOWN", "device plugin already connected")
+    def _promoted(self, gone: Endpoint) -> bool:
+        """Whether another plugin of the resource is called from now on; its devices stay as they are (2.22)."""
+        connected = self._connected.get(gone.resource, {})
+        if gone.socket is None or connected.pop(gone.socket, None) is None or not connected:
+            return False
+        if self._newest.get(gone.resource) is gone:  # the real kubelet takes any of them
+            self._newest[gone.resource] = survivor = list(connected.values())[-1]
+            assert survivor.socket is not None
+            self._context.record("promoted", gone.resource, f"calls go to {survivor.socket.name}")
+        return True
 
     def _report_missing_options(self, resource: str) -> None:
         self._context.findings.report(
@@ -196,15 +223,18 @@ class Endpoints:
             "of today refuses it",
         )
 
-    def _report_forgotten(self, resource: str, error: PlugwrightError) -> None:
-        endpoint = self._newest.get(resource)
-        if endpoint is not None and endpoint.stopped_at is None:
-            self._context.findings.report(
-                "1.37",
-                resource,
-                f"a second registration failed ({error}) while an older plugin is connected",
-                "forgets the older one: when it ends, its devices stay advertised and Allocate fails",
-            )
+    def _report_forgotten(self, resource: str, socket: Path, error: PlugwrightError) -> None:
+        by_socket = self._context.profile.endpoint_by_socket
+        endpoint = self._connected.get(resource, {}).get(socket) if by_socket else self._newest.get(resource)
+        if endpoint is None or endpoint.stopped_at is not None:
+            return
+        refused = ", and this socket is refused until the kubelet restarts" if by_socket else " and Allocate fails"
+        self._context.findings.report(
+            "1.37",
+            resource,
+            f"a second registration failed ({error}) while an older plugin is connected",
+            f"forgets the older one: when it ends, its devices stay advertised{refused}",
+        )
 
 
 @asynccontextmanager

@@ -73,7 +73,7 @@ class DeviceManager:
         self.node_status[resource] = count
         text = f"{count.capacity} devices, {count.allocatable} healthy"
         self.context.event_log.add(StateChange("list", resource, text, tuple(devices)))
-        self._update_pod_health(before, self.devices.of(resource))
+        self._update_pod_health(resource, before)
         self._try_write_checkpoint()
 
     def disconnected(self, endpoint: Endpoint, reason: str) -> None:
@@ -113,11 +113,12 @@ class DeviceManager:
             path = str(self.context.paths.checkpoint)
             self.context.record("checkpoint", path, f"cannot be written: {error.strerror}")
 
-    def _update_pod_health(self, before: ResourceDevices, after: ResourceDevices) -> None:
-        """Records the pods whose status changes; a pod is found by the device id alone (7.7, 7.8)."""
+    def _update_pod_health(self, resource: str, before: ResourceDevices) -> None:
+        """Records the pods whose status changes; up to 1.36 a pod is found by the device id alone (7.7, 7.8)."""
         if not self.context.profile.reports_device_health:
             return
-        holders = self.pod_devices.holders()
+        after = self.devices.of(resource)
+        holders = self.pod_devices.holders(resource if self.context.profile.health_by_resource else None)
         for device_id in devices_with_changed_health(before, after) if holders else ():
             if device_id in holders:
                 health = reported_health(after, device_id)

@@ -91,9 +91,14 @@ class PodDevices:
         for key, entry in self._entries.items():
             self._in_use.setdefault(key.resource, set()).update(_device_ids(entry))
 
-    def holders(self) -> dict[str, str]:
-        """The uid of one pod for each device id, whatever the resource (7.8)."""
-        return {device_id: key.pod_uid for key, entry in self._entries.items() for device_id in _device_ids(entry)}
+    def holders(self, resource: str | None = None) -> dict[str, str]:
+        """The uid of one pod for each device id, of one resource or whatever the resource (7.8)."""
+        return {
+            device_id: key.pod_uid
+            for key, entry in self._entries.items()
+            if resource in (None, entry.resource)
+            for device_id in _device_ids(entry)
+        }
 
 
 def _device_ids(entry: PodDevicesEntry) -> frozenset[str]:

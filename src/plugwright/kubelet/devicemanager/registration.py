@@ -41,6 +41,8 @@ class RegistrationServer:
         resource = request.resource
         self._manager.metrics.count(MetricName.REGISTRATIONS, resource_name=resource)
         with self._context.event_log.record_call("Register", resource, (request.endpoint,)):
+            if self._context.settings.on_register is not None:
+                await self._context.settings.on_register(request)
             _check(request)
             socket = self._socket(request)
             try:

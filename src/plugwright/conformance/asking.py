@@ -1,0 +1,124 @@
+"""How rules ask a plugin: calls on connections of their own, and the words of what they find."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
+
+from plugwright.conformance.rule import RuleNotApplicable, RuleViolated
+from plugwright.conformance.session import RegisteredPlugin
+from plugwright.conformance.verifier import Verifier
+from plugwright.errors import PeerGone, PlugwrightError
+from plugwright.model import PreferenceRequest, some
+from plugwright.protocol import messages
+from plugwright.protocol.messages import AllocateResponse, ListedDevice
+
+__all__ = [
+    "UNKNOWN_ID",
+    "allocate",
+    "answered",
+    "answers",
+    "check_alive",
+    "check_devices",
+    "expect",
+    "expect_list",
+    "outcome",
+    "prefer",
+    "with_devices",
+    "with_option",
+]
+
+_MOST_DEVICES = 16  # that are asked for one by one
+UNKNOWN_ID = "plugwright-verify-no-such-device"
+
+
+def expect(kept: object, expected: str, seen: str) -> None:
+    """Raises RuleViolated unless `kept`."""
+    if not kept:
+        raise RuleViolated(expected, seen)
+
+
+async def with_devices(verifier: Verifier, count: int = 1) -> list[RegisteredPlugin]:
+    """The plugins that have so many healthy devices; not applicable where there is none."""
+    plugins = [plugin for plugin in await verifier.plugins() if len(plugin.ids) >= count]
+    if not plugins:
+        raise RuleNotApplicable(f"no resource has {count} healthy device{'s' if count > 1 else ''}")
+    return plugins
+
+
+async def with_option(verifier: Verifier, name: str, count: int = 1) -> list[RegisteredPlugin]:
+    """The plugins that announce PreStartContainer (`pre_start`) or GetPreferredAllocation (`preference`)."""
+    plugins = [plugin for plugin in await with_devices(verifier, count) if getattr(plugin.options, name)]
+    if not plugins:
+        method = "PreStartContainer" if name == "pre_start" else "GetPreferredAllocation"
+        raise RuleNotApplicable(f"the plugin's options do not announce {method}")
+    return plugins
+
+
+async def allocate(verifier: Verifier, plugin: RegisteredPlugin, *containers: Sequence[str]) -> list[AllocateResponse]:
+    """The container responses of one Allocate."""
+    async with plugin.connect() as client, asyncio.timeout(verifier.limits.call):
+        encoded = await client.allocate_encoded(*containers)
+    return [messages.decode(response) for response in encoded]
+
+
+async def answers(verifier: Verifier, plugin: RegisteredPlugin) -> list[tuple[str, AllocateResponse]]:
+    """The answer for each healthy device by itself, up to a number of them."""
+    found = []
+    for device_id in plugin.ids[:_MOST_DEVICES]:
+        responses = await allocate(verifier, plugin, [device_id])
+        found += [(device_id, response) for response in responses[:1]]
+    return found
+
+
+async def answered(verifier: Verifier, problems: Callable[[AllocateResponse], Iterable[str]], expected: str) -> None:
+    """Raises RuleViolated for the first answer to Allocate in which there are problems."""
+    for plugin in await with_devices(verifier):
+        for device_id, response in await answers(verifier, plugin):
+            found = list(problems(response))
+            expect(
+                not found, expected, f"Allocate of {device_id!r} of {plugin.resource} was answered with {some(found)}"
+            )
+
+
+async def prefer(verifier: Verifier, plugin: RegisteredPlugin, *requests: PreferenceRequest) -> list[list[str]]:
+    async with plugin.connect() as client, asyncio.timeout(verifier.limits.call):
+        return await client.prefer(*requests)
+
+
+async def outcome(call: Awaitable[object]) -> PlugwrightError | None:
+    """The error that a call ends with, or None; a peer that went away is raised."""
+    try:
+        await call
+    except PeerGone:
+        raise
+    except PlugwrightError as error:
+        return error
+    return None
+
+
+async def expect_list(verifier: Verifier, plugin: RegisteredPlugin, which: str) -> None:
+    """Opens a stream, and raises RuleViolated unless it brings a list."""
+    expected, limit = f"a list for {which}", verifier.limits.call
+    try:
+        async with (
+            asyncio.timeout(limit),
+            plugin.connect() as client,
+            aclosing(client.list_and_watch()) as lists,
+        ):
+            async for _ in lists:
+                return
+    except TimeoutError:
+        raise RuleViolated(expected, f"none from {plugin.resource} in {limit:g} s") from None
+    raise RuleViolated(expected, f"the stream of {plugin.resource} ended without one")
+
+
+async def check_alive(verifier: Verifier, after: str) -> None:
+    problem = await verifier.is_alive()
+    expect(not problem, f"the plugin serves on after {after}", problem)
+
+
+async def check_devices(verifier: Verifier, problems: Callable[[ListedDevice], str], expected: str) -> None:
+    """Raises RuleViolated for the first devices of a list with a problem."""
+    for event in (await verifier.started()).lists():
+        found = list(dict.fromkeys(text for device in event.devices if (text := problems(device))))
+        expect(not found, expected, f"the list of {event.about} has {some(found)}")

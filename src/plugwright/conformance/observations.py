@@ -1,0 +1,128 @@
+"""What several rules look at together: the end of a program and its next start, refused registrations, idleness.
+
+Each is made once for a verifier, and remembered.
+"""
+
+import asyncio
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from plugwright.conformance.program import processor_demand
+from plugwright.conformance.session import PluginNotRunning, RegisterCall, Session
+from plugwright.conformance.verifier import Verifier
+from plugwright.system.concurrency import first
+
+__all__ = ["Idleness", "ProgramLife", "Refusals", "idleness", "program_life", "refusals"]
+
+_FOREIGN = ("foreign.sock", "notes.txt")
+_REFUSED = 8  # registrations, at most
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramLife:
+    """A program that was registered, got SIGTERM and was started again; `again` is why it did not register then."""
+
+    ended: bool
+    returncode: int | None
+    ending: str
+    sockets_left: tuple[str, ...]
+    processes_left: int
+    foreign_gone: tuple[str, ...]
+    ids: dict[str, set[str]]
+    again: str
+    ids_again: dict[str, set[str]]
+
+
+async def program_life(verifier: Verifier) -> ProgramLife:
+    async with verifier.fresh() as session:
+        foreign = [Path(session.paths.device_plugins, name) for name in _FOREIGN]
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+            listening.bind(str(foreign[0]))
+            listening.listen(1)
+            foreign[1].touch()
+            program = await session.start_program()
+            await session.until_registered(verifier.resources, limit=verifier.limits.start)
+            ids, served = _ids(session), [plugin.socket for plugin in session.plugins()]
+            ended = await program.stop(verifier.limits.end)
+            left = tuple(path.name for path in served if path.exists())
+            processes = len(program.processes())
+            gone = tuple(path.name for path in foreign if not path.exists())
+        await program.end()
+        again = await _start_again(verifier, session)
+        return ProgramLife(ended, program.returncode, program.ending, left, processes, gone, ids, again, _ids(session))
+
+
+async def _start_again(verifier: Verifier, session: Session) -> str:
+    mark = session.mark
+    await session.start_program()
+    try:
+        await session.until_registered(verifier.resources, mark=mark, limit=verifier.limits.start)
+    except PluginNotRunning as error:
+        return str(error)
+    return ""
+
+
+def _ids(session: Session) -> dict[str, set[str]]:
+    return {plugin.resource: {device.id for device in plugin.devices} for plugin in session.plugins()}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """The first registrations were refused; `failure` is why the plugin was not registered in the end."""
+
+    registrations: tuple[RegisterCall, ...]
+    failure: str
+    exited: int | None  # the exit status
+
+
+async def refusals(verifier: Verifier) -> Refusals:
+    async with verifier.fresh() as session:
+
+        def refuse(number: int) -> str:
+            # Not for long: a plugin that waits ten seconds after each refusal must not wait five times.
+            waited = session.registrations[-1].at - session.registrations[0].at
+            refused = number <= _REFUSED and waited < verifier.limits.quick
+            return "not now, says plugwright verify" if refused else ""
+
+        session.refuse = refuse
+        program = await session.start_program()
+        failure = ""
+        try:
+            await session.until_registered(limit=verifier.limits.start)
+        except PluginNotRunning as error:
+            failure = str(error)
+        return Refusals(tuple(session.registrations), failure, program.returncode)
+
+
+@dataclass(frozen=True, slots=True)
+class Idleness:
+    """What happened while nothing was to do: rates in a second."""
+
+    seconds: float
+    lists: dict[str, int]
+    wake_ups: float
+    cpu: float  # cores, as many as it asks for
+
+
+async def idleness(verifier: Verifier) -> Idleness:
+    session, seconds = await verifier.running(), verifier.limits.idle
+    pids = session.program.processes() if session.programs else []
+    mark, wake_ups, cpu = session.mark, _wake_ups(pids), processor_demand(pids)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):  # nothing is expected to happen
+            await first(*([session.program.ends()] if session.programs else [asyncio.sleep(seconds)]))
+    lists: dict[str, int] = {}
+    for event in session.lists(mark):
+        lists[event.about] = lists.get(event.about, 0) + 1
+    return Idleness(seconds, lists, (_wake_ups(pids) - wake_ups) / seconds, (processor_demand(pids) - cpu) / seconds)
+
+
+def _wake_ups(pids: list[int]) -> int:
+    total = 0
+    for status in (path for pid in pids for path in Path(f"/proc/{pid}/task").glob("*/status")):
+        with suppress(OSError, StopIteration):
+            lines = status.read_text().splitlines()
+            total += int(next(line for line in lines if line.startswith("voluntary_ctxt")).split()[1])
+    return total

@@ -1,0 +1,256 @@
+"""The program under test: how its command is filled in, started, watched and ended with all that it started.
+
+Its output is kept up to a limit, its files may not grow without one, and every process that descends from it has a
+variable of its own in the environment, by which those are found that left its process group. A program that has the
+kubelet's paths built in gets a mount namespace, in which the test's directory is `/var/lib/kubelet`.
+"""
+
+import asyncio
+import os
+import resource
+import secrets
+import shlex
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from plugwright.errors import ConfigError
+from plugwright.protocol.paths import KubeletPaths
+from plugwright.system.concurrency import Latest
+
+__all__ = ["Program", "Target", "fill_in", "processor_demand", "start"]
+
+_KEPT = 64 * 1024  # bytes of output, the last ones
+_DRAIN = 0.2  # seconds for the last output of a program that has ended
+_LOOK, _SETTLED = 0.5, 0.1  # seconds between two looks at a program; the part of them that one may run that waits
+_LARGEST_FILE = 1 << 30
+_VARIABLE = "PLUGWRIGHT_VERIFY"
+_PLACEHOLDERS = ("{dir}", "{root}", "{socket}")
+_SHOWN = 100  # characters of a command or of output in a message
+# In the namespace: /var/lib with all that it has, and the directory of the test as /var/lib/kubelet.
+_ENTER = """set -e
+root=$1; shift
+if [ ! -d /var/lib/kubelet ]; then
+  old=$root/.var-lib; mkdir -p "$old"; mount --rbind /var/lib "$old"; mount -t tmpfs tmpfs /var/lib
+  for entry in "$old"/*; do
+    name=/var/lib/${entry##*/}
+    if [ -L "$entry" ]; then cp -P "$entry" "$name"; continue; fi
+    if [ -d "$entry" ]; then mkdir "$name"; else : > "$name"; fi
+    mount --rbind "$entry" "$name" || true
+  done
+  mkdir /var/lib/kubelet
+fi
+mount --rbind "$root" /var/lib/kubelet
+exec "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is verified: a command with placeholders, or with an empty command a program that runs already.
+
+    `{dir}` is the device-plugins directory, `{root}` the kubelet's, `{socket}` its registration socket. Without any of
+    them the program gets a mount namespace; `directory_flag` appends a flag with the directory instead.
+    """
+
+    command: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    directory_flag: str = ""
+    attached: bool = False
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        flag = self.directory_flag
+        if not flag:
+            return self.command
+        return (*self.command, f"{flag}{{dir}}") if flag.endswith("=") else (*self.command, flag, "{dir}")
+
+    @property
+    def needs_namespace(self) -> bool:
+        texts = (*self.arguments, *self.environment.values())
+        return not any(name in text for text in texts for name in _PLACEHOLDERS)
+
+    def check(self) -> None:
+        """Raises ConfigError where the command cannot be run at all."""
+        if shutil.which(self.command[0]) is None:
+            raise ConfigError(f"cannot start {self.command[0]!r}: no such program")
+        if self.needs_namespace and _namespace() is None:
+            raise ConfigError(
+                "the command does not say where the kubelet is, and mount namespaces are not allowed here: use {dir}, "
+                "{root} or {socket} in it, --env or --device-plugins-dir-flag"
+            )
+
+    def __str__(self) -> str:
+        return shlex.join(self.command) if self.command else "(attached)"
+
+
+def fill_in(text: str, paths: KubeletPaths) -> str:
+    for name, path in zip(_PLACEHOLDERS, (paths.device_plugins, paths.root, paths.kubelet_socket), strict=True):
+        text = text.replace(name, str(path))
+    return text
+
+
+def _namespace() -> tuple[str, ...] | None:
+    """The command that enters a mount namespace, or None where that is not allowed."""
+    for flags in (("--mount",), ("--mount", "--map-root-user")):
+        command = ("unshare", *flags, "--propagation", "private")
+        if (
+            shutil.which("unshare")
+            and subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0
+        ):
+            return command
+    return None
+
+
+class Program(asyncio.SubprocessProtocol):
+    """A running program; `output` is the end of what it has written, both streams together."""
+
+    def __init__(self, command: Sequence[str], token: str) -> None:
+        self.command = tuple(command)
+        self.pid = 0
+        self.stopping = False
+        self._token = token
+        self._transport: asyncio.SubprocessTransport | None = None
+        self._written = bytearray()
+        self._drained = False
+        self._ended = Latest(False)
+
+    @property
+    def output(self) -> str:
+        return self._written.decode(errors="replace")
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs; negative after a signal."""
+        return self._transport.get_returncode() if self._transport else None
+
+    @property
+    def running(self) -> bool:
+        return self.returncode is None
+
+    async def ends(self) -> None:
+        await self._ended.until(bool)
+
+    async def stop(self, limit: float, number: signal.Signals = signal.SIGTERM) -> bool:
+        """Sends the signal to the first process; whether the program ended within `limit` seconds."""
+        self.stopping = True
+        if self.running:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                await self.ends()
+        return not self.running
+
+    async def settles(self, limit: float) -> None:
+        """Returns when the program has ended, or waits for something, as far as can be seen, or after `limit`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                before, now = -1.0, processor_demand(self.processes())
+                while now - before > _SETTLED * _LOOK and self.running:
+                    before = now
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_LOOK):
+                            await self.ends()
+                    now = processor_demand(self.processes())
+
+    async def end(self) -> None:
+        """Kills the program and everything that it started, and waits until it is gone."""
+        self.stopping = True
+        self.kill_all()
+        await self.ends()
+        self.kill_all()  # what was forked meanwhile
+
+    def kill_all(self) -> None:
+        for pid in self.processes():
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+    def processes(self) -> list[int]:
+        """Every process of the program, those that left its process group and its first process included."""
+        found = {pid for pid in _processes() if _has_variable(pid, self._token)}
+        return sorted(found | ({self.pid} if self.running else set()))
+
+    @property
+    def ending(self) -> str:
+        """How it ended, with the last line of output."""
+        lines = self.output.splitlines()
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        wrote = f"; its last line was {last[:_SHOWN]!r}" if last else "; it wrote nothing"
+        code = self.returncode
+        if code is None:
+            return f"it runs{wrote}"
+        return f"it ended by {signal.Signals(-code).name}{wrote}" if code < 0 else f"it ended with status {code}{wrote}"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        self.pid, self._transport = transport.get_pid(), transport
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self._written += data
+        del self._written[:-_KEPT]
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        self._drained = True
+        if not self.running:
+            self._finish()
+
+    def process_exited(self) -> None:
+        if self._drained:
+            self._finish()
+        else:  # not until the pipe's end: a child may hold it for ever
+            asyncio.get_running_loop().call_later(_DRAIN, self._finish)
+
+    def _finish(self) -> None:
+        assert self._transport is not None
+        self._transport.close()
+        self._ended.publish_if_changed(True)
+
+
+async def start(target: Target, paths: KubeletPaths) -> Program:
+    token = secrets.token_hex(8)
+    command = [fill_in(argument, paths) for argument in target.arguments]
+    variables = {name: fill_in(value, paths) for name, value in target.environment.items()}
+    if target.needs_namespace:
+        enter = _namespace()
+        assert enter is not None, "Target.check allows nothing else"
+        command = [*enter, "sh", "-c", _ENTER, "sh", str(paths.root), *command]
+    loop = asyncio.get_running_loop()
+    try:
+        _, program = await loop.subprocess_exec(
+            lambda: Program(command, token),
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**os.environ, **variables, _VARIABLE: token},
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise ConfigError(f"cannot start `{target!s:.{_SHOWN}}`: {error.strerror}") from None
+    with suppress(ProcessLookupError, PermissionError):
+        resource.prlimit(program.pid, resource.RLIMIT_FSIZE, (_LARGEST_FILE, _LARGEST_FILE))
+    return program
+
+
+def processor_demand(pids: Sequence[int]) -> float:
+    """Seconds that these processes have run, or waited for a processor: on a busy machine they run for less."""
+    total = 0
+    for path in (path for pid in pids for path in Path(f"/proc/{pid}/task").glob("*/schedstat")):
+        with suppress(OSError, ValueError):
+            total += sum(map(int, path.read_text().split()[:2]))
+    return total / 1e9
+
+
+def _processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _has_variable(pid: int, token: str) -> bool:
+    try:
+        return f"{_VARIABLE}={token}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False  # gone, or another user's

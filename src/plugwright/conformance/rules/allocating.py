@@ -1,0 +1,305 @@
+"""Rules of Allocate and PreStartContainer: who is answered, how often, and how soon."""
+
+import asyncio
+import time
+
+from plugwright.conformance.asking import UNKNOWN_ID, allocate, expect, outcome, with_devices, with_option
+from plugwright.conformance.rule import Level, Rule, RuleNotApplicable
+from plugwright.conformance.session import RegisteredPlugin
+from plugwright.conformance.verifier import Verifier
+from plugwright.protocol.messages import AllocateResponse
+
+__all__ = ["RULES"]
+
+_CONCURRENT = 10
+_PRE_START_LIMIT = 30.0  # of the kubelet
+
+
+class AllocatesEveryDevice(Rule):
+    id, level, facts = "ALO-01", Level.MUST, ("3.36", "3.39")
+    title = "Every healthy device can be allocated by itself"
+    why = "The kubelet chooses any healthy device; an error refuses the pod for good."
+    mend = "List a device as Unhealthy where it cannot be handed out."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await with_devices(verifier):
+            for device_id in plugin.ids[:_CONCURRENT]:
+                error = await outcome(allocate(verifier, plugin, [device_id]))
+                expect(error is None, f"an answer for {device_id!r} of {plugin.resource}", str(error))
+
+
+class AnswersAreNotEmpty(Rule):
+    id, level, facts = "ALO-02", Level.MUST, ("3.40", "3.43")
+    title = "Allocate is never answered without a container"
+    why = "The kubelet refuses the pod, and keeps the device marked as in use until its next clean-up."
+    mend = "Return one response, if only an empty one, or an error."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await with_devices(verifier):
+            responses = await allocate(verifier, plugin, plugin.ids[:1])
+            expect(responses, "one container response", f"none from {plugin.resource}")
+
+
+class OneResponsePerContainer(Rule):
+    id, level, facts = "ALO-03", Level.MUST, ("3.41", "8.11")
+    title = "Allocate is answered with one response for each container"
+    why = (
+        "Kubelets use the first response only: a plugin that makes one for each device hands out the first device "
+        "alone."
+    )
+    mend = "Loop over container_requests, and put all devices of a container into its response."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await with_devices(verifier, 2):
+            one, two = plugin.ids[:2]
+            for containers in ([[one, two]], [[one], [two]]):
+                if await _refuses_several(verifier, plugin, containers[0]):
+                    continue
+                count = len(await allocate(verifier, plugin, *containers))
+                expect(count == len(containers), f"{len(containers)} responses to {containers}", f"{count} responses")
+
+
+class ResponsesAreInOrder(Rule):
+    id, level, facts = "ALO-04", Level.MUST, ("8.11",)
+    title = "Responses are in the order of the containers"
+    why = "A container would get the devices of another one."
+    mend = "Append the responses while you loop over container_requests."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await with_devices(verifier, 2):
+            one, two = plugin.ids[:2]
+            single = [(await allocate(verifier, plugin, [device_id]))[:1] for device_id in (one, two)]
+            both = await allocate(verifier, plugin, [one], [two])
+            swapped = single[0] != single[1] and [both[:1], both[1:2]] == [single[1], single[0]]
+            expect(not swapped, f"the answer for {one!r} first", f"that for {two!r} came first")
+
+
+class RefusesUnknown(Rule):
+    id, level, facts = "ALO-05", Level.SHOULD, ("2.25", "8.11")
+    title = "Allocate of a device that is not listed is refused"
+    why = "After a device was lost, the container starts without it, and finds out later than the kubelet."
+    mend = "Look every id up in the current list, and return an error for an unknown one."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await with_devices(verifier):
+            error = await outcome(allocate(verifier, plugin, [UNKNOWN_ID]))
+            expect(error is not None, "an error", f"{plugin.resource} allocated {UNKNOWN_ID!r}")
+
+
+class RefusesUnhealthy(Rule):
+    id, level, facts = "ALO-06", Level.SHOULD, ("3.16",)
+    title = "Allocate of an unhealthy device is refused"
+    why = "A device may fail between the choice and the call; the pod would start with a broken one."
+    mend = "Return an error for a device that is not healthy now."
+
+    async def check(self, verifier: Verifier) -> None:
+        plugins = [
+            (plugin, device.id)
+            for plugin in await verifier.plugins()
+            for device in plugin.devices
+            if device.health == "Unhealthy"
+        ]
+        if not plugins:
+            raise RuleNotApplicable("no device is unhealthy")
+        for plugin, device_id in plugins[:1]:
+            error = await outcome(allocate(verifier, plugin, [device_id]))
+            expect(
+                error is not None, "an error", f"{plugin.resource} allocated {device_id!r}, which it lists as Unhealthy"
+            )
+
+
+class HandlesRepeatedId(Rule):
+    id, level, facts = "ALO-07", Level.SHOULD, ("3.54",)
+    title = "A device that is asked for twice in one request is not handed out twice"
+    why = "The same node or mount twice in one container is refused by the runtime."
+    mend = "Refuse the request, or treat the ids as a set."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await with_devices(verifier):
+            device_id = plugin.ids[0]
+            if await outcome(allocate(verifier, plugin, [device_id, device_id])) is not None:
+                continue
+            once = await allocate(verifier, plugin, [device_id])
+            twice = await allocate(verifier, plugin, [device_id, device_id])
+            expect(_sizes(twice) == _sizes(once), "an error, or the answer for one device", f"{_sizes(twice)} items")
+
+
+class AllocatesAgain(Rule):
+    id, level, facts = "ALO-08", Level.MUST, ("3.35", "3.61", "8.11")
+    title = "A device can be allocated again"
+    why = (
+        "Plugins are never told that a device was freed, and containers of one pod share devices of its init "
+        "containers."
+    )
+    mend = "Keep no record of what was allocated; the kubelet does."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await with_devices(verifier):
+            for number in range(3):
+                error = await outcome(allocate(verifier, plugin, plugin.ids[:1]))
+                expect(error is None, "the same answer as before", f"call {number + 1} of {plugin.ids[0]!r}: {error}")
+
+
+class AnswersAreRepeatable(Rule):
+    id, level, facts = "ALO-09", Level.SHOULD, ("3.49", "8.12")
+    title = "The same devices get the same answer"
+    why = "The kubelet keeps the first answer for all restarts of a container; others would not match it."
+    mend = "Derive the answer from the devices alone; sort what comes from a map."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await with_devices(verifier):
+            ids = plugin.ids[:1]
+            seen = [await allocate(verifier, plugin, ids) for _ in range(4)]
+            expect(all(answer == seen[0] for answer in seen), "the same answer each time", "answers that differ")
+
+
+class OrderOfIdsIsFree(Rule):
+    id, level, facts = "ALO-10", Level.MUST, ("3.27",)
+    title = "Devices can be asked for in any order"
+    why = "The kubelet's sets have no order: ids come in another one each time."
+    mend = "Sort the ids where the order matters."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await with_devices(verifier, 2):
+            ids = plugin.ids[:3]
+            errors = [await outcome(allocate(verifier, plugin, order)) for order in (ids, ids[::-1])]
+            refused = [error for error in errors if error]
+            expect(len(refused) != 1, "an answer for both orders", f"one was refused: {next(iter(refused), None)}")
+
+
+class AnswersConcurrently(Rule):
+    id, level, facts = "ALO-11", Level.MUST, ("1.36", "8.11")
+    title = f"{_CONCURRENT} Allocate calls at once get the answers of single ones"
+    why = "Calls of a kubelet before and after a restart overlap; shared state mixes the containers' devices up."
+    mend = "Use no variable that outlives a call."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await with_devices(verifier):
+            ids = (plugin.ids * _CONCURRENT)[:_CONCURRENT]
+            alone = {device_id: await allocate(verifier, plugin, [device_id]) for device_id in dict.fromkeys(ids)}
+            together = await asyncio.gather(*(allocate(verifier, plugin, [device_id]) for device_id in ids))
+            wrong = [device_id for device_id, answer in zip(ids, together, strict=True) if answer != alone[device_id]]
+            expect(
+                not wrong, "the same answers as one after the other", f"others for {', '.join(map(repr, wrong[:3]))}"
+            )
+
+
+class AllocatesQuickly(Rule):
+    id, level, facts = "ALO-12", Level.SHOULD, ("3.37", "8.11")
+    title = "Allocate is answered quickly"
+    why = "The call has no deadline, and the admission of all pods of the node waits for it."
+    mend = "Prepare devices before, or in PreStartContainer, which concerns one container only."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await with_devices(verifier):
+            took = min([await _seconds(verifier, plugin) for _ in range(3)])
+            expect(took <= verifier.limits.quick, f"at most {verifier.limits.quick:g} s", f"{took:.1f} s")
+
+
+class AllocatesAfterRestart(Rule):
+    id, level, facts = "ALO-13", Level.MUST, ("3.49", "8.12")
+    title = "Devices can be allocated after a restart of the kubelet as before"
+    why = "Pods that were refused before are admitted now, with devices that were allocated already."
+    mend = "Do not tie devices to a connection or a registration."
+
+    async def check(self, verifier: Verifier) -> None:
+        session = await verifier.running()
+        plugins = await with_devices(verifier)
+        before = {plugin.resource: await allocate(verifier, plugin, plugin.ids[:1]) for plugin in plugins}
+        ids = {plugin.resource: plugin.ids[:1] for plugin in plugins}
+        for plugin in await session.restart_kubelet():
+            if plugin.resource in before:
+                error = await outcome(allocate(verifier, plugin, ids[plugin.resource]))
+                expect(error is None, f"an answer for {ids[plugin.resource]}", str(error))
+
+
+class StartsContainers(Rule):
+    id, level, facts = "PST-01", Level.MUST, ("3.47", "3.48")
+    title = "PreStartContainer is answered where the options announce it"
+    why = "The container waits with CreateContainerConfigError, and is tried again for ever."
+    mend = "Implement the method, or do not set pre_start_required."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await with_option(verifier, "pre_start"):
+            error = await outcome(_pre_start(verifier, plugin, plugin.ids[:1]))
+            expect(error is None, "an answer", str(error))
+
+
+class StartsContainersAgain(Rule):
+    id, level, facts = "PST-02", Level.MUST, ("3.48", "8.14")
+    title = "PreStartContainer is answered for every start of a container"
+    why = "It is called before each restart too; a container that crashed once would never start again."
+    mend = "Reset the device as often as asked."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await with_option(verifier, "pre_start"):
+            for number in range(3):
+                error = await outcome(_pre_start(verifier, plugin, plugin.ids[:1]))
+                expect(error is None, "an answer each time", f"call {number + 1}: {error}")
+
+
+class StartsContainersInTime(Rule):
+    id, level, facts = "PST-03", Level.SHOULD, ("3.48", "8.14")
+    title = "PreStartContainer is answered well within its 30 seconds"
+    why = "The kubelet gives up after 30 s, and the container does not start."
+    mend = "Do slow work in the background, before devices are listed as healthy."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await with_option(verifier, "pre_start"):
+            began = time.monotonic()
+            await _pre_start(verifier, plugin, plugin.ids[:1])
+            took = time.monotonic() - began
+            expect(took <= verifier.limits.prompt, f"at most {verifier.limits.prompt:g} s", f"{took:.1f} s")
+
+
+class RefusesUnknownStart(Rule):
+    id, level, facts = "PST-04", Level.SHOULD, ("3.48",)
+    title = "PreStartContainer of a device that is not listed is refused"
+    why = "A container would start with a device that was never prepared."
+    mend = "Return an error for an unknown id."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await with_option(verifier, "pre_start"):
+            error = await outcome(_pre_start(verifier, plugin, [UNKNOWN_ID]))
+            expect(error is not None, "an error", f"{plugin.resource} prepared {UNKNOWN_ID!r}")
+
+
+async def _pre_start(verifier: Verifier, plugin: RegisteredPlugin, ids: list[str]) -> None:
+    async with plugin.connect() as client:
+        await client.pre_start(ids, _PRE_START_LIMIT)
+
+
+async def _seconds(verifier: Verifier, plugin: RegisteredPlugin) -> float:
+    began = time.monotonic()
+    await allocate(verifier, plugin, plugin.ids[:1])
+    return time.monotonic() - began
+
+
+async def _refuses_several(verifier: Verifier, plugin: RegisteredPlugin, ids: list[str]) -> bool:
+    """Some plugins refuse more than one device for one container, as a policy."""
+    return len(ids) > 1 and await outcome(allocate(verifier, plugin, ids)) is not None
+
+
+def _sizes(responses: list[AllocateResponse]) -> list[int]:
+    return [len(response.nodes) + len(response.mounts) + len(response.cdi) for response in responses]
+
+
+RULES: tuple[type[Rule], ...] = (
+    AllocatesEveryDevice,
+    AnswersAreNotEmpty,
+    OneResponsePerContainer,
+    ResponsesAreInOrder,
+    RefusesUnknown,
+    RefusesUnhealthy,
+    HandlesRepeatedId,
+    AllocatesAgain,
+    AnswersAreRepeatable,
+    OrderOfIdsIsFree,
+    AnswersConcurrently,
+    AllocatesQuickly,
+    AllocatesAfterRestart,
+    StartsContainers,
+    StartsContainersAgain,
+    StartsContainersInTime,
+    RefusesUnknownStart,
+)

@@ -1,0 +1,175 @@
+"""Rules of the end: signals, what is left behind, and the instance that follows."""
+
+import asyncio
+import signal
+from contextlib import suppress
+
+from plugwright.conformance.asking import expect
+from plugwright.conformance.observations import ProgramLife, program_life
+from plugwright.conformance.rule import Level, Rule, RuleNotApplicable, RuleViolated
+from plugwright.conformance.session import PluginNotRunning, Session
+from plugwright.conformance.verifier import Verifier
+from plugwright.errors import PlugwrightError
+
+__all__ = ["RULES"]
+
+
+async def _ended(verifier: Verifier) -> ProgramLife:
+    life = await verifier.remembered(program_life)
+    if not life.ended:
+        raise RuleNotApplicable("SIGTERM does not end it")
+    return life
+
+
+async def _started(verifier: Verifier, session: Session) -> Session:
+    await session.start_program()
+    await session.until_registered(verifier.resources, limit=verifier.limits.start)
+    return session
+
+
+class EndsOnSigterm(Rule):
+    id, level, facts, alone = "END-01", Level.MUST, ("8.21",), True
+    title = "SIGTERM ends the program"
+    why = "A pod that does not end is killed after its grace period, and an upgrade of the node waits for it."
+    mend = "Handle SIGTERM. The first process of a container ignores signals that it does not handle."
+
+    async def check(self, verifier: Verifier) -> None:
+        life = await verifier.remembered(program_life)
+        expect(life.ended, f"it ends within {verifier.limits.end:g} s", "it runs on")
+
+
+class ExitsWithZero(Rule):
+    id, level, facts, alone = "END-02", Level.SHOULD, (), True
+    title = "The exit status after SIGTERM is 0"
+    why = "Any other is shown as an error of the pod, and alarms somebody at each upgrade."
+    mend = "Return normally after SIGTERM. To be ended by the signal itself is accepted."
+
+    async def check(self, verifier: Verifier) -> None:
+        life = await _ended(verifier)
+        expect(life.returncode in (0, -signal.SIGTERM), "status 0", life.ending)
+
+
+class RemovesSocket(Rule):
+    id, level, facts, alone = "END-03", Level.SHOULD, ("8.21",), True
+    title = "A program that ends removes its socket"
+    why = "What is left is dialled in vain, and fills the directory over the years."
+    mend = "Unlink the socket when the server stops, if it is still yours."
+
+    async def check(self, verifier: Verifier) -> None:
+        left = (await _ended(verifier)).sockets_left
+        expect(not left, "no socket of it in the directory", f"{', '.join(left)} is still there")
+
+
+class LeavesNoProcess(Rule):
+    id, level, facts, alone = "END-04", Level.SHOULD, (), True
+    title = "A program that ends leaves no process behind"
+    why = "Outside of a container they hold devices and files that the next instance needs."
+    mend = "End and wait for your children."
+
+    async def check(self, verifier: Verifier) -> None:
+        left = (await _ended(verifier)).processes_left
+        expect(not left, "no process of it", f"{left} still run")
+
+
+class StartsAfterKill(Rule):
+    id, level, facts, alone = "END-05", Level.MUST, ("1.15", "1.16"), True
+    title = "A program that was killed can be started again"
+    why = "Its socket is still there, and nobody removes it while the kubelet runs: address already in use, for ever."
+    mend = "Use a new name for each start, or remove a socket on which nobody listens."
+
+    async def check(self, verifier: Verifier) -> None:
+        async with verifier.fresh() as session:
+            await _started(verifier, session)
+            await session.program.stop(verifier.limits.end, signal.SIGKILL)
+            await session.program.end()
+            mark = session.mark
+            await session.start_program()
+            try:
+                await session.until_registered(verifier.resources, mark=mark, limit=verifier.limits.start)
+            except PluginNotRunning as error:
+                raise RuleViolated("a registration after SIGKILL and a new start", str(error)) from None
+
+
+class LeavesOthersAlone(Rule):
+    id, level, facts, alone = "END-06", Level.MUST, ("8.10",), True
+    title = "Sockets and files of others in the directory are left alone"
+    why = "Other plugins live in the same directory; one whose socket is removed is out of service until it notices."
+    mend = "Remove only files that you have made."
+
+    async def check(self, verifier: Verifier) -> None:
+        gone = (await verifier.remembered(program_life)).foreign_gone
+        expect(not gone, "the files of others are still there", f"{', '.join(gone)} is gone")
+
+
+class LeavesSuccessorAlone(Rule):
+    id, level, facts, alone = "END-07", Level.MUST, ("2.22", "8.10"), True
+    title = "An instance that ends leaves its successor's socket alone"
+    why = "In an upgrade the old instance ends after the new one has registered; then nobody can reach the new one."
+    mend = "Use a socket name of its own for each process, and unlink only the file that you have made."
+
+    async def check(self, verifier: Verifier) -> None:
+        async with verifier.fresh() as session:
+            old, mark = (await _started(verifier, session)).program, session.mark
+            new = await session.start_program()
+            try:
+                await session.until_registered(verifier.resources, mark=mark, limit=verifier.limits.start)
+            except PluginNotRunning as error:
+                raise RuleNotApplicable(f"a second instance does not start beside the first: {error}") from None
+            await old.stop(verifier.limits.end)
+            await old.end()
+            with suppress(TimeoutError):  # a kubelet up to 1.36 ends the newer stream now, and this one does not
+                async with asyncio.timeout(verifier.limits.settle):
+                    await new.ends()
+            expect(new.running, "the new instance runs on", new.ending)
+            await _expect_served(verifier, session)
+
+
+async def _expect_served(verifier: Verifier, session: Session) -> None:
+    connected = {plugin.resource: plugin for plugin in session.plugins()}
+    for resource in sorted(verifier.resources):
+        expected = f"{resource} is served by the new instance"
+        expect(resource in connected, expected, "no plugin is connected")
+        try:
+            async with connected[resource].connect() as client:
+                await client.options(verifier.limits.call)
+        except PlugwrightError as error:
+            raise RuleViolated(expected, str(error)) from None
+
+
+class ComesBackAfterUpgrade(Rule):
+    id, level, facts, alone = "END-08", Level.MUST, ("2.23", "3.74"), True
+    title = "After SIGTERM and a new start the resource is back"
+    why = "That is what every upgrade does; the kubelet itself is not restarted."
+    mend = "Register at every start, whether a kubelet knew an earlier instance or not."
+
+    async def check(self, verifier: Verifier) -> None:
+        life = await verifier.remembered(program_life)
+        expect(not life.again, "a registration", life.again)
+
+
+class EndsWithoutKubelet(Rule):
+    id, level, facts, alone = "END-09", Level.MUST, ("8.21",), True
+    title = "SIGTERM ends the program also while there is no kubelet"
+    why = "A node is drained in any order; a program that waits for a kubelet must still end."
+    mend = "Wait for the signal and for the kubelet at the same time."
+
+    async def check(self, verifier: Verifier) -> None:
+        async with verifier.fresh() as session:
+            await _started(verifier, session)
+            await session.kubelet.stop()
+            session.paths.kubelet_socket.unlink(missing_ok=True)
+            ended = await session.program.stop(verifier.limits.end)
+            expect(ended, f"it ends within {verifier.limits.end:g} s", "it runs on")
+
+
+RULES: tuple[type[Rule], ...] = (
+    EndsOnSigterm,
+    ExitsWithZero,
+    RemovesSocket,
+    LeavesNoProcess,
+    StartsAfterKill,
+    LeavesOthersAlone,
+    LeavesSuccessorAlone,
+    ComesBackAfterUpgrade,
+    EndsWithoutKubelet,
+)

@@ -1,0 +1,211 @@
+"""Rules of health, where the operator gives commands that make a device fail and recover."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+
+from plugwright.conformance.asking import allocate, expect, outcome, with_devices
+from plugwright.conformance.rule import Level, Rule, RuleNotApplicable, RuleViolated
+from plugwright.conformance.session import RegisteredPlugin, Session
+from plugwright.conformance.verifier import Verifier
+from plugwright.errors import PeerGone
+from plugwright.protocol.messages import ListedDevice
+
+__all__ = ["RULES"]
+
+_STREAMS = 3
+
+
+async def _chosen(verifier: Verifier) -> tuple[Session, RegisteredPlugin, str]:
+    """The device that is made to fail: the last healthy one."""
+    if not verifier.options.fail or not verifier.options.recover:
+        raise RuleNotApplicable("needs --fail-command and --recover-command")
+    session = await verifier.running()
+    plugin = (await with_devices(verifier, 2))[0]
+    return session, plugin, plugin.ids[-1]
+
+
+@asynccontextmanager
+async def _failed(verifier: Verifier) -> AsyncIterator[tuple[Session, RegisteredPlugin, str]]:
+    """A device that has failed while inside, as the plugin lists it."""
+    session, plugin, device_id = await _chosen(verifier)
+    await verifier.run_command(verifier.options.fail, device_id, plugin.resource)
+    try:
+        await _until(session, plugin.resource, device_id, "Unhealthy")
+        yield session, plugin, device_id
+    finally:
+        await verifier.run_command(verifier.options.recover, device_id, plugin.resource)
+        await _until(session, plugin.resource, device_id, "Healthy")
+
+
+async def _until(session: Session, resource: str, device_id: str, health: str) -> None:
+    """Waits until the kubelet's list has the device with this health."""
+
+    def is_listed() -> bool:
+        return _health(session, resource, device_id) == health
+
+    try:
+        await session.kubelet.until(is_listed, session.limits.register, f"{device_id!r} is not {health}")
+    except PeerGone as error:
+        seen = _health(session, resource, device_id) or "not listed"
+        raise RuleViolated(f"{device_id!r} of {resource} is listed as {health}", f"{error}, but {seen}") from None
+
+
+def _health(session: Session, resource: str, device_id: str) -> str:
+    lists = [event for event in session.lists() if event.about == resource]
+    return next((device.health for device in lists[-1].devices if device.id == device_id), "") if lists else ""
+
+
+class ReportsFailure(Rule):
+    id, level, facts = "HOT-01", Level.MUST, ("2.10", "7.7")
+    title = "A device that fails is listed as Unhealthy"
+    why = "The kubelet goes on handing it out, and each pod that gets it fails."
+    mend = "Watch the device, and send a new list when its health changes."
+
+    async def check(self, verifier: Verifier) -> None:
+        async with _failed(verifier):
+            pass
+
+
+class KeepsFailedDevice(Rule):
+    id, level, facts, since = "HOT-02", Level.MUST, ("2.25", "8.9"), ""
+    title = "A device that fails stays in the list"
+    why = "Kubelets from 1.34 on may crash when a device that a pod holds is dropped from the list."
+    mend = "List it as Unhealthy for as long as a pod may hold it."
+
+    async def check(self, verifier: Verifier) -> None:
+        session, plugin, device_id = await _chosen(verifier)
+        mark = session.mark
+        await verifier.run_command(verifier.options.fail, device_id, plugin.resource)
+        try:
+            await session.kubelet.until(lambda: bool(session.lists(mark)), session.limits.register, "no new list")
+            ids = {device.id for device in session.lists(mark)[-1].devices}
+            expect(device_id in ids, f"{device_id!r} as Unhealthy", "it is missing")
+        except PeerGone as error:
+            raise RuleViolated("a new list", str(error)) from None
+        finally:
+            await verifier.run_command(verifier.options.recover, device_id, plugin.resource)
+            await _until(session, plugin.resource, device_id, "Healthy")
+
+
+class ReportsRecovery(Rule):
+    id, level, facts = "HOT-03", Level.MUST, ("2.5",)
+    title = "A device that recovers is listed as Healthy again"
+    why = "Otherwise the node loses a device for each fault until the program is restarted."
+    mend = "Watch for the recovery as you watch for the failure."
+
+    async def check(self, verifier: Verifier) -> None:
+        async with _failed(verifier) as (session, plugin, device_id):
+            pass
+        expect(_health(session, plugin.resource, device_id) == "Healthy", "Healthy", "Unhealthy")
+
+
+class FailsAlone(Rule):
+    id, level, facts = "HOT-04", Level.MUST, ("2.10",)
+    title = "Other devices stay as they are when one fails"
+    why = "One lost device must not refuse every pod of the node."
+    mend = "Keep the health of each device by itself."
+
+    async def check(self, verifier: Verifier) -> None:
+        async with _failed(verifier) as (session, plugin, device_id):
+            latest = [event for event in session.lists() if event.about == plugin.resource][-1].devices
+            others = sorted(set(plugin.ids) - {device_id} - _healthy(latest))
+            expect(not others, "the others are Healthy", f"not so: {', '.join(others)}")
+
+
+class RefusesFailed(Rule):
+    id, level, facts = "HOT-05", Level.SHOULD, ("3.16",)
+    title = "Allocate of a device that has failed is refused"
+    why = "The kubelet may have chosen it a moment before."
+    mend = "Look at the current health in Allocate."
+
+    async def check(self, verifier: Verifier) -> None:
+        async with _failed(verifier) as (_, plugin, device_id):
+            error = await outcome(allocate(verifier, plugin, [device_id]))
+            expect(error is not None, "an error", f"{device_id!r} was allocated")
+
+
+class UpdatesEveryStream(Rule):
+    id, level, facts = "HOT-06", Level.MUST, ("2.22",)
+    title = "A change reaches every open stream"
+    why = "Streams that read one channel take updates from each other, and the kubelet's may get none."
+    mend = "Publish the latest list, and let each stream compare it with what it has sent."
+
+    async def check(self, verifier: Verifier) -> None:
+        _, plugin, device_id = await _chosen(verifier)
+        async with AsyncExitStack() as stack:
+            streams = [await stack.enter_async_context(_stream(verifier, plugin)) for _ in range(_STREAMS)]
+            async with _failed(verifier):
+                for number, stream in enumerate(streams, 1):
+                    seen = await _reads(verifier, stream, device_id)
+                    expect(seen, "the change on each stream", f"not on stream {number} of {_STREAMS}")
+
+
+class KeepsUpdateFromDeadStream(Rule):
+    id, level, facts = "HOT-07", Level.MUST, ("2.15",)
+    title = "A change reaches the kubelet after it was restarted"
+    why = "A dead stream that takes the one update leaves the kubelet with an old list until the next change."
+    mend = "End the streams of the last registration, and share no channel with them."
+
+    async def check(self, verifier: Verifier) -> None:
+        session, _, _ = await _chosen(verifier)
+        await session.restart_kubelet()
+        await session.restart_kubelet()
+        async with _failed(verifier):
+            pass
+
+
+class ReportsFailureWhileAway(Rule):
+    id, level, facts = "HOT-08", Level.MUST, ("2.5",)
+    title = "What failed while there was no kubelet is in the next list"
+    why = "The first list after a start is the whole truth for the kubelet."
+    mend = "Watch devices whether a kubelet is connected or not."
+
+    async def check(self, verifier: Verifier) -> None:
+        session, plugin, device_id = await _chosen(verifier)
+        mark = session.mark
+        await session.kubelet.stop()
+        await verifier.run_command(verifier.options.fail, device_id, plugin.resource)
+        try:
+            await session.kubelet.start()
+            await session.until_registered(verifier.resources, mark=mark)
+            await _until(session, plugin.resource, device_id, "Unhealthy")
+        finally:
+            await verifier.run_command(verifier.options.recover, device_id, plugin.resource)
+            await _until(session, plugin.resource, device_id, "Healthy")
+
+
+def _healthy(devices: tuple[ListedDevice, ...]) -> set[str]:
+    return {device.id for device in devices if device.health == "Healthy"}
+
+
+@asynccontextmanager
+async def _stream(verifier: Verifier, plugin: RegisteredPlugin) -> AsyncIterator[AsyncIterator[list[ListedDevice]]]:
+    """A stream whose first list was read."""
+    async with plugin.connect() as client, aclosing(client.list_and_watch()) as lists:
+        async with asyncio.timeout(verifier.limits.call):
+            await anext(lists)
+        yield lists
+
+
+async def _reads(verifier: Verifier, lists: AsyncIterator[list[ListedDevice]], device_id: str) -> bool:
+    try:
+        async with asyncio.timeout(verifier.limits.call):
+            async for devices in lists:
+                if device_id not in _healthy(tuple(devices)):
+                    return True
+    except (TimeoutError, PeerGone):
+        return False
+    return False
+
+
+RULES: tuple[type[Rule], ...] = (
+    ReportsFailure,
+    KeepsFailedDevice,
+    ReportsRecovery,
+    FailsAlone,
+    RefusesFailed,
+    UpdatesEveryStream,
+    KeepsUpdateFromDeadStream,
+    ReportsFailureWhileAway,
+)

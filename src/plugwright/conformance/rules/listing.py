@@ -1,0 +1,247 @@
+"""Rules of the device list: its ids, its health and topology, and the streams that carry it."""
+
+import asyncio
+from collections import Counter
+from contextlib import aclosing
+
+from plugwright.conformance.asking import check_devices, expect, expect_list
+from plugwright.conformance.observations import idleness, program_life
+from plugwright.conformance.rule import Level, Rule, RuleNotApplicable, RuleViolated
+from plugwright.conformance.session import RegisteredPlugin, Session
+from plugwright.conformance.verifier import Verifier
+from plugwright.kubelet.events import StateChange
+from plugwright.model import DEVICE_ID_LIMIT, some
+from plugwright.protocol.messages import ListedDevice
+
+__all__ = ["RULES"]
+
+_HEALTH = ("Healthy", "Unhealthy")
+_STREAMS = 3
+_REPEATS = 4  # lists of a resource while nothing changes and nobody asks for one
+
+
+class SendsFirstList(Rule):
+    id, level, facts = "LST-01", Level.MUST, ("2.12", "8.5")
+    title = "ListAndWatch sends a list at once"
+    why = "A resource without a list does not appear on the node at all."
+    mend = "Send the current list, an empty one too, as soon as the stream is open."
+
+    async def check(self, verifier: Verifier) -> None:
+        session = await verifier.started()
+        opened = {call.resource for call in session.kubelet.calls if call.method == "ListAndWatch"}
+        if not opened:
+            raise RuleNotApplicable("ListAndWatch was never called")
+        silent = opened - session.listed()
+        expect(not silent, "a list for each stream", f"none for {', '.join(sorted(silent))}")
+
+
+class ListFits(Rule):
+    id, level, facts = "LST-02", Level.MUST, ("2.16", "8.17")
+    title = "The list is smaller than 4 MiB"
+    why = "The kubelet cuts the stream on a larger message, and the resource stays at 0."
+    mend = "Use shorter ids, or offer fewer devices for one resource."
+
+    async def check(self, verifier: Verifier) -> None:
+        large = [event.text for event in (await verifier.started()).stops() if "larger than max" in event.text]
+        expect(not large, "at most 4 MiB", large[0] if large else "")
+
+
+class IdsAreNotEmpty(Rule):
+    id, level, facts = "LST-03", Level.MUST, ("2.9", "8.15")
+    title = "Every device has an id"
+    why = "The kubelet takes an empty id for a device and allocates it."
+    mend = "Leave out what has no identity."
+
+    async def check(self, verifier: Verifier) -> None:
+        await check_devices(verifier, lambda device: "" if device.id else "an empty id", "no empty id")
+
+
+class IdsAreUnique(Rule):
+    id, level, facts = "LST-04", Level.MUST, ("2.8", "8.15")
+    title = "Every id is listed once"
+    why = "A repeated id counts once, so a device is missing; with two healths it is counted twice."
+    mend = "Derive ids from what tells the devices apart, such as a serial number or an address."
+
+    async def check(self, verifier: Verifier) -> None:
+        for event in (await verifier.started()).lists():
+            counts = Counter(device.id for device in event.devices)
+            repeated = sorted(device_id for device_id, count in counts.items() if count > 1)
+            expect(not repeated, "unique ids", f"the list of {event.about} repeats {some(repeated)}")
+
+
+class IdsAreShort(Rule):
+    id, level, facts = "LST-05", Level.SHOULD, ("2.7", "8.15")
+    title = f"Ids have at most {DEVICE_ID_LIMIT} characters"
+    why = "The API says so, and tools that label or report devices rely on it; the kubelet does not check it."
+    mend = "Shorten them, by a hash where they must stay unique."
+
+    async def check(self, verifier: Verifier) -> None:
+        def problem(device: ListedDevice) -> str:
+            return f"{device.id[:20]!r}… of {len(device.id)}" if len(device.id) > DEVICE_ID_LIMIT else ""
+
+        await check_devices(verifier, problem, f"at most {DEVICE_ID_LIMIT} characters")
+
+
+class HealthIsKnown(Rule):
+    id, level, facts = "LST-06", Level.MUST, ("2.6",)
+    title = "Health is Healthy or Unhealthy"
+    why = "Anything but the exact word Healthy is unhealthy: a device with `healthy` is never allocated."
+    mend = "Use the constants of the API."
+
+    async def check(self, verifier: Verifier) -> None:
+        def problem(device: ListedDevice) -> str:
+            return "" if device.health in _HEALTH else f"health {device.health!r}"
+
+        await check_devices(verifier, problem, "Healthy or Unhealthy")
+
+
+class NumaNodesExist(Rule):
+    id, level, facts = "LST-07", Level.MUST, ("5.6", "8.16")
+    title = "NUMA nodes are 0 or more"
+    why = "sysfs writes -1 for no node; sent as it is, the topology manager finds no node that suits the device."
+    mend = "Leave the topology out where the node is not known."
+
+    async def check(self, verifier: Verifier) -> None:
+        def problem(device: ListedDevice) -> str:
+            return next((f"NUMA node {node}" for node in device.nodes or () if node < 0), "")
+
+        await check_devices(verifier, problem, "NUMA nodes from 0 on")
+
+
+class TopologyHasNodes(Rule):
+    id, level, facts = "LST-08", Level.SHOULD, ("6.11", "8.16")
+    title = "A topology has at least one NUMA node"
+    why = "A device with an empty topology is missing from the pod-resources API's GetAllocatableResources."
+    mend = "Leave the topology field out where there is none."
+
+    async def check(self, verifier: Verifier) -> None:
+        def problem(device: ListedDevice) -> str:
+            return f"{device.id!r} with an empty topology" if device.nodes == () else ""
+
+        await check_devices(verifier, problem, "a topology with nodes, or none")
+
+
+class StreamStaysOpen(Rule):
+    id, level, facts = "LST-09", Level.MUST, ("2.15", "2.21")
+    title = "ListAndWatch stays open after the list"
+    why = "Its end is the end of the plugin for the kubelet: all devices turn unhealthy, and it does not call again."
+    mend = "Return from ListAndWatch only when the stream is cancelled or the program ends."
+
+    async def check(self, verifier: Verifier) -> None:
+        session = await verifier.started()
+        if not session.lists():
+            raise RuleNotApplicable("there was no list")
+        stops = [event for event in session.kubelet.recorded[: verifier.settled] if event in session.stops()]
+        ended = [event for event in stops if isinstance(event, StateChange) and "larger than max" not in event.text]
+        expect(not ended, "an open stream", f"the stream of {ended[0].about} ended: {ended[0].text}" if ended else "")
+
+
+class ServesSeveralStreams(Rule):
+    id, level, facts = "LST-10", Level.MUST, ("2.22",)
+    title = f"{_STREAMS} streams at once each get the list"
+    why = "A kubelet that was restarted opens its stream while the old one may still be there."
+    mend = "Give each call its own state, and send the latest list to each."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await verifier.plugins():
+            together = asyncio.Barrier(_STREAMS)
+            streams = [_held_list(verifier, plugin, together) for _ in range(_STREAMS)]
+            await asyncio.gather(*streams)
+
+
+class ServesAfterDeadStream(Rule):
+    id, level, facts = "LST-11", Level.MUST, ("2.15",)
+    title = "A stream whose connection was cut does not keep the next from its list"
+    why = (
+        "Killed kubelets leave such streams behind; where they hold a lock or take the update, the next one waits "
+        "for ever."
+    )
+    mend = "End a stream when its context ends, and share no channel between streams."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await verifier.plugins():
+            for _ in range(_STREAMS):
+                await expect_list(verifier, plugin, "a stream after one that was cut")
+
+
+class ListStaysSame(Rule):
+    id, level, facts = "LST-12", Level.MUST, ("2.5", "2.25")
+    title = "The list is complete again after a restart of the kubelet"
+    why = "Each list is the whole truth: devices that are missing in it are gone, and pods that hold them lose them."
+    mend = "Send the same list on every stream, however many there were."
+
+    async def check(self, verifier: Verifier) -> None:
+        session = await verifier.running()
+        before = _ids(session)
+        await session.restart_kubelet()
+        after = _ids(session)
+        for resource, ids in before.items():
+            missing = sorted(ids - after.get(resource, set()))
+            expect(not missing, f"all {len(ids)} devices of {resource}", f"missing: {some(missing)}")
+
+
+class ListIsNotRepeated(Rule):
+    id, level, facts = "LST-13", Level.SHOULD, ("2.14",)
+    title = "A list that has not changed is not sent again and again"
+    why = "The kubelet writes its checkpoint to the disk for every list."
+    mend = "Send a list when it differs from the last one."
+
+    async def check(self, verifier: Verifier) -> None:
+        idle = await verifier.remembered(idleness)
+        often = [f"{count} lists of {resource}" for resource, count in idle.lists.items() if count >= _REPEATS]
+        expect(not often, f"fewer than {_REPEATS} lists in {idle.seconds:g} s", some(often))
+
+
+class IdsSurviveProgram(Rule):
+    id, level, facts, alone = "LST-14", Level.MUST, ("8.15",), True
+    title = "Devices have the same ids after a restart of the program"
+    why = "The kubelet knows from its checkpoint which pod holds which id; with new ids two pods get one device."
+    mend = "Derive ids from the hardware, never from a counter, the time or chance."
+
+    async def check(self, verifier: Verifier) -> None:
+        life = await verifier.remembered(program_life)
+        if life.again:
+            raise RuleNotApplicable(f"it is not registered after a new start: {life.again}")
+        for resource, ids in life.ids.items():
+            again = life.ids_again.get(resource, set())
+            expect(ids == again, some(sorted(ids), 4), some(sorted(again), 4))
+
+
+async def _held_list(verifier: Verifier, plugin: RegisteredPlugin, together: asyncio.Barrier) -> None:
+    """Reads the first list of a stream, and keeps the stream until all have read theirs."""
+    expected, limit = "a list for each of several streams", verifier.limits.call
+    try:
+        async with (
+            asyncio.timeout(limit),
+            plugin.connect() as client,
+            aclosing(client.list_and_watch()) as lists,
+        ):
+            async for _ in lists:
+                await together.wait()
+                return
+    except (TimeoutError, asyncio.BrokenBarrierError):
+        await together.abort()
+        raise RuleViolated(expected, f"not for all {_STREAMS} of {plugin.resource} in {limit:g} s") from None
+    raise RuleViolated(expected, f"a stream of {plugin.resource} ended without one")
+
+
+def _ids(session: Session) -> dict[str, set[str]]:
+    return {plugin.resource: {device.id for device in plugin.devices} for plugin in session.plugins()}
+
+
+RULES: tuple[type[Rule], ...] = (
+    SendsFirstList,
+    ListFits,
+    IdsAreNotEmpty,
+    IdsAreUnique,
+    IdsAreShort,
+    HealthIsKnown,
+    NumaNodesExist,
+    TopologyHasNodes,
+    StreamStaysOpen,
+    ServesSeveralStreams,
+    ServesAfterDeadStream,
+    ListStaysSame,
+    ListIsNotRepeated,
+    IdsSurviveProgram,
+)

@@ -1,0 +1,167 @@
+"""Rules of GetPreferredAllocation, for plugins whose options announce it."""
+
+import time
+from collections.abc import Sequence
+
+from plugwright.conformance.asking import expect, outcome, prefer, with_option
+from plugwright.conformance.rule import Level, Rule
+from plugwright.conformance.session import RegisteredPlugin
+from plugwright.conformance.verifier import Verifier
+from plugwright.model import PreferenceRequest
+
+__all__ = ["RULES"]
+
+
+def _request(ids: Sequence[str], size: int, required: Sequence[str] = ()) -> PreferenceRequest:
+    return PreferenceRequest(tuple(ids), tuple(required), size)
+
+
+async def _preferred(verifier: Verifier, plugin: RegisteredPlugin, request: PreferenceRequest) -> list[str]:
+    responses = await prefer(verifier, plugin, request)
+    expect(responses, "one container response", f"none from {plugin.resource}")
+    return responses[0]
+
+
+class AnswersPreference(Rule):
+    id, level, facts = "PRF-01", Level.MUST, ("3.28", "3.30")
+    title = "GetPreferredAllocation is answered where the options announce it"
+    why = "An error refuses the pod for good, with UnexpectedAdmissionError."
+    mend = "Implement the method, or do not set get_preferred_allocation_available."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await with_option(verifier, "preference"):
+            error = await outcome(prefer(verifier, plugin, _request(plugin.ids, 1)))
+            expect(error is None, "an answer", str(error))
+
+
+class PreferenceHasSize(Rule):
+    id, level, facts = "PRF-02", Level.MUST, ("3.29", "8.13")
+    title = "A preference has as many devices as asked for"
+    why = "The kubelet fills up with arbitrary devices, or cuts arbitrary ones off: the choice is lost."
+    mend = "Return allocation_size ids."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await with_option(verifier, "preference", 2):
+            for size in {1, 2, len(plugin.ids)}:
+                count = len(await _preferred(verifier, plugin, _request(plugin.ids, size)))
+                expect(count == size, f"{size} of {len(plugin.ids)} devices", f"{count}")
+
+
+class PreferenceIsAvailable(Rule):
+    id, level, facts = "PRF-03", Level.MUST, ("3.29", "8.13")
+    title = "A preference names devices that are available"
+    why = "The kubelet drops others silently and chooses in their place."
+    mend = "Choose among available_deviceIDs alone; the others are in use."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await with_option(verifier, "preference", 2):
+            for left_out in plugin.ids:
+                available = [device_id for device_id in plugin.ids if device_id != left_out]
+                others = set(await _preferred(verifier, plugin, _request(available, 1))) - set(available)
+                expect(not others, f"one of {available}", f"{sorted(others)}")
+
+
+class PreferenceIncludesRequired(Rule):
+    id, level, facts = "PRF-04", Level.MUST, ("3.23", "8.13")
+    title = "A preference includes the devices that it must"
+    why = "They are taken already, from an init container or by NUMA alignment: the others must suit them."
+    mend = "Begin with must_include_deviceIDs."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await with_option(verifier, "preference", 2):
+            for required in plugin.ids:
+                chosen = await _preferred(verifier, plugin, _request(plugin.ids, 2, [required]))
+                expect(required in chosen, f"{required!r} and another", f"{chosen}")
+
+
+class PreferenceIsDistinct(Rule):
+    id, level, facts = "PRF-05", Level.MUST, ("3.29",)
+    title = "A preference names each device once"
+    why = "The kubelet counts a repeated one once and fills up with an arbitrary device."
+    mend = "Take each chosen device out of the rest."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await with_option(verifier, "preference", 2):
+            chosen = await _preferred(verifier, plugin, _request(plugin.ids, 2))
+            expect(len(set(chosen)) == len(chosen), "different devices", f"{chosen}")
+
+
+class PreferenceIsRepeatable(Rule):
+    id, level, facts = "PRF-06", Level.SHOULD, ("8.13",)
+    title = "The same question gets the same preference"
+    why = "Otherwise a fault on one node cannot be told from chance."
+    mend = "Break ties by the id, never by the order of a map or by chance."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await with_option(verifier, "preference", 2):
+            seen = [sorted(await _preferred(verifier, plugin, _request(plugin.ids, 2))) for _ in range(8)]
+            expect(all(chosen == seen[0] for chosen in seen), f"{seen[0]} each time", f"{seen}")
+
+
+class PreferenceIgnoresOrder(Rule):
+    id, level, facts = "PRF-07", Level.SHOULD, ("3.27",)
+    title = "A preference does not depend on the order of the ids"
+    why = "The kubelet sends them in another order each time, so the choice would be arbitrary."
+    mend = "Sort the ids before you choose."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await with_option(verifier, "preference", 3):
+            seen = [
+                sorted(await _preferred(verifier, plugin, _request(ids, 2))) for ids in (plugin.ids, plugin.ids[::-1])
+            ]
+            expect(seen[0] == seen[1], f"{seen[0]}", f"{seen[1]} for the reverse order")
+
+
+class OnePreferencePerContainer(Rule):
+    id, level, facts = "PRF-08", Level.MUST, ("3.28",)
+    title = "GetPreferredAllocation is answered with one response for each container"
+    why = "The kubelet reads the first response only, so one for each device is the choice of a single device."
+    mend = "Loop over container_requests."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await with_option(verifier, "preference", 2):
+            count = len(await prefer(verifier, plugin, _request(plugin.ids, 1), _request(plugin.ids, 2)))
+            expect(count == 2, "2 responses", f"{count}")
+
+
+class PrefersWithoutChoice(Rule):
+    id, level, facts = "PRF-09", Level.MUST, ("3.25", "3.30")
+    title = "A preference is given where there is no choice left"
+    why = "Without NUMA nodes the plugin is asked even for all devices; an error refuses the pod."
+    mend = "Return the whole list where its length is allocation_size."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await with_option(verifier, "preference"):
+            request = _request(plugin.ids, len(plugin.ids), plugin.ids[:1])
+            error = await outcome(prefer(verifier, plugin, request))
+            expect(error is None, f"all {len(plugin.ids)} devices", str(error))
+
+
+class PrefersQuickly(Rule):
+    id, level, facts = "PRF-10", Level.SHOULD, ("3.28",)
+    title = "GetPreferredAllocation is answered quickly"
+    why = "The call has no deadline, and the admission of all pods of the node waits for it."
+    mend = "Limit the search; a good choice in time is better than the best one."
+
+    async def check(self, verifier: Verifier) -> None:
+        for plugin in await with_option(verifier, "preference"):
+            times = []
+            for _ in range(3):
+                began = time.monotonic()
+                await prefer(verifier, plugin, _request(plugin.ids, max(1, len(plugin.ids) // 2)))
+                times.append(time.monotonic() - began)
+            expect(min(times) <= verifier.limits.quick, f"at most {verifier.limits.quick:g} s", f"{min(times):.1f} s")
+
+
+RULES: tuple[type[Rule], ...] = (
+    AnswersPreference,
+    PreferenceHasSize,
+    PreferenceIsAvailable,
+    PreferenceIncludesRequired,
+    PreferenceIsDistinct,
+    PreferenceIsRepeatable,
+    PreferenceIgnoresOrder,
+    OnePreferencePerContainer,
+    PrefersWithoutChoice,
+    PrefersQuickly,
+)

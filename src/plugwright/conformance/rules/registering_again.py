@@ -1,0 +1,192 @@
+"""Rules of further registrations: after a restart of the kubelet, a lost stream or a lost socket."""
+
+import asyncio
+from contextlib import suppress
+
+from plugwright.conformance.asking import check_alive, expect
+from plugwright.conformance.rule import Level, Rule, RuleViolated
+from plugwright.conformance.session import PluginNotRunning, Session
+from plugwright.conformance.verifier import Verifier
+from plugwright.kubelet.events import Call
+
+__all__ = ["RULES"]
+
+_DIRECTORY = "/var/lib/kubelet/device-plugins/"
+_RESTARTS, _THOROUGH_RESTARTS = 5, 100
+_HOT = 5  # refused registrations in a row
+_HOT_TIME = 0.05  # seconds for them
+
+
+class RegistersAgain(Rule):
+    id, level, facts = "REG-14", Level.MUST, ("1.16", "2.15", "8.7")
+    title = "The plugin registers again after the kubelet was restarted"
+    why = (
+        "A kubelet forgets its plugins and removes their sockets when it starts; allocatable is 0 until they are back."
+    )
+    mend = (
+        "Watch the directory for a new kubelet.sock, or your own socket for its removal; then serve and register anew."
+    )
+
+    async def check(self, verifier: Verifier) -> None:
+        session = await verifier.running()
+        try:
+            await session.restart_kubelet()
+        except PluginNotRunning as error:
+            raise RuleViolated("a registration and a list after the restart", str(error)) from None
+
+
+class RegistersAgainPromptly(Rule):
+    id, level, facts = "REG-15", Level.SHOULD, ("3.69", "8.7")
+    title = "The plugin is back soon after a restart of the kubelet"
+    why = (
+        "Until then pods with devices are refused for good with UnexpectedAdmissionError, after a node's reboot "
+        "above all."
+    )
+    mend = "Be notified of the new kubelet.sock (inotify) instead of looking every few seconds."
+
+    async def check(self, verifier: Verifier) -> None:
+        session, limit = await verifier.running(), verifier.limits.prompt
+        try:
+            await session.restart_kubelet(limit)
+        except PluginNotRunning:
+            raise RuleViolated(f"back within {limit:g} s", "it was not") from None
+
+
+class SurvivesRestarts(Rule):
+    id, level, facts = "REG-16", Level.MUST, ("2.15",)
+    title = "The plugin registers after every one of several restarts"
+    why = "A kubelet in a crash loop restarts many times; plugins that count their attempts are gone for good."
+    mend = "Make a new server for each registration, keep no state of the last one, and never stop trying."
+
+    async def check(self, verifier: Verifier) -> None:
+        count = _THOROUGH_RESTARTS if verifier.options.thorough else _RESTARTS
+        session = await verifier.running()
+        for number in range(count):
+            try:
+                await session.restart_kubelet()
+            except PluginNotRunning as error:
+                raise RuleViolated(f"back after each of {count} restarts", f"restart {number + 1}: {error}") from None
+
+
+class NoticesRemovedSocket(Rule):
+    id, level, facts = "REG-17", Level.SHOULD, ("1.16", "8.7")
+    title = "The plugin registers again when its own socket is removed"
+    why = "A kubelet that starts removes every socket; where kubelet.sock was missed, this is the only other notice."
+    mend = "Watch your own socket as well, and serve and register anew when it is gone."
+
+    async def check(self, verifier: Verifier) -> None:
+        session = await verifier.running()
+        plugins, mark = session.plugins(), session.mark
+        for plugin in plugins:
+            plugin.socket.unlink(missing_ok=True)
+        try:
+            await session.until_registered(verifier.resources, mark=mark, limit=verifier.limits.prompt)
+        except PluginNotRunning as error:
+            await verifier.running()
+            raise RuleViolated("another registration", str(error)) from None
+
+
+class RegistersOnce(Rule):
+    id, level, facts = "REG-18", Level.SHOULD, ("2.22", "8.10")
+    title = "The plugin registers once for each start of the kubelet"
+    why = "Each registration is one more stream; when an older one ends, kubelets up to 1.36 tear down the newer."
+    mend = "Do not register again while the stream of the last registration is open."
+
+    async def check(self, verifier: Verifier) -> None:
+        session = await verifier.running()
+        before = len(session.registrations)
+        await session.restart_kubelet()
+        await session.settle()
+        counts = [registration.request.resource for registration in session.registrations[before:]]
+        twice = sorted({resource for resource in counts if counts.count(resource) > 1})
+        expect(not twice, "one Register for each resource", f"several for {', '.join(twice)}")
+
+
+class NeverRegistersConnectedSocket(Rule):
+    id, level, facts, since = "REG-19", Level.MUST, ("1.35", "1.37"), "1.37"
+    title = "A socket that is connected is not registered again"
+    why = (
+        "Kubelets from 1.37 on refuse it, and forget the connection that works: its devices stay advertised when "
+        "it ends."
+    )
+    mend = "Use a new socket name for each registration."
+
+    async def check(self, verifier: Verifier) -> None:
+        session = await verifier.running()
+        refused = [call for call in _calls(session, "Register") if "already connected" in call.outcome]
+        expect(not refused, "each Register has a socket of its own", refused[0].outcome if refused else "")
+
+
+class KeepsResourceName(Rule):
+    id, level, facts = "REG-20", Level.MUST, ("2.18",)
+    title = "The resource has the same name after a restart of the kubelet"
+    why = "Pods ask for it by its name, and an old name stays in the node's status."
+    mend = "Derive the name from the hardware and the configuration alone."
+
+    async def check(self, verifier: Verifier) -> None:
+        session = await verifier.running()
+        await session.restart_kubelet()
+        names = {registration.request.resource for registration in session.registrations}
+        expect(names <= verifier.resources, ", ".join(sorted(verifier.resources)), ", ".join(sorted(names)))
+
+
+class NoticesLostStream(Rule):
+    id, level, facts = "REG-21", Level.SHOULD, ("2.15", "2.22", "8.6")
+    title = "The plugin registers again when the kubelet ends its stream"
+    why = "A kubelet never calls ListAndWatch a second time: the resource stays at 0 although the plugin runs."
+    mend = (
+        "Take the end of ListAndWatch for the end of the registration, and register anew on a new socket, after a "
+        "moment: a kubelet that starts ends the stream first, and then removes every socket."
+    )
+
+    async def check(self, verifier: Verifier) -> None:
+        session = await verifier.running()
+        plugins, mark = session.plugins(), session.mark
+        for plugin in plugins:
+            session.kubelet.hang_up(plugin.resource)
+        try:
+            await session.until_registered(verifier.resources, mark=mark, limit=verifier.limits.prompt)
+        except PluginNotRunning as error:
+            raise RuleViolated("another registration", str(error)) from None
+
+
+class OutlivesKubelet(Rule):
+    id, level, facts = "REG-25", Level.MUST, ("2.15",)
+    title = "The program runs on while there is no kubelet"
+    why = "A kubelet may be down for minutes during an upgrade; whoever ends meanwhile must be started again first."
+    mend = "Take a lost connection for an event, and wait for the next kubelet."
+
+    async def check(self, verifier: Verifier) -> None:
+        session = await verifier.running()
+        mark = session.mark
+        await session.kubelet.stop()
+        session.paths.kubelet_socket.unlink(missing_ok=True)
+        if not verifier.target.attached:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(verifier.limits.quick / 2):
+                    await session.program.ends()
+        await session.kubelet.start()
+        if not verifier.target.attached:
+            expect(session.program.running, "it waits for the next kubelet", session.program.ending)
+        try:
+            await session.until_registered(verifier.resources, mark=mark)
+        except PluginNotRunning as error:
+            raise RuleViolated("a registration with the next kubelet", str(error)) from None
+        await check_alive(verifier, "a kubelet that was gone for a while")
+
+
+def _calls(session: Session, method: str) -> list[Call]:
+    return [call for call in session.kubelet.calls if call.method == method]
+
+
+RULES: tuple[type[Rule], ...] = (
+    RegistersAgain,
+    RegistersAgainPromptly,
+    SurvivesRestarts,
+    NoticesRemovedSocket,
+    RegistersOnce,
+    NeverRegistersConnectedSocket,
+    KeepsResourceName,
+    NoticesLostStream,
+    OutlivesKubelet,
+)

@@ -1,0 +1,170 @@
+"""The verifier: the sessions that rules look at, shared where they can be.
+
+Most rules leave the plugin as it was, so they share one session; a rule that ends the program, or must see its start,
+opens its own. A plugin that a rule has broken is started again for the next one.
+"""
+
+import asyncio
+import shlex
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar, cast
+
+from plugwright.conformance import program, session
+from plugwright.conformance.program import Target
+from plugwright.conformance.session import PluginNotRunning, RegisteredPlugin, Session, TimeLimits
+from plugwright.errors import ConfigError, PlugwrightError
+from plugwright.kubelet.versions import DEFAULT_VERSION
+from plugwright.system import processes
+
+__all__ = ["Verifier", "VerifyOptions"]
+
+T = TypeVar("T")
+_TRIES = 2  # starts that may fail in a row before the other rules are given up
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """`fail` and `recover` are commands that make a device fail and recover; `{id}` and `{resource}` name it.
+
+    `directory` is the kubelet's root, for a program that runs already. Device nodes and mounts are looked for under
+    `host_root`, CDI names in `cdi_dirs`.
+    """
+
+    version: str = DEFAULT_VERSION
+    limits: TimeLimits = field(default_factory=TimeLimits)
+    fail: str = ""
+    recover: str = ""
+    thorough: bool = False
+    directory: Path | None = None
+    host_root: Path = Path("/")
+    cdi_dirs: Sequence[Path] = (Path("/etc/cdi"), Path("/var/run/cdi"))
+
+
+class Verifier:
+    """`async with Verifier(target, options) as verifier:`; leaving ends every session."""
+
+    def __init__(self, target: Target, options: VerifyOptions) -> None:
+        self.target = target
+        self.options = options
+        self.limits = options.limits
+        self.current: Session | None = None  # the session that was used last, for the calls of a verdict
+        self.failure = ""  # why the last start failed
+        self.resources: frozenset[str] = frozenset()
+        self.settled = 0  # how many events there were when the shared session had begun
+        self._remembered: dict[object, object] = {}
+        self._stack = AsyncExitStack()
+        self._shared: Session | None = None
+        self._failures = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def started(self) -> Session:
+        """The shared session as it began, whether the plugin is registered or not."""
+        if self._shared is None:
+            await self._open()
+        assert self._shared is not None
+        self.current = self._shared
+        return self._shared
+
+    async def running(self) -> Session:
+        """The shared session with the plugin registered; raises PluginNotRunning where it cannot be."""
+        shared = await self.started()
+        if self.failure or not self._is_whole(shared):
+            if self._failures >= _TRIES or (self.failure and not self.resources) or self.target.attached:
+                raise PluginNotRunning(f"the plugin is not registered: {self.failure or 'it went away'}")
+            await self._open()
+            if self.failure:
+                raise PluginNotRunning(f"the plugin could not be started again: {self.failure}")
+        assert self._shared is not None
+        self.current = self._shared
+        return self._shared
+
+    async def plugins(self) -> list[RegisteredPlugin]:
+        return (await self.running()).plugins()
+
+    def _is_whole(self, shared: Session) -> bool:
+        connected = {plugin.resource for plugin in shared.plugins()}
+        return connected >= self.resources and (self.target.attached or shared.program.running)
+
+    async def _open(self) -> None:
+        await self._stack.aclose()
+        self._shared = await self._stack.enter_async_context(self._session())
+        try:
+            if not self.target.attached:
+                await self._shared.start_program()
+            await self._shared.until_registered(self.resources, limit=self.limits.start)
+            await self._shared.settle()
+        except PluginNotRunning as error:
+            self.failure, self._failures = str(error), self._failures + 1
+            return
+        finally:
+            self.settled = self._shared.mark
+        self.failure, self._failures = "", 0
+        self.resources = self.resources or frozenset(plugin.resource for plugin in self._shared.plugins())
+
+    @asynccontextmanager
+    async def fresh(self) -> AsyncIterator[Session]:
+        """A session of its own, in which the program is not started yet."""
+        if self.target.attached:
+            raise PluginNotRunning("an attached program is started and ended by its owner")
+        if not self.resources:
+            await self.started()
+        if not self.resources:
+            raise PluginNotRunning(f"the plugin is not registered: {self.failure}")
+        await self._stack.aclose()  # two instances at once might want the same port or lock
+        self._shared = None
+        async with self._session() as own:
+            self.current = own
+            yield own
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[Session]:
+        options = self.options
+        async with session.session(self.target, options.version, self.limits, options.directory) as opened:
+            yield opened
+
+    async def remembered(self, observe: Callable[["Verifier"], Awaitable[T]]) -> T:
+        """What `observe` returns or raises, made once."""
+        if observe not in self._remembered:
+            try:
+                self._remembered[observe] = await observe(self)
+            except PlugwrightError as error:
+                self._remembered[observe] = error
+        result = self._remembered[observe]
+        if isinstance(result, PlugwrightError):
+            raise result
+        return cast("T", result)
+
+    async def run_command(self, command: str, device_id: str, resource: str) -> None:
+        """Runs the operator's command for one device; ConfigError where it fails."""
+        assert self.current is not None
+        text = program.fill_in(command, self.current.paths)
+        text = text.replace("{id}", shlex.quote(device_id)).replace("{resource}", shlex.quote(resource))
+        async with asyncio.timeout(self.limits.start):
+            code, output = await processes.run(["sh", "-c", text])
+        if code:
+            raise ConfigError(f"`{text:.100}` ended with status {code}: {output.strip()[-100:]}")
+
+    async def is_alive(self) -> str:
+        """Empty while the plugin answers, on a connection of its own; else what is wrong."""
+        shared = self.current
+        assert shared is not None
+        if shared.programs and not shared.program.running:
+            return shared.program.ending
+        for plugin in shared.plugins():
+            try:
+                async with plugin.connect() as client:
+                    await client.options(self.limits.call)
+            except PlugwrightError as error:
+                return f"GetDevicePluginOptions of {plugin.resource} was answered {str(error)!r}"
+        return "" if shared.plugins() else "no resource is connected"

@@ -1,0 +1,44 @@
+"""The contract test as one line of a plugin author's own test; what is checked is `conformance`."""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from plugwright.conformance import catalogue, runner
+from plugwright.conformance.program import Target
+from plugwright.conformance.rule import Verdict
+from plugwright.conformance.session import TimeLimits
+from plugwright.conformance.verifier import VerifyOptions
+from plugwright.kubelet.versions import DEFAULT_VERSION
+
+__all__ = ["TimeLimits", "assert_conformance"]
+
+
+async def assert_conformance(
+    command: Sequence[str | Path],
+    version: str = DEFAULT_VERSION,
+    *,
+    env: Mapping[str, str] | None = None,
+    rules: Sequence[str] = (),
+    known: Collection[str] = (),
+    options: VerifyOptions | None = None,
+) -> list[Verdict]:
+    """Verifies the program; raises AssertionError with each MUST rule that failed and is not `known`.
+
+    `{dir}` in the command and in `env` is the device-plugins directory, `{root}` the one above it, `{socket}` is
+    kubelet.sock. `rules` are ids, groups or patterns; without any, all rules are checked. Returns every verdict.
+    """
+    __tracebackhide__ = True
+    target = Target(tuple(map(str, command)), dict(env or {}))
+    target.check()
+    verdicts = await runner.verify(target, catalogue.select(rules), options or VerifyOptions(version))
+    failed = [verdict for verdict in verdicts if verdict.breaks and verdict.rule.id not in known]
+    if failed:
+        raise AssertionError("\n".join(_text(verdict) for verdict in failed))
+    return verdicts
+
+
+def _text(verdict: Verdict) -> str:
+    rule = verdict.rule
+    calls = "".join(f"\n    {line}" for line in verdict.calls)
+    seen = f"  expected {verdict.expected}\n  seen     {verdict.seen}{calls}"
+    return f"{rule.id} {rule.title}\n{seen}\n  mend     {rule.mend}"

@@ -1,0 +1,108 @@
+"""`plugwright verify` as a program: its report, its exit codes, and its documents."""
+
+import asyncio
+import json
+import signal
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from tests.cli.processes import Ended, ended, python, running
+
+PLUGIN = str(Path(__file__).parents[1] / "conformance" / "plugin.py")
+
+
+async def verify(*arguments: str) -> "Ended":
+    return await ended(python("-m", "plugwright", "verify", *arguments))
+
+
+def small(mutant: str = "") -> tuple[str, ...]:
+    return ("--", sys.executable, PLUGIN, "--root", "{root}", *(("--mutant", mutant) if mutant else ()))
+
+
+async def test_a_plugin_that_keeps_the_rules_passes() -> None:
+    done = await verify("--rules", "ANS", "--rules", "ALO-03", *small())
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[-1] == "passed"
+
+
+async def test_a_plugin_that_breaks_one_fails_with_what_was_seen() -> None:
+    done = await verify("--rules", "ALO-03", *small("response-per-device"))
+    assert done.code == 1
+    assert "seen      2 responses" in done.out
+    assert "docs/verify.md#alo-03" in done.out
+
+
+async def test_a_should_that_is_broken_is_a_warning() -> None:
+    done = await verify("--rules", "ALO-05", *small("allocates-unknown"))
+    assert (done.code, "1 warning" in done.out) == (0, True)
+
+
+@pytest.mark.parametrize("output", ["json", "junit", "sarif", "markdown"])
+async def test_documents_are_on_the_standard_output_alone(output: str) -> None:
+    done = await verify("--rules", "REG-01", "--output", output, *small())
+    assert (done.code, done.err) == (0, "")
+    if output == "junit":
+        assert ElementTree.fromstring(done.out).tag == "testsuites"
+    elif output == "markdown":
+        assert done.out.startswith("## plugwright verify: passed")
+    else:
+        assert json.loads(done.out)
+
+
+async def test_a_baseline_is_written_and_makes_the_same_pass(tmp_path: Path) -> None:
+    known = str(tmp_path / "known.txt")
+    command = ("--rules", "ALO-03", *small("response-per-device"))
+    assert (await verify("--write-baseline", known, *command)).code == 1
+    done = await verify("--baseline", known, *command)
+    assert (done.code, "1 of them known" in done.out) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ((), "give the command"),
+        (("--", "/no/such/plugin", "{dir}"), "no such program"),
+        (("--kubelet", "1.99", *small()), "kubelet version must be"),
+        (("--rules", "XYZ", *small()), "rules must be ids"),
+        (("--fail-command", "true", *small()), "need each other"),
+        (("--env", "novalue", *small()), "--env must be NAME=VALUE"),
+        (("--explain", "REG-77"), "rule must be one"),
+    ],
+)
+async def test_what_cannot_be_verified_exits_with_2(arguments: tuple[str, ...], reason: str) -> None:
+    done = await verify(*arguments)
+    assert done.code == 2
+    assert reason in done.err
+
+
+async def test_rules_are_listed_and_explained() -> None:
+    listed = await verify("--list")
+    assert (listed.code, "LST-03  MUST" in listed.out) == (0, True)
+    explained = await verify("--explain", "alo-03")
+    assert (explained.code, "docs/kubelet-behaviour.md#3.41" in explained.out) == (0, True)
+
+
+async def test_a_program_that_runs_already_is_attached_to(root: Path) -> None:
+    from tests.cli.processes import running
+
+    async with running(python(PLUGIN, "--root", str(root)), {}):
+        done = await verify("--attach", str(root), "--rules", "LST", "--rules", "END")
+    assert done.code == 0
+    assert "an attached program is started and ended by its owner" in done.out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+async def test_a_signal_ends_the_program_under_test_too(number: signal.Signals, tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    script = (
+        f"echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; trap '' TERM INT; while :; do sleep 1; done # {{dir}}"
+    )
+    async with running(python("-m", "plugwright", "verify", "--", "sh", "-c", script)) as verifying:
+        async with asyncio.timeout(60):
+            while not pid_file.exists():
+                await asyncio.sleep(0.02)
+        verifying.signal(number)
+        assert await verifying.ends() == 130
+    assert not Path(f"/proc/{pid_file.read_text().strip()}").exists()

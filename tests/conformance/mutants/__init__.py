@@ -1,0 +1,9 @@
+"""Mutants of the small plugin: each has one defect, and is named with the rule that must catch it.
+
+What a defect breaks besides, further rules may say; the correct plugin keeps them all.
+"""
+
+from tests.conformance.mutants import allocating, answering, faults, lifetime, listing, registering
+from tests.conformance.mutants.mutant import MUTANTS, Mutant
+
+__all__ = ["MUTANTS", "Mutant", "allocating", "answering", "faults", "lifetime", "listing", "registering"]

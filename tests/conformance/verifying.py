@@ -1,0 +1,31 @@
+"""What the tests of conformance share: the small plugin's command, and limits for what must fail."""
+
+import sys
+from pathlib import Path
+
+from plugwright.conformance import catalogue, runner
+from plugwright.conformance.program import Target
+from plugwright.conformance.rule import Verdict
+from plugwright.conformance.session import TimeLimits
+from plugwright.conformance.verifier import VerifyOptions
+
+__all__ = ["FAIL", "PATIENT", "RECOVER", "small_plugin", "verdict_of"]
+
+FAIL, RECOVER = "touch {root}/fail-{id}", "rm -f {root}/fail-{id}"
+PATIENT = TimeLimits(start=90, register=90, prompt=60, call=60, end=60)
+_SLOW_START = 15.0  # where a start must fail
+
+
+def small_plugin(mutant: str = "", *flags: str) -> Target:
+    program = str(Path(__file__).parent / "plugin.py")
+    return Target((sys.executable, program, "--root", "{root}", *(("--mutant", mutant) if mutant else ()), *flags))
+
+
+async def verdict_of(
+    target: Target, rule: str, version: str = "1.36", root: Path | None = None, *, slow: bool = False
+) -> Verdict:
+    """The verdict on a plugin that breaks the rule: limits are long where it must work, and short where it must not."""
+    limits = TimeLimits(start=_SLOW_START if slow else 90, register=4, prompt=1, call=4, end=3)
+    options = VerifyOptions(version, limits, FAIL, RECOVER, directory=root)
+    [verdict] = await runner.verify(target, [catalogue.find(rule)], options)
+    return verdict
