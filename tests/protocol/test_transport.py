@@ -293,6 +293,13 @@ async def test_a_request_over_the_limit_is_refused_by_its_prefix_before_it_is_co
         assert not service.entered.is_set()
 
 
+async def test_bytes_of_any_kind_go_out_and_come_back_as_they_are(root: Path) -> None:
+    async with served(root) as serving, transport.connect(serving.path) as connection:
+        assert await connection.call_encoded(f"{device_plugin.SERVICE}/GetDevicePluginOptions", b"") == b"\x10\x01"
+        with pytest.raises(PeerRefused, match="INVALID_ARGUMENT"):
+            await connection.call_encoded(ALLOCATE, b"\xff\xff")
+
+
 async def test_more_connections_than_the_limit_cost_the_oldest_that_is_idle(root: Path) -> None:
     service = Patient()
     async with served(root, service) as serving, connect_plugin(serving.path) as watching:

@@ -12,14 +12,14 @@ from plugwright.protocol.messages import ListedDevice
 from plugwright.protocol.transport import Method, Streaming, Unary
 from plugwright.system.sockets import SocketFile
 
-__all__ = ["DevicePluginClient", "DevicePluginService", "connect", "methods", "serve"]
+__all__ = ["SERVICE", "DevicePluginClient", "DevicePluginService", "connect", "methods", "serve"]
 
-_SERVICE = "/v1beta1.DevicePlugin"
-_OPTIONS = Method(f"{_SERVICE}/GetDevicePluginOptions", pb.Empty, pb.DevicePluginOptions)
-_LIST = Method(f"{_SERVICE}/ListAndWatch", pb.Empty, pb.ListAndWatchResponse)
-_PREFER = Method(f"{_SERVICE}/GetPreferredAllocation", pb.PreferredAllocationRequest, pb.PreferredAllocationResponse)
-_ALLOCATE = Method(f"{_SERVICE}/Allocate", pb.AllocateRequest, pb.AllocateResponse)
-_PRE_START = Method(f"{_SERVICE}/PreStartContainer", pb.PreStartContainerRequest, pb.PreStartContainerResponse)
+SERVICE = "/v1beta1.DevicePlugin"
+_OPTIONS = Method(f"{SERVICE}/GetDevicePluginOptions", pb.Empty, pb.DevicePluginOptions)
+_LIST = Method(f"{SERVICE}/ListAndWatch", pb.Empty, pb.ListAndWatchResponse)
+_PREFER = Method(f"{SERVICE}/GetPreferredAllocation", pb.PreferredAllocationRequest, pb.PreferredAllocationResponse)
+_ALLOCATE = Method(f"{SERVICE}/Allocate", pb.AllocateRequest, pb.AllocateResponse)
+_PRE_START = Method(f"{SERVICE}/PreStartContainer", pb.PreStartContainerRequest, pb.PreStartContainerResponse)
 
 
 class DevicePluginService(Protocol):

@@ -202,11 +202,16 @@ class Connection:
 
     async def call(self, method: Method[Request, Reply], request: Request, timeout: float | None = None) -> Reply:
         """The reply; `timeout` is sent to the peer and kept here too."""
+        reply = await self.call_encoded(method.path, request.SerializeToString(), timeout)
+        with grpc_errors.from_peer(self._peer):
+            return method.reply.FromString(reply)
+
+    async def call_encoded(self, path: str, message: bytes, timeout: float | None = None) -> bytes:
+        """The same with bytes of any kind, for tests of a peer: also what no message could be."""
         with grpc_errors.from_peer(self._peer):
             async with asyncio.timeout(timeout):
                 client = await self._connected()
-                reply = await client.unary(method.path, request.SerializeToString(), timeout)
-            return method.reply.FromString(reply)
+                return await client.unary(path, message, timeout)
 
     async def stream(self, method: Method[Request, Reply], request: Request) -> AsyncGenerator[Reply, None]:
         """Every reply until the peer ends the stream."""

@@ -6,13 +6,14 @@ import socket
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
-from grpclib.protocol import H2Protocol
+from google.protobuf.message import Message
 from tests.conformance.mutants.mutant import breaks
 from tests.conformance.plugin import SmallPlugin
 
 from plugwright.errors import PeerRefused
 from plugwright.protocol import transport
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
+from plugwright.protocol.grpc_server import GrpcServerConnection
 
 Response = pb.ContainerAllocateResponse
 
@@ -25,15 +26,14 @@ class Fragile(SmallPlugin):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        codec, fatal = transport._Codec, self.fatal
+        decoded = transport._decoded
 
-        class Dying(codec):  # type: ignore[valid-type,misc]
-            def decode(self, data: bytes, message_type: object) -> object:
-                if fatal(data):
-                    os._exit(70)
-                return super().decode(data, message_type)
+        def dying(kind: type[Message], message: bytes) -> Message:
+            if self.fatal(message):
+                os._exit(70)
+            return decoded(kind, message)
 
-        transport._Codec = Dying  # type: ignore[misc]
+        transport._decoded = dying  # type: ignore[assignment]
 
 
 @breaks("FLT-01")
@@ -83,31 +83,31 @@ class DiesOfEmpty(SmallPlugin):
 class Counting(SmallPlugin):
     """Sees every connection before it is served."""
 
-    def accepted(self, connection: H2Protocol, data: bytes) -> None:
+    def accepted(self, connection: GrpcServerConnection, data: bytes) -> None:
         raise NotImplementedError
 
     def listen(self, path: Path) -> socket.socket:
         accepted = self.accepted
 
-        class Seen(transport._Connection):
+        class Seen(GrpcServerConnection):
             def data_received(self, data: bytes) -> None:
                 accepted(self, data)
                 super().data_received(data)
 
-        transport._Connection = Seen  # type: ignore[misc]
+        transport.GrpcServerConnection = Seen  # type: ignore[misc,attr-defined]
         return super().listen(path)
 
 
 @breaks("FLT-06")
 class DiesOfGarbage(Counting):
-    def accepted(self, connection: H2Protocol, data: bytes) -> None:
+    def accepted(self, connection: GrpcServerConnection, data: bytes) -> None:
         if data.startswith(b"GET"):
             os._exit(70)
 
 
 @breaks("FLT-07")
 class DiesOfHostileFrames(Counting):
-    def accepted(self, connection: H2Protocol, data: bytes) -> None:
+    def accepted(self, connection: GrpcServerConnection, data: bytes) -> None:
         if b"a kind of a later version" in data:
             os._exit(70)
 
@@ -119,13 +119,13 @@ class FewConnections(SmallPlugin):
     def listen(self, path: Path) -> socket.socket:
         opened = 0
 
-        class Counted(transport._Connection):
+        class Counted(GrpcServerConnection):
             def connection_made(self, transport: asyncio.BaseTransport) -> None:
                 nonlocal opened
                 opened += 1
                 super().connection_made(transport)
 
-            def connection_lost(self, exc: BaseException | None) -> None:
+            def connection_lost(self, exc: Exception | None) -> None:
                 nonlocal opened
                 opened -= 1
                 super().connection_lost(exc)
@@ -134,7 +134,7 @@ class FewConnections(SmallPlugin):
                 if opened < 20:
                     super().data_received(data)
 
-        transport._Connection = Counted  # type: ignore[misc]
+        transport.GrpcServerConnection = Counted  # type: ignore[misc,attr-defined]
         return super().listen(path)
 
 

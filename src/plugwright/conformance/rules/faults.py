@@ -9,14 +9,14 @@ from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import PluginNotRunning, RegisteredPlugin
 from plugwright.conformance.verifier import Verifier
 from plugwright.errors import PeerRefused, PlugwrightError
-from plugwright.protocol import raw_calls
-from plugwright.protocol.raw_calls import DEVICE_PLUGIN_SERVICE
+from plugwright.protocol import transport
+from plugwright.protocol.device_plugin import SERVICE
 
 __all__ = ["RULES"]
 
-_ALLOCATE = f"{DEVICE_PLUGIN_SERVICE}/Allocate"
-_OPTIONS = f"{DEVICE_PLUGIN_SERVICE}/GetDevicePluginOptions"
-_LIST = f"{DEVICE_PLUGIN_SERVICE}/ListAndWatch"
+_ALLOCATE = f"{SERVICE}/Allocate"
+_OPTIONS = f"{SERVICE}/GetDevicePluginOptions"
+_LIST = f"{SERVICE}/ListAndWatch"
 _MALFORMED = (b"\xff\xff\xff\xff", b"\x0a\x7f", b"\x0a\x02\x0a\x05")
 _UNKNOWN_FIELDS = b"\xfa\x3e\x03abc\xf0\x3f\x01"  # field 1007 with a text and field 1022 with a number
 _SILENT_CONNECTIONS = 50
@@ -33,9 +33,9 @@ async def _cut(plugin: RegisteredPlugin, method: str, message: bytes) -> None:
 
 
 async def _raw(verifier: Verifier, plugin: RegisteredPlugin, method: str, message: bytes) -> PlugwrightError | None:
-    async with raw_calls.connect(plugin.socket) as client:
+    async with transport.connect(plugin.socket) as client:
         try:
-            await client.call(method, message, verifier.limits.call)
+            await client.call_encoded(method, message, verifier.limits.call)
         except PlugwrightError as error:
             return error
     return None
@@ -77,7 +77,7 @@ class RefusesUnknownMethod(Rule):
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await verifier.plugins():
-            error = await _raw(verifier, plugin, f"{DEVICE_PLUGIN_SERVICE}/PlugwrightVerify", b"")
+            error = await _raw(verifier, plugin, f"{SERVICE}/PlugwrightVerify", b"")
             expect(isinstance(error, PeerRefused), "UNIMPLEMENTED", str(error or "an answer"))
         await check_alive(verifier, "a call of an unknown method")
 
@@ -206,7 +206,7 @@ class SurvivesCutPreference(Rule):
         for plugin in await with_option(verifier, "preference"):
             ids = b"".join(b"\x0a" + _length(device_id.encode()) for device_id in plugin.ids)
             message = b"\x0a" + _length(ids + b"\x18\x01")
-            path = f"{DEVICE_PLUGIN_SERVICE}/GetPreferredAllocation"
+            path = f"{SERVICE}/GetPreferredAllocation"
             await _cut(plugin, path, message)
             await check_alive(verifier, "a cut GetPreferredAllocation")
             error = await _raw(verifier, plugin, path, message)
