@@ -224,7 +224,7 @@ class Kubelet:
 
     async def until(self, condition: Callable[[], bool], timeout: float, problem: str) -> None:
         """Waits until `condition` holds after some event; raises `PeerGone` with `problem` on timeout."""
-        await self._event_log.until(condition, timeout, problem)
+        await self._event_log.until(condition, timeout, lambda: problem)
 
     def events(self, *, new: bool = False) -> AsyncGenerator[Event, None]:
         """Every event, from the beginning or from now on, until the `async with` ends."""

@@ -94,7 +94,7 @@ class Counting(SmallPlugin):
                 accepted(self, data)
                 super().data_received(data)
 
-        transport.GrpcServerConnection = Seen  # type: ignore[misc,attr-defined]
+        transport.GrpcServerConnection = Seen  # type: ignore[attr-defined]
         return super().listen(path)
 
 
@@ -134,7 +134,7 @@ class FewConnections(SmallPlugin):
                 if opened < 20:
                     super().data_received(data)
 
-        transport.GrpcServerConnection = Counted  # type: ignore[misc,attr-defined]
+        transport.GrpcServerConnection = Counted  # type: ignore[attr-defined]
         return super().listen(path)
 
 
