@@ -215,7 +215,7 @@ async def test_each_error_is_shown_with_its_resource_and_the_others_are_complete
         "nvidia.com/{model}-none": "no device to make a name of was found within 6 s",
         "odd/0": "did not end within 6 s",
         "odd/1": "did not end within 6 s",
-        "odd/2": "discover() of odd/2 failed: OSError: no such bus",
+        "odd/2": "discover() of odd/2 failed: OSError: no such bus at odd.py:27 in discover",
         "odd/3": errors["odd/3"],
         "odd/4": "discover() of odd/4 ended without a list",
         "odd/5": errors["odd/5"],
@@ -229,7 +229,7 @@ async def test_each_error_is_shown_with_its_resource_and_the_others_are_complete
     assert [device["id"] for device in shown["odd/5"]["devices"]] == ["one", "two", "worn"]
     one, two, worn = shown["odd/6"]["devices"]
     assert one["allocation"]["env"] == {"ODD": "one"}
-    assert two["error"] == "allocate() of odd/6 failed: OSError: no such channel"
+    assert two["error"] == "allocate() of odd/6 failed: OSError: no such channel at odd.py:37 in allocate"
     assert "worn out" in worn["error"]
     assert not any(device["allocation"] for device in shown["odd/untold"]["devices"])
     assert "does not say where it writes" in shown["odd/untold"]["devices"][0]["error"]

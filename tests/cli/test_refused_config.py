@@ -147,7 +147,10 @@ def with_mood(mood: str) -> str:
 
 @pytest.mark.parametrize(
     ("mood", "error", "traceback"),
-    [("another", "two plugins serve mock/gpu", False), ("bad", "LookupError: in a bad mood", True)],
+    [
+        ("another", "two plugins serve mock/gpu: each must have a resource of its own", False),
+        ("bad", "LookupError: in a bad mood", True),
+    ],
 )
 async def test_a_file_that_fails_while_it_is_applied_changes_nothing(
     kubelet: ObservedKubelet, packages: Path, mood: str, error: str, traceback: bool

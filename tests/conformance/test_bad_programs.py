@@ -9,7 +9,7 @@ import pytest
 
 from plugwright.conformance import catalogue, program, runner
 from plugwright.conformance.program import Target
-from plugwright.conformance.rule import Status, Verdict
+from plugwright.conformance.rule import RuleStatus, Verdict
 from plugwright.conformance.session import TimeLimits
 from plugwright.conformance.verifier import VerifyOptions
 from plugwright.errors import ConfigError
@@ -54,7 +54,7 @@ async def test_a_program_that_is_no_plugin_has_a_clear_verdict_and_is_ended(name
     mark = f"PLUGWRIGHT_TEST={tmp_path}"
     target = Target(("sh", "-c", script), {"PLUGWRIGHT_TEST": str(tmp_path)})
     made = await verdict(target)
-    assert made.status is Status.FAIL
+    assert made.status is RuleStatus.FAIL
     assert reason in made.seen
     assert with_variable(mark) == []
 
@@ -62,12 +62,12 @@ async def test_a_program_that_is_no_plugin_has_a_clear_verdict_and_is_ended(name
 async def test_rules_after_a_failed_start_are_not_applicable() -> None:
     rules = catalogue.select(["ALO", "END", "RES"])
     verdicts = await runner.verify(shell("exit 3 # {dir}"), rules, VerifyOptions(limits=QUICK))
-    assert {made.status for made in verdicts} == {Status.NOT_APPLICABLE}
+    assert {made.status for made in verdicts} == {RuleStatus.NOT_APPLICABLE}
 
 
 async def test_a_program_that_goes_to_the_background_is_told_so() -> None:
     made = await verdict(shell("setsid sleep 600 & exit 0 # {dir}"), "REG-02")
-    assert (made.status, "run on" in made.seen) == (Status.FAIL, True)
+    assert (made.status, "run on" in made.seen) == (RuleStatus.FAIL, True)
 
 
 async def test_output_is_kept_up_to_a_limit(tmp_path: Path) -> None:

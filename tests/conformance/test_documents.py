@@ -8,14 +8,14 @@ import pytest
 
 from plugwright.conformance import catalogue, documents
 from plugwright.conformance.baseline import Baseline, baseline_text, read_baseline
-from plugwright.conformance.rule import Report, Status, Verdict
+from plugwright.conformance.rule import Report, RuleStatus, Verdict
 from plugwright.errors import ConfigError
 
 MUST, SHOULD, OTHER = (catalogue.find(rule) for rule in ("REG-01", "REG-08", "LST-01"))
-FAILED = Verdict(MUST, "1.36", Status.FAIL, "a | list", "none\x00 <&>", ("Register x", "list y"), 1.5)
-WARNED = Verdict(SHOULD, "1.36", Status.WARNING, "mode 0600", "mode 0777")
-PASSED = Verdict(OTHER, "1.37", Status.PASS)
-SKIPPED = Verdict(OTHER, "1.36", Status.NOT_APPLICABLE, seen="no list")
+FAILED = Verdict(MUST, "1.36", RuleStatus.FAIL, "a | list", "none\x00 <&>", ("Register x", "list y"), 1.5)
+WARNED = Verdict(SHOULD, "1.36", RuleStatus.WARNING, "mode 0600", "mode 0777")
+PASSED = Verdict(OTHER, "1.37", RuleStatus.PASS)
+SKIPPED = Verdict(OTHER, "1.36", RuleStatus.NOT_APPLICABLE, seen="no list")
 REPORT = Report("plugin --dir {dir}", (FAILED, WARNED, SKIPPED, PASSED))
 
 

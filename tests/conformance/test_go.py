@@ -11,7 +11,7 @@ from tests.conformance.verifying import FAIL, PATIENT, RECOVER, verdict_of
 
 from plugwright.conformance import catalogue, runner
 from plugwright.conformance.program import Target
-from plugwright.conformance.rule import Status, Verdict
+from plugwright.conformance.rule import RuleStatus, Verdict
 from plugwright.conformance.verifier import VerifyOptions
 
 SOURCE = Path(__file__).parent / "go"
@@ -88,10 +88,10 @@ async def test_the_correct_plugin_in_go_keeps_every_rule(program: Path, version:
     broken = [
         f"{verdict.rule.id}: expected {verdict.expected}, seen {verdict.seen}"
         for verdict in verdicts
-        if verdict.status in (Status.FAIL, Status.WARNING) and verdict.rule.id not in TIMED
+        if verdict.status in (RuleStatus.FAIL, RuleStatus.WARNING) and verdict.rule.id not in TIMED
     ]
     assert broken == []
-    assert sum(verdict.status is Status.PASS for verdict in verdicts) > 95
+    assert sum(verdict.status is RuleStatus.PASS for verdict in verdicts) > 95
 
 
 async def test_each_mutant_in_go_is_caught_by_its_rule(program: Path) -> None:
@@ -105,7 +105,7 @@ async def test_each_mutant_in_go_is_caught_by_its_rule(program: Path) -> None:
     missed = {
         name: f"{seen.rule.id} {seen.status}: {seen.seen}"
         for name, seen in zip(CHOSEN, made, strict=True)
-        if seen.status not in (Status.FAIL, Status.WARNING)
+        if seen.status not in (RuleStatus.FAIL, RuleStatus.WARNING)
     }
     assert not missed
 
@@ -114,6 +114,6 @@ async def test_the_yardstick_of_the_benchmark_has_the_verdict_that_the_page_show
     program = built(YARDSTICK, tmp_path)
     rules = catalogue.select(["REG-0*", "LST", "ALO", "ANS"])
     verdicts = await runner.verify(Target((str(program), "-dir", "{dir}")), rules, VerifyOptions(limits=PATIENT))
-    assert [verdict.rule.id for verdict in verdicts if verdict.status is Status.FAIL] == []
+    assert [verdict.rule.id for verdict in verdicts if verdict.status is RuleStatus.FAIL] == []
     seen = await verdict_of(Target((str(program), "-dir", "{dir}")), "REG-12", slow=True)
-    assert (seen.status, "not now, says plugwright verify" in seen.seen) == (Status.FAIL, True)
+    assert (seen.status, "not now, says plugwright verify" in seen.seen) == (RuleStatus.FAIL, True)

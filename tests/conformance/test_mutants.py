@@ -13,7 +13,7 @@ from tests.conformance.mutants import MUTANTS
 from tests.conformance.verifying import small_plugin, verdict_of
 
 from plugwright.conformance import catalogue
-from plugwright.conformance.rule import Status, Verdict
+from plugwright.conformance.rule import RuleStatus, Verdict
 
 THOROUGH = {"RES-06"}  # minutes; it is the same as FLT-10, with 2,000 streams
 AT_ONCE, IN_ONE_TEST = 4, 8
@@ -36,7 +36,7 @@ async def test_each_mutant_is_caught_by_its_rule(names: list[str]) -> None:
     missed = {
         name: f"{seen.rule.id} {seen.status}: {seen.seen}"
         for name, seen in zip(names, made, strict=True)
-        if seen.status not in (Status.FAIL, Status.WARNING)
+        if seen.status not in (RuleStatus.FAIL, RuleStatus.WARNING)
     }
     assert not missed
     assert all(seen.expected and seen.seen for seen in made)

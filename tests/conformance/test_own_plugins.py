@@ -12,7 +12,7 @@ from tests.conformance.verifying import PATIENT
 
 from plugwright.conformance import catalogue, runner
 from plugwright.conformance.program import Target
-from plugwright.conformance.rule import Status
+from plugwright.conformance.rule import RuleStatus
 from plugwright.conformance.verifier import VerifyOptions
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ async def test_our_own_plugin_keeps_every_rule(name: str, version: str, tmp_path
     broken = [
         f"{verdict.rule.id}: expected {verdict.expected}, seen {verdict.seen}"
         for verdict in verdicts
-        if verdict.status in (Status.FAIL, Status.WARNING) and verdict.rule.id not in TIMED
+        if verdict.status in (RuleStatus.FAIL, RuleStatus.WARNING) and verdict.rule.id not in TIMED
     ]
     assert broken == []
-    assert sum(verdict.status is Status.PASS for verdict in verdicts) > 70
+    assert sum(verdict.status is RuleStatus.PASS for verdict in verdicts) > 70

@@ -7,7 +7,7 @@ import pytest
 from tests.conformance.verifying import FAIL, PATIENT, RECOVER, small_plugin
 
 from plugwright.conformance import catalogue, runner
-from plugwright.conformance.rule import Status, Verdict
+from plugwright.conformance.rule import RuleStatus, Verdict
 from plugwright.conformance.verifier import VerifyOptions
 
 VERSIONS = [f"1.{minor}" for minor in range(26, 38)]
@@ -19,7 +19,7 @@ def failures(verdicts: list[Verdict]) -> list[str]:
     return [
         f"{verdict.rule.id} {verdict.status}: expected {verdict.expected}, seen {verdict.seen}"
         for verdict in verdicts
-        if verdict.status in (Status.FAIL, Status.WARNING) and verdict.rule.id not in TIMED
+        if verdict.status in (RuleStatus.FAIL, RuleStatus.WARNING) and verdict.rule.id not in TIMED
     ]
 
 
@@ -33,7 +33,7 @@ async def test_the_correct_plugin_keeps_every_rule(version: str) -> None:
     verdicts = await runner.verify(small_plugin(), catalogue.RULES, options)
     assert failures(verdicts) == []
     assert len(verdicts) == len(catalogue.RULES)
-    asked = [verdict for verdict in verdicts if verdict.status is Status.PASS]
+    asked = [verdict for verdict in verdicts if verdict.status is RuleStatus.PASS]
     assert len(asked) > 100
 
 
@@ -41,6 +41,6 @@ async def test_the_correct_plugin_keeps_the_rules_in_the_registry() -> None:
     verdicts = await runner.verify(
         small_plugin("", "--watched"), catalogue.select(["REG", "LST"]), VerifyOptions(limits=PATIENT)
     )
-    ids = {verdict.rule.id for verdict in verdicts if verdict.status is Status.PASS}
+    ids = {verdict.rule.id for verdict in verdicts if verdict.status is RuleStatus.PASS}
     assert {"REG-01", "REG-14", "REG-23", "REG-24", "LST-10"} <= ids
     assert failures(verdicts) == []

@@ -14,7 +14,7 @@ import click
 from plugwright.cli import logs
 from plugwright.conformance import baseline, catalogue, documents, runner
 from plugwright.conformance.program import Target
-from plugwright.conformance.rule import Report, Rule, Status, Verdict
+from plugwright.conformance.rule import Report, Rule, RuleStatus, Verdict
 from plugwright.conformance.session import TimeLimits
 from plugwright.conformance.verifier import VerifyOptions
 from plugwright.errors import PlugwrightError
@@ -23,7 +23,7 @@ from plugwright.kubelet.versions import DEFAULT_VERSION, SUPPORTED_VERSIONS, pro
 __all__ = ["verify"]
 
 _VERSIONS = [f"1.{minor}" for minor in range(26, 38)]
-_COLOURS = {Status.PASS: "green", Status.FAIL: "red", Status.WARNING: "yellow"}
+_COLOURS = {RuleStatus.PASS: "green", RuleStatus.FAIL: "red", RuleStatus.WARNING: "yellow"}
 _EXAMPLE = """\b
 Examples:
   plugwright verify -- ./my-plugin --plugin-dir {dir}         every rule, against the kubelet of 1.36
@@ -191,7 +191,7 @@ async def _verify_all(
 
 
 def _show(verdict: Verdict) -> None:
-    if verdict.status is Status.NOT_APPLICABLE or (verdict.status is Status.PASS and not sys.stdout.isatty()):
+    if verdict.status is RuleStatus.NOT_APPLICABLE or (verdict.status is RuleStatus.PASS and not sys.stdout.isatty()):
         return  # the former are in the summary
     word = click.style(f"{verdict.status!s:<7}", fg=_COLOURS[verdict.status])
     click.echo(f"{verdict.version:<6} {verdict.rule.id}  {word} {verdict.rule.title}")
@@ -200,7 +200,7 @@ def _show(verdict: Verdict) -> None:
 
 
 def _details(verdict: Verdict) -> list[tuple[str, str]]:
-    if verdict.status is Status.PASS:
+    if verdict.status is RuleStatus.PASS:
         return []
     rule = verdict.rule
     calls = [("" if number else "calls", line) for number, line in enumerate(verdict.calls)]
@@ -220,7 +220,7 @@ def _show_progress(verdict: Verdict) -> None:
 
 
 def _show_summary(report: Report) -> None:
-    counts = ", ".join(f"{report.count(status)} {status}" for status in Status)
+    counts = ", ".join(f"{report.count(status)} {status}" for status in RuleStatus)
     known = sum(verdict.known for verdict in report.verdicts)
     for reason, ids in _not_applicable(report).items():
         click.echo(click.style(f"not applicable: {', '.join(ids)}: {reason}", dim=True))
@@ -234,7 +234,7 @@ def _not_applicable(report: Report) -> dict[str, list[str]]:
     """The rules that were not checked, by the reason."""
     reasons: dict[str, list[str]] = {}
     for verdict in report.verdicts:
-        if verdict.status is Status.NOT_APPLICABLE and verdict.rule.id not in reasons.setdefault(verdict.seen, []):
+        if verdict.status is RuleStatus.NOT_APPLICABLE and verdict.rule.id not in reasons.setdefault(verdict.seen, []):
             reasons[verdict.seen].append(verdict.rule.id)
     return reasons
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from plugwright.conformance import catalogue
-from plugwright.conformance.rule import Report, Status, Verdict
+from plugwright.conformance.rule import Report, RuleStatus, Verdict
 from plugwright.errors import ConfigError
 
 __all__ = ["Baseline", "baseline_text", "read_baseline"]
@@ -34,7 +34,7 @@ class Baseline:
 
 
 def _fails(verdict: Verdict) -> bool:
-    return verdict.status in (Status.FAIL, Status.WARNING)
+    return verdict.status in (RuleStatus.FAIL, RuleStatus.WARNING)
 
 
 def _entries(verdict: Verdict) -> tuple[str, str]:

@@ -4,19 +4,19 @@ import json
 from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree
 
-from plugwright.conformance.rule import Level, Report, Rule, Status, Verdict
+from plugwright.conformance.rule import Level, Report, Rule, RuleStatus, Verdict
 from plugwright.version import __version__
 
 __all__ = ["FORMATS", "as_json", "as_junit", "as_markdown", "as_sarif", "rules_page"]
 
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _SARIF_LEVELS = {Level.MUST: "error", Level.SHOULD: "warning"}
-_SARIF_KINDS = {Status.PASS: "pass", Status.NOT_APPLICABLE: "notApplicable"}
+_SARIF_KINDS = {RuleStatus.PASS: "pass", RuleStatus.NOT_APPLICABLE: "notApplicable"}
 
 
 def as_json(report: Report) -> str:
     """One object with the counts, and one for each verdict."""
-    counts = {status.value: report.count(status) for status in Status}
+    counts = {status.value: report.count(status) for status in RuleStatus}
     document = {
         "plugwright": __version__,
         "command": report.command,
@@ -49,7 +49,7 @@ def as_junit(report: Report) -> str:
 
 
 def _is_skipped(verdict: Verdict) -> bool:
-    return verdict.status is Status.NOT_APPLICABLE or verdict.known
+    return verdict.status is RuleStatus.NOT_APPLICABLE or verdict.known
 
 
 def _add_case(suite: ElementTree.Element, verdict: Verdict) -> None:
@@ -64,7 +64,7 @@ def _add_case(suite: ElementTree.Element, verdict: Verdict) -> None:
         failure.text = _xml("\n".join([verdict.rule.why, verdict.rule.mend, *verdict.calls]))
     elif _is_skipped(verdict):
         ElementTree.SubElement(case, "skipped", message=_xml(verdict.seen))
-    elif verdict.status is Status.WARNING:
+    elif verdict.status is RuleStatus.WARNING:
         ElementTree.SubElement(case, "system-out").text = _xml(
             f"warning: expected {verdict.expected}; seen {verdict.seen}"
         )
@@ -119,7 +119,7 @@ def _sarif_result(verdict: Verdict) -> Mapping[str, object]:
 
 
 def _sentence(verdict: Verdict) -> str:
-    if verdict.status in (Status.FAIL, Status.WARNING):
+    if verdict.status in (RuleStatus.FAIL, RuleStatus.WARNING):
         return f"{verdict.rule.title}. Expected {verdict.expected}; seen {verdict.seen}"
     return verdict.seen or verdict.rule.title
 
@@ -128,11 +128,11 @@ def as_markdown(report: Report) -> str:
     """What did not pass as a table, and the counts."""
     lines = [f"## plugwright verify: {'failed' if report.failed else 'passed'}", "", f"`{report.command}`", ""]
     lines += [
-        "| " + " | ".join(f"{report.count(status)} {status}" for status in Status) + " |",
+        "| " + " | ".join(f"{report.count(status)} {status}" for status in RuleStatus) + " |",
         "|---|---|---|---|",
         "",
     ]
-    shown = [verdict for verdict in report.verdicts if verdict.status in (Status.FAIL, Status.WARNING)]
+    shown = [verdict for verdict in report.verdicts if verdict.status in (RuleStatus.FAIL, RuleStatus.WARNING)]
     if shown:
         lines += ["| rule | kubelet | verdict | expected | seen | mend |", "|---|---|---|---|---|---|"]
     lines += [_row(verdict) for verdict in shown]

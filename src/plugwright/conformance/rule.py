@@ -13,7 +13,7 @@ from typing import ClassVar
 from plugwright.conformance.verifier import Verifier
 from plugwright.errors import PlugwrightError
 
-__all__ = ["Level", "Report", "Rule", "RuleNotApplicable", "RuleViolated", "Status", "Verdict"]
+__all__ = ["Level", "Report", "Rule", "RuleNotApplicable", "RuleStatus", "RuleViolated", "Verdict"]
 
 
 class Level(StrEnum):
@@ -23,7 +23,7 @@ class Level(StrEnum):
     SHOULD = "SHOULD"
 
 
-class Status(StrEnum):
+class RuleStatus(StrEnum):
     PASS = "pass"  # noqa: S105  not a password
     FAIL = "fail"
     WARNING = "warning"
@@ -88,7 +88,7 @@ class Verdict:
 
     rule: type[Rule]
     version: str
-    status: Status
+    status: RuleStatus
     expected: str = ""
     seen: str = ""
     calls: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ class Verdict:
     @property
     def breaks(self) -> bool:
         """Whether the exit code is 1 because of it."""
-        return self.status is Status.FAIL and not self.known
+        return self.status is RuleStatus.FAIL and not self.known
 
     def facts(self) -> Mapping[str, object]:
         """The verdict as a JSON object."""
@@ -133,7 +133,7 @@ class Report:
     def failed(self) -> bool:
         return any(verdict.breaks for verdict in self.verdicts)
 
-    def count(self, status: Status) -> int:
+    def count(self, status: RuleStatus) -> int:
         return sum(verdict.status is status for verdict in self.verdicts)
 
 

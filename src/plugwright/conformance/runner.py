@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from plugwright.conformance.program import Target
-from plugwright.conformance.rule import Level, Rule, RuleNotApplicable, RuleViolated, Status, Verdict
+from plugwright.conformance.rule import Level, Rule, RuleNotApplicable, RuleStatus, RuleViolated, Verdict
 from plugwright.conformance.session import PluginNotRunning
 from plugwright.conformance.verifier import Verifier, VerifyOptions
 from plugwright.errors import ConfigError, PlugwrightError
@@ -34,26 +34,26 @@ async def verdicts(
 async def _verdict(rule: type[Rule], verifier: Verifier) -> Verdict:
     version = verifier.options.version
     if not rule.holds_for(version):
-        return Verdict(rule, version, Status.NOT_APPLICABLE, seen=f"holds {rule.versions()}")
+        return Verdict(rule, version, RuleStatus.NOT_APPLICABLE, seen=f"holds {rule.versions()}")
     if rule.thorough and not verifier.options.thorough:
-        return Verdict(rule, version, Status.NOT_APPLICABLE, seen="takes minutes: only with --thorough")
+        return Verdict(rule, version, RuleStatus.NOT_APPLICABLE, seen="takes minutes: only with --thorough")
     mark = verifier.current.mark if verifier.current else 0
     before, began = verifier.current, time.monotonic()
     status, expected, seen = await _checked(rule, verifier)
-    calls = _lines(verifier, mark if before is verifier.current else 0) if status is not Status.PASS else ()
-    if status is Status.NOT_APPLICABLE:
+    calls = _lines(verifier, mark if before is verifier.current else 0) if status is not RuleStatus.PASS else ()
+    if status is RuleStatus.NOT_APPLICABLE:
         calls = ()
     return Verdict(rule, version, status, expected, seen, calls, time.monotonic() - began)
 
 
-async def _checked(rule: type[Rule], verifier: Verifier) -> tuple[Status, str, str]:
-    failed = Status.FAIL if rule.level is Level.MUST else Status.WARNING
+async def _checked(rule: type[Rule], verifier: Verifier) -> tuple[RuleStatus, str, str]:
+    failed = RuleStatus.FAIL if rule.level is Level.MUST else RuleStatus.WARNING
     try:
         await rule().check(verifier)
     except RuleViolated as error:
         return failed, error.expected, error.seen
     except (RuleNotApplicable, PluginNotRunning) as error:
-        return Status.NOT_APPLICABLE, "", str(error)
+        return RuleStatus.NOT_APPLICABLE, "", str(error)
     except ConfigError:
         raise
     except PlugwrightError as error:
@@ -62,7 +62,7 @@ async def _checked(rule: type[Rule], verifier: Verifier) -> tuple[Status, str, s
         return failed, rule.title, "no answer in time"
     except OSError as error:  # such as a file that went away
         return failed, rule.title, f"{type(error).__name__}: {error}"
-    return Status.PASS, "", ""
+    return RuleStatus.PASS, "", ""
 
 
 def _lines(verifier: Verifier, mark: int) -> tuple[str, ...]:

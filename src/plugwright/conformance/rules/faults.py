@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import AsyncExitStack, suppress
 
-from plugwright.conformance import frames
+from plugwright.conformance import hostile_frames
 from plugwright.conformance.asking import allocate, check_alive, expect, expect_list, outcome, with_devices, with_option
 from plugwright.conformance.rule import Level, Rule
 from plugwright.conformance.session import PluginNotRunning, RegisteredPlugin
@@ -27,9 +27,9 @@ _LARGE = 5 * 1024 * 1024
 
 async def _cut(plugin: RegisteredPlugin, method: str, message: bytes) -> None:
     """Calls that are cancelled before they can be answered, and some whose connection is cut while they are."""
-    await frames.send(plugin.socket, frames.cancelled_calls(method, _CUT_CALLS, message))
+    await hostile_frames.send(plugin.socket, hostile_frames.cancelled_calls(method, _CUT_CALLS, message))
     for _ in range(_CUT_CALLS):
-        await frames.send(plugin.socket, frames.call(method, message))
+        await hostile_frames.send(plugin.socket, hostile_frames.call(method, message))
 
 
 async def _raw(verifier: Verifier, plugin: RegisteredPlugin, method: str, message: bytes) -> PlugwrightError | None:
@@ -120,8 +120,8 @@ class SurvivesGarbage(Rule):
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await verifier.plugins():
-            for data in (b"GET / HTTP/1.1\r\n\r\n", b"\0" * 100, frames.PREFACE + b"\xff" * 100, b""):
-                await frames.send(plugin.socket, data)
+            for data in (b"GET / HTTP/1.1\r\n\r\n", b"\0" * 100, hostile_frames.PREFACE + b"\xff" * 100, b""):
+                await hostile_frames.send(plugin.socket, data)
         await check_alive(verifier, "bytes that are not HTTP/2")
 
 
@@ -133,8 +133,8 @@ class SurvivesHostileFrames(Rule):
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await verifier.plugins():
-            for data in frames.HOSTILE:
-                await frames.send(plugin.socket, frames.PREFACE + frames.SETTINGS + data)
+            for data in hostile_frames.HOSTILE:
+                await hostile_frames.send(plugin.socket, hostile_frames.PREFACE + hostile_frames.SETTINGS + data)
         await check_alive(verifier, "hostile frames")
 
 
@@ -148,7 +148,7 @@ class ServesBesideSilentConnections(Rule):
         for plugin in await verifier.plugins():
             async with AsyncExitStack() as stack:
                 for _ in range(_SILENT_CONNECTIONS):
-                    await stack.enter_async_context(frames.opened(plugin.socket, b""))
+                    await stack.enter_async_context(hostile_frames.opened(plugin.socket, b""))
                 await check_alive(verifier, f"{_SILENT_CONNECTIONS} silent connections")
 
 
@@ -160,8 +160,8 @@ class ServesBesideSlowReader(Rule):
 
     async def check(self, verifier: Verifier) -> None:
         for plugin in await verifier.plugins():
-            async with frames.opened(plugin.socket, frames.unread_call(_LIST)):
-                await frames.ping(plugin.socket, verifier.limits.call)
+            async with hostile_frames.opened(plugin.socket, hostile_frames.unread_call(_LIST)):
+                await hostile_frames.ping(plugin.socket, verifier.limits.call)
                 await check_alive(verifier, "a stream that nobody reads")
                 await expect_list(verifier, plugin, "another stream")
 
@@ -175,7 +175,7 @@ class ServesAfterCancelledStreams(Rule):
     async def check(self, verifier: Verifier) -> None:
         for plugin in await verifier.plugins():
             for _ in range(_CANCELLED_STREAMS // 10):
-                await frames.send(plugin.socket, frames.cancelled_calls(_LIST, 10))
+                await hostile_frames.send(plugin.socket, hostile_frames.cancelled_calls(_LIST, 10))
             for _ in range(_READ_STREAMS):
                 await expect_list(verifier, plugin, "a stream after others that were cancelled")
             await check_alive(verifier, "cancelled streams")
