@@ -163,11 +163,14 @@ async def _start(
     command: list[str], environment: Mapping[str, str] | None, stdin: int = _NOTHING, stderr: int = _PIPE
 ) -> asyncio.subprocess.Process:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PLUGWRIGHT_")}
+    added = dict(environment or {})
+    if "PYTHONPATH" in added and "PYTHONPATH" in clean:  # the code under test may be found by it
+        added["PYTHONPATH"] += os.pathsep + clean["PYTHONPATH"]
     return await asyncio.create_subprocess_exec(
         *command,
         stdin=stdin,
         stdout=_PIPE,
         stderr=stderr,
         limit=_LONGEST_LINE,
-        env={**clean, **(environment or {})},
+        env={**clean, **added},
     )

@@ -132,27 +132,37 @@ async def test_cordons_that_cannot_be_read_now_end_nothing_and_are_not_lost(
     stored.mkdir(parents=True)  # reading it is an error of the operating system
     async with node.daemon() as daemon:
         await daemon.err.until("cordons not readable")
-        first, second = (await kubelet.endpoint("mock/gpu", 2)).devices
-        assert f"cannot read the cordons in {stored}: Is a directory" in (await node.ask("status")).out
-        done = await node.ask("cordon", "mock/gpu", second, "--reason", "fan")
-        assert "cannot read the cordons" in done.err
-        assert "nothing was changed" in done.err
+        gpu = await kubelet.endpoint("mock/gpu", 2)
+        first, second = gpu.devices
+        why = f"cannot read the cordons in {stored}: Is a directory"
+        assert await reasons(node) == [why, why]
+        for command in (("cordon", "mock/gpu", second, "--reason", "fan"), ("uncordon", "mock/gpu", first)):
+            done = await node.ask(*command)
+            assert (done.code, done.err) == (1, f"plugwright: {why}; nothing was changed\n")
+        assert not any(device.healthy for devices in gpu.lists for device in devices)
         stored.rmdir()
         stored.write_text(json.dumps({"mock/gpu": {first: "rack"}}))
         await node.ask("cordon", "mock/gpu", second, "--reason", "fan")
-        await kubelet.health("mock/gpu", second, "Unhealthy")
-        await kubelet.health("mock/gpu", first, "Unhealthy")
+        assert await reasons(node) == ["cordoned: rack", "cordoned: fan"]
         assert "cannot read" not in (await node.ask("status")).out
     assert json.loads(stored.read_text()) == {"mock/gpu": {first: "rack", second: "fan"}}
 
 
-async def test_cordons_that_cannot_be_read_are_put_aside(kubelet: ObservedKubelet, node: Node) -> None:
+async def test_devices_are_healthy_again_when_the_cordons_can_be_read_without_an_operator(
+    kubelet: ObservedKubelet, node: Node
+) -> None:
+    stored = node.state / "cordons.json"
     node.state.mkdir()
-    node.state.joinpath("cordons.json").write_text('{"mock/gpu": ["half a fi')
-    async with node.daemon() as daemon:
-        await daemon.err.until("cordons not readable, file renamed")
-        await kubelet.endpoint("mock/gpu", 2)
-    assert node.state.joinpath("cordons.json.unreadable-1").read_text() == '{"mock/gpu": ["half a fi'
+    stored.write_text('{"mock/gpu": ["half a fi')
+    async with node.daemon():
+        first, second = (await kubelet.endpoint("mock/gpu", 2)).devices
+        await kubelet.health("mock/gpu", first, "Unhealthy")
+        assert stored.read_text() == '{"mock/gpu": ["half a fi'
+        mended = stored.with_name("mended")
+        mended.write_text(json.dumps({"mock/gpu": {first: "rack"}}))
+        mended.replace(stored)
+        await kubelet.until(lambda _: kubelet.endpoints["mock/gpu"].devices[second].healthy, timeout=60)
+        assert await reasons(node) == ["cordoned: rack", ""]
 
 
 async def test_a_reason_must_be_given(node: Node) -> None:

@@ -181,7 +181,6 @@ async def test_nothing_is_left_behind_and_a_tenants_files_stay(node: Node, tmp_p
     host: dict[str, Any] = {
         "root": str(tmp_path / "host"), "cdi": str(tmp_path / "cdi"), "deviceInfo": str(tmp_path / "info"),
     }  # fmt: skip
-    await once(node, *resources, **host)  # makes the configuration and the packages
     before = tree(tmp_path)
     shown = await report(node, *resources, **host)
     assert tree(tmp_path) == before

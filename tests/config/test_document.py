@@ -141,4 +141,6 @@ async def test_a_bomb_of_aliases_is_refused(path: Path) -> None:
 
 
 async def test_nesting_that_would_fill_the_stack_is_refused(path: Path) -> None:
-    assert "plugwright.yaml" in await refused_by_a_process(path, "- " * 100_000)
+    for depth in (60, 100_000):
+        refusal = await refused_by_a_process(path, "- " * depth)
+        assert refusal == "plugwright: plugwright.yaml:1: nested more than 50 deep\n"

@@ -45,6 +45,8 @@ async def test_a_new_profile_adds_a_resource_and_the_old_one_stays(kubelet: Obse
         await kubelet.endpoint("nvidia.com/mig-1g.5gb.me", 1)
         for device in gone.devices:
             await kubelet.health("nvidia.com/mig-3g.20gb", device, "Unhealthy")
+        served = json.loads((await node.ask("status", "-o", "json")).out)["resources"]
+        assert "nvidia.com/mig-3g.20gb" in [resource["name"] for resource in served]
 
 
 async def test_a_template_serves_each_model_as_a_resource(kubelet: ObservedKubelet, node: Node) -> None:

@@ -1,4 +1,4 @@
-"""Cordons are kept on disk before anyone is told of them, and a broken file costs no more than what it held."""
+"""Cordons are kept on disk before anyone is told of them, and a file that cannot be read is never written over."""
 
 import json
 import logging
@@ -20,6 +20,7 @@ BROKEN = {
     "null": b"null",
     "a number": b"7",
     "no text": b"\xff\xfe\x00",
+    "deeply nested": b"[" * 100_000,
 }
 UNHURRIED = trying(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -71,23 +72,28 @@ def test_cordons_without_a_directory_last_as_long_as_the_process() -> None:
 
 
 @pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
-def test_a_broken_file_is_renamed_and_logged(path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_file_is_logged_once_and_kept(path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
     path.parent.mkdir()
     path.write_bytes(content)
     cordons = loaded(path)
-    assert cordons.of("a/b") == {}
+    cordons.load()
+    assert cordons.unreadable.startswith(f"cannot read the cordons in {path}: ")
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
-        (logging.ERROR, "cordons not readable, file renamed")
+        (logging.ERROR, "cordons not readable")
     ]
+    with pytest.raises(ConfigError, match=r"cannot read the cordons in .*; nothing was changed"):
+        cordons.add("a/b", "x", "why")
+    assert path.read_bytes() == content
+    path.write_text('{"a/b": {"y": "mended"}}')
     cordons.add("a/b", "x", "why")
-    assert path.with_name("cordons.json.unreadable-1").read_bytes() == content
-    assert loaded(path).of("a/b") == {"x": "why"}
+    assert cordons.unreadable == ""
+    assert loaded(path).of("a/b") == {"x": "why", "y": "mended"}
 
 
-def test_a_deeply_nested_file_is_renamed(path: Path) -> None:
+def test_a_reason_that_is_no_text_is_still_a_cordon(path: Path) -> None:
     path.parent.mkdir()
-    path.write_bytes(b"[" * 100_000)
-    assert loaded(path).of("a/b") == {}
+    path.write_text(json.dumps({"a/b": {"x": 7, "y": None, "z": "fan\u0000\ud800", "": "no device has this id"}}))
+    assert loaded(path).of("a/b") == {"x": "7", "y": "None", "z": "fan\\x00\\ud800"}
 
 
 def test_a_cordon_that_cannot_be_written_is_not_made(path: Path) -> None:

@@ -2,8 +2,10 @@
 
 import asyncio
 import socket
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,6 +93,56 @@ async def test_uevents_that_were_lost_mean_that_everything_may_have_changed() ->
                 with suppress(OSError):
                     sender.sendto(b"x" * 1000, (0, 1))
             await hotplug.change([])
+
+
+async def test_a_uevent_socket_that_fails_is_closed_and_opened_again(caplog: pytest.LogCaptureFixture) -> None:
+    """Else its error would be reported again and again, at the price of a whole core."""
+    caplog.set_level("INFO")
+    broken = socket.socket(socket.AF_INET, socket.SOCK_STREAM)  # reading it is ENOTCONN, now and for ever
+    kernel = Kernel()
+    connects = [lambda: broken, forbidden, forbidden, kernel.connect]
+
+    def connect() -> socket.socket:
+        return connects.pop(0)()
+
+    hotplug = Hotplug(kernel.accept, HotplugSource(connect), SCANNING)
+    async with asyncio.timeout(60), hotplug.watching():
+        for _ in range(4):
+            await hotplug.change([])
+        assert broken.fileno() == -1
+        change = asyncio.create_task(hotplug.change([]))
+        kernel.send("usb")
+        await change
+        assert (await kernel.offered.get()).subsystem == "usb"
+    assert kernel.sender is not None
+    kernel.sender.close()
+    facts = [(record.getMessage(), getattr(record, "error", "")) for record in caplog.records]
+    assert facts == [
+        ("no uevents, looking now and then", "[Errno 107] Transport endpoint is not connected"),
+        ("no uevents, looking now and then", "[Errno 1] Operation not permitted"),
+        ("uevents are available again", ""),
+    ]
+
+
+class HangingPath(type(Path())):  # type: ignore[misc]
+    """A directory of a file system that does not answer until it is released."""
+
+    released = threading.Event()
+
+    def is_dir(self) -> bool:
+        self.released.wait()
+        return True
+
+
+async def test_a_directory_that_hangs_keeps_neither_the_loop_nor_the_next_scan_waiting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with watching(replace(PATIENT, lookup=0.01)) as (hotplug, _):
+        try:
+            await hotplug.change([HangingPath(tmp_path)])
+        finally:
+            HangingPath.released.set()
+    assert "directories not watched" in caplog.messages
 
 
 async def test_created_and_removed_files_end_the_wait(tmp_path: Path) -> None:

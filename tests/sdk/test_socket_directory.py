@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from tests.observed_kubelet import ObservedKubelet
-from tests.sdk.actors import TAPE, ListingPlugin
+from tests.sdk.actors import TAPE, ListingPlugin, recorded_log
 
 from plugwright import Settings, serving
 from plugwright.errors import DirectoryReplaced
+from plugwright.sdk.registration import RegistrationState
 from plugwright.sdk.socket_directory import watch_for_replacement
 from plugwright.system.inotify import Directory
 
@@ -52,6 +53,28 @@ async def test_a_replaced_directory_that_another_process_holds_open_is_found_aga
             await kubelet.endpoint(TAPE, count=2)
         finally:
             os.close(descriptor)
+
+
+async def test_a_kubelet_that_starts_long_after_its_directory_was_replaced_is_found(
+    kubelet: ObservedKubelet, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing but a watch of the new directory reports its socket: nobody looks again by then."""
+    directory = kubelet.paths.device_plugins
+    with recorded_log("plugwright.sdk.socket_directory", caplog) as log:
+        async with serving(ListingPlugin(), settings=settings) as daemon:
+            await kubelet.endpoint(TAPE)
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)  # its deletion is not reported then
+            try:
+                await kubelet.stop()
+                shutil.rmtree(directory)
+                directory.mkdir()
+                await log.until("directory of the sockets was replaced")
+                registration = daemon.resources[TAPE].registration
+                await registration.status.until(lambda status: status.state is RegistrationState.WAITING)
+                await kubelet.start()
+                await kubelet.endpoint(TAPE)
+            finally:
+                os.close(descriptor)
 
 
 async def test_a_directory_that_is_missing_or_has_files_is_left_alone(root: Path) -> None:

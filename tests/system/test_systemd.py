@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.cli.processes import Node, running
+from tests.cli.processes import Node, python, running
 from tests.observed_kubelet import ObservedKubelet
 
 from plugwright.system.systemd import Systemd
@@ -97,3 +97,47 @@ async def test_a_daemon_tells_systemd_how_it_is(kubelet: ObservedKubelet, root: 
             assert await daemon.ends() == 0
     names = [name for message in messages for name in message]
     assert names.index("READY") < names.index("RELOADING") < names.index("STOPPING")
+
+
+# Blocks the event loop for ten times as long as there is between two pings, and says so on the socket of the pings.
+BLOCKING = """
+import asyncio
+import os
+import socket
+import sys
+import time
+from plugwright import Device, Plugin, Settings, run
+
+def say(word):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto(f"LOOP={word}".encode(), os.environ["NOTIFY_SOCKET"])
+
+class Blocking(Plugin):
+    resource = "example.com/blocking"
+
+    async def discover(self):
+        yield [Device("one")]
+        await asyncio.sleep(0.2)
+        say("blocked")
+        time.sleep(0.5)
+        say("free")
+        await asyncio.Event().wait()
+
+run(Blocking(), settings=Settings(kubelet_dir=sys.argv[1]))
+"""
+
+
+async def test_pings_stop_while_the_event_loop_is_blocked(root: Path) -> None:
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as listening:
+        listening.bind(str(root / "notify"))
+        listening.settimeout(60)
+        where = {"NOTIFY_SOCKET": str(root / "notify"), "WATCHDOG_USEC": "100000"}
+        async with running(python("-c", BLOCKING, root), where):
+            messages = [received(listening)]
+            while messages[-1] != {"LOOP": "free"}:
+                messages.append(received(listening))
+            blocked = messages.index({"LOOP": "blocked"})
+            assert {"WATCHDOG": "1"} in messages[:blocked]
+            assert {"WATCHDOG": "1"} not in messages[blocked:]
+            while received(listening) != {"WATCHDOG": "1"}:
+                pass

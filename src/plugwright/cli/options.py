@@ -1,12 +1,21 @@
 """Values and flags of options: durations, addresses, and flags that an environment variable sets too."""
 
 import re
+from pathlib import Path
+from typing import Any
 
 import click
 
-__all__ = ["addresses", "duration", "env_option"]
+__all__ = ["UncheckedPath", "addresses", "duration", "env_option"]
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+
+class UncheckedPath(click.Path):
+    """A path that nobody looks at while the options are read: it may be on a file system that does not answer."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        return Path(value)
 
 
 def duration(text: str) -> float:

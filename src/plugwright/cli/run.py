@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from plugwright.cli import logs
-from plugwright.cli.options import addresses, env_option
+from plugwright.cli.options import UncheckedPath, addresses, env_option
 from plugwright.cli.plugin_target import load_plugins
 from plugwright.config import schema
 from plugwright.config.reload import DaemonConfig
@@ -19,7 +19,7 @@ from plugwright.sdk.settings import Registration, Settings
 
 __all__ = ["run"]
 
-_PATH = click.Path(path_type=Path)
+_PATH = UncheckedPath()
 _SETTINGS = [
     env_option("--kubelet-dir", type=_PATH, default="/var/lib/kubelet", show_default=True,
                help="The kubelet's directory."),

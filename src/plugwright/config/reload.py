@@ -25,7 +25,7 @@ from plugwright.sdk.status import ConfigState, RefusedConfig
 from plugwright.system.concurrency import Backoff, Latest, begin_in_thread, in_thread, single_error
 from plugwright.text import clean
 
-__all__ = ["CurrentConfig", "DaemonConfig"]
+__all__ = ["CurrentConfig", "DaemonConfig", "replace_plugins"]
 
 logger = logging.getLogger(__name__)
 
@@ -166,7 +166,7 @@ class DaemonConfig:
         if new.config.file != before.config.file:
             plugins = new.config.plugins(before.config, daemon.plugins)
             self._names.join(plugins)
-            await _replace_plugins(daemon, plugins)
+            await replace_plugins(daemon, plugins)
             logger.info(
                 "configuration reloaded", extra={"resources": sorted(daemon.resources), "sha256": config.sha256}
             )
@@ -174,19 +174,21 @@ class DaemonConfig:
         return new.refused
 
     async def _follow_file(self) -> None:
-        backoff = Backoff(first=1.0, longest=30.0)
+        backoff, logged = Backoff(first=1.0, longest=30.0), ""
         while True:
             try:
                 async with aclosing(self._current.changes()) as changes:
                     async for _ in changes:
                         backoff.reset()
                         self._request_reload()
-            except Exception:
-                logger.exception("configuration file not watched, trying again")
+            except Exception as error:
+                if logged != repr(error):  # once: an error that repeats must not fill the log
+                    logger.exception("configuration file not watched, trying again")
+                logged = repr(error)
             await asyncio.sleep(backoff.delay())
 
 
-async def _replace_plugins(daemon: Daemon, plugins: list[Plugin]) -> None:
+async def replace_plugins(daemon: Daemon, plugins: list[Plugin]) -> None:
     """Serves `plugins`; what was served before is served again if that fails."""
     before = list(daemon.plugins.values())
     try:

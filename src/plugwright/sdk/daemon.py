@@ -31,6 +31,7 @@ from plugwright.sdk.status import ConfigState, CordonStatus
 from plugwright.sdk.supervision import Part, ResourceSupervisor
 from plugwright.system import sockets
 from plugwright.system.concurrency import (
+    Backoff,
     Latest,
     begin_in_thread,
     cancel_within,
@@ -62,6 +63,7 @@ class ResourceRuntime:
         self.removed_devices = RemovedDevices(self.inventory, settings.paths, settings.timeouts)
         self.supervisor = ResourceSupervisor(plugin.resource, self.service.metrics, settings)
         self._starts = Latest(0)  # goes up when discover() is to be called again
+        self._calls.threads.blocked.subscribe(self._apply_blocked)
 
     @property
     def stuck(self) -> dict[str, int]:
@@ -100,6 +102,15 @@ class ResourceRuntime:
             "command", self.service.plugin.command, name, arguments, limit=self._settings.limits.command
         )
 
+    def _apply_blocked(self) -> None:
+        """A device whose container could not start is not Healthy."""
+        blocked = self._calls.threads.blocked.value
+        for method in ("allocate", "pre_start"):
+            if method in blocked:
+                self.inventory.add_fault(method, blocked[method])
+            else:
+                self.inventory.remove_fault(method)
+
     def _part(self, name: str, run: Callable[[], Awaitable[None]]) -> Part:
         return Part(name, run, partial(self.inventory.add_fault, name), partial(self.inventory.remove_fault, name))
 
@@ -134,6 +145,7 @@ class Daemon:
         self._cordons = Cordons(settings.state_dir / "cordons.json" if settings.state_dir else None)
         self._cordoning = asyncio.Lock()
         self._changing: set[asyncio.Task[None]] = set()  # of the cordons
+        self._loading: asyncio.Future[None] | None = None  # the cordons
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._abandoned: set[asyncio.Task[Any]] = set()
 
@@ -153,6 +165,7 @@ class Daemon:
         try:
             async with self._directory.watching(), asyncio.TaskGroup() as group:
                 looking = group.create_task(watch_for_replacement(self._directory))
+                reading = group.create_task(self._read_cordons())
                 try:
                     await self.apply(plugins)
                     self.serving = True
@@ -162,6 +175,7 @@ class Daemon:
                 self.serving = False
                 await self._stop(list(self.resources))
                 looking.cancel()
+                reading.cancel()
         except BaseExceptionGroup as group_error:
             raise single_error(group_error) from None
         finally:
@@ -210,7 +224,7 @@ class Daemon:
 
     async def uncordon(self, resource: str, device_id: str) -> None:
         """Also for a resource that is no longer served."""
-        if device_id not in self._cordons.of(resource):
+        if device_id not in self._cordons.of(resource) and not self._cordons.unreadable:
             if resource not in self._cordons.all:
                 self.resource(resource)  # raises, with the names of those that are served
             raise ConfigError(f"{device_id!r} of {resource} is not cordoned")
@@ -237,7 +251,7 @@ class Daemon:
 
     def _start(self, plugin: Plugin) -> None:
         runtime = ResourceRuntime(plugin, self.settings, self._directory, self.stalls)
-        runtime.inventory.cordon(self._cordons.of(plugin.resource))
+        self._apply_cordons(runtime)
         runtime.subscribe(self._publish_change)
         self.resources[plugin.resource] = runtime
         # In no TaskGroup: one resource that ends in a way nobody thought of must not end the others.
@@ -252,17 +266,29 @@ class Daemon:
         for task in tuple(self._abandoned):
             task.add_done_callback(self._abandoned.discard)
 
+    async def _read_cordons(self) -> None:
+        """Tries until the cordons are known: until then no device is Healthy, because it may be cordoned."""
+        backoff = Backoff(self.settings.timeouts.retry, self.settings.timeouts.longest)
+        while self._cordons.unreadable:
+            await asyncio.sleep(backoff.delay())
+            await self._load_cordons()
+
     async def _load_cordons(self) -> None:
-        """A disk that hangs does not keep devices from being served; its cordons hold once they are read."""
-        try:
-            loading = begin_in_thread("cordons", self._cordons.load)
-        except RuntimeError as error:
-            logger.error("cordons not readable", extra={"error": clean(error)})
-            return
-        loading.add_done_callback(lambda _: self._apply_cordons(*self.resources))
-        done, _ = await asyncio.wait((loading,), timeout=self.settings.limits.command)
-        if not done:
-            logger.error("cordons not readable", extra={"error": self._cordons.unreadable})
+        """In one thread at most. A disk that hangs does not keep resources from being listed."""
+        if self._loading is None:
+            try:
+                self._loading = begin_in_thread("cordons", self._cordons.load)
+                self._loading.add_done_callback(self._end_loading)
+            except RuntimeError as error:  # no thread can be started
+                self._cordons.fail(clean(error))
+        limit = self.settings.limits.command
+        if self._loading is not None and not (await asyncio.wait((self._loading,), timeout=limit))[0]:
+            self._cordons.fail(f"no answer within {limit:g} s")
+        self._apply_cordons(*self.resources.values())
+
+    def _end_loading(self, _: object) -> None:
+        self._loading = None
+        self._apply_cordons(*self.resources.values())  # nobody may wait for it any more
 
     async def _change_cordons(self, change: Callable[[], None]) -> None:
         """To its end, even if the operator hangs up: what is on disk and what is served must agree."""
@@ -278,11 +304,15 @@ class Daemon:
                 await in_thread("cordons", change)
             except RuntimeError as error:  # no thread could be started
                 raise ConfigError(f"{error}; nothing was changed") from error
-            self._apply_cordons(*self.resources)  # of all: the file may have been read just now
+            self._apply_cordons(*self.resources.values())  # all: the file may have been read just now
 
-    def _apply_cordons(self, *resources: str) -> None:
-        for resource in resources:
-            self.resources[resource].inventory.cordon(self._cordons.of(resource))
+    def _apply_cordons(self, *runtimes: ResourceRuntime) -> None:
+        for runtime in runtimes:
+            runtime.inventory.cordon(self._cordons.of(runtime.resource))
+            if self._cordons.unreadable:
+                runtime.inventory.add_fault("cordons", self._cordons.unreadable)
+            else:
+                runtime.inventory.remove_fault("cordons")
         self._publish_change()
 
     def _publish_change(self) -> None:

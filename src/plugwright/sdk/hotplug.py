@@ -5,11 +5,12 @@ The rescan is for what neither reports. None of them says what has changed: the 
 
 Uevents come over netlink. The kernel's own broadcast (group 1) also reaches a pod with a network namespace of its own,
 udev's (group 2) does not. One socket, a `HotplugSource`, serves all resources of a process; the inotify instance is
-shared by `system.inotify`. Where one of the two cannot be opened, that is logged, the other has to do, and hardware is
-scanned more often; inotify is asked for again with each scan.
+shared by `system.inotify`. Where one of the two cannot be opened or fails, that is logged, the other has to do, and
+hardware is scanned more often; both are asked for again with each scan.
 """
 
 import asyncio
+import errno
 import logging
 import math
 import socket
@@ -19,7 +20,8 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from plugwright.errors import InvalidValue
+from plugwright.errors import InvalidValue, PluginError
+from plugwright.system.blocking import BlockingCalls
 from plugwright.system.concurrency import Latest
 from plugwright.system.inotify import WatchedDirectories, nearest_directory
 
@@ -49,6 +51,7 @@ class HotplugTiming:
     rescan_often: float = 30.0  # the same where uevents or inotify are missing
     burst: float = 0.05  # changes closer together than this are one
     gap: float = 1.0  # between two looks when changes do not end
+    lookup: float = 5.0  # for finding the directories that are to be watched
 
 
 class HotplugSource:
@@ -58,6 +61,7 @@ class HotplugSource:
         self._connect = connect or open_uevent_socket
         self._socket: socket.socket | None = None
         self._subscribers: list[Callable[[Uevent | None], None]] = []
+        self._problem = ""  # why there are no uevents
 
     @property
     def has_uevents(self) -> bool:
@@ -66,27 +70,42 @@ class HotplugSource:
     @contextmanager
     def subscribed(self, callback: Callable[[Uevent | None], None]) -> Iterator[None]:
         """Calls `callback` with every uevent while inside, and with None when some were lost."""
-        if not self._subscribers:
-            self._open()
         self._subscribers.append(callback)
+        self.reopen()
         try:
             yield
         finally:
             self._subscribers.remove(callback)
-            if not self._subscribers and self._socket is not None:
-                asyncio.get_running_loop().remove_reader(self._socket)
-                self._socket.close()
-                self._socket = None
+            if not self._subscribers:
+                self._close()
 
-    def _open(self) -> None:
+    def reopen(self) -> None:
+        """Opens the socket if there is none."""
+        if self._socket is not None:
+            return
         try:
             connection = self._connect()
         except OSError as error:
-            logger.warning("no uevents, looking now and then", extra={"error": str(error)})
+            self._fail(error)
             return
         connection.setblocking(False)
         asyncio.get_running_loop().add_reader(connection, self._read, connection)
         self._socket = connection
+        if self._problem:
+            self._problem = ""
+            logger.info("uevents are available again")
+            self._publish(None)
+
+    def _close(self) -> None:
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+
+    def _fail(self, error: OSError) -> None:
+        if self._problem != str(error):
+            logger.warning("no uevents, looking now and then", extra={"error": str(error)})
+        self._problem = str(error)
 
     def _read(self, connection: socket.socket) -> None:
         try:
@@ -96,7 +115,10 @@ class HotplugSource:
                     self._publish(event)
         except BlockingIOError:
             return
-        except OSError:  # more events than the buffer holds
+        except OSError as error:
+            if error.errno != errno.ENOBUFS:  # more events than the buffer holds; all else would come again at once
+                self._close()
+                self._fail(error)
             self._publish(None)
 
     def _publish(self, event: Uevent | None) -> None:
@@ -128,6 +150,7 @@ class Hotplug:
         self._changes = Latest(0)  # goes up whenever something may have changed
         self._seen = 0  # of `_changes`, when change() last returned
         self._directories = WatchedDirectories(self.touch, writes=writes)
+        self._lookups = BlockingCalls("lookup of directories", self._timing.lookup)
         self._problem = ""  # why inotify does not report everything
         self._returned = 0.0
 
@@ -145,7 +168,15 @@ class Hotplug:
 
     async def change(self, directories: Iterable[Path]) -> None:
         """Returns when something in `directories` or in the hardware may have changed since the last call returned."""
-        if self._directories.replace(map(nearest_directory, directories)):
+        self._source.reopen()
+        try:
+            paths = tuple(directories)
+            nearest = await self._lookups.run(lambda: [nearest_directory(path) for path in paths])
+            is_new = self._directories.replace(nearest)
+        except PluginError as error:  # a file system does not answer: a scan of the hardware will tell
+            logger.warning("directories not watched", extra={"error": str(error)})
+            is_new = True
+        if is_new:
             self.touch()  # what happened before the directory was watched may have been missed
         self._report_inotify()
         timing = self._timing

@@ -15,7 +15,17 @@ import logging
 import threading
 import time
 import types
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -168,10 +178,12 @@ class ThreadLimits:
 class PluginThreads:
     """Threads that run the code of one plugin. One that hangs cannot be ended, so their number is limited.
 
-    A thread counts as stuck when nobody waits for it any more and it still runs.
+    A thread counts as stuck when nobody waits for it any more and it still runs. `blocked` are the methods that are not
+    called while too many are, and why.
     """
 
     def __init__(self, resource: str, limits: ThreadLimits | None = None) -> None:
+        self.blocked: concurrency.Latest[Mapping[str, str]] = concurrency.Latest({})
         self._resource, self._limits = resource, limits or ThreadLimits()
         self._given_up: dict[str, list[_ThreadCall]] = {}
         self._slots: dict[str, asyncio.Semaphore] = {}
@@ -188,7 +200,7 @@ class PluginThreads:
                 with call.running():
                     return function()
             finally:
-                concurrency.call_in_loop(loop, slots.release)
+                concurrency.call_in_loop(loop, partial(self._end, slots))
 
         loop, call = asyncio.get_running_loop(), _ThreadCall()
         slots = self._slots.setdefault(method, asyncio.Semaphore(self._limits.busy))
@@ -221,16 +233,30 @@ class PluginThreads:
             raise
 
     def _check(self, method: str) -> None:
+        reason = self._reason(method)
+        if reason:
+            raise PluginError(reason)
+
+    def _reason(self, method: str) -> str:
         stuck = self._stuck_in(method)
-        if len(stuck) >= self._limits.stuck:
-            lines = sorted({line_of_thread(call.thread) for call in stuck})
-            raise PluginError(
-                f"{len(stuck)} calls of {method}() of {self._resource} are still stuck in {', '.join(lines)}"
-            )
+        if len(stuck) < self._limits.stuck:
+            return ""
+        lines = sorted({line_of_thread(call.thread) for call in stuck})
+        return f"{len(stuck)} calls of {method}() of {self._resource} are still stuck in {', '.join(lines)}"
 
     def _give_up(self, method: str, call: _ThreadCall) -> None:
         if not call.ended:
             self._given_up.setdefault(method, []).append(call)
+            self._publish_blocked()
+
+    def _end(self, slots: asyncio.Semaphore) -> None:
+        slots.release()
+        if self._given_up:
+            self._publish_blocked()
+
+    def _publish_blocked(self) -> None:
+        reasons = {method: self._reason(method) for method in tuple(self._given_up)}
+        self.blocked.publish_if_changed({method: reason for method, reason in reasons.items() if reason})
 
     def _stuck_in(self, method: str) -> list[_ThreadCall]:
         stuck = [call for call in self._given_up.get(method, ()) if not call.ended]

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.plugins.generic.machines import Machine
 
-from plugwright.plugins.generic.checks import probe_of
+from plugwright.plugins.generic.checks import CommandProbe, probe_of
 from plugwright.plugins.generic.hardware import HostPath, Unit
 from plugwright.plugins.generic.health import CheckState, HealthCheck, HealthMonitor, Probe
 from plugwright.sdk.sysfs import Host
@@ -341,6 +341,27 @@ async def test_a_command_that_cannot_be_killed_is_a_fault_and_keeps_nothing_wait
         reasons = await monitor.reasons.until(lambda reasons: {overdue, refused} == set(reasons.values()))
         assert len(reasons) == len(devices)
     assert unkillable.calls < 16  # eight that hang, and those that were under way with the last of them
+
+
+async def test_a_command_on_a_file_system_that_hangs_is_not_started_and_costs_one_thread(machine: Machine) -> None:
+    disk, answers = Unit("disk"), threading.Event()
+    looks: list[str] = []
+
+    def hang(path: str) -> None:
+        looks.append(path)
+        answers.wait()
+
+    checked = HealthCheck(command=["/bin/true"], every=0.002, timeout=0.05, failures=1, successes=1)
+    monitor = HealthMonitor(machine.host, [(checked, CommandProbe(checked, hang))])
+    try:
+        async with asyncio.timeout(60), monitor.running():
+            await monitor.follow([disk])
+            await becomes(monitor, disk, "/bin/true: look at the command not begun: 1 earlier ones have not ended")
+            assert looks == ["/bin/true"]
+            answers.set()
+            await becomes(monitor, disk, "")
+    finally:
+        answers.set()
 
 
 class RaisingProbe:

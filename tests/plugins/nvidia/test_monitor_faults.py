@@ -56,6 +56,8 @@ async def test_a_gpu_that_is_lost_after_a_thread_was_refused_is_unhealthy(caplog
             monitor.read_now()
             async with asyncio.timeout(60):
                 view = await monitor.views.until(lambda view: bool(view.problem))
+            await lists.reason(first, "reading GPUs failed")  # at once, though the list has no thread either
+        await lists.reason(first, "")
         assert view.problem == "reading GPUs failed: RuntimeError: can't start new thread"
         await plugin.command("lose", {"id": first})
         await lists.reason(first, "GPU is lost")

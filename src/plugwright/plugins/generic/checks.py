@@ -5,12 +5,13 @@ firmware of a network adapter is dead. Loaded only for resources with health che
 `health.HealthCheck`, a probe, and its line in `_PROBES`.
 """
 
+import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from plugwright.errors import ConfigError, InvalidValue
+from plugwright.errors import ConfigError, InvalidValue, PluginError
 from plugwright.plugins.generic import allocation
 from plugwright.plugins.generic.hardware import Unit, as_list, facts_of, pattern
 from plugwright.plugins.generic.health import HealthCheck, Probe
@@ -18,8 +19,9 @@ from plugwright.sdk import sysfs
 from plugwright.sdk.device_family import InvalidSetting
 from plugwright.sdk.sysfs import Host
 from plugwright.system import concurrency, processes
+from plugwright.system.blocking import BlockingCalls
 
-__all__ = ["probe_of", "probes_of"]
+__all__ = ["CommandProbe", "probe_of", "probes_of"]
 
 _LONGEST = 200  # of the output of a command or the content of a file in a reason
 _LARGEST = 4096  # bytes of a file; those of sysfs have no more
@@ -172,10 +174,13 @@ class CommandProbe:
     """Exit status 0 is good; else the last line of its output is the reason."""
 
     check: HealthCheck
+    look: Callable[[str], object] = os.path.exists
     kind: str = "command"
     stoppable: bool = True
+    _looks: BlockingCalls = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_looks", BlockingCalls("look at the command", self.check.timeout, most_stuck=1))
         words = self.check.command or []
         allocation.check_template(*words)
         if not words or not words[0].startswith("/"):
@@ -184,9 +189,13 @@ class CommandProbe:
     async def fault(self, host: Host, unit: Unit) -> str | None:
         words = [allocation.fill(word, facts_of(unit)) for word in self.check.command or []]
         try:
+            # Starting it would block the event loop where its file system does not answer.
+            await self._looks.run(lambda: self.look(words[0]))
             status, output = await processes.run(words)
         except OSError as error:
             return f"{words[0]}: {error.strerror}"
+        except PluginError as error:
+            return f"{words[0]}: {error}"
         lines = output.strip().splitlines() or [f"exit status {status}"]
         return f"{words[0]}: {lines[-1][:_LONGEST]}" if status else ""
 

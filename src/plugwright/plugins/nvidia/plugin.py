@@ -52,6 +52,7 @@ class Nvidia(Plugin):
         self._listing = BlockingCalls(f"list of {resource}", monitor.intervals.list_timeout, most_stuck=1)
         self._allocating = BlockingCalls(f"allocation of {resource}", monitor.intervals.allocate_timeout)
         self._units: dict[str, GpuUnit] = {}
+        self._listed: list[Device] = []
         self._left_out: set[str] = set()  # devices that no list can have
         self._logged_reasons: dict[str, str] = {}  # by GPU
         self._preferences = _CachedPreference()
@@ -70,7 +71,7 @@ class Nvidia(Plugin):
                         if follow.done():
                             follow.result()  # raises the error that ended it
                         if not view.is_pending:
-                            yield await self._listing.run(partial(self._list, view))
+                            yield await self._list_in_time(view)
                         await self._wait_for_change(view)
                 finally:
                     await concurrency.cancel(follow)
@@ -110,6 +111,16 @@ class Nvidia(Plugin):
                 await self.monitor.views.until(lambda newest: newest is not view)
             return
         self.monitor.read_now()
+
+    async def _list_in_time(self, view: View) -> list[Device]:
+        """A known problem of all GPUs needs no thread to be listed: there may be none left."""
+        try:
+            self._listed = await self._listing.run(partial(self._list, view))
+        except PluginError:
+            if not view.problem or not self._listed:
+                raise
+            return [device.unhealthy(view.problem) for device in self._listed]
+        return self._listed
 
     def _list(self, view: View) -> list[Device]:
         if view.problem and not view.snapshot.driver:

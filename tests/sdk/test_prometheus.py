@@ -1,0 +1,120 @@
+"""The metrics of what went wrong: an alert on one of them must be able to fire."""
+
+import logging
+import os
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.observed_kubelet import ObservedKubelet
+from tests.sdk.actors import TAPE
+from tests.sdk.test_supervision import Odd, Shelf
+
+from plugwright import Allocation, Device, Plugin, Settings, serving
+from plugwright.errors import PeerRefused
+from plugwright.sdk import prometheus
+from plugwright.sdk.daemon import Daemon
+from plugwright.sdk.logs import LogWriter
+from plugwright.sdk.plugin_calls import ThreadLimits
+from plugwright.sdk.settings import Limits
+from plugwright.sdk.status import ConfigState, RefusedConfig
+
+DRIVE = "example.com/drive"
+
+
+class Hanging(Plugin):
+    """Its allocate() hangs until it is released."""
+
+    resource = DRIVE
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        yield [Device("st0"), Device("st1")]
+
+    def allocate(self, devices: object) -> Allocation:
+        self.released.wait()
+        return Allocation()
+
+
+@pytest.fixture
+def hanging() -> Iterator[Hanging]:
+    hanging = Hanging()
+    yield hanging
+    hanging.released.set()
+
+
+def scrape(daemon: Daemon) -> dict[tuple[str, ...], float]:
+    """Every sample, by its name and the values of its labels."""
+    _, page = prometheus.page(daemon)()
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(page.decode())
+        for sample in family.samples
+    }
+
+
+async def test_a_part_that_is_started_again_is_counted(kubelet: ObservedKubelet, settings: Settings) -> None:
+    shelf = Shelf(Device("st0"), Device("st1"))
+    async with serving(shelf, settings=settings) as daemon:
+        await kubelet.endpoint(TAPE, count=2)
+        before = scrape(daemon)
+        assert before["plugwright_resource_restarts_total", TAPE] == 0
+        assert before["plugwright_discover_abandoned_total", TAPE] == 0
+        shelf.listed.publish([Odd("st0")])
+        await kubelet.health(TAPE, "st0", "Unhealthy")
+        assert scrape(daemon)["plugwright_resource_restarts_total", TAPE] >= 1
+
+
+async def test_threads_that_hang_in_allocate_are_counted_and_their_devices_unhealthy_until_they_end(
+    kubelet: ObservedKubelet, settings: Settings, hanging: Hanging
+) -> None:
+    async with serving(hanging, settings=replace(settings, limits=Limits(allocate=0.05))) as daemon:
+        drive = await kubelet.endpoint(DRIVE, count=2)
+        for _ in range(ThreadLimits().stuck):
+            with pytest.raises(PeerRefused, match="did not end within"):
+                await drive.client.allocate(["st0"])
+        await kubelet.health(DRIVE, "st1", "Unhealthy")
+        assert scrape(daemon)["plugwright_stuck_threads", "allocate", DRIVE] == ThreadLimits().stuck
+        with pytest.raises(PeerRefused, match=r"4 calls of allocate\(\) of example.com/drive are still stuck in "):
+            await drive.client.allocate(["st0"])
+        hanging.released.set()
+        await kubelet.health(DRIVE, "st1", "Healthy")
+        assert ("plugwright_stuck_threads", "allocate", DRIVE) not in scrape(daemon)
+
+
+@contextmanager
+def unread_log() -> Iterator[LogWriter]:
+    reading, writing = os.pipe()
+    os.close(reading)
+    writer = LogWriter(writing)
+    logging.getLogger().addHandler(writer)
+    yield writer
+    logging.getLogger().removeHandler(writer)
+    os.close(writing)
+
+
+async def test_log_lines_that_nobody_reads_are_counted(settings: Settings) -> None:
+    with unread_log() as writer:
+        async with serving(settings=settings) as daemon:
+            before = scrape(daemon)["plugwright_log_lines_dropped_total",]
+            writer.handle(logging.LogRecord("tape", logging.INFO, __file__, 1, "for nobody", (), None))
+            writer.flush(60)
+            assert scrape(daemon)["plugwright_log_lines_dropped_total",] == before + 1
+
+
+async def test_the_configuration_is_shown_while_it_is_followed(settings: Settings) -> None:
+    async with serving(settings=settings) as daemon:
+        assert not any(name.startswith("plugwright_config") for name, *_ in scrape(daemon))
+        refused = RefusedConfig("b" * 12, 2.0, "unknown key 'cuont'")
+        daemon.config.publish(ConfigState("plugwright.yaml", "a" * 12, 1.0, 3, refused, {"nvidia.com/": "no name"}))
+        found = scrape(daemon)
+        assert found["plugwright_config_last_reload_successful",] == 0
+        assert found["plugwright_config_last_reload_timestamp_seconds",] == 1
+        assert found["plugwright_config_reload_failures_total",] == 3
+        assert found["plugwright_config_refused_names",] == 1
+        assert found["plugwright_config_info", "b" * 12, "a" * 12] == 1
