@@ -61,7 +61,7 @@ class Footprint:
 
     def growth(self, before: "Footprint") -> list[str]:
         """What is more than before; memory is judged apart, as an allocator gives nothing back at once."""
-        grown = [f"{count} × {kind}" for kind, count in (self.descriptors - before.descriptors).items()]
+        grown = [f"{count} x {kind}" for kind, count in (self.descriptors - before.descriptors).items()]
         texts = [f"descriptors: {', '.join(sorted(grown))}"] if grown else []
         for name in ("threads", "children"):
             more = getattr(self, name) - getattr(before, name)
@@ -90,7 +90,7 @@ class Log:
         self._thread.join(5)
 
     def _read(self, pipe: int) -> None:
-        with open(pipe, "rb", buffering=0) as stream:  # noqa: PTH123
+        with open(pipe, "rb", buffering=0) as stream:
             rest = b""
             while self._reads.wait() and (data := stream.read(4096)):
                 *lines, rest = (rest + data).split(b"\n")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from chaos.daemon import Launch
 from chaos.rig import ANSWER_LIMIT, Baseline, Rig, Serving, emulated_rig
+
 from plugwright.errors import PlugwrightError
 
 __all__ = ["NOT_ASKED", "Cell", "Experiment", "Fault", "Plan", "Row", "always", "experiment", "lost_cell", "observe"]
@@ -75,8 +76,8 @@ def always() -> str:
 class Fault:
     """`inject` makes the fault, which lasts while inside.
 
-    `serves`: other resources are promised to be served meanwhile, `truthful`: health is. `affects` is the resource whose
-    devices must turn Unhealthy. `recovers` is the promised number of seconds from its end until all is well.
+    `serves`: other resources are promised to be served meanwhile, `truthful`: health is. `affects` is the resource
+    whose devices must turn Unhealthy. `recovers` is the promised number of seconds from its end until all is well.
     """
 
     name: str
@@ -120,8 +121,9 @@ def experiment(fault: Fault) -> Experiment:
     return Experiment(fault.name, fault.title, run, fault.missing)
 
 
-async def observe(fault: Fault, rig: Rig, seconds: float) -> Row:
-    """The fault for about so many seconds, and its end."""
+async def observe(fault: Fault, rig: Rig, seconds: float, recovers: float = 0.0) -> Row:
+    """The fault for about so many seconds, and its end; `recovers` is for a kubelet that takes longer by itself."""
+    promised = max(fault.recovers, recovers)
     before = await rig.baseline()
     rig.broken.clear()
     rig.notes.clear()
@@ -129,8 +131,8 @@ async def observe(fault: Fault, rig: Rig, seconds: float) -> Row:
     async with rig.serving() as serving, fault.inject(rig):
         truthful = await _truth(fault, rig)
         await asyncio.sleep(max(0.0, ends - time.monotonic()))
-    taken, complaint = await rig.recovery(max(fault.recovers, _PATIENCE))
-    recovered = Cell(complaint, holds=False) if complaint else Cell(f"{taken:.1f} s", taken <= fault.recovers)
+    taken, complaint = await rig.recovery(max(promised, _PATIENCE))
+    recovered = Cell(complaint, holds=False) if complaint else Cell(f"{taken:.1f} s", taken <= promised)
     lost = await lost_cell(rig, before)
     return Row(fault.name, fault.title, _served(fault, serving), truthful, recovered, lost)
 
@@ -139,7 +141,7 @@ def _served(fault: Fault, serving: Serving) -> Cell:
     if not fault.serves:
         return NOT_ASKED
     if serving.failures:
-        text = "; ".join(f"{count} × {reason}" for reason, count in serving.failures.items())
+        text = "; ".join(f"{count} x {reason}" for reason, count in serving.failures.items())
         return Cell(f"no: {text}", holds=False)
     return Cell(f"{serving.answered} of {serving.answered}, slowest {serving.slowest * 1000:.0f} ms")
 
@@ -166,8 +168,8 @@ async def lost_cell(rig: Rig, before: Baseline, rss_limit: float = _RSS_LIMIT) -
             problems.append(f"{grown:.0f} MiB more memory")
     if twice := await rig.given_twice():
         problems.append(f"given twice: {', '.join(twice)}")
-    if missing := set(before.held) - set(await rig.kubelet.held()):
-        problems.append(f"pods lost {', '.join(sorted(missing))}")
+    if missing := await rig.no_longer_held(before):
+        problems.append(f"pods lost {', '.join(missing)}")
     if not problems and (refused := await _arrival(rig)):
         problems.append(f"a new pod is refused: {refused}")
     return Cell("; ".join(problems or ["nothing", *rig.notes]), not problems)

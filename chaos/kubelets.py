@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from chaos.node import STEADY, Node
 from tests.observed_kubelet import ObservedKubelet
 
-from chaos.node import STEADY, Node
 from plugwright.errors import PeerGone, PodRefused
 from plugwright.kubelet import Phase
 from plugwright.testing import pod_requesting

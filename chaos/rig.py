@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from chaos.daemon import Daemon, Footprint, Launch
 from chaos.kubelets import EmulatedKubelet, KubeletUnderTest
 from chaos.node import CHECKED, RESOURCES, STEADY, Node
+
 from plugwright.errors import PlugwrightError
 from plugwright.system.concurrency import cancel
 
@@ -106,7 +107,7 @@ class Rig:
             return "`plugwright status` is not answered"
         if not status["ready"]:
             return "`plugwright status` says that it is not ready"
-        if self.daemon.port and not (code := await self.daemon.get("/healthz")) == 200:  # noqa: PLR2004
+        if self.daemon.port and (code := await self.daemon.get("/healthz")) != 200:
             return f"/healthz answers {code}"
         return ""
 
@@ -158,6 +159,13 @@ class Rig:
 
     async def given_twice(self) -> list[str]:
         return [device for device, holders in Counter(await self.kubelet.held()).items() if holders > 1]
+
+    async def no_longer_held(self, before: Baseline, limit: float = 30.0) -> list[str]:
+        """Devices that pods held before the fault; a kubelet that has just started finds its pods one by one."""
+        deadline = time.monotonic() + limit
+        while (missing := set(before.held) - set(await self.kubelet.held())) and time.monotonic() < deadline:
+            await asyncio.sleep(0.1)
+        return sorted(missing)
 
     async def leaks(self, before: Baseline, limit: float = 5.0) -> list[str]:
         """What the daemon has more of than before the fault, once connections have had the time to end."""

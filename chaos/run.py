@@ -19,30 +19,36 @@ from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 
-from chaos import catalogue, soak, table
 from chaos.experiment import Cell, Experiment, Plan, Row
 
-__all__ = ["main", "try_all"]
+from chaos import catalogue, kubernetes, soak, table
+
+__all__ = ["main", "parser", "report", "try_all"]
 
 _NEW_MOUNTS = 0x00020000  # CLONE_NEWNS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     if options.list:
         print(*(f"{found.name:18} {found.title}" for found in _experiments(options)), sep="\n")
         return 0
+    if options.kubernetes:
+        return report(options, asyncio.run(_beside_kubernetes(options)))
     chosen = [found for found in _experiments(options) if not options.only or found.name in options.only]
     if options.only and len(chosen) < len(set(options.only)):
         unknown = set(options.only) - {found.name for found in chosen}
         print(f"chaos: no fault is called {', '.join(sorted(unknown))}; --list names them", file=sys.stderr)
         return 2
     _leave_mounts_of_others_alone()
-    rows = asyncio.run(try_all(chosen, Plan(options.quick, options.seed)))
+    return report(options, asyncio.run(try_all(chosen, Plan(options.quick, options.seed))))
+
+
+def report(options: argparse.Namespace, rows: list[Row]) -> int:
     print(_heading(options))
     print(table.render(rows))
     if options.write:
-        order = [*(found.title for found in catalogue.EXPERIMENTS), *_real_titles(), soak.TITLE]
+        order = [*(found.title for found in catalogue.EXPERIMENTS), *kubernetes.TITLES, soak.TITLE]
         table.write(options.write, rows, order, _heading(options))
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False) + "\n")
@@ -77,22 +83,16 @@ async def _try(found: Experiment, plan: Plan) -> Row:
 
 
 def _experiments(options: argparse.Namespace) -> list[Experiment]:
-    if options.kubernetes:
-        from chaos import kubernetes  # builds a cluster, and needs root
-
-        return list(kubernetes.experiments(options.kubernetes))
     if options.soak:
         return [soak.experiment(catalogue.FAULTS, options.soak)]
     return list(catalogue.EXPERIMENTS)
 
 
-def _real_titles() -> list[str]:
-    from chaos import kubernetes
-
-    return list(kubernetes.TITLES)
+async def _beside_kubernetes(options: argparse.Namespace) -> list[Row]:
+    return await kubernetes.try_all(options.kubernetes, Plan(options.quick, options.seed), options.only or ())
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m chaos.run", description="Inject faults into a running daemon and say what was seen."
     )

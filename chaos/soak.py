@@ -68,7 +68,7 @@ async def _one(rig: Rig, fault: Fault, seconds: float, seen: _Seen) -> None:
 
 
 def _row(seen: _Seen, lost: Cell, what: str) -> Row:
-    broken = [f"{count} × {text}" for text, count in seen.broken.most_common(5)]
+    broken = [f"{count} x {text}" for text, count in seen.broken.most_common(5)]
     return Row(
         "soak",
         TITLE,

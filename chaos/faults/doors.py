@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from hpack import Encoder
-
 from chaos.experiment import Fault
 from chaos.node import FACTS
 from chaos.rig import Rig
+from hpack import Encoder
+
 from plugwright.system.concurrency import cancel
 
 __all__ = ["FAULTS"]
@@ -51,7 +51,7 @@ async def _probe(rig: Rig) -> None:
     try:
         for number in range(1_000_000):
             code = await rig.daemon.get("/healthz")
-            unanswered += code != 200  # noqa: PLR2004
+            unanswered += code != 200
             await asyncio.sleep(0.2)
             if number and unanswered:
                 rig.broken[:] = [text for text in rig.broken if "probes" not in text]
@@ -95,7 +95,7 @@ async def _endless_headers(_: asyncio.StreamReader, writer: asyncio.StreamWriter
 
 
 async def _endless_line(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    for _ in range(100):
+    for _number in range(100):
         await _send(writer, b"G" * 60_000)
         await asyncio.sleep(0.02)
 
@@ -152,7 +152,7 @@ def _request(method: str = "Allocate") -> bytes:
 async def _frames(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Frames of any kind, with any flags and content, after a good beginning."""
     await _send(writer, _BEGIN)
-    for _ in range(200):
+    for _number in range(200):
         stream = random.choice((0, 1, 3, 2**31 - 1))
         await _send(
             writer, _frame(random.randrange(12), random.randrange(256), stream, os.urandom(random.randrange(64)))
@@ -171,7 +171,7 @@ async def _reset_flood(_: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 async def _ping_flood(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await _send(writer, _BEGIN)
-    for _ in range(_FLOOD):
+    for _number in range(_FLOOD):
         await _send(writer, _frame(_PING, 0, 0, b"chaos..."))
         await asyncio.sleep(0.002)
 
@@ -185,7 +185,7 @@ async def _settings_flood(_: asyncio.StreamReader, writer: asyncio.StreamWriter)
 
 async def _continuation_flood(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await _send(writer, _BEGIN + _frame(_HEADERS, 0, 1, _request()))
-    for _ in range(_FLOOD):
+    for _number in range(_FLOOD):
         await _send(writer, _frame(_CONTINUATION, 0, 1, b"\x40\x01a\x01b" * 100))
         await asyncio.sleep(0.002)
 
@@ -205,7 +205,7 @@ async def _no_end(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None
     """A message that is announced as long, and comes in pieces without an end, as far as the window goes."""
     await _send(writer, _BEGIN + _frame(_HEADERS, _END_HEADERS, 1, _request()))
     await _send(writer, _frame(_DATA, 0, 1, b"\0" + struct.pack(">I", _BODY)))
-    for _ in range(_BODY // 16_000):
+    for _number in range(_BODY // 16_000):
         await _send(writer, _frame(_DATA, 0, 1, b"z" * 16_000))
         await asyncio.sleep(0.002)
 
@@ -225,7 +225,7 @@ async def _control(rig: Rig) -> AsyncIterator[None]:
     def connect() -> Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
         return asyncio.open_unix_connection(Path(rig.node.control))
 
-    tasks = [asyncio.create_task(_repeat(connect, attack)) for _ in range(8)]
+    tasks = [asyncio.create_task(_repeat(connect, attack)) for number in range(8)]
     try:
         yield
     finally:

@@ -12,14 +12,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from chaos.experiment import NOT_ASKED, Cell, Experiment, Plan, Row, lost_cell
+from chaos.node import FACTS
+from chaos.rig import Rig, emulated_rig
 from google.protobuf.message import DecodeError
 from grpclib.client import Channel, UnaryUnaryMethod
 from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
-from chaos.experiment import NOT_ASKED, Cell, Experiment, Plan, Row, lost_cell
-from chaos.node import FACTS
-from chaos.rig import Rig, emulated_rig
 from plugwright.errors import PlugwrightError
 from plugwright.plugins.mock import Mock
 from plugwright.protocol import checkpoint, device_plugin, messages
@@ -62,11 +62,11 @@ def mutated(chance: random.Random, seed: bytes) -> bytes:
             data[at % len(data)] ^= 1 << chance.randrange(8)
         elif kind == 1:
             del data[at:]
-        elif kind == 2:  # noqa: PLR2004
+        elif kind == 2:
             data[at:at] = chance.randbytes(chance.randint(1, 12))
-        elif kind == 3:  # noqa: PLR2004
+        elif kind == 3:
             data[at:at] = data[: chance.randint(0, 40)]
-        elif kind == 4 and data:  # noqa: PLR2004
+        elif kind == 4 and data:
             data[at % len(data)] = chance.choice((0, 0x7F, 0x80, 0xFF))
         else:
             data[at : at + chance.randint(0, 8)] = b"\xff" * chance.randint(0, 10)
@@ -196,10 +196,10 @@ async def _fuzz(plan: Plan) -> Row:
         async with rig.serving() as calls:
             answers = await _over_sockets(rig, count // _OVER_SOCKETS, chance)
         taken, complaint = await rig.recovery(5)
-        rig.broken += [f"{number} × {text}" for text, number in holes.most_common(3)]
+        rig.broken += [f"{number} x {text}" for text, number in holes.most_common(3)]
         rig.broken += _unexpected(answers)
         lost = await lost_cell(rig, before)
-    failures = "; ".join(f"{number} × {text}" for text, number in calls.failures.items())
+    failures = "; ".join(f"{number} x {text}" for text, number in calls.failures.items())
     served = Cell(failures or f"{calls.answered} of {calls.answered}", not failures)
     recovered = Cell(complaint or f"{count:,} messages (seed {plan.seed}), {taken:.1f} s", not complaint)
     return Row("fuzz", _TITLE, served, NOT_ASKED, recovered, lost)
@@ -207,7 +207,7 @@ async def _fuzz(plan: Plan) -> Row:
 
 def _unexpected(answers: Mapping[str, int]) -> list[str]:
     wrong = {text: count for text, count in answers.items() if text == "UNKNOWN" or text.startswith("no answer")}
-    return [f"{count} × {text} over the socket" for text, count in wrong.items()]
+    return [f"{count} x {text} over the socket" for text, count in wrong.items()]
 
 
 EXPERIMENTS = (Experiment("fuzz", _TITLE, _fuzz, limit=3600),)

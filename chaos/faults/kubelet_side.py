@@ -13,6 +13,7 @@ from chaos.daemon import Launch
 from chaos.experiment import NOT_ASKED, Cell, Experiment, Fault, Plan, Row, lost_cell
 from chaos.node import FACTS
 from chaos.rig import Rig, emulated_rig
+
 from plugwright.system.concurrency import cancel
 
 __all__ = ["EXPERIMENTS", "FAULTS", "replaced_directory"]
@@ -75,11 +76,12 @@ async def replaced_directory(rig: Rig) -> AsyncIterator[None]:
     await rig.kubelet.stop()
     checkpoint = rig.node.paths.checkpoint
     content = checkpoint.read_bytes() if checkpoint.exists() else b""
-    shutil.rmtree(directory)
+    removed = directory.rename(directory.with_name("removed"))  # first: the daemon would make sockets in it meanwhile
+    shutil.rmtree(removed)
     try:
         yield
     finally:
-        directory.mkdir()
+        directory.mkdir(exist_ok=True)
         if content:
             checkpoint.write_bytes(content)
         await rig.kubelet.start()
@@ -108,7 +110,7 @@ async def _replaced_under_mount(_: Plan) -> Row:
         if ended:
             await rig.daemon.stop()
             rig.daemon.start()
-        _, complaint = await rig.recovery(15)
+        complaint = (await rig.recovery(15))[1]
     text = f"ended after {taken:.1f} s with {code}, and well once restarted" if ended else f"still there; {complaint}"
     recovered = Cell(text if said or not ended else f"{text}, without a word", ended and code == 1 and not complaint)
     return Row("mount", _TITLE_MOUNT, NOT_ASKED, NOT_ASKED, recovered, NOT_ASKED)

@@ -12,6 +12,7 @@ from chaos.daemon import Launch
 from chaos.experiment import Cell, Experiment, Fault, Plan, Row, lost_cell
 from chaos.node import FACTS, STEADY
 from chaos.rig import Rig, emulated_rig
+
 from plugwright.errors import PlugwrightError
 
 __all__ = ["EXPERIMENTS", "FAULTS"]
@@ -97,9 +98,9 @@ async def _without_inotify(plan: Plan) -> Row:
         rig.broken += ["no inotify although there are instances again"] if late is None else []
         rig.notes += [] if late is None else [f"inotify again after {late:.0f} s"]
         lost = await lost_cell(rig, before)
-        lost = Cell(lost.text.replace("descriptors: 1 × anon_inode:inotify", "nothing"), lost.holds) if late else lost
+        lost = Cell(lost.text.replace("descriptors: 1 x anon_inode:inotify", "nothing"), lost.holds) if late else lost
     served = Cell(f"{serving.answered} of {serving.answered}", not serving.failures)
-    truthful = Cell(f"{truth:.1f} s" if truth is not None else "no", truth is not None and truth <= 2)  # noqa: PLR2004
+    truthful = Cell(f"{truth:.1f} s" if truth is not None else "no", truth is not None and truth <= 2)
     recovered = Cell(complaint or f"{taken:.1f} s: a kubelet restart is seen without inotify", not complaint)
     return Row("inotify", _TITLE_INOTIFY, served, truthful, recovered, lost)
 

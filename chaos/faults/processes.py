@@ -11,6 +11,7 @@ from chaos.daemon import Launch
 from chaos.experiment import NOT_ASKED, Cell, Experiment, Fault, Plan, Row
 from chaos.node import STEADY
 from chaos.rig import Rig, emulated_rig
+
 from plugwright.errors import PlugwrightError
 
 __all__ = ["EXPERIMENTS", "FAULTS"]

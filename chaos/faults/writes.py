@@ -14,6 +14,7 @@ from chaos.daemon import Daemon, Launch
 from chaos.experiment import NOT_ASKED, Cell, Experiment, Plan, Row
 from chaos.kubelets import EmulatedKubelet
 from chaos.node import RESOURCES, STEADY, Node
+
 from plugwright.errors import PlugwrightError
 
 __all__ = ["EXPERIMENTS"]
@@ -21,6 +22,7 @@ __all__ = ["EXPERIMENTS"]
 _INTERPOSE = Path(__file__).parents[1] / "interpose"
 _REASON = "killed meanwhile"
 _WELL_LIMIT = 20.0
+_RESTARTED_AFTER = 1.2  # seconds; a younger socket may be of a daemon that has just begun
 _EVERY_QUICK = 12
 _TITLE = "the daemon is killed (SIGKILL) at each of its writes"
 
@@ -49,7 +51,8 @@ class _Run:
         await self.daemon.stop()
 
     async def recover(self) -> list[str]:
-        """What is wrong after the next start, if anything."""
+        """What is wrong after the next start, if anything; it comes a little later, as from any supervisor."""
+        await asyncio.sleep(_RESTARTED_AFTER)
         self.daemon.launch = Launch()
         self.daemon.start()
         try:

@@ -16,7 +16,18 @@ __all__: list[str] = []
 
 _ROOT, _KILL_AT = os.environ.get("CHAOS_ROOT", ""), int(os.environ.get("CHAOS_KILL_AT", "0"))
 _STEPS = os.environ.get("CHAOS_STEPS", "")
-_EVENTS = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.chmod", "os.truncate")
+_EVENTS = (
+    "open",
+    "socket.bind",
+    "os.rename",
+    "os.remove",
+    "os.mkdir",
+    "os.rmdir",
+    "os.link",
+    "os.symlink",
+    "os.chmod",
+    "os.truncate",
+)
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
@@ -35,14 +46,8 @@ def _install() -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "open":
-            path, _, flags = arguments
-            if flags & _WRITES and _is_ours(path):
-                step(f"open {path}")
-        elif event in _EVENTS and _is_ours(arguments[0]):
-            step(f"{event} {arguments[0]}")
-        elif event == "socket.bind" and _is_ours(arguments[1]):
-            step(f"bind {arguments[1]}")
+        if path := _changed(event, arguments):
+            step(f"{event} {path}")
 
     def write_in_halves(descriptor: int, data: Any) -> int:
         if not _is_file(descriptor):
@@ -59,6 +64,16 @@ def _install() -> None:
     sys.addaudithook(hook)
     _replace("write", write_in_halves)
     _replace("fsync", counted_fsync)
+
+
+def _changed(event: str, arguments: tuple[Any, ...]) -> str:
+    """What an audit event changes, empty if it changes nothing of ours."""
+    if event == "open" and not arguments[2] & _WRITES:
+        return ""
+    if event in _EVENTS:
+        path = arguments[1 if event == "socket.bind" else 0]
+        return str(path) if _is_ours(path) else ""
+    return ""
 
 
 def _replace(name: str, function: Callable[..., object]) -> None:
