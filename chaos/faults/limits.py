@@ -185,6 +185,6 @@ FAULTS = (
     Fault("descriptors", "no file descriptor left", _descriptors),
     Fault("threads", "no thread or process more", _threads, missing=_needs_pids),
     Fault("memory", "no memory left (address space at its limit)", _memory),
-    Fault("disk", "disk full under the state directory", _full_disk, missing=_needs_root),
+    Fault("disk", "disk full under the state directory", _full_disk, missing=_needs_root, on_real_kubelet=False),
 )
 EXPERIMENTS = (Experiment("inotify", _TITLE_INOTIFY, _without_inotify, _needs_user_namespace),)
