@@ -10,7 +10,7 @@ UV      = VIRTUAL_ENV= UV_PYTHON_DOWNLOADS=never
 JOBS   ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak test-kubernetes test-gpu check check-format check-lint check-types check-layers check-proto proto bench chaos chaos-kubernetes image chart clean
+.PHONY: help setup demo test fuzz test-wire soak test-kubernetes test-gpu check check-format check-lint check-types check-layers check-proto proto bench chaos chaos-kubernetes image chart clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -31,6 +31,20 @@ demo: $(READY) ## a cluster in one process: ten mock GPUs, a pod gets two, one f
 
 test: $(READY) ## ring 1: no cluster, no root, no hardware: [JOBS=4] [ARGS='-k watcher']
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+fuzz: $(READY) ## a million inputs to both sides of the wire: [INPUTS=1000000]
+	@PLUGWRIGHT_FUZZ_INPUTS=$(or $(INPUTS),1000000) $(BIN)/python -m pytest --timeout 3000 tests/protocol/test_wire_fuzz.py
+
+test-wire: $(READY) build/h2spec build/interop ## the HTTP/2 standard's cases and Go's gRPC beside our wire (needs Go)
+	@PLUGWRIGHT_H2SPEC=$(CURDIR)/build/h2spec PLUGWRIGHT_INTEROP=$(CURDIR)/build/interop \
+	  $(BIN)/python -m pytest -rs tests/protocol/test_h2spec.py tests/protocol/test_interop.py
+
+build/h2spec: $(wildcard tests/protocol/h2spec/*)
+	@cd tests/protocol/h2spec && CGO_ENABLED=0 go build -trimpath -o ../../../$@ github.com/summerwind/h2spec/cmd/h2spec
+
+build/interop: $(wildcard tests/protocol/interop/*)
+	@cd tests/protocol/interop && CGO_ENABLED=0 go build -trimpath -modfile old.mod -o ../../../$@/old . && \
+	  CGO_ENABLED=0 go build -trimpath -o ../../../$@/new . && touch ../../../$@
 
 soak: $(READY) ## thousands of kills while the checkpoint is written: [KILLS=5000]
 	@PLUGWRIGHT_KILLS=$(or $(KILLS),5000) $(BIN)/python -m pytest --timeout 3000 tests/kubelet/devicemanager/test_checkpoint.py -k killed $(ARGS)

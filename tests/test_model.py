@@ -1,5 +1,6 @@
 """Values are checked where they are made: one that exists can be sent."""
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import FrozenInstanceError
 from functools import partial
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from plugwright.errors import InvalidValue
 from plugwright.model import Allocation, Device, DeviceNode, Health, Mount, Options, Resource, natural_order
+from plugwright.text import clean
 
 steady = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # however busy the machine is
 
@@ -210,6 +212,7 @@ UNCLEAR: dict[str, Callable[[], object]] = {
     "one NUMA node in place of a list": lambda: Device("st0", numa=0),  # type: ignore[arg-type]
     "a reason that is no text": lambda: Device("st0", "Unhealthy", None),  # type: ignore[arg-type]
     "attributes that are a list": lambda: Device("st0", attributes=[1]),  # type: ignore[arg-type]
+    "an attribute whose name is no text": lambda: Device("st0", attributes={(0, 1): "x"}),  # type: ignore[dict-item]
     "no env": lambda: Allocation(env=None),  # type: ignore[arg-type]
     "env as a list": lambda: Allocation(env=["A"]),  # type: ignore[arg-type]
     "permissions that are no text": lambda: DeviceNode("/a", permissions=None),  # type: ignore[arg-type]
@@ -226,6 +229,19 @@ def test_a_value_that_could_not_be_sent_is_refused(make: Callable[[], object]) -
 def test_a_value_of_the_wrong_kind_is_refused_clearly(make: Callable[[], object]) -> None:
     with pytest.raises(InvalidValue):
         make()
+
+
+@pytest.mark.parametrize("reason", [os.fsdecode(b"no \xff"), "a\0b", "\x1b[2J", "\u202e", "two\nlines", "x" * 5_000])
+def test_a_reason_from_outside_is_cleaned_not_refused(reason: str) -> None:
+    device = Device("st0").unhealthy(reason)
+    assert device == Device("st0", "Unhealthy", reason)
+    assert not device.healthy
+    assert device.reason == clean(reason)
+    assert device.reason.isprintable()
+
+
+def test_whatever_a_device_turns_unhealthy_for_it_does() -> None:
+    assert Device("st0").unhealthy(OSError("no fan")).reason == "no fan"  # type: ignore[arg-type]
 
 
 GOOD_RESOURCES = ["example.com/GPU_1.x", "a/x", f"a/{'x' * 63}", f"{LONGEST_DOMAIN}/x", "a.b-c.d/X", "1.2/3", "a/x.y-z"]

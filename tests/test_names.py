@@ -42,6 +42,7 @@ STEMS: Mapping[str, str] = {
     "schema": "the shape of the operator's file, of API objects and of CDI files",
     "settings": "of a daemon, and of an emulated kubelet",
     "sharing": "of GPUs in general, and by MPS",
+    "text": "texts from outside made safe to show, and an importer's texts made ours",
     # an importer has the name of what it imports
     "rdma": "the device family, and the importer of the shared RDMA device plugin's file",
     # a command's module has the command's name, whatever it shows

@@ -14,6 +14,7 @@
     ├── PeerGone                the peer cannot be reached, or went away during a call
     │   └── PeerSilent              it did not answer in time
     ├── PeerRefused             the peer answered with an error
+    ├── DirectoryReplaced       the kubelet's directory was deleted under a mount of it
     ├── CheckpointCorrupt       a checkpoint file that cannot be trusted
     ├── ClusterError            the embedded cluster cannot do what was asked
     └── KubeletError            a refusal of the emulated kubelet, in the real one's words
@@ -29,12 +30,15 @@ Raised anywhere; mapped to gRPC codes in `protocol.grpc_errors` alone, printed i
 import os
 from collections.abc import Sequence
 
+from plugwright.text import clean
+
 __all__ = [
     "AllocationFailed",
     "CheckpointCorrupt",
     "ClusterError",
     "ConfigError",
     "ContainerWaiting",
+    "DirectoryReplaced",
     "InvalidPod",
     "InvalidValue",
     "KubeletError",
@@ -169,6 +173,14 @@ class PeerRefused(PlugwrightError):
         self.code, self.message = code, message
 
 
+class DirectoryReplaced(PlugwrightError):
+    """A mount still shows a directory that was deleted; only a restart, with a new mount, shows what replaced it."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(f"{directory} was deleted on the node, and its mount here still shows the deleted one")
+        self.directory = directory
+
+
 class CheckpointCorrupt(PlugwrightError):
     """A checkpoint file does not parse, or its checksum is wrong."""
 
@@ -214,12 +226,8 @@ class KubeletFindings(KubeletError):
 
 
 def _in_one_line(cause: BaseException) -> str:
-    kind = type(cause).__name__
-    try:
-        text = " ".join(str(cause).split())
-    except Exception:  # noqa: BLE001  an author's exception whose __str__ raises is still named
-        text = ""
-    return f"{kind}: {text}" if text else kind
+    kind, text = type(cause).__name__, clean(cause)
+    return f"{kind}: {text}" if text and text != kind else kind
 
 
 def _quoted(device_ids: Sequence[str], most: int = 8) -> str:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from plugwright.errors import InvalidValue
+from plugwright.text import clean
 
 __all__ = [
     "CDI_DEVICE",
@@ -78,7 +79,7 @@ class Device:
         _check_device_id(id)
         _freeze(self, "id", id)
         _freeze(self, "health", _health(id, health))
-        _freeze(self, "reason", _text(f"the reason of {id!r}", reason))
+        _freeze(self, "reason", _reason(id, reason))
         _freeze(self, "numa", _numa(id, numa))
         _freeze(self, "attributes", _attributes(id, attributes))
 
@@ -87,8 +88,8 @@ class Device:
         return self.health is Health.HEALTHY
 
     def unhealthy(self, reason: str) -> "Device":
-        """The same device, Unhealthy for `reason`."""
-        return replace(self, health=Health.UNHEALTHY, reason=reason)
+        """The same device, Unhealthy for `reason`. Never raises: a device must not stay healthy for want of words."""
+        return replace(self, health=Health.UNHEALTHY, reason=clean(reason))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +223,13 @@ def _health(device_id: str, health: str) -> Health:
         raise InvalidValue(f"health of {device_id!r} must be 'Healthy' or 'Unhealthy', got {health!r}") from None
 
 
+def _reason(device_id: str, reason: object) -> str:
+    """Cleaned, not refused: it may quote what another program or a device said."""
+    if not isinstance(reason, str):
+        raise InvalidValue(f"the reason of {device_id!r} must be a string, got {reason!r}")
+    return clean(reason)
+
+
 def _numa(device_id: str, nodes: Iterable[int]) -> tuple[int, ...]:
     numbers = _list(f"numa of {device_id!r}", nodes)
     for node in numbers:
@@ -233,6 +241,9 @@ def _numa(device_id: str, nodes: Iterable[int]) -> tuple[int, ...]:
 def _attributes(device_id: str, attributes: Mapping[str, object]) -> Mapping[str, object]:
     if not isinstance(attributes, Mapping):
         raise InvalidValue(f"attributes of {device_id!r} must be a mapping, got {attributes!r}")
+    for name in attributes:
+        if not isinstance(name, str):
+            raise InvalidValue(f"names of attributes of {device_id!r} must be strings, got {name!r}")
     return MappingProxyType(dict(attributes)) if attributes else _NOTHING
 
 

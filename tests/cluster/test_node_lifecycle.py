@@ -68,6 +68,17 @@ def test_a_node_that_renews_its_lease_stays_ready() -> None:
     assert (lab.ready()["status"], lab.node()["spec"]) == ("True", {})
 
 
+def test_a_node_that_could_not_renew_its_lease_while_the_process_was_stopped_stays_ready() -> None:
+    lab = Lab()
+    lab.add()
+    lab.time += timedelta(seconds=GRACE + 1)
+    lab.controller.run_round()
+    assert lab.ready()["status"] == "True"
+    lab.time += timedelta(seconds=1)
+    lab.controller.run_round()
+    assert lab.ready()["status"] == "Unknown"
+
+
 def test_a_silent_node_is_marked_not_ready_once() -> None:
     lab = Lab()
     lab.add()

@@ -1,5 +1,6 @@
 """Restarts of the kubelet and of the machine; numbers in comments are those of the facts."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tests.kubelet.actors import (
     until_state,
 )
 
-from plugwright.kubelet import Kubelet, Phase, Pod, PodSpec
+from plugwright.kubelet import Kubelet, KubeletSettings, Phase, Pod, PodSpec, Timing
 from plugwright.kubelet.devicemanager.devices import DeviceCount
 from plugwright.protocol import pod_resources
 from plugwright.testing import pod_requesting
@@ -251,3 +252,40 @@ async def test_pods_without_devices_are_admitted_again_without_any_call(node: Ku
     pod = await node.admit(pod_requesting({"cpu": 1, OTHER: 0}))
     await node.restart(reboot=True)
     assert (pod.phase, pod.state("main").starts) == (Phase.RUNNING, 1)
+
+
+async def test_stop_raises_every_error_that_has_ended_the_kubelet(root: Path) -> None:
+    is_broken, failed = False, 0
+
+    def clock() -> float:
+        nonlocal failed
+        if is_broken:
+            failed += 1
+            raise RuntimeError(f"no time, {failed}")
+        return 0.0
+
+    # Both loops of the kubelet read the clock in every round of the event loop, so both fail in the same one.
+    kubelet = Kubelet(root, KubeletSettings(clock=clock, timing=Timing(node_status=0, reconcile=0)))
+    await kubelet.start()
+    is_broken = True
+    while failed < 2:
+        await asyncio.sleep(0)
+    with pytest.RaisesGroup(RuntimeError, RuntimeError, flatten_subgroups=True):
+        await kubelet.stop()
+
+
+async def test_stop_raises_the_one_error_that_has_ended_the_kubelet(root: Path) -> None:
+    is_broken = asyncio.Event()
+
+    def clock() -> float:
+        if is_broken.is_set():
+            raise RuntimeError("no time")
+        return 0.0
+
+    kubelet = Kubelet(root, KubeletSettings(clock=clock, timing=Timing(node_status=3600, reconcile=0)))
+    await kubelet.start()
+    is_broken.set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    with pytest.raises(RuntimeError, match="no time"):
+        await kubelet.stop()

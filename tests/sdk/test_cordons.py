@@ -29,10 +29,16 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "state" / "cordons.json"
 
 
+def loaded(path: Path) -> Cordons:
+    cordons = Cordons(path)
+    cordons.load()
+    return cordons
+
+
 def test_a_cordon_is_there_after_a_restart(path: Path) -> None:
     Cordons(path).add("a/b", "x", "why")
-    assert Cordons(path).of("a/b") == {"x": "why"}
-    assert Cordons(path).of("a/c") == {}
+    assert loaded(path).of("a/b") == {"x": "why"}
+    assert loaded(path).of("a/c") == {}
 
 
 def test_a_cordon_that_was_removed_stays_removed(path: Path) -> None:
@@ -40,7 +46,7 @@ def test_a_cordon_that_was_removed_stays_removed(path: Path) -> None:
     cordons.add("a/b", "x", "why")
     cordons.add("a/b", "y", "why not")
     cordons.remove("a/b", "x")
-    assert cordons.of("a/b") == Cordons(path).of("a/b") == {"y": "why not"}
+    assert cordons.of("a/b") == loaded(path).of("a/b") == {"y": "why not"}
     cordons.remove("a/b", "y")
     assert json.loads(path.read_bytes()) == {}
 
@@ -49,7 +55,7 @@ def test_a_second_cordon_has_the_last_word(path: Path) -> None:
     cordons = Cordons(path)
     cordons.add("a/b", "x", "why")
     cordons.add("a/b", "x", "another reason")
-    assert Cordons(path).of("a/b") == {"x": "another reason"}
+    assert loaded(path).of("a/b") == {"x": "another reason"}
 
 
 def test_the_file_is_for_its_owner_alone(path: Path) -> None:
@@ -68,20 +74,20 @@ def test_cordons_without_a_directory_last_as_long_as_the_process() -> None:
 def test_a_broken_file_is_renamed_and_logged(path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
     path.parent.mkdir()
     path.write_bytes(content)
-    cordons = Cordons(path)
+    cordons = loaded(path)
     assert cordons.of("a/b") == {}
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
         (logging.ERROR, "cordons not readable, file renamed")
     ]
     cordons.add("a/b", "x", "why")
     assert path.with_name("cordons.json.unreadable-1").read_bytes() == content
-    assert Cordons(path).of("a/b") == {"x": "why"}
+    assert loaded(path).of("a/b") == {"x": "why"}
 
 
 def test_a_deeply_nested_file_is_renamed(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"[" * 100_000)
-    assert Cordons(path).of("a/b") == {}
+    assert loaded(path).of("a/b") == {}
 
 
 def test_a_cordon_that_cannot_be_written_is_not_made(path: Path) -> None:
@@ -98,7 +104,7 @@ def test_a_cordon_that_cannot_be_written_is_not_made(path: Path) -> None:
 
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    cordons = Cordons(tmp_path / "state" / "cordons.json")
+    cordons = loaded(tmp_path / "state" / "cordons.json")
     tmp_path.joinpath("state").touch()
     with pytest.raises(ConfigError, match=rf"cannot write the cordons to {tmp_path}/state/cordons\.json"):
         cordons.add("a/b", "x", "why")
@@ -123,4 +129,10 @@ def test_the_file_holds_the_cordons(
             expected.pop((resource, device_id), None)
     for resource in {resource for _, resource, _, _ in changes}:
         wanted = {device_id: why for (of, device_id), why in expected.items() if of == resource}
-        assert cordons.of(resource) == Cordons(path).of(resource) == wanted
+        assert cordons.of(resource) == loaded(path).of(resource) == wanted
+
+
+def test_what_a_killed_writer_left_beside_the_cordons_is_removed_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / ".plugwright-123").write_text("half")
+    loaded(tmp_path / "cordons.json")
+    assert list(tmp_path.iterdir()) == []

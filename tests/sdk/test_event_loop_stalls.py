@@ -4,16 +4,17 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.observed_kubelet import ObservedKubelet
+from tests.sdk.actors import TAPE, ListingPlugin
 
 from plugwright import Device, Limits, Plugin, Settings, serving
 from plugwright.model import Allocation
-from plugwright.sdk.plugin_calls import StallDetector
+from plugwright.sdk.plugin_calls import PluginCalls, StallDetector
 
 LIMIT = 0.05
 
@@ -77,6 +78,67 @@ async def test_a_stall_is_logged_once_and_its_end_too(watch: StallDetector, capl
     assert facts["levelname"] == "WARNING"
     assert float(str(facts["seconds"])) >= LIMIT
     assert (watch.count, watch.stalled) == (1, "")
+
+
+async def test_a_step_that_begins_between_two_looks_is_timed_from_its_own_beginning(
+    watch: StallDetector, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def allocate() -> None:
+        block_until(lambda: watch.count)
+
+    await watch.run("discover()", asyncio.sleep(0))  # the detector is awake now, and this begins before its next look
+    await watch.run("allocate()", allocate())
+    (facts,) = _said(caplog, "plugin code blocks the event loop")
+    assert str(facts["where"]).endswith("in block_until")
+
+
+def without_thread() -> StallDetector:
+    """A detector that only sees the end of a block: its thread has ended."""
+    watch = StallDetector(LIMIT)
+    watch.begin("allocate()")
+    watch.close()
+    _wait_for_those_that_were_closed()
+    return watch
+
+
+async def end_of(step: Callable[[], Awaitable[object]], caplog: pytest.LogCaptureFixture) -> str:
+    await without_thread().run("allocate()", step())  # type: ignore[arg-type]
+    return str(_said(caplog, "plugin code blocks the event loop")[0]["where"])
+
+
+async def test_a_block_that_is_seen_at_its_end_names_the_line_where_the_plugin_waits(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def allocate() -> None:
+        time.sleep(2 * LIMIT)
+        await asyncio.sleep(0)
+
+    where = await end_of(allocate, caplog)
+    assert where == f"{__file__}:{allocate.__code__.co_firstlineno + 2} in allocate"
+
+
+async def test_a_block_that_is_seen_at_its_end_names_the_method_that_has_ended(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def allocate() -> None:
+        time.sleep(2 * LIMIT)
+
+    assert await end_of(allocate, caplog) == f"{__file__}:{allocate.__code__.co_firstlineno} in allocate"
+
+
+async def test_a_block_of_a_generator_that_is_seen_at_its_end_names_its_line(caplog: pytest.LogCaptureFixture) -> None:
+    async def discover() -> AsyncIterator[list[Device]]:
+        time.sleep(2 * LIMIT)
+        yield []
+
+    class Blocking(ListingPlugin):
+        def discover(self) -> AsyncIterator[list[Device]]:
+            return discover()
+
+    async for _ in PluginCalls(TAPE, without_thread()).device_lists(Blocking()):
+        pass
+    (facts,) = _said(caplog, "plugin code blocks the event loop")
+    assert facts["where"] == f"{__file__}:{discover.__code__.co_firstlineno + 2} in discover"
 
 
 async def test_every_stall_is_counted(watch: StallDetector) -> None:

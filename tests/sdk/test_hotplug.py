@@ -3,15 +3,17 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 from tests.sdk.actors import recorded_log
+from tests.system.scarcity import inotify_instances, no_more_file_descriptors
 
 from plugwright.sdk.hotplug import Hotplug, HotplugSource, HotplugTiming, Uevent
 
-PATIENT = HotplugTiming(rescan=3600, rescan_without_uevents=3600, burst=0, gap=0)
+PATIENT = HotplugTiming(rescan=3600, rescan_often=3600, burst=0, gap=0)
+SCANNING = HotplugTiming(rescan=3600, rescan_often=0.01, burst=0, gap=0)  # patient too, where there is inotify
 
 
 class Kernel:
@@ -39,7 +41,7 @@ def forbidden() -> socket.socket:
 
 
 @asynccontextmanager
-async def watching(timing: HotplugTiming = PATIENT) -> AsyncIterator[tuple[Hotplug, Kernel]]:
+async def watching(timing: HotplugTiming = SCANNING) -> AsyncIterator[tuple[Hotplug, Kernel]]:
     kernel = Kernel()
     hotplug = Hotplug(kernel.accept, HotplugSource(kernel.connect), timing)
     try:
@@ -51,7 +53,7 @@ async def watching(timing: HotplugTiming = PATIENT) -> AsyncIterator[tuple[Hotpl
 
 
 async def test_an_accepted_uevent_ends_the_wait_and_another_does_not() -> None:
-    async with watching() as (hotplug, kernel):
+    async with watching(PATIENT) as (hotplug, kernel):
         change = asyncio.create_task(hotplug.change([]))
         await asyncio.sleep(0)
         kernel.send("block")
@@ -70,7 +72,6 @@ async def test_a_uevent_between_two_waits_is_not_lost() -> None:
         await hotplug.change([])
 
 
-@pytest.mark.usefixtures("inotify")
 async def test_created_and_removed_files_end_the_wait(tmp_path: Path) -> None:
     async with watching() as (hotplug, _):
         await hotplug.change([tmp_path])  # what came before the watch may have been missed
@@ -84,7 +85,6 @@ async def test_created_and_removed_files_end_the_wait(tmp_path: Path) -> None:
         await change
 
 
-@pytest.mark.usefixtures("inotify")
 async def test_a_directory_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
     links = tmp_path / "serial" / "by-id"
     async with watching() as (hotplug, _):
@@ -100,7 +100,6 @@ async def test_a_directory_that_is_not_there_yet_is_waited_for(tmp_path: Path) -
         await change
 
 
-@pytest.mark.usefixtures("inotify")
 async def test_a_directory_that_is_replaced_is_followed(tmp_path: Path) -> None:
     path = tmp_path / "dri"
     path.mkdir()
@@ -118,17 +117,40 @@ async def test_a_directory_that_is_replaced_is_followed(tmp_path: Path) -> None:
 
 async def test_hardware_is_rescanned_where_uevents_are_not_permitted(caplog: pytest.LogCaptureFixture) -> None:
     with recorded_log("plugwright.sdk.hotplug", caplog) as log:
-        hotplug = Hotplug(
-            source=HotplugSource(forbidden), timing=HotplugTiming(rescan=3600, rescan_without_uevents=0.01)
-        )
+        hotplug = Hotplug(source=HotplugSource(forbidden), timing=HotplugTiming(rescan=3600, rescan_often=0.01))
         async with asyncio.timeout(60), hotplug.watching():
             await hotplug.change([])
         await log.until("no uevents, looking now and then: [Errno 1] Operation not permitted")
 
 
+@pytest.mark.usefixtures("inotify")
 async def test_hardware_is_rescanned_though_nothing_is_reported() -> None:
-    async with watching(HotplugTiming(rescan=0.01, rescan_without_uevents=3600)) as (hotplug, _):
+    async with watching(HotplugTiming(rescan=0.01, rescan_often=3600)) as (hotplug, _):
         await hotplug.change([])
+
+
+@pytest.mark.usefixtures("inotify")
+async def test_hardware_is_rescanned_often_without_inotify_and_watched_once_there_is_an_instance(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with AsyncExitStack() as stack:
+        kernel = Kernel()
+        source = HotplugSource(kernel.connect)
+        stack.enter_context(source.subscribed(lambda _: None))  # opens its socket now
+        assert kernel.sender is not None
+        stack.enter_context(kernel.sender)
+        hotplug = Hotplug(source=source, timing=SCANNING)
+        await stack.enter_async_context(asyncio.timeout(60))
+        with no_more_file_descriptors():
+            await stack.enter_async_context(hotplug.watching())
+            await hotplug.change([tmp_path])
+        await hotplug.change([tmp_path])  # what came before the watch may have been missed
+        change = asyncio.create_task(hotplug.change([tmp_path]))
+        await asyncio.sleep(0)
+        tmp_path.joinpath("ttyUSB0").touch()
+        await change
+    assert caplog.messages == ["no inotify, links and sockets are seen late", "inotify is available again"]
 
 
 async def test_touch_ends_the_wait() -> None:
@@ -189,7 +211,3 @@ async def test_a_resource_that_comes_after_the_last_one_has_left_is_served(tmp_p
         await asyncio.sleep(0)
         tmp_path.joinpath("node").touch()
         await change
-
-
-def inotify_instances() -> int:
-    return sum("inotify" in str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink())

@@ -1,6 +1,7 @@
 """The author's code is called within a limit, and whatever it does becomes an error of ours."""
 
 import asyncio
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partialmethod
@@ -8,7 +9,7 @@ from functools import partialmethod
 import pytest
 
 from plugwright.errors import InvalidValue, PluginError, PluginFailed, PluginTimeout
-from plugwright.sdk.plugin_calls import PluginCalls, StallDetector
+from plugwright.sdk.plugin_calls import PluginCalls, StallDetector, ThreadLimits
 
 Method = Callable[[], Awaitable[None] | None]
 
@@ -31,6 +32,9 @@ def without_async(value: int) -> int:
 
 def returning_an_awaitable(value: int) -> Awaitable[int]:
     return with_async(value)
+
+
+returning_an_int: Callable[[int], int | Awaitable[int]] = with_async
 
 
 async def returning_at_once(value: int) -> int:
@@ -94,11 +98,72 @@ async def test_a_method_that_hangs_is_left_at_its_limit(hang: Hang, caller: Plug
     assert hang.cancelled
 
 
-async def test_a_hundred_threads_that_hang_keep_no_call_waiting(hang: Hang, caller: PluginCalls) -> None:
-    hanging = [caller.call("rewind", hang.without_async, limit=0.05) for _ in range(100)]
+def threads_of(method: str) -> int:
+    return sum(thread.name == f"example.com/tape {method}" for thread in threading.enumerate())
+
+
+async def test_a_hundred_calls_that_hang_keep_few_threads_and_no_other_method(hang: Hang, caller: PluginCalls) -> None:
+    hanging = [caller.call("spool", hang.without_async, limit=0.05) for _ in range(100)]
     ended = await asyncio.gather(*hanging, return_exceptions=True)
     assert {type(error) for error in ended} == {PluginTimeout}
-    assert await caller.call("rewind", without_async, 1, limit=20) == 2
+    assert threads_of("spool") == caller.threads.stuck["spool"] == ThreadLimits().busy
+    assert await caller.call("eject", without_async, 1, limit=20) == 2
+
+
+async def test_calls_fail_at_once_while_four_are_stuck_and_name_the_line(hang: Hang, caller: PluginCalls) -> None:
+    for stuck in range(4):
+        with pytest.raises(PluginTimeout):
+            await caller.call("wind", hang.without_async, limit=0.05)
+        while caller.threads.stuck != {"wind": stuck + 1}:
+            await asyncio.sleep(0)
+    line = rf"{__file__}:\d+ in without_async"
+    for _ in range(3):
+        text = rf"^4 calls of wind\(\) of example.com/tape are still stuck in {line}$"
+        with pytest.raises(PluginError, match=text):
+            await caller.call("wind", hang.without_async, limit=20)
+    assert threads_of("wind") == 4
+    hang.let_go.set()
+    while caller.threads.stuck:
+        await asyncio.sleep(0.001)
+    assert await caller.call("wind", without_async, 1, limit=20) == 2
+
+
+async def test_slow_calls_that_end_in_time_are_not_stuck(hang: Hang, caller: PluginCalls) -> None:
+    calls = [asyncio.create_task(caller.call("load", hang.without_async, limit=60)) for _ in range(20)]
+    while threads_of("load") < ThreadLimits().busy:
+        await asyncio.sleep(0.001)
+    assert caller.threads.stuck == {}
+    hang.let_go.set()
+    assert await asyncio.gather(*calls) == [None] * 20
+
+
+@pytest.fixture
+def no_thread_left() -> Iterator[None]:
+    """No thread can be started: the kernel has no memory for such a stack."""
+    before = threading.stack_size(1 << 46)
+    yield
+    threading.stack_size(before)
+
+
+@pytest.mark.usefixtures("no_thread_left")
+async def test_a_thread_that_cannot_be_started_fails_that_call(caller: PluginCalls) -> None:
+    for _ in range(2 * ThreadLimits().busy):
+        with pytest.raises(PluginFailed, match="can't start new thread"):
+            await caller.call("rewind", without_async, 1, limit=20)
+    assert caller.threads.stuck == {}
+    assert await caller.call("rewind", returning_an_int, 1, limit=20) == 2
+
+
+@pytest.mark.usefixtures("no_thread_left")
+async def test_a_stall_detector_whose_thread_cannot_be_started_tries_again(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "plugwright.sdk.plugin_calls")
+    stalls = StallDetector(0.05)
+    assert await PluginCalls("example.com/tape", stalls).call("rewind", returning_an_int, 1, limit=20) == 2
+    assert "stalls are not watched" in caplog.messages
+    threading.stack_size(0)
+    await PluginCalls("example.com/tape", stalls).call("rewind", returning_an_int, 1, limit=20)
+    assert [thread for thread in threading.enumerate() if thread.name == "plugwright-stalls"]
+    stalls.close()
 
 
 FAILURES: dict[str, tuple[BaseException, str]] = {

@@ -12,14 +12,15 @@ from tests.observed_kubelet import ObservedKubelet
 from tests.protocol.held_devices import serve_held_devices
 from tests.sdk.actors import ListingPlugin, LogRecorder, recorded_log
 
-from plugwright import Device, Plugin, Settings, serving
+from plugwright import Device, Plugin, Settings, Timeouts, serving
 from plugwright.protocol import checkpoint, transport
 from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.pod_resources import HeldDevice
 from plugwright.protocol.podresources.v1 import podresources_pb2 as pb
 from plugwright.protocol.transport import Method, Unary
-from plugwright.sdk.inventory import Inventory, forget_removed_devices, held_by_checkpoint, held_by_pods
+from plugwright.sdk.inventory import Inventory
+from plugwright.sdk.removed_devices import RemovedDevices, held_by_checkpoint, held_by_pods
 from plugwright.testing import pod_requesting
 
 TAPE = "example.com/tape"
@@ -65,7 +66,7 @@ class Node:
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> Iterator[LogRecorder]:
-    with recorded_log("plugwright.sdk.inventory", caplog) as log:
+    with recorded_log("plugwright.sdk.removed_devices", caplog) as log:
         yield log
 
 
@@ -76,7 +77,7 @@ def write_checkpoint(paths: KubeletPaths, devices: dict[int, tuple[str, ...]], r
 
 @asynccontextmanager
 async def forgetting(inventory: Inventory, paths: KubeletPaths, patience: float = PATIENCE) -> AsyncIterator[None]:
-    running = asyncio.create_task(forget_removed_devices(inventory, paths, patience))
+    running = asyncio.create_task(RemovedDevices(inventory, paths, Timeouts(departed=patience)).run())
     try:
         async with asyncio.timeout(60):
             yield

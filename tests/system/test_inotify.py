@@ -2,36 +2,20 @@
 
 import asyncio
 import os
-import resource
 import shutil
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
+from tests.system.scarcity import inotify_instances, no_more_file_descriptors
 
 from plugwright.system import sockets
 from plugwright.system.inotify import Directory, WatchedDirectories
 
 LIMIT = 60  # seconds that any of these facts may take on a slow machine
-
-
-@contextmanager
-def no_more_file_descriptors() -> Iterator[None]:
-    """As when the node's inotify instances are used up."""
-    free = os.dup(0)
-    os.close(free)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def inotify_instances() -> int:
-    return sum("inotify" in str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink())
+POLL = 0.01  # seconds between two looks where there is no inotify
 
 
 async def first_look(directory: Directory) -> None:
@@ -180,9 +164,8 @@ async def test_a_directory_that_comes_all_at_once_is_followed(root: Path) -> Non
             (directory.path / "kubelet.sock").touch()
 
 
-@pytest.mark.usefixtures("inotify")
 async def test_a_directory_removed_and_made_again_is_followed_each_time(root: Path) -> None:
-    directory = Directory(root / "device-plugins")
+    directory = Directory(root / "device-plugins", poll=POLL)
     async with directory.watching():
         await first_look(directory)
         for _ in range(50):
@@ -194,9 +177,8 @@ async def test_a_directory_removed_and_made_again_is_followed_each_time(root: Pa
                 shutil.rmtree(directory.path)
 
 
-@pytest.mark.usefixtures("inotify")
 async def test_a_directory_removed_and_made_again_unseen_is_followed(root: Path) -> None:
-    directory = Directory(root / "device-plugins")
+    directory = Directory(root / "device-plugins", poll=POLL)
     directory.path.mkdir()
     async with directory.watching():
         await first_look(directory)
@@ -208,9 +190,8 @@ async def test_a_directory_removed_and_made_again_unseen_is_followed(root: Path)
                 (directory.path / "kubelet.sock").touch()
 
 
-@pytest.mark.usefixtures("inotify")
 async def test_a_directory_removed_with_its_parents_is_followed_again(root: Path) -> None:
-    directory = Directory(root / "var" / "lib" / "kubelet")
+    directory = Directory(root / "var" / "lib" / "kubelet", poll=POLL)
     directory.path.mkdir(parents=True)
     async with directory.watching():
         await first_look(directory)
@@ -267,33 +248,66 @@ async def test_a_crowded_directory_removed_at_once_is_still_watched(
 async def test_a_directory_without_inotify_is_polled_and_that_is_logged_once(
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    directory = Directory(root / "device-plugins")
+    directory = Directory(root / "device-plugins", poll=POLL)
+    with no_more_file_descriptors():
+        async with directory.watching():
+            async with noticed(directory, there(directory)):
+                directory.path.mkdir()
+                os.mknod(directory.path / "kubelet.sock")
+            async with noticed(directory, gone(directory)):
+                (directory.path / "kubelet.sock").unlink()
+    assert caplog.messages.count("no inotify, looking every second") == 1
+
+
+@pytest.mark.usefixtures("inotify")
+async def test_a_polled_directory_is_watched_as_soon_as_there_is_an_instance(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    path = root / "kubelet.sock"
+    path.touch()
+    directory = Directory(root, poll=POLL)
     async with AsyncExitStack() as stack:
         with no_more_file_descriptors():
             await stack.enter_async_context(directory.watching())
-            await first_look(directory)
-        async with noticed(directory, there(directory)):
-            directory.path.mkdir()
-            (directory.path / "kubelet.sock").touch()
-        async with noticed(directory, gone(directory)):
-            (directory.path / "kubelet.sock").unlink()
-    assert caplog.messages.count("no inotify, looking every second") == 1
+            before = directory.identity(path.name)
+        async with asyncio.timeout(LIMIT):
+            await directory.ticks.until(lambda _: inotify_instances() == 1)
+        assert caplog.messages[-1] == "inotify is available again"
+        assert directory.identity(path.name) == before
+        make_again_with_the_same_inode(path)
+        async with asyncio.timeout(LIMIT):
+            await directory.changes_from(path.name, before)
+
+
+@pytest.mark.usefixtures("inotify")
+async def test_a_file_created_again_before_the_directory_is_watched_has_another_identity(root: Path) -> None:
+    path = root / "kubelet.sock"
+    path.touch()
+    directory = Directory(root, poll=POLL)
+    async with AsyncExitStack() as stack:
+        with no_more_file_descriptors():
+            await stack.enter_async_context(directory.watching())
+            before, made = directory.identity(path.name), path.stat()
+            while path.stat().st_ctime_ns == made.st_ctime_ns:
+                make_again_with_the_same_inode(path)
+        async with asyncio.timeout(LIMIT):
+            await directory.ticks.until(lambda _: inotify_instances() == 1)
+        assert directory.identity(path.name) != before
 
 
 async def test_a_file_created_again_without_inotify_has_another_identity_even_with_the_same_inode(root: Path) -> None:
     path = root / "kubelet.sock"
     path.touch()
-    directory = Directory(root)
-    async with AsyncExitStack() as stack:
-        with no_more_file_descriptors():
-            await stack.enter_async_context(directory.watching())
-            await first_look(directory)
-        before, made = directory.identity(path.name), path.stat()
-        while path.stat().st_ctime_ns == made.st_ctime_ns:  # no kubelet restarts within one tick of the clock
-            make_again_with_the_same_inode(path)
-        assert path.stat().st_ino == made.st_ino
-        async with asyncio.timeout(LIMIT):
-            await directory.changes_from(path.name, before)
+    directory = Directory(root, poll=POLL)
+    with no_more_file_descriptors():
+        async with directory.watching():
+            before, made = directory.identity(path.name), path.stat()
+            while path.stat().st_ctime_ns == made.st_ctime_ns:  # no kubelet restarts within one tick of the clock
+                make_again_with_the_same_inode(path)
+            assert path.stat().st_ino == made.st_ino
+            async with asyncio.timeout(LIMIT):
+                await directory.changes_from(path.name, before)
 
 
 async def test_leaving_ends_the_watch(root: Path) -> None:
@@ -386,8 +400,8 @@ async def test_a_directory_that_cannot_be_watched_is_not_new(root: Path) -> None
         assert [directories.replace({path}) for _ in range(2)] == [True, False]
 
 
-async def test_a_creation_before_the_question_does_not_change_the_identity_later(tmp_path: Path, inotify: None) -> None:
-    directory = Directory(tmp_path)
+async def test_a_creation_before_the_question_does_not_change_the_identity_later(tmp_path: Path) -> None:
+    directory = Directory(tmp_path, poll=POLL)
     async with directory.watching():
         directory.identity("kubelet.sock")
         (tmp_path / "kubelet.sock").touch()

@@ -42,12 +42,20 @@ def _formatted(report: DaemonStatus, output: str) -> str:
 def _lines(report: DaemonStatus, now: float) -> Iterator[str]:
     if report["stalled"]:
         yield f"{report['stalled']} blocks the event loop"
+    if report["cordons_unreadable"]:
+        yield report["cordons_unreadable"]
     if not report["resources"]:
         yield "no resources are served"
     for number, resource in enumerate(report["resources"]):
         if number:
             yield ""
         yield from _resource_lines(resource, now)
+    left = [cordon for cordon in report["cordons"] if not cordon["served"]]
+    if left:
+        yield ""
+        yield "cordoned, but the resource is not served:"
+        rows: list[list[Cell]] = [[cordon["resource"], cordon["id"], cordon["reason"]] for cordon in left]
+        yield from (f"  {line}" for line in table_lines(["RESOURCE", "ID", "REASON"], rows))
 
 
 def _resource_lines(resource: ResourceStatus, now: float) -> Iterator[str]:
@@ -59,9 +67,11 @@ def _resource_lines(resource: ResourceStatus, now: float) -> Iterator[str]:
         f"{click.style(resource['name'], bold=True)}  {state} {_age(now - resource['since'])}, {watchers}, "
         f"{counts['Healthy']} of {len(devices)} healthy"
     )
-    for key in ("reason", "discovery", "refused"):
+    for key in ("reason", "fault", "discovery", "refused", "held"):
         if resource[key]:
             yield f"  {key}: {resource[key]}"
+    for method, count in sorted(resource["stuck"].items()):
+        yield f"  stuck: {count} threads in {method}()"
     for sharing in sorted({str(device["attributes"].get("sharing", "")) for device in devices} - {""}):
         yield f"  shared: {sharing}"
     if devices:

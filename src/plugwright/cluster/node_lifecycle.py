@@ -48,20 +48,31 @@ class NodeLifecycleController:
         self._node_events = EventRecorder(client, EventSource("node-controller", manager=_MANAGER))
         self._evictions = EventRecorder(client, EventSource("taint-eviction-controller", manager=_MANAGER))
         self._registered: set[str] = set()
+        self._last_round = client.now()
 
     async def run(self) -> None:
         """Runs until cancelled."""
         rounds = 0
         while True:
             await asyncio.sleep(self._settings.period)
-            self.check_nodes()
+            self.run_round()
             rounds += 1
             if rounds * self._settings.period >= _EVENTS_PERIOD:
                 rounds = 0
                 self.delete_expired_events()
 
+    def run_round(self) -> None:
+        """Checks the nodes, unless the last round is long ago.
+
+        The nodes run in this process: when it was stopped, suspended or very busy, they could not renew their leases
+        either. They have until the next round to do so.
+        """
+        before, self._last_round = self._last_round, self._client.now()
+        if (self._last_round - before).total_seconds() <= self._settings.grace / 2:
+            self.check_nodes()
+
     def check_nodes(self) -> None:
-        """One round over all nodes."""
+        """Marks and taints the nodes that are silent now."""
         now = self._client.now()
         nodes = self._client.store.objects(NODES.qualified)
         silent = [node for node in nodes if self._is_silent(node, now)]

@@ -30,7 +30,7 @@ from plugwright.kubelet.settings import KubeletContext, KubeletSettings
 from plugwright.protocol import registration
 from plugwright.protocol.messages import AllocateResponse
 from plugwright.protocol.paths import KubeletPaths
-from plugwright.system.concurrency import single_error
+from plugwright.system.concurrency import unwrapped
 
 __all__ = ["Kubelet"]
 
@@ -87,14 +87,17 @@ class Kubelet:
         self._table.sources_ready = True
 
     async def stop(self) -> None:
-        """Stops as if the process were killed: the kubelet leaves its sockets behind (1.10)."""
+        """Stops as if the process were killed: the kubelet leaves its sockets behind (1.10).
+
+        Raises the error that had ended the kubelet before, or all of several as a group.
+        """
         task, self._task, self._components = self._task, None, None
         if task is None:
             return
         task.cancel()
         await asyncio.wait([task])
         if not task.cancelled() and (error := task.exception()):
-            raise single_error(error)
+            raise unwrapped(error)
 
     async def restart(self, *, reboot: bool = False) -> None:
         """Stops and starts; after a `reboot` no container is running (3.69)."""

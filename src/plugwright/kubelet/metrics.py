@@ -15,6 +15,8 @@ __all__ = ["KubeletMetrics", "MetricName", "MetricSample", "rejection_reason"]
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _MILLISECONDS = tuple(0.05 * 2**power for power in range(15))
 _EXTENDED_RESOURCES = "OutOfExtendedResources"
+_Labels = tuple[tuple[str, str], ...]
+
 # The reasons for which an emulated kubelet refuses pods; the real list is longer.
 _REASONS = frozenset(
     {
@@ -79,7 +81,6 @@ _DEFINITIONS: Mapping[MetricName, _Definition] = MappingProxyType(
         MetricName.REJECTIONS: _counter("reason"),
     }
 )
-_Labels = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)

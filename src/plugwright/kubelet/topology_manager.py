@@ -30,6 +30,10 @@ __all__ = [
 MAX_NUMA_NODES = 8  # with a policy other than none, unless the option max-allowable-numa-nodes raises it
 _HIGHEST_NODE = 63
 
+Distances = Mapping[int, Sequence[int]]
+_Rank = Callable[[int], tuple[float, ...]]
+_Choices = Sequence[tuple["TopologyHint", ...]]
+
 
 class TopologyPolicy(StrEnum):
     NONE = "none"
@@ -72,11 +76,6 @@ class Decision:
 
     hint: TopologyHint
     admitted: bool
-
-
-Distances = Mapping[int, Sequence[int]]
-_Rank = Callable[[int], tuple[float, ...]]
-_Choices = Sequence[tuple[TopologyHint, ...]]
 
 
 def check_machine(policy: TopologyPolicy, machine: Sequence[int], limit: int = MAX_NUMA_NODES) -> None:

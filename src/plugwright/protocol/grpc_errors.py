@@ -4,10 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from google.protobuf.message import DecodeError
-from grpclib.const import Status
-from grpclib.exceptions import GRPCError, StreamTerminatedError
-from grpclib.exceptions import ProtocolError as BrokenExchange
-from h2.exceptions import ProtocolError as BrokenConnection
 
 from plugwright.errors import (
     MalformedMessage,
@@ -19,6 +15,7 @@ from plugwright.errors import (
     PlugwrightError,
     ProtocolError,
 )
+from plugwright.protocol.grpc import BrokenExchange, GrpcError, Status
 
 __all__ = ["from_peer", "to_peer"]
 
@@ -38,15 +35,10 @@ def to_peer() -> Iterator[None]:
     try:
         yield
     except PeerRefused as error:
-        raise GRPCError(Status[error.code], _sendable(error.message)) from error
+        raise GrpcError(Status[error.code], error.message[:_MESSAGE_LIMIT]) from error
     except PlugwrightError as error:
         code = next((status for kind, status in _CODES if isinstance(error, kind)), Status.UNKNOWN)
-        raise GRPCError(code, _sendable(str(error))) from error
-
-
-def _sendable(text: str) -> str:
-    """grpclib cannot send half of a surrogate pair: it would send nothing, and the caller would wait for ever."""
-    return text.encode("utf-8", "backslashreplace").decode()[:_MESSAGE_LIMIT]
+        raise GrpcError(code, str(error)[:_MESSAGE_LIMIT]) from error
 
 
 @contextmanager
@@ -54,23 +46,21 @@ def from_peer(peer: str) -> Iterator[None]:
     """Around a call to `peer`: the library's exceptions become ours."""
     try:
         yield
-    except GRPCError as error:
+    except GrpcError as error:
         raise _refusal(peer, error) from error
-    except (DecodeError, AssertionError, NotImplementedError) as error:  # of grpclib, for bad bytes
+    except DecodeError as error:
         raise MalformedMessage(f"{peer} did not answer with a message of this method: {error}") from error
     except ConnectionRefusedError as error:
         raise PeerGone(f"no process listens on {peer}") from error
-    except AttributeError as error:  # of grpclib, where the connection is lost before its first use
-        raise PeerGone(f"{peer}: hung up") from error
     except TimeoutError as error:  # an OSError too
         raise PeerSilent(f"{peer} did not answer in time") from error
     except OSError as error:
         raise PeerGone(f"{peer}: {error.strerror or str(error) or type(error).__name__}") from error
-    except (StreamTerminatedError, BrokenExchange, BrokenConnection, EOFError) as error:
-        raise PeerGone(f"{peer}: {str(error) or type(error).__name__}") from error
+    except BrokenExchange as error:
+        raise PeerGone(f"{peer}: {error}") from error
 
 
-def _refusal(peer: str, error: GRPCError) -> PlugwrightError:
+def _refusal(peer: str, error: GrpcError) -> PlugwrightError:
     if error.status is Status.UNAVAILABLE:
         return PeerGone(f"{peer}: {error.message or 'unavailable'}", error.message or "")
     if error.status is Status.DEADLINE_EXCEEDED and not error.message:  # the peer kept our deadline, and was first

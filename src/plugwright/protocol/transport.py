@@ -1,31 +1,26 @@
 """gRPC over unix sockets: servers, connections, and their end.
 
-The services are in `device_plugin`, `registration` and `pod_resources`. grpclib serves them, but closes no connection
-by itself, and a kubelet keeps its own open for ever: so connections are ended here.
+The services are in `device_plugin`, `registration` and `pod_resources`. A kubelet keeps its connections open for ever:
+so they are ended here.
 """
 
 import asyncio
 import socket
 import sys
-import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import DecodeError, Message
-from grpclib.client import Channel, UnaryStreamMethod, UnaryUnaryMethod
-from grpclib.const import Cardinality, Handler, Status
-from grpclib.encoding.proto import ProtoCodec
-from grpclib.exceptions import GRPCError
-from grpclib.protocol import EventsProcessor, H2Protocol
-from grpclib.server import Server, Stream
-from h2.events import Event as H2Event
 
 from plugwright.errors import MalformedMessage
 from plugwright.protocol import grpc_errors
+from plugwright.protocol.grpc_client import GrpcClientConnection
+from plugwright.protocol.grpc_server import GrpcServerConnection, Handler
 from plugwright.system import sockets
+from plugwright.system.concurrency import Latest
 from plugwright.system.sockets import SocketFile
 
 __all__ = [
@@ -41,9 +36,10 @@ __all__ = [
 
 Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
-_AnyStream = Stream[Any, Any]  # type: ignore[explicit-any,unused-ignore]  # grpclib's parameters check nothing here
 
 MESSAGE_LIMIT = 4 * 1024 * 1024  # Go's gRPC library accepts no larger message unless a limit is set
+_CONNECTIONS_LIMIT = 256  # beyond it the oldest without a call is closed
+_FINISH_LIMIT = 0.25  # seconds that calls under way may take once serving ends
 _HANG_UP_LIMIT = 0.25  # how long a peer whose calls have ended may take to close its connection
 _ENDING = "the plugin is stopping or registers again"
 
@@ -59,10 +55,17 @@ class Method(Generic[Request, Reply]):
 
 @dataclass(frozen=True, slots=True)
 class Unary(Generic[Request, Reply]):
-    """A method with one reply."""
+    """A method with one reply, which may be encoded already."""
 
     method: Method[Request, Reply]
-    reply: Callable[[Request], Awaitable[Reply]]
+    reply: Callable[[Request], Awaitable[Reply | bytes]]
+
+    def handler(self) -> Handler:
+        async def unary(message: bytes) -> bytes:
+            reply = await self.reply(_decoded(self.method.request, message))
+            return reply if isinstance(reply, bytes) else reply.SerializeToString()
+
+        return Handler(unary=unary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +75,24 @@ class Streaming(Generic[Request, Reply]):
     method: Method[Request, Reply]
     replies: Callable[[], AsyncGenerator[bytes, None]]
 
+    def handler(self) -> Handler:
+        async def streaming(message: bytes) -> AsyncGenerator[bytes, None]:
+            _decoded(self.method.request, message)
+            async with aclosing(self.replies()) as replies:
+                async for reply in replies:
+                    yield reply
+
+        return Handler(streaming=streaming)
+
 
 Bound = Unary[Any, Any] | Streaming[Any, Any]
+
+
+def _decoded(kind: type[Request], message: bytes) -> Request:
+    try:
+        return kind.FromString(message)
+    except DecodeError as error:
+        raise MalformedMessage(f"not a message of this method: {error}") from error
 
 
 @asynccontextmanager
@@ -86,14 +105,15 @@ async def serve(
 ) -> AsyncIterator[SocketFile]:
     """Serves `methods` on a socket of mode 0600; leaving ends every call and connection and removes the socket.
 
-    `kept` leaves the file, as a killed process does. `listening_on` replaces `sockets.listen`.
+    Streams end at once, other calls have a moment to finish. `kept` leaves the file, as a killed process does.
+    `listening_on` replaces `sockets.listen`.
     """
-    services = _Services(methods)
+    connections = _Connections(methods)
     loop = asyncio.get_running_loop()
     listening = (listening_on or sockets.listen)(path)
     try:
         serving = SocketFile(path, path.lstat().st_ino)
-        server = await _server(services, listening)
+        server = await _server(connections, listening)
     except BaseException:
         listening.close()
         path.unlink(missing_ok=True)
@@ -106,147 +126,62 @@ async def serve(
             serving.unlink()
         loop.remove_reader(listening.fileno())  # no more connections
         try:
-            await services.end()
+            await connections.end()
         finally:
             server.close()
 
 
-async def _server(services: "_Services", listening: socket.socket) -> asyncio.Server:
+async def _server(connections: "_Connections", listening: socket.socket) -> asyncio.Server:
     loop = asyncio.get_running_loop()
     if sys.version_info >= (3, 13):  # from here on asyncio removes the socket's file too, which may have to stay
-        return await loop.create_unix_server(services.accept, sock=listening, start_serving=False, cleanup_socket=False)
-    return await loop.create_unix_server(services.accept, sock=listening, start_serving=False)
+        return await loop.create_unix_server(
+            connections.accept, sock=listening, start_serving=False, cleanup_socket=False
+        )
+    return await loop.create_unix_server(connections.accept, sock=listening, start_serving=False)
 
 
-class _Services(Server):
-    """grpclib's server, with its calls and connections recorded so that it can end them."""
+class _Connections:
+    """The connections of one server, oldest first."""
 
     def __init__(self, methods: Sequence[Bound]) -> None:
-        super().__init__([self], codec=_Codec())
-        self._mapping = _Methods({bound.method.path: self._handler(bound) for bound in methods})
-        self._calls: set[asyncio.Task[object]] = set()
-        self._connections: weakref.WeakSet[H2Protocol] = weakref.WeakSet()
-        self._ending = False
+        self._handlers = {bound.method.path: bound.handler() for bound in methods}
+        self._open: dict[GrpcServerConnection, None] = {}
+        self._changes = Latest(0)  # goes up when a call or a connection has ended
 
-    def __mapping__(self) -> Mapping[str, Handler]:
-        return {}
-
-    def accept(self) -> H2Protocol:
-        made = self._protocol_factory()
-        connection = _Connection(made.handler, made.config, made.h2_config)
-        self._connections.add(connection)
+    def accept(self) -> GrpcServerConnection:
+        if len(self._open) >= _CONNECTIONS_LIMIT:
+            idle = next((connection for connection in self._open if not connection.streams), None)
+            (idle or next(iter(self._open))).abort("too many connections")
+        connection = GrpcServerConnection(self._handlers, self._changed)
+        self._open[connection] = None
         return connection
 
     async def end(self) -> None:
         for _ in range(2):  # a socket that was accepted becomes a connection
             await asyncio.sleep(0)
-        self._ending = True
-        for call in self._calls:
-            call.cancel()
         try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_HANG_UP_LIMIT):
-                    # grpclib does not report when a connection is gone
-                    while self._calls or any(map(_is_open, self._connections)):  # noqa: ASYNC110
-                        await asyncio.sleep(0.001)
-        finally:  # up to Python 3.11.2 a timeout in a task that is being cancelled raises CancelledError
-            for connection in list(self._connections):
-                _abort(connection)
+            self._stop(streaming_only=True)
+            await self._until(lambda: not any(connection.calls for connection in self._open), _FINISH_LIMIT)
+            self._stop(streaming_only=False)
+            await self._until(lambda: not self._open, _HANG_UP_LIMIT)
+        finally:  # close() would wait until everything written has been read, by a peer that may never read again
+            for connection in list(self._open):
+                if connection.transport is not None:
+                    connection.transport.abort()
 
-    def _handler(self, bound: Bound) -> Handler:
-        async def handle(stream: _AnyStream) -> None:
-            with self._recorded(), grpc_errors.to_peer():
-                request = await _receive(stream)
-                if isinstance(bound, Unary):
-                    await stream.send_message(await bound.reply(request))
-                    return
-                async with aclosing(bound.replies()) as replies:
-                    async for reply in replies:
-                        await stream.send_message(reply)
+    def _stop(self, streaming_only: bool) -> None:
+        for connection in list(self._open):
+            connection.stop(_ENDING, streaming_only)
 
-        cardinality = Cardinality.UNARY_UNARY if isinstance(bound, Unary) else Cardinality.UNARY_STREAM
-        return Handler(handle, cardinality, bound.method.request, bound.method.reply)
+    async def _until(self, fact: Callable[[], bool], limit: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                await self._changes.until(lambda _: fact())
 
-    @contextmanager
-    def _recorded(self) -> Iterator[None]:
-        call = asyncio.current_task()
-        assert call is not None
-        self._calls.add(call)
-        try:
-            yield
-        except asyncio.CancelledError:
-            if not self._ending:
-                raise
-            call.uncancel()
-            raise GRPCError(Status.UNAVAILABLE, _ENDING) from None
-        finally:
-            self._calls.discard(call)
-
-
-class _Methods(dict[str, Handler]):
-    """Has a handler for unknown methods too: Go's library does not accept grpclib's own answer to those."""
-
-    def get(self, path: str, default: object = None) -> Handler:
-        return self[path] if path in self else Handler(_unimplemented, Cardinality.UNARY_UNARY, Message, Message)
-
-
-async def _unimplemented(_: _AnyStream) -> None:
-    raise GRPCError(Status.UNIMPLEMENTED, "no such method")
-
-
-class _Connection(H2Protocol):
-    """Closes on bytes that cannot be HTTP/2, and ignores frames of later versions of it."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self.processor = _Processor(self.handler, self.connection)
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            super().data_received(data)
-        except UnicodeDecodeError:
-            self.processor.close("a header that is not ASCII")
-
-
-class _Processor(EventsProcessor):
-    def process(self, event: H2Event) -> None:
-        if event.__class__ in getattr(self, "processors", {}):
-            super().process(event)
-
-
-class _Codec(ProtoCodec):
-    """Sends messages that are encoded already as they are."""
-
-    def encode(self, message: Any, message_type: Any) -> bytes:  # type: ignore[explicit-any,unused-ignore]
-        return message if isinstance(message, bytes) else super().encode(message, message_type)
-
-
-async def _receive(stream: _AnyStream) -> Message:
-    try:
-        request = await stream.recv_message()
-    except (DecodeError, AssertionError, NotImplementedError) as error:  # of grpclib, for bad bytes
-        raise MalformedMessage(f"not a message of this method: {error}") from error
-    if request is None:
-        raise MalformedMessage("the call ended without a message")
-    return request  # type: ignore[no-any-return]
-
-
-def _is_open(connection: H2Protocol) -> bool:
-    return not hasattr(connection, "connection") or not connection.connection.is_closing()
-
-
-def _abort(connection: H2Protocol) -> None:
-    # close() would wait until everything written has been read, by a peer that may never read again
-    transport = getattr(getattr(connection, "connection", None), "_transport", None)
-    if transport is not None:
-        transport.abort()
-
-
-class _Channel(Channel):
-    """Sends the authority `localhost`, as a kubelet does (2.1): some servers refuse one that is a path or a port."""
-
-    def _get_authority(self, host: str, port: int) -> str:
-        return "localhost"
+    def _changed(self, connection: GrpcServerConnection) -> None:
+        if connection.is_over:
+            self._open.pop(connection, None)
+        self._changes.publish(self._changes.value + 1)
 
 
 class Connection:
@@ -255,37 +190,45 @@ class Connection:
     def __init__(self, path: Path, limit: int | None = None) -> None:
         self._peer = path.name
         self._limit = limit
-        self._channel = _Channel(path=str(sockets.check_path(path)))
+        self._path = str(sockets.check_path(path))
+        self._client: GrpcClientConnection | None = None
+        self._dialling = asyncio.Lock()
 
     async def dial(self) -> None:
         """Connects now, not with the first call."""
         with grpc_errors.from_peer(self._peer):
-            await self._channel.__connect__()
+            await self._connected()
 
     async def call(self, method: Method[Request, Reply], request: Request, timeout: float | None = None) -> Reply:
         """The reply; `timeout` is sent to the peer and kept here too."""
-        procedure = UnaryUnaryMethod(self._channel, method.path, method.request, method.reply)
         with grpc_errors.from_peer(self._peer):
-            return self._accepted(await procedure(request, timeout=timeout))
+            async with asyncio.timeout(timeout):
+                client = await self._connected()
+                reply = await client.unary(method.path, request.SerializeToString(), timeout)
+            return method.reply.FromString(reply)
 
     async def stream(self, method: Method[Request, Reply], request: Request) -> AsyncGenerator[Reply, None]:
         """Every reply until the peer ends the stream."""
-        procedure = UnaryStreamMethod(self._channel, method.path, method.request, method.reply)
         with grpc_errors.from_peer(self._peer):
-            async with procedure.open() as stream:
-                await stream.send_message(request, end=True)
-                async for reply in stream:
-                    yield self._accepted(reply)
+            client = await self._connected()
+            async with aclosing(client.stream(method.path, request.SerializeToString())) as replies:
+                async for reply in replies:
+                    yield method.reply.FromString(reply)
 
     def close(self) -> None:
-        self._channel.close()
+        if self._client is not None:
+            self._client.abort("closed here")
 
-    def _accepted(self, reply: Reply) -> Reply:
-        size = reply.ByteSize() if self._limit is not None else 0
-        if self._limit is not None and size > self._limit:  # in Go's words: grpclib has no limit of its own
-            text = f"grpc: received message larger than max ({size} vs. {self._limit})"
-            raise GRPCError(Status.RESOURCE_EXHAUSTED, text)
-        return reply
+    async def _connected(self) -> GrpcClientConnection:
+        if self._client is not None and not self._client.closing:
+            return self._client
+        async with self._dialling:
+            if self._client is None or self._client.closing:
+                loop = asyncio.get_running_loop()
+                _, self._client = await loop.create_unix_connection(
+                    lambda: GrpcClientConnection(self._limit), self._path
+                )
+            return self._client
 
 
 @asynccontextmanager

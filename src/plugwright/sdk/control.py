@@ -15,7 +15,7 @@ from pathlib import Path
 from plugwright.errors import ConfigError, PlugwrightError
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.registration import RegistrationState
-from plugwright.sdk.status import DaemonStatus, DeviceStatus, ResourceStatus
+from plugwright.sdk.status import DaemonStatus, DeviceStatus, ResourceStatus, shown
 from plugwright.system import json_lines
 from plugwright.system.json_lines import Request
 
@@ -48,6 +48,8 @@ def report(daemon: Daemon) -> DaemonStatus:
         directory=str(daemon.directory),
         stalled=daemon.stalls.stalled,
         stalls=daemon.stalls.count,
+        cordons=daemon.cordons(),
+        cordons_unreadable=daemon.cordons_unreadable,
         resources=[_resource(runtime) for runtime in runtimes],
     )
 
@@ -68,6 +70,10 @@ def _resource(runtime: ResourceRuntime) -> ResourceStatus:
         endpoint=runtime.registration.endpoint,
         streams=runtime.service.streams.value.open,
         registrations=runtime.service.metrics.registrations["ok"],
+        fault=runtime.supervisor.fault.value,
+        restarts=runtime.service.metrics.restarts,
+        held=runtime.removed_devices.unreadable.value,
+        stuck=runtime.stuck,
         discovery=runtime.discovery.failing.value,
         refused=runtime.inventory.refused.value,
         devices=_devices(runtime),
@@ -85,7 +91,7 @@ def _devices(runtime: ResourceRuntime) -> list[DeviceStatus]:
             reason=device.reason,
             since=round(snapshot.since[device.id], 3),
             numa=list(device.numa),
-            attributes=dict(device.attributes),
+            attributes={name: shown(value) for name, value in device.attributes.items()},
         )
         for device in snapshot.devices.values()
     ]
@@ -98,10 +104,10 @@ async def _handle(daemon: Daemon, request: Request) -> object:
         case {"do": "watch"}:
             return _reports(daemon)
         case {"do": "cordon", "resource": str(resource), "id": str(device_id), "reason": str(reason)}:
-            daemon.cordon(resource, device_id, reason)
+            await daemon.cordon(resource, device_id, reason)
             return f"{device_id} of {resource} is cordoned: {reason}"
         case {"do": "uncordon", "resource": str(resource), "id": str(device_id)}:
-            daemon.uncordon(resource, device_id)
+            await daemon.uncordon(resource, device_id)
             return f"{device_id} of {resource} is no longer cordoned"
         case {"do": "plugin", "resource": str(resource), "name": str(name), "arguments": dict(arguments)}:
             texts = {str(key): str(value) for key, value in arguments.items()}

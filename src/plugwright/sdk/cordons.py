@@ -2,13 +2,14 @@
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
 
 from plugwright.errors import ConfigError, InvalidValue
 from plugwright.model import Device
 from plugwright.system import files
+from plugwright.text import clean
 
 __all__ = ["Cordons"]
 
@@ -18,42 +19,73 @@ Reasons = dict[str, dict[str, str]]  # resource → device id → reason
 
 
 class Cordons:
-    """Cordons of every resource, in the file `path`; with None they last as long as the process."""
+    """Cordons of every resource, in the file `path`; with None they last as long as the process.
+
+    Its methods read and write the file: for a thread, one call at a time. `unreadable` is why the cordons of an earlier
+    run are not known, empty if they are. While the file is there and cannot be read, none is added or removed: that
+    would replace what it holds.
+    """
 
     def __init__(self, path: Path | None) -> None:
+        self.unreadable = f"the cordons in {path} have not been read yet" if path is not None else ""
         self._path = path
-        self._reasons = _load(path) if path is not None else {}
+        self._reasons: Reasons = {}
+        self._is_known = path is None
+
+    @property
+    def all(self) -> Mapping[str, Mapping[str, str]]:
+        return self._reasons
 
     def of(self, resource: str) -> Mapping[str, str]:
         return self._reasons.get(resource, {})
 
+    def load(self) -> None:
+        """Reads the file, unless that has succeeded before; never raises."""
+        if self._path is None or self._is_known:
+            return
+        try:
+            self._reasons, self.unreadable = _load(self._path)
+        except OSError as error:
+            before, self.unreadable = self.unreadable, f"cannot read the cordons in {self._path}: {_text(error)}"
+            if self.unreadable != before:
+                logger.error("cordons not readable", extra={"path": str(self._path), "error": _text(error)})
+            return
+        self._is_known = True
+
     def add(self, resource: str, device_id: str, reason: str) -> None:
-        self._replace(resource, {**self.of(resource), device_id: reason})
+        self._replace(resource, lambda reasons: {**reasons, device_id: clean(reason)})
 
     def remove(self, resource: str, device_id: str) -> None:
-        self._replace(resource, {key: reason for key, reason in self.of(resource).items() if key != device_id})
+        self._replace(resource, lambda reasons: {key: reason for key, reason in reasons.items() if key != device_id})
 
-    def _replace(self, resource: str, reasons: dict[str, str]) -> None:
+    def _replace(self, resource: str, change: Callable[[Mapping[str, str]], dict[str, str]]) -> None:
         """On disk first: an answer 'cordoned' must hold after a power cut."""
-        changed = {**self._reasons, resource: reasons}
+        self.load()
+        if not self._is_known:
+            raise ConfigError(f"{self.unreadable}; nothing was changed")
+        changed = {**self._reasons, resource: change(self.of(resource))}
         changed = {name: changed[name] for name in sorted(changed) if changed[name]}
         if self._path is not None:
             _save(self._path, changed)
         self._reasons = changed
 
 
-def _load(path: Path) -> Reasons:
+def _load(path: Path) -> tuple[Reasons, str]:
+    """What the file holds, and what is wrong with it."""
+    files.remove_unfinished(path.parent)
     try:
         stored = json.loads(path.read_bytes())
-        return {str(resource): _valid(ids) for resource, ids in stored.items()}
+        return {str(resource): _valid(ids) for resource, ids in stored.items()}, ""
     except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise ConfigError(f"cannot read the cordons in {path}: {error.strerror}") from error
+        return {}, ""
     except (ValueError, AttributeError, RecursionError) as error:
         renamed = _rename_unreadable(path)
-        logger.error("cordons not readable, file renamed", extra={"path": str(renamed), "error": str(error)})
-        return {}
+        logger.error("cordons not readable, file renamed", extra={"path": str(renamed), "error": _text(error)})
+        return {}, f"the cordons of an earlier run could not be read, they are in {renamed}: {_text(error)}"
+
+
+def _text(error: Exception) -> str:
+    return clean((error.strerror if isinstance(error, OSError) else "") or error)
 
 
 def _valid(reasons: Mapping[str, str]) -> dict[str, str]:

@@ -1,37 +1,54 @@
 """The daemon: serves any number of plugins, which may come, go and be replaced while it runs.
 
-Each has a `ResourceRuntime` of its own, so that a broken plugin does not affect another. Signals, the control socket
-and the probes are around it, in `run`.
+Each has a `ResourceRuntime` of its own, under a supervisor, so that a broken plugin does not affect another. Signals,
+the control socket and the probes are around it, in `run`.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from plugwright.errors import ConfigError, InvalidValue
+from plugwright.errors import ConfigError, InvalidValue, PluginError
 from plugwright.model import Resource, some
-from plugwright.sdk import inventory, registration
+from plugwright.sdk import registration
 from plugwright.sdk.cordons import Cordons
 from plugwright.sdk.discovery import Discovery
+from plugwright.sdk.heartbeat import Heartbeat
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.plugin import Plugin, supported_options
 from plugwright.sdk.plugin_calls import PluginCalls, StallDetector
 from plugwright.sdk.registration import ResourceRegistration
+from plugwright.sdk.removed_devices import RemovedDevices
 from plugwright.sdk.service import PluginService
 from plugwright.sdk.settings import Registration, Settings
+from plugwright.sdk.socket_directory import watch_for_replacement
+from plugwright.sdk.status import CordonStatus
+from plugwright.sdk.supervision import Part, ResourceSupervisor
 from plugwright.system import sockets
-from plugwright.system.concurrency import Latest
+from plugwright.system.concurrency import (
+    Latest,
+    begin_in_thread,
+    cancel_within,
+    in_thread,
+    retrieve_exception,
+    single_error,
+)
 from plugwright.system.inotify import Directory
+from plugwright.text import clean
 
 __all__ = ["Daemon", "ResourceRuntime", "check_plugins"]
 
 logger = logging.getLogger(__name__)
 
+_STOP_MARGIN = 1.0  # seconds that a runtime has beyond its plugin's own limit to end
+
 
 class ResourceRuntime:
-    """One resource at run time: its plugin, inventory, service and registration."""
+    """One resource at run time: its plugin, inventory, service and registration, under supervision."""
 
     def __init__(self, plugin: Plugin, settings: Settings, directory: Directory, stalls: StallDetector) -> None:
         self.resource = plugin.resource
@@ -41,23 +58,34 @@ class ResourceRuntime:
         self.service = PluginService(plugin, self.inventory, self._calls, settings)
         self.discovery = Discovery(self.inventory, self._calls, self.service.metrics, settings.timeouts)
         self.registration = ResourceRegistration(self.inventory, self.service, directory, settings)
+        self.removed_devices = RemovedDevices(self.inventory, settings.paths, settings.timeouts)
+        self.supervisor = ResourceSupervisor(plugin.resource, self.service.metrics, settings)
         self._starts = Latest(0)  # goes up when discover() is to be called again
+
+    @property
+    def stuck(self) -> dict[str, int]:
+        """Threads that hang in a method of the plugin, by method."""
+        return self._calls.threads.stuck
 
     def subscribe(self, callback: Callable[[], None]) -> None:
         """Calls `callback` whenever something that `status` shows has changed."""
         self.inventory.latest.subscribe(callback)
         self.inventory.refused.subscribe(callback)
         self.discovery.failing.subscribe(callback)
+        self.removed_devices.unreadable.subscribe(callback)
+        self.supervisor.fault.subscribe(callback)
         self.service.streams.subscribe(callback)
         self.registration.status.subscribe(callback)
 
     async def run(self) -> None:
-        paths, keep = self._settings.paths, self._settings.timeouts.departed
-        self.inventory.add_held(inventory.held_by_checkpoint(paths.checkpoint, self.resource) or {})
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._discover(), name=f"discovery {self.resource}")
-            tasks.create_task(self.registration.run(), name=f"registration {self.resource}")
-            tasks.create_task(inventory.forget_removed_devices(self.inventory, paths, keep))
+        await self.removed_devices.list_held()
+        await self.supervisor.run(
+            (
+                Part("discovery", self._discover, self.inventory.distrust),  # its next list ends the distrust
+                self._part("registration", self.registration.run),
+                self._part("removed devices", self.removed_devices.run),
+            )
+        )
 
     def replace_plugin(self, plugin: Plugin) -> None:
         """Another plugin takes over the resource; the device list stays until the new one yields its first."""
@@ -71,18 +99,29 @@ class ResourceRuntime:
             "command", self.service.plugin.command, name, arguments, limit=self._settings.limits.command
         )
 
+    def _part(self, name: str, run: Callable[[], Awaitable[None]]) -> Part:
+        return Part(name, run, partial(self.inventory.add_fault, name), partial(self.inventory.remove_fault, name))
+
     async def _discover(self) -> None:
         while True:
             start = self._starts.value
-            async with asyncio.TaskGroup() as tasks:
-                discovering = tasks.create_task(self.discovery.run(self.service.plugin))
-                await self._starts.until(lambda count: count != start)  # noqa: B023  awaited here
-                discovering.cancel()
+            name = f"discover() of {self.resource}"
+            discovering = asyncio.create_task(self.discovery.run(self.service.plugin), name=name)
+            restarted = asyncio.create_task(self._starts.until(lambda count: count != start))  # noqa: B023  awaited here
+            try:
+                await asyncio.wait((discovering, restarted), return_when=asyncio.FIRST_COMPLETED)
+                if not restarted.done():
+                    _check_ended(discovering)
+                    await restarted  # discover() has ended, and its last list stays
+            finally:
+                self.discovery.forget_current()
+                await self.supervisor.end(discovering, restarted)
 
 
 class Daemon:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.heartbeat = Heartbeat()
         self.stalls = StallDetector(settings.limits.loop_step)
         self.resources: dict[str, ResourceRuntime] = {}
         self.serving = False  # from the first configuration on, until it stops
@@ -90,12 +129,17 @@ class Daemon:
         paths, is_direct = settings.paths, settings.registration is Registration.DIRECT
         self._directory = Directory(paths.device_plugins if is_direct else paths.plugins_registry)
         self._cordons = Cordons(settings.state_dir / "cordons.json" if settings.state_dir else None)
+        self._cordoning = asyncio.Lock()
+        self._changing: set[asyncio.Task[None]] = set()  # of the cordons
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._group: asyncio.TaskGroup | None = None
+        self._abandoned: set[asyncio.Task[Any]] = set()
 
     @asynccontextmanager
     async def running(self, plugins: Iterable[Plugin]) -> AsyncIterator["Daemon"]:
-        """Serves while inside; leaving ends the streams and removes the sockets."""
+        """Serves while inside; leaving ends the streams and removes the sockets.
+
+        `DirectoryReplaced` ends it: only another process can see the directory that the kubelet has now.
+        """
         plugins = check_plugins(plugins)
         for plugin in plugins:
             sockets.check_path(self._directory.path / registration.unique_socket_name(plugin.resource))
@@ -104,7 +148,8 @@ class Daemon:
             logger.info("sockets of an earlier run removed", extra={"sockets": removed})
         error: BaseException | None = None
         try:
-            async with self._directory.watching(), asyncio.TaskGroup() as self._group:
+            async with self._directory.watching(), asyncio.TaskGroup() as group:
+                looking = group.create_task(watch_for_replacement(self._directory))
                 try:
                     await self.apply(plugins)
                     self.serving = True
@@ -113,6 +158,9 @@ class Daemon:
                     error = raised
                 self.serving = False
                 await self._stop(list(self.resources))
+                looking.cancel()
+        except BaseExceptionGroup as group_error:
+            raise single_error(group_error) from None
         finally:
             self.stalls.close()
         if error is not None:
@@ -121,6 +169,8 @@ class Daemon:
     async def apply(self, plugins: Iterable[Plugin]) -> None:
         """Serves `plugins` and no others; a plugin that is served already, the same object, goes on untouched."""
         new = {plugin.resource: plugin for plugin in check_plugins(plugins)}
+        if self._cordons.unreadable:
+            await self._load_cordons()
         await self._stop([resource for resource in self.resources if resource not in new])
         for resource, plugin in new.items():
             runtime = self.resources.get(resource)
@@ -146,22 +196,36 @@ class Daemon:
         for runtime in self.resources.values():
             runtime.replace_plugin(runtime.service.plugin)
 
-    def cordon(self, resource: str, device_id: str, reason: str) -> None:
-        runtime = self.resource(resource)
-        snapshot = runtime.inventory.latest.value
+    async def cordon(self, resource: str, device_id: str, reason: str) -> None:
+        """Returns when the cordon is on disk and the kubelet is being sent it."""
+        snapshot = self.resource(resource).inventory.latest.value
         devices = snapshot.devices if snapshot is not None else {}
         if device_id not in devices:
             raise ConfigError(f"{resource} has no device {device_id!r} (it has: {some(devices)})")
-        devices[device_id].unhealthy(reason)  # raises for a reason that a device cannot have
-        self._cordons.add(resource, device_id, reason)
-        runtime.inventory.cordon(self._cordons.of(resource))
+        await self._change_cordons(resource, partial(self._cordons.add, resource, device_id, reason))
+        logger.info("device cordoned", extra={"resource": resource, "device": device_id, "reason": clean(reason)})
 
-    def uncordon(self, resource: str, device_id: str) -> None:
-        runtime = self.resource(resource)
+    async def uncordon(self, resource: str, device_id: str) -> None:
+        """Also for a resource that is no longer served."""
         if device_id not in self._cordons.of(resource):
+            if resource not in self._cordons.all:
+                self.resource(resource)  # raises, with the names of those that are served
             raise ConfigError(f"{device_id!r} of {resource} is not cordoned")
-        self._cordons.remove(resource, device_id)
-        runtime.inventory.cordon(self._cordons.of(resource))
+        await self._change_cordons(resource, partial(self._cordons.remove, resource, device_id))
+        logger.info("device no longer cordoned", extra={"resource": resource, "device": device_id})
+
+    def cordons(self) -> list[CordonStatus]:
+        """Every cordon, of resources that are not served too."""
+        return [
+            CordonStatus(resource=resource, id=device_id, reason=reason, served=resource in self.resources)
+            for resource, reasons in self._cordons.all.items()
+            for device_id, reason in reasons.items()
+        ]
+
+    @property
+    def cordons_unreadable(self) -> str:
+        """Why the cordons of an earlier run are not known, empty if they are."""
+        return self._cordons.unreadable
 
     def resource(self, name: str) -> ResourceRuntime:
         if name not in self.resources:
@@ -169,23 +233,65 @@ class Daemon:
         return self.resources[name]
 
     def _start(self, plugin: Plugin) -> None:
-        assert self._group is not None
         runtime = ResourceRuntime(plugin, self.settings, self._directory, self.stalls)
         runtime.inventory.cordon(self._cordons.of(plugin.resource))
         runtime.subscribe(self._publish_change)
         self.resources[plugin.resource] = runtime
-        self._tasks[plugin.resource] = self._group.create_task(runtime.run(), name=f"resource {plugin.resource}")
+        # In no TaskGroup: one resource that ends in a way nobody thought of must not end the others.
+        self._tasks[plugin.resource] = asyncio.create_task(runtime.run(), name=f"resource {plugin.resource}")
 
     async def _stop(self, resources: list[str]) -> None:
         stopping = [self._tasks.pop(resource) for resource in resources]
-        for resource, task in zip(resources, stopping, strict=True):
-            del self.resources[resource]
-            task.cancel()
-        if stopping:
-            await asyncio.wait(stopping)
+        runtimes = [self.resources.pop(resource) for resource in resources]
+        self._abandoned |= await cancel_within(self.settings.limits.stop + _STOP_MARGIN, *stopping)
+        for runtime in runtimes:
+            self._abandoned |= runtime.supervisor.abandoned
+        for task in tuple(self._abandoned):
+            task.add_done_callback(self._abandoned.discard)
+
+    async def _load_cordons(self) -> None:
+        """A disk that hangs does not keep devices from being served; its cordons hold once they are read."""
+        try:
+            loading = begin_in_thread("cordons", self._cordons.load)
+        except RuntimeError as error:
+            logger.error("cordons not readable", extra={"error": clean(error)})
+            return
+        loading.add_done_callback(lambda _: self._apply_cordons(*self.resources))
+        done, _ = await asyncio.wait((loading,), timeout=self.settings.limits.command)
+        if not done:
+            logger.error("cordons not readable", extra={"error": self._cordons.unreadable})
+
+    async def _change_cordons(self, resource: str, change: Callable[[], None]) -> None:
+        """To its end, even if the operator hangs up: what is on disk and what is served must agree."""
+        changing = asyncio.create_task(self._write_cordons(resource, change))
+        self._changing.add(changing)
+        changing.add_done_callback(self._changing.discard)
+        changing.add_done_callback(retrieve_exception)
+        await asyncio.shield(changing)
+
+    async def _write_cordons(self, resource: str, change: Callable[[], None]) -> None:
+        async with self._cordoning:
+            try:
+                await in_thread("cordons", change)
+            except RuntimeError as error:  # no thread could be started
+                raise ConfigError(f"{error}; nothing was changed") from error
+            self._apply_cordons(resource)
+
+    def _apply_cordons(self, *resources: str) -> None:
+        for resource in resources:
+            if resource in self.resources:
+                self.resources[resource].inventory.cordon(self._cordons.of(resource))
+        self._publish_change()
 
     def _publish_change(self) -> None:
         self.changed.publish(self.changed.value + 1)
+
+
+def _check_ended(discovering: "asyncio.Task[None]") -> None:
+    """Raises what ended it, unless discover() has ended well."""
+    if discovering.cancelled():
+        raise PluginError(f"{discovering.get_name()} cancelled its own task")
+    discovering.result()
 
 
 def check_plugins(plugins: Iterable[Plugin]) -> list[Plugin]:

@@ -31,38 +31,59 @@ class Discovery:
         self._logged = ""  # the last error in the log
         self._overdue = False
         self._deadline: asyncio.TimerHandle | None = None  # of the next list, while one is due
+        self._current: asyncio.Task[object] | None = None  # the one whose lists count
+        self._broken: Exception | None = None  # by what the deadline failed
 
     async def run(self, plugin: Plugin) -> None:
-        """Ends when discover() ends; its last list then stays."""
+        """Ends when discover() ends; its last list then stays. A run that does not end counts no more after another."""
         self._backoff.reset()
+        self._current, self._broken = asyncio.current_task(), None
         self._start_deadline()
         try:
             while not await self._run_once(plugin):  # noqa: ASYNC110  nothing reports when hardware works again
                 await asyncio.sleep(self._backoff.delay())
+        except asyncio.CancelledError:
+            if self._broken is not None:
+                raise self._broken from None
+            raise
         finally:
-            self._recovered()
+            if self._is_current():
+                self.forget_current()
+
+    def forget_current(self) -> None:
+        """What the present run lists from now on is ignored."""
+        self._current = None
+        self._cancel_deadline()
 
     async def _run_once(self, plugin: Plugin) -> bool:
         """Whether discover() has ended without an error."""
         resource = self._inventory.resource
         began = time.monotonic()
+        has_listed = False
         try:
             async with aclosing(self._calls.device_lists(plugin)) as lists:
                 async for devices in lists:
-                    self._update_inventory(devices)
-            if self._inventory.latest.value is None:
+                    if not self._is_current():
+                        return True
+                    has_listed = self._update_inventory(devices) or has_listed
+            if not has_listed:
                 reason = self._inventory.refused.value or "it yielded none"
                 raise PluginError(f"discover() of {resource} ended without a good list: {reason}")
         except PluginError as error:
             if time.monotonic() - began > _STEADY:
                 self._backoff.reset()
                 self._logged = ""
-            self._failed(error)
-            return False
+            if self._is_current():
+                self._failed(error)
+            return not self._is_current()
         logger.debug("discover() ended, its last list stays", extra={"resource": resource})
         return True
 
-    def _update_inventory(self, devices: object) -> None:
+    def _is_current(self) -> bool:
+        return self._current is asyncio.current_task()
+
+    def _update_inventory(self, devices: object) -> bool:
+        """Whether the list is a good one."""
         try:
             self._inventory.update(devices)
         except PluginError as error:
@@ -71,8 +92,9 @@ class Discovery:
                 facts = {"resource": self._inventory.resource, "error": str(error)}
                 logger.error("device list refused, the last good one stays", extra=facts)
             self._inventory.refused.publish_if_changed(str(error))
-            return
+            return False
         self._recovered()
+        return True
 
     def _failed(self, error: PluginError) -> None:
         self._metrics.discovery_failures += 1
@@ -89,7 +111,20 @@ class Discovery:
         if self._deadline is None:
             self._deadline = asyncio.get_running_loop().call_later(self._timeouts.discovery, self._deadline_passed)
 
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
     def _deadline_passed(self) -> None:
+        try:
+            self._distrust()
+        except Exception as error:  # noqa: BLE001  raised in `run`: a callback's exception would end nothing
+            self._broken = error
+            if self._current is not None:
+                self._current.cancel()
+
+    def _distrust(self) -> None:
         resource = self._inventory.resource
         reason = self.failing.value or f"discover() has yielded no list for {self._timeouts.discovery:g} s"
         logger.error("no device list, devices turn Unhealthy", extra={"resource": resource, "error": reason})
@@ -102,6 +137,4 @@ class Discovery:
             logger.info("discover() works again", extra={"resource": self._inventory.resource})
         self._overdue = False
         self.failing.publish_if_changed("")
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+        self._cancel_deadline()

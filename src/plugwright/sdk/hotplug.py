@@ -5,7 +5,8 @@ The rescan is for what neither reports. None of them says what has changed: the 
 
 Uevents come over netlink. The kernel's own broadcast (group 1) also reaches a pod with a network namespace of its own,
 udev's (group 2) does not. One socket, a `HotplugSource`, serves all resources of a process; the inotify instance is
-shared by `system.inotify`. Where one of the two cannot be opened, that is logged and the other has to do.
+shared by `system.inotify`. Where one of the two cannot be opened, that is logged, the other has to do, and hardware is
+scanned more often; inotify is asked for again with each scan.
 """
 
 import asyncio
@@ -43,7 +44,7 @@ class HotplugTiming:
     """Seconds."""
 
     rescan: float = 300.0  # between two looks when nothing is reported
-    rescan_without_uevents: float = 30.0  # the same where uevents cannot be received
+    rescan_often: float = 30.0  # the same where uevents or inotify are missing
     burst: float = 0.05  # changes closer together than this are one
     gap: float = 1.0  # between two looks when changes do not end
 
@@ -114,6 +115,7 @@ class Hotplug:
         self._changes = Latest(0)  # goes up whenever something may have changed
         self._seen = 0  # of `_changes`, when change() last returned
         self._directories = WatchedDirectories(self.touch)
+        self._problem = ""  # why inotify does not report everything
         self._returned = 0.0
 
     def touch(self) -> None:
@@ -124,23 +126,30 @@ class Hotplug:
     async def watching(self) -> AsyncIterator[None]:
         with ExitStack() as stack:
             stack.enter_context(self._source.subscribed(self._handle))
-            try:
-                stack.enter_context(self._directories.watching())
-            except OSError as error:
-                logger.warning("no inotify, links and sockets are seen late", extra={"error": str(error)})
+            stack.enter_context(self._directories.watching())
+            self._report_inotify()
             yield
 
     async def change(self, directories: Iterable[Path]) -> None:
         """Returns when something in `directories` or in the hardware may have changed since the last call returned."""
         if self._directories.replace(map(nearest_directory, directories)):
             self.touch()  # what happened before the directory was watched may have been missed
+        self._report_inotify()
         timing = self._timing
+        sees_all = self._source.has_uevents and not self._directories.problem
         with suppress(TimeoutError):
-            async with asyncio.timeout(timing.rescan if self._source.has_uevents else timing.rescan_without_uevents):
+            async with asyncio.timeout(timing.rescan if sees_all else timing.rescan_often):
                 await self._changes.until(lambda count: count != self._seen)
                 await asyncio.sleep(max(timing.burst, self._returned + timing.gap - time.monotonic()))
         self._seen = self._changes.value
         self._returned = time.monotonic()
+
+    def _report_inotify(self) -> None:
+        before, self._problem = self._problem, self._directories.problem
+        if self._problem and not before:
+            logger.warning("no inotify, links and sockets are seen late", extra={"error": self._problem})
+        elif before and not self._problem:
+            logger.info("inotify is available again")
 
     def _handle(self, event: Uevent | None) -> None:
         if event is None or self._accept(event):

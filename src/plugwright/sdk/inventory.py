@@ -1,43 +1,29 @@
-"""The device list of one resource, and when a removed device may leave it.
+"""The device list of one resource.
 
 Three sources know something about a device: discovery lists it, an operator has cordoned it, the kubelet says that a
-pod holds it. `compose` makes one list of them; `Inventory` keeps them and publishes the list when it changes.
-
-Kubelets from 1.34 on may crash when a device that a pod holds disappears from the list (2.25). So a device that
-discovery no longer lists stays in it as Unhealthy until no pod can hold it. That is read from the kubelet's checkpoint
-and its pod-resources API; neither is changed.
+pod holds it. `compose` makes one list of them; `Inventory` keeps them, publishes the list when it changes, and logs
+what has changed its health. When a removed device may leave the list is `removed_devices`.
 """
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
-from plugwright.errors import InvalidValue, PlugwrightError
-from plugwright.model import Device, Health, natural_order
-from plugwright.protocol import checkpoint, messages, pod_resources
-from plugwright.protocol.paths import KubeletPaths
+from plugwright.errors import InvalidValue
+from plugwright.model import Device, Health, natural_order, some
+from plugwright.protocol import messages
+from plugwright.sdk.status import shown
 from plugwright.system.concurrency import Latest
 
-__all__ = [
-    "DeviceSources",
-    "Inventory",
-    "Snapshot",
-    "compose",
-    "forget_removed_devices",
-    "held_by_checkpoint",
-    "held_by_pods",
-]
+__all__ = ["DeviceSources", "Inventory", "Snapshot", "compose"]
 
 logger = logging.getLogger(__name__)
 
 _GONE = "gone: discovery no longer finds it"
 _HELD = "gone: a pod holds it, discovery does not find it"
-_POD_RESOURCES_TIMEOUT = 5.0
-_CHECKPOINT_DELAY = 1.0  # seconds within which a kubelet has written its checkpoint after a list
+_LOGGED_APART = 8  # more changes of health at once than this are one line
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +34,7 @@ class DeviceSources:
     removed: Mapping[str, Device] = field(default_factory=dict)  # listed until no pod can hold them
     cordons: Mapping[str, str] = field(default_factory=dict)  # device id → the operator's reason
     failure: str = ""  # why the last list of discovery can no longer be trusted
+    faults: Mapping[str, str] = field(default_factory=dict)  # part of the resource that has failed → why
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +48,11 @@ class Snapshot:
 
 
 def compose(sources: DeviceSources) -> dict[str, Device]:
-    """One sorted list: an operator's cordon first, then a failing discovery, then the device's own health."""
+    """One sorted list: an operator's cordon first, then what fails in the resource, then the device's own health."""
     discovered = list(sources.discovered.values())
-    if sources.failure:
-        discovered = [device.unhealthy(sources.failure) if device.healthy else device for device in discovered]
+    failure = sources.failure or next(iter(sources.faults.values()), "")
+    if failure:
+        discovered = [device.unhealthy(failure) if device.healthy else device for device in discovered]
     composed = {}
     for device in sorted((*sources.removed.values(), *discovered), key=lambda device: natural_order(device.id)):
         reason = sources.cordons.get(device.id)
@@ -132,6 +120,14 @@ class Inventory:
         """Turns every device Unhealthy, because discovery has failed for too long; the next good list ends it."""
         self._change(replace(self._sources, failure=reason))
 
+    def add_fault(self, part: str, reason: str) -> None:
+        """Turns every device Unhealthy, because `part` of the resource has failed, until `remove_fault`."""
+        self._change(replace(self._sources, faults={**self._sources.faults, part: reason}))
+
+    def remove_fault(self, part: str) -> None:
+        faults = {name: reason for name, reason in self._sources.faults.items() if name != part}
+        self._change(replace(self._sources, faults=faults))
+
     def cordon(self, reasons: Mapping[str, str]) -> None:
         """Replaces the cordons: device id → reason."""
         self._change(replace(self._sources, cordons=dict(reasons)))
@@ -146,10 +142,11 @@ class Inventory:
         # Nothing is published before the first list: the kubelet would take an empty one for the truth.
         if before is not None or publish:
             devices = compose(sources)
-            if before is None or devices != before.devices:
+            if before is None or not _is_same(devices, before.devices):
                 encoded = messages.encode_devices(self.resource, list(devices.values()))
                 resent = before.resent if before is not None else 0
                 self.latest.publish(Snapshot(devices, self._since(devices), encoded, resent))
+                _log_changes(self.resource, devices, before.devices if before is not None else {})
         self._sources = sources
 
     def _since(self, devices: Mapping[str, Device]) -> dict[str, float]:
@@ -175,65 +172,40 @@ def _by_id(resource: str, devices: object) -> dict[str, Device]:
     return by_id
 
 
-async def forget_removed_devices(inventory: Inventory, paths: KubeletPaths, keep: float) -> None:
-    """Takes devices off the list that were removed for `keep` seconds and that no pod holds; runs for ever."""
-    while True:
-        await inventory.latest.until(lambda _: bool(inventory.removed_since))
-        oldest = min(inventory.removed_since.values(), default=0.0)
-        await asyncio.sleep(max(keep - (time.monotonic() - oldest), keep / 10))
-        due = [device_id for device_id, since in inventory.removed_since.items() if time.monotonic() - since >= keep]
-        if due and not await _forget(inventory, paths, due):
-            await asyncio.sleep(keep)  # a pod holds them, and nothing reports when that ends
+def _is_same(devices: Mapping[str, Device], before: Mapping[str, Device]) -> bool:
+    """By what the kubelet gets and `status` shows: objects of the plugin in attributes compare as they like."""
+    return devices.keys() == before.keys() and all(
+        device is old or (_is_alike(device, old) and _shows_the_same(device, old))
+        for device, old in zip(devices.values(), before.values(), strict=True)  # both are sorted
+    )
 
 
-async def _forget(inventory: Inventory, paths: KubeletPaths, due: list[str]) -> bool:
-    """Whether all of `due` could be forgotten."""
-    held = await _held(inventory, paths, due)
-    if held is None:
-        facts = {"resource": inventory.resource}
-        logger.debug("removed devices stay listed: cannot read which devices pods hold", extra=facts)
-        return False
-    free = [device_id for device_id in due if device_id not in held and device_id in inventory.removed_since]
-    if free:
-        inventory.forget(free)
-        logger.info("removed devices are no longer listed", extra={"resource": inventory.resource, "devices": free})
-    return len(free) == len(due)
+def _is_alike(device: Device, old: Device) -> bool:
+    return (device.id, device.health, device.reason, device.numa) == (old.id, old.health, old.reason, old.numa)
 
 
-async def _held(inventory: Inventory, paths: KubeletPaths, due: list[str]) -> set[str] | None:
-    """The devices that pods hold by the pod-resources API or by the checkpoint; None if either cannot be read."""
-    active = await held_by_pods(paths.pod_resources_socket, inventory.resource)
-    stored = held_by_checkpoint(paths.checkpoint, inventory.resource)
-    if active is None or stored is None:
-        return None
-    if any(device_id in stored and device_id not in active for device_id in due):
-        # The kubelet does not write its checkpoint when it frees a device (3.60), but after every device list (4.31).
-        inventory.resend()
-        await asyncio.sleep(_CHECKPOINT_DELAY)
-        stored = held_by_checkpoint(paths.checkpoint, inventory.resource)
-    return None if stored is None else active | set(stored)
+def _shows_the_same(device: Device, old: Device) -> bool:
+    return device.attributes is old.attributes or shown(device.attributes) == shown(old.attributes)
 
 
-def held_by_checkpoint(path: Path, resource: str) -> dict[str, tuple[int, ...]] | None:
-    """The devices of `resource` that are allocated to containers, with their NUMA nodes; None if it cannot be read."""
-    try:
-        return checkpoint.held(checkpoint.decode(path.read_bytes()), resource)
-    except FileNotFoundError:
-        return {} if path.parent.is_dir() else None  # a kubelet writes none at its start (4.31)
-    except (OSError, PlugwrightError) as error:
-        logger.debug("checkpoint not readable", extra={"path": str(path), "error": str(error)})
-        return None
-
-
-async def held_by_pods(socket: Path, resource: str) -> set[str] | None:
-    """The devices of `resource` that containers of active pods hold; None if the kubelet does not answer.
-
-    The call has an effect: the kubelet frees what pods held that have ended.
-    """
-    try:
-        async with pod_resources.connect(socket) as kubelet:
-            held = await kubelet.held_devices(timeout=_POD_RESOURCES_TIMEOUT)
-    except (OSError, PlugwrightError) as error:
-        logger.debug("pod-resources not readable", extra={"error": str(error)})
-        return None
-    return {device.device_id for device in held if device.resource == resource}
+def _log_changes(resource: str, devices: Mapping[str, Device], before: Mapping[str, Device]) -> None:
+    """One line for each device whose health has changed or that is Unhealthy from the first; one for many of them."""
+    changed = [
+        device
+        for device_id, device in devices.items()
+        if device.healthy != (before[device_id].healthy if device_id in before else True)
+    ]
+    if len(changed) <= _LOGGED_APART:
+        for device in changed:
+            facts = {"resource": resource, "device": device.id, "health": device.health.value, "reason": device.reason}
+            logger.log(logging.INFO if device.healthy else logging.WARNING, "device changed health", extra=facts)
+        return
+    unhealthy = [device for device in changed if not device.healthy]
+    counts: dict[str, object] = {
+        "resource": resource,
+        "unhealthy": len(unhealthy),
+        "healthy": len(changed) - len(unhealthy),
+        "devices": some(device.id for device in changed),
+        "reason": unhealthy[0].reason if unhealthy else "",
+    }
+    logger.log(logging.WARNING if unhealthy else logging.INFO, "devices changed health", extra=counts)

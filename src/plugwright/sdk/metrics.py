@@ -1,12 +1,13 @@
 """Counters of one resource, for `status` and for `prometheus`."""
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from plugwright.errors import PlugwrightError, ProtocolError
+from plugwright.errors import ProtocolError
 from plugwright.system.histogram import Histogram
 
 __all__ = ["BUCKETS", "ResourceMetrics"]
@@ -21,20 +22,22 @@ class ResourceMetrics:
     registrations: Counter[str] = field(default_factory=Counter)  # by outcome
     discovery_failures: int = 0
     lists_refused: int = 0
+    restarts: int = 0  # of a part that failed: discovery, registration, removed devices
+    abandoned: int = 0  # discover() calls that did not end when they were cancelled
 
     @contextmanager
     def call(self, method: str) -> Iterator[None]:
         """Counts and times one call of the kubelet: `ok`, `refused` (its fault), `failed` (ours) or `cancelled`."""
         start = time.perf_counter()
-        outcome = "cancelled"
+        outcome = "failed"
         try:
             yield
             outcome = "ok"
         except ProtocolError:
             outcome = "refused"
             raise
-        except PlugwrightError:
-            outcome = "failed"
+        except (asyncio.CancelledError, GeneratorExit):
+            outcome = "cancelled"
             raise
         finally:
             self.calls[method, outcome] += 1

@@ -5,26 +5,28 @@ Whatever a plugin raises becomes a `PluginError`, so that one plugin's mistake s
 An `async` method that blocks stops everything on its event loop, its own time limit included. So each step of plugin
 code goes through a `StallDetector`, whose thread logs a step that does not end, with the line it is in. The thread
 sleeps unless plugin code has just run: an idle daemon has no wake-ups from it.
+
+A method without `async` runs in a thread of `PluginThreads`, of which only a few may hang.
 """
 
 import asyncio
 import inspect
 import logging
-import sys
 import threading
 import time
 import types
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 from plugwright.errors import PluginError, PluginFailed, PluginTimeout
+from plugwright.sdk.heartbeat import line_of_coroutine, line_of_thread
 from plugwright.sdk.plugin import Plugin
 from plugwright.system import concurrency
 
-__all__ = ["PluginCalls", "StallDetector"]
+__all__ = ["PluginCalls", "PluginThreads", "StallDetector", "ThreadLimits"]
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +60,11 @@ class StallDetector:
         return step.code if step is not None and time.monotonic() - step.since > self._limit else ""
 
     @types.coroutine
-    def run(self, code: str, inner: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
-        """The result of `inner`, each of whose steps is timed under the name `code`."""
+    def run(self, code: str, inner: Coroutine[Any, Any, T], source: object = None) -> Generator[Any, Any, T]:
+        """The result of `inner`, each of whose steps is timed under the name `code`.
+
+        `source` is the generator that `inner` is a step of, where it is one.
+        """
         value: object = None
         error: BaseException | None = None
         while True:
@@ -69,7 +74,7 @@ class StallDetector:
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             finally:
-                self.end()
+                self.end(source or inner)
             value, error = None, None
             try:
                 value = yield awaited
@@ -82,16 +87,15 @@ class StallDetector:
             self._awake = True
             self._wake.set()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._watch, name="plugwright-stalls", daemon=True)
-                self._thread.start()
+                self._thread = self._started()
 
-    def end(self) -> None:
+    def end(self, source: object) -> None:
         step, self._step = self._step, None
         if step is None:
             return
         seconds = time.monotonic() - step.since
         if seconds > self._limit:
-            self._report(step)
+            self._report(step, line_of_coroutine(source))  # it no longer is in the line that blocked
             logger.warning(
                 "plugin code gave the event loop back", extra={"code": step.code, "seconds": round(seconds, 3)}
             )
@@ -100,37 +104,146 @@ class StallDetector:
         self._stop.set()
         self._wake.set()
 
+    def _started(self) -> threading.Thread | None:
+        thread = threading.Thread(target=self._watch, name="plugwright-stalls", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # no thread left: the next step tries again
+            logger.debug("stalls are not watched", extra={"error": str(error)})
+            self._awake = False
+            return None
+        return thread
+
     def _watch(self) -> None:
         while not self._stop.is_set():
             self._wake.wait()
             self._wake.clear()
-            while not self._stop.wait(self._limit):
-                step = self._step
+            wait = self._limit
+            while not self._stop.wait(wait):
+                step, wait = self._step, self._limit
                 if step is None:
                     self._awake = False
                     if self._step is None:  # a step may have begun in between, while `_awake` was still set
                         break
                     self._awake = True
                 elif time.monotonic() - step.since > self._limit:
-                    self._report(step)
+                    self._report(step, line_of_thread(step.thread))
+                else:  # begun since the last look: looked at again as soon as it has had its time
+                    wait = step.since + self._limit - time.monotonic()
 
-    def _report(self, step: _Step) -> None:
+    def _report(self, step: _Step, where: str) -> None:
         if step is self._reported:
             return
         self._reported = step
         self.count += 1
-        frame = sys._current_frames().get(step.thread)
-        where = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}" if frame else "unknown"
         facts = {"code": step.code, "where": where, "hint": "write it without async, or await"}
         logger.error("plugin code blocks the event loop", extra=facts)
 
 
+@dataclass(slots=True, eq=False)
+class _ThreadCall:
+    """One call of plugin code in a thread."""
+
+    thread: int = 0
+    ended: bool = False
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self.thread = threading.get_ident()
+        try:
+            yield
+        finally:
+            self.ended = True
+
+
 @dataclass(frozen=True, slots=True)
+class ThreadLimits:
+    """Threads of one method: with `stuck` of them stuck, calls fail at once; with `busy` at work, calls wait."""
+
+    stuck: int = 4
+    busy: int = 16
+
+
+class PluginThreads:
+    """Threads that run the code of one plugin. One that hangs cannot be ended, so their number is limited.
+
+    A thread counts as stuck when nobody waits for it any more and it still runs.
+    """
+
+    def __init__(self, resource: str, limits: ThreadLimits | None = None) -> None:
+        self._resource, self._limits = resource, limits or ThreadLimits()
+        self._given_up: dict[str, list[_ThreadCall]] = {}
+        self._slots: dict[str, asyncio.Semaphore] = {}
+
+    @property
+    def stuck(self) -> dict[str, int]:
+        """How many threads are stuck, by method; methods without one are left out."""
+        counts = {method: len(self._stuck_in(method)) for method in tuple(self._given_up)}
+        return {method: count for method, count in counts.items() if count}
+
+    async def call(self, method: str, function: Callable[[], T]) -> T:
+        def work() -> T:
+            try:
+                with call.running():
+                    return function()
+            finally:
+                concurrency.call_in_loop(loop, slots.release)
+
+        loop, call = asyncio.get_running_loop(), _ThreadCall()
+        slots = self._slots.setdefault(method, asyncio.Semaphore(self._limits.busy))
+        self._check(method)
+        await slots.acquire()
+        try:
+            outcome = concurrency.begin_in_thread(f"{self._resource} {method}", work)
+        except BaseException:  # no thread could be started
+            slots.release()
+            raise
+        try:
+            return await outcome
+        except asyncio.CancelledError:
+            self._give_up(method, call)
+            raise
+
+    async def iterate(self, method: str, iterate: Callable[[], Iterable[T]]) -> AsyncGenerator[T, None]:
+        def items() -> Iterator[T]:
+            with call.running():
+                yield from iterate()
+
+        self._check(method)
+        call = _ThreadCall()
+        try:
+            async with aclosing(concurrency.iterate_in_thread(f"{self._resource} {method}", items)) as found:
+                async for item in found:
+                    yield item
+        except (asyncio.CancelledError, GeneratorExit):
+            self._give_up(method, call)
+            raise
+
+    def _check(self, method: str) -> None:
+        stuck = self._stuck_in(method)
+        if len(stuck) >= self._limits.stuck:
+            lines = sorted({line_of_thread(call.thread) for call in stuck})
+            raise PluginError(
+                f"{len(stuck)} calls of {method}() of {self._resource} are still stuck in {', '.join(lines)}"
+            )
+
+    def _give_up(self, method: str, call: _ThreadCall) -> None:
+        if not call.ended:
+            self._given_up.setdefault(method, []).append(call)
+
+    def _stuck_in(self, method: str) -> list[_ThreadCall]:
+        stuck = [call for call in self._given_up.get(method, ()) if not call.ended]
+        if method in self._given_up:
+            self._given_up[method] = stuck
+        return stuck
+
+
 class PluginCalls:
     """Calls the methods of the plugin that serves `resource`."""
 
-    resource: str
-    stalls: StallDetector
+    def __init__(self, resource: str, stalls: StallDetector) -> None:
+        self.resource, self.stalls = resource, stalls
+        self.threads = PluginThreads(resource)
 
     async def call(self, name: str, method: Callable[..., T | Awaitable[T]], *arguments: object, limit: float) -> T:
         """The method's result; `PluginTimeout` or `PluginFailed` if there is none within `limit` seconds."""
@@ -143,7 +256,7 @@ class PluginCalls:
             return task.result()
         finally:
             task.cancel()
-            task.add_done_callback(_retrieve_exception)
+            task.add_done_callback(concurrency.retrieve_exception)
 
     async def device_lists(self, plugin: Plugin) -> AsyncGenerator[object, None]:
         """The lists that discover() yields, in whichever way it is written; not checked yet."""
@@ -156,7 +269,7 @@ class PluginCalls:
             try:
                 while True:
                     try:
-                        devices = await self._timed("discover", anext(lists))
+                        devices = await self._timed("discover", anext(lists), lists)
                     except StopAsyncIteration:
                         return
                     yield _evaluated(devices)
@@ -167,12 +280,12 @@ class PluginCalls:
 
     async def _discover(self, plugin: Plugin) -> object:
         """The one list of discover(), or an async iterable of lists."""
-        discover, thread = plugin.discover, f"{self.resource} discover"
+        discover = plugin.discover
         if inspect.isgeneratorfunction(discover):
-            return concurrency.iterate_in_thread(thread, lambda: map(_evaluated, discover()))
-        discovered = discover() if _is_async(discover) else await concurrency.in_thread(thread, discover)
+            return self.threads.iterate("discover", lambda: map(_evaluated, discover()))
+        discovered = discover() if _is_async(discover) else await self.threads.call("discover", discover)
         if isinstance(discovered, Iterator):  # a generator, from a function that only looked like a plain one
-            return concurrency.iterate_in_thread(thread, lambda: map(_evaluated, discovered))
+            return self.threads.iterate("discover", lambda: map(_evaluated, discovered))
         return await self._timed("discover", discovered) if isinstance(discovered, Awaitable) else discovered
 
     async def _result(self, name: str, method: Callable[..., T | Awaitable[T]], arguments: tuple[object, ...]) -> T:
@@ -180,12 +293,12 @@ class PluginCalls:
             if _is_async(method):
                 result = method(*arguments)
             else:
-                result = await concurrency.in_thread(f"{self.resource} {name}", partial(method, *arguments))
+                result = await self.threads.call(name, partial(method, *arguments))
             return await self._timed(name, result) if isinstance(result, Awaitable) else result
 
-    def _timed(self, name: str, awaitable: Awaitable[T]) -> Awaitable[T]:
+    def _timed(self, name: str, awaitable: Awaitable[T], source: object = None) -> Awaitable[T]:
         steps = awaitable if isinstance(awaitable, Coroutine) else _as_coroutine(awaitable)
-        return self.stalls.run(f"{name}() of {self.resource}", steps)
+        return self.stalls.run(f"{name}() of {self.resource}", steps, source)
 
     @contextmanager
     def _plugin_errors(self, method: str) -> Iterator[None]:
@@ -209,12 +322,6 @@ def _is_async(method: Callable[..., object]) -> bool:
 def _evaluated(devices: object) -> object:
     """A lazy list is evaluated here, where an error in it is still the plugin's."""
     return list(devices) if isinstance(devices, Iterable) and not isinstance(devices, str) else devices
-
-
-def _retrieve_exception(task: "asyncio.Task[T]") -> None:
-    """asyncio logs an exception that is never retrieved."""
-    if not task.cancelled():
-        task.exception()
 
 
 async def _as_coroutine(awaitable: Awaitable[T]) -> T:

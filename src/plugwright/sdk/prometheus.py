@@ -1,6 +1,5 @@
 """The daemon's metrics page for Prometheus. Needs the extra `metrics`."""
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
@@ -34,6 +33,7 @@ class _DaemonCollector(Collector):
         yield _registrations(runtimes)
         yield from _streams(runtimes)
         yield from _discovery(runtimes)
+        yield from _supervision(runtimes)
         yield CounterMetricFamily(
             "plugwright_stalls", "Stalls of the event loop by plugin code", self._daemon.stalls.count
         )
@@ -94,9 +94,8 @@ def _streams(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
         "plugwright_seconds_without_stream", "Seconds since the kubelet last had a stream open", labels=["resource"]
     )
     for runtime in runtimes:
-        count = runtime.service.streams.value.open
-        opened.add_metric([runtime.resource], count)
-        without.add_metric([runtime.resource], 0 if count else time.time() - runtime.service.last_stream)
+        opened.add_metric([runtime.resource], runtime.service.streams.value.open)
+        without.add_metric([runtime.resource], runtime.service.seconds_without_stream)
     yield from (opened, without)
 
 
@@ -109,3 +108,21 @@ def _discovery(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
         failures.add_metric([runtime.resource], runtime.service.metrics.discovery_failures)
         refused.add_metric([runtime.resource], runtime.service.metrics.lists_refused)
     yield from (failures, refused)
+
+
+def _supervision(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
+    restarts = CounterMetricFamily(
+        "plugwright_resource_restarts", "Parts of a resource that failed and were started again", labels=["resource"]
+    )
+    abandoned = CounterMetricFamily(
+        "plugwright_discover_abandoned", "discover() calls that did not end when cancelled", labels=["resource"]
+    )
+    stuck = GaugeMetricFamily(
+        "plugwright_stuck_threads", "Threads that hang in a method of the plugin", labels=["resource", "method"]
+    )
+    for runtime in runtimes:
+        restarts.add_metric([runtime.resource], runtime.service.metrics.restarts)
+        abandoned.add_metric([runtime.resource], runtime.service.metrics.abandoned)
+        for method, count in sorted(runtime.stuck.items()):
+            stuck.add_metric([runtime.resource, method], count)
+    yield from (restarts, abandoned, stuck)

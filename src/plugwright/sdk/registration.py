@@ -24,7 +24,7 @@ from plugwright.protocol.registration import PluginInfo, RegisterRequest
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.plugin import supported_options
 from plugwright.sdk.service import PluginService
-from plugwright.sdk.settings import Registration, Settings
+from plugwright.sdk.settings import Registration, Settings, Timeouts
 from plugwright.system import sockets
 from plugwright.system.concurrency import Backoff, Latest, first
 from plugwright.system.inotify import Directory, Identity
@@ -33,6 +33,7 @@ from plugwright.system.sockets import SocketFile
 __all__ = [
     "RegistrationState",
     "RegistrationStatus",
+    "RegistrationTiming",
     "ResourceRegistration",
     "fixed_socket_name",
     "is_stale_socket",
@@ -64,16 +65,40 @@ class RegistrationStatus:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class RegistrationTiming:
+    """The waits before another attempt, and the time by which a stream is steady."""
+
+    retry: Backoff  # after a failure
+    lost_stream: Backoff  # after the kubelet ended its list
+    first_stream: Backoff  # after a registration without one
+    now: Callable[[], float] = time.monotonic
+
+    @classmethod
+    def of(cls, timeouts: Timeouts) -> "RegistrationTiming":
+        return cls(
+            retry=Backoff(timeouts.retry, timeouts.longest),
+            lost_stream=Backoff(timeouts.lost_stream, timeouts.longest),
+            first_stream=Backoff(timeouts.first_stream, max(timeouts.first_stream, timeouts.longest)),
+        )
+
+
 class ResourceRegistration:
-    def __init__(self, inventory: Inventory, service: PluginService, directory: Directory, settings: Settings) -> None:
+    """`timing` is that of the settings unless another is given."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        service: PluginService,
+        directory: Directory,
+        settings: Settings,
+        timing: RegistrationTiming | None = None,
+    ) -> None:
         self.resource = inventory.resource
         self.status = Latest(RegistrationStatus(RegistrationState.STARTING, time.time()))
         self.endpoint = ""
         self._inventory, self._service, self._directory, self._settings = inventory, service, directory, settings
-        timeouts = settings.timeouts
-        self._retry = Backoff(timeouts.retry, timeouts.longest)
-        self._lost_stream = Backoff(timeouts.lost_stream, timeouts.longest)
-        self._first_stream = Backoff(timeouts.first_stream, max(timeouts.first_stream, timeouts.longest))
+        self._timing = timing or RegistrationTiming.of(settings.timeouts)
         self._requests = Latest(0)  # goes up when the plugin's options have changed
         self._logged = ""  # the last reason in the log
 
@@ -128,7 +153,7 @@ class ResourceRegistration:
             replaced = await first(self._register(served), self._socket_replaced(served, kubelet))
             if replaced:
                 return replaced
-            self._retry.reset()
+            self._timing.retry.reset()
             self._registered(served.path.name)
             return await first(
                 self._socket_replaced(served, kubelet), self._stream_lost(before), self._options_changed(requests)
@@ -162,7 +187,7 @@ class ResourceRegistration:
 
     async def _kubelet_restarted(self, kubelet: Identity) -> str:
         await self._directory.changes_from(_KUBELET, kubelet)
-        self._lost_stream.reset()
+        self._timing.lost_stream.reset()
         return f"{_KUBELET} was created again"
 
     async def _socket_removed(self, served: SocketFile) -> str:
@@ -174,18 +199,18 @@ class ResourceRegistration:
         """Returns when the kubelet, having opened a stream after the first `before`, has had none for a while."""
         streams = self._service.streams
         try:
-            async with asyncio.timeout(self._first_stream.delay()):
+            async with asyncio.timeout(self._timing.first_stream.delay()):
                 await streams.until(lambda counts: counts.opened > before)
         except TimeoutError:
             return "the kubelet has asked for no device list"
-        self._first_stream.reset()
+        self._timing.first_stream.reset()
         while True:
-            opened = time.monotonic()
+            opened = self._timing.now()
             await streams.until(lambda counts: counts.open == 0)
-            if time.monotonic() - opened > _STEADY:
-                self._lost_stream.reset()
+            if self._timing.now() - opened > _STEADY:
+                self._timing.lost_stream.reset()
             try:
-                async with asyncio.timeout(self._lost_stream.delay()):
+                async with asyncio.timeout(self._timing.lost_stream.delay()):
                     await streams.until(lambda counts: counts.open > 0)
             except TimeoutError:
                 return "the kubelet ended its device list"
@@ -197,9 +222,9 @@ class ResourceRegistration:
     async def _wait_before_retry(self, kubelet: Identity | None) -> None:
         """Waits, but not longer than until there is another kubelet."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._retry.delay()):
+            async with asyncio.timeout(self._timing.retry.delay()):
                 await self._directory.changes_from(_KUBELET, kubelet)
-            self._retry.reset()
+            self._timing.retry.reset()
 
     def _registered(self, endpoint: str) -> None:
         self._service.metrics.registrations["ok"] += 1
@@ -258,7 +283,7 @@ def remove_stale_sockets(directory: Path, now: Callable[[], float] = time.time) 
 def is_stale_socket(path: Path, now: Callable[[], float] = time.time) -> bool:
     """Whether it is a socket that no process listens on any more."""
     try:
-        is_new = now() - path.lstat().st_ctime < _NEW_SOCKET
+        is_new = now() - path.lstat().st_mtime < _NEW_SOCKET
     except OSError:
         return False
     return path.is_socket() and not is_new and not sockets.is_listening(path)

@@ -4,17 +4,27 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from plugwright.errors import InvalidValue, PluginError, RepeatedDevice, UnhealthyDevice, UnknownDevice
+from plugwright.errors import (
+    InvalidValue,
+    PluginError,
+    PlugwrightError,
+    RepeatedDevice,
+    UnhealthyDevice,
+    UnknownDevice,
+)
 from plugwright.model import Allocation, Device, Options, PreferenceRequest, natural_order
+from plugwright.protocol import messages
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.metrics import ResourceMetrics
 from plugwright.sdk.plugin import Plugin, fewest_numa_nodes, supported_options, valid_preference
 from plugwright.sdk.plugin_calls import PluginCalls
 from plugwright.sdk.settings import Settings
 from plugwright.system.concurrency import Latest
+from plugwright.text import clean
 
 __all__ = ["PluginService", "StreamCounts"]
 
@@ -36,12 +46,17 @@ class PluginService:
         self.plugin = plugin
         self.metrics = ResourceMetrics()
         self.streams = Latest(StreamCounts(0, 0))
-        self.last_stream = time.time()  # when a list was last watched, or else when serving began
+        self._last_stream = time.monotonic()  # when a list was last watched, or else when serving began
         self._inventory, self._calls = inventory, calls
         self._limits, self._burst = settings.limits, settings.timeouts.burst
 
+    @property
+    def seconds_without_stream(self) -> float:
+        """Since the kubelet last had a stream open; 0 while it has."""
+        return 0.0 if self.streams.value.open else time.monotonic() - self._last_stream
+
     async def options(self) -> Options:
-        with self.metrics.call("GetDevicePluginOptions"):
+        with self._counted("GetDevicePluginOptions"):
             return supported_options(self.plugin)
 
     async def list_and_watch(self) -> AsyncGenerator[bytes, None]:
@@ -58,13 +73,13 @@ class PluginService:
                 sent = snapshot.encoded, snapshot.resent
                 await asyncio.sleep(max(0.0, self._burst - (time.monotonic() - started)))
         finally:
-            self.last_stream = time.time()
+            self._last_stream = time.monotonic()
             counts = self.streams.value
             self.streams.publish(StreamCounts(counts.open - 1, counts.opened))
 
     async def allocate(self, containers: Sequence[Sequence[str]]) -> list[Allocation]:
         """One allocation per container, in order; all requests are checked before the plugin is called."""
-        with self.metrics.call("Allocate"):
+        with self._counted("Allocate"):
             requests = []
             for device_ids in containers:
                 devices = self._requested(device_ids)
@@ -72,17 +87,42 @@ class PluginService:
                 if unhealthy:
                     raise UnhealthyDevice(self._inventory.resource, unhealthy)
                 requests.append(devices)
-            return [await self._allocate(devices) for devices in requests]
+            allocations = [await self._allocate(devices) for devices in requests]
+            self._check_size(allocations)
+        # After the answer is on its way: the kubelet admits one pod at a time, and waits.
+        asyncio.get_running_loop().call_soon(self._log_allocated, requests)
+        return allocations
 
     async def prefer(self, requests: Sequence[PreferenceRequest]) -> list[list[str]]:
         """Never fails: an error here would refuse the pod, while the kubelet can do without an answer."""
-        with self.metrics.call("GetPreferredAllocation"):
+        with self._counted("GetPreferredAllocation"):
             return [await self._prefer(request) for request in requests]
 
     async def pre_start(self, device_ids: Sequence[str]) -> None:
-        with self.metrics.call("PreStartContainer"):
+        with self._counted("PreStartContainer"):
             devices = self._requested(device_ids)
             await self._call("pre_start", self.plugin.pre_start, devices, limit=self._limits.pre_start)
+
+    @contextmanager
+    def _counted(self, method: str) -> Iterator[None]:
+        """Around one call of the kubelet: an exception that is not ours is logged here and made ours."""
+        with self.metrics.call(method):
+            try:
+                yield
+            except PlugwrightError:
+                raise
+            except Exception as error:
+                facts = {"resource": self._inventory.resource, "method": method, "error": clean(error)}
+                logger.exception("call of the kubelet failed", extra=facts)
+                text = f"{method} of {self._inventory.resource} failed: {type(error).__name__}: {clean(error)}"
+                raise PlugwrightError(text) from error
+
+    def _check_size(self, allocations: list[Allocation]) -> None:
+        try:
+            messages.from_allocations(allocations)
+        except PluginError as error:
+            self._log_failure(error)
+            raise
 
     def _requested(self, device_ids: Sequence[str]) -> list[Device]:
         """The devices of a request, in the order of `_listed`; every id must be known and named once."""
@@ -110,8 +150,6 @@ class PluginService:
             error = InvalidValue(f"allocate() of {resource} must return an Allocation, got {allocation!r}")
             self._log_failure(error)
             raise error
-        # After the answer is on its way: the kubelet admits one pod at a time, and waits.
-        asyncio.get_running_loop().call_soon(self._log_allocated, devices)
         return allocation
 
     async def _prefer(self, request: PreferenceRequest) -> list[str]:
@@ -145,9 +183,10 @@ class PluginService:
             self._log_failure(error)
             raise
 
-    def _log_allocated(self, devices: list[Device]) -> None:
-        ids = [device.id for device in devices]
-        logger.info("allocated", extra={"resource": self._inventory.resource, "devices": ids})
+    def _log_allocated(self, requests: list[list[Device]]) -> None:
+        for devices in requests:
+            ids = [device.id for device in devices]
+            logger.info("allocated", extra={"resource": self._inventory.resource, "devices": ids})
 
     def _log_failure(self, error: PluginError) -> None:
         logger.error("plugin method failed", extra={"resource": self._inventory.resource, "error": str(error)})

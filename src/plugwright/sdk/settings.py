@@ -25,6 +25,7 @@ class Limits:
     pre_start: float = 25.0  # then the container does not start; the kubelet itself gives up after 30 (0.8)
     command: float = 10.0  # then the operator's command fails
     loop_step: float = 1.0  # an async method that keeps the event loop longer is logged as a stall
+    stop: float = 2.0  # a discover() that is to end and does not is left behind after this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,10 @@ class Timeouts:
     lost_stream: float = 0.2  # the kubelet ended ListAndWatch: registered again after this, doubling each time
     retry: float = 0.01  # registration failed: tried again after this, doubling each time
     longest: float = 30.0  # the end of that doubling
+    checkpoint: float = 5.0  # the kubelet's checkpoint could not be read for this long: served without it
     register: float = 15.0  # one Register call; the kubelet tries for 10 to connect back before it answers (2.1)
+    restart: float = 0.1  # a part of a resource failed: started again after this, doubling to 5 s
+    steady: float = 60.0  # after this long without a failure, the next one is a first one again
     burst: float = 0.05  # changes of the device list closer together than this are sent as one
 
 

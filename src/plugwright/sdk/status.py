@@ -3,9 +3,15 @@
 `control` fills them; a reader of this module loads no server.
 """
 
+import math
+from collections.abc import Mapping, Set
 from typing import TypedDict
 
-__all__ = ["DaemonStatus", "DeviceStatus", "ResourceStatus"]
+from plugwright.text import clean
+
+__all__ = ["CordonStatus", "DaemonStatus", "DeviceStatus", "ResourceStatus", "shown"]
+
+_DEEPEST = 4  # levels of an attribute that are shown
 
 
 class DeviceStatus(TypedDict):
@@ -25,9 +31,20 @@ class ResourceStatus(TypedDict):
     endpoint: str
     streams: int
     registrations: int
+    fault: str  # why it was last started again, empty once it has run steadily since
+    restarts: int
+    held: str  # why it cannot be read which devices pods hold, empty if it can
+    stuck: dict[str, int]  # threads that hang in a method of the plugin, by method
     discovery: str  # why discover() fails, empty if it does not
     refused: str  # why the latest list was refused, empty if it was not
     devices: list[DeviceStatus]
+
+
+class CordonStatus(TypedDict):
+    resource: str
+    id: str
+    reason: str
+    served: bool  # whether the resource is served at present
 
 
 class DaemonStatus(TypedDict):
@@ -36,4 +53,26 @@ class DaemonStatus(TypedDict):
     directory: str
     stalled: str
     stalls: int
+    cordons: list[CordonStatus]
+    cordons_unreadable: str  # why the cordons of an earlier run are not known, empty if they are
     resources: list[ResourceStatus]
+
+
+def shown(value: object) -> object:
+    """An attribute's value as `status` shows it: what JSON has, and the text of anything else. Never raises."""
+    try:
+        return _shown(value, _DEEPEST)
+    except Exception:  # noqa: BLE001  an object of the plugin's own kind
+        return clean(value)
+
+
+def _shown(value: object, depth: int) -> object:
+    if isinstance(value, str):
+        return clean(value)
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if depth and isinstance(value, Mapping):
+        return {clean(key): _shown(item, depth - 1) for key, item in value.items()}
+    if depth and isinstance(value, list | tuple | Set):
+        return [_shown(item, depth - 1) for item in value]
+    return clean(value)

@@ -1,7 +1,8 @@
 """Hardware in sysfs: attributes, drivers, NUMA nodes, PCI functions, and the device nodes in /dev.
 
 Every root is an argument, so that a tree in a temporary directory is as good as a machine. What is absent or cannot
-be read is empty: hardware may go away while it is being read. Which of it becomes a device is decided in the plugins.
+be read is empty: hardware may go away while it is being read, and may say anything of itself. Which of it becomes a
+device is decided in the plugins.
 """
 
 import os
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_NUMA_NODE = re.compile("[0-9]{1,9}")
 _LINKS = 40  # as many as the kernel follows
 _DEPTH = 8  # from a USB or PCI device down to the deepest node below it, with room to spare
 
@@ -63,7 +65,7 @@ class Host:
         """By stat: an unprivileged daemon may stat device nodes, but not open them."""
         try:
             self.stat(path)
-        except OSError:
+        except (OSError, ValueError):  # no path at all, such as one with a NUL in it
             return False
         return True
 
@@ -110,7 +112,7 @@ class Host:
         """The directory in /sys of a device node."""
         try:
             status = self.stat(path)
-        except OSError:
+        except (OSError, ValueError):
             return None
         kind = "block" if stat.S_ISBLK(status.st_mode) else "char" if stat.S_ISCHR(status.st_mode) else ""
         number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
@@ -151,7 +153,7 @@ def real(path: Path) -> Path:
     """With every link followed; `path` itself where one of them has gone, for which pathlib raises."""
     try:
         return path.resolve()
-    except (OSError, RuntimeError):
+    except (OSError, RuntimeError, ValueError):
         return path
 
 
@@ -165,8 +167,10 @@ def matching(directory: Path, pattern: str) -> list[Path]:
 
 def attribute(directory: Path, name: str) -> str:
     try:
-        return directory.joinpath(name).read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
+        # Some drivers fill a buffer up with NULs, which no path and no variable may have.
+        text = directory.joinpath(name).read_text(encoding="utf-8", errors="replace")
+        return text.replace("\0", "").strip()
+    except (OSError, ValueError):
         return ""
 
 
@@ -201,7 +205,7 @@ def numa_nodes(directory: Path) -> tuple[int, ...]:
         if path.name in ("devices", "sys"):
             break
         number = attribute(path, "numa_node")
-        if number.isdecimal():
+        if _NUMA_NODE.fullmatch(number):
             return (int(number),)
     return tuple(sorted({node for part in _parts(device) for node in numa_nodes(part)}))
 

@@ -20,11 +20,15 @@ __all__ = [
     "Backoff",
     "Latest",
     "begin_in_thread",
+    "call_in_loop",
     "cancel",
+    "cancel_within",
     "first",
     "in_thread",
     "iterate_in_thread",
+    "retrieve_exception",
     "single_error",
+    "unwrapped",
 ]
 
 T = TypeVar("T")
@@ -93,9 +97,34 @@ async def cancel(*tasks: "asyncio.Task[Any]") -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def cancel_within(limit: float, *tasks: "asyncio.Task[Any]") -> "set[asyncio.Task[Any]]":
+    """Cancels the tasks and returns those that have not ended after `limit` seconds."""
+    for task in tasks:
+        task.cancel()
+    if not tasks:
+        return set()
+    done, pending = await asyncio.wait(tasks, timeout=limit)
+    for task in done:
+        retrieve_exception(task)
+    return pending
+
+
+def retrieve_exception(task: "asyncio.Task[Any]") -> None:
+    """asyncio logs an exception that is never retrieved."""
+    if not task.cancelled():
+        task.exception()
+
+
 def single_error(error: BaseException) -> BaseException:
     """The first error inside a TaskGroup's exception group, to be reported in one line."""
     while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def unwrapped(error: BaseException) -> BaseException:
+    """The error of a group that has only one; several stay a group, since none of them may be lost."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
 
@@ -115,7 +144,7 @@ def begin_in_thread(name: str, function: Callable[[], T]) -> "asyncio.Future[T]"
             finish = partial(_set_result, outcome, function())
         except BaseException as error:  # noqa: BLE001  raised again where it is awaited
             finish = partial(_set_exception, outcome, error)
-        _call_in_loop(loop, finish)
+        call_in_loop(loop, finish)
 
     threading.Thread(target=work, name=name, daemon=True).start()
     return outcome
@@ -135,10 +164,10 @@ async def iterate_in_thread(name: str, iterate: Callable[[], Iterable[T]]) -> As
             for item in iterate():
                 if buffer.closed:
                     return
-                _call_in_loop(loop, partial(buffer.put, item))
+                call_in_loop(loop, partial(buffer.put, item))
         except BaseException as error:  # noqa: BLE001  raised again where it is awaited
             ending = error
-        _call_in_loop(loop, partial(buffer.end, ending))
+        call_in_loop(loop, partial(buffer.end, ending))
 
     threading.Thread(target=work, name=name, daemon=True).start()
     try:
@@ -180,7 +209,8 @@ class _LatestItem(Generic[T]):
         return True
 
 
-def _call_in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+def call_in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    """Calls `callback` on the event loop, from any thread; not at all if the loop has ended."""
     with suppress(RuntimeError):  # the loop was closed while the thread was busy
         loop.call_soon_threadsafe(callback)
 
@@ -199,11 +229,15 @@ def _set_exception(outcome: "asyncio.Future[T]", error: BaseException) -> None:
 
 @dataclass(slots=True)
 class Backoff:
-    """Delays that double from `first` to `longest`, each changed at random by up to the part `jitter`."""
+    """Delays that double from `first` to `longest`, each changed at random by up to the part `jitter`.
+
+    The jitter is for the kubelet: resources that lost it together do not all come back in the same instant.
+    """
 
     first: float
     longest: float
     jitter: float = 0.2
+    uniform: Callable[[float, float], float] = random.uniform
     _next: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -214,4 +248,4 @@ class Backoff:
 
     def delay(self) -> float:
         now, self._next = self._next, min(self._next * 2, self.longest)
-        return now * (1 + random.uniform(-self.jitter, self.jitter))  # noqa: S311  not a secret
+        return now * (1 + self.uniform(-self.jitter, self.jitter))

@@ -1,13 +1,22 @@
-"""Atomic writes: a reader sees the old content or the new, never half of it."""
+"""Atomic writes: a reader sees the old content or the new, never half of it.
 
+A process that is killed in the middle of a write leaves its temporary file behind. A writer holds a lock on its own, so
+the next one knows which are nobody's, and removes them.
+"""
+
+import fcntl
 import os
-from collections.abc import Callable
-from contextlib import suppress
+import re
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FileCalls", "write_atomically"]
+__all__ = ["FileCalls", "remove_unfinished", "write_atomically"]
 
+# A name that begins with a dot and has no ending of its own: container runtimes and ConfigMap readers skip it.
+_PREFIX = ".plugwright-"
 _PRIVATE = 0o600
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -34,19 +43,23 @@ def write_atomically(
     mode: int = 0o644,
     sync: bool = True,
     sync_name: bool = True,
+    prefix: str = _PREFIX,
     calls: FileCalls = _REAL,
 ) -> None:
     """Replaces `path` by a file of exactly this mode, whatever the umask; its directory is made where it is missing.
 
     `sync` syncs the content before the name moves to it: whatever happens, the name leads to a whole file. `sync_name`
-    also waits until the new name is on disk. On an error the old file stays and the temporary one is removed.
+    also waits until the new name is on disk. On an error the old file stays and the temporary one, `prefix` and a
+    number, is removed.
     """
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    remove_unfinished(path.parent, prefix)
     data = content.encode() if isinstance(content, str) else content
-    descriptor, temporary = _create(path, calls)
+    descriptor, temporary = _create(path, prefix, calls)
     try:
-        _fill(descriptor, data, mode, sync, calls)
-        calls.rename(temporary, path)
+        with _locked(descriptor):
+            _fill(descriptor, data, mode, sync, calls)
+            calls.rename(temporary, path)
     except BaseException:
         with suppress(OSError):
             calls.remove(temporary)
@@ -55,13 +68,60 @@ def write_atomically(
         _sync_directory(path.parent)
 
 
-def _create(path: Path, calls: FileCalls) -> tuple[int, str]:
-    # A name that begins with a dot and has no ending of its own: container runtimes and ConfigMap readers skip it. The
-    # kubelet's own temporary files are named the same way.
+def remove_unfinished(directory: Path, prefix: str = _PREFIX) -> None:
+    """Removes what processes left in a directory that were killed in the middle of a write."""
+    temporary = re.compile(re.escape(prefix) + "[0-9]+")
+    with suppress(OSError):
+        for path in directory.iterdir():
+            if temporary.fullmatch(path.name):
+                _remove_unless_locked(path)
+
+
+def _remove_unless_locked(path: Path) -> None:
+    with suppress(OSError):  # another user's, or one that is being written
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+        finally:
+            os.close(descriptor)
+
+
+def _create(path: Path, prefix: str, calls: FileCalls) -> tuple[int, str]:
+    """A new file with a lock on it."""
     while True:
-        temporary = str(path.with_name(f".{int.from_bytes(os.urandom(4))}"))
+        temporary = str(path.with_name(f"{prefix}{int.from_bytes(os.urandom(4))}"))
         with suppress(FileExistsError):
-            return calls.open(temporary, _CREATE, _PRIVATE), temporary
+            descriptor = calls.open(temporary, _CREATE, _PRIVATE)
+            if _lock(descriptor):
+                return descriptor, temporary
+            os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    """False if somebody took the file for abandoned before it was locked."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: nobody removes a file there
+        return True
+    return os.fstat(descriptor).st_nlink > 0
+
+
+@contextmanager
+def _locked(descriptor: int) -> Iterator[None]:
+    """Keeps its lock while inside, although it is closed there."""
+    try:
+        copy = os.dup(descriptor)
+    except OSError:
+        os.close(descriptor)
+        raise
+    try:
+        yield
+    finally:
+        os.close(copy)
 
 
 def _fill(descriptor: int, data: bytes, mode: int, sync: bool, calls: FileCalls) -> None:

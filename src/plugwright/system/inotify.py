@@ -3,13 +3,14 @@
 A machine has few inotify instances (Linux allows a user 128), and a kubelet, a container runtime and every plugin on
 the node want some. So the first user of an event loop opens one, all others share it, and the last one to leave closes
 it. `Directory` follows one directory that may not exist yet or may be replaced at any time; `WatchedDirectories` is a
-changing set of them. Where the kernel has no instance left, `Directory` looks every second.
+changing set of them. Where the kernel has no instance left, `Directory` looks every second, and both ask for an
+instance again each time they look.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -35,14 +36,17 @@ Callback = Callable[[Event], object]
 class Directory:
     """Files created, removed and renamed in one directory; with `writes` also files written and closed.
 
-    `ticks` goes up whenever something in the directory may have changed.
+    `ticks` goes up whenever something in the directory may have changed. `poll`: seconds between two looks without
+    inotify.
     """
 
-    def __init__(self, path: Path, writes: bool = False) -> None:
+    def __init__(self, path: Path, writes: bool = False, poll: float = _POLL) -> None:
         self.path = path
         self.ticks = Latest(0)
+        self._poll_interval = poll
         self._mask = _ENTRIES | Mask.CLOSE_WRITE if writes else _ENTRIES
         self._created: dict[str, int] = {}  # how often each name that was asked for has been created
+        self._ctimes: dict[str, int] = {}  # of each such name, when it was last looked at
         self._instance: _Instance | None = None
         self._watched = path  # the directory itself, or the nearest of its parents that exists
         self._subscription: _Subscription | None = None
@@ -53,12 +57,15 @@ class Directory:
         self._created.setdefault(name, 0)
         if self._instance is not None:
             self._instance.read_pending()  # else a creation that `stat` sees already would be counted later
-        created = self._created[name]
         try:
             status = self.path.joinpath(name).stat()
         except OSError:
             return None
-        return status.st_ino, status.st_ctime_ns if self._polling else created
+        changed = self._ctimes.get(name, status.st_ctime_ns) != status.st_ctime_ns
+        self._ctimes[name] = status.st_ctime_ns
+        if changed and self._polling is not None:  # no event counts it
+            self._created[name] += 1
+        return status.st_ino, self._created[name]
 
     async def appears(self, name: str) -> Identity:
         await self.ticks.until(lambda _: self.identity(name) is not None)
@@ -71,14 +78,24 @@ class Directory:
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
         """Publishes `ticks` while inside."""
-        with ExitStack() as stack:
-            try:
-                self._instance = stack.enter_context(_shared_instance())
-                self._follow(self._instance)
-            except OSError as error:
-                self._poll_instead(error)
-            stack.callback(self._stop)
+        try:
+            self._begin()
+        except OSError as error:
+            self._poll_instead(error)
+        try:
             yield
+        finally:
+            self._stop_polling()
+            self._stop_following()
+
+    def _begin(self) -> None:
+        """Raises OSError where the kernel has no instance or no watch left."""
+        self._instance = _shared_instance()
+        try:
+            self._follow(self._instance)
+        except OSError:
+            self._stop_following()
+            raise
 
     def _follow(self, instance: "_Instance") -> None:
         """Watches the directory or its nearest parent, until no nearer one has appeared meanwhile."""
@@ -98,28 +115,52 @@ class Directory:
         for name in self._created:
             if event.mask & Mask.Q_OVERFLOW or (created == name and self._watched == self.path):
                 self._created[name] += 1
-        if self._instance is None or not (event.mask & _ENDED or self._watched != nearest_directory(self.path)):
+        if event.mask & _ENDED or self._watched != nearest_directory(self.path):
+            self.watch_again()
+        else:
+            self._tick()
+
+    def watch_again(self) -> None:
+        """The directory at the path is another one now."""
+        if self._instance is None:
             self._tick()
             return
         try:
             self._follow(self._instance)
         except OSError as error:
+            self._stop_following()
             self._poll_instead(error)
 
     def _poll_instead(self, error: OSError) -> None:
         logger.warning("no inotify, looking every second", extra={"directory": str(self.path), "error": str(error)})
-        self._stop()
-        self._poll()
-
-    def _poll(self) -> None:
-        self._polling = asyncio.get_running_loop().call_later(_POLL, self._poll)
+        self._look_later()
         self._tick()
 
-    def _stop(self) -> None:
-        if self._instance is not None and self._subscription is not None:
-            self._instance.unsubscribe(self._subscription)
+    def _look_later(self) -> None:
+        self._polling = asyncio.get_running_loop().call_later(self._poll_interval, self._look)
+
+    def _look(self) -> None:
+        try:
+            self._begin()
+        except OSError:
+            self._look_later()
+        else:
+            for name in self._created:
+                self.identity(name)  # as the last look: what was created before the watch has no event
+            self._stop_polling()
+            logger.info("inotify is available again", extra={"directory": str(self.path)})
+        self._tick()
+
+    def _stop_polling(self) -> None:
         if self._polling is not None:
             self._polling.cancel()
+            self._polling = None
+
+    def _stop_following(self) -> None:
+        if self._instance is not None:
+            if self._subscription is not None:
+                self._instance.unsubscribe(self._subscription)
+            self._instance.leave()
         self._instance, self._subscription = None, None
 
     def _tick(self) -> None:
@@ -127,35 +168,53 @@ class Directory:
 
 
 class WatchedDirectories:
-    """A changing set of directories; `changed` is called after each event in one of them."""
+    """A changing set of directories; `changed` is called after each event in one of them.
+
+    `problem` says why one of them is not watched. Where the kernel has no instance or no watch left, the owner has to
+    look by itself, and `replace` tries again.
+    """
 
     def __init__(self, changed: Callable[[], object]) -> None:
+        self.problem = ""
         self._changed = changed
+        self._is_open = False
         self._instance: _Instance | None = None
         self._subscriptions: dict[Path, _Subscription] = {}
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watches while inside; OSError where the kernel has no inotify instance left."""
-        with _shared_instance() as instance:
-            self._instance = instance
-            try:
-                yield
-            finally:
-                self.replace(())
+        """Watches while inside."""
+        self._is_open = True
+        self.replace(())
+        try:
+            yield
+        finally:
+            self.replace(())
+            self._is_open = False
+            if self._instance is not None:
+                self._instance.leave()
                 self._instance = None
 
     def replace(self, directories: Iterable[Path]) -> bool:
         """Watches these directories and no others; returns whether one of them was not watched before."""
-        if self._instance is None:
+        self.problem = ""
+        try:
+            instance = self._instance = self._instance or (_shared_instance() if self._is_open else None)
+        except OSError as error:
+            instance, self.problem = None, str(error)
+        if instance is None:
             return False
         paths = set(directories)
         for path in [path for path, held in self._subscriptions.items() if path not in paths or held.ended]:
-            self._instance.unsubscribe(self._subscriptions.pop(path))
+            instance.unsubscribe(self._subscriptions.pop(path))
         added = paths - self._subscriptions.keys()
         for path in added:
-            with suppress(OSError):  # there is no such directory any more
-                self._subscriptions[path] = self._instance.subscribe(path, _ENTRIES, lambda _: self._changed())
+            try:
+                self._subscriptions[path] = instance.subscribe(path, _ENTRIES, lambda _: self._changed())
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # there is no such directory any more
+            except OSError as error:
+                self.problem = str(error)
         return not added.isdisjoint(self._subscriptions)
 
 
@@ -220,9 +279,13 @@ class _Instance:
             if not others:
                 self._remove(subscription.watch)
 
-    def close(self) -> None:
-        self._loop.remove_reader(self._inotify.fd)
-        self._inotify.close()
+    def leave(self) -> None:
+        """One user less; the last one closes it."""
+        self.users -= 1
+        if not self.users:
+            del _instances[self._loop]
+            self._loop.remove_reader(self._inotify.fd)
+            self._inotify.close()
 
     def _remove(self, watch: Watch) -> None:
         del self._subscriptions[watch]
@@ -260,17 +323,11 @@ class _Instance:
 _instances: WeakKeyDictionary[asyncio.AbstractEventLoop, _Instance] = WeakKeyDictionary()
 
 
-@contextmanager
-def _shared_instance() -> Iterator[_Instance]:
+def _shared_instance() -> _Instance:
+    """The instance of the running loop, with one user more; OSError where the kernel has none left."""
     loop = asyncio.get_running_loop()
     instance = _instances.get(loop)
     if instance is None:
         instance = _instances[loop] = _Instance()
     instance.users += 1
-    try:
-        yield instance
-    finally:
-        instance.users -= 1
-        if not instance.users:
-            del _instances[loop]
-            instance.close()
+    return instance

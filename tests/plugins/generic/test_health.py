@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -242,7 +242,7 @@ async def test_a_new_device_is_not_healthy_before_its_first_check_has_ended(mach
     async with monitoring(machine, check(command=["/bin/sleep", "600"], every=3600, timeout=1.2)) as monitor:
         await monitor.follow([device])
         assert monitor.reasons.value == {device.id: "not checked yet"}
-        await becomes(monitor, device, "a check did not end within 1.2 s")
+        await becomes(monitor, device, "check command did not answer within 1.2 s")
 
 
 async def test_an_interface_in_a_pod_since_before_the_start_is_good_until_it_is_visible(machine: Machine) -> None:
@@ -272,7 +272,7 @@ async def test_a_whole_is_as_good_as_its_parts(machine: Machine) -> None:
 class HangingProbe:
     """A driver that never answers, until it is released."""
 
-    stoppable = False
+    kind, stoppable = "link", False
 
     def __init__(self) -> None:
         self.calls = 0
@@ -287,7 +287,7 @@ class HangingProbe:
 class CountingProbe:
     """Runs as often as its neighbour should."""
 
-    stoppable = True
+    kind, stoppable = "link", True
 
     def __init__(self, neighbour: HangingProbe) -> None:
         self._neighbour, self._calls = neighbour, 0
@@ -306,11 +306,142 @@ async def test_a_check_that_hangs_is_not_started_again(machine: Machine) -> None
     often = HealthCheck(every=0.002, timeout=0.002, failures=1, successes=1)
     async with monitoring(machine, (often, hanging), (often, counting)) as monitor:
         await monitor.follow([device])
-        await becomes(monitor, device, "a check has not ended within 0.002 s")
+        await becomes(monitor, device, "check link did not answer within 0.002 s")
         await counting.called_often.wait()
         assert hanging.calls == 1
         hanging.released.set()
         await becomes(monitor, device, "")
+
+
+class UnkillableProbe:
+    """A command in an uninterruptible sleep: it outlives its kill."""
+
+    kind, stoppable = "command", True
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def fault(self, host: Host, unit: Unit) -> str:
+        self.calls += 1
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
+        return ""
+
+
+async def test_a_command_that_cannot_be_killed_is_a_fault_and_keeps_nothing_waiting(machine: Machine) -> None:
+    devices = [Unit(f"disk{number}") for number in range(40)]
+    unkillable, often = UnkillableProbe(), HealthCheck(every=0.002, timeout=0.001, failures=1, successes=1)
+    overdue = "check command did not answer within 0.001 s"
+    refused = "check command not begun: too many checks of other devices have not ended"
+    monitor = HealthMonitor(machine.host, [(often, unkillable)])
+    async with asyncio.timeout(60), monitor.running():
+        await monitor.follow(devices)
+        # All have a result, so the slots of those that hang were given back.
+        reasons = await monitor.reasons.until(lambda reasons: {overdue, refused} == set(reasons.values()))
+        assert len(reasons) == len(devices)
+    assert unkillable.calls < 16  # eight that hang, and those that were under way with the last of them
+
+
+class RaisingProbe:
+    """Raises what a library may raise."""
+
+    kind, stoppable = "link", True
+
+    def __init__(self, error: BaseException) -> None:
+        self.error: BaseException | None = error
+
+    async def fault(self, host: Host, unit: Unit) -> str:
+        if self.error is not None:
+            raise self.error
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RuntimeError("can't start new thread"), "check link failed: RuntimeError: can't start new thread"),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "\x1b[31m"), "check link failed: UnicodeDecodeError: "),
+        (KeyError("state\ud800"), "check link failed: KeyError: 'state\\ud800'"),
+    ],
+)
+async def test_a_check_that_raises_is_a_fault(
+    machine: Machine, caplog: pytest.LogCaptureFixture, error: Exception, reason: str
+) -> None:
+    device, raising = unit(machine), RaisingProbe(error)
+    often = HealthCheck(every=0.002, failures=1, successes=1)
+    async with monitoring(machine, (often, raising)) as monitor:
+        await monitor.follow([device])
+        [said] = monitor.reasons.value.values()
+        assert said.startswith(reason)
+        assert said.isprintable()
+        raising.error = None
+        await becomes(monitor, device, "")
+    assert [record.message for record in caplog.records] == ["health check failed"]
+
+
+async def test_checks_that_end_make_their_devices_unhealthy(machine: Machine) -> None:
+    """What must not happen, and would be health that nobody looks at: a probe that ends the tasks around it."""
+
+    class Ending(BaseException):
+        pass
+
+    device = unit(machine)
+    async with monitoring(machine, (HealthCheck(), RaisingProbe(Ending("over")))) as monitor:
+        await monitor.follow([device])
+        await becomes(monitor, device, "health checks have ended: Ending: over")
+
+
+@pytest.mark.parametrize("answer", [b"garbage\r\n\r\n", b"HTTP/1.1 99999 \x1b]0;x\r\n\r\n", b""])
+async def test_an_answer_that_is_not_http_is_a_fault(machine: Machine, answer: bytes) -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(respond, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        async with monitoring(machine, check(http=f"http://{host}:{port}/", every=3600)) as monitor:
+            await monitor.follow([unit(machine)])
+            await monitor.reasons.until(lambda reasons: "not checked yet" not in reasons.values())
+            reason = monitor.reasons.value["one"]
+    assert reason.startswith(f"http://{host}:{port}/: ")
+    assert reason.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"), [("link", {"link": "up"}), ("file", {"file": "operstate", "equals": ["up"]})]
+)
+async def test_a_driver_whose_files_hang_is_a_fault_and_does_not_stop_the_event_loop(
+    machine: Machine, kind: str, keys: dict[str, object]
+) -> None:
+    path = machine.pci("0000:3b:00.0", "8086:1572", "020000", "i40e")
+    interface = machine.interface(path, "ens1")
+    state = machine.root / "sys/devices" / interface / "operstate"
+    state.unlink()
+    os.mkfifo(state)
+    device = unit(machine, interface)
+    async with monitoring(machine, check(every=3600, timeout=0.01, failures=1, **keys)) as monitor:
+        await monitor.follow([device])
+        await becomes(monitor, device, f"check {kind} did not answer within 0.01 s")
+    await asyncio.to_thread(state.write_text, "up\n")  # ends the thread
+
+
+async def test_a_driver_is_looked_up_off_the_event_loop(machine: Machine) -> None:
+    path = machine.pci("0000:3b:00.0", "8086:1572", "020000", "i40e")
+    threads: list[str] = []
+
+    class Recording(type(machine.root)):  # type: ignore[misc]
+        """A directory that says who reads it."""
+
+        def __truediv__(self, name: str) -> Path:
+            threads.append(threading.current_thread().name)
+            return Path(self).__truediv__(name)
+
+    recorded = Unit("one", directory=Recording(machine.root / "sys/devices" / path))
+    assert await fault(machine, probe(driver="*"), recorded) == ""
+    assert set(threads) == {"check driver of one"}
 
 
 async def test_a_unit_that_is_gone_is_forgotten(machine: Machine) -> None:
@@ -330,5 +461,5 @@ async def test_a_driver_that_hangs_keeps_no_list_waiting(machine: Machine) -> No
     device = unit(machine)
     async with monitoring(machine, check(file="/pipe", equals=["1"], every=3600, timeout=0.01)) as monitor:
         await monitor.follow([device])
-        await becomes(monitor, device, "a check has not ended within 0.01 s")
+        await becomes(monitor, device, "check file did not answer within 0.01 s")
         Path(machine.root / "pipe").write_text("1")  # ends the thread

@@ -32,7 +32,7 @@ from plugwright.sdk.sysfs import Host
 
 NAME = "example.com/thing"
 LOOP_ADD, LOOP_REMOVE = 0x4C80, 0x4C81
-PATIENT = HotplugTiming(rescan=3600, rescan_without_uevents=3600, burst=0.001, gap=0)
+PATIENT = HotplugTiming(rescan=3600, rescan_often=3600, burst=0.001, gap=0)
 FTDI = UsbSelector([UsbFilter(vendor=["0403"])])
 
 
@@ -132,6 +132,7 @@ async def test_a_device_keeps_its_id_when_its_clone_comes(
     assert answer.nodes == (DeviceNode("/dev/bus/usb/001/004"),)
 
 
+@pytest.mark.usefixtures("inotify")
 async def test_without_uevents_a_new_node_is_seen_by_inotify(
     machine: Machine, kubelet: ObservedKubelet, settings: Settings
 ) -> None:
@@ -189,6 +190,7 @@ async def test_health_goes_both_ways_with_its_reason(
         await kubelet.health(NAME, "thing", "Healthy")
 
 
+@pytest.mark.usefixtures("inotify")
 async def test_a_failing_check_changes_the_list_without_a_scan(machine: Machine) -> None:
     machine.node("thing")
     state = machine.write("/state", "live")

@@ -1,11 +1,12 @@
 """The plugin of NVIDIA GPUs on a simulated machine: its lists while faults occur, and its allocations."""
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 from tests.observed_kubelet import ObservedKubelet
-from tests.plugins.nvidia.harness import Lists, ManualClock, listing, machine, resource, simulated
+from tests.plugins.nvidia.harness import INTERVALS, Lists, ManualClock, listing, machine, resource, simulated
 from tests.sdk.cdi.resolution import resolve
 
 from plugwright import Device, PluginError, Settings, serving
@@ -20,11 +21,11 @@ from plugwright.plugins.nvidia.config import (
     NvidiaPattern,
     NvidiaShare,
 )
-from plugwright.plugins.nvidia.driver import GpuSnapshot
+from plugwright.plugins.nvidia.driver import GpuEvent, GpuSnapshot
 from plugwright.plugins.nvidia.monitor import GpuMonitor, PollIntervals
 from plugwright.plugins.nvidia.plugin import Nvidia
 from plugwright.plugins.nvidia.sharing import TimeSlicing
-from plugwright.plugins.nvidia.simulation import SimulatedDriver
+from plugwright.plugins.nvidia.simulation import SimulatedDriver, SimulatedEvents
 from plugwright.plugins.nvidia.xids import XidAction
 
 H100 = simulated_machines.load("hgx-h100").gpus
@@ -177,6 +178,36 @@ async def test_gpus_are_unhealthy_while_the_driver_is_reloaded() -> None:
         await lists.until(lambda devices: all(device.healthy for device in devices.values()))
         await report_xid(plugin, lists, first, 48)
         await lists.reason(first, "Xid 48")
+
+
+async def test_xids_are_received_after_a_reload_that_the_old_driver_s_thread_has_not_noticed() -> None:
+    class Unnoticed(SimulatedEvents):
+        def wait(self, seconds: float) -> GpuEvent | None:
+            ended.wait()
+            return super().wait(seconds)
+
+    class Reloaded(SimulatedDriver):
+        def events(self, uuids: tuple[str, ...]) -> SimulatedEvents:
+            events = super().events(uuids)
+            if not sets:
+                events.__class__ = Unnoticed
+            sets.append(events)
+            return events
+
+    ended, sets = threading.Event(), list[SimulatedEvents]()
+    plugin = resource(GpuMonitor(Reloaded("t4"), INTERVALS))
+    try:
+        async with listing(plugin) as lists:
+            first, *_ = await lists.first()
+            await lists.until(lambda _: first in plugin.monitor.views.value.watched)
+            await plugin.command("driver", {"state": "gone"})
+            await lists.until(lambda devices: all("not loaded" in device.reason for device in devices.values()))
+            await plugin.command("driver", {"state": "back"})
+            await lists.until(lambda devices: all(device.healthy for device in devices.values()))
+            await report_xid(plugin, lists, first, 48)
+            await lists.reason(first, "Xid 48")
+    finally:
+        ended.set()
 
 
 async def test_removed_and_added_gpus_change_the_list() -> None:

@@ -5,8 +5,6 @@ used is never lost: it is moved aside.
 """
 
 import os
-import re
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -21,7 +19,7 @@ from plugwright.system.files import FileCalls
 __all__ = ["CheckpointFile", "LoadedCheckpoint"]
 
 _EMPTY = Checkpoint(entries=None, registered={})
-_TEMPORARY = re.compile(r"\.[0-9]+")
+_TEMPORARY = "."  # The kubelet's temporary file is a dot and digits beside the checkpoint (4.30).
 _SYSTEM_CALLS = FileCalls()
 
 
@@ -41,7 +39,7 @@ class CheckpointFile:
 
     def load(self) -> LoadedCheckpoint:
         """Never raises: a corrupt checkpoint contributes nothing, and the kubelet starts empty (4.29)."""
-        self._remove_temporary_files()
+        files.remove_unfinished(self._path.parent, _TEMPORARY)
         try:
             content = checkpoint.decode(self._path.read_bytes(), self._plain_lists)
         except FileNotFoundError:
@@ -56,14 +54,7 @@ class CheckpointFile:
         """Replaces the file; returns when the data is on disk, or raises OSError and the old file stays (4.30)."""
         # Like the kubelet without a sync of the directory: after a power failure the old file is as good.
         data = self._encoder.encode(state)
-        files.write_atomically(self._path, data, mode=0o600, sync_name=False, calls=self._calls)
-
-    def _remove_temporary_files(self) -> None:
-        """Removes what a kubelet left behind that was killed in the middle of a write."""
-        with suppress(OSError):
-            for path in self._path.parent.iterdir():
-                if _TEMPORARY.fullmatch(path.name) and path.is_file() and not path.is_symlink():
-                    path.unlink()
+        files.write_atomically(self._path, data, mode=0o600, sync_name=False, prefix=_TEMPORARY, calls=self._calls)
 
     def _move_aside(self, problem: str) -> LoadedCheckpoint:
         # Into a directory, because kubelets before 1.33 remove every other file here when they start (1.18).

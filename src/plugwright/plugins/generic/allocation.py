@@ -9,6 +9,7 @@ import json
 import logging
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Annotated, TypeVar
 
@@ -25,6 +26,7 @@ from plugwright.system import files
 __all__ = [
     "TEMPLATE_FIELDS",
     "HandoutOptions",
+    "WrittenUnits",
     "allocation_of",
     "check_options",
     "check_template",
@@ -69,6 +71,14 @@ class HandoutOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     cdi: bool = False
     info: dict[str, dict[str, str]] = {}
     dangerous: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenUnits:
+    """The CDI names of units by their ids, and why others have none."""
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    faults: Mapping[str, str] = field(default_factory=dict)
 
 
 def check_options(options: HandoutOptions) -> None:

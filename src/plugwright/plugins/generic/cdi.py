@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from plugwright.errors import InvalidValue
 from plugwright.model import Allocation, DeviceNode, Mount
-from plugwright.plugins.generic.allocation import HandoutOptions, container_paths
+from plugwright.plugins.generic.allocation import HandoutOptions, WrittenUnits, container_paths
 from plugwright.plugins.generic.hardware import Unit
 from plugwright.sdk import cdi
 from plugwright.sdk.sysfs import Host
@@ -26,17 +26,23 @@ class GenericSpec:
     def __post_init__(self) -> None:
         cdi.qualified_name(self.resource, "x")  # refuses a resource whose name cannot be a CDI kind
 
-    def write(self, host: Host, options: HandoutOptions, units: Sequence[Unit]) -> dict[str, str]:
-        """Writes the units and returns their CDI names by their ids; devices that are in the file stay there.
+    def write(self, host: Host, options: HandoutOptions, units: Sequence[Unit]) -> WrittenUnits:
+        """Writes the units; devices that are in the file stay there.
 
         The kubelet uses stored answers again when a container restarts: a name that is gone would make that fail.
         """
-        edits = {unit.id: _edits(host, options, unit) for unit in units}
-        devices = {unit_id: cdi.Device(unit_id, edit) for unit_id, edit in edits.items() if edit}
+        devices, faults = dict[str, cdi.Device](), dict[str, str]()
+        for unit in units:
+            try:
+                edits = _edits(host, options, unit)
+                if edits:
+                    devices[unit.id] = cdi.Device(unit.id, edits)
+            except InvalidValue as error:
+                faults[unit.id] = f"has no CDI device: {error}"
         if devices:
             every = {**self._written(), **devices}
             self.directory.write(cdi.Spec(self.resource, list(every.values())))
-        return {unit_id: cdi.qualified_name(self.resource, unit_id) for unit_id in devices}
+        return WrittenUnits({unit_id: cdi.qualified_name(self.resource, unit_id) for unit_id in devices}, faults)
 
     def _written(self) -> dict[str, cdi.Device]:
         try:

@@ -1,7 +1,8 @@
 """The probes of health checks: a link, a driver, a file, an HTTP address, a command.
 
-Loaded only for resources with health checks. A new kind of check is a key of `health.HealthCheck`, a probe, and its
-line in `_PROBES`.
+What reads files runs in a thread: a driver that hangs keeps readers of its files waiting, for a minute where the
+firmware of a network adapter is dead. Loaded only for resources with health checks. A new kind of check is a key of
+`health.HealthCheck`, a probe, and its line in `_PROBES`.
 """
 
 import sys
@@ -47,9 +48,13 @@ class LinkProbe:
     """One port up is enough: an adapter with two ports is often wired with one."""
 
     check: HealthCheck
-    stoppable: bool = True
+    kind: str = "link"
+    stoppable: bool = False
 
     async def fault(self, host: Host, unit: Unit) -> str | None:
+        return await concurrency.in_thread(f"check link of {unit.id}", lambda: self._look(unit))
+
+    def _look(self, unit: Unit) -> str | None:
         if unit.directory is None or (unit.anchor is not None and not unit.directory.exists()):
             return None  # a pod has it in a network namespace of its own
         states = _link_states(unit.directory)
@@ -62,9 +67,13 @@ class LinkProbe:
 @dataclass(frozen=True, slots=True)
 class DriverProbe:
     check: HealthCheck
-    stoppable: bool = True
+    kind: str = "driver"
+    stoppable: bool = False
 
     async def fault(self, host: Host, unit: Unit) -> str | None:
+        return await concurrency.in_thread(f"check driver of {unit.id}", lambda: self._look(unit))
+
+    def _look(self, unit: Unit) -> str:
         wanted = self.check.driver or "*"
         directories = [unit.directory, unit.anchor] if unit.directory else []
         bound = next((name for directory in directories if directory and (name := _driver(directory))), "")
@@ -78,6 +87,7 @@ class FileProbe:
     """A path, or one below the device's directory in /sys, where patterns are taken: `hwmon/hwmon*/temp1_input`."""
 
     check: HealthCheck
+    kind: str = "file"
     stoppable: bool = False
 
     def __post_init__(self) -> None:
@@ -87,6 +97,9 @@ class FileProbe:
             raise ConfigError(f"a health check of {path} must have one of: equals, not, below, above")
 
     async def fault(self, host: Host, unit: Unit) -> str | None:
+        return await concurrency.in_thread(f"check file of {unit.id}", lambda: self._look(host, unit))
+
+    def _look(self, host: Host, unit: Unit) -> str:
         # A serial number is what a device says of itself: it must not lead to another directory.
         facts = {key: text if key in _PATH_FACTS else text.replace("/", "_") for key, text in facts_of(unit).items()}
         name = allocation.fill(self.check.file or "", facts)
@@ -94,8 +107,7 @@ class FileProbe:
         if path is None:
             return f"{name}: no such file"
         try:
-            # In a thread: a driver that hangs keeps readers of its files waiting.
-            text = await concurrency.in_thread(f"read {path}", lambda: _read(path))
+            text = _read(path)
         except OSError as error:
             return f"{name}: {error.strerror}"
         contradiction = self._contradiction(text)
@@ -123,6 +135,7 @@ class HttpProbe:
     """Any status below 400 is good."""
 
     check: HealthCheck
+    kind: str = "http"
     stoppable: bool = False
 
     def __post_init__(self) -> None:
@@ -138,7 +151,8 @@ class HttpProbe:
         return await concurrency.in_thread(f"GET {address}", lambda: self._get(address))
 
     def _get(self, address: str) -> str:
-        from urllib.error import HTTPError, URLError  # the daemon needs them for nothing else
+        from http.client import HTTPException  # the daemon needs them for nothing else
+        from urllib.error import HTTPError, URLError
         from urllib.request import ProxyHandler, build_opener
 
         try:
@@ -149,6 +163,8 @@ class HttpProbe:
                 return f"{address}: {error.code} {error.reason}"
         except (URLError, OSError, ValueError) as error:
             return f"{address}: {getattr(error, 'reason', error)}"
+        except HTTPException as error:  # an answer that is not HTTP
+            return f"{address}: {type(error).__name__}: {error}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +172,7 @@ class CommandProbe:
     """Exit status 0 is good; else the last line of its output is the reason."""
 
     check: HealthCheck
+    kind: str = "command"
     stoppable: bool = True
 
     def __post_init__(self) -> None:

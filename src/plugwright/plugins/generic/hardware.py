@@ -269,7 +269,7 @@ def stable_id(*parts: str) -> str:
     name = _NOT_IN_IDS.sub("_", whole).strip("_.:-") or "device"
     if name == whole and len(name) <= _LONGEST:
         return name
-    return f"{name[: _LONGEST - 9]}-{zlib.crc32(whole.encode()):08x}" if len(name) > _LONGEST else name
+    return f"{name[: _LONGEST - 9]}-{_checksum(whole)}" if len(name) > _LONGEST else name
 
 
 def distinct(units: Sequence[Unit]) -> list[Unit]:
@@ -313,14 +313,19 @@ def _gdp_id(unit: Unit, copy: int) -> str:
     import hashlib  # loads OpenSSL: 4 MiB, only where these ids are asked for
 
     text = f"{copy}{''.join(host_path.path for host_path in unit.paths)}"
-    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    return hashlib.sha1(text.encode(errors="surrogatepass"), usedforsecurity=False).hexdigest()
+
+
+def _checksum(text: str) -> str:
+    """Of any text: a file name that is not UTF-8 has halves of surrogate pairs in it."""
+    return f"{zlib.crc32(text.encode(errors='surrogatepass')):08x}"
 
 
 def _id_with_port(unit: Unit) -> str:
     port = unit.facts.get("port") or unit.facts.get("pci") or "".join(host_path.path for host_path in unit.paths)
     # Text that loses a character on the way into an id may become the same as another: /dev/t! and /dev/t*.
     plain = len(port) < 20 and not _NOT_IN_IDS.search(port)
-    return stable_id(unit.id, port if plain else f"{zlib.crc32(port.encode()):08x}")
+    return stable_id(unit.id, port if plain else f"{_checksum(port)}")
 
 
 def _identity(unit: Unit) -> set[str]:

@@ -1,11 +1,14 @@
 """Health checks of ordinary devices: what a file may ask for, when they run, and when a device counts as broken.
 
 One bad result does not make a device Unhealthy, and one good result does not make it Healthy again. A probe does the
-checking: those are in `checks`, which is loaded only for resources with health checks. A probe that hangs is not
-started again until it has ended.
+checking: those are in `checks`, which is loaded only for resources with health checks.
+
+Health does not fail open: a probe that raises, hangs or cannot be begun is a fault. A probe that hangs is not started
+again until it has ended, and nothing waits for it: not the next check, not the end of the plugin.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,11 +20,16 @@ from plugwright.plugins.generic.hardware import Texts, Unit
 from plugwright.sdk.device_family import FamilySettings
 from plugwright.sdk.sysfs import Host
 from plugwright.system.concurrency import Latest, cancel
+from plugwright.text import clean
 
 __all__ = ["CheckState", "HealthCheck", "HealthMonitor", "Probe"]
 
+logger = logging.getLogger(__name__)
+
 _FIRST_RESULTS = 1.0  # seconds that a list waits for the first results of new devices
+_KILLED = 0.5  # seconds in which a command that was killed ends, unless it cannot be killed
 _AT_ONCE = 8
+_MOST_STUCK = 8  # each may be a thread, and the process has a limited number of them
 _UNKNOWN = "not checked yet"
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
@@ -69,13 +77,16 @@ class HealthCheck(FamilySettings, frozen=True):
 
 
 class Probe(Protocol):
-    """`stoppable`: cancelling it ends it; a thread that waits for a driver goes on."""
+    """One kind of check. `stoppable`: cancelling it ends it; a thread that waits for a driver goes on."""
+
+    @property
+    def kind(self) -> str: ...
 
     @property
     def stoppable(self) -> bool: ...
 
     async def fault(self, host: Host, unit: Unit) -> str | None:
-        """The fault of a unit; empty if it has none, None if that cannot be known."""
+        """The fault of a unit; empty if it has none, None if that cannot be known. It may hang, and raise anything."""
         ...
 
 
@@ -91,16 +102,21 @@ class HealthMonitor:
         self._units: dict[str, Unit] = {}
         self._states: dict[CheckKey, CheckState] = {}
         self._running: dict[CheckKey, asyncio.Task[None]] = {}
-        self._probes: dict[CheckKey, asyncio.Task[str | None]] = {}
+        self._stuck: dict[CheckKey, asyncio.Task[str | None]] = {}
+        self._logged: dict[CheckKey, str] = {}  # the last error of a probe
+        self._failure = ""  # why checks no longer run
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         repeating = [asyncio.create_task(self._repeat(index)) for index in range(len(self._checks))]
+        for task in repeating:
+            task.add_done_callback(self._ended)
         try:
             yield
         finally:
-            await cancel(*repeating, *self._running.values(), *self._probes.values())
+            await cancel(*repeating, *self._running.values())
+            await _stop(list(self._stuck.values()))
 
     async def follow(self, units: Sequence[Unit]) -> None:
         """Checks these units from now on; returns when new ones have been checked once, or after a short while."""
@@ -123,6 +139,7 @@ class HealthMonitor:
             task = asyncio.create_task(self._check(key))
             self._running[key] = task
             task.add_done_callback(lambda _: self._running.pop(key, None))
+            task.add_done_callback(self._ended)
         return self._running[key]
 
     async def _check(self, key: CheckKey) -> None:
@@ -140,25 +157,60 @@ class HealthMonitor:
 
     async def _fault(self, key: CheckKey, unit: Unit) -> str | None:
         check, probe = self._checks[key[1]]
-        task = self._probes.get(key) or asyncio.create_task(_fault_of_parts(probe, self._host, unit))
-        self._probes[key] = task
-        done, _ = await asyncio.wait([task], timeout=check.timeout)
-        if not done and not probe.stoppable:
-            return f"a check has not ended within {check.timeout:g} s"  # its end is awaited next time
-        del self._probes[key]
-        if done:
-            return task.result()
-        await cancel(task)
-        return f"a check did not end within {check.timeout:g} s"
+        overdue = f"check {probe.kind} did not answer within {check.timeout:g} s"
+        if key in self._stuck:
+            return overdue
+        if len(self._stuck) >= _MOST_STUCK:
+            return f"check {probe.kind} not begun: too many checks of other devices have not ended"
+        task = asyncio.create_task(self._probe_result(key, unit))
+        try:
+            done, _ = await asyncio.wait([task], timeout=check.timeout)
+        finally:
+            if not task.done():
+                # The fault is reported first, and the end of what was stopped awaited in the background.
+                self._stuck[key] = task
+                task.add_done_callback(lambda _: self._stuck.pop(key, None))
+                if probe.stoppable:
+                    task.cancel()
+        return task.result() if done else overdue
+
+    async def _probe_result(self, key: CheckKey, unit: Unit) -> str | None:
+        probe = self._checks[key[1]][1]
+        try:
+            fault = await _fault_of_parts(probe, self._host, unit)
+        except Exception as error:  # one check of one device: whatever it raises is a fault
+            fault = f"check {probe.kind} failed: {type(error).__name__}: {error}"
+            if self._logged.get(key) != fault:
+                logger.warning("health check failed", extra={"device": unit.id, "error": clean(fault)}, exc_info=error)
+            self._logged[key] = fault
+        return fault and clean(fault)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """Without its checks no device of the resource is known to be good."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            logger.error("health checks have ended", exc_info=error)
+            self._failure = clean(f"health checks have ended: {type(error).__name__}: {error}")
+            self._publish()
 
     def _publish(self) -> None:
-        reasons: dict[str, str] = {}
+        reasons = dict.fromkeys(self._units, self._failure) if self._failure else {}
         for unit_id in self._units:
             for index in range(len(self._checks)):
                 reason = self._states.get((unit_id, index), CheckState()).reason
                 if reason != "":
                     reasons.setdefault(unit_id, _UNKNOWN if reason is None else reason)
         self.reasons.publish_if_changed(reasons)
+
+
+async def _stop(probes: "Sequence[asyncio.Task[str | None]]") -> None:
+    """A command that was killed is awaited for a moment; one that cannot be killed is left to end by itself."""
+    for times in range(2):
+        for probe in probes:
+            if probe.cancelling() <= times:
+                probe.cancel()
+        if probes:
+            await asyncio.wait(probes, timeout=_KILLED)
 
 
 async def _fault_of_parts(probe: Probe, host: Host, unit: Unit) -> str | None:

@@ -2,6 +2,9 @@
 
 What to look for is the selector's decision, what a container gets `allocation`'s, what is broken `health`'s, what must
 not be handed out `safety`'s.
+
+Whatever touches the host's files runs in a thread within a limit: a driver, a network file system or a disk may hang.
+A unit that cannot be examined or listed costs itself alone.
 """
 
 import asyncio
@@ -15,10 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from plugwright.errors import PluginError
-from plugwright.model import Allocation, Device
+from plugwright.errors import InvalidValue, PluginError
+from plugwright.model import Allocation, Device, Mount
 from plugwright.plugins.generic import allocation, hardware, safety
-from plugwright.plugins.generic.allocation import HandoutOptions
+from plugwright.plugins.generic.allocation import HandoutOptions, WrittenUnits
 from plugwright.plugins.generic.hardware import Selector, Unit
 from plugwright.plugins.generic.health import HealthCheck, HealthMonitor, Probe
 from plugwright.sdk import plugin, sysfs
@@ -26,6 +29,8 @@ from plugwright.sdk.hotplug import Hotplug, HotplugSource, HotplugTiming
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.sysfs import Host
 from plugwright.system import concurrency
+from plugwright.system.blocking import BlockingCalls
+from plugwright.text import clean
 
 __all__ = ["Generic", "HostAccess"]
 
@@ -39,7 +44,7 @@ class HostAccess:
     """The host's files, the source of its hot-plug events, and the directories for files of other programs.
 
     Resources of one process share their `hotplug`. `device_info` is the directory that Multus reads, `cdi` the one
-    that container runtimes read.
+    that container runtimes read. `scan_timeout` and `allocate_timeout` are the seconds that the host's files may take.
     """
 
     host: Host = field(default_factory=Host)
@@ -47,12 +52,23 @@ class HostAccess:
     timing: HotplugTiming = field(default_factory=HotplugTiming)
     device_info: Path | None = None
     cdi: Path = Path("/var/run/cdi")
+    scan_timeout: float = 30.0
+    allocate_timeout: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    """The units that were found, their stamps by their ids, and the directories where others may appear."""
+
+    units: Mapping[str, Unit]
+    stamps: Mapping[str, Stamp | None]
+    directories: Sequence[Path]
 
 
 class _SpecWriter(Protocol):
     """Gives units names that container runtimes resolve."""
 
-    def write(self, host: Host, options: HandoutOptions, units: Sequence[Unit]) -> dict[str, str]: ...
+    def write(self, host: Host, options: HandoutOptions, units: Sequence[Unit]) -> WrittenUnits: ...
 
 
 class Generic(Plugin):
@@ -65,10 +81,12 @@ class Generic(Plugin):
     ) -> None:
         self.resource = resource
         self._selector, self._options, self._access = selector, options or HandoutOptions(), access or HostAccess()
-        self._units: dict[str, Unit] = {}  # as they were last seen
-        self._offered: dict[str, Unit] = {}  # by the ids of devices
-        self._stamps: dict[str, Stamp | None] = {}
-        self._cdi_names: dict[str, str] = {}  # by the ids of units
+        self._scanning = BlockingCalls(f"scan of {resource}", self._access.scan_timeout, most_stuck=1)
+        self._allocating = BlockingCalls(f"check of devices of {resource}", self._access.allocate_timeout)
+        self._units: Mapping[str, Unit] = {}  # as they were last seen
+        self._offered: Mapping[str, Unit] = {}  # by the ids of devices
+        self._stamps: Mapping[str, Stamp | None] = {}
+        self._cdi = WrittenUnits()
         self._warned: set[str] = set()
         self._listed = asyncio.Event()
         self._spec = _spec_of(resource, self._access) if self._options.cdi else None
@@ -84,15 +102,17 @@ class Generic(Plugin):
         monitor = HealthMonitor(self._access.host, self._checks)
         async with hotplug.watching(), monitor.running():
             while True:
-                # In a thread: a driver that hangs keeps readers of its files waiting.
-                units, directories = await concurrency.in_thread(f"{self.resource} scan", self._scan)
+                scan = await self._scanning.run(partial(self._scan, self._units))
+                self._units, self._stamps = scan.units, scan.stamps
+                units = list(scan.units.values())
                 await monitor.follow(units)
-                self._offer(units)
-                hardware_change = asyncio.create_task(hotplug.change(directories))
+                await self._scanning.run(partial(self._offer, units))
+                self._listed.set()
+                hardware_change = asyncio.create_task(hotplug.change(scan.directories))
                 try:
                     while not hardware_change.done():
                         reasons = monitor.reasons.value
-                        yield [self._device(device_id, unit, reasons) for device_id, unit in self._offered.items()]
+                        yield await self._scanning.run(partial(self._devices, self._offered, reasons))
                         health_change = monitor.reasons.until(partial(operator.ne, reasons))
                         await concurrency.first(asyncio.wait([hardware_change]), health_change)
                     await hardware_change
@@ -104,14 +124,9 @@ class Generic(Plugin):
         await self._listed.wait()
         offered = {device.id: self._offered_unit(device.id) for device in devices}
         units = list({unit.id: unit for unit in offered.values()}.values())
-        for unit in units:
-            self._check_again(unit)
-        if self._access.device_info is not None:
-            for device_id, unit in offered.items():
-                if unit.details:
-                    allocation.write_device_info(self._access.device_info, self.resource, device_id, unit)
+        await self._allocating.run(partial(self._prepare, offered))
         made = allocation.allocation_of(self.resource, self._options, units)
-        names = [self._cdi_names[unit.id] for unit in units if unit.id in self._cdi_names]
+        names = [self._cdi.names[unit.id] for unit in units if unit.id in self._cdi.names]
         return Allocation(made.env, annotations=made.annotations, cdi=names) if names else made
 
     async def prefer(self, available: Sequence[Device], required: Sequence[Device], size: int) -> Sequence[Device]:
@@ -125,19 +140,25 @@ class Generic(Plugin):
             chosen = list(plugin.fewest_numa_nodes([*chosen, *fresh], chosen, count))
         return chosen
 
-    def _scan(self) -> tuple[list[Unit], list[Path]]:
+    def _scan(self, before: Mapping[str, Unit]) -> _Scan:
         host = self._access.host
-        units = hardware.keep_ids(self._units.values(), self._selector.find(host))
-        visible = {unit.id: self._vetted(unit) for unit in units}
-        in_pods = {
-            unit_id: unit for unit_id, unit in self._units.items() if unit_id not in visible and _is_in_a_pod(unit)
-        }
-        self._units = {**visible, **in_pods}
-        self._stamps = {unit_id: self._lasting_stamp(unit) for unit_id, unit in visible.items() if not unit.fault}
-        return list(self._units.values()), list(self._selector.directories(host))
+        units = hardware.keep_ids(before.values(), self._selector.find(host))
+        visible = {unit.id: self._examined(unit) for unit in units}
+        in_pods = {unit_id: unit for unit_id, unit in before.items() if unit_id not in visible and _is_in_a_pod(unit)}
+        stamps = {unit_id: self._lasting_stamp(unit) for unit_id, unit in visible.items() if not unit.fault}
+        return _Scan({**visible, **in_pods}, stamps, list(self._selector.directories(host)))
+
+    def _examined(self, unit: Unit) -> Unit:
+        try:
+            return self._vetted(unit)
+        except Exception as error:  # noqa: BLE001  one unit: a name or a text of it that no call accepts
+            self._warn("device cannot be examined", unit.id, error)
+            return replace(unit, fault=f"cannot be examined: {error}")
 
     def _vetted(self, unit: Unit) -> Unit:
         """The unit with a fault if it is gone, broken or dangerous."""
+        for path in unit.paths:
+            Mount(path.host_path)  # refuses a path that no container can get
         missing = [path.path for path in unit.paths if not self._access.host.has(path.host_path)]
         fault = unit.fault or (f"{missing[0]} does not exist" if missing else "") or self._danger(unit)
         return replace(unit, fault=fault)
@@ -147,17 +168,22 @@ class Generic(Plugin):
             return ""
         dangers = (safety.danger(self._access.host, path) for path in unit.paths)
         danger = unit.danger or next((danger for danger in dangers if danger), "")
-        if danger and danger not in self._warned:
-            extra = {"resource": self.resource, "device": unit.id, "error": danger}
-            logger.warning("dangerous device not handed out", extra=extra)
-            self._warned.add(danger)
+        if danger:
+            self._warn("dangerous device not handed out", unit.id, danger)
         return f"{danger}: needs 'dangerous: true'" if danger else ""
+
+    def _warn(self, message: str, device_id: str, error: object) -> None:
+        """Once: what is wrong with a device is found again by every scan."""
+        extra = {"resource": self.resource, "device": device_id, "error": clean(error)}
+        if extra["error"] not in self._warned:
+            self._warned.add(extra["error"])
+            logger.warning(message, extra=extra)
 
     def _lasting_stamp(self, unit: Unit) -> Stamp | None:
         """The stamp of a unit; None where it says too little, as a disk may be in use by the time of an allocation."""
         try:
             stamp = self._stamp(unit)
-        except OSError:  # gone since it was found
+        except (OSError, ValueError):  # gone since it was found
             return None
         is_directory = any(stat.S_ISDIR(mode) for mode, *_ in stamp)
         has_disk = any(safety.has_disk(self._access.host, path) for path in unit.paths)
@@ -176,22 +202,40 @@ class Generic(Plugin):
         if fault and not _is_in_a_pod(unit):
             raise PluginError(f"{unit.id} of {self.resource}: {fault}")
 
+    def _prepare(self, offered: Mapping[str, Unit]) -> None:
+        """What an allocation needs of the host's files."""
+        for unit in {unit.id: unit for unit in offered.values()}.values():
+            self._check_again(unit)
+        if self._access.device_info is not None:
+            for device_id, unit in offered.items():
+                if unit.details:
+                    allocation.write_device_info(self._access.device_info, self.resource, device_id, unit)
+
     def _offer(self, units: Sequence[Unit]) -> None:
         if self._spec is not None:
-            self._cdi_names = self._spec.write(self._access.host, self._options, units)
+            self._cdi = self._spec.write(self._access.host, self._options, units)
         self._offered = dict(hardware.copies(self._options.ids, units, self._options.count or 1))
-        self._listed.set()
 
     def _offered_unit(self, device_id: str) -> Unit:
         if device_id not in self._offered:
             raise PluginError(f"{device_id} of {self.resource} no longer exists")
         return self._offered[device_id]
 
+    def _devices(self, offered: Mapping[str, Unit], reasons: Mapping[str, str]) -> list[Device]:
+        """Without those that no list can have; the others do not suffer for them."""
+        devices = []
+        for device_id, unit in offered.items():
+            try:
+                devices.append(self._device(device_id, unit, reasons))
+            except InvalidValue as error:
+                self._warn("device left out of the list", unit.id, error)
+        return devices
+
     def _device(self, device_id: str, unit: Unit, reasons: Mapping[str, str]) -> Device:
-        facts = {key: value for key, value in unit.facts.items() if value}
-        attributes = {**facts, "unit": unit.id, "nodes": [path.path for path in unit.paths]}
+        facts = {key: clean(value) for key, value in unit.facts.items() if value}
+        attributes = {**facts, "unit": unit.id, "nodes": [clean(path.path) for path in unit.paths]}
         device = Device(device_id, numa=unit.numa if self._options.topology else (), attributes=attributes)
-        reason = unit.fault or reasons.get(unit.id, "")
+        reason = unit.fault or self._cdi.faults.get(unit.id) or reasons.get(unit.id, "")
         return device.unhealthy(reason) if reason else device
 
 

@@ -10,7 +10,7 @@ from plugwright.plugins.nvidia.config import NvidiaHealth
 from plugwright.plugins.nvidia.driver import GpuHealth, RecoveryAction
 from plugwright.plugins.nvidia.xids import XIDS, XidAction
 
-__all__ = ["HealthAssessment", "XidRecord", "assess", "record_xid", "update_records", "xid_action"]
+__all__ = ["HealthAssessment", "XidRecord", "assess", "is_impaired", "record_xid", "update_records", "xid_action"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +35,25 @@ class HealthAssessment:
     recheck_after: float | None = None
 
 
-def record_xid(records: Iterable[XidRecord], xid: int, now: float) -> tuple[XidRecord, ...]:
+def record_xid(records: Iterable[XidRecord], xid: int, now: float, impaired: bool = False) -> tuple[XidRecord, ...]:
     by_code = {record.xid: record for record in records}
     times = by_code[xid].times if xid in by_code else 0
-    by_code[xid] = XidRecord(xid, now, times + 1)
+    by_code[xid] = XidRecord(xid, now, times + 1, impaired)
     return tuple(sorted(by_code.values(), key=lambda record: record.xid))
 
 
 def update_records(records: Iterable[XidRecord], health: GpuHealth) -> tuple[XidRecord, ...]:
     """Notes whether the GPU has been impaired since each Xid, and whether it is back."""
-    impaired = health.away or health.recovery not in (RecoveryAction.NONE, RecoveryAction.UNKNOWN)
+    impaired = is_impaired(health)
     return tuple(
         replace(record, impaired=record.impaired or impaired, reset=_is_reset(record, health, impaired))
         for record in records
     )
+
+
+def is_impaired(health: GpuHealth) -> bool:
+    """Whether the GPU is lost, or the driver recommends a reset."""
+    return health.away or health.recovery not in (RecoveryAction.NONE, RecoveryAction.UNKNOWN)
 
 
 def _is_reset(record: XidRecord, health: GpuHealth, impaired: bool) -> bool:

@@ -3,6 +3,8 @@
 It reads the driver in a thread, receives events from another, and publishes the newest `View`. A machine on which
 nothing happens is read once a minute. What a view means is decided elsewhere: `selection` which devices a resource
 offers, and `health` which of them are fit.
+
+Health does not fail open: whatever goes wrong here makes the GPUs Unhealthy with its reason, and is tried again.
 """
 
 import asyncio
@@ -12,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
+from plugwright.errors import PluginError
 from plugwright.plugins.nvidia import health
 from plugwright.plugins.nvidia.driver import (
     DriverGone,
@@ -26,11 +29,14 @@ from plugwright.plugins.nvidia.health import XidRecord
 from plugwright.plugins.nvidia.nvml_events import EventThread
 from plugwright.plugins.nvidia.selection import Selection
 from plugwright.system import concurrency
-from plugwright.system.concurrency import Latest
+from plugwright.system.concurrency import Backoff, Latest
+from plugwright.text import clean
 
 __all__ = ["GpuMonitor", "PollIntervals", "View", "changes"]
 
 logger = logging.getLogger(__name__)
+
+_LONGEST_RETRY = 12  # times the first one
 
 ReadResult = tuple[GpuSnapshot, dict[str, GpuHealth]] | DriverGone
 XidRecords = Mapping[str, tuple[XidRecord, ...]]
@@ -38,12 +44,17 @@ XidRecords = Mapping[str, tuple[XidRecord, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollIntervals:
-    """Seconds. `event_wait`: how long a thread that is no longer needed may go on waiting for an event."""
+    """Seconds. `event_wait`: how long a thread that is no longer needed may go on waiting for an event.
+
+    `list_timeout` and `allocate_timeout`: how long a plugin may take, which reads and writes the host's files for it.
+    """
 
     rescan: float = 60.0
-    retry: float = 5.0  # while the driver cannot be read
+    retry: float = 5.0  # while the driver cannot be read; doubled each time after an error that was not expected
     read_timeout: float = 30.0
     event_wait: float = 60.0
+    list_timeout: float = 30.0
+    allocate_timeout: float = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +94,16 @@ class GpuMonitor:
         self._threads: dict[EventThread, frozenset[str]] = {}
         self._restart_timer: asyncio.TimerHandle | None = None
         self._without_events: set[str] = set()  # GPUs that do not support events
+        self._read_at = 0.0  # when the last read began
+        self._impaired_at: dict[str, float] = {}  # when the last read began that found a GPU impaired
+        self._backoff = Backoff(self.intervals.retry, _LONGEST_RETRY * self.intervals.retry)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         self._users += 1
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="watch NVIDIA GPUs")
+            self._task.add_done_callback(self._ended)
         try:
             yield
         finally:
@@ -108,6 +123,11 @@ class GpuMonitor:
                 del selections[resource]
                 self._change(selections=selections)
 
+    def check_running(self) -> None:
+        """PluginError if the GPUs are no longer read: whoever enters `running` next starts that again."""
+        if self._task is None:
+            raise PluginError(self.views.value.problem or "GPUs are not being read")
+
     def read_now(self) -> None:
         self._read_requested.set()
 
@@ -123,42 +143,57 @@ class GpuMonitor:
     def on_registered(self, thread: EventThread, watched: frozenset[str], unwatched: Mapping[str, str]) -> None:
         if thread.stopped:
             return
-        view = self.views.value
-        self._without_events |= self._threads[thread] - watched - set(unwatched)
+        view, asked = self.views.value, self._threads[thread]
+        self._without_events |= asked - watched - set(unwatched)
         self._threads[thread] = watched
         if not watched:
             self._threads.pop(thread)
         for uuid, reason in unwatched.items():
             if uuid not in view.unwatched:
                 logger.error("cannot register events of a GPU", extra={"gpu": uuid, "error": reason})
-        still_unwatched = {uuid: reason for uuid, reason in view.unwatched.items() if uuid not in watched}
+        still_unwatched = {uuid: reason for uuid, reason in view.unwatched.items() if uuid not in asked}
         self._change(
             watched=(view.watched | watched) - set(unwatched),
             unwatched={**still_unwatched, **unwatched},
         )
 
-    def on_event(self, thread: EventThread, event: GpuEvent) -> None:
+    def on_event(self, thread: EventThread, event: GpuEvent, at: float) -> None:
         if thread.stopped:
             return
         if event.kind is EventKind.XID:
             logger.warning("Xid", extra={"gpu": event.gpu, "xid": event.xid, "gpu_instance": event.gpu_instance})
         if event.kind is EventKind.XID and event.gpu:  # a GPU without a name is found by the next read
             xids = self.views.value.xids
-            records = health.record_xid(xids.get(event.gpu, ()), event.xid, self.clock())
+            # NVML's events have no time of their own. One that came before a read that found the GPU impaired belongs
+            # to that fault: the reset that ended the fault has ended the Xid too, even if it is handled only now.
+            impaired = at < self._impaired_at.get(event.gpu, at)
+            records = health.record_xid(xids.get(event.gpu, ()), event.xid, at, impaired)
             self._change(xids={**xids, event.gpu: records})
         self.read_now()
 
-    def on_lost(self, thread: EventThread, reason: str) -> None:
+    def on_lost(self, thread: EventThread, error: Exception) -> None:
         """Reads the driver: a new thread starts after a pause if the driver is still there."""
         uuids = self._threads.pop(thread, None)
         if uuids is not None and not thread.stopped:
-            self._change(watched=self.views.value.watched - uuids)
-            logger.info("no longer receiving events of GPUs", extra={"reason": reason})
+            self._log_lost(error)
+            view = self.views.value
+            # Without a driver the next read says so. What else ended the thread is a fault until another one receives.
+            faults = {} if isinstance(error, DriverGone) else dict.fromkeys(uuids, in_one_line(error))
+            self._change(watched=view.watched - uuids, unwatched={**view.unwatched, **faults})
             self._without_events.clear()
-            if self._restart_timer is None:  # a registration that fails at once would fail again at once
-                loop = asyncio.get_running_loop()
-                self._restart_timer = loop.call_later(self.intervals.retry, self._allow_restart)
+            self._restart_later()
             self.read_now()
+
+    def _log_lost(self, error: Exception) -> None:
+        if isinstance(error, DriverGone):
+            logger.info("no longer receiving events of GPUs", extra={"reason": clean(error)})
+        elif in_one_line(error) not in self.views.value.unwatched.values():  # once, however often it is tried again
+            logger.error("receiving events of GPUs failed", extra={"error": clean(error)}, exc_info=error)
+
+    def _restart_later(self) -> None:
+        if self._restart_timer is None:  # a registration that fails at once would fail again at once
+            loop = asyncio.get_running_loop()
+            self._restart_timer = loop.call_later(self.intervals.retry, self._allow_restart)
 
     def _allow_restart(self) -> None:
         self._restart_timer = None
@@ -167,15 +202,34 @@ class GpuMonitor:
     async def _run(self) -> None:
         while True:
             self._read_requested.clear()
-            self._update(await self._read())
-            pause = self.intervals.retry if self.views.value.problem else self.intervals.rescan
+            try:
+                self._update(await self._read())
+                pause = self.intervals.retry if self.views.value.problem else self.intervals.rescan
+                self._backoff.reset()
+            except Exception as error:  # noqa: BLE001  of the driver's library, or no thread can be started
+                self._failed(error)
+                pause = self._backoff.delay()
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._read_requested.wait()
 
+    def _failed(self, error: BaseException) -> None:
+        problem = f"reading GPUs failed: {in_one_line(error)}"
+        if problem != self.views.value.problem:
+            logger.error("reading GPUs failed", extra={"error": in_one_line(error)}, exc_info=error)
+        self._change(is_pending=False, problem=problem)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """Never by itself; if it does, each resource's discovery fails, and its next attempt starts it again."""
+        if task is self._task:
+            self._task = None
+            error = asyncio.CancelledError() if task.cancelled() else task.exception()
+            self._failed(error or RuntimeError("the task has ended"))
+
     async def _read(self) -> ReadResult:
         """Waits for an earlier read that has not returned: another one would be another thread that hangs."""
         if self._reading is None or self._reading.done():
+            self._read_at = self.clock()
             self._reading = concurrency.begin_in_thread("nvidia read", self._read_driver)
         done, _ = await asyncio.wait((self._reading,), timeout=self.intervals.read_timeout)
         if not done:
@@ -194,13 +248,18 @@ class GpuMonitor:
         view = self.views.value
         if isinstance(result, DriverGone):
             gone = {uuid: GpuHealth(fault=str(result), away=result.unloaded) for uuid in view.health}
+            self._note_impaired(gone)
             self._change(is_pending=False, problem=str(result), xids=_updated(view.xids, gone))
+            if result.unloaded:  # an event set ends with its driver, even if its thread notices that later
+                self._stop_threads()
             return
         snapshot, values = result
         values = {
             gpu.uuid: replace(values[gpu.uuid], fault=values[gpu.uuid].fault or gpu.fault) for gpu in snapshot.gpus
         }
-        absent = {uuid: GpuHealth(fault="absent", away=True) for uuid in view.xids if uuid not in values}
+        known = {**view.health, **view.xids}
+        absent = {uuid: GpuHealth(fault="absent", away=True) for uuid in known if uuid not in values}
+        self._note_impaired({**values, **absent})
         _log_changes(view.snapshot, snapshot)
         self._change(
             is_pending=False,
@@ -211,6 +270,9 @@ class GpuMonitor:
             problem="",
         )
         self._watch_events(snapshot)
+
+    def _note_impaired(self, values: Mapping[str, GpuHealth]) -> None:
+        self._impaired_at |= {uuid: self._read_at for uuid, value in values.items() if health.is_impaired(value)}
 
     def _change(self, **changes: object) -> None:
         before = self.views.value
@@ -230,22 +292,29 @@ class GpuMonitor:
         if uuids and self._restart_timer is None:
             thread = EventThread(self.driver, uuids, self, self.intervals.event_wait)
             self._threads[thread] = frozenset(uuids)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:  # no thread can be started
+                self.on_lost(thread, error)
 
-    async def _stop(self) -> None:
+    def _stop_threads(self) -> None:
         for thread in self._threads:
             thread.stopped = True
         self._threads.clear()
+        self._without_events.clear()
+        self._change(watched=frozenset())
+
+    async def _stop(self) -> None:
+        self._stop_threads()
         task, self._task = self._task, None
+        self._backoff.reset()
         if task is not None:
             await concurrency.cancel(task)
         if self._restart_timer is not None:
             self._restart_timer.cancel()
             self._restart_timer = None
         view = self.views.value
-        if view.snapshot.driver:
-            self._change(watched=frozenset())
-        else:  # never read: the next user waits for a new attempt
+        if not view.snapshot.driver:  # never read: the next user waits for a new attempt
             self.views.publish(View(selections=view.selections))
 
 
@@ -275,6 +344,10 @@ def _log_changes(before: GpuSnapshot, after: GpuSnapshot) -> None:
         logger.info("NVIDIA driver", extra={"version": after.driver, "gpus": len(after.gpus)})
     for message, facts in changes(before, after):
         logger.warning(message, extra=facts)
+
+
+def in_one_line(error: BaseException) -> str:
+    return clean(f"{type(error).__name__}: {error}")
 
 
 def _updated(xids: XidRecords, values: Mapping[str, GpuHealth]) -> XidRecords:

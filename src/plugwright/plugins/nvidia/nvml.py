@@ -27,6 +27,7 @@ from plugwright.plugins.nvidia.driver import (
 )
 from plugwright.plugins.nvidia.nvml_events import NvmlEvents
 from plugwright.plugins.nvidia.nvml_library import NvmlCalls, NvmlLibrary
+from plugwright.text import clean
 
 __all__ = ["KernelPaths", "Nvml", "procfs_gpus", "read_links"]
 
@@ -74,6 +75,7 @@ class Nvml:
         self._library = NvmlLibrary(root, binding)
         self._paths = paths or KernelPaths()
         self._last_read: dict[int, Gpu] = {}
+        self._models: dict[str, str] = {}  # by UUID
         self._links: tuple[object, GpuLinks] = (None, GpuLinks())
 
     def read(self) -> GpuSnapshot:
@@ -131,7 +133,7 @@ class Nvml:
             uuid=uuid,
             index=index,
             minor=calls.optional("nvmlDeviceGetMinorNumber", handle),
-            model=calls.optional("nvmlDeviceGetName", handle) or "",
+            model=self._model(calls, handle, uuid),
             memory=memory.total if memory else 0,
             pci=pci,
             numa=self._numa_node(pci),
@@ -144,6 +146,13 @@ class Nvml:
         if not gpu.fault:
             self._last_read[index] = gpu
         return gpu
+
+    def _model(self, calls: NvmlCalls, handle: object, uuid: str) -> str:
+        """The last known one while the GPU does not answer: it decides which resource the GPU belongs to."""
+        name = calls.optional("nvmlDeviceGetName", handle)
+        if name:
+            self._models[uuid] = clean(name)
+        return self._models.get(uuid, "")
 
     def _from_procfs(self, read: Sequence[Gpu], unread: Sequence[int]) -> list[Gpu]:
         """The GPUs of the indexes that the library could not read, as far as the kernel knows their UUIDs."""
@@ -219,7 +228,7 @@ def procfs_gpus(proc: Path) -> list[Gpu]:
                     uuid=uuid,
                     index=-1,
                     minor=int(minor) if minor.isdecimal() else None,
-                    model=values.get("Model", ""),
+                    model=clean(values.get("Model", "")),
                     pci=path.parent.name.lower(),
                 )
             )
@@ -245,7 +254,7 @@ def _mig_device(calls: NvmlCalls, handle: object, index: int) -> MigDevice | Non
     if uuid is None:
         return None
     attributes = calls.optional("nvmlDeviceGetAttributes_v2", handle)
-    name = calls.optional("nvmlDeviceGetName", handle) or ""
+    name = clean(calls.optional("nvmlDeviceGetName", handle) or "")
     return MigDevice(
         uuid=uuid,
         index=index,

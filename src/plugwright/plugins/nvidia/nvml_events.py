@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
-from plugwright.plugins.nvidia.driver import DriverGone, EventKind, GpuDriver, GpuEvent
+from plugwright.plugins.nvidia.driver import DriverGone, EventKind, EventSet, GpuDriver, GpuEvent
 from plugwright.plugins.nvidia.nvml_library import NvmlLibrary
 
 __all__ = ["EventListener", "EventThread", "NvmlEvents"]
@@ -27,13 +27,18 @@ _KINDS: Mapping[int, EventKind] = {
 
 
 class EventListener(Protocol):
-    """Its methods are called in the event loop."""
+    """Its methods are called in the event loop, but `clock`."""
+
+    @property
+    def clock(self) -> Callable[[], float]: ...
 
     def on_registered(self, thread: "EventThread", watched: frozenset[str], unwatched: Mapping[str, str]) -> None: ...
 
-    def on_event(self, thread: "EventThread", event: GpuEvent) -> None: ...
+    def on_event(self, thread: "EventThread", event: GpuEvent, at: float) -> None:
+        """`at`: when the thread received it."""
+        ...
 
-    def on_lost(self, thread: "EventThread", reason: str) -> None:
+    def on_lost(self, thread: "EventThread", error: Exception) -> None:
         """No further event comes from this thread."""
         ...
 
@@ -54,26 +59,35 @@ class EventThread:
         threading.Thread(target=self._run, name="nvidia events", daemon=True).start()
 
     def _run(self) -> None:
+        """Whatever ends the thread is reported: events that nobody waits for would be health that nobody watches."""
         try:
             events = self._driver.events(self._uuids)
-        except DriverGone as error:
-            self._call(partial(self._listener.on_lost, self, str(error)))
-            return
+            try:
+                self._receive(events)
+            finally:
+                events.close()
+        except Exception as error:  # noqa: BLE001  of the driver's library; the listener decides what it means
+            self._call(partial(self._listener.on_lost, self, error))
+
+    def _receive(self, events: EventSet) -> None:
         watched = frozenset(events.watched)
         self._call(partial(self._listener.on_registered, self, watched, dict(events.unwatched)))
-        try:
-            while watched and not self.stopped:
-                event = events.wait(self._wait_limit)
-                if event is not None:
-                    self._call(partial(self._listener.on_event, self, event))
-        except DriverGone as error:
-            self._call(partial(self._listener.on_lost, self, str(error)))
-        finally:
-            events.close()
+        while watched and not self.stopped:
+            event = events.wait(self._wait_limit)
+            if event is not None:
+                self._call(partial(self._listener.on_event, self, event, self._listener.clock()))
 
     def _call(self, function: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the loop ended while the thread waited
-            self._loop.call_soon_threadsafe(function)
+            self._loop.call_soon_threadsafe(self._handle, function)
+
+    def _handle(self, function: Callable[[], None]) -> None:
+        """An event that cannot be handled ends the thread, so that another registers again and the GPUs are read."""
+        try:
+            function()
+        except Exception as error:  # noqa: BLE001  one event
+            self._listener.on_lost(self, error)
+            self.stopped = True
 
 
 class NvmlEvents:
@@ -88,7 +102,7 @@ class NvmlEvents:
             self._set = self._calls.required("nvmlEventSetCreate")
             for uuid in uuids:
                 self._register(uuid)
-        except DriverGone:
+        except BaseException:
             library.release()
             raise
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from plugwright.plugins.nvidia.driver import DriverGone
+from plugwright.text import clean
 
 __all__ = ["NvmlCalls", "NvmlLibrary"]
 
@@ -124,7 +125,7 @@ class NvmlCalls:
         """DriverGone for any error."""
         try:
             return getattr(self._nvml, name)(*arguments)
-        except self._nvml.NVMLError as error:
+        except (self._nvml.NVMLError, UnicodeError) as error:
             raise DriverGone(f"{name} failed: {error}") from error
 
     def optional(self, name: str, *arguments: object) -> Any:
@@ -153,11 +154,14 @@ class NvmlCalls:
             if error.value in harmless:
                 self.unsupported = True
             else:
-                self.faults.append(str(error))
+                self.faults.append(clean(error))
                 self.lost = self.lost or error.value in _GPU_LOST
             return None
         except AttributeError:  # a pynvml older than the call
             self.unsupported = True
+            return None
+        except Exception as error:  # noqa: BLE001  one GPU's answer, such as a name that is not UTF-8
+            self.faults.append(clean(f"{name} failed: {type(error).__name__}: {error}"))
             return None
 
 

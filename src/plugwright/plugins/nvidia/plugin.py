@@ -2,14 +2,18 @@
 
 It combines the parts: `monitor` reads the machine, `selection` picks the resource's devices, `health` assesses them,
 `sharing` splits them, `preference` chooses among them, and `allocation` hands them out.
+
+Lists and allocations are made in threads within limits: they read and write the host's files, and a list of sixty
+thousand shares takes seconds.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
-from plugwright.errors import PluginError
+from plugwright.errors import InvalidValue, PluginError
 from plugwright.model import Allocation, Device, some
 from plugwright.plugins.nvidia import health, selection
 from plugwright.plugins.nvidia.allocation import AllocationBuilder
@@ -23,6 +27,8 @@ from plugwright.plugins.nvidia.preference import PlacementPolicy, UnitPreference
 from plugwright.plugins.nvidia.sharing import GpuUnit, SharingBackend, TimeSlicing
 from plugwright.sdk.plugin import Plugin
 from plugwright.system import concurrency
+from plugwright.system.blocking import BlockingCalls
+from plugwright.text import clean
 
 __all__ = ["Nvidia"]
 
@@ -43,7 +49,10 @@ class Nvidia(Plugin):
         files = DriverFiles(config, simulated=monitor.driver.inject is not None)
         self._specs = GpuSpecs(config, files)
         self._allocations = AllocationBuilder(config, files, self._specs)
+        self._listing = BlockingCalls(f"list of {resource}", monitor.intervals.list_timeout, most_stuck=1)
+        self._allocating = BlockingCalls(f"allocation of {resource}", monitor.intervals.allocate_timeout)
         self._units: dict[str, GpuUnit] = {}
+        self._left_out: set[str] = set()  # devices that no list can have
         self._logged_reasons: dict[str, str] = {}  # by GPU
         self._preferences = _CachedPreference()
         self._recheck_after: float | None = None
@@ -57,17 +66,17 @@ class Nvidia(Plugin):
                 try:
                     while True:
                         view = monitor.views.value
+                        monitor.check_running()
                         if follow.done():
                             follow.result()  # raises the error that ended it
                         if not view.is_pending:
-                            yield self._list(view)
+                            yield await self._listing.run(partial(self._list, view))
                         await self._wait_for_change(view)
                 finally:
                     await concurrency.cancel(follow)
 
     async def allocate(self, devices: Sequence[Device]) -> Allocation:
-        units = [self._unit(device.id) for device in devices]
-        return self._allocations.build(units, self._sharing.extras(units))
+        return await self._allocating.run(partial(self._allocate, [device.id for device in devices]))
 
     async def prefer(self, available: Sequence[Device], required: Sequence[Device], size: int) -> Sequence[Device]:
         """Uses the links of the newest view: the driver is not asked."""
@@ -89,6 +98,10 @@ class Nvidia(Plugin):
         done = inject(name, arguments)
         self.monitor.read_now()
         return done
+
+    def _allocate(self, ids: Sequence[str]) -> Allocation:
+        units = [self._unit(device_id) for device_id in ids]
+        return self._allocations.build(units, self._sharing.extras(units))
 
     async def _wait_for_change(self, view: View) -> None:
         """Until there is another view, or an unhealthy GPU is due to be checked again."""
@@ -115,7 +128,23 @@ class Nvidia(Plugin):
         self._recheck_after = min(waits, default=None)
         self._units = {unit.id: unit for unit in units}
         overlaps = selection.overlaps(view.snapshot.gpus, view.selections)
-        return [self._device(unit, assessments[unit.gpu.uuid].reason, overlaps) for unit in units]
+        return list(self._devices(units, assessments, overlaps))
+
+    def _devices(
+        self,
+        units: Iterable[GpuUnit],
+        assessments: Mapping[str, HealthAssessment],
+        overlaps: Mapping[str, Sequence[str]],
+    ) -> Iterator[Device]:
+        """Without those that no list can have, such as one with an odd UUID; the others do not suffer for them."""
+        for unit in units:
+            try:
+                yield self._device(unit, assessments[unit.gpu.uuid].reason, overlaps)
+            except InvalidValue as error:
+                if unit.id not in self._left_out:
+                    facts = {"resource": self.resource, "device": clean(unit.id), "error": clean(error)}
+                    logger.error("device left out of the list", extra=facts)
+                self._left_out.add(unit.id)
 
     def _log_health(self, assessments: Mapping[str, HealthAssessment]) -> None:
         for uuid, assessment in sorted(assessments.items()):

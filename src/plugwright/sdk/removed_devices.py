@@ -1,0 +1,134 @@
+"""Removed devices: which of them pods still hold, and when one may leave the list.
+
+Kubelets from 1.34 on may crash when a device that a pod holds disappears from the list (2.25). So a device that
+discovery no longer lists stays in it as Unhealthy until no pod can hold it. That is read from the kubelet's checkpoint
+and its pod-resources API; neither is changed. Where one of them cannot be read, the device stays, and `unreadable` says
+why.
+"""
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+
+from plugwright.errors import PlugwrightError
+from plugwright.protocol import checkpoint, pod_resources
+from plugwright.protocol.paths import KubeletPaths
+from plugwright.sdk.inventory import Inventory
+from plugwright.sdk.settings import Timeouts
+from plugwright.system.concurrency import Latest, begin_in_thread
+from plugwright.text import clean
+
+__all__ = ["RemovedDevices", "held_by_checkpoint", "held_by_pods"]
+
+logger = logging.getLogger(__name__)
+
+_POD_RESOURCES_TIMEOUT = 5.0
+_CHECKPOINT_DELAY = 1.0  # seconds within which a kubelet has written its checkpoint after a list
+
+_Held = dict[str, tuple[int, ...]]
+
+
+class RemovedDevices:
+    """`unreadable` is why it is not known which devices pods hold, empty if it is."""
+
+    def __init__(self, inventory: Inventory, paths: KubeletPaths, timeouts: Timeouts) -> None:
+        self.unreadable = Latest("")
+        self._inventory, self._paths = inventory, paths
+        self._keep, self._limit = timeouts.departed, timeouts.checkpoint
+        self._reading: asyncio.Future[_Held] | None = None  # of the checkpoint, in a thread
+
+    async def list_held(self) -> None:
+        """Lists what pods hold by the checkpoint; for the start, before discovery has listed anything."""
+        try:
+            self._inventory.add_held(await self._held_by_checkpoint())
+        except FileNotFoundError:
+            return  # no kubelet has been here yet
+        except Exception as error:  # noqa: BLE001  whatever a checkpoint holds: the resource is served without it
+            self._cannot_read("the checkpoint", error)
+
+    async def run(self) -> None:
+        """Takes devices off the list that were removed for a while and that no pod holds; runs for ever."""
+        inventory = self._inventory
+        while True:
+            await inventory.latest.until(lambda _: bool(inventory.removed_since))
+            oldest = min(inventory.removed_since.values(), default=0.0)
+            await asyncio.sleep(max(self._keep - (time.monotonic() - oldest), self._keep / 10))
+            now = time.monotonic()
+            due = [device_id for device_id, since in inventory.removed_since.items() if now - since >= self._keep]
+            if due and not await self._forget(due):
+                await asyncio.sleep(self._keep)  # a pod holds them, and nothing reports when that ends
+
+    async def _forget(self, due: list[str]) -> bool:
+        """Whether all of `due` could be forgotten."""
+        held = await self._held(due)
+        if held is None:
+            return False
+        self.unreadable.publish_if_changed("")
+        removed = self._inventory.removed_since
+        free = [device_id for device_id in due if device_id not in held and device_id in removed]
+        if free:
+            self._inventory.forget(free)
+            facts = {"resource": self._inventory.resource, "devices": free}
+            logger.info("removed devices are no longer listed", extra=facts)
+        return len(free) == len(due)
+
+    async def _held(self, due: list[str]) -> set[str] | None:
+        """The devices that pods hold by the pod-resources API or by the checkpoint; None if either cannot be read."""
+        source = "pod-resources"
+        try:
+            active = await held_by_pods(self._paths.pod_resources_socket, self._inventory.resource)
+            source = "the checkpoint"
+            stored = await self._held_by_checkpoint()
+            if any(device_id in stored and device_id not in active for device_id in due):
+                # The kubelet writes no checkpoint when it frees a device (3.60), but after every device list (4.31).
+                self._inventory.resend()
+                await asyncio.sleep(_CHECKPOINT_DELAY)
+                stored = await self._held_by_checkpoint()
+        except (OSError, RuntimeError, PlugwrightError) as error:  # RuntimeError: no thread could be started
+            self._cannot_read(source, error)
+            return None
+        return active | set(stored)
+
+    async def _held_by_checkpoint(self) -> _Held:
+        """Read in a thread, and in one at a time: a disk that hangs must not collect them."""
+        if self._reading is None:
+            path, resource = self._paths.checkpoint, self._inventory.resource
+            self._reading = begin_in_thread(f"{resource} checkpoint", lambda: held_by_checkpoint(path, resource))
+        reading = self._reading
+        done, _ = await asyncio.wait((reading,), timeout=self._limit)
+        if not done:
+            raise TimeoutError(f"{self._paths.checkpoint} could not be read within {self._limit:g} s")
+        self._reading = None
+        return reading.result()
+
+    def _cannot_read(self, source: str, error: Exception) -> None:
+        """Warns once for each reason; its repetitions are for debugging."""
+        reason = clean(f"{source} cannot be read: {error}")
+        level = logging.DEBUG if reason == self.unreadable.value else logging.WARNING
+        facts = {"resource": self._inventory.resource, "error": reason}
+        logger.log(level, "removed devices stay listed: cannot read which devices pods hold", extra=facts)
+        self.unreadable.publish_if_changed(reason)
+
+
+def held_by_checkpoint(path: Path, resource: str) -> _Held:
+    """The devices of `resource` that are allocated to containers, with their NUMA nodes.
+
+    OSError or CheckpointCorrupt if it cannot be read, FileNotFoundError if there is not even its directory.
+    """
+    try:
+        return checkpoint.held(checkpoint.decode(path.read_bytes()), resource)
+    except FileNotFoundError:
+        if not path.parent.is_dir():
+            raise
+        return {}  # a kubelet writes none at its start (4.31)
+
+
+async def held_by_pods(socket: Path, resource: str) -> set[str]:
+    """The devices of `resource` that containers of active pods hold; OSError or PlugwrightError without an answer.
+
+    The call has an effect: the kubelet frees what pods held that have ended.
+    """
+    async with pod_resources.connect(socket) as kubelet:
+        held = await kubelet.held_devices(timeout=_POD_RESOURCES_TIMEOUT)
+    return {device.device_id for device in held if device.resource == resource}

@@ -1,0 +1,62 @@
+"""The directory of the sockets being replaced under a running daemon, as `kubeadm reset` and a new join do.
+
+inotify does not always report it: a mount, or a process that has the deleted directory open, keeps it alive. A mount
+goes on showing the deleted directory for ever. There only a new container, with a new mount, sees what the kubelet has
+now, so the daemon must end. Without a mount the new directory is at the same path, and is watched again.
+"""
+
+import asyncio
+import logging
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from plugwright.errors import DirectoryReplaced
+from plugwright.system.concurrency import Backoff
+from plugwright.system.inotify import Directory
+
+__all__ = ["watch_for_replacement"]
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_LOOK = 30.0  # seconds between two looks at an empty directory
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    inode: int = 0  # 0: there is no directory
+    is_deleted: bool = False
+    is_empty: bool = True
+
+
+async def watch_for_replacement(directory: Directory, first_look: float = 0.1) -> None:
+    """Runs for ever, or raises `DirectoryReplaced`.
+
+    Looks after every event, and while the directory is empty again now and then: files are removed before it is.
+    """
+    backoff, inode = Backoff(first_look, max(first_look, _LONGEST_LOOK)), 0
+    while True:
+        ticks = directory.ticks.value
+        found = _look(directory.path)
+        if found.is_deleted:
+            raise DirectoryReplaced(str(directory.path))
+        if inode and found.inode not in (0, inode):
+            logger.warning("directory of the sockets was replaced", extra={"directory": str(directory.path)})
+            directory.watch_again()
+            ticks = directory.ticks.value
+        inode = found.inode or inode
+        if not found.is_empty:
+            backoff.reset()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(backoff.delay() if found.is_empty else None):
+                await directory.ticks.until(lambda count: count != ticks)  # noqa: B023  awaited here
+
+
+def _look(path: Path) -> _Look:
+    try:
+        status = path.stat()
+        with os.scandir(path) as entries:
+            return _Look(status.st_ino, status.st_nlink == 0, next(entries, None) is None)
+    except OSError:
+        return _Look()

@@ -1,0 +1,131 @@
+"""Supervision of one resource: what fails in it is visible, starts again, and touches no other resource.
+
+A resource has parts that run for ever: discovery, registration, the bookkeeping of removed devices. Whatever one of
+them raises, the plugin's fault or ours, is logged with its traceback, counted, shown in `status` and handed to the
+part, which turns the devices Unhealthy; then the part is started again after a wait. Plugin code that does not end when
+it is cancelled is left behind: neither a thread nor a task can be killed, but nobody has to wait for it.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from plugwright.sdk.metrics import ResourceMetrics
+from plugwright.sdk.settings import Settings
+from plugwright.system.concurrency import Backoff, Latest, cancel_within, retrieve_exception, single_error
+from plugwright.text import clean
+
+__all__ = ["Part", "ResourceSupervisor", "SupervisionClock"]
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_WAIT = 5.0  # a resource that is not served is worth an attempt every few seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`failed` gets the reason; `restarted` is called when the part is about to run again."""
+
+    name: str
+    run: Callable[[], Awaitable[None]]
+    failed: Callable[[str], None]
+    restarted: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisionClock:
+    """The time by which parts are steady, and the wait before one is started again."""
+
+    now: Callable[[], float] = time.monotonic
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+
+class ResourceSupervisor:
+    """`fault` is the last failure, until every part has run steadily since."""
+
+    def __init__(
+        self, resource: str, metrics: ResourceMetrics, settings: Settings, clock: SupervisionClock | None = None
+    ) -> None:
+        self.fault = Latest("")
+        self.abandoned: set[asyncio.Task[Any]] = set()  # cancelled, and still running
+        self._resource, self._metrics, self._clock = resource, metrics, clock or SupervisionClock()
+        self._timeouts, self._stop_limit = settings.timeouts, settings.limits.stop
+        self._steady: asyncio.TimerHandle | None = None
+
+    async def run(self, parts: Sequence[Part]) -> None:
+        """Runs the parts for ever. They end together, if the failure of one cannot even be recorded."""
+        backoff = self._backoff()
+        try:
+            while True:
+                began = self._clock.now()
+                error = await self._run_once(parts)
+                if self._clock.now() - began > self._timeouts.steady:
+                    backoff.reset()
+                self._record("resource", error)
+                await self._clock.pause(backoff.delay())
+        finally:
+            self._cancel_timer()
+
+    async def end(self, *tasks: "asyncio.Task[Any]") -> None:
+        """Cancels the tasks and waits for them, but not for plugin code that does not end."""
+        self.abandoned.update(tasks)
+        for task in tasks:
+            task.add_done_callback(self.abandoned.discard)
+            task.add_done_callback(retrieve_exception)
+        for task in await cancel_within(self._stop_limit, *tasks):
+            self._metrics.abandoned += 1
+            facts = {"resource": self._resource, "task": task.get_name(), "seconds": self._stop_limit}
+            logger.error("plugin code does not end, going on without it", extra=facts)
+
+    async def _run_once(self, parts: Sequence[Part]) -> BaseException:
+        tasks = [asyncio.create_task(self._keep(part), name=f"{part.name} of {self._resource}") for part in parts]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await self.end(*tasks)  # streams end here, and the kubelet takes the devices for unhealthy
+        return _error_of(done.pop())
+
+    async def _keep(self, part: Part) -> None:
+        backoff = self._backoff()
+        while True:
+            began = self._clock.now()
+            try:
+                await part.run()
+                error: BaseException = RuntimeError("it ended by itself")
+            except Exception as raised:  # noqa: BLE001  one resource's supervision
+                error = single_error(raised)
+            if self._clock.now() - began > self._timeouts.steady:
+                backoff.reset()
+            part.failed(self._record(part.name, error))
+            await self._clock.pause(backoff.delay())
+            part.restarted()
+
+    def _record(self, name: str, error: BaseException) -> str:
+        """The reason, for `status` and for the devices."""
+        reason = clean(f"{name} failed: {type(error).__name__}: {clean(error)}")
+        self._metrics.restarts += 1
+        facts = {"resource": self._resource, "error": reason}
+        if reason != self.fault.value:  # once: an error that repeats must not fill the log
+            logger.error("resource failed, it is started again", extra=facts, exc_info=error)
+        logger.debug("resource failed here", extra=facts, exc_info=error)
+        self.fault.publish(reason)
+        self._cancel_timer()
+        self._steady = asyncio.get_running_loop().call_later(self._timeouts.steady, self.fault.publish, "")
+        return reason
+
+    def _cancel_timer(self) -> None:
+        if self._steady is not None:
+            self._steady.cancel()
+            self._steady = None
+
+    def _backoff(self) -> Backoff:
+        return Backoff(self._timeouts.restart, max(self._timeouts.restart, _LONGEST_WAIT))
+
+
+def _error_of(task: "asyncio.Task[None]") -> BaseException:
+    if task.cancelled():
+        return RuntimeError(f"{task.get_name()} was cancelled by plugin code")
+    return task.exception() or RuntimeError(f"{task.get_name()} ended by itself")

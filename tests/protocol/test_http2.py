@@ -1,0 +1,336 @@
+"""The rules of HTTP/2 beside h2, our oracle, and what a hostile peer cannot do.
+
+h2spec (`make test-wire`) tries the standard's own list of faults.
+"""
+
+import asyncio
+import struct
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import h2.events
+import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.settings import SettingCodes
+
+from plugwright.protocol.frames import END_HEADERS, END_STREAM, PADDED, PREFACE, PRIORITY, ErrorCode, Kind, frame
+from plugwright.protocol.grpc import BrokenExchange, prefixed
+from plugwright.protocol.grpc_client import GrpcClientConnection
+from plugwright.protocol.grpc_server import GrpcServerConnection, Handler
+from plugwright.protocol.hpack import encode
+
+HEADERS = [
+    (":method", "POST"),
+    (":scheme", "http"),
+    (":path", "/echo"),
+    (":authority", "localhost"),
+    ("te", "trailers"),
+    ("content-type", "application/grpc"),
+]
+SETTINGS = frame(Kind.SETTINGS, 0, 0)
+
+
+async def echo(message: bytes) -> bytes:
+    return message
+
+
+async def never(_: bytes) -> bytes:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def repeat(message: bytes) -> AsyncGenerator[bytes, None]:
+    for _ in range(3):
+        yield message
+
+
+HANDLERS = {"/echo": Handler(unary=echo), "/never": Handler(unary=never), "/repeat": Handler(streaming=repeat)}
+
+
+class Server:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.connections: list[GrpcServerConnection] = []
+
+    def accept(self) -> GrpcServerConnection:
+        self.connections.append(GrpcServerConnection(HANDLERS, lambda _: None))
+        return self.connections[-1]
+
+
+@asynccontextmanager
+async def serving(root: Path) -> AsyncIterator[Server]:
+    served = Server(root / "s")
+    server = await asyncio.get_running_loop().create_unix_server(served.accept, served.path)
+    try:
+        yield served
+    finally:
+        server.close()
+        for connection in served.connections:
+            connection.abort("test ended")
+
+
+class Peer:
+    """A client made of h2."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.h2 = H2Connection(H2Configuration(header_encoding="utf-8"))
+        self.bodies: dict[int, bytes] = {}
+        self.trailers: dict[int, dict[str, str]] = {}
+        self.h2.initiate_connection()
+
+    def send(self) -> None:
+        self.writer.write(self.h2.data_to_send())
+
+    async def until(self, fact: Callable[[], bool]) -> None:
+        while not fact():
+            data = await self.reader.read(65536)
+            assert data, "the server has hung up"
+            for event in self.h2.receive_data(data):
+                self._handle(event)
+            self.send()
+
+    def _handle(self, event: h2.events.Event) -> None:
+        if isinstance(event, h2.events.DataReceived):
+            assert event.stream_id is not None
+            assert event.data is not None
+            self.bodies[event.stream_id] = self.bodies.get(event.stream_id, b"") + event.data
+            self.h2.acknowledge_received_data(event.flow_controlled_length or 0, event.stream_id)
+        if isinstance(event, h2.events.TrailersReceived):
+            assert event.stream_id is not None
+            self.trailers[event.stream_id] = {str(name): str(value) for name, value in event.headers or ()}
+
+
+@asynccontextmanager
+async def peer_of(server: Server) -> AsyncIterator[Peer]:
+    reader, writer = await asyncio.open_unix_connection(server.path)
+    try:
+        yield Peer(reader, writer)
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("window", [1, 1_000, 65_535, 1 << 20])
+@pytest.mark.parametrize("size", [0, 1, 16_379, 16_384, 200_000])
+async def test_a_call_beside_h2_arrives_whole_whatever_the_windows(root: Path, window: int, size: int) -> None:
+    if size / window > 20_000:
+        size = window * 500
+    message = prefixed(Random(size).randbytes(size))
+    async with serving(root) as server, peer_of(server) as peer:
+        peer.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: window})
+        peer.h2.send_headers(1, HEADERS)
+        peer.send()
+        await peer.until(lambda: peer.h2.local_flow_control_window(1) > 65_535)
+        for start in range(0, len(message), 16_384):
+            await peer.until(lambda: peer.h2.local_flow_control_window(1) >= 16_384)
+            peer.h2.send_data(1, message[start : start + 16_384])
+        peer.h2.end_stream(1)
+        peer.send()
+        await peer.until(lambda: 1 in peer.trailers)
+        assert peer.bodies.get(1, b"") == message
+        assert peer.trailers[1] == {"grpc-status": "0"}
+
+
+async def test_padding_priorities_and_continuations_are_read(root: Path) -> None:
+    block = encode([(name.encode(), value.encode()) for name, value in [*HEADERS, ("x-long", "v" * 30_000)]])
+    first = b"\x07" + struct.pack(">IB", 0, 9) + block[:10] + bytes(7)
+    data = (
+        frame(Kind.HEADERS, PADDED | PRIORITY, 1, first)
+        + frame(Kind.CONTINUATION, 0, 1, block[10:16_000])
+        + frame(Kind.CONTINUATION, END_HEADERS, 1, block[16_000:])
+        + frame(Kind.DATA, PADDED | END_STREAM, 1, b"\x05" + prefixed(b"hello") + bytes(5))
+    )
+    async with serving(root) as server:
+        reader, writer = await asyncio.open_unix_connection(server.path)
+        writer.write(PREFACE + SETTINGS + data)
+        assert prefixed(b"hello") in await reader.readuntil(b"grpc-status\x010")
+        writer.close()
+
+
+async def test_a_thousand_calls_with_headers_that_fill_and_evict_the_table(root: Path) -> None:
+    random = Random(1)
+    async with serving(root) as server, peer_of(server) as peer:
+        for number in range(1_000):
+            stream_id = 2 * number + 1
+            extra = [(f"x-{random.randrange(40)}", "v" * random.randrange(400)) for _ in range(random.randrange(4))]
+            peer.h2.send_headers(stream_id, [*HEADERS, *extra])
+            peer.h2.send_data(stream_id, prefixed(str(number).encode()), end_stream=True)
+            peer.send()
+            await peer.until(lambda: stream_id in peer.trailers)  # noqa: B023  awaited here
+            assert peer.bodies[stream_id] == prefixed(str(number).encode())
+
+
+async def test_our_client_beside_a_server_of_h2(root: Path) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
+        peer.initiate_connection()
+        peer.update_settings({SettingCodes.MAX_CONCURRENT_STREAMS: 3, SettingCodes.INITIAL_WINDOW_SIZE: 10})
+        bodies: dict[int, bytes] = {}
+        while data := await reader.read(65536):
+            for event in peer.receive_data(data):
+                if isinstance(event, h2.events.DataReceived):
+                    bodies[event.stream_id] = bodies.get(event.stream_id, b"") + event.data
+                    peer.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+                if isinstance(event, h2.events.StreamEnded):
+                    reply = [(":status", "200"), ("content-type", "application/grpc")]
+                    peer.send_headers(event.stream_id, reply)
+                    peer.send_data(event.stream_id, bodies[event.stream_id], pad_length=3)
+                    peer.send_headers(event.stream_id, [("grpc-status", "0")], end_stream=True)
+            writer.write(peer.data_to_send())
+        writer.close()
+        ended.set()
+
+    ended = asyncio.Event()
+    server = await asyncio.start_unix_server(serve, root / "s")
+    loop = asyncio.get_running_loop()
+    _, client = await loop.create_unix_connection(lambda: GrpcClientConnection(None), str(root / "s"))
+    calls = (client.unary("/echo", str(number).encode() * 10, None) for number in range(40))
+    assert await asyncio.gather(*calls) == [str(number).encode() * 10 for number in range(40)]
+    client.abort("done")
+    await ended.wait()
+    server.close()
+
+
+async def answer_to(server: Server, data: bytes) -> bytes:
+    """What the server says to these bytes until it hangs up."""
+    reader, writer = await asyncio.open_unix_connection(server.path)
+    writer.write(PREFACE + SETTINGS + data)
+    try:
+        return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+def error_of(answer: bytes) -> ErrorCode | None:
+    """The error code of the GOAWAY in an answer."""
+    while answer:
+        length, kind = int.from_bytes(answer[:3], "big"), answer[3]
+        if kind == Kind.GOAWAY:
+            return ErrorCode(struct.unpack(">II", answer[9:17])[1])
+        answer = answer[9 + length :]
+    return None
+
+
+def request(stream_id: int, path: bytes = b"/never", flags: int = 4) -> bytes:
+    block = b"\x83\x86\x04" + bytes([len(path)]) + path + b"\x00\x02te\x08trailers\x0f\x10\x10application/grpc"
+    return frame(Kind.HEADERS, flags, stream_id, block)
+
+
+FLOODS = {
+    "pings": frame(Kind.PING, 0, 0, bytes(8)) * 20_000,
+    "acknowledged pings": frame(Kind.PING, 1, 0, bytes(8)) * 20_000,
+    "settings": SETTINGS * 20_000,
+    "empty data": request(1) + frame(Kind.DATA, 0, 1) * 20_000,
+    "priorities": frame(Kind.PRIORITY, 0, 1, bytes(5)) * 20_000,
+    "unknown frames": frame(99, 0, 0) * 20_000,
+    "continuations": request(1, flags=0) + frame(Kind.CONTINUATION, 0, 1) * 20_000,
+    "a header block without end": request(1, flags=0) + frame(Kind.CONTINUATION, 0, 1, bytes(16_384)) * 9,
+    "rapid resets": b"".join(
+        request(number) + frame(Kind.RST_STREAM, 0, number, b"\0\0\0\x08") for number in range(1, 20_001, 2)
+    ),
+    "streams over the limit": b"".join(request(number) for number in range(1, 20_001, 2)),
+    "windows": frame(Kind.WINDOW_UPDATE, 0, 0, b"\0\0\0\x01") * 20_000,
+}
+
+
+@pytest.mark.parametrize("what", FLOODS)
+async def test_a_flood_ends_its_own_connection_alone(root: Path, what: str) -> None:
+    async with serving(root) as server, peer_of(server) as peer:
+        answer = await answer_to(server, FLOODS[what])
+        if answer:  # the kernel may throw it away with what the server had not read
+            assert error_of(answer) in (ErrorCode.ENHANCE_YOUR_CALM, None)
+        flooded = server.connections[-1]
+        assert flooded.is_over
+        assert not flooded.streams
+        peer.h2.send_headers(1, HEADERS)
+        peer.h2.send_data(1, prefixed(b"hello"), end_stream=True)
+        peer.send()
+        await peer.until(lambda: 1 in peer.trailers)
+
+
+async def test_go_clients_pings_beside_a_long_list_are_not_a_flood(root: Path) -> None:
+    """Go's client sends a ping for many a data frame, to measure the connection."""
+    message = prefixed(bytes(3 << 20))
+    async with serving(root) as server, peer_of(server) as peer:
+        peer.h2.increment_flow_control_window(1 << 24)
+        peer.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 1 << 24})
+        for stream_id in (1, 3, 5, 7):
+            peer.h2.send_headers(stream_id, HEADERS)
+            peer.send()
+            await peer.until(lambda: peer.h2.local_flow_control_window(stream_id) > 65_535)  # noqa: B023
+            for start in range(0, len(message), 16_384):
+                await peer.until(lambda: peer.h2.local_flow_control_window(stream_id) >= 16_384)  # noqa: B023
+                peer.h2.send_data(stream_id, message[start : start + 16_384])
+            peer.h2.end_stream(stream_id)
+            peer.send()
+            size = 0
+            while stream_id not in peer.trailers:
+                await peer.until(lambda: len(peer.bodies.get(stream_id, b"")) > size or stream_id in peer.trailers)  # noqa: B023
+                size = len(peer.bodies.get(stream_id, b""))
+                peer.h2.ping(bytes(8))
+                peer.send()
+            assert peer.bodies[stream_id] == message
+
+
+async def test_a_peer_that_asks_and_never_reads_is_disconnected(root: Path) -> None:
+    async with serving(root) as server:
+        reader, writer = await asyncio.open_unix_connection(server.path, limit=1)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(PREFACE + SETTINGS + frame(Kind.WINDOW_UPDATE, 0, 0, b"\x3f\xff\xff\xff"))
+        writer.write(frame(Kind.SETTINGS, 0, 0, struct.pack(">HI", 4, 1 << 30)))
+        body = prefixed(bytes(16_000))
+        for stream_id in range(1, 20_001, 2):
+            writer.write(request(stream_id, b"/echo") + frame(Kind.DATA, 1, stream_id, body))
+            if stream_id % 100 == 1:
+                await asyncio.sleep(0)
+            if server.connections and server.connections[0].is_over:
+                break
+        while not server.connections[0].is_over:
+            waiting = server.connections[0]
+            assert sum(len(part) for stream in waiting.streams.values() for part in stream.pending) < 4 << 20
+            await asyncio.sleep(0)
+            if len(waiting.streams) >= 100:
+                break
+        writer.close()
+        del reader
+
+
+async def test_data_beyond_the_window_of_a_reader_that_waits_ends_the_stream(root: Path) -> None:
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = encode([(b":status", b"200"), (b"content-type", b"application/grpc")])
+        message = frame(Kind.DATA, 0, 1, prefixed(bytes(16_000)))
+        writer.write(SETTINGS + frame(Kind.HEADERS, END_HEADERS, 1, head) + message * 200)
+        said = await reader.readuntil(frame(Kind.RST_STREAM, 0, 1, b"\0\0\0\x03"))
+        assert said
+        writer.close()
+        ended.set()
+
+    ended = asyncio.Event()
+    server = await asyncio.start_unix_server(flood, root / "s")
+    loop = asyncio.get_running_loop()
+    _, client = await loop.create_unix_connection(lambda: GrpcClientConnection(None), str(root / "s"))
+    replies = client.stream("/repeat", b"")
+    assert await anext(replies) == bytes(16_000)
+    await ended.wait()
+    await replies.aclose()
+    client.abort("done")
+    server.close()
+
+
+async def test_a_client_is_told_of_a_lost_connection(root: Path) -> None:
+    async with serving(root) as server:
+        loop = asyncio.get_running_loop()
+        _, client = await loop.create_unix_connection(lambda: GrpcClientConnection(None), str(server.path))
+        calling = asyncio.ensure_future(client.unary("/never", b"", None))
+        while not (server.connections and server.connections[0].streams):
+            await asyncio.sleep(0)
+        transport = server.connections[0].transport
+        assert transport is not None
+        transport.abort()
+        with pytest.raises(BrokenExchange, match="Connection lost"):
+            await calling
