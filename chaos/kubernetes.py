@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 
-from chaos import catalogue
 from chaos.daemon import Daemon, Launch
 from chaos.experiment import NOT_ASKED, Cell, Fault, Plan, Row, lost_cell, observe
 from chaos.node import STEADY, Node
@@ -23,6 +22,7 @@ from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.node import Node as ClusterNode
 from tests.kubernetes.pods import Pod, Pods
 
+from chaos import catalogue
 from plugwright.errors import PeerGone, PlugwrightError
 from plugwright.protocol import device_plugin, pod_resources
 

@@ -94,16 +94,56 @@ async def test_a_cordon_that_cannot_be_kept_is_not_made(
         assert len(gpu.lists) == 1
 
 
-async def test_a_reason_that_is_no_text_is_not_kept(kubelet: ObservedKubelet, settings: Settings, node: Node) -> None:
+async def test_a_reason_that_is_no_text_is_kept_in_a_form_that_can_be_shown(
+    kubelet: ObservedKubelet, settings: Settings, node: Node
+) -> None:
     async with two_devices(kubelet, settings, node) as gpu:
         first, _ = gpu.devices
-        done = await node.ask("cordon", "mock/gpu", first, "--reason", os.fsdecode(b"\xff"))
-        assert (done.code, done.err.count("\n")) == (1, 1)
+        done = await node.ask("cordon", "mock/gpu", first, "--reason", os.fsdecode(b"fan \xff\x1b[2J"))
+        assert (done.code, done.err) == (0, "")
+        assert done.out.endswith("is cordoned: fan \\udcff\\x1b[2J\n")
     placed = replace(settings, state_dir=node.state)
     async with serving(Mock("mock/gpu", MockOptions(count=2)), settings=placed) as daemon:
-        runtime = daemon.resource("mock/gpu")
-        await runtime.registration.status.until(lambda standing: standing.state == "registered")
-        assert runtime.inventory.refused.value == ""
+        await kubelet.health("mock/gpu", first, "Unhealthy")
+        assert [cordon["reason"] for cordon in daemon.cordons()] == ["fan \\udcff\\x1b[2J"]
+
+
+async def test_a_cordon_of_a_resource_no_longer_served_is_listed_and_removed(
+    kubelet: ObservedKubelet, settings: Settings, node: Node
+) -> None:
+    async with two_devices(kubelet, settings, node) as gpu:
+        first, _ = gpu.devices
+        await node.ask("cordon", "mock/gpu", first, "--reason", "fan")
+    placed = replace(settings, state_dir=node.state, control_socket=node.control)
+    async with serving(settings=placed):
+        done = await node.ask("status")
+        assert "cordoned, but the resource is not served:" in done.out
+        assert first in done.out
+        done = await node.ask("uncordon", "mock/gpu", first)
+        assert (done.code, done.out) == (0, f"{first} of mock/gpu is no longer cordoned\n")
+        assert (await node.ask("status")).out == "no resources are served\n"
+        assert "no resource 'mock/gpu' is served here" in (await node.ask("uncordon", "mock/gpu", first)).err
+
+
+async def test_cordons_that_cannot_be_read_now_end_nothing_and_are_not_lost(
+    kubelet: ObservedKubelet, node: Node
+) -> None:
+    stored = node.state / "cordons.json"
+    stored.mkdir(parents=True)  # reading it is an error of the operating system
+    async with node.daemon() as daemon:
+        await daemon.err.until("cordons not readable")
+        first, second = (await kubelet.endpoint("mock/gpu", 2)).devices
+        assert f"cannot read the cordons in {stored}: Is a directory" in (await node.ask("status")).out
+        done = await node.ask("cordon", "mock/gpu", second, "--reason", "fan")
+        assert "cannot read the cordons" in done.err
+        assert "nothing was changed" in done.err
+        stored.rmdir()
+        stored.write_text(json.dumps({"mock/gpu": {first: "rack"}}))
+        await node.ask("cordon", "mock/gpu", second, "--reason", "fan")
+        await kubelet.health("mock/gpu", second, "Unhealthy")
+        await kubelet.health("mock/gpu", first, "Unhealthy")
+        assert "cannot read" not in (await node.ask("status")).out
+    assert json.loads(stored.read_text()) == {"mock/gpu": {first: "rack", second: "fan"}}
 
 
 async def test_cordons_that_cannot_be_read_are_put_aside(kubelet: ObservedKubelet, node: Node) -> None:

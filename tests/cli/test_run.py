@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.cli.processes import Node, ended, python
+from tests.cli.processes import Node, ended, python, running
 from tests.observed_kubelet import ObservedKubelet
 
 from plugwright.cli.main import cli
@@ -129,10 +129,23 @@ async def test_a_kubelet_directory_is_absolute(root: Path) -> None:
     assert await failed(root, "--kubelet-dir", "var") == "kubelet directory must be an absolute path, got 'var'"
 
 
-async def test_a_state_directory_that_cannot_be_is_named(root: Path) -> None:
-    root.joinpath("file").touch()
-    said = await failed(root, "--state-dir", root / "file" / "state")
-    assert said == f"cannot read the cordons in {root}/file/state/cordons.json: Not a directory"
+async def test_a_kubelet_directory_deleted_under_its_mount_ends_the_daemon_with_code_1(root: Path) -> None:
+    """An open descriptor keeps a deleted directory as a mount does."""
+    kept = root / "device-plugins"
+    kept.mkdir()
+    descriptor = os.open(kept, os.O_RDONLY | os.O_DIRECTORY)
+    node = Node(root)
+    node.configure(gpu={"count": 2})
+    try:
+        mounted = f"/proc/{os.getpid()}/fd/{descriptor}"
+        async with running(node.command("--device-plugins-dir", mounted)) as daemon:
+            await daemon.err.until("waiting for the kubelet")
+            kept.rmdir()
+            kept.mkdir()
+            await daemon.err.until(f"plugwright: {mounted} was deleted on the node")
+            assert await daemon.ends() == 1
+    finally:
+        os.close(descriptor)
 
 
 async def test_an_address_that_is_none_is_refused(root: Path) -> None:

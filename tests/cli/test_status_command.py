@@ -64,12 +64,16 @@ async def test_json_has_every_fact(kubelet: ObservedKubelet, controlled: Setting
     [gpu] = report.pop("resources")
     devices = {device["id"]: device for device in gpu.pop("devices")}
     directory = str(kubelet.paths.device_plugins)
-    assert report == {"ready": True, "registration": "direct", "directory": directory, "stalled": "", "stalls": 0}
+    assert report == {
+        "ready": True, "registration": "direct", "directory": directory, "stalled": "", "stalls": 0,
+        "cordons": [], "cordons_unreadable": "",
+    }  # fmt: skip
     assert devices[first].pop("since") <= devices[second].pop("since")
     assert gpu.pop("since") <= time.time()
     assert gpu == {
         "name": "mock/gpu", "state": "registered", "reason": "", "endpoint": endpoint,
         "streams": 1, "registrations": 1, "discovery": "", "refused": "",
+        "fault": "", "restarts": 0, "held": "", "stuck": {},
     }  # fmt: skip
     assert devices[first]["health"] == "Healthy"
     assert devices[second] == {

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import resource
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -164,6 +165,10 @@ async def test_a_client_that_leaves_does_not_disturb_the_others(
     assert [record for record in caplog.records if record.name != "asyncio" and record.levelno > logging.WARNING] == []
 
 
+@pytest.mark.skipif(
+    resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 384,
+    reason="needs 384 file descriptors, for 100 connections' two ends",
+)
 async def test_a_hundred_clients_are_answered_at_once(controlled: Settings, path: Path) -> None:
     async with two_devices(controlled), AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(client(path)) for _ in range(100)]

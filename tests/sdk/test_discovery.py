@@ -17,6 +17,7 @@ from plugwright.sdk.discovery import Discovery
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.metrics import ResourceMetrics
 from plugwright.sdk.plugin_calls import PluginCalls, StallDetector
+from plugwright.text import clean
 
 TAPE = "example.com/tape"
 LONG = Timeouts(discovery=60)
@@ -394,3 +395,72 @@ async def test_a_discover_that_fails_right_after_its_list_is_tried_less_and_less
     assert len([line for line in log.lines if "discover() failed, " in line]) == 1
     pauses = [after - before for before, after in zip(plugin.times, plugin.times[1:], strict=False)]
     assert min(pauses[4:7]) > SHORT.discovery / 10 * 2**4 * 0.7
+
+
+@pytest.mark.parametrize("text", ["no /srv/\udcff", "no\0driver", "no \x1b[2J"], ids=["surrogate", "NUL", "escape"])
+async def test_a_failure_with_a_text_that_cannot_be_sent_turns_devices_unhealthy(
+    text: str, kubelet: ObservedKubelet, settings: Settings
+) -> None:
+    class Broken(Tape):
+        async def discover(self) -> AsyncIterator[list[Device]]:
+            self.tries += 1
+            if self.tries == 1:
+                yield [Device("st0")]
+            raise OSError(text)
+
+    async with serving(Broken(), settings=settings) as daemon:
+        await kubelet.endpoint(TAPE)
+        await kubelet.health(TAPE, "st0", "Unhealthy")
+        snapshot = daemon.resources[TAPE].inventory.latest.value
+        assert snapshot is not None
+        assert snapshot.devices["st0"].reason == f"discover() of {TAPE} failed: OSError: {clean(text)}"
+
+
+async def test_discover_is_not_said_to_work_again_when_it_is_only_ended(log: LogRecorder) -> None:
+    async with discovering(Mute(), SHORT):
+        await log.until("no device list, devices turn Unhealthy")
+    assert not [line for line in log.lines if "works again" in line]
+
+
+async def test_discover_is_said_to_work_again_when_it_does(log: LogRecorder) -> None:
+    plugin = Unsteady()
+    async with discovering(plugin, SHORT):
+        await log.until("no device list, devices turn Unhealthy")
+        plugin.broken = False
+        await log.until("discover() works again")
+
+
+async def test_a_retry_that_yields_no_list_has_failed_too(log: LogRecorder) -> None:
+    class Once(Tape):
+        async def discover(self) -> AsyncIterator[list[Device]]:
+            self.tries += 1
+            if self.tries == 1:
+                yield [Device("st0")]
+                raise OSError("no driver")
+
+    async with discovering(Once(), SHORT) as inventory:
+        reason = f"discover() of {TAPE} ended without a good list: it yielded none"
+        await inventory.latest.until(lambda _: states(inventory) == {"st0": reason})
+    assert not [line for line in log.lines if "works again" in line]
+
+
+async def test_discover_whose_thread_cannot_be_started_turns_devices_unhealthy_and_recovers() -> None:
+    class Polling(Tape):
+        def discover(self) -> Iterator[list[Device]]:
+            self.tries += 1
+            yield [Device("st0")]
+            if self.tries == 1:
+                raise OSError("no driver")
+
+    before = threading.stack_size()
+    plugin = Polling()
+    try:
+        async with discovering(plugin, SHORT) as inventory:
+            await reach(inventory, {"st0": ""})
+            threading.stack_size(1 << 46)  # the kernel has no memory for such a stack
+            reason = f"discover() of {TAPE} failed: RuntimeError: can't start new thread"
+            await inventory.latest.until(lambda _: states(inventory) == {"st0": reason})
+            threading.stack_size(before)
+            await reach(inventory, {"st0": ""})
+    finally:
+        threading.stack_size(before)

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from plugwright.sdk.hotplug import Hotplug, HotplugSource, HotplugTiming, Uevent
 
 PATIENT = HotplugTiming(rescan=3600, rescan_often=3600, burst=0, gap=0)
 SCANNING = HotplugTiming(rescan=3600, rescan_often=0.01, burst=0, gap=0)  # patient too, where there is inotify
+NETLINK_USERSOCK = 2
 
 
 class Kernel:
@@ -70,6 +71,25 @@ async def test_a_uevent_between_two_waits_is_not_lost() -> None:
         kernel.send("usb")
         await kernel.offered.get()
         await hotplug.change([])
+
+
+def overflowing() -> tuple[socket.socket, socket.socket]:
+    """A netlink socket with a small buffer, and one that sends to its group; any user may have this kind."""
+    receiver, sender = (socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, NETLINK_USERSOCK) for _ in range(2))
+    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    receiver.bind((0, 1))
+    return receiver, sender
+
+
+async def test_uevents_that_were_lost_mean_that_everything_may_have_changed() -> None:
+    receiver, sender = overflowing()
+    hotplug = Hotplug(lambda event: False, HotplugSource(lambda: receiver), PATIENT)
+    with sender:
+        async with asyncio.timeout(60), hotplug.watching():
+            for _ in range(100):  # more than the buffer holds: the kernel reports the loss as ENOBUFS
+                with suppress(OSError):
+                    sender.sendto(b"x" * 1000, (0, 1))
+            await hotplug.change([])
 
 
 async def test_created_and_removed_files_end_the_wait(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """One list of devices out of several sources, and since when a device has had its state."""
 
+import logging
 from contextlib import suppress
 
 import pytest
@@ -265,3 +266,30 @@ def test_a_list_that_is_taken_can_turn_unhealthy(inventory: Inventory) -> None:
         inventory.update([Device(f"{number:063}") for number in range(55_188)])
     inventory.distrust("no driver")
     assert inventory.latest.value is None or not latest(inventory).devices[f"{0:063}"].healthy
+
+
+def changes(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str]]:
+    records = [vars(record) for record in caplog.records if record.getMessage() == "device changed health"]
+    return [(facts["levelname"], facts["device"], facts["reason"]) for facts in records]
+
+
+def test_each_change_of_health_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "plugwright.sdk.inventory")
+    inventory = Inventory("example.com/tape")
+    inventory.update([Device("st0"), Device("st1", "Unhealthy", "no tape")])
+    inventory.update([Device("st0", "Unhealthy", "dust"), Device("st1", "Unhealthy", "no tape, still")])
+    inventory.update([Device("st0"), Device("st1", "Unhealthy", "no tape")])
+    inventory.update([Device("st0")])
+    assert changes(caplog) == [("WARNING", "st1", "no tape"), ("WARNING", "st0", "dust"), ("INFO", "st0", "")]
+
+
+def test_many_changes_of_health_at_once_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "plugwright.sdk.inventory")
+    inventory = Inventory("example.com/tape")
+    inventory.update([Device(f"st{number}") for number in range(5_000)])
+    inventory.distrust("no driver")
+    [record] = caplog.records
+    facts = vars(record)
+    assert (facts["message"], facts["levelname"]) == ("devices changed health", "WARNING")
+    assert (facts["unhealthy"], facts["healthy"], facts["reason"]) == (5_000, 0, "no driver")
+    assert len(facts["devices"]) < 200

@@ -1,6 +1,8 @@
 """A device that is gone stays listed until nobody can be holding it."""
 
 import asyncio
+import os
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -289,3 +291,40 @@ async def test_a_list_is_sent_once_more_so_that_the_kubelet_writes_down_what_it_
         assert listed(inventory) == {"st0", "st1"}
         write_checkpoint(paths, {})
         await inventory.latest.until(lambda _: listed(inventory) == {"st1"})
+
+
+async def test_what_cannot_be_read_is_warned_of_once_and_shown_until_it_can(
+    paths: KubeletPaths, inventory: Inventory, log: LogRecorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    removed = RemovedDevices(inventory, paths, Timeouts(departed=PATIENCE))
+    running = asyncio.create_task(removed.run())
+    await log.until("removed devices stay listed", times=3)
+    assert removed.unreadable.value.startswith("pod-resources cannot be read: ")
+    warnings = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert [record.getMessage() for record in warnings] == [
+        "removed devices stay listed: cannot read which devices pods hold"
+    ]
+    async with serve_held_devices(Node(), paths.pod_resources_socket):
+        await forgotten(inventory, "st0")
+    assert removed.unreadable.value == ""
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def test_a_checkpoint_that_hangs_blocks_nothing_and_holds_one_thread(
+    kubelet: ObservedKubelet, settings: Settings
+) -> None:
+    os.mkfifo(kubelet.paths.checkpoint.with_name("fifo"))
+    kubelet.paths.checkpoint.with_name("fifo").rename(kubelet.paths.checkpoint)
+    quick = replace(settings, timeouts=replace(settings.timeouts, checkpoint=0.05, departed=PATIENCE))
+    plugin = ListingPlugin(TAPE, "st0", "st1")
+    async with serving(plugin, settings=quick) as daemon:
+        await kubelet.endpoint(TAPE, count=2)
+        unreadable = daemon.resources[TAPE].removed_devices.unreadable
+        assert f"{kubelet.paths.checkpoint} could not be read within 0.05 s" in unreadable.value
+        plugin.ids.publish(("st0",))
+        await kubelet.health(TAPE, "st1", "Unhealthy")
+        threads = [thread for thread in threading.enumerate() if thread.name == f"{TAPE} checkpoint"]
+        assert len(threads) == 1
+    with kubelet.paths.checkpoint.open("wb"):
+        threads[0].join(60)

@@ -350,3 +350,54 @@ async def test_every_stream_gets_the_newest_list_and_what_follows(kubelet: Obser
         assert [await anext(stream) for stream in streams] == [[Device("st0", "Unhealthy")]] * 19
         for stream in streams:
             await stream.aclose()
+
+
+class Moody(Device):
+    """Breaks our own code on the plugin's values, once it is told to."""
+
+    broken = False
+
+    @property
+    def healthy(self) -> bool:
+        if self.broken:
+            raise LookupError("odd device")
+        return True
+
+
+class MoodyTape(Tape):
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        yield [Moody("st0")]
+
+
+async def test_an_exception_that_is_not_ours_is_a_failure_that_is_logged_and_answered(
+    kubelet: ObservedKubelet, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(MoodyTape(), settings=settings) as daemon:
+        tape = await kubelet.endpoint(TAPE)
+        Moody.broken = True
+        try:
+            code, message = await refusal(tape, ["st0"])
+        finally:
+            Moody.broken = False
+        assert (code, message) == ("UNKNOWN", f"Allocate of {TAPE} failed: LookupError: odd device")
+        assert daemon.resources[TAPE].service.metrics.calls["Allocate", "failed"] == 1
+    [record] = [record for record in caplog.records if record.getMessage() == "call of the kubelet failed"]
+    assert (record.levelname, record.exc_info is not None) == ("ERROR", True)
+
+
+async def test_an_answer_too_large_for_the_kubelet_is_a_failure_and_not_logged_as_allocated(
+    kubelet: ObservedKubelet, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Wordy(Tape):
+        async def allocate(self, devices: Sequence[Device]) -> Allocation:
+            return Allocation(env={"TAPES": "x" * 5_000_000})
+
+    caplog.set_level(logging.INFO, "plugwright.sdk.service")
+    async with serving(Wordy(), settings=settings) as daemon:
+        code, _ = await refusal(await kubelet.endpoint(TAPE), ["st0"])
+        await asyncio.sleep(0)
+        assert code == "INTERNAL"
+        assert daemon.resources[TAPE].service.metrics.calls["Allocate", "failed"] == 1
+        assert daemon.resources[TAPE].service.metrics.calls["Allocate", "ok"] == 0
+    assert "plugin method failed" in caplog.messages
+    assert "allocated" not in caplog.messages

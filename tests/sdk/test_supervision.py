@@ -15,7 +15,7 @@ from plugwright.sdk import control
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.metrics import ResourceMetrics
 from plugwright.sdk.status import ResourceStatus
-from plugwright.sdk.supervision import Part, ResourceSupervisor, SupervisionClock
+from plugwright.sdk.supervision import Part, ResourceSupervisor, RestartTiming
 from plugwright.system.concurrency import Latest
 
 DISK = "example.com/disk"
@@ -269,7 +269,7 @@ class Trial:
         self.metrics = ResourceMetrics()
         self.settings = Settings(timeouts=Timeouts(restart=0.1, steady=60.0))
         self.supervisor = ResourceSupervisor(
-            TAPE, self.metrics, self.settings, SupervisionClock(lambda: self.now, self.pause)
+            TAPE, self.metrics, self.settings, RestartTiming(lambda: self.now, self.pause)
         )
 
     async def pause(self, seconds: float) -> None:
@@ -332,7 +332,7 @@ async def test_a_failure_with_an_odd_text_has_a_reason_that_can_be_sent() -> Non
 async def test_a_fault_is_over_when_the_part_has_run_steadily() -> None:
     trial = Trial()
     trial.settings = Settings(timeouts=Timeouts(steady=0.01))
-    supervisor = ResourceSupervisor(TAPE, trial.metrics, trial.settings, SupervisionClock(pause=trial.pause))
+    supervisor = ResourceSupervisor(TAPE, trial.metrics, trial.settings, RestartTiming(pause=trial.pause))
     calls = 0
 
     async def part() -> None:
@@ -348,3 +348,40 @@ async def test_a_fault_is_over_when_the_part_has_run_steadily() -> None:
     running.cancel()
     await asyncio.wait([running])
     assert calls == 2
+
+
+class Unannounceable(type):
+    """A class whose options cannot be told: it breaks registration, not the plugin's own code."""
+
+    broken = False
+
+    @property
+    def pre_start(cls) -> object:
+        if Unannounceable.broken:
+            raise LookupError("odd class")
+        return Plugin.pre_start
+
+
+class OddTape(ListingPlugin, metaclass=Unannounceable):
+    pass
+
+
+async def test_a_failure_of_registration_turns_devices_unhealthy_until_it_runs_again(
+    kubelet: ObservedKubelet, settings: Settings
+) -> None:
+    async with serving_beside_another(OddTape(), kubelet, settings) as daemon:
+        first = await kubelet.endpoint(TAPE, count=2)
+        inventory = daemon.resources[TAPE].inventory
+        Unannounceable.broken = True
+        try:
+            for path in kubelet.paths.device_plugins.glob(f"{first.request.endpoint}"):
+                path.unlink()
+            reason = "registration failed: LookupError: odd class"
+            await inventory.latest.until(
+                lambda snapshot: snapshot is not None and snapshot.devices["st0"].reason == reason
+            )
+            assert status_of(daemon)["fault"] == reason
+        finally:
+            Unannounceable.broken = False
+        await kubelet.until(lambda _: kubelet.endpoints[TAPE] is not first)
+        await kubelet.health(TAPE, "st0", "Healthy")

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -20,11 +21,13 @@ from plugwright.sdk import plugin
 from plugwright.sdk.device_family import DeviceFamily, FamilyContext, FamilySettings, ResourceEntry, byte_size
 from plugwright.sdk.plugin import Plugin
 from plugwright.system import files
+from plugwright.system.blocking import BlockingCalls
 from plugwright.system.concurrency import Latest
 
 __all__ = ["FAMILY", "Links", "Mock", "MockFamily", "MockOptions", "linked"]
 
 _LINK = "NV1"
+_FACTS_LIMIT = 30.0  # seconds
 _NODE = "/dev/null"  # what a mock device node is inside the container
 
 
@@ -75,14 +78,14 @@ class Mock(Plugin):
         Allocation(env={"MOCK_MODEL": self._options.model})  # refuses a model that no container could get
         devices = {self._generated_id(index): _MockDevice(index) for index in range(self._options.count)}
         self._devices = Latest(devices)
+        self._writing = BlockingCalls(f"facts of {resource}", _FACTS_LIMIT, most_stuck=1)
 
     async def discover(self) -> AsyncIterator[list[Device]]:
         async for mocks in self._devices.changes():
             links = linked(self._options.links, list(mocks))
             devices = [self._device(device_id, mock, links[device_id]) for device_id, mock in mocks.items()]
             if self._facts is not None:
-                for device in devices:
-                    _write_facts(self._facts_file(self._facts, device), device)
+                await self._writing.run(partial(self._write_facts, self._facts, devices))
             yield devices
 
     async def allocate(self, devices: Sequence[Device]) -> Allocation:
@@ -151,6 +154,10 @@ class Mock(Plugin):
                 "links": dict.fromkeys(links, _LINK),
             },
         )
+
+    def _write_facts(self, facts: Path, devices: Iterable[Device]) -> None:
+        for device in devices:
+            _write_facts(self._facts_file(facts, device), device)
 
     def _facts_file(self, facts: Path, device: Device) -> Path:
         return facts / self.resource.replace("/", "_") / f"{device.id}.json"

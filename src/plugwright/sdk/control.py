@@ -18,6 +18,7 @@ from plugwright.sdk.registration import RegistrationState
 from plugwright.sdk.status import DaemonStatus, DeviceStatus, ResourceStatus, shown
 from plugwright.system import json_lines
 from plugwright.system.json_lines import Request
+from plugwright.text import clean
 
 __all__ = ["is_ready", "report", "serve_control_socket"]
 
@@ -105,7 +106,7 @@ async def _handle(daemon: Daemon, request: Request) -> object:
             return _reports(daemon)
         case {"do": "cordon", "resource": str(resource), "id": str(device_id), "reason": str(reason)}:
             await daemon.cordon(resource, device_id, reason)
-            return f"{device_id} of {resource} is cordoned: {reason}"
+            return f"{device_id} of {resource} is cordoned: {clean(reason)}"
         case {"do": "uncordon", "resource": str(resource), "id": str(device_id)}:
             await daemon.uncordon(resource, device_id)
             return f"{device_id} of {resource} is no longer cordoned"

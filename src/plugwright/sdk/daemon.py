@@ -202,7 +202,7 @@ class Daemon:
         devices = snapshot.devices if snapshot is not None else {}
         if device_id not in devices:
             raise ConfigError(f"{resource} has no device {device_id!r} (it has: {some(devices)})")
-        await self._change_cordons(resource, partial(self._cordons.add, resource, device_id, reason))
+        await self._change_cordons(partial(self._cordons.add, resource, device_id, reason))
         logger.info("device cordoned", extra={"resource": resource, "device": device_id, "reason": clean(reason)})
 
     async def uncordon(self, resource: str, device_id: str) -> None:
@@ -211,7 +211,7 @@ class Daemon:
             if resource not in self._cordons.all:
                 self.resource(resource)  # raises, with the names of those that are served
             raise ConfigError(f"{device_id!r} of {resource} is not cordoned")
-        await self._change_cordons(resource, partial(self._cordons.remove, resource, device_id))
+        await self._change_cordons(partial(self._cordons.remove, resource, device_id))
         logger.info("device no longer cordoned", extra={"resource": resource, "device": device_id})
 
     def cordons(self) -> list[CordonStatus]:
@@ -261,26 +261,25 @@ class Daemon:
         if not done:
             logger.error("cordons not readable", extra={"error": self._cordons.unreadable})
 
-    async def _change_cordons(self, resource: str, change: Callable[[], None]) -> None:
+    async def _change_cordons(self, change: Callable[[], None]) -> None:
         """To its end, even if the operator hangs up: what is on disk and what is served must agree."""
-        changing = asyncio.create_task(self._write_cordons(resource, change))
+        changing = asyncio.create_task(self._write_cordons(change))
         self._changing.add(changing)
         changing.add_done_callback(self._changing.discard)
         changing.add_done_callback(retrieve_exception)
         await asyncio.shield(changing)
 
-    async def _write_cordons(self, resource: str, change: Callable[[], None]) -> None:
+    async def _write_cordons(self, change: Callable[[], None]) -> None:
         async with self._cordoning:
             try:
                 await in_thread("cordons", change)
             except RuntimeError as error:  # no thread could be started
                 raise ConfigError(f"{error}; nothing was changed") from error
-            self._apply_cordons(resource)
+            self._apply_cordons(*self.resources)  # of all: the file may have been read just now
 
     def _apply_cordons(self, *resources: str) -> None:
         for resource in resources:
-            if resource in self.resources:
-                self.resources[resource].inventory.cordon(self._cordons.of(resource))
+            self.resources[resource].inventory.cordon(self._cordons.of(resource))
         self._publish_change()
 
     def _publish_change(self) -> None:

@@ -18,7 +18,7 @@ from plugwright.sdk.settings import Settings
 from plugwright.system.concurrency import Backoff, Latest, cancel_within, retrieve_exception, single_error
 from plugwright.text import clean
 
-__all__ = ["Part", "ResourceSupervisor", "SupervisionClock"]
+__all__ = ["Part", "ResourceSupervisor", "RestartTiming"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class SupervisionClock:
+class RestartTiming:
     """The time by which parts are steady, and the wait before one is started again."""
 
     now: Callable[[], float] = time.monotonic
@@ -47,11 +47,11 @@ class ResourceSupervisor:
     """`fault` is the last failure, until every part has run steadily since."""
 
     def __init__(
-        self, resource: str, metrics: ResourceMetrics, settings: Settings, clock: SupervisionClock | None = None
+        self, resource: str, metrics: ResourceMetrics, settings: Settings, clock: RestartTiming | None = None
     ) -> None:
         self.fault = Latest("")
         self.abandoned: set[asyncio.Task[Any]] = set()  # cancelled, and still running
-        self._resource, self._metrics, self._clock = resource, metrics, clock or SupervisionClock()
+        self._resource, self._metrics, self._clock = resource, metrics, clock or RestartTiming()
         self._timeouts, self._stop_limit = settings.timeouts, settings.limits.stop
         self._steady: asyncio.TimerHandle | None = None
 

@@ -1,6 +1,18 @@
 """The family loads what a resource needs: a real machine needs no simulation."""
 
+import asyncio
+from dataclasses import replace
+
+import pytest
+from tests.plugins.nvidia.harness import INTERVALS
 from tests.test_lean import loaded_by
+
+from plugwright.plugins.nvidia.config import NvidiaConfig
+from plugwright.plugins.nvidia.driver import GpuSnapshot
+from plugwright.plugins.nvidia.family import FAMILY, NvidiaNameTemplates
+from plugwright.plugins.nvidia.monitor import GpuMonitor
+from plugwright.plugins.nvidia.simulation import SimulatedDriver
+from plugwright.sdk.device_family import ResourceEntry
 
 SIMULATION = {"plugwright.plugins.nvidia.simulation", "plugwright.plugins.nvidia.simulated_machines"}
 MAKE = """
@@ -17,3 +29,40 @@ async def test_a_real_machine_loads_no_simulation() -> None:
 
 async def test_a_simulated_machine_loads_the_simulation() -> None:
     assert await loaded_by(MAKE.format(settings="{simulate: t4}")) >= SIMULATION
+
+
+class NamedDriver(SimulatedDriver):
+    """Four GPUs of these models."""
+
+    models = ("NVIDIA T4", "T4", "", "NVIDIA " + "x" * 80)
+
+    def read(self) -> GpuSnapshot:
+        snapshot = super().read()
+        gpus = [replace(gpu, model=self.models[gpu.index]) for gpu in snapshot.gpus]
+        return replace(snapshot, gpus=tuple(gpus))
+
+
+ENTRY = ResourceEntry("nvidia.com/{model}", "nvidia", FAMILY, NvidiaConfig(simulate="t4"))
+
+
+async def test_a_gpu_whose_name_makes_no_resource_does_not_disturb_the_others() -> None:
+    monitor = GpuMonitor(NamedDriver("t4"), INTERVALS)
+    templates = NvidiaNameTemplates({"t4": monitor})
+    async with asyncio.timeout(60), monitor.running():
+        await monitor.views.until(lambda view: not view.is_pending)
+        members = templates.members(ENTRY)
+    assert sorted(members) == ["nvidia.com/", "nvidia.com/t4", "nvidia.com/" + "x" * 80]
+    assert members["nvidia.com/t4"].select.model == ["NVIDIA T4", "T4"]
+
+
+async def test_names_that_cannot_be_found_do_not_stop_the_reading_of_gpus(caplog: pytest.LogCaptureFixture) -> None:
+    monitor = GpuMonitor(SimulatedDriver("t4"), INTERVALS)
+
+    def changed() -> None:
+        raise ValueError("a mistake in the reader of names")
+
+    [watching] = NvidiaNameTemplates({"t4": monitor}).monitors().values()
+    async with asyncio.timeout(60), watching(changed):
+        view = await monitor.views.until(lambda view: len(view.watched) == 4)
+        assert not view.problem
+    assert "names of NVIDIA resources cannot be found" in [record.message for record in caplog.records]

@@ -174,6 +174,8 @@ async def test_gpus_are_unhealthy_while_the_driver_is_reloaded() -> None:
         await lists.reason(first, "Xid 79")
         await plugin.command("driver", {"state": "gone"})
         await lists.until(lambda devices: all("not loaded" in device.reason for device in devices.values()))
+        # A thread that still waits with the old driver would lose the next Xid.
+        await lists.until(lambda _: first not in plugin.monitor.views.value.watched)
         await plugin.command("driver", {"state": "back"})
         await lists.until(lambda devices: all(device.healthy for device in devices.values()))
         await report_xid(plugin, lists, first, 48)

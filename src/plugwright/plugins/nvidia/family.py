@@ -5,6 +5,7 @@ resource name may be a template, such as `nvidia.com/mig-{profile}`: the machine
 The simulation is imported only where a resource has `simulate`.
 """
 
+import logging
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -31,6 +32,8 @@ from plugwright.sdk.device_family import DeviceFamily, FamilyContext, NameTempla
 from plugwright.sdk.plugin import Plugin
 
 __all__ = ["FAMILY", "NvidiaFamily", "NvidiaNameTemplates", "driver_for", "resource_name"]
+
+logger = logging.getLogger(__name__)
 
 _NEWEST_CAPABILITY = (99, 0)  # above that of every GPU
 
@@ -79,8 +82,8 @@ class NvidiaFamily(DeviceFamily[NvidiaConfig]):
 class NvidiaNameTemplates:
     """The resources that templates stand for, over all versions of a daemon's file."""
 
-    def __init__(self) -> None:
-        self._monitors: dict[str, GpuMonitor] = {}
+    def __init__(self, monitors: Mapping[str, GpuMonitor] | None = None) -> None:
+        self._monitors = dict(monitors or {})  # by the names of their drivers
 
     def members(self, entry: ResourceEntry[NvidiaConfig]) -> Mapping[str, NvidiaConfig]:
         settings = _template_settings(entry)
@@ -97,7 +100,13 @@ class NvidiaNameTemplates:
 
 @asynccontextmanager
 async def _subscribed(monitor: GpuMonitor, changed: Callable[[], None]) -> AsyncIterator[None]:
-    unsubscribe = monitor.views.subscribe(changed)
+    def guarded() -> None:
+        try:
+            changed()
+        except Exception:  # names that cannot be found must not stop the reading of GPUs
+            logger.exception("names of NVIDIA resources cannot be found", extra={"driver": monitor.driver.name})
+
+    unsubscribe = monitor.views.subscribe(guarded)
     try:
         async with monitor.running():
             yield
@@ -161,16 +170,23 @@ def _template_settings(entry: ResourceEntry[NvidiaConfig]) -> NvidiaConfig:
 
 
 def _members(template: str, settings: NvidiaConfig, gpus: Iterable[Gpu]) -> dict[str, NvidiaConfig]:
-    members = {}
+    """Whether a name can be a resource is checked by whoever serves them: that of a sick GPU may be empty."""
+    kinds: dict[str, list[tuple[str, str]]] = {}
     for unit in selection.select_devices(gpus, selection.from_config(settings)):
-        model, profile = unit.gpu.model, unit.mig.profile if unit.mig else ""
-        select = msgspec.structs.replace(
-            settings.select,
-            model=_literal_pattern(model) if "{model}" in template else settings.select.model,
-            profile=_literal_pattern(profile) if "{profile}" in template else settings.select.profile,
-        )
-        members[resource_name(template, model, profile)] = msgspec.structs.replace(settings, select=select)
-    return members
+        kind = (unit.gpu.model, unit.mig.profile if unit.mig else "")
+        kinds.setdefault(resource_name(template, *kind), []).append(kind)
+    return {name: _selecting(template, settings, found) for name, found in kinds.items()}
+
+
+def _selecting(template: str, settings: NvidiaConfig, kinds: Sequence[tuple[str, str]]) -> NvidiaConfig:
+    """The settings for these models and profiles: several may have one name, `NVIDIA T4` and `T4`."""
+    models, profiles = (sorted({_literal_pattern(text) for text in texts}) for texts in zip(*kinds, strict=True))
+    select = msgspec.structs.replace(
+        settings.select,
+        model=models if "{model}" in template else settings.select.model,
+        profile=profiles if "{profile}" in template else settings.select.profile,
+    )
+    return msgspec.structs.replace(settings, select=select)
 
 
 def _literal_pattern(text: str) -> str:

@@ -19,6 +19,7 @@ from plugwright.plugins.nvidia.mps import plan, state
 from plugwright.plugins.nvidia.mps.plan import DaemonPlan, MpsPaths
 from plugwright.plugins.nvidia.mps.state import ResourceState
 from plugwright.plugins.nvidia.sharing import NOT_CONFINED, ContainerExtras, GpuUnit
+from plugwright.system.blocking import BlockingCalls
 from plugwright.system.inotify import Directory
 
 __all__ = ["MpsSharing"]
@@ -26,6 +27,7 @@ __all__ = ["MpsSharing"]
 _MIB = 2**20
 _PIPE = "/tmp/nvidia-mps"  # CUDA's default: a program with an empty environment finds it too
 _SHM = "/dev/shm"
+_READ_LIMIT = 5.0  # seconds
 _CAVEAT = "limits are for each process, and a tenant's GPU fault ends all of them"
 
 
@@ -39,12 +41,15 @@ class MpsSharing:
         self._plans: list[DaemonPlan] = []
         self._state: ResourceState | None = None
         self._unreadable = ""
-        self._load()
+        self._is_loaded = False
+        self._reading = BlockingCalls(f"read of {self._paths.state}", _READ_LIMIT, most_stuck=1)
 
     def units(self, whole: Sequence[GpuUnit]) -> list[GpuUnit]:
         sharing.check_list_size(self._resource, whole, self._share)
         units = sharing.split_all(whole, self._share)
         self._plans = plan.plan_daemons(self._share, units)
+        if not self._is_loaded:  # the first list, made in a thread
+            self._load()
         return units
 
     def fault(self, unit: GpuUnit) -> str:
@@ -84,7 +89,7 @@ class MpsSharing:
         async with directory.watching():
             while True:
                 tick = directory.ticks.value
-                self._load()
+                await self._reading.run(self._load)
                 if reported != (reported := self._relevant_state()):
                     changed()
                 with suppress(TimeoutError):
@@ -92,6 +97,7 @@ class MpsSharing:
                         await directory.ticks.until(lambda now, tick=tick: now != tick)  # type: ignore[misc]
 
     def _load(self) -> None:
+        self._is_loaded = True
         try:
             self._state, self._unreadable = state.read(self._paths.state), ""
         except PluginError as error:
