@@ -10,7 +10,7 @@ UV      = VIRTUAL_ENV= UV_PYTHON_DOWNLOADS=never
 JOBS   ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz test-wire soak test-kubernetes test-gpu check check-format check-lint check-types check-layers check-proto proto bench chaos chaos-kubernetes image chart clean
+.PHONY: help setup demo test fuzz test-wire soak mutants test-kubernetes test-gpu check check-format check-lint check-types check-layers check-proto proto bench chaos chaos-kubernetes image chart clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -48,6 +48,9 @@ build/interop: $(wildcard tests/protocol/interop/*)
 
 soak: $(READY) ## thousands of kills while the checkpoint is written: [KILLS=5000]
 	@PLUGWRIGHT_KILLS=$(or $(KILLS),5000) $(BIN)/python -m pytest --timeout 3000 tests/kubelet/devicemanager/test_checkpoint.py -k killed $(ARGS)
+
+mutants: $(READY) ## mistakes that tests must find, tried one by one in a copy of the tree: [JOBS=4] [ARGS='an-id another-id']
+	@$(BIN)/python -m tests.mutants --jobs $(JOBS) $(ARGS)
 
 test-kubernetes: $(READY) ## ring 2, on a real Kubernetes of its own (root, Go): [VERSION=1.35.4]
 	@PLUGWRIGHT_KUBERNETES_VERSION=$(or $(VERSION),1.36.4) $(BIN)/python -m pytest --timeout 3000 tests/kubernetes $(ARGS)

@@ -65,16 +65,24 @@ class Log(_Strict):
 class Probes(_Strict):
     enabled: bool
     port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
+    tls_secret: str
+
+
+class NetworkPolicy(_Strict):
+    enabled: bool
+    from_: list[Free] = msgspec.field(name="from")
 
 
 class PodMonitor(_Strict):
     enabled: bool
     interval: str
     labels: Texts
+    tls_config: Free
 
 
 class Metrics(_Strict):
     enabled: bool
+    token_secret: str
     pod_monitor: PodMonitor
 
 
@@ -133,6 +141,7 @@ class Values(_Strict):
     run_dir: OptionalDirectory
     log: Log
     probes: Probes
+    network_policy: NetworkPolicy
     metrics: Metrics
     security: Security
     host_paths: list[HostPath]

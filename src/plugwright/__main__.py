@@ -1,8 +1,23 @@
-"""`python -m plugwright` is `plugwright`."""
+"""The program `plugwright`, also as `python -m plugwright`: signals first, since loading a command takes a while."""
 
-from plugwright.cli.main import main
+import sys
 
-__all__: list[str] = []
+from plugwright.system.early_signals import handle_early_signals
+
+__all__ = ["main"]
+
+_NO_DAEMON = ("--check", "--once", "--print-config", "--help", "-h")
+
+
+def main() -> None:
+    arguments = sys.argv[1:]
+    is_daemon = arguments[:1] == ["run"] or arguments[:2] == ["mps", "run"]
+    if is_daemon and not any(argument.startswith(_NO_DAEMON) for argument in arguments):
+        handle_early_signals()
+    from plugwright.cli.main import main as run_command
+
+    run_command()
+
 
 if __name__ == "__main__":
     main()

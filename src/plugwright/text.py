@@ -4,7 +4,7 @@ A device's reason may quote a file name that is not UTF-8, an HTTP server's own 
 may break the list it is in, write to an operator's terminal or fill a log.
 """
 
-__all__ = ["clean"]
+__all__ = ["clean", "escaped"]
 
 _CUT = "…"
 
@@ -16,10 +16,15 @@ def clean(text: object, limit: int = 1024) -> str:
     or cannot be sent (half of a surrogate pair) is shown as its escape: `\\x1b`, `\\u202e`, `\\udcff`.
     """
     words = " ".join(_string(text).split())
-    shown = words[: limit + 1]
-    if not shown.isprintable():
-        shown = "".join(character if character.isprintable() else _escape(character) for character in shown)
+    shown = escaped(words[: limit + 1])
     return shown if len(shown) <= limit else shown[: limit - len(_CUT)] + _CUT
+
+
+def escaped(text: str) -> str:
+    """`text` with escapes for whatever cannot be printed or sent; its length is not limited."""
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else _escape(character) for character in text)
 
 
 def _string(text: object) -> str:

@@ -14,6 +14,7 @@ __all__ = ["Ended", "Lines", "Node", "Running", "configuration", "ended", "pytho
 
 _LIMIT = 60.0  # seconds; only a test that fails waits for so long
 _LONGEST_LINE = 2**22
+_NOTHING, _PIPE = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +83,17 @@ async def ended(command: list[str], environment: Mapping[str, str] | None = None
 
 
 @asynccontextmanager
-async def running(command: list[str], environment: Mapping[str, str] | None = None) -> AsyncIterator[Running]:
-    """Runs `command` while inside; it is ended by SIGTERM, if it has not ended yet."""
-    process = await _start(command, environment)
-    assert process.stdout is not None
-    assert process.stderr is not None
+async def running(
+    command: list[str], environment: Mapping[str, str] | None = None, *, stdin: bool = False, stderr: int | None = None
+) -> AsyncIterator[Running]:
+    """Runs `command` while inside; it is ended by SIGTERM, if it has not ended yet.
+
+    `stdin`: a pipe instead of nothing; `stderr`: a descriptor that is the test's own business.
+    """
+    process = await _start(command, environment, _PIPE if stdin else _NOTHING, stderr or _PIPE)
     started = Running(process)
-    readers = [
-        asyncio.create_task(started.out.follow(process.stdout)),
-        asyncio.create_task(started.err.follow(process.stderr)),
-    ]
+    streams = ((started.out, process.stdout), (started.err, process.stderr))
+    readers = [asyncio.create_task(lines.follow(stream)) for lines, stream in streams if stream is not None]
     try:
         yield started
     finally:
@@ -157,13 +159,15 @@ def configuration(**mocks: Mapping[str, object]) -> str:
     return json.dumps({"resources": [{"name": f"mock/{name}", "mock": mock} for name, mock in mocks.items()]})
 
 
-async def _start(command: list[str], environment: Mapping[str, str] | None) -> asyncio.subprocess.Process:
+async def _start(
+    command: list[str], environment: Mapping[str, str] | None, stdin: int = _NOTHING, stderr: int = _PIPE
+) -> asyncio.subprocess.Process:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PLUGWRIGHT_")}
     return await asyncio.create_subprocess_exec(
         *command,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        stdin=stdin,
+        stdout=_PIPE,
+        stderr=stderr,
         limit=_LONGEST_LINE,
         env={**clean, **(environment or {})},
     )

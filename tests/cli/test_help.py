@@ -15,7 +15,7 @@ from plugwright import __version__
 from plugwright.cli.main import cli
 from plugwright.cli.run import run
 
-ONLY_ONCE = ("check", "print_config")  # flags of one call, not settings of a daemon
+ONLY_ONCE = ("check", "print_config", "once", "output", "timeout")  # flags of one call, not settings of a daemon
 CHECK = {"bash": ["bash", "-n"], "zsh": ["zsh", "-n"], "fish": ["fish", "--no-execute"]}
 
 

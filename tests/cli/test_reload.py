@@ -92,6 +92,47 @@ async def test_a_changed_configmap_is_taken_again_and_again(kubelet: ObservedKub
         assert is_untouched(kubelet, nic)
 
 
+async def test_a_release_that_is_switched_by_a_link_is_taken(kubelet: ObservedKubelet) -> None:
+    node = Node(kubelet.paths.root)
+    releases = [node.root / f"release-{number}" for number in range(2)]
+    for number, release in enumerate(releases):
+        release.mkdir()
+        release.joinpath(node.config.name).write_text(configuration(gpu={"count": 2 + number}, nic=NIC))
+    node.config.parent.symlink_to(releases[0])
+    async with serving_a_gpu_and_a_nic(kubelet):
+        nic = kubelet.endpoints["mock/nic"]
+        new = node.root / "new"
+        new.symlink_to(releases[1])
+        new.replace(node.config.parent)
+        await kubelet.endpoint("mock/gpu", 3)
+        releases[1].joinpath(node.config.name).write_text(configuration(gpu={"count": 4}, nic=NIC))
+        await kubelet.endpoint("mock/gpu", 4)
+        assert is_untouched(kubelet, nic)
+
+
+async def test_a_file_behind_a_link_is_taken_and_so_is_the_next_one(kubelet: ObservedKubelet) -> None:
+    node = Node(kubelet.paths.root)
+    files = [node.root / name / "gpus.yaml" for name in ("one", "two")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text(configuration(gpu={"count": 2}, nic=NIC))
+    node.config.parent.mkdir()
+    node.config.symlink_to(files[0])
+    async with serving_a_gpu_and_a_nic(kubelet) as (_, daemon):
+        nic = kubelet.endpoints["mock/nic"]
+        files[0].write_text(configuration(gpu={"count": 3}, nic=NIC))
+        await kubelet.endpoint("mock/gpu", 3)
+        files[1].write_text(configuration(gpu={"count": 4}, nic=NIC))
+        new = node.config.with_name("new")
+        new.symlink_to(files[1])
+        new.replace(node.config)
+        await kubelet.endpoint("mock/gpu", 4)
+        files[1].write_text(configuration(gpu={"count": 5}, nic=NIC))
+        await kubelet.endpoint("mock/gpu", 5)
+        assert is_untouched(kubelet, nic)
+        assert not [line for line in daemon.err.all if "refused" in line]
+
+
 async def test_sighup_reads_a_file_whose_change_caused_no_event(kubelet: ObservedKubelet) -> None:
     async with serving_a_gpu_and_a_nic(kubelet) as (node, daemon):
         nic = kubelet.endpoints["mock/nic"]

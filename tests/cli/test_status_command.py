@@ -1,6 +1,8 @@
 """`plugwright status`: the daemon's resources and devices, once or after every change."""
 
 import json
+import logging
+import re
 import signal
 import time
 from collections.abc import AsyncIterator
@@ -10,13 +12,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.cli.processes import Node, running
+from tests.cli.processes import Node, python, running
 from tests.observed_kubelet import ObservedKubelet
 
-from plugwright import ConfigError, Settings, serving
+from plugwright import ConfigError, Device, Plugin, Settings, serving
 from plugwright.cli.main import cli
 from plugwright.plugins.mock import Mock, MockOptions
 from plugwright.sdk.daemon import Daemon
+from plugwright.sdk.logs import LogWriter
 
 
 @pytest.fixture
@@ -67,6 +70,7 @@ async def test_json_has_every_fact(kubelet: ObservedKubelet, controlled: Setting
     assert report == {
         "ready": True, "registration": "direct", "directory": directory, "stalled": "", "stalls": 0,
         "cordons": [], "cordons_unreadable": "",
+        "log_lines_dropped": 0, "config": None,
     }  # fmt: skip
     assert devices[first].pop("since") <= devices[second].pop("since")
     assert gpu.pop("since") <= time.time()
@@ -134,3 +138,72 @@ def test_socket_that_cannot_be_opened_is_named(root: Path, socket: str) -> None:
     assert (result.exit_code, result.output) == (1, "")
     assert isinstance(result.exception, ConfigError)
     assert str(result.exception).startswith(f"cannot open {root / socket}: ")
+
+
+BLOCKED = """
+import sys
+import time
+from pathlib import Path
+from plugwright import Device, Limits, Plugin, Settings, run
+
+class Blocked(Plugin):
+    resource = "example.com/blocked"
+
+    async def discover(self):
+        yield [Device("one")]
+        while not Path(sys.argv[2]).exists():
+            time.sleep(0.01)
+
+root = Path(sys.argv[1])
+limits = Limits(heartbeat=0.4)
+run(Blocked(), settings=Settings(kubelet_dir=root, control_socket=root / "run" / "control.sock", limits=limits))
+"""
+
+
+async def test_a_blocked_daemon_is_shown_with_the_line_that_blocks_it(
+    kubelet: ObservedKubelet, node: Node, tmp_path: Path
+) -> None:
+    released = tmp_path / "released"
+    async with running(python("-c", BLOCKED, node.root, released)) as daemon:
+        await daemon.err.until("plugin code blocks the event loop")
+        done = await node.ask("status")
+        assert done.code == 0
+        assert re.match(r"event loop blocked for [\d.]+ s at <string>:13 in discover\n", done.out)
+        assert "example.com/blocked" in done.out
+        done = await node.ask("cordon", "example.com/blocked", "one", "--reason", "x")
+        assert done.code == 1
+        assert "event loop blocked for" in done.err
+        released.touch()
+        await kubelet.endpoint("example.com/blocked")
+        done = await node.ask("status")
+        assert (done.code, done.out.partition(" ")[0]) == (0, "example.com/blocked")
+
+
+class Hostile(Plugin):
+    resource = "example.com/hostile"
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        yield [Device("one").unhealthy("\x1b]0;owned\x07 \x9b31m \u202etxt.exe")]
+        raise OSError("\x1b[2J\u2066")
+
+
+async def test_nothing_in_a_status_commands_the_terminal(controlled: Settings, node: Node) -> None:
+    async with serving(Hostile(), settings=controlled) as daemon:
+        await daemon.resource("example.com/hostile").discovery.failing.until(bool)
+        done = await node.ask("status")
+    assert done.code == 0
+    assert "owned" in done.out
+    assert "discovery: " in done.out
+    assert all(line.isprintable() for line in done.out.splitlines())
+
+
+async def test_dropped_log_lines_are_shown(controlled: Settings, node: Node) -> None:
+    handler = LogWriter(2, limit=0)
+    logging.getLogger().addHandler(handler)
+    try:
+        logging.getLogger().error("for nobody")
+        async with serving(settings=controlled):
+            done = await node.ask("status")
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert re.match(r"\d+ log lines dropped: nobody reads the log fast enough\n", done.out)

@@ -1,5 +1,6 @@
 """Name templates: `plugwright run` serves a resource for each model or MIG profile of the machine."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,49 @@ async def test_a_template_can_be_added_to_a_served_file(kubelet: ObservedKubelet
         first = "{name: nvidia.com/gpu, nvidia: {simulate: t4, select: {index: 0}}}"
         node.config.write_text(f"resources: [{first}, {others}]")
         await kubelet.endpoint("nvidia.com/tesla-t4", 3)
+
+
+TAKEN = "made of nvidia.com/{model}: another resource of the file has this name"
+
+
+async def test_a_name_that_another_resource_has_is_left_out_and_shown(kubelet: ObservedKubelet, node: Node) -> None:
+    literal = "{name: nvidia.com/tesla-t4, nvidia: {simulate: t4, select: {index: 0}}}"
+    template = '{name: "nvidia.com/{model}", nvidia: {simulate: t4, exclude: {index: 0}}}'
+    node.config.write_text(f"resources: [{literal}, {template}, {{name: mock/gpu, mock: {{}}}}]")
+    async with node.daemon() as daemon:
+        await kubelet.endpoint("nvidia.com/tesla-t4", 1)
+        await kubelet.endpoint("mock/gpu")
+        await daemon.err.until("resource not served: its name is refused")
+        async with node.watch("--output", "json") as watch:
+            report = json.loads(await watch.out.until(TAKEN))
+    assert report["config"]["refused_names"] == {"nvidia.com/tesla-t4": TAKEN}
+    assert [resource["name"] for resource in report["resources"]] == ["mock/gpu", "nvidia.com/tesla-t4"]
+
+
+async def test_a_name_that_is_too_long_is_left_out_and_shown(kubelet: ObservedKubelet, node: Node) -> None:
+    long = f"{{model}}-{'x' * 55}"
+    template = f'{{name: "nvidia.com/{long}", nvidia: {{simulate: t4}}}}'
+    node.config.write_text(f"resources: [{template}, {{name: mock/gpu, mock: {{}}}}]")
+    async with node.daemon() as daemon:
+        gpu = await kubelet.endpoint("mock/gpu")
+        await daemon.err.until("resource not served: its name is refused")
+        async with node.watch() as watch:
+            await watch.out.until("is not a resource name: it")
+        # It is left out of a reload too, and the file in force is otherwise followed.
+        node.config.write_text(
+            f"resources: [{template}, {{name: mock/gpu, mock: {{}}}}, {{name: mock/nic, mock: {{}}}}]"
+        )
+        await kubelet.endpoint("mock/nic")
+        assert kubelet.endpoints["mock/gpu"] is gpu
+        assert len([line for line in daemon.err.all if "its name is refused" in line]) == 1
+
+
+async def test_a_new_name_is_served_while_a_new_file_is_refused(kubelet: ObservedKubelet, node: Node) -> None:
+    node.config.write_text(FILE)
+    async with node.daemon() as daemon:
+        await kubelet.endpoint("nvidia.com/mig-3g.20gb", 2)
+        node.config.write_text("resources: 7")
+        await daemon.err.until("new configuration refused")
+        ask = ("nvidia", "simulate", "mig", MIG[2].mig[0].uuid, "profiles=4g.20gb,1g.5gb+me")
+        assert (await node.ask(*ask)).code == 0
+        await kubelet.endpoint("nvidia.com/mig-4g.20gb", 1)

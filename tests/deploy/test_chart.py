@@ -244,3 +244,39 @@ def test_mps_that_could_not_work_is_refused_in_plain_words(values: str, tmp_path
 
 def test_without_clean_up_there_is_nothing_of_it() -> None:
     assert [each["kind"] for each in objects("least")] == ["ServiceAccount", "ConfigMap", "DaemonSet"]
+
+
+def test_the_nodes_own_probes_have_places_of_their_own() -> None:
+    for case in ("mock", "everything", "mps"):
+        for pod in pods(case):
+            (container,) = pod["containers"]
+            assert "--node-addresses=$(HOST_IP),gateway" in container["args"]
+            fields = {each["name"]: each["valueFrom"]["fieldRef"]["fieldPath"] for each in container["env"]}
+            assert fields == {"POD_IP": "status.podIP", "HOST_IP": "status.hostIP"}
+
+
+def test_tls_and_a_token_are_given_by_secrets_and_used_by_whoever_asks() -> None:
+    for pod in pods("everything"):
+        (container,) = pod["containers"]
+        secrets = {volume["name"]: volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
+        assert secrets == {"tls": "probes-tls", "token": "metrics-token"}
+        mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"] if mount.get("readOnly")}
+        flags = dict(flag.split("=", 1) for flag in container["args"][1:])
+        assert flags["--tls-cert"] == f"{mounts['tls']}/tls.crt"
+        assert flags["--tls-key"] == f"{mounts['tls']}/tls.key"
+        assert flags["--metrics-token-file"] == f"{mounts['token']}/token"
+        for probe in ("readinessProbe", "livenessProbe"):
+            assert container[probe]["httpGet"]["scheme"] == "HTTPS"
+    (endpoint,) = one("everything", "PodMonitor")["spec"]["podMetricsEndpoints"]
+    assert endpoint["scheme"] == "https"
+    assert endpoint["authorization"] == {"credentials": {"name": "metrics-token", "key": "token"}}
+
+
+def test_a_network_policy_lets_those_in_who_are_named() -> None:
+    spec = one("everything", "NetworkPolicy")["spec"]
+    selected = spec["podSelector"]["matchLabels"].items()
+    for each in daemon_sets("everything"):
+        assert selected <= each["spec"]["template"]["metadata"]["labels"].items()
+    (rule,) = spec["ingress"]
+    assert rule["ports"] == [{"port": "probes"}]
+    assert "NetworkPolicy" not in {each["kind"] for each in objects("mock")}

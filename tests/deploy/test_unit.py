@@ -28,6 +28,14 @@ def test_a_kubelet_that_restarts_does_not_take_it_along() -> None:
         assert setting(tie) == []
 
 
+def test_systemd_hears_from_the_daemon_itself() -> None:
+    assert setting("Type") == ["notify"]
+    assert setting("NotifyAccess") == ["main"]
+    assert setting("WatchdogSec") == ["30"]
+    assert setting("ExecReload") == ["/bin/kill -HUP $MAINPID"]
+    assert "AF_UNIX" in setting("RestrictAddressFamilies")[0].split()  # that of the notices
+
+
 def test_systemd_understands_it(tmp_path: Path) -> None:
     program = shutil.which("systemd-analyze")
     if program is None:

@@ -5,6 +5,7 @@ import json
 import logging
 import resource
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
@@ -351,15 +352,75 @@ async def test_any_bytes_sent_leave_the_daemon_running(
         assert "ok" in await someone.ask(do="status")
 
 
+class Refusing:
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+class RefusingMapping(dict[str, object]):
+    def items(self) -> Any:
+        raise ValueError("no items")
+
+
+CIRCLE: dict[str, object] = {}
+CIRCLE["again"] = CIRCLE
+ATTRIBUTES: dict[str, tuple[object, object]] = {
+    "a path": (Path("/sys/class/tape"), "/sys/class/tape"),
+    "a key that JSON has not": ({(1, 2): {None: 3}}, {"(1, 2)": {"None": 3}}),
+    "a tuple": ((1, (2.5, True, None)), [1, [2.5, True, None]]),
+    "no number": (float("nan"), "nan"),
+    "a number that no one reads": (10**5000, "int"),
+    "a large number": (2**70, str(2**70)),
+    "no text": (Refusing(), "Refusing"),
+}
+
+
 class Documented(Plugin):
     resource = "example.com/documented"
 
+    def __init__(self, attributes: Mapping[str, object]) -> None:
+        self.attributes = attributes
+
     async def discover(self) -> AsyncIterator[list[Device]]:
-        yield [Device("one", attributes={"path": Path("/sys/class/tape")})]
+        yield [Device("one", attributes=self.attributes)]
 
 
-async def test_attributes_that_are_no_json_are_sent_as_strings(controlled: Settings, path: Path) -> None:
-    async with serving(Documented(), settings=controlled) as daemon, client(path) as asking:
+async def shown(settings: Settings, path: Path, attributes: Mapping[str, object]) -> object:
+    async with serving(Documented(attributes), settings=settings) as daemon, client(path) as asking:
         await daemon.resource("example.com/documented").inventory.latest.until(lambda snapshot: snapshot is not None)
         answer = await asking.ask(do="status")
-    assert answer["ok"]["resources"][0]["devices"][0]["attributes"] == {"path": "/sys/class/tape"}
+    return answer["ok"]["resources"][0]["devices"][0]["attributes"]
+
+
+@pytest.mark.parametrize("value", ATTRIBUTES)
+async def test_attributes_that_are_no_json_are_sent_as_json(controlled: Settings, path: Path, value: str) -> None:
+    given, sent = ATTRIBUTES[value]
+    assert await shown(controlled, path, {"given": given}) == {"given": sent}
+
+
+@pytest.mark.parametrize("value", [CIRCLE, RefusingMapping(a=1)], ids=["a circle", "a mapping that refuses"])
+async def test_attributes_that_cannot_be_shown_do_not_break_the_status(
+    controlled: Settings, path: Path, value: object
+) -> None:
+    assert await shown(controlled, path, {"given": value})
+
+
+async def test_a_watcher_gets_at_most_ten_reports_a_second(controlled: Settings, path: Path) -> None:
+    """However many changes there are, and however slow this machine is: so the time it took is what counts."""
+    async with two_devices(controlled) as daemon, client(path) as watcher, client(path) as operator:
+        first, _ = daemon.resource("mock/gpu").inventory.latest.value.devices  # type: ignore[union-attr]
+        reports, begin = 0, time.monotonic()
+        await watcher.ask(do="watch")
+
+        async def count() -> None:
+            nonlocal reports
+            while await watcher.answer():
+                reports += 1
+
+        counting = asyncio.create_task(count())
+        for _ in range(100):
+            await operator.ask(do="cordon", resource="mock/gpu", id=first, reason="it smells")
+            await operator.ask(do="uncordon", resource="mock/gpu", id=first)
+        counting.cancel()
+        await asyncio.gather(counting, return_exceptions=True)
+        assert reports <= (time.monotonic() - begin) * 10 + 1

@@ -149,6 +149,11 @@ def test_a_new_socket_stays_because_its_owner_may_be_about_to_listen(root: Path)
     assert newborn.is_socket()
 
 
+def test_a_dead_socket_does_not_become_new_by_a_clock_set_back(root: Path) -> None:
+    dead = leave_dead(root / "plugwright-dead.sock")
+    assert registration.remove_stale_sockets(root, lambda: dead.lstat().st_ctime - 3600) == [dead.name]
+
+
 def test_a_directory_that_is_not_there_holds_nothing_stale(root: Path) -> None:
     assert registration.remove_stale_sockets(root / "missing") == []
 

@@ -9,6 +9,7 @@ import click
 
 from plugwright.errors import ConfigError, PeerGone
 from plugwright.system import json_lines
+from plugwright.text import clean
 
 __all__ = ["ask", "control_socket", "follow", "plugin_command"]
 
@@ -41,7 +42,7 @@ def follow(path: Path, request: Mapping[str, object]) -> Iterator[Any]:
 
 def plugin_command(path: Path, name: str, resource: str, arguments: Mapping[str, str]) -> None:
     """Has the plugin of `resource` carry out one of its own commands, and prints its answer."""
-    click.echo(ask(path, {"do": "plugin", "resource": resource, "name": name, "arguments": arguments}))
+    click.echo(clean(ask(path, {"do": "plugin", "resource": resource, "name": name, "arguments": arguments})))
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from plugwright.cli.control import ask, control_socket
+from plugwright.text import clean
 
 __all__ = ["cordon", "uncordon"]
 
@@ -20,7 +21,7 @@ def cordon(resource: str, device_id: str, reason: str, control_socket: Path) -> 
     Pods that hold it keep it; no new pod gets it.
     """
     request = {"do": "cordon", "resource": resource, "id": device_id, "reason": reason}
-    click.echo(ask(control_socket, request))
+    click.echo(clean(ask(control_socket, request)))
 
 
 @click.command(epilog="Example:  plugwright uncordon nvidia.com/gpu GPU-1c2d")
@@ -29,4 +30,4 @@ def cordon(resource: str, device_id: str, reason: str, control_socket: Path) -> 
 @control_socket
 def uncordon(resource: str, device_id: str, control_socket: Path) -> None:
     """Put a cordoned device back into service, with its own health."""
-    click.echo(ask(control_socket, {"do": "uncordon", "resource": resource, "id": device_id}))
+    click.echo(clean(ask(control_socket, {"do": "uncordon", "resource": resource, "id": device_id})))

@@ -4,15 +4,15 @@ import json
 import logging
 import time
 
-from plugwright.sdk.logs import HumanFormatter, facts
+from plugwright.sdk.logs import HumanFormatter, LogWriter, facts, standard_error
 
-__all__ = ["FORMATS", "LEVELS", "configure"]
+__all__ = ["FORMATS", "LEVELS", "JsonFormatter", "configure"]
 
 FORMATS = ("human", "json")
 LEVELS = ("debug", "info", "warning", "error")
 
 
-class _JsonFormatter(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line = {
@@ -23,12 +23,18 @@ class _JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str, ensure_ascii=False)
+        text = json.dumps(line, default=str, ensure_ascii=False, skipkeys=True)
+        return text if text.isprintable() else "".join(map(_printable, text))
+
+
+def _printable(character: str) -> str:
+    """JSON leaves C1 and bidirectional controls as they are; a terminal obeys them."""
+    return character if character.isprintable() else json.dumps(character)[1:-1]
 
 
 def configure(style: str, level: str) -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(_JsonFormatter() if style == "json" else HumanFormatter())
+    handler = LogWriter(standard_error())
+    handler.setFormatter(JsonFormatter() if style == "json" else HumanFormatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("plugwright").setLevel(level.upper())
     # grpclib logs a traceback for errors that `protocol.grpc_errors` has already answered.

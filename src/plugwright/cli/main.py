@@ -1,13 +1,18 @@
-"""The entry point: loads the one command that is called, and prints errors as one line."""
+"""The command line: loads the one command that is called, and prints errors as one line.
+
+`plugwright.__main__` is before it, for what must come first.
+"""
 
 import os
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from keyword import iskeyword
 
 import click
 
 from plugwright.errors import PlugwrightError
+from plugwright.text import clean
 from plugwright.version import __version__
 
 __all__ = ["cli", "main"]
@@ -102,9 +107,15 @@ def _save_memory() -> None:
 
     leave_out_archives()
     lean.defer_protobuf_python()
-    # prometheus_client needs ssl.
-    if not os.environ.get("PLUGWRIGHT_LISTEN") and not any(word.startswith("--listen") for word in sys.argv):
+    if not _needs_ssl():
         leave_out_ssl()
+
+
+def _needs_ssl() -> bool:
+    """For TLS, and for prometheus_client, which loads it."""
+    words = {name.removeprefix("PLUGWRIGHT_") for name, value in os.environ.items() if value}
+    words |= {word.partition("=")[0].removeprefix("--").replace("-", "_").upper() for word in sys.argv}
+    return "TLS_CERT" in words or ("LISTEN" in words and find_spec("prometheus_client") is not None)
 
 
 def leave_out_ssl() -> None:
@@ -119,5 +130,5 @@ def leave_out_archives() -> None:
 
 
 def _fail(message: str) -> None:
-    click.echo(f"plugwright: {' '.join(message.split())}", err=True)
+    click.echo(f"plugwright: {clean(message, limit=100_000)}", err=True)
     sys.exit(1)

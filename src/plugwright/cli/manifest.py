@@ -135,7 +135,7 @@ def _container(image: str) -> Manifest:
         "image": image,
         "imagePullPolicy": "IfNotPresent",
         "args": _arguments(),
-        "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+        "env": [_field("POD_IP", "status.podIP"), _field("HOST_IP", "status.hostIP")],
         "ports": [{"name": "probes", "containerPort": _PORT}],
         "readinessProbe": _probe(
             "/readyz", initialDelaySeconds=1, periodSeconds=5, timeoutSeconds=2, failureThreshold=2
@@ -161,7 +161,12 @@ def _arguments() -> list[str]:
         "--log-format=json",
         "--log-level=info",
         f"--listen=$(POD_IP):{_PORT}",
+        "--node-addresses=$(HOST_IP),gateway",
     ]
+
+
+def _field(name: str, path: str) -> Manifest:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
 def _probe(path: str, **times: int) -> Manifest:

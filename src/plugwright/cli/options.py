@@ -1,10 +1,10 @@
-"""Options that several commands have: durations, and flags that an environment variable sets too."""
+"""Values and flags of options: durations, addresses, and flags that an environment variable sets too."""
 
 import re
 
 import click
 
-__all__ = ["duration", "env_option"]
+__all__ = ["addresses", "duration", "env_option"]
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
@@ -15,6 +15,11 @@ def duration(text: str) -> float:
     if not match or not float(match[1]):
         raise click.BadParameter(f"a duration must look like 90s or 10m, got {text!r}")
     return float(match[1]) * _SECONDS[match[2]]
+
+
+def addresses(text: str) -> tuple[str, ...]:
+    """The words of `10.0.0.7,gateway`; for `type=` of an option."""
+    return tuple(filter(None, (word.strip() for word in text.split(","))))
 
 
 def env_option(flag: str, prefix: str = "PLUGWRIGHT_", **settings: object) -> click.Option:

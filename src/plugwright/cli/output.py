@@ -1,7 +1,8 @@
 """Output of the commands: tables, and YAML.
 
 Tables are drawn by rich, which is loaded with the first of them. A table is as wide as its content: nothing is wrapped
-or cut off at the width of a terminal, and in a pipe it is plain text without colour.
+or cut off at the width of a terminal, and in a pipe it is plain text without colour. Characters that a terminal would
+obey are shown as escapes.
 """
 
 import sys
@@ -11,6 +12,8 @@ from typing import TypeAlias
 
 import click
 import yaml
+
+from plugwright.text import escaped
 
 __all__ = ["Cell", "Dumper", "print_table", "table_lines"]
 
@@ -41,7 +44,7 @@ def table_lines(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[
     for column in columns:
         table.add_column(column, no_wrap=True)
     for row in rows:
-        table.add_row(*(Text(cell) if isinstance(cell, str) else Text(cell[0], style=cell[1]) for cell in row))
+        table.add_row(*(Text(escaped(_text(cell)), style="" if isinstance(cell, str) else cell[1]) for cell in row))
     console = Console(file=StringIO(), width=_UNLIMITED, force_terminal=sys.stdout.isatty())
     with console.capture() as capture:
         console.print(table)

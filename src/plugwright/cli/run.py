@@ -1,29 +1,21 @@
 """`plugwright run`: serve the configured resources on this node."""
 
-import asyncio
 import json
-import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
 from plugwright.cli import logs
-from plugwright.cli.options import env_option
+from plugwright.cli.options import addresses, env_option
 from plugwright.config import schema
-from plugwright.config.reload import CurrentConfig, ResourceNames
+from plugwright.config.reload import DaemonConfig
 from plugwright.config.schema import Config
 from plugwright.protocol.paths import KubeletPaths
-from plugwright.sdk.daemon import Daemon
-from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.run import run_until_stopped
 from plugwright.sdk.settings import Registration, Settings
-from plugwright.system.concurrency import single_error
 
 __all__ = ["run"]
-
-logger = logging.getLogger(__name__)
 
 _PATH = click.Path(path_type=Path)
 _SETTINGS = [
@@ -39,6 +31,13 @@ _SETTINGS = [
                help="Where `plugwright status` asks; mode 0600."),
     env_option("--listen", metavar="HOST:PORT", default="",
                help="Answer /healthz, /readyz and /metrics here.  [default: off]"),
+    env_option("--node-addresses", metavar="ADDRESS,...", type=addresses, default="",
+               help="From where this node probes; `gateway` is the default gateway. Others never crowd it out."),
+    env_option("--tls-cert", type=_PATH,
+               help="Certificate for --listen, read again when it changes.  [default: no TLS]"),
+    env_option("--tls-key", type=_PATH, help="Its key."),
+    env_option("--metrics-token-file", type=_PATH,
+               help="/metrics takes the bearer token in this file.  [default: no token]"),
     env_option("--log-format", type=click.Choice(logs.FORMATS), default="human", show_default=True),
     env_option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True),
 ]  # fmt: skip
@@ -50,18 +49,38 @@ _SETTINGS = [
 @click.option("--check", is_flag=True, help="Only check the file.")
 @click.option("--print-config", type=click.Choice(["text", "json"]), is_flag=False, flag_value="text",
               help="Only print every value in force and where it comes from.")  # fmt: skip
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Only show which devices would be listed and what each Allocate would answer, without a kubelet.",
+)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), help="With --once.  [default: text]")
+@click.option("--timeout", type=click.FloatRange(0.1), metavar="SECONDS",
+              help="With --once: for each plugin.  [default: 10]")  # fmt: skip
 @click.pass_context
-def run(context: click.Context, /, path: Path, check: bool, print_config: str | None, **values: object) -> None:
+def run(context: click.Context, /, path: Path, check: bool, print_config: str | None, **values: Any) -> None:
     """Serve the configured resources on this node, until SIGTERM or SIGINT.
 
     The file is read again on SIGHUP and when it changes; only the resources that changed are touched. An invalid file
     is refused with a log line, and the previous one stays in force.
     """
+    once, output, timeout = (values.pop(name) for name in ("once", "output", "timeout"))
+    if not once and (output or timeout):
+        raise click.UsageError("--output and --timeout are for --once")
     loaded = schema.load(path)
-    if print_config:
+    if once:
+        from plugwright.cli import once as dry  # loaded by no daemon
+
+        is_default = context.get_parameter_source("log_level") is click.core.ParameterSource.DEFAULT
+        logs.configure(values["log_format"], "error" if is_default else values["log_level"])
+        context.exit(dry.show(loaded, output or "text", timeout or 10.0))
+    elif print_config:
         _print_effective(context, loaded, print_config)
     elif check:
         click.echo(f"{path}: {len(loaded.file.resources)} resources, good")
+        for entry in loaded.file.resources:
+            if entry.is_template:
+                click.echo(f"{entry.name}: its names are decided by the machine: --once shows them")
     else:
         _serve(path, loaded, values)
 
@@ -69,54 +88,11 @@ def run(context: click.Context, /, path: Path, check: bool, print_config: str | 
 run.params.extend(_SETTINGS)
 
 
-def _serve(path: Path, loaded: Config, values: dict[str, object]) -> None:
+def _serve(path: Path, loaded: Config, values: dict[str, Any]) -> None:
     logs.configure(str(values.pop("log_format")), str(values.pop("log_level")))
-    settings = Settings(**{**values, "registration": Registration(values["registration"])})  # type: ignore[arg-type]
-    reload = _Reload(path, loaded)
-    run_until_stopped(reload.plugins(), settings, reload, reload.watching)
-
-
-class _Reload:
-    """Reads the file again and applies it to the daemon, if it is valid."""
-
-    def __init__(self, path: Path, loaded: Config) -> None:
-        self._names = ResourceNames()
-        self._current = CurrentConfig(path, loaded, self._names.expand)
-        self._stack = AsyncExitStack()
-        self._request_reload: Callable[[], None] = lambda: None
-
-    def plugins(self) -> list[Plugin]:
-        plugins = self._current.value.plugins()
-        self._names.join(plugins)
-        return plugins
-
-    @asynccontextmanager
-    async def watching(self, request_reload: Callable[[], None]) -> AsyncIterator[None]:
-        """Requests a reload when the file changes, or when there are new names for its templates."""
-        self._request_reload = request_reload
-        try:
-            async with self._stack, asyncio.TaskGroup() as tasks:
-                following = tasks.create_task(self._follow_file())
-                await self._names.follow(self._stack, request_reload)
-                yield
-                following.cancel()
-        except BaseExceptionGroup as group:
-            raise single_error(group) from None
-
-    async def __call__(self, daemon: Daemon) -> None:
-        before = self._current.value
-        if self._current.reload():
-            plugins = self._current.value.plugins(before, daemon.plugins)
-            self._names.join(plugins)
-            await daemon.apply(plugins)
-            logger.info("configuration reloaded", extra={"resources": sorted(daemon.resources)})
-        await self._names.follow(self._stack, self._request_reload)
-
-    async def _follow_file(self) -> None:
-        async with aclosing(self._current.file_changes()) as changes:
-            await anext(changes)  # the file has just been read, and some files take seconds to check
-            async for _ in changes:
-                self._request_reload()
+    settings = Settings(**{**values, "registration": Registration(values["registration"])})
+    config = DaemonConfig(path, loaded)
+    run_until_stopped(config.plugins(), settings, config.reload, config.watching)
 
 
 def _print_effective(context: click.Context, loaded: Config, style: str) -> None:

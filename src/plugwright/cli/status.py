@@ -6,12 +6,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from plugwright.cli.control import ask, control_socket, follow
 from plugwright.cli.output import Cell, table_lines
 from plugwright.sdk.status import DaemonStatus, DeviceStatus, ResourceStatus
+from plugwright.text import clean
 
 __all__ = ["status"]
 
@@ -41,9 +43,12 @@ def _formatted(report: DaemonStatus, output: str) -> str:
 
 def _lines(report: DaemonStatus, now: float) -> Iterator[str]:
     if report["stalled"]:
-        yield f"{report['stalled']} blocks the event loop"
+        yield click.style(clean(report["stalled"]), fg="red")
+    if report["log_lines_dropped"]:
+        yield f"{report['log_lines_dropped']} log lines dropped: nobody reads the log fast enough"
     if report["cordons_unreadable"]:
-        yield report["cordons_unreadable"]
+        yield clean(report["cordons_unreadable"])
+    yield from _config_lines(report.get("config"), now)
     if not report["resources"]:
         yield "no resources are served"
     for number, resource in enumerate(report["resources"]):
@@ -58,6 +63,18 @@ def _lines(report: DaemonStatus, now: float) -> Iterator[str]:
         yield from (f"  {line}" for line in table_lines(["RESOURCE", "ID", "REASON"], rows))
 
 
+def _config_lines(config: dict[str, Any] | None, now: float) -> Iterator[str]:
+    if not config:
+        return
+    yield f"configuration {config['path']}  {config['sha256']}, read {_age(now - config['loaded'])} ago"
+    if refused := config["refused"]:
+        version = f"{refused['sha256'] or 'a new version'} {click.style('refused', fg='red')}"
+        yield f"  {version} {_age(now - refused['since'])} ago: {refused['error']}"
+    for name, reason in sorted(config["refused_names"].items()):
+        yield f"  {name} {click.style('not served', fg='red')}: {reason}"
+    yield ""
+
+
 def _resource_lines(resource: ResourceStatus, now: float) -> Iterator[str]:
     devices = resource["devices"]
     counts = Counter(device["health"] for device in devices)
@@ -69,11 +86,11 @@ def _resource_lines(resource: ResourceStatus, now: float) -> Iterator[str]:
     )
     for key in ("reason", "fault", "discovery", "refused", "held"):
         if resource[key]:
-            yield f"  {key}: {resource[key]}"
+            yield f"  {key}: {clean(resource[key])}"
     for method, count in sorted(resource["stuck"].items()):
         yield f"  stuck: {count} threads in {method}()"
     for sharing in sorted({str(device["attributes"].get("sharing", "")) for device in devices} - {""}):
-        yield f"  shared: {sharing}"
+        yield f"  shared: {clean(sharing)}"
     if devices:
         yield from _device_table(devices, now)
 

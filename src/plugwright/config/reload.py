@@ -1,103 +1,213 @@
 """The configuration in force while its file and the machine change.
 
-An invalid new version of the file is refused, and the old one stays. A resource name such as `nvidia.com/mig-{profile}`
-is a template: it becomes plain entries, one for each name, as soon as the machine has devices for it. The names are
-those that the family finds (`sdk.device_family.NameTemplates`).
+A version of the file that is invalid, or that the daemon cannot take, is refused as a whole: the old one stays in
+force, and `status`, `/readyz` and the metrics show why. Whatever is raised on the way ends here, for the daemon must
+not end with it. When the file changes is `file_changes`, the names that the machine decides are `template_names`.
 """
 
+import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import replace
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from plugwright.config import schema
+from plugwright.config.file_changes import file_changes
 from plugwright.config.schema import Config
-from plugwright.errors import ConfigError
-from plugwright.sdk.device_family import NameTemplates, ResourceEntry
+from plugwright.config.template_names import TemplateNames
+from plugwright.errors import ConfigError, PlugwrightError
+from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.plugin import Plugin
-from plugwright.system.inotify import settled_changes
+from plugwright.sdk.status import ConfigState, RefusedConfig
+from plugwright.system.concurrency import Backoff, Latest, begin_in_thread, in_thread, single_error
 
-__all__ = ["CurrentConfig", "ResourceNames"]
+__all__ = ["CurrentConfig", "DaemonConfig"]
 
 logger = logging.getLogger(__name__)
 
-_Members = dict[str, ResourceEntry[Any]]
+_READ_LIMIT = 10.0  # seconds; a file system that does not answer keeps nothing else waiting for longer
+
+Apply = Callable[[Config], Awaitable[Mapping[str, str]]]
+"""Makes a version take effect; returns the names that it leaves out, with the reasons. Raises and changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """The file as it was read: valid, or with its error."""
+
+    sha256: str
+    config: Config | None
+    error: Exception | None = None
 
 
 class CurrentConfig:
-    """`value` is the last valid version of the file; `expand` completes each version that is read."""
+    """`value` is the version of the file in force; `state` says so, and which newer one was refused."""
 
-    def __init__(self, path: Path, config: Config, expand: Callable[[Config], Config] = lambda config: config) -> None:
-        self.value = expand(config)
-        self._path, self._expand = path, expand
-        self._refused = ""
+    def __init__(self, path: Path, config: Config, read_limit: float = _READ_LIMIT) -> None:
+        self.value = config
+        self.state = Latest(ConfigState(str(path), config.sha256, time.time()))
+        self.answered = Latest(0)  # goes up when a file system answers that had not done so within the limit
+        self._path, self._read_limit = path, read_limit
+        self._seen = config.sha256  # of the version that was read last, in force or not
+        self._reading: asyncio.Future[_Attempt] | None = None
 
-    def reload(self) -> bool:
-        """Reads the file again; returns whether the configuration has changed."""
-        before = self.value
+    async def reload(self, apply: Apply) -> bool:
+        """Reads the file again and applies it; returns whether it is in force now."""
+        sha256 = ""
         try:
-            self.value = self._expand(schema.load(self._path))
-        except ConfigError as error:
-            if str(error) != self._refused:
-                logger.error("new configuration refused, the old one stays", extra={"error": str(error)})
-            self._refused = str(error)
+            attempt = await self._read()
+            self._seen = sha256 = attempt.sha256
+            if attempt.config is None:
+                raise attempt.error or ConfigError(f"cannot read {self._path}")
+            names = await apply(attempt.config)
+        except Exception as error:  # noqa: BLE001  a supervision boundary: logged, counted, shown
+            self._refuse(sha256, error)
             return False
-        self._refused = ""
-        return self.value.file != before.file
+        self.value = attempt.config
+        self.accept(names)
+        return True
 
-    def file_changes(self) -> AsyncGenerator[None, None]:
-        """Yields at first, and whenever the file may have changed. Close it with `aclosing`."""
-        # A mounted ConfigMap changes by a link beside the file; any other link may lead to another directory.
-        return settled_changes(self._path.absolute().parent, self._path.resolve().parent)
+    def accept(self, refused_names: Mapping[str, str]) -> None:
+        """The version in force is the latest one."""
+        state = self.state.value
+        self.state.publish(ConfigState(state.path, self.value.sha256, time.time(), state.failures, None, refused_names))
+
+    async def changes(self) -> AsyncGenerator[None, None]:
+        """Yields when the file has another content than when it was last read. Close it with `aclosing`."""
+        async with aclosing(file_changes(self._path)) as changes:
+            async for _ in changes:
+                # Without a limit: nothing else waits for it.
+                if await in_thread("configuration change", partial(_fingerprint, self._path)) != self._seen:
+                    yield
+
+    async def _read(self) -> _Attempt:
+        """In one thread at most, however often it is tried while a file system does not answer."""
+        try:
+            async with asyncio.timeout(self._read_limit):
+                while self._reading is not None:  # begun earlier, it may have read what has changed since
+                    await asyncio.wait([self._reading])
+                self._reading = begin_in_thread("configuration", partial(_attempt, self._path))
+                self._reading.add_done_callback(self._end_reading)
+                return await asyncio.shield(self._reading)
+        except TimeoutError:
+            self._seen = ""
+            if self._reading is not None:
+                self._reading.add_done_callback(lambda _: self.answered.publish(self.answered.value + 1))
+            raise ConfigError(f"cannot read {self._path}: no answer within {self._read_limit:g} s") from None
+
+    def _end_reading(self, _: object) -> None:
+        self._reading = None
+
+    def _refuse(self, sha256: str, error: Exception) -> None:
+        text = str(error) if isinstance(error, PlugwrightError) else f"{type(error).__name__}: {error}"
+        state = self.state.value
+        refused = RefusedConfig(sha256, time.time(), text)
+        before = state.refused
+        if before is not None and (before.sha256, before.error) == (sha256, text):
+            refused = before
+        else:
+            # The traceback of an error that is not ours is all there is to find its cause.
+            cause = None if isinstance(error, PlugwrightError) else error
+            logger.error(
+                "new configuration refused, the old one stays",
+                extra={"error": text, "sha256": sha256},
+                exc_info=cause,
+            )
+        self.state.publish(replace(state, failures=state.failures + 1, refused=refused))
 
 
-class ResourceNames:
-    """The names of one daemon, over all versions of its file."""
+class DaemonConfig:
+    """Keeps a daemon at the latest valid version of its file, and at the names that the machine has for it."""
 
-    def __init__(self) -> None:
-        self._templates: dict[str, NameTemplates[Any]] = {}  # by the keys of their families
-        self._members: dict[str, tuple[ResourceEntry[Any], _Members]] = {}
-        self._watched: set[tuple[str, str]] = set()
-        self._config: Config | None = None
-        self._expanded: Config | None = None
+    def __init__(self, path: Path, loaded: Config) -> None:
+        self._names = TemplateNames(loaded)
+        self._current = CurrentConfig(path, loaded)
+        self._current.accept(self._names.current.refused)
+        self._stack = AsyncExitStack()
+        self._request_reload: Callable[[], None] = lambda: None
 
-    def expand(self, config: Config) -> Config:
-        """The same with plain entries for its templates, as far as the machine is known."""
-        self._config = config
-        entries = [member for entry in config.file.resources for member in self._members_of(entry)]
-        self._expanded = replace(config, file=replace(config.file, resources=entries))
-        return self._expanded
+    def plugins(self) -> list[Plugin]:
+        plugins = self._names.current.config.plugins()
+        self._names.join(plugins)
+        return plugins
 
-    def join(self, plugins: Sequence[Plugin]) -> None:
-        """Lets plugins share the monitors that look for names."""
-        for templates in self._templates.values():
-            templates.join(plugins)
+    @asynccontextmanager
+    async def watching(self, daemon: Daemon, request_reload: Callable[[], None]) -> AsyncIterator[None]:
+        """Requests a reload when the file changes, or when there are new names for its templates."""
+        self._request_reload = request_reload
+        self._current.state.subscribe(lambda: daemon.config.publish(self._current.state.value))
+        self._current.answered.subscribe(request_reload)
+        daemon.config.publish(self._current.state.value)
+        try:
+            async with self._stack, asyncio.TaskGroup() as tasks:
+                following = tasks.create_task(self._follow_file())
+                await self._names.follow(self._stack, request_reload)
+                yield
+                following.cancel()
+        except BaseExceptionGroup as group:
+            raise single_error(group) from None
 
-    async def follow(self, stack: AsyncExitStack, changed: Callable[[], None]) -> None:
-        """Watches the machine for new names until `stack` ends; once more for every file that was expanded since."""
+    async def reload(self, daemon: Daemon) -> None:
+        apply, state = partial(self._apply, daemon), self._current.state
+        try:
+            if not await self._current.reload(apply):
+                names = await apply(self._current.value)  # the machine may have new names for it
+                state.publish(replace(state.value, refused_names=names))
+            await self._names.follow(self._stack, self._request_reload)
+        except Exception:
+            logger.exception("new resource names not taken, the old ones stay")
 
-        def expand_again() -> None:
-            before = self._expanded
-            if self._config is not None and before is not None and self.expand(self._config).file != before.file:
-                changed()
+    async def _apply(self, daemon: Daemon, config: Config) -> Mapping[str, str]:
+        before, new = self._names.current, self._names.expand(config)
+        if new.config.file != before.config.file:
+            plugins = new.config.plugins(before.config, daemon.plugins)
+            self._names.join(plugins)
+            await _replace_plugins(daemon, plugins)
+            logger.info(
+                "configuration reloaded", extra={"resources": sorted(daemon.resources), "sha256": config.sha256}
+            )
+        self._names.current = new
+        return new.refused
 
-        for key, templates in self._templates.items():
-            for name, watching in sorted(templates.monitors().items()):
-                if (key, name) not in self._watched:
-                    await stack.enter_async_context(watching(expand_again))
-                    self._watched.add((key, name))
+    async def _follow_file(self) -> None:
+        backoff = Backoff(first=1.0, longest=30.0)
+        while True:
+            try:
+                async with aclosing(self._current.changes()) as changes:
+                    async for _ in changes:
+                        backoff.reset()
+                        self._request_reload()
+            except Exception:
+                logger.exception("configuration file not watched, trying again")
+            await asyncio.sleep(backoff.delay())
 
-    def _members_of(self, entry: ResourceEntry[Any]) -> list[ResourceEntry[Any]]:
-        if not entry.is_template:
-            return [entry]
-        if entry.key not in self._templates:
-            self._templates[entry.key] = entry.family.name_templates()
-        known = self._members.get(entry.name)
-        if known is None or known[0] != entry:
-            known = self._members[entry.name] = (entry, {})
-        for name, settings in self._templates[entry.key].members(entry).items():
-            # A name that was found stays when its devices go: pods may hold them.
-            known[1][name] = replace(entry, name=name, settings=settings)
-        return [known[1][name] for name in sorted(known[1])]
+
+async def _replace_plugins(daemon: Daemon, plugins: list[Plugin]) -> None:
+    """Serves `plugins`; what was served before is served again if that fails."""
+    before = list(daemon.plugins.values())
+    try:
+        await daemon.apply(plugins)
+    except Exception:
+        await daemon.apply(before)
+        raise
+
+
+def _attempt(path: Path) -> _Attempt:
+    """Reads and checks the file; never raises, so that an error comes with the version that has it."""
+    sha256 = ""
+    try:
+        content = schema.read_bytes(path)
+        sha256 = schema.digest(content)
+        return _Attempt(sha256, schema.decode(path, content))
+    except Exception as error:  # noqa: BLE001  raised again in the event loop
+        return _Attempt(sha256, None, error)
+
+
+def _fingerprint(path: Path) -> str:
+    try:
+        return schema.digest(schema.read_bytes(path))
+    except ConfigError:
+        return ""  # as `_attempt` has it

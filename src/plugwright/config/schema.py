@@ -5,8 +5,10 @@ type of the key's value; this module combines them into the type of a resource.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,9 @@ from plugwright.sdk.device_family import DeviceFamily, FamilyContext, HostSettin
 from plugwright.sdk.hotplug import HotplugSource
 from plugwright.sdk.plugin import Plugin
 
-__all__ = ["Config", "ConfigFile", "effective", "file_type", "load", "read"]
+__all__ = ["Config", "ConfigFile", "decode", "digest", "effective", "file_type", "load", "read", "read_bytes"]
+
+_DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,7 @@ class Config:
 
     document: Document
     file: ConfigFile
+    sha256: str = ""  # as `schema.digest` has it
 
     def plugins(self, before: "Config | None" = None, serving: Mapping[str, Plugin] | None = None) -> list[Plugin]:
         """The plugins of the file; one whose entry is as in `before` is taken from `serving`, by its resource."""
@@ -62,13 +67,31 @@ class _Outline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 def load(path: Path) -> Config:
+    return decode(path, read_bytes(path))
+
+
+def read_bytes(path: Path) -> bytes:
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+
+
+def decode(path: Path, content: bytes) -> Config:
+    """The file at `path`, which has this content."""
+    try:
+        text = content.decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from error
-    return read(path.name, text)
+    return replace(read(path.name, text), sha256=digest(content))
+
+
+def digest(content: bytes) -> str:
+    """The first digits of what `sha256sum` prints."""
+    for module in ("_sha2", "_sha256", "hashlib"):  # hashlib loads OpenSSL: 4 MiB that the daemon has no other use for
+        with suppress(ImportError):
+            return str(import_module(module).sha256(content).hexdigest())[:_DIGITS]
+    raise AssertionError("no SHA-256 in this Python")
 
 
 def read(name: str, text: str) -> Config:

@@ -179,6 +179,11 @@ class MockFamily(DeviceFamily[MockOptions]):
     def plugin(self, entry: ResourceEntry[MockOptions], context: FamilyContext) -> Mock:
         return Mock(entry.name, entry.settings)
 
+    def redirected(self, entry: ResourceEntry[MockOptions], directory: Path) -> ResourceEntry[MockOptions]:
+        facts = entry.settings.facts
+        moved = msgspec.structs.replace(entry.settings, facts=f"{directory}{facts}" if facts else "")
+        return replace(entry, settings=moved)
+
 
 FAMILY = MockFamily()
 

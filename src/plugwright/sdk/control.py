@@ -2,6 +2,8 @@
 
 `{"do": "status"}` is answered once, `{"do": "watch"}` again whenever something changes; the other requests are in
 `_handle`. Lines, answers and access are `system.json_lines`, the shapes of a status `status`.
+
+While the event loop is blocked, a thread answers: `status` with the line that blocks it, everything else with an error.
 """
 
 import asyncio
@@ -9,18 +11,20 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 from plugwright.errors import ConfigError, PlugwrightError
+from plugwright.sdk import logs
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.registration import RegistrationState
 from plugwright.sdk.status import DaemonStatus, DeviceStatus, ResourceStatus, shown
 from plugwright.system import json_lines
-from plugwright.system.json_lines import Request
+from plugwright.system.json_lines import Blocked, Request
 from plugwright.text import clean
 
-__all__ = ["is_ready", "report", "serve_control_socket"]
+__all__ = ["is_ready", "one_line", "report", "serve_control_socket"]
 
 logger = logging.getLogger(__name__)
 
@@ -34,25 +38,47 @@ async def serve_control_socket(daemon: Daemon, path: Path | None) -> AsyncIterat
         if path is not None:
             try:
                 listening = json_lines.listen(path)
+                handle, blocked = partial(_handle, daemon), _blocked(daemon)
+                await stack.enter_async_context(json_lines.serving(path, listening, handle, blocked))
             except (OSError, PlugwrightError) as error:
                 logger.warning("no control socket", extra={"path": str(path), "error": str(error)})
-            else:
-                await stack.enter_async_context(json_lines.serving(path, listening, partial(_handle, daemon)))
         yield
 
 
-def report(daemon: Daemon) -> DaemonStatus:
-    runtimes = [daemon.resources[name] for name in sorted(daemon.resources)]
+def _blocked(daemon: Daemon) -> Blocked:
+    """A status takes half of what a probe does: an operator waits for it."""
+    return Blocked(
+        reason=lambda: daemon.heartbeat.check(daemon.settings.limits.heartbeat / 2),
+        answer=partial(_answer_blocked, daemon),
+    )
+
+
+def _answer_blocked(daemon: Daemon, request: Request, reason: str) -> DaemonStatus:
+    if request.get("do") in ("status", "watch"):
+        return report(daemon, stalled=reason)
+    raise ConfigError(reason)
+
+
+def report(daemon: Daemon, stalled: str = "") -> DaemonStatus:
+    """`stalled`: why the event loop is blocked, where another thread has found that."""
+    runtimes = [runtime for _, runtime in sorted(dict(daemon.resources).items())]
     return DaemonStatus(
         ready=all(map(is_ready, runtimes)),
         registration=daemon.settings.registration.value,
         directory=str(daemon.directory),
-        stalled=daemon.stalls.stalled,
+        stalled=stalled,
         stalls=daemon.stalls.count,
         cordons=daemon.cordons(),
         cordons_unreadable=daemon.cordons_unreadable,
+        log_lines_dropped=logs.dropped_lines(),
+        config=asdict(daemon.config.value) if daemon.config.value is not None else None,
         resources=[_resource(runtime) for runtime in runtimes],
     )
+
+
+def one_line(daemon: Daemon) -> str:
+    ready = sum(map(is_ready, daemon.resources.values()))
+    return f"{ready} of {len(daemon.resources)} resources registered and watched by the kubelet"
 
 
 def is_ready(runtime: ResourceRuntime) -> bool:
@@ -92,7 +118,7 @@ def _devices(runtime: ResourceRuntime) -> list[DeviceStatus]:
             reason=device.reason,
             since=round(snapshot.since[device.id], 3),
             numa=list(device.numa),
-            attributes={name: shown(value) for name, value in device.attributes.items()},
+            attributes={clean(name): shown(value) for name, value in device.attributes.items()},
         )
         for device in snapshot.devices.values()
     ]

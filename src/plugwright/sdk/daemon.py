@@ -26,7 +26,7 @@ from plugwright.sdk.removed_devices import RemovedDevices
 from plugwright.sdk.service import PluginService
 from plugwright.sdk.settings import Registration, Settings
 from plugwright.sdk.socket_directory import watch_for_replacement
-from plugwright.sdk.status import CordonStatus
+from plugwright.sdk.status import ConfigState, CordonStatus
 from plugwright.sdk.supervision import Part, ResourceSupervisor
 from plugwright.system import sockets
 from plugwright.system.concurrency import (
@@ -126,6 +126,8 @@ class Daemon:
         self.resources: dict[str, ResourceRuntime] = {}
         self.serving = False  # from the first configuration on, until it stops
         self.changed = Latest(0)  # goes up whenever something that `status` shows has changed
+        self.config = Latest[ConfigState | None](None)  # published by whoever follows the operator's file
+        self.config.subscribe(self._publish_change)
         paths, is_direct = settings.paths, settings.registration is Registration.DIRECT
         self._directory = Directory(paths.device_plugins if is_direct else paths.plugins_registry)
         self._cordons = Cordons(settings.state_dir / "cordons.json" if settings.state_dir else None)

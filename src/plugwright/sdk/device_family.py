@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
@@ -100,6 +101,13 @@ class DeviceFamily(Generic[S]):
 
     def context(self, entries: "Iterable[ResourceEntry[Any]]") -> object:
         """The parts of other entries that plugins of this family depend on: when they change, all are made again."""
+        return None
+
+    def redirected(self, entry: "ResourceEntry[S]", directory: Path) -> "ResourceEntry[S] | None":
+        """The resource with every file that its plugin writes below `directory`, at its usual path in there.
+
+        For `plugwright run --once`, which must leave the node as it is. None: allocate() is not called then.
+        """
         return None
 
     def name_templates(self) -> "NameTemplates[S]":

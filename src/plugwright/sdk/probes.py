@@ -1,146 +1,219 @@
 """HTTP pages for probes and Prometheus: /healthz, /readyz and /metrics. Off unless an address is set.
 
-A thread of their own serves them, so that a probe is answered, with the reason, while plugin code blocks the event
-loop. wsgiref of the standard library is enough for three pages, and loads no dependency.
+They are answered from a thread of their own, so that a probe gets its answer, with the reason, while the event loop is
+blocked. `system.http_server` is what keeps the port usable whoever else connects to it.
+
+With a certificate the whole port speaks TLS: a kubelet's probe of scheme HTTPS does not check certificates. The files
+are read again when they have changed, as a mounted Secret does.
 """
 
+import hmac
 import logging
+import os
 import socket
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from socketserver import TCPServer, ThreadingMixIn
-from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from plugwright.errors import ConfigError
 from plugwright.sdk.control import is_ready
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.registration import RegistrationState
+from plugwright.sdk.settings import Settings
+from plugwright.system.http_server import HttpAnswer, HttpRequest, HttpServer
+from plugwright.text import clean
 
-__all__ = ["serve_probes"]
+__all__ = ["is_own_node", "serve_probes"]
 
 logger = logging.getLogger(__name__)
 
-_REQUEST_LIMIT = 16  # answered at once; others are closed
+_GATEWAY = "gateway"
+_TOKEN_LIMIT = 4096  # bytes
+_LOOPBACK = bytes(15) + b"\1"  # ::1
+_MAPPED = bytes(10) + b"\xff\xff"  # IPv4 in the form of IPv6
 
 Page = tuple[str, str]  # status line, text
 
 
 @contextmanager
-def serve_probes(daemon: Daemon, address: str) -> Iterator[None]:
-    server = _bind(address, _application(daemon))
-    stopping = threading.Event()
-
-    def work() -> None:
-        while not stopping.is_set():
-            server.handle_request()  # waits without a time-out: no periodic wake-ups
-
-    thread = threading.Thread(target=work, name="plugwright-probes", daemon=True)
-    thread.start()
-    logger.info("answering probes", extra={"address": "{}:{}".format(*server.server_address[:2])})
-    try:
-        yield
-    finally:
-        stopping.set()
-        server.socket.shutdown(socket.SHUT_RDWR)  # wakes the thread, which sleeps in accept
-        thread.join()
-        server.server_close()
-
-
-def _bind(address: str, application: Callable[..., Iterable[bytes]]) -> WSGIServer:
+def serve_probes(daemon: Daemon) -> Iterator[None]:
+    settings = daemon.settings
+    address = settings.listen
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise ConfigError(f"address to listen on must be HOST:PORT such as 127.0.0.1:9400, got {address!r}")
-    try:
-        kind = _ProbeServerIPv6 if ":" in host else _ProbeServer
-        return make_server(host.strip("[]"), int(port), application, kind, _Quiet)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {address}: {error.strerror or error}") from error
-
-
-class _ProbeServer(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-    block_on_close = False
-
-    def server_bind(self) -> None:
-        """Without a look-up of our own host name: on a node that boots it may take long."""
-        TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
-        self._slots = threading.Semaphore(_REQUEST_LIMIT)
-        self.setup_environ()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if self._slots.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
+    host = host.strip("[]")
+    server = HttpServer(
+        page=_pages(daemon),
+        slow={"/healthz": lambda: _text(_health(daemon))},
+        is_own=is_own_node(host, settings.node_addresses),
+        tls=_tls(settings),
+    )
+    with ExitStack() as stack:
         try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._slots.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        logger.debug("probe not answered", extra={"error": str(sys.exc_info()[1])})
-
-
-class _ProbeServerIPv6(_ProbeServer):
-    address_family = socket.AF_INET6
+            bound = stack.enter_context(server.serving(host, int(port)))
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread left
+            raise ConfigError(f"cannot listen on {address}: {getattr(error, 'strerror', '') or error}") from error
+        logger.info("answering probes", extra={"address": "{}:{}".format(*bound)})
+        yield
 
 
-class _Quiet(WSGIRequestHandler):
-    timeout = 10
+def is_own_node(host: str, node_addresses: Iterable[str], proc: Path = Path("/proc")) -> Callable[[str], bool]:
+    """Tells connections of this node: from loopback, from the address that is listened on, from `node_addresses`.
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        logger.debug("probe", extra={"request": format % args})
+    The kubelet reaches a pod from the node's address (Calico, cloud networks) or from that of the bridge or router that
+    is the pod's default gateway (bridge, ptp, Cilium): the word `gateway` stands for the latter.
+    """
+    words = set(node_addresses)
+    named = {_packed(address) for address in {host, *words} - {_GATEWAY}}
+    if _GATEWAY in words:
+        named |= set(_gateways(proc))
+    own = named - {None, bytes(4), bytes(16)}
+
+    def check(address: str) -> bool:
+        packed = _packed(address)
+        return packed is not None and (packed in own or packed == _LOOPBACK or (packed[0] == 127 and len(packed) == 4))
+
+    return check
 
 
-def _application(daemon: Daemon) -> Callable[..., Iterable[bytes]]:
+def _packed(address: str) -> bytes | None:
+    """The bytes of an address, those of IPv4 where it is such a one in the form of IPv6; None for a name."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            packed = socket.inet_pton(family, address.partition("%")[0])
+        except OSError:
+            continue
+        return packed[12:] if packed.startswith(_MAPPED) else packed
+    return None
+
+
+def _gateways(proc: Path) -> Iterator[bytes]:
+    """The default gateways of this network namespace."""
+    for line in _lines(proc / "net" / "route")[1:]:
+        _, destination, gateway, *_ = line.split()
+        if int(destination, 16) == 0:
+            yield int(gateway, 16).to_bytes(4, sys.byteorder)
+    for line in _lines(proc / "net" / "ipv6_route"):
+        destination, length, _, _, gateway, *_ = line.split()
+        if int(destination, 16) == int(length, 16) == 0:
+            yield bytes.fromhex(gateway)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _pages(daemon: Daemon) -> Callable[[HttpRequest], HttpAnswer]:
     metrics = _metrics(daemon)
-    pages: dict[str, Callable[[], Page]] = {
-        "/healthz": lambda: _health(daemon),
-        "/readyz": lambda: _readiness(daemon),
-    }
+    token_file = daemon.settings.metrics_token_file
 
-    def answer(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
-        path = environ.get("PATH_INFO", "")
-        if path == "/metrics" and metrics is not None:
-            return metrics(environ, start_response)
-        page = pages.get(path)
-        status, text = page() if page else ("404 Not Found", _not_found(path))
-        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
-        return [text.encode() + b"\n"]
+    def page(request: HttpRequest) -> HttpAnswer:
+        if request.path == "/readyz":
+            return _text(_readiness(daemon))
+        if request.path != "/metrics":
+            return _text(("404 Not Found", "pages: /healthz, /readyz, /metrics"))
+        if token_file is not None and not _is_allowed(request.authorization, token_file):
+            return HttpAnswer("401 Unauthorized", b"metrics need the token\n", ("WWW-Authenticate: Bearer",))
+        if metrics is None:
+            return _text(("404 Not Found", "metrics need the extra: pip install 'plugwright[metrics]'"))
+        kind, body = metrics()
+        return HttpAnswer("200 OK", body, (f"Content-Type: {kind}",))
 
-    return answer
+    return page
 
 
-def _metrics(daemon: Daemon) -> Callable[..., Iterable[bytes]] | None:
+def _metrics(daemon: Daemon) -> Callable[[], tuple[str, bytes]] | None:
     try:
         from plugwright.sdk import prometheus
     except ImportError:
         return None
-    return prometheus.application(daemon)
+    return prometheus.page(daemon)
 
 
-def _not_found(path: str) -> str:
-    if path == "/metrics":
-        return "metrics need the extra: pip install 'plugwright[metrics]'"
-    return "pages: /healthz, /readyz, /metrics"
+def _is_allowed(authorization: str, token_file: Path) -> bool:
+    """Compares with the file as it is now; nobody is allowed where it is missing, empty or too long."""
+    try:
+        with token_file.open("rb") as file:
+            token = file.read(_TOKEN_LIMIT + 1).strip()
+    except OSError as error:
+        logger.warning("metrics token not readable", extra={"path": str(token_file), "error": str(error)})
+        return False
+    scheme, _, given = authorization.partition(" ")
+    right = hmac.compare_digest(given.strip().encode(), token)
+    return right and scheme.lower() == "bearer" and 0 < len(token) <= _TOKEN_LIMIT
+
+
+def _tls(settings: Settings) -> Callable[[socket.socket], socket.socket] | None:
+    certificate, key = settings.tls_cert, settings.tls_key
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise ConfigError("TLS needs both a certificate and its key")
+    files = _TlsFiles(certificate, key)
+    return files.wrap
+
+
+class _TlsFiles:
+    """Certificate and key, read again when either has changed."""
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        import ssl  # 4 MiB
+
+        self._paths = (certificate, key)
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            self._version = self._versions()
+            self._context.load_cert_chain(certificate, key, password=_no_password)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"cannot use the certificate {certificate} with the key {key}: {error}") from error
+
+    def wrap(self, accepted: socket.socket) -> socket.socket:
+        self._renew()
+        return self._context.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
+
+    def _renew(self) -> None:
+        try:
+            version = self._versions()
+            if version != self._version:
+                self._version = version  # once for each version, also for one that cannot be used
+                self._context.load_cert_chain(*self._paths, password=_no_password)
+                logger.info("certificate read again", extra={"path": str(self._paths[0])})
+        except (OSError, ValueError) as error:
+            logger.warning("new certificate refused, the old one stays", extra={"error": str(error)})
+
+    def _versions(self) -> list[tuple[int, int]]:
+        return [(status.st_ino, status.st_mtime_ns) for status in map(os.stat, self._paths)]
+
+
+def _no_password() -> str:
+    raise ValueError("the key must not be encrypted")
+
+
+def _text(page: Page) -> HttpAnswer:
+    status, text = page
+    return HttpAnswer(status, text.encode(errors="backslashreplace") + b"\n")
 
 
 def _health(daemon: Daemon) -> Page:
-    stalled = daemon.stalls.stalled
-    return ("503 Service Unavailable", f"{stalled} blocks the event loop") if stalled else ("200 OK", "ok")
+    blocked = daemon.heartbeat.check(daemon.settings.limits.heartbeat)
+    return ("503 Service Unavailable", blocked) if blocked else ("200 OK", "ok")
 
 
 def _readiness(daemon: Daemon) -> Page:
     waiting = [] if daemon.serving else ["starting or stopping"]
-    for name, runtime in sorted(daemon.resources.items()):
+    for name, runtime in sorted(dict(daemon.resources).items()):
         if not is_ready(runtime):
             status = runtime.registration.status.value
             state = "no stream open" if status.state is RegistrationState.REGISTERED else status.state
-            waiting.append(f"{name}: {state} {status.reason}".strip())
-    return ("503 Service Unavailable", "\n".join(waiting)) if waiting else ("200 OK", "ok")
+            waiting.append(clean(f"{name}: {state} {status.reason}"))
+    config = daemon.config.value
+    detail = [clean(problem) for problem in config.problems()] if config is not None else []  # still in service
+    if waiting:
+        return "503 Service Unavailable", "\n".join([*waiting, *detail])
+    return "200 OK", "\n".join(["ok", *detail])

@@ -1,24 +1,31 @@
-"""The daemon's metrics page for Prometheus. Needs the extra `metrics`."""
+"""The daemon's metrics page for Prometheus. Needs the extra `metrics`.
+
+It is made in the thread of the probes while the event loop goes on. A dict of the loop's is copied before it is walked
+through: the copy is one step of the interpreter, in which nothing can change it.
+"""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from plugwright.sdk import logs
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.metrics import BUCKETS
+from plugwright.sdk.status import ConfigState
 from plugwright.system.histogram import Histogram
 
-__all__ = ["application"]
+__all__ = ["page"]
 
 
-def application(daemon: Daemon) -> Callable[..., Iterable[bytes]]:
+def page(daemon: Daemon) -> Callable[[], tuple[str, bytes]]:
+    """Makes the page as it is at each call: its content type and its text."""
     registry = CollectorRegistry()
     registry.register(_DaemonCollector(daemon))
-    return make_wsgi_app(registry)
+    return lambda: (CONTENT_TYPE_LATEST, generate_latest(registry))
 
 
 class _DaemonCollector(Collector):
@@ -26,7 +33,7 @@ class _DaemonCollector(Collector):
         self._daemon = daemon
 
     def collect(self) -> Iterator[Metric]:
-        runtimes = [runtime for _, runtime in sorted(self._daemon.resources.items())]
+        runtimes = [runtime for _, runtime in sorted(dict(self._daemon.resources).items())]
         yield _devices(runtimes)
         yield _calls(runtimes)
         yield _durations(runtimes)
@@ -37,6 +44,11 @@ class _DaemonCollector(Collector):
         yield CounterMetricFamily(
             "plugwright_stalls", "Stalls of the event loop by plugin code", self._daemon.stalls.count
         )
+        yield CounterMetricFamily(
+            "plugwright_log_lines_dropped", "Log lines that nobody read in time", logs.dropped_lines()
+        )
+        if self._daemon.config.value is not None:
+            yield from _config(self._daemon.config.value)
 
 
 def _devices(runtimes: list[ResourceRuntime]) -> Metric:
@@ -55,7 +67,7 @@ def _calls(runtimes: list[ResourceRuntime]) -> Metric:
         "plugwright_calls", "Calls by the kubelet, by outcome", labels=["resource", "method", "outcome"]
     )
     for runtime in runtimes:
-        for (method, outcome), count in sorted(runtime.service.metrics.calls.items()):
+        for (method, outcome), count in sorted(dict(runtime.service.metrics.calls).items()):
             family.add_metric([runtime.resource, method, outcome], count)
     return family
 
@@ -65,14 +77,14 @@ def _durations(runtimes: list[ResourceRuntime]) -> Metric:
         "plugwright_call_duration_seconds", "Duration of calls by the kubelet", labels=["resource", "method"]
     )
     for runtime in runtimes:
-        for method, durations in sorted(runtime.service.metrics.durations.items()):
+        for method, durations in sorted(dict(runtime.service.metrics.durations).items()):
             family.add_metric([runtime.resource, method], _buckets(durations), durations.total)
     return family
 
 
 def _buckets(durations: Histogram) -> list[tuple[str, float]]:
     bounds, total = [], 0
-    for bound, count in zip([*map(str, BUCKETS), "+Inf"], durations.counts, strict=True):
+    for bound, count in zip([*map(str, BUCKETS), "+Inf"], list(durations.counts), strict=True):
         total += count
         bounds.append((bound, float(total)))
     return bounds
@@ -126,3 +138,25 @@ def _supervision(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
         for method, count in sorted(runtime.stuck.items()):
             stuck.add_metric([runtime.resource, method], count)
     yield from (restarts, abandoned, stuck)
+
+
+def _config(state: ConfigState) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "plugwright_config_last_reload_successful",
+        "Whether the latest version of the configuration file is in force",
+        int(state.refused is None),
+    )
+    yield GaugeMetricFamily(
+        "plugwright_config_last_reload_timestamp_seconds",
+        "When the configuration in force was last read",
+        state.loaded,
+    )
+    yield CounterMetricFamily(
+        "plugwright_config_reload_failures", "Reloads of the configuration that were refused", state.failures
+    )
+    yield GaugeMetricFamily(
+        "plugwright_config_refused_names", "Resources left out because of their names", len(state.refused_names)
+    )
+    info = InfoMetricFamily("plugwright_config", "The configuration file in force and the refused one, by SHA-256")
+    info.add_metric([], {"sha256": state.sha256, "refused_sha256": state.refused.sha256 if state.refused else ""})
+    yield info

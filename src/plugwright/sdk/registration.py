@@ -283,7 +283,8 @@ def remove_stale_sockets(directory: Path, now: Callable[[], float] = time.time) 
 def is_stale_socket(path: Path, now: Callable[[], float] = time.time) -> bool:
     """Whether it is a socket that no process listens on any more."""
     try:
-        is_new = now() - path.lstat().st_mtime < _NEW_SOCKET
+        # A clock that was set back makes an old socket come from the future: that one is not new.
+        is_new = 0 <= now() - path.lstat().st_mtime < _NEW_SOCKET
     except OSError:
         return False
     return path.is_socket() and not is_new and not sockets.is_listening(path)

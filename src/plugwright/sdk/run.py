@@ -1,33 +1,29 @@
 """Running plugins: as a program until a signal ends it, or inside the caller's own event loop.
 
-SIGTERM and SIGINT stop, SIGHUP reloads. A stop that plugin code holds up is cut short: a node must not have to wait
-until SIGKILL.
+SIGTERM and SIGINT stop, SIGHUP reloads (`signals`). Where systemd started the program, it hears of its life: ready,
+reloading, stopping, and with WatchdogSec that the event loop goes on.
 """
 
 import asyncio
 import logging
-import os
-import signal
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 
+from plugwright.sdk import control, logs
 from plugwright.sdk.control import serve_control_socket
 from plugwright.sdk.daemon import Daemon, check_plugins
-from plugwright.sdk.logs import HumanFormatter
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.settings import Settings
-from plugwright.system.concurrency import Latest
+from plugwright.sdk.signals import Signals
+from plugwright.system.concurrency import Latest, cancel
+from plugwright.system.systemd import Systemd
 
 __all__ = ["run", "run_until_stopped", "serving"]
 
 logger = logging.getLogger(__name__)
 
-_STOP_LIMIT = 0.9  # seconds from the signal to the end, whatever plugin code does
-
 Reload = Callable[[Daemon], Awaitable[None]]
-Watching = Callable[[Callable[[], None]], AbstractAsyncContextManager[None]]
+Watching = Callable[[Daemon, Callable[[], None]], AbstractAsyncContextManager[None]]
 
 
 def run(*plugins: Plugin, settings: Settings | None = None) -> None:
@@ -49,17 +45,20 @@ def run_until_stopped(
     """Serves until SIGTERM or SIGINT; `reload` is called on SIGHUP and when `watching` requests it."""
 
     async def main() -> None:
-        requests = _Requests()
+        requests, systemd = _Requests(signals), Systemd()
         async with AsyncExitStack() as stack:
-            stack.enter_context(_signal_handlers(requests, exit_timer))
             daemon = await stack.enter_async_context(serving(*plugins, settings=settings))
             if watching is not None:
-                await stack.enter_async_context(watching(requests.request_reload))
-            await _handle(requests, reload, daemon)
+                await stack.enter_async_context(watching(daemon, requests.request_reload))
+            await stack.enter_async_context(_telling(systemd, daemon))
+            await _handle(requests, reload, daemon, systemd)
 
-    with _ExitTimer() as exit_timer:
-        asyncio.run(main())
-    logger.info("stopped")
+    try:
+        with Signals() as signals:
+            asyncio.run(main())
+            logger.info("stopped")
+    finally:
+        logs.flush()  # before Python writes a traceback
 
 
 @asynccontextmanager
@@ -71,92 +70,78 @@ async def serving(*plugins: Plugin, settings: Settings | None = None) -> AsyncIt
         if settings.listen:
             from plugwright.sdk.probes import serve_probes  # loads an HTTP server
 
-            stack.enter_context(serve_probes(daemon, settings.listen))
+            stack.enter_context(serve_probes(daemon))
         await stack.enter_async_context(daemon.running(plugins))
         await stack.enter_async_context(serve_control_socket(daemon, settings.control_socket))
         yield daemon
 
 
-class _ExitTimer:
-    """Ends the process `_STOP_LIMIT` seconds after a signal, if plugin code has kept it from ending by then."""
-
-    def __init__(self) -> None:
-        self._timer: threading.Timer | None = None
-
-    def __enter__(self) -> "_ExitTimer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        # Python waits at its end for a plugin's own threads that are not daemons: the timer goes on for those.
-        main = threading.main_thread()
-        has_others = any(thread is not main and not thread.daemon for thread in threading.enumerate())
-        if self._timer is not None and not has_others:
-            self._timer.cancel()
-
-    def start(self) -> None:
-        if self._timer is None:
-            self._timer = threading.Timer(_STOP_LIMIT, self._end)
-            self._timer.daemon = True
-            self._timer.start()
-
-    @staticmethod
-    def _end() -> None:
-        logger.warning("plugin code did not end in time, exiting without it")
-        logging.shutdown()
-        os._exit(0)
-
-
-@dataclass(slots=True)
 class _Requests:
     """The pending requests of signals and of a changed file."""
 
-    stop: bool = False
-    reload: bool = False
-    count: Latest[int] = field(default_factory=lambda: Latest(0))
+    def __init__(self, signals: Signals) -> None:
+        self.count = Latest(0)
+        self._signals, self._loop = signals, asyncio.get_running_loop()
+        signals.subscribe(self._wake_from_signal)
+
+    @property
+    def stop(self) -> bool:
+        return self._signals.stop
 
     def request_reload(self) -> None:
-        self.reload = True
-        self.wake()
+        self._signals.reload = True
+        self._wake()
 
-    def wake(self) -> None:
+    def take_reload(self) -> bool:
+        """Whether a reload was requested since the last call."""
+        requested, self._signals.reload = self._signals.reload, False
+        return requested
+
+    def _wake(self) -> None:
         self.count.publish(self.count.value + 1)
 
+    def _wake_from_signal(self) -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._wake)
 
-async def _handle(requests: _Requests, reload: Reload, daemon: Daemon) -> None:
+
+async def _handle(requests: _Requests, reload: Reload, daemon: Daemon, systemd: Systemd) -> None:
     """Reloads whenever that is requested; returns when a stop is."""
     async for _ in requests.count.changes():
         if requests.stop:
+            systemd.stopping()
             return
-        if requests.reload:
-            requests.reload = False
+        if requests.take_reload():
+            systemd.reloading()
             await reload(daemon)
+            systemd.ready()
 
 
-@contextmanager
-def _signal_handlers(requests: _Requests, exit_timer: _ExitTimer) -> Iterator[None]:
-    """Python's own handlers, not the loop's: those never run while plugin code blocks the loop."""
-    loop = asyncio.get_running_loop()
+@asynccontextmanager
+async def _telling(systemd: Systemd, daemon: Daemon) -> AsyncIterator[None]:
+    """Keeps systemd's line about the daemon true, and its watchdog content, while inside."""
 
-    def stop(_: int, __: object) -> None:
-        requests.stop = True
-        exit_timer.start()
-        loop.call_soon_threadsafe(requests.wake)
+    def tell() -> None:
+        systemd.status(control.one_line(daemon))
 
-    def reload(_: int, __: object) -> None:
-        requests.reload = True
-        loop.call_soon_threadsafe(requests.wake)
+    async def ping() -> None:
+        while systemd.watchdog:
+            systemd.alive()
+            await asyncio.sleep(systemd.watchdog / 2)
 
-    handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload}
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    unsubscribe = daemon.changed.subscribe(tell)
+    pinging = asyncio.create_task(ping())
+    systemd.ready()
+    tell()
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        unsubscribe()
+        await cancel(pinging)
 
 
 def _log_to_stderr() -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(HumanFormatter())
+    handler = logs.LogWriter(logs.standard_error())
+    handler.setFormatter(logs.HumanFormatter())
     logging.getLogger().addHandler(handler)
     logging.getLogger("plugwright").setLevel(logging.INFO)

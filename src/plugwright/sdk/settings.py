@@ -26,6 +26,7 @@ class Limits:
     command: float = 10.0  # then the operator's command fails
     loop_step: float = 1.0  # an async method that keeps the event loop longer is logged as a stall
     stop: float = 2.0  # a discover() that is to end and does not is left behind after this
+    heartbeat: float = 2.0  # then /healthz and `status` say that the event loop is blocked, and where
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,10 @@ class Settings:
     state_dir: Path | None = None  # where cordons are kept over restarts; None: not kept
     control_socket: Path | None = None  # None: no control socket
     listen: str = ""  # HOST:PORT for /healthz, /readyz and /metrics; empty: no HTTP
+    node_addresses: tuple[str, ...] = ()  # of the node that probes, or "gateway"; others never crowd it out there
+    tls_cert: Path | None = None  # with its key: that port speaks TLS
+    tls_key: Path | None = None
+    metrics_token_file: Path | None = None  # /metrics takes the bearer token in this file; None: no token
     limits: Limits = field(default_factory=Limits)
     timeouts: Timeouts = field(default_factory=Timeouts)
 

@@ -4,14 +4,51 @@
 """
 
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, field
 from typing import TypedDict
 
 from plugwright.text import clean
 
-__all__ = ["CordonStatus", "DaemonStatus", "DeviceStatus", "ResourceStatus", "shown"]
+__all__ = [
+    "ConfigState",
+    "CordonStatus",
+    "DaemonStatus",
+    "DeviceStatus",
+    "RefusedConfig",
+    "ResourceStatus",
+    "shown",
+]
 
+_LARGEST = 2**63  # beyond it few readers of JSON agree
 _DEEPEST = 4  # levels of an attribute that are shown
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedConfig:
+    """A version of the operator's file that is not in force, and why."""
+
+    sha256: str  # empty if it could not be read
+    since: float
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigState:
+    """The operator's file: the version in force, and the latest one if that was refused."""
+
+    path: str
+    sha256: str  # the first digits
+    loaded: float  # when it was last read and taken
+    failures: int = 0  # reloads that were refused, since the start
+    refused: RefusedConfig | None = None
+    refused_names: Mapping[str, str] = field(default_factory=dict)  # resources left out, with the reasons
+
+    def problems(self) -> Iterator[str]:
+        if self.refused is not None:
+            yield f"new configuration refused, {self.sha256} stays: {self.refused.error}"
+        for name, reason in sorted(self.refused_names.items()):
+            yield f"{name} not served: {reason}"
 
 
 class DeviceStatus(TypedDict):
@@ -51,10 +88,12 @@ class DaemonStatus(TypedDict):
     ready: bool
     registration: str
     directory: str
-    stalled: str
+    stalled: str  # why the event loop is blocked, empty if it is not
     stalls: int
     cordons: list[CordonStatus]
     cordons_unreadable: str  # why the cordons of an earlier run are not known, empty if they are
+    log_lines_dropped: int
+    config: dict[str, object] | None  # a `ConfigState`; None for a plugin that is run without a file
     resources: list[ResourceStatus]
 
 
@@ -69,7 +108,9 @@ def shown(value: object) -> object:
 def _shown(value: object, depth: int) -> object:
     if isinstance(value, str):
         return clean(value)
-    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+    if value is None or (isinstance(value, bool | int) and abs(value) < _LARGEST):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
         return value
     if depth and isinstance(value, Mapping):
         return {clean(key): _shown(item, depth - 1) for key, item in value.items()}

@@ -24,7 +24,8 @@ __all__ = ["Directory", "Identity", "WatchedDirectories", "nearest_directory", "
 
 logger = logging.getLogger(__name__)
 
-_ENTRIES = Mask.CREATE | Mask.DELETE | Mask.MOVED_FROM | Mask.MOVED_TO | Mask.DELETE_SELF | Mask.MOVE_SELF
+_SELF = Mask.DELETE_SELF | Mask.MOVE_SELF
+_ENTRIES = Mask.CREATE | Mask.DELETE | Mask.MOVED_FROM | Mask.MOVED_TO | _SELF
 _ENDED = Mask.IGNORED | Mask.MOVE_SELF  # a moved directory is no longer at the path that was asked for
 _POLL = 1.0  # seconds between two looks without inotify
 _BATCH = 1000  # events handled before others have their turn on the loop
@@ -36,15 +37,15 @@ Callback = Callable[[Event], object]
 class Directory:
     """Files created, removed and renamed in one directory; with `writes` also files written and closed.
 
-    `ticks` goes up whenever something in the directory may have changed. `poll`: seconds between two looks without
-    inotify.
+    Without `entries` only the directory itself counts: that it is moved or removed. `ticks` goes up whenever something
+    may have changed. `poll`: seconds between two looks without inotify.
     """
 
-    def __init__(self, path: Path, writes: bool = False, poll: float = _POLL) -> None:
+    def __init__(self, path: Path, writes: bool = False, entries: bool = True, poll: float = _POLL) -> None:
         self.path = path
         self.ticks = Latest(0)
         self._poll_interval = poll
-        self._mask = _ENTRIES | Mask.CLOSE_WRITE if writes else _ENTRIES
+        self._mask = (_ENTRIES if entries else _SELF) | (Mask.CLOSE_WRITE if writes else Mask(0))
         self._created: dict[str, int] = {}  # how often each name that was asked for has been created
         self._ctimes: dict[str, int] = {}  # of each such name, when it was last looked at
         self._instance: _Instance | None = None

@@ -5,9 +5,13 @@ The socket's mode (0600) is the access control: a process that may open it may s
 
 import asyncio
 import json
+import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+import stat
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +20,32 @@ from plugwright.system import sockets
 from plugwright.system.concurrency import cancel
 from plugwright.system.sockets import SocketFile
 
-__all__ = ["Request", "ask", "follow", "listen", "serving"]
+__all__ = ["Blocked", "Request", "ask", "follow", "listen", "serving"]
 
 Request = dict[str, object]
 Handler = Callable[[Request], Awaitable[object]]  # an async iterator as the result is sent item by item
 
 _LINE_LIMIT = 64 * 1024
 _TIMEOUT = 15.0
+_BLOCKED_TIMEOUT = 0.5
+_ACCEPT_RETRY = 1.0
 
 
-def listen(path: Path) -> socket.socket:
-    """Replaces a stale socket; ConfigError where there is another file, or another process listens."""
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """For a server that must answer while its event loop is blocked: a thread takes the connections then."""
+
+    reason: Callable[[], str]  # why the loop does not go on, empty if it does; may wait
+    answer: Callable[[Request, str], object]  # to a request, with that reason; PlugwrightError to refuse it
+
+
+def listen(path: Path, owners: Collection[int] | None = None) -> socket.socket:
+    """Replaces a stale socket; ConfigError where there is another file, or another process listens.
+
+    The directory must belong to one of `owners`, root and this user: whoever owns it can replace what is in it.
+    """
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    _check_directory(path.parent, {0, os.geteuid()} if owners is None else owners)
     if path.exists() and not path.is_socket():
         raise ConfigError(f"{path} exists and is not a socket")
     if sockets.is_listening(path):
@@ -36,8 +54,21 @@ def listen(path: Path) -> socket.socket:
     return sockets.listen(path)
 
 
+def _check_directory(directory: Path, owners: Collection[int]) -> None:
+    """A link counts as well as what it leads to. In a directory such as /tmp, a file is its owner's (sticky)."""
+    for status in (directory.lstat(), directory.stat()):
+        kind = "link" if stat.S_ISLNK(status.st_mode) else "directory"
+        if status.st_uid not in owners:
+            raise ConfigError(f"{kind} {directory} must belong to root or to this user, got user {status.st_uid}")
+        if kind == "directory" and status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+            mode = stat.S_IMODE(status.st_mode)
+            raise ConfigError(f"directory {directory} must not be writable by everybody, got mode {mode:04o}")
+
+
 @asynccontextmanager
-async def serving(path: Path, listening: socket.socket, handle: Handler) -> AsyncIterator[None]:
+async def serving(
+    path: Path, listening: socket.socket, handle: Handler, blocked: Blocked | None = None
+) -> AsyncIterator[None]:
     """Answers requests while inside; leaving ends every connection and removes the socket file if it is still ours."""
     file = SocketFile.of(path)
     connections: set[asyncio.Task[None]] = set()
@@ -54,13 +85,78 @@ async def serving(path: Path, listening: socket.socket, handle: Handler) -> Asyn
             connections.discard(task)
             writer.transport.abort()
 
-    server = await asyncio.start_unix_server(connected, sock=listening, limit=_LINE_LIMIT)
+    async def taken(connection: socket.socket) -> None:
+        await connected(*await asyncio.open_unix_connection(sock=connection, limit=_LINE_LIMIT))
+
+    async with AsyncExitStack() as stack:
+        stack.callback(file.unlink)  # also where the thread cannot be started
+        if blocked is None:
+            server = await asyncio.start_unix_server(connected, sock=listening, limit=_LINE_LIMIT)
+            stack.callback(server.close)
+        else:
+            await stack.enter_async_context(_accepting(listening, taken, blocked, connections))
+        stack.callback(file.unlink)  # before it is closed: nobody finds a socket that refuses
+        yield
+    await cancel(*connections)
+
+
+@asynccontextmanager
+async def _accepting(
+    listening: socket.socket,
+    taken: Callable[[socket.socket], Coroutine[object, object, None]],
+    blocked: Blocked,
+    tasks: "set[asyncio.Task[None]]",
+) -> AsyncIterator[None]:
+    """Accepts in a thread, which sleeps until there is a connection, and hands it to the event loop if that goes on."""
+    loop, ended, stopping = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def hand_over(connection: socket.socket) -> None:
+        task = loop.create_task(taken(connection))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    def accept() -> None:
+        while not stopping.is_set():
+            try:
+                connection, _ = listening.accept()
+            except OSError:  # shut down, or no descriptor left
+                stopping.wait(_ACCEPT_RETRY)
+                continue
+            reason = blocked.reason()
+            if reason:
+                _answer_blocked(connection, blocked, reason)
+            else:
+                loop.call_soon_threadsafe(hand_over, connection)
+        loop.call_soon_threadsafe(ended.set)
+
+    listening.setblocking(True)
+    try:
+        threading.Thread(target=accept, name="plugwright-control", daemon=True).start()
+    except RuntimeError as error:
+        listening.close()
+        raise ConfigError(f"no thread for the control socket: {error}") from error
     try:
         yield
     finally:
-        file.unlink()
-        server.close()
-        await cancel(*connections)
+        stopping.set()
+        listening.shutdown(socket.SHUT_RDWR)  # wakes the thread, which sleeps in accept
+        try:
+            await ended.wait()  # soon: the loop goes on
+        finally:
+            listening.close()
+
+
+def _answer_blocked(connection: socket.socket, blocked: Blocked, reason: str) -> None:
+    """One request, in little time: the next connection waits for it."""
+    with connection, suppress(OSError):
+        connection.settimeout(_BLOCKED_TIMEOUT)
+        with connection.makefile("rb") as stream:
+            line = stream.readline(_LINE_LIMIT)
+        try:
+            answer = _encoded({"ok": blocked.answer(_request(line), reason)})
+        except Exception as error:  # noqa: BLE001  whatever it is, the next connection is answered
+            answer = _encoded({"error": str(error)})
+        connection.sendall(answer)
 
 
 async def _handle_lines(handle: Handler, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -94,8 +190,12 @@ async def _stream(items: AsyncIterator[object], reader: asyncio.StreamReader, wr
 
 
 async def _send(writer: asyncio.StreamWriter, answer: Mapping[str, object]) -> None:
-    writer.write(json.dumps(answer, default=str).encode() + b"\n")  # a plugin's attributes may hold anything
+    writer.write(_encoded(answer))
     await writer.drain()
+
+
+def _encoded(answer: Mapping[str, object]) -> bytes:
+    return json.dumps(answer, default=str).encode() + b"\n"
 
 
 async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:

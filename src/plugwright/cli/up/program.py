@@ -10,9 +10,10 @@ import os
 import signal
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from plugwright import quantity
@@ -24,6 +25,7 @@ from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster, mock_gp
 from plugwright.cluster.store import Object
 from plugwright.config import schema
 from plugwright.config.reload import CurrentConfig
+from plugwright.config.schema import Config
 from plugwright.errors import ConfigError
 from plugwright.kubelet import KubeletSettings, Timing
 from plugwright.sdk.control import serve_control_socket
@@ -67,12 +69,16 @@ class NodePlugins:
         """Applies every change of the file to all nodes, until cancelled."""
         if self._current is None:
             return
-        async with aclosing(self._current.file_changes()) as changes:
+        async with aclosing(self._current.changes()) as changes:
             async for _ in changes:
-                before = self._current.value
-                for node in cluster.nodes if self._current.reload() else ():
-                    plugins = self._current.value.plugins(before, cluster.daemon(node).plugins)
-                    await cluster.serve(node, plugins)
+                await self._current.reload(partial(_serve, cluster, self._current.value))
+
+
+async def _serve(cluster: EmbeddedCluster, before: Config, config: Config) -> Mapping[str, str]:
+    """Serves a version of the file on all nodes."""
+    for node in cluster.nodes:
+        await cluster.serve(node, config.plugins(before, cluster.daemon(node).plugins))
+    return {}
 
 
 @dataclass(frozen=True, slots=True)

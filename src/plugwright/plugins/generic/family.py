@@ -58,6 +58,10 @@ class SelectorFamily(DeviceFamily[Any]):
         )
         return Generic(entry.name, Excluding(selector, exclusive) if exclusive else selector, options, access)
 
+    def redirected(self, entry: ResourceEntry[Any], directory: Path) -> ResourceEntry[Any]:
+        """As it is: the files are written where the settings of the host say."""
+        return entry
+
     def selector(self, entry: ResourceEntry[Any]) -> Selector:
         filters = as_list(entry.settings)
         if not filters:

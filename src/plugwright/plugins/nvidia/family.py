@@ -19,7 +19,7 @@ import msgspec
 from plugwright.errors import ConfigError
 from plugwright.plugins.nvidia import config as nvidia_config
 from plugwright.plugins.nvidia import selection
-from plugwright.plugins.nvidia.config import NvidiaConfig, SharingStrategy
+from plugwright.plugins.nvidia.config import NvidiaConfig, NvidiaVgpu, SharingStrategy
 from plugwright.plugins.nvidia.driver import Gpu, GpuDriver
 from plugwright.plugins.nvidia.monitor import GpuMonitor, PollIntervals
 from plugwright.plugins.nvidia.mps.plan import max_clients
@@ -64,6 +64,17 @@ class NvidiaFamily(DeviceFamily[NvidiaConfig]):
     def join(self, plugins: Sequence[Plugin], serving: Collection[Plugin]) -> None:
         """Gives plugins of one machine one monitor, that of a serving plugin if there is one."""
         _share_monitors(plugins, [plugin.monitor for plugin in serving if isinstance(plugin, Nvidia)])
+
+    def redirected(self, entry: ResourceEntry[NvidiaConfig], directory: Path) -> ResourceEntry[NvidiaConfig]:
+        """The state of an MPS daemon is only read."""
+        settings = entry.settings
+        moved = msgspec.structs.replace(settings.cdi, dir=f"{directory}{settings.cdi.dir}")
+        settings = msgspec.structs.replace(settings, cdi=moved)
+        if settings.share is not None and settings.share.by is SharingStrategy.VGPU:
+            vgpu = settings.share.vgpu or NvidiaVgpu()
+            vgpu = msgspec.structs.replace(vgpu, root=f"{directory}{vgpu.root}", locks=f"{directory}{vgpu.locks}")
+            settings = msgspec.structs.replace(settings, share=msgspec.structs.replace(settings.share, vgpu=vgpu))
+        return replace(entry, settings=settings)
 
     def name_templates(self) -> NameTemplates[NvidiaConfig]:
         return NvidiaNameTemplates()

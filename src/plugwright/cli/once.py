@@ -1,0 +1,90 @@
+"""`plugwright run --once`: prints what the daemon would list and answer. Loaded by no daemon."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from plugwright.config.dry_run import DryDevice, DryResource, dry_run
+from plugwright.config.schema import Config
+from plugwright.model import Allocation
+from plugwright.system.directories import short_directory
+
+__all__ = ["show"]
+
+
+def show(config: Config, style: str, limit: float) -> int:
+    """Prints as `text` or `json`; returns the exit code, 1 where a resource or an Allocate would fail."""
+    with short_directory() as directory:
+        report = dry_run(config, directory, limit)
+    if style == "json":
+        resources = [_resource_fields(resource) for resource in report.resources]
+        fields = {"resources": resources, "refused_names": dict(sorted(report.refused_names.items()))}
+        click.echo(json.dumps(fields, indent=2, default=str))
+    else:
+        for resource in report.resources:
+            click.echo("\n".join(_resource_lines(resource)))
+        for name, reason in sorted(report.refused_names.items()):
+            click.echo(f"{name}  {click.style('not served', fg='red')}: {reason}")
+    return 0 if report.succeeded else 1
+
+
+def _resource_fields(resource: DryResource) -> dict[str, Any]:
+    return {
+        "name": resource.name,
+        "error": resource.error,
+        "devices": [_device_fields(device) for device in resource.devices],
+    }
+
+
+def _device_fields(listed: DryDevice) -> dict[str, Any]:
+    device = listed.device
+    return {
+        "id": device.id,
+        "health": device.health.value,
+        "reason": device.reason,
+        "numa": list(device.numa),
+        "attributes": dict(device.attributes),
+        "allocation": _allocation_fields(listed.allocation) if listed.allocation is not None else None,
+        "error": listed.error,
+    }
+
+
+def _allocation_fields(allocation: Allocation) -> dict[str, Any]:
+    return {
+        "env": dict(sorted(allocation.env.items())),
+        "mounts": [asdict(mount) for mount in allocation.mounts],
+        "nodes": [asdict(node) for node in allocation.nodes],
+        "annotations": dict(sorted(allocation.annotations.items())),
+        "cdi": list(allocation.cdi),
+    }
+
+
+def _resource_lines(resource: DryResource) -> Iterator[str]:
+    healthy = sum(device.device.healthy for device in resource.devices)
+    yield f"{click.style(resource.name, bold=True)}  {healthy} of {len(resource.devices)} healthy"
+    if resource.error:
+        yield f"  {click.style('error', fg='red')}: {resource.error}"
+    for listed in resource.devices:
+        device = listed.device
+        numa = f", NUMA {','.join(map(str, device.numa))}" if device.numa else ""
+        yield f"  {device.id}  {device.health.value}{f': {device.reason}' if device.reason else ''}{numa}"
+        if listed.error and device.healthy:
+            yield f"    {click.style('error', fg='red')}: {listed.error}"
+        if listed.allocation is not None:
+            yield from (f"    {line}" for line in _allocation_lines(listed.allocation))
+
+
+def _allocation_lines(allocation: Allocation) -> Iterator[str]:
+    for name, value in sorted(allocation.env.items()):
+        yield f"env {name}={json.dumps(value, ensure_ascii=False)}"
+    for mount in allocation.mounts:
+        yield f"mount {mount.host_path} at {mount.container_path}{', read-only' if mount.read_only else ''}"
+    for node in allocation.nodes:
+        yield f"node {node.host_path} at {node.container_path}, {node.permissions}"
+    for name, value in sorted(allocation.annotations.items()):
+        yield f"annotation {name}={json.dumps(value, ensure_ascii=False)}"
+    for name in allocation.cdi:
+        yield f"cdi {name}"

@@ -1,0 +1,114 @@
+"""Signals of a running daemon: SIGTERM and SIGINT stop it, SIGHUP reloads; a stop has a limit, whatever hangs.
+
+The kernel's notice of a signal goes to a thread of its own (`signal.set_wakeup_fd`), because a handler in Python only
+runs when the main thread gets back to the interpreter: one that hangs in a driver's library never does, and one that
+sleeps in the event loop does not where the kernel gave the signal to another thread. That thread sleeps until there is
+a signal. When a stop has not ended the process in time, it does.
+"""
+
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from plugwright.sdk import logs
+from plugwright.sdk.heartbeat import line_of_thread
+from plugwright.system.early_signals import EarlyHangup
+
+__all__ = ["Signals", "StopLimits", "end_process"]
+
+logger = logging.getLogger(__name__)
+
+_STOP = frozenset({signal.SIGTERM, signal.SIGINT})
+
+
+@dataclass(frozen=True, slots=True)
+class StopLimits:
+    """Seconds; together less than one."""
+
+    stop: float = 0.9  # from the signal on, for everything that ends in order
+    last_words: float = 0.05  # then for a log line about that
+
+
+class Signals:
+    """Receives signals while inside, in the main thread. `end` is called where a stop takes too long."""
+
+    def __init__(self, limits: StopLimits | None = None, end: Callable[[StopLimits], None] | None = None) -> None:
+        self.stop = self.reload = False
+        self._limits, self._end = limits or StopLimits(), end or end_process
+        self._wake: Callable[[], object] = lambda: None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> "Signals":
+        self._received, self._notices = socket.socketpair()
+        self._notices.setblocking(False)
+        self._thread = threading.Thread(target=self._watch, name="plugwright-signals", daemon=True)
+        self._thread.start()
+        self._wakeup_before = signal.set_wakeup_fd(self._notices.fileno(), warn_on_full_buffer=False)
+        self._before = {number: signal.signal(number, _handled_by_thread) for number in (*_STOP, signal.SIGHUP)}
+        early = self._before[signal.SIGHUP]
+        self.reload = isinstance(early, EarlyHangup) and early.received
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(self._wakeup_before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        # Python waits at its end for a plugin's own threads that are not daemons: the limit goes on for those.
+        main = threading.main_thread()
+        if not self.stop or all(thread is main or thread.daemon for thread in threading.enumerate()):
+            self._close()
+
+    def subscribe(self, wake: Callable[[], object]) -> None:
+        """Calls `wake`, which must not wait, in another thread after each signal from now on."""
+        self._wake = wake
+
+    def _close(self) -> None:
+        assert self._thread is not None
+        self._notices.close()
+        self._thread.join()
+        self._received.close()
+
+    def _take(self, notices: bytes) -> None:
+        self.stop |= not _STOP.isdisjoint(notices)
+        self.reload |= signal.SIGHUP in notices
+        self._wake()
+
+    def _watch(self) -> None:
+        deadline: float | None = None  # set by the first signal that stops
+        while True:
+            self._received.settimeout(None if deadline is None else max(0.001, deadline - time.monotonic()))
+            try:
+                notices = self._received.recv(64)
+            except TimeoutError:
+                self._end(self._limits)
+                return
+            if not notices:
+                return
+            self._take(notices)
+            if deadline is None and self.stop:
+                deadline = time.monotonic() + self._limits.stop
+
+
+def _handled_by_thread(_: int, __: object) -> None:
+    """Only with a handler in Python does the kernel's notice reach the thread."""
+
+
+def end_process(limits: StopLimits) -> None:
+    """Logs that and exits with code 0; a log that hangs as well does not keep the process."""
+    with suppress(RuntimeError):  # no thread left
+        words = threading.Thread(target=_say_so, name="plugwright-last-words", daemon=True)
+        words.start()
+        words.join(limits.last_words)
+    os._exit(0)
+
+
+def _say_so() -> None:
+    where = line_of_thread(threading.main_thread().ident or 0)
+    logger.warning("plugin code did not end in time, exiting without it", extra={"where": where})
+    logs.flush()
