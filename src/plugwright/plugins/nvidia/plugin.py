@@ -70,10 +70,19 @@ class Nvidia(Plugin):
                         if follow.done():
                             follow.result()  # raises the error that ended it
                         if not view.is_pending:
-                            yield await self._listing.run(partial(self._list, view))
+                            yield await self._listed(view)
                         await self._wait_for_change(view)
                 finally:
                     await concurrency.cancel(follow)
+
+    async def _listed(self, view: View) -> list[Device]:
+        try:
+            return await self._listing.run(partial(self._list, view))
+        except PluginError:
+            if not view.problem:
+                raise
+            # As without a thread to spare. The problem must be known all the same; no file is read or written for it.
+            return self._list(view)
 
     async def allocate(self, devices: Sequence[Device]) -> Allocation:
         return await self._allocating.run(partial(self._allocate, [device.id for device in devices]))
