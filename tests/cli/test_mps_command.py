@@ -114,7 +114,8 @@ async def test_status_shows_the_size_of_a_share(node: MpsNode, kubelet: Observed
     plain = configured(node)
     async with plain.daemon():
         await kubelet.endpoint(RESOURCE, 8)
-        shown = (await plain.ask("status")).out.splitlines()
+        lines = (await plain.ask("status")).out.splitlines()
+        shown = lines[next(number for number, line in enumerate(lines) if line.startswith(RESOURCE)) :]
         assert shown[1].startswith("  shared: mps, not confined: the compute mode is Default")
         assert "MEMORY" in shown[2]
         assert all("19.9Gi" in line for line in shown[3:])

@@ -16,7 +16,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.settings import SettingCodes
 
-from plugwright.protocol.frames import END_HEADERS, END_STREAM, PADDED, PREFACE, PRIORITY, ErrorCode, Kind, frame
+from plugwright.protocol.frames import END_HEADERS, END_STREAM, PADDED, PREFACE, PRIORITY, ErrorCode, FrameKind, frame
 from plugwright.protocol.grpc import BrokenExchange, prefixed
 from plugwright.protocol.grpc_client import GrpcClientConnection
 from plugwright.protocol.grpc_server import GrpcServerConnection, Handler
@@ -30,7 +30,7 @@ HEADERS = [
     ("te", "trailers"),
     ("content-type", "application/grpc"),
 ]
-SETTINGS = frame(Kind.SETTINGS, 0, 0)
+SETTINGS = frame(FrameKind.SETTINGS, 0, 0)
 
 
 async def echo(message: bytes) -> bytes:
@@ -138,10 +138,10 @@ async def test_padding_priorities_and_continuations_are_read(root: Path) -> None
     block = encode([(name.encode(), value.encode()) for name, value in [*HEADERS, ("x-long", "v" * 30_000)]])
     first = b"\x07" + struct.pack(">IB", 0, 9) + block[:10] + bytes(7)
     data = (
-        frame(Kind.HEADERS, PADDED | PRIORITY, 1, first)
-        + frame(Kind.CONTINUATION, 0, 1, block[10:16_000])
-        + frame(Kind.CONTINUATION, END_HEADERS, 1, block[16_000:])
-        + frame(Kind.DATA, PADDED | END_STREAM, 1, b"\x05" + prefixed(b"hello") + bytes(5))
+        frame(FrameKind.HEADERS, PADDED | PRIORITY, 1, first)
+        + frame(FrameKind.CONTINUATION, 0, 1, block[10:16_000])
+        + frame(FrameKind.CONTINUATION, END_HEADERS, 1, block[16_000:])
+        + frame(FrameKind.DATA, PADDED | END_STREAM, 1, b"\x05" + prefixed(b"hello") + bytes(5))
     )
     async with serving(root) as server:
         reader, writer = await asyncio.open_unix_connection(server.path)
@@ -210,7 +210,7 @@ def error_of(answer: bytes) -> ErrorCode | None:
     """The error code of the GOAWAY in an answer."""
     while answer:
         length, kind = int.from_bytes(answer[:3], "big"), answer[3]
-        if kind == Kind.GOAWAY:
+        if kind == FrameKind.GOAWAY:
             return ErrorCode(struct.unpack(">II", answer[9:17])[1])
         answer = answer[9 + length :]
     return None
@@ -218,23 +218,23 @@ def error_of(answer: bytes) -> ErrorCode | None:
 
 def request(stream_id: int, path: bytes = b"/never", flags: int = 4) -> bytes:
     block = b"\x83\x86\x04" + bytes([len(path)]) + path + b"\x00\x02te\x08trailers\x0f\x10\x10application/grpc"
-    return frame(Kind.HEADERS, flags, stream_id, block)
+    return frame(FrameKind.HEADERS, flags, stream_id, block)
 
 
 FLOODS = {
-    "pings": frame(Kind.PING, 0, 0, bytes(8)) * 20_000,
-    "acknowledged pings": frame(Kind.PING, 1, 0, bytes(8)) * 20_000,
+    "pings": frame(FrameKind.PING, 0, 0, bytes(8)) * 20_000,
+    "acknowledged pings": frame(FrameKind.PING, 1, 0, bytes(8)) * 20_000,
     "settings": SETTINGS * 20_000,
-    "empty data": request(1) + frame(Kind.DATA, 0, 1) * 20_000,
-    "priorities": frame(Kind.PRIORITY, 0, 1, bytes(5)) * 20_000,
+    "empty data": request(1) + frame(FrameKind.DATA, 0, 1) * 20_000,
+    "priorities": frame(FrameKind.PRIORITY, 0, 1, bytes(5)) * 20_000,
     "unknown frames": frame(99, 0, 0) * 20_000,
-    "continuations": request(1, flags=0) + frame(Kind.CONTINUATION, 0, 1) * 20_000,
-    "a header block without end": request(1, flags=0) + frame(Kind.CONTINUATION, 0, 1, bytes(16_384)) * 9,
+    "continuations": request(1, flags=0) + frame(FrameKind.CONTINUATION, 0, 1) * 20_000,
+    "a header block without end": request(1, flags=0) + frame(FrameKind.CONTINUATION, 0, 1, bytes(16_384)) * 9,
     "rapid resets": b"".join(
-        request(number) + frame(Kind.RST_STREAM, 0, number, b"\0\0\0\x08") for number in range(1, 20_001, 2)
+        request(number) + frame(FrameKind.RST_STREAM, 0, number, b"\0\0\0\x08") for number in range(1, 20_001, 2)
     ),
     "streams over the limit": b"".join(request(number) for number in range(1, 20_001, 2)),
-    "windows": frame(Kind.WINDOW_UPDATE, 0, 0, b"\0\0\0\x01") * 20_000,
+    "windows": frame(FrameKind.WINDOW_UPDATE, 0, 0, b"\0\0\0\x01") * 20_000,
 }
 
 
@@ -281,11 +281,11 @@ async def test_a_peer_that_asks_and_never_reads_is_disconnected(root: Path) -> N
     async with serving(root) as server:
         reader, writer = await asyncio.open_unix_connection(server.path, limit=1)
         writer.transport.pause_reading()  # type: ignore[attr-defined]
-        writer.write(PREFACE + SETTINGS + frame(Kind.WINDOW_UPDATE, 0, 0, b"\x3f\xff\xff\xff"))
-        writer.write(frame(Kind.SETTINGS, 0, 0, struct.pack(">HI", 4, 1 << 30)))
+        writer.write(PREFACE + SETTINGS + frame(FrameKind.WINDOW_UPDATE, 0, 0, b"\x3f\xff\xff\xff"))
+        writer.write(frame(FrameKind.SETTINGS, 0, 0, struct.pack(">HI", 4, 1 << 30)))
         body = prefixed(bytes(16_000))
         for stream_id in range(1, 20_001, 2):
-            writer.write(request(stream_id, b"/echo") + frame(Kind.DATA, 1, stream_id, body))
+            writer.write(request(stream_id, b"/echo") + frame(FrameKind.DATA, 1, stream_id, body))
             if stream_id % 100 == 1:
                 await asyncio.sleep(0)
             if server.connections and server.connections[0].is_over:
@@ -303,9 +303,9 @@ async def test_a_peer_that_asks_and_never_reads_is_disconnected(root: Path) -> N
 async def test_data_beyond_the_window_of_a_reader_that_waits_ends_the_stream(root: Path) -> None:
     async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = encode([(b":status", b"200"), (b"content-type", b"application/grpc")])
-        message = frame(Kind.DATA, 0, 1, prefixed(bytes(16_000)))
-        writer.write(SETTINGS + frame(Kind.HEADERS, END_HEADERS, 1, head) + message * 200)
-        said = await reader.readuntil(frame(Kind.RST_STREAM, 0, 1, b"\0\0\0\x03"))
+        message = frame(FrameKind.DATA, 0, 1, prefixed(bytes(16_000)))
+        writer.write(SETTINGS + frame(FrameKind.HEADERS, END_HEADERS, 1, head) + message * 200)
+        said = await reader.readuntil(frame(FrameKind.RST_STREAM, 0, 1, b"\0\0\0\x03"))
         assert said
         writer.close()
         ended.set()

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from plugwright.protocol import frames
-from plugwright.protocol.frames import PREFACE, Kind
+from plugwright.protocol.frames import PREFACE, FrameKind
 from plugwright.protocol.grpc import prefixed
 from plugwright.protocol.grpc_client import GrpcClientConnection
 from plugwright.protocol.grpc_server import GrpcServerConnection, Handler
@@ -63,21 +63,21 @@ def random_input(random: Random) -> bytes:
     """One frame, well-formed or not, or bytes of any kind."""
     if random.random() < 0.1:
         return random.randbytes(random.choice([1, 8, 9, 100]))
-    kind = random.choice([*Kind, 10, 255])
+    kind = random.choice([*FrameKind, 10, 255])
     payload = {
-        Kind.HEADERS: random.choice(BLOCKS),
-        Kind.CONTINUATION: random.choice(BLOCKS),
-        Kind.DATA: prefixed(random.randbytes(random.randrange(20))),
-        Kind.WINDOW_UPDATE: random.randrange(1 << 32).to_bytes(4, "big"),
-        Kind.PING: bytes(8),
-        Kind.RST_STREAM: bytes(4),
-        Kind.GOAWAY: bytes(8),
-        Kind.PRIORITY: bytes(5),
-        Kind.SETTINGS: b"".join(
+        FrameKind.HEADERS: random.choice(BLOCKS),
+        FrameKind.CONTINUATION: random.choice(BLOCKS),
+        FrameKind.DATA: prefixed(random.randbytes(random.randrange(20))),
+        FrameKind.WINDOW_UPDATE: random.randrange(1 << 32).to_bytes(4, "big"),
+        FrameKind.PING: bytes(8),
+        FrameKind.RST_STREAM: bytes(4),
+        FrameKind.GOAWAY: bytes(8),
+        FrameKind.PRIORITY: bytes(5),
+        FrameKind.SETTINGS: b"".join(
             random.randrange(9).to_bytes(2, "big") + random.choice([0, 1, 16_384, 1 << 31]).to_bytes(4, "big")
             for _ in range(random.randrange(3))
         ),
-    }.get(Kind(kind) if kind < 10 else Kind.PING, b"")
+    }.get(FrameKind(kind) if kind < 10 else FrameKind.PING, b"")
     if random.random() < 0.3 and payload:
         changed = bytearray(payload)
         changed[random.randrange(len(changed))] = random.randrange(256)
@@ -95,7 +95,7 @@ def connection(random: Random, is_server: bool) -> Http2Connection:
         made = GrpcClientConnection(1_000)
     made.connection_made(Sink())
     if random.random() < 0.95:
-        made.data_received((PREFACE if is_server else b"") + frames.frame(Kind.SETTINGS, 0, 0))
+        made.data_received((PREFACE if is_server else b"") + frames.frame(FrameKind.SETTINGS, 0, 0))
     return made
 
 

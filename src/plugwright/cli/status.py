@@ -66,12 +66,12 @@ def _lines(report: DaemonStatus, now: float) -> Iterator[str]:
 def _config_lines(config: dict[str, Any] | None, now: float) -> Iterator[str]:
     if not config:
         return
-    yield f"configuration {config['path']}  {config['sha256']}, read {_age(now - config['loaded'])} ago"
+    yield f"configuration {clean(config['path'])}  {config['sha256']}, read {_age(now - config['loaded'])} ago"
     if refused := config["refused"]:
         version = f"{refused['sha256'] or 'a new version'} {click.style('refused', fg='red')}"
-        yield f"  {version} {_age(now - refused['since'])} ago: {refused['error']}"
+        yield f"  {version} {_age(now - refused['since'])} ago: {clean(refused['error'])}"
     for name, reason in sorted(config["refused_names"].items()):
-        yield f"  {name} {click.style('not served', fg='red')}: {reason}"
+        yield f"  {clean(name)} {click.style('not served', fg='red')}: {clean(reason)}"
     yield ""
 
 

@@ -23,6 +23,7 @@ from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.status import ConfigState, RefusedConfig
 from plugwright.system.concurrency import Backoff, Latest, begin_in_thread, in_thread, single_error
+from plugwright.text import clean
 
 __all__ = ["CurrentConfig", "DaemonConfig"]
 
@@ -102,7 +103,7 @@ class CurrentConfig:
         self._reading = None
 
     def _refuse(self, sha256: str, error: Exception) -> None:
-        text = str(error) if isinstance(error, PlugwrightError) else f"{type(error).__name__}: {error}"
+        text = clean(error if isinstance(error, PlugwrightError) else f"{type(error).__name__}: {error}")
         state = self.state.value
         refused = RefusedConfig(sha256, time.time(), text)
         before = state.refused

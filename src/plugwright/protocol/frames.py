@@ -18,7 +18,7 @@ __all__ = [
     "WINDOW_LIMIT",
     "ConnectionFault",
     "ErrorCode",
-    "Kind",
+    "FrameKind",
     "Setting",
     "StreamFault",
     "check_length",
@@ -46,7 +46,7 @@ PADDED = 0x8
 PRIORITY = 0x20
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     DATA = 0
     HEADERS = 1
     PRIORITY = 2
@@ -107,21 +107,21 @@ def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
 def header_frames(stream_id: int, block: bytes, flags: int, limit: int) -> bytes:
     """HEADERS, and CONTINUATION where the block is longer than a frame may be."""
     if len(block) <= limit:
-        return frame(Kind.HEADERS, flags | END_HEADERS, stream_id, block)
-    frames = [frame(Kind.HEADERS, flags, stream_id, block[:limit])]
+        return frame(FrameKind.HEADERS, flags | END_HEADERS, stream_id, block)
+    frames = [frame(FrameKind.HEADERS, flags, stream_id, block[:limit])]
     for start in range(limit, len(block), limit):
         is_last = start + limit >= len(block)
         part = block[start : start + limit]
-        frames.append(frame(Kind.CONTINUATION, END_HEADERS if is_last else 0, stream_id, part))
+        frames.append(frame(FrameKind.CONTINUATION, END_HEADERS if is_last else 0, stream_id, part))
     return b"".join(frames)
 
 
 def settings(values: dict[Setting, int]) -> bytes:
-    return frame(Kind.SETTINGS, 0, 0, b"".join(struct.pack(">HI", name, value) for name, value in values.items()))
+    return frame(FrameKind.SETTINGS, 0, 0, b"".join(struct.pack(">HI", name, value) for name, value in values.items()))
 
 
 def window_update(stream_id: int, increment: int) -> bytes:
-    return frame(Kind.WINDOW_UPDATE, 0, stream_id, increment.to_bytes(4, "big"))
+    return frame(FrameKind.WINDOW_UPDATE, 0, stream_id, increment.to_bytes(4, "big"))
 
 
 def unpadded(flags: int, payload: bytes) -> bytes:

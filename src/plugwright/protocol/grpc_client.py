@@ -14,7 +14,7 @@ from plugwright.protocol.http2_sending import Stream
 __all__ = ["GrpcClientConnection"]
 
 
-class _Call(Stream):
+class _ClientCall(Stream):
     __slots__ = ("error", "has_headers", "messages", "owed", "reader", "waiter")
 
     def __init__(self, stream_id: int, window: int, limit: int | None) -> None:
@@ -78,7 +78,7 @@ class GrpcClientConnection(Http2Connection):
             raise call.error
 
     def on_headers(self, stream: Stream, fields: tuple[Field, ...], ended: bool) -> None:
-        assert isinstance(stream, _Call)
+        assert isinstance(stream, _ClientCall)
         values = dict(fields)
         if not stream.has_headers:
             stream.has_headers = True
@@ -90,7 +90,7 @@ class GrpcClientConnection(Http2Connection):
         self._end_call(stream, _outcome(stream, values))
 
     def on_data(self, stream: Stream, data: bytes, ended: bool) -> None:
-        assert isinstance(stream, _Call)
+        assert isinstance(stream, _ClientCall)
         try:
             messages = stream.reader.feed(data)
         except GrpcError as error:
@@ -104,7 +104,7 @@ class GrpcClientConnection(Http2Connection):
             self._end_call(stream, BrokenExchange("stream ended without a status"))
 
     def on_reset(self, stream: Stream, code: int) -> None:
-        assert isinstance(stream, _Call)
+        assert isinstance(stream, _ClientCall)
         names = {int(known): known.name for known in ErrorCode}
         stream.error = BrokenExchange(f"stream reset by the peer: {names.get(code, code)}")
         stream.wake()
@@ -112,13 +112,13 @@ class GrpcClientConnection(Http2Connection):
 
     def on_go_away(self, last: int) -> None:
         for stream in [stream for stream in self.streams.values() if stream.id > last]:
-            assert isinstance(stream, _Call)
+            assert isinstance(stream, _ClientCall)
             self._end_call(stream, BrokenExchange("connection ended by the peer before the call"))
         self._hang_up_if_idle()
 
     def on_lost(self, streams: list[Stream], reason: str) -> None:
         for call in streams:
-            assert isinstance(call, _Call)
+            assert isinstance(call, _ClientCall)
             call.error = BrokenExchange(reason)
             call.wake()
         for turn in self._turns:
@@ -136,10 +136,10 @@ class GrpcClientConnection(Http2Connection):
                 if turn in self._turns:
                     self._turns.remove(turn)
 
-    def _open(self, path: str, message: bytes, timeout: float | None) -> _Call:
+    def _open(self, path: str, message: bytes, timeout: float | None) -> _ClientCall:
         if self.closing or self.transport is None or self._next > WINDOW_LIMIT:
             raise BrokenExchange("Connection lost")
-        call = _Call(self._next, self.initial_window, self._limit)
+        call = _ClientCall(self._next, self.initial_window, self._limit)
         self._next += 2
         self.open_stream(call)
         was_batching, self.batching = self.batching, True
@@ -157,16 +157,16 @@ class GrpcClientConnection(Http2Connection):
             head = self._heads[path] = encode(((b":method", b"POST"), *named, *fixed))
         return head if timeout is None else head + encode(((b"grpc-timeout", grpc.encode_timeout(timeout)),))
 
-    async def _change(self, call: _Call) -> None:
+    async def _change(self, call: _ClientCall) -> None:
         call.waiter = asyncio.get_running_loop().create_future()
         await call.waiter
 
-    def _give_back(self, call: _Call) -> None:
+    def _give_back(self, call: _ClientCall) -> None:
         if not call.messages and call.owed:
             self.grant(call, call.owed)
             call.owed = 0
 
-    def _end_call(self, call: _Call, error: Exception | None) -> None:
+    def _end_call(self, call: _ClientCall, error: Exception | None) -> None:
         """The call has its outcome; what its stream still has to say does not matter."""
         if call.error is None:
             call.error = error
@@ -174,7 +174,7 @@ class GrpcClientConnection(Http2Connection):
         call.wake()
         self._next_turn()
 
-    def _close(self, call: _Call) -> None:
+    def _close(self, call: _ClientCall) -> None:
         self.reset(call, ErrorCode.CANCEL)
         self._next_turn()
 
@@ -197,7 +197,7 @@ def _not_grpc(values: dict[bytes, bytes]) -> str:
     return "" if kind.startswith(b"application/grpc") else f"unexpected content-type {kind.decode('ascii', 'replace')}"
 
 
-def _outcome(call: _Call, trailers: dict[bytes, bytes]) -> Exception | None:
+def _outcome(call: _ClientCall, trailers: dict[bytes, bytes]) -> Exception | None:
     text = trailers.get(b"grpc-status", b"")
     if not text.isdigit():
         return BrokenExchange("stream ended without a status")

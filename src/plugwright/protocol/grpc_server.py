@@ -48,7 +48,7 @@ class _Route:
     error: GrpcError | None = None
 
 
-class _Call(Stream):
+class _ServerCall(Stream):
     __slots__ = ("drained", "message", "reader", "received", "route", "sent_headers", "task", "timer")
 
     def __init__(self, stream_id: int, window: int, route: _Route) -> None:
@@ -71,7 +71,7 @@ class GrpcServerConnection(Http2Connection):
         self._handlers = handlers
         self._changed = changed
         self._routes: dict[tuple[Field, ...], _Route] = {}
-        self._calls: set[_Call] = set()  # with a task that has not ended
+        self._calls: set[_ServerCall] = set()  # with a task that has not ended
         self._stopping = ""
 
     @property
@@ -94,7 +94,7 @@ class GrpcServerConnection(Http2Connection):
             if len(self._routes) >= _ROUTES_KEPT:
                 self._routes.clear()
             route = self._routes[fields] = _route(fields, self._handlers)
-        call = _Call(stream_id, self.initial_window, route)
+        call = _ServerCall(stream_id, self.initial_window, route)
         call.remote_ended = ended
         self.open_stream(call)
         if ended:
@@ -103,11 +103,11 @@ class GrpcServerConnection(Http2Connection):
             self._refuse(call)
 
     def on_headers(self, stream: Stream, fields: tuple[Field, ...], ended: bool) -> None:
-        assert isinstance(stream, _Call)
+        assert isinstance(stream, _ServerCall)
         self._request_ended(stream)
 
     def on_data(self, stream: Stream, data: bytes, ended: bool) -> None:
-        assert isinstance(stream, _Call)
+        assert isinstance(stream, _ServerCall)
         stream.received += len(data)
         self.grant(stream, len(data))
         if stream.route.handler is not None:
@@ -120,12 +120,12 @@ class GrpcServerConnection(Http2Connection):
             self._request_ended(stream)
 
     def on_reset(self, stream: Stream, code: int) -> None:
-        assert isinstance(stream, _Call)
+        assert isinstance(stream, _ServerCall)
         if stream.task is not None:
             stream.task.cancel()
 
     def on_drained(self, stream: Stream) -> None:
-        assert isinstance(stream, _Call)
+        assert isinstance(stream, _ServerCall)
         if stream.drained is not None and not stream.drained.done():
             stream.drained.set_result(None)
 
@@ -135,13 +135,13 @@ class GrpcServerConnection(Http2Connection):
                 call.task.cancel()
         self._changed(self)
 
-    def _collect(self, call: _Call, messages: list[bytes]) -> None:
+    def _collect(self, call: _ServerCall, messages: list[bytes]) -> None:
         for message in messages:
             if call.message is not None:
                 raise GrpcError(Status.INVALID_ARGUMENT, "call must have one message, got more")
             call.message = message
 
-    def _request_ended(self, call: _Call) -> None:
+    def _request_ended(self, call: _ServerCall) -> None:
         route = call.route
         if route.length is not None and route.length != call.received:
             raise StreamFault(call.id, ErrorCode.PROTOCOL_ERROR, "content-length is not the length of the data")
@@ -152,7 +152,7 @@ class GrpcServerConnection(Http2Connection):
         else:
             self._start(call, route.handler, call.message)
 
-    def _start(self, call: _Call, handler: Handler, message: bytes) -> None:
+    def _start(self, call: _ServerCall, handler: Handler, message: bytes) -> None:
         call.message = None
         self._calls.add(call)
         call.task = _start_task(self._run(call, handler, message))
@@ -163,11 +163,11 @@ class GrpcServerConnection(Http2Connection):
         if call.route.timeout is not None:
             call.timer = asyncio.get_running_loop().call_later(call.route.timeout, self._deadline_passed, call)
 
-    def _call_ended(self, call: _Call) -> None:
+    def _call_ended(self, call: _ServerCall) -> None:
         self._calls.discard(call)
         self._changed(self)
 
-    async def _run(self, call: _Call, handler: Handler, message: bytes) -> None:
+    async def _run(self, call: _ServerCall, handler: Handler, message: bytes) -> None:
         try:
             with grpc_errors.to_peer():
                 await self._reply(call, handler, message)
@@ -184,7 +184,7 @@ class GrpcServerConnection(Http2Connection):
             if call.timer is not None:
                 call.timer.cancel()
 
-    async def _reply(self, call: _Call, handler: Handler, message: bytes) -> None:
+    async def _reply(self, call: _ServerCall, handler: Handler, message: bytes) -> None:
         if handler.unary is not None:
             reply = await handler.unary(message)
             self._send(call, reply, _OK)
@@ -195,7 +195,7 @@ class GrpcServerConnection(Http2Connection):
                     await self._until_drained(call)
             self._send(call, b"", _OK, is_message=False)
 
-    def _send(self, call: _Call, reply: bytes, trailers: bytes | None, is_message: bool = True) -> None:
+    def _send(self, call: _ServerCall, reply: bytes, trailers: bytes | None, is_message: bool = True) -> None:
         if call.ended or self.transport is None:
             return
         was_batching, self.batching = self.batching, True
@@ -210,17 +210,17 @@ class GrpcServerConnection(Http2Connection):
         if not was_batching:
             self.flush()
 
-    async def _until_drained(self, call: _Call) -> None:
+    async def _until_drained(self, call: _ServerCall) -> None:
         if not call.is_drained:
             call.drained = asyncio.get_running_loop().create_future()
             await call.drained
 
-    def _deadline_passed(self, call: _Call) -> None:
+    def _deadline_passed(self, call: _ServerCall) -> None:
         self._fail(call, GrpcError(Status.DEADLINE_EXCEEDED))
         if call.task is not None:
             call.task.cancel()
 
-    def _fail(self, call: _Call, error: GrpcError) -> None:
+    def _fail(self, call: _ServerCall, error: GrpcError) -> None:
         if call.ended or self.transport is None:
             return
         trailers: list[Field] = [(b"grpc-status", b"%d" % error.status)]
@@ -232,7 +232,7 @@ class GrpcServerConnection(Http2Connection):
         else:
             self.send_headers(call, _HEADERS + encode(trailers), end=True)
 
-    def _refuse(self, call: _Call) -> None:
+    def _refuse(self, call: _ServerCall) -> None:
         route = call.route
         if route.error is not None and route.status == b"200":
             self._fail(call, route.error)

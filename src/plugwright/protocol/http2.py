@@ -19,7 +19,7 @@ from plugwright.protocol.frames import (
     WINDOW_LIMIT,
     ConnectionFault,
     ErrorCode,
-    Kind,
+    FrameKind,
     Setting,
     StreamFault,
 )
@@ -154,10 +154,10 @@ class Http2Connection(Http2Sender):
         return buffer[position:] if position < size else b""
 
     def _frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        if self._continued is not None and (kind != Kind.CONTINUATION or stream_id != self._continued[0]):
+        if self._continued is not None and (kind != FrameKind.CONTINUATION or stream_id != self._continued[0]):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "header block interrupted by another frame")
         if self._awaits_settings:
-            if kind != Kind.SETTINGS or flags & ACK:
+            if kind != FrameKind.SETTINGS or flags & ACK:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "first frame must be SETTINGS")
             self._awaits_settings = False
         if kind < len(_HANDLERS):
@@ -289,7 +289,7 @@ class Http2Connection(Http2Sender):
         self._spend()
         for name, value in struct.iter_unpack(">HI", payload):
             self._apply(name, value)
-        self.write(frames.frame(Kind.SETTINGS, ACK, 0))
+        self.write(frames.frame(FrameKind.SETTINGS, ACK, 0))
         self.pump_all()
 
     def _apply(self, name: int, value: int) -> None:
@@ -317,7 +317,7 @@ class Http2Connection(Http2Sender):
         frames.check_length(payload, 8, "PING")
         self._spend()
         if not flags & ACK:
-            self.write(frames.frame(Kind.PING, ACK, 0, payload))
+            self.write(frames.frame(FrameKind.PING, ACK, 0, payload))
 
     def _goaway(self, _: int, stream_id: int, payload: bytes) -> None:
         frames.check_on_connection(stream_id)

@@ -5,7 +5,7 @@ import struct
 from collections import deque
 
 from plugwright.protocol import frames
-from plugwright.protocol.frames import DEFAULT_WINDOW, END_STREAM, FRAME_LIMIT, WINDOW_LIMIT, ErrorCode, Kind
+from plugwright.protocol.frames import DEFAULT_WINDOW, END_STREAM, FRAME_LIMIT, WINDOW_LIMIT, ErrorCode, FrameKind
 
 __all__ = ["STREAM_WINDOW", "Http2Sender", "Stream"]
 
@@ -85,13 +85,13 @@ class Http2Sender(asyncio.Protocol):
             self.forget(stream, by_us=True)
 
     def write_reset(self, stream_id: int, code: ErrorCode) -> None:
-        self.write(frames.frame(Kind.RST_STREAM, 0, stream_id, int(code).to_bytes(4, "big")))
+        self.write(frames.frame(FrameKind.RST_STREAM, 0, stream_id, int(code).to_bytes(4, "big")))
 
     def go_away(self, code: ErrorCode = ErrorCode.NO_ERROR, text: str = "") -> None:
         """Says that no stream will be served after those that are open."""
         self.closing = True
         last = self.highest if self.is_server else 0
-        self.write(frames.frame(Kind.GOAWAY, 0, 0, struct.pack(">II", last, code) + text.encode()[:256]))
+        self.write(frames.frame(FrameKind.GOAWAY, 0, 0, struct.pack(">II", last, code) + text.encode()[:256]))
 
     def write(self, data: bytes) -> None:
         self._out.append(data)
@@ -171,7 +171,7 @@ class Http2Sender(asyncio.Protocol):
         self.peer_window -= size
         self.credit += 3  # for its pings and window updates
         ends = END_STREAM if stream.trailers == b"" and not stream.pending else 0
-        self.write(frames.frame(Kind.DATA, ends, stream.id, data[:size] if rest else data))
+        self.write(frames.frame(FrameKind.DATA, ends, stream.id, data[:size] if rest else data))
 
     def _end_sending(self, stream: Stream) -> None:
         if stream.remote_ended:
