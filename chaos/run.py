@@ -10,6 +10,7 @@ import ctypes
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(*(f"{found.name:18} {found.title}" for found in _experiments(options)), sep="\n")
         return 0
     if options.kubernetes:
+        _end_in_order()
         return report(options, asyncio.run(_beside_kubernetes(options)))
     chosen = [found for found in _experiments(options) if not options.only or found.name in options.only]
     if options.only and len(chosen) < len(set(options.only)):
@@ -41,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"chaos: no fault is called {', '.join(sorted(unknown))}; --list names them", file=sys.stderr)
         return 2
     _leave_mounts_of_others_alone()
+    _end_in_order()
     return report(options, asyncio.run(try_all(chosen, Plan(options.quick, options.seed))))
 
 
@@ -109,6 +112,12 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--write", type=Path, metavar="PAGE", help="put the rows into the table of this page")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there too")
     return parser
+
+
+def _end_in_order() -> None:
+    """By either signal, and also where a shell's `&` has us ignore one: the daemon is ended with us."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
 
 
 def _leave_mounts_of_others_alone() -> None:
