@@ -8,10 +8,11 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
 from chaos.daemon import Daemon, Launch
 from chaos.experiment import NOT_ASKED, Cell, Fault, Plan, Row, lost_cell, observe
@@ -23,8 +24,9 @@ from tests.kubernetes.node import Node as ClusterNode
 from tests.kubernetes.pods import Pod, Pods
 
 from chaos import catalogue
-from plugwright.errors import PeerGone, PlugwrightError
+from plugwright.errors import PeerGone, PeerRefused
 from plugwright.protocol import device_plugin, pod_resources
+from plugwright.protocol.pod_resources import AllocatableDevice, PodResourcesClient
 
 __all__ = ["TITLES", "try_all"]
 
@@ -32,7 +34,11 @@ _RESTARTS, _QUICK_RESTARTS = 100, 3
 _REGISTERED_LIMIT = 60.0  # a kubelet on a busy machine takes seconds to begin
 _RECOVERS = 30.0
 _FAULT_LIMIT = 300.0
+_LOOK_INTERVAL = 0.05
 _RESTARTS_TITLE = "the real kubelet is killed and started again"
+
+
+T = TypeVar("T")
 
 
 def _real(fault: Fault) -> str:
@@ -50,6 +56,8 @@ class RealKubelet:
         self._cluster, self._node, self._daemon = cluster, node, daemon
         self._pods, self._numbers = Pods(cluster.kubectl), count()
         self._kills = 0
+        self._seen: list[AllocatableDevice] = []
+        self._seen_at = 0.0
 
     async def start(self) -> None:
         if not self._cluster.kubelet.alive:
@@ -61,12 +69,13 @@ class RealKubelet:
         await asyncio.to_thread(self._cluster.stop, "kubelet", signal.SIGKILL if self._kills % 2 else signal.SIGTERM)
 
     async def healthy(self, resource: str) -> frozenset[str]:
-        try:
-            async with asyncio.timeout(2), pod_resources.connect(self._node.paths.pod_resources_socket) as kubelet:
-                devices = await kubelet.allocatable()
-        except (OSError, PlugwrightError, TimeoutError):
-            return frozenset()
-        return frozenset(device.device_id for device in devices if device.resource == resource)
+        if time.monotonic() - self._seen_at > _LOOK_INTERVAL:
+            try:
+                self._seen = await self._pod_resources(lambda kubelet: kubelet.allocatable(timeout=2))
+            except (OSError, PeerGone, TimeoutError):
+                self._seen = []  # there is no kubelet
+            self._seen_at = time.monotonic()
+        return frozenset(device.device_id for device in self._seen if device.resource == resource)
 
     async def allocate(self, resource: str, device_ids: Sequence[str]) -> None:
         """As a second client of the plugin: the kubelet's own connection is its own."""
@@ -88,9 +97,18 @@ class RealKubelet:
         return refused or (f"{', '.join(twice)} given twice" if twice else "")
 
     async def held(self) -> list[str]:
-        async with asyncio.timeout(10), pod_resources.connect(self._node.paths.pod_resources_socket) as kubelet:
-            devices = await kubelet.held_devices(timeout=5)
+        devices = await self._pod_resources(lambda kubelet: kubelet.held_devices(timeout=5))
         return [device.device_id for device in devices if device.resource == STEADY]
+
+    async def _pod_resources(self, call: Callable[[PodResourcesClient], Awaitable[list[T]]]) -> list[T]:
+        """Again and again while the kubelet refuses: it answers a hundred times a second, and no more."""
+        async with asyncio.timeout(10):
+            while True:
+                try:
+                    async with pod_resources.connect(self._node.paths.pod_resources_socket) as kubelet:
+                        return await call(kubelet)
+                except PeerRefused:
+                    await asyncio.sleep(_LOOK_INTERVAL)
 
     def _run_pod(self, name: str, wants: dict[str, int]) -> str:
         try:
