@@ -56,6 +56,7 @@ async def test_a_gpu_that_is_lost_after_a_thread_was_refused_is_unhealthy(caplog
             monitor.read_now()
             async with asyncio.timeout(60):
                 view = await monitor.views.until(lambda view: bool(view.problem))
+                await lists.reason(first, "reading GPUs failed")  # a list that no thread could be had for
         assert view.problem == "reading GPUs failed: RuntimeError: can't start new thread"
         await plugin.command("lose", {"id": first})
         await lists.reason(first, "GPU is lost")
