@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
 from pathlib import Path
 from typing import TypeVar
@@ -26,6 +26,7 @@ from tests.kubernetes.pods import Pod, Pods
 from chaos import catalogue
 from plugwright.errors import PeerGone, PeerRefused
 from plugwright.protocol import device_plugin, pod_resources
+from plugwright.protocol.device_plugin import DevicePluginClient
 from plugwright.protocol.pod_resources import AllocatableDevice, PodResourcesClient
 
 __all__ = ["TITLES", "try_all"]
@@ -52,12 +53,17 @@ TITLES = (_RESTARTS_TITLE, *map(_real, _FAULTS))
 class RealKubelet:
     """Runs already when the rig begins."""
 
-    def __init__(self, cluster: Cluster, node: Node, daemon: Daemon) -> None:
-        self._cluster, self._node, self._daemon = cluster, node, daemon
+    def __init__(self, cluster: Cluster, node: Node) -> None:
+        self._cluster, self._node = cluster, node
         self._pods, self._numbers = Pods(cluster.kubectl), count()
         self._kills = 0
         self._seen: list[AllocatableDevice] = []
         self._seen_at = 0.0
+        self._connections = AsyncExitStack()
+        self._plugins: dict[Path, DevicePluginClient] = {}
+
+    async def close(self) -> None:
+        await self._connections.aclose()
 
     async def start(self) -> None:
         if not self._cluster.kubelet.alive:
@@ -78,12 +84,15 @@ class RealKubelet:
         return frozenset(device.device_id for device in self._seen if device.resource == resource)
 
     async def allocate(self, resource: str, device_ids: Sequence[str]) -> None:
-        """As a second client of the plugin: the kubelet's own connection is its own."""
+        """As a second client of the plugin, whose connection lasts as long as the kubelet's own does."""
         endpoints = sorted(self._node.paths.device_plugins.glob(f"plugwright-{resource.replace('/', '_')}-*.sock"))
         if not endpoints:
             raise PeerGone(f"no plugin has registered {resource}")
-        async with device_plugin.connect(endpoints[-1]) as plugin:
-            await plugin.allocate_encoded(device_ids)
+        if endpoints[-1] not in self._plugins:
+            self._plugins = {
+                endpoints[-1]: await self._connections.enter_async_context(device_plugin.connect(endpoints[-1]))
+            }
+        await self._plugins[endpoints[-1]].allocate_encoded(device_ids)
 
     async def hold(self, resource: str, count: int) -> str:
         return await asyncio.to_thread(self._run_pod, f"holds-{next(self._numbers)}", {resource: count})
@@ -192,9 +201,11 @@ async def _real_rig(version: str) -> AsyncIterator[tuple[Rig, ClusterNode]]:
         root = cluster.state / "chaos"
         node = Node(root, cluster.kubelet_dir, Path("/var/lib/kubelet"))
         daemon = Daemon(node, Launch(within=cluster.enclosure.command(), probes=False))
-        rig = Rig(node, RealKubelet(cluster, node, daemon), daemon)
+        kubelet = RealKubelet(cluster, node)
+        rig = Rig(node, kubelet, daemon)
         try:
             await rig.begin()
             yield rig, ClusterNode(cluster)
         finally:
+            await kubelet.close()
             await daemon.stop()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -119,7 +120,7 @@ async def _kill_at(step: int) -> tuple[list[str], list[str], float, list[str]]:
         node = Node(root, root / "k", root / "k")
         steps = root / "steps"
         variables = {
-            "PYTHONPATH": str(_INTERPOSE),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(_INTERPOSE), os.environ.get("PYTHONPATH")])),
             "PYTHONDONTWRITEBYTECODE": "1",
             "CHAOS_ROOT": directory,
             "CHAOS_KILL_AT": str(step),

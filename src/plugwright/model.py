@@ -249,9 +249,13 @@ def _attributes(device_id: str, attributes: Mapping[str, object]) -> Mapping[str
 
 def _text(what: str, text: object) -> str:
     """A string that can be sent: half of a surrogate pair, as in a file name that is not UTF-8, cannot."""
-    if not isinstance(text, str) or "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+    if not isinstance(text, str) or "\0" in text or not (text.isascii() or _is_sendable(text)):
         raise InvalidValue(f"{what} must be valid Unicode without NUL, got {text!r}")
     return text
+
+
+def _is_sendable(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _check_path(what: str, path: object) -> None:

@@ -12,7 +12,7 @@ from plugwright.errors import PeerRefused, PodRefused
 from plugwright.kubelet import Kubelet, KubeletSettings, Pod, PodSpec, Timing
 from plugwright.kubelet.events import Call, Finding, StateChange
 from plugwright.model import Allocation, Options, PreferenceRequest, natural_order
-from plugwright.protocol import checkpoint, device_plugin, registration
+from plugwright.protocol import checkpoint, device_plugin, messages, registration
 from plugwright.protocol.checkpoint import Checkpoint
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.messages import ListedDevice
@@ -161,10 +161,10 @@ class ScriptedPlugin:
         free = [device_id for device_id in reversed(_sorted(request.available)) if device_id not in request.required]
         return [[*request.required, *free][: request.size]]
 
-    async def allocate(self, containers: Sequence[Sequence[str]]) -> list[Allocation]:
+    async def allocate(self, containers: Sequence[Sequence[str]]) -> bytes:
         [device_ids] = containers  # 3.36: one, never more
         await self._note(PluginCall("Allocate", _sorted(device_ids)))
-        return self.answer(device_ids)
+        return messages.encode_allocations(self.answer(device_ids))
 
     async def pre_start(self, device_ids: Sequence[str]) -> None:
         await self._note(PluginCall("PreStartContainer", _sorted(device_ids)))

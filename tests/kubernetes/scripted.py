@@ -71,10 +71,11 @@ class Scripted:
         free = sorted(set(available) - set(required), key=natural_order, reverse=True)
         return [[*required, *free][: request.size]]
 
-    async def allocate(self, containers: Sequence[Sequence[str]]) -> list[Allocation]:
+    async def allocate(self, containers: Sequence[Sequence[str]]) -> bytes:
         ids = tuple(sorted(containers[0]))
         self._note(PluginCall("Allocate", ids))
-        return [] if self.answers_nothing else [Allocation(env={**self.env, "GIVEN": ",".join(ids)})]
+        given = [] if self.answers_nothing else [Allocation(env={**self.env, "GIVEN": ",".join(ids)})]
+        return messages.encode_allocations(given)
 
     async def pre_start(self, device_ids: Sequence[str]) -> None:
         self._note(PluginCall("PreStartContainer", tuple(sorted(device_ids))))

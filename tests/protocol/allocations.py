@@ -4,12 +4,13 @@ from tests.plugin_client import to_allocation
 
 from plugwright.model import Allocation
 from plugwright.protocol import messages
+from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 
 __all__ = ["decode_allocation", "encode_allocation"]
 
 
 def encode_allocation(allocation: Allocation) -> bytes:
-    [response] = messages.from_allocations([allocation]).container_responses
+    [response] = pb.AllocateResponse.FromString(messages.encode_allocations([allocation])).container_responses
     return response.SerializeToString(deterministic=True)
 
 

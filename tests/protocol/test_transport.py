@@ -59,9 +59,9 @@ class Patient:
     async def prefer(self, requests: Sequence[PreferenceRequest]) -> list[list[str]]:
         return [list(request.available) for request in requests]
 
-    async def allocate(self, containers: Sequence[Sequence[str]]) -> list[Allocation]:
+    async def allocate(self, containers: Sequence[Sequence[str]]) -> bytes:
         await self.pre_start([])
-        return [Allocation(env={"IDS": ",".join(ids)}) for ids in containers]
+        return messages.encode_allocations(Allocation(env={"IDS": ",".join(ids)}) for ids in containers)
 
     async def pre_start(self, device_ids: Sequence[str]) -> None:
         self.entered.set()

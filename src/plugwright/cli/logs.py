@@ -37,5 +37,3 @@ def configure(style: str, level: str) -> None:
     handler.setFormatter(JsonFormatter() if style == "json" else HumanFormatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("plugwright").setLevel(level.upper())
-    # grpclib logs a traceback for errors that `protocol.grpc_errors` has already answered.
-    logging.getLogger("grpclib").setLevel(logging.CRITICAL if level != "debug" else logging.DEBUG)

@@ -178,7 +178,7 @@ class _DryRun:
         if service.plugin.resource not in self._redirected:
             return DryDevice(device, error=_NOT_ASKED)
         try:
-            [allocation] = await service.allocate([[device.id]])
+            [allocation] = await service.allocations([[device.id]])
         except PluginTimeout:
             raise  # the next device would hang as well
         except PlugwrightError as error:

@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from pathlib import Path
 from typing import Protocol
 
-from plugwright.model import Allocation, Options, PreferenceRequest
+from plugwright.model import Options, PreferenceRequest
 from plugwright.protocol import messages, transport
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.messages import ListedDevice
@@ -33,7 +33,9 @@ class DevicePluginService(Protocol):
 
     async def prefer(self, requests: Sequence[PreferenceRequest]) -> list[list[str]]: ...
 
-    async def allocate(self, containers: Sequence[Sequence[str]]) -> list[Allocation]: ...
+    async def allocate(self, containers: Sequence[Sequence[str]]) -> bytes:
+        """The answer, made by `messages.encode_allocations`."""
+        ...
 
     async def pre_start(self, device_ids: Sequence[str]) -> None: ...
 
@@ -51,9 +53,8 @@ def methods(service: DevicePluginService) -> list[transport.Bound]:
     async def prefer(request: pb.PreferredAllocationRequest) -> pb.PreferredAllocationResponse:
         return messages.from_preferences(await service.prefer(messages.to_preference_requests(request)))
 
-    async def allocate(request: pb.AllocateRequest) -> pb.AllocateResponse:
-        containers = [list(container.devices_ids) for container in request.container_requests]
-        return messages.from_allocations(await service.allocate(containers))
+    async def allocate(request: pb.AllocateRequest) -> bytes:
+        return await service.allocate([list(container.devices_ids) for container in request.container_requests])
 
     async def pre_start(request: pb.PreStartContainerRequest) -> pb.PreStartContainerResponse:
         await service.pre_start(list(request.devices_ids))

@@ -6,17 +6,17 @@ A call whose handler does not suspend is answered in the turn of the event loop 
 
 import asyncio
 import logging
-import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from plugwright.protocol import grpc, grpc_errors
+from plugwright.protocol import frames, grpc, grpc_errors
 from plugwright.protocol.frames import ErrorCode, StreamFault
 from plugwright.protocol.grpc import GrpcError, MessageReader, Status
 from plugwright.protocol.hpack import Field, encode
 from plugwright.protocol.http2 import Http2Connection
 from plugwright.protocol.http2_sending import Stream
+from plugwright.system import concurrency
 
 __all__ = ["REQUEST_LIMIT", "GrpcServerConnection", "Handler"]
 
@@ -91,6 +91,8 @@ class GrpcServerConnection(Http2Connection):
     def on_request(self, stream_id: int, fields: tuple[Field, ...], ended: bool) -> None:
         route = self._routes.get(fields)
         if route is None:
+            if problem := frames.check_request(fields):
+                raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, problem)
             if len(self._routes) >= _ROUTES_KEPT:
                 self._routes.clear()
             route = self._routes[fields] = _route(fields, self._handlers)
@@ -155,7 +157,7 @@ class GrpcServerConnection(Http2Connection):
     def _start(self, call: _ServerCall, handler: Handler, message: bytes) -> None:
         call.message = None
         self._calls.add(call)
-        call.task = _start_task(self._run(call, handler, message))
+        call.task = concurrency.start(self._run(call, handler, message))
         if call.task.done():
             self._calls.discard(call)
             return
@@ -267,10 +269,3 @@ def _route(fields: tuple[Field, ...], handlers: Mapping[str, Handler]) -> _Route
     if timeout == 0:
         return refused(b"200", Status.DEADLINE_EXCEEDED, "")
     return _Route(handler, timeout, expected)
-
-
-def _start_task(coroutine: Coroutine[object, object, None]) -> "asyncio.Task[None]":
-    loop = asyncio.get_running_loop()
-    if sys.version_info >= (3, 12):
-        return asyncio.Task(coroutine, loop=loop, eager_start=True)
-    return loop.create_task(coroutine)

@@ -58,7 +58,7 @@ class Http2Connection(Http2Sender):
         self._credited = 0.0
 
     def on_request(self, stream_id: int, fields: tuple[Field, ...], ended: bool) -> None:
-        """The headers of a new stream (server)."""
+        """The headers of a new stream (server), not checked yet."""
         raise NotImplementedError
 
     def on_headers(self, stream: Stream, fields: tuple[Field, ...], ended: bool) -> None:
@@ -245,8 +245,6 @@ class Http2Connection(Http2Sender):
             return
         if len(self.streams) >= STREAMS_LIMIT:
             raise StreamFault(stream_id, ErrorCode.REFUSED_STREAM, f"more than {STREAMS_LIMIT} streams")
-        if problem := frames.check_request(fields):
-            raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, problem)
         self.on_request(stream_id, fields, ended)
 
     def _decoded(self, block: bytes) -> tuple[Field, ...]:

@@ -20,8 +20,8 @@ __all__ = [
     "ListedDevice",
     "MountSpec",
     "decode",
+    "encode_allocations",
     "encode_devices",
-    "from_allocations",
     "from_options",
     "from_preference_requests",
     "from_preferences",
@@ -102,11 +102,11 @@ def to_options(message: pb.DevicePluginOptions) -> Options:
     return Options(pre_start=message.pre_start_required, preference=message.get_preferred_allocation_available)
 
 
-def from_allocations(allocations: Iterable[Allocation]) -> pb.AllocateResponse:
-    response = pb.AllocateResponse(container_responses=map(_from_allocation, allocations))
-    size = response.ByteSize()
-    if size > MESSAGE_LIMIT:
-        raise PluginError(f"an allocation must have at most {MESSAGE_LIMIT} bytes for the kubelet, got {size}")
+def encode_allocations(allocations: Iterable[Allocation]) -> bytes:
+    """The AllocateResponse; `PluginError` if it is larger than the kubelet accepts."""
+    response = pb.AllocateResponse(container_responses=map(_from_allocation, allocations)).SerializeToString()
+    if len(response) > MESSAGE_LIMIT:
+        raise PluginError(f"an allocation must have at most {MESSAGE_LIMIT} bytes for the kubelet, got {len(response)}")
     return response
 
 

@@ -247,7 +247,9 @@ class PluginCalls:
 
     async def call(self, name: str, method: Callable[..., T | Awaitable[T]], *arguments: object, limit: float) -> T:
         """The method's result; `PluginTimeout` or `PluginFailed` if there is none within `limit` seconds."""
-        task = asyncio.create_task(self._result(name, method, arguments))
+        task = concurrency.start(self._result(name, method, arguments))
+        if task.done():
+            return task.result()
         try:
             # Not asyncio.timeout: that would wait for a method that ignores its cancellation.
             done, _ = await asyncio.wait((task,), timeout=limit)

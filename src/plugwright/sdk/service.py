@@ -77,21 +77,18 @@ class PluginService:
             counts = self.streams.value
             self.streams.publish(StreamCounts(counts.open - 1, counts.opened))
 
-    async def allocate(self, containers: Sequence[Sequence[str]]) -> list[Allocation]:
-        """One allocation per container, in order; all requests are checked before the plugin is called."""
+    async def allocate(self, containers: Sequence[Sequence[str]]) -> bytes:
+        """The allocations, encoded."""
         with self._counted("Allocate"):
-            requests = []
-            for device_ids in containers:
-                devices = self._requested(device_ids)
-                unhealthy = {device.id: device.reason for device in devices if not device.healthy}
-                if unhealthy:
-                    raise UnhealthyDevice(self._inventory.resource, unhealthy)
-                requests.append(devices)
-            allocations = [await self._allocate(devices) for devices in requests]
-            self._check_size(allocations)
+            requests = self._requests(containers)
+            answer = self._encoded([await self._allocate(devices) for devices in requests])
         # After the answer is on its way: the kubelet admits one pod at a time, and waits.
         asyncio.get_running_loop().call_soon(self._log_allocated, requests)
-        return allocations
+        return answer
+
+    async def allocations(self, containers: Sequence[Sequence[str]]) -> list[Allocation]:
+        """One allocation per container, in order; all requests are checked before the plugin is called."""
+        return [await self._allocate(devices) for devices in self._requests(containers)]
 
     async def prefer(self, requests: Sequence[PreferenceRequest]) -> list[list[str]]:
         """Never fails: an error here would refuse the pod, while the kubelet can do without an answer."""
@@ -117,9 +114,19 @@ class PluginService:
                 text = f"{method} of {self._inventory.resource} failed: {type(error).__name__}: {clean(error)}"
                 raise PlugwrightError(text) from error
 
-    def _check_size(self, allocations: list[Allocation]) -> None:
+    def _requests(self, containers: Sequence[Sequence[str]]) -> list[list[Device]]:
+        requests = []
+        for device_ids in containers:
+            devices = self._requested(device_ids)
+            unhealthy = {device.id: device.reason for device in devices if not device.healthy}
+            if unhealthy:
+                raise UnhealthyDevice(self._inventory.resource, unhealthy)
+            requests.append(devices)
+        return requests
+
+    def _encoded(self, allocations: list[Allocation]) -> bytes:
         try:
-            messages.from_allocations(allocations)
+            return messages.encode_allocations(allocations)
         except PluginError as error:
             self._log_failure(error)
             raise

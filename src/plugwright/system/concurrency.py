@@ -9,6 +9,7 @@ ending. Python cannot stop a thread, so one that hangs stays until the process e
 
 import asyncio
 import random
+import sys
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import suppress
@@ -28,6 +29,7 @@ __all__ = [
     "iterate_in_thread",
     "retrieve_exception",
     "single_error",
+    "start",
     "start_thread",
     "unwrapped",
 ]
@@ -80,6 +82,14 @@ class Latest(Generic[T]):
         while not accept(self._value):
             await self._newer.wait()
         return self._value
+
+
+def start(coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+    """A task that runs at once until it has to wait, where Python can do that (3.12); else in the next turn."""
+    loop = asyncio.get_running_loop()
+    if sys.version_info >= (3, 12):
+        return asyncio.Task(coroutine, loop=loop, eager_start=True)
+    return loop.create_task(coroutine)
 
 
 async def first(*waits: Coroutine[object, object, T]) -> T:
