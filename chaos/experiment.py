@@ -18,7 +18,6 @@ from plugwright.errors import PlugwrightError
 
 __all__ = ["NOT_ASKED", "Cell", "Experiment", "Fault", "Plan", "Row", "always", "experiment", "lost_cell", "observe"]
 
-_RSS_LIMIT = 12.0  # MiB that one fault may leave behind: an allocator gives nothing back at once
 _STOP_LIMIT = 1.0  # seconds from SIGTERM to the end
 _SHOWN_LINES = 15
 _PATIENCE = 6.0  # how long the truth is waited for, beyond what is promised: to say how late it was
@@ -121,10 +120,16 @@ def experiment(fault: Fault) -> Experiment:
     return Experiment(fault.name, fault.title, run, fault.missing)
 
 
-async def observe(fault: Fault, rig: Rig, seconds: float, recovers: float = 0.0) -> Row:
-    """The fault for about so many seconds, and its end; `recovers` is for a kubelet that takes longer by itself."""
+async def observe(
+    fault: Fault, rig: Rig, seconds: float, *, recovers: float = 0.0, before: Baseline | None = None
+) -> Row:
+    """The fault for about so many seconds, and its end.
+
+    `recovers` is for a kubelet that takes longer by itself. `before` is what nothing may be more than; by default, what
+    there is when the fault begins.
+    """
     promised = max(fault.recovers, recovers)
-    before = await rig.baseline()
+    before = before or await rig.baseline()
     rig.broken.clear()
     rig.notes.clear()
     ends = time.monotonic() + seconds
@@ -158,13 +163,13 @@ async def _truth(fault: Fault, rig: Rig) -> Cell:
     return Cell(f"{seconds:.1f} s", seconds <= ANSWER_LIMIT)
 
 
-async def lost_cell(rig: Rig, before: Baseline, rss_limit: float = _RSS_LIMIT) -> Cell:
+async def lost_cell(rig: Rig, before: Baseline) -> Cell:
     """What was lost, leaked, given twice, or seen to be wrong by the fault itself."""
     problems = list(rig.broken)
     if rig.daemon.alive:
         problems += await rig.leaks(before)
         grown = rig.daemon.footprint().rss_mib - before.footprint.rss_mib
-        if grown > rss_limit:
+        if grown > before.rss_limit:
             problems.append(f"{grown:.0f} MiB more memory")
     if twice := await rig.given_twice():
         problems.append(f"given twice: {', '.join(twice)}")

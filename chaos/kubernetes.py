@@ -149,7 +149,7 @@ async def try_all(version: str, plan: Plan, only: Sequence[str] = ()) -> list[Ro
 async def _observed(fault: Fault, rig: Rig, plan: Plan) -> Row:
     try:
         async with asyncio.timeout(_FAULT_LIMIT):
-            seen = await observe(fault, rig, fault.quick_seconds if plan.quick else fault.seconds, _RECOVERS)
+            seen = await observe(fault, rig, fault.quick_seconds if plan.quick else fault.seconds, recovers=_RECOVERS)
     except Exception as error:  # noqa: BLE001  one fault must not take the others with it
         return Row(fault.name, _real(fault), recovered=Cell(f"{type(error).__name__}: {error}", holds=False))
     return Row(fault.name, _real(fault), *seen.cells)

@@ -17,7 +17,7 @@ __all__ = ["CHECKED", "FACTS", "GPU", "NIC", "RESOURCES", "STEADY", "Node"]
 
 STEADY, FACTS, GPU = "mock/steady", "mock/facts", "nvidia.com/gpu"
 CHECKED, NIC = "example.com/checked", "example.com/nic"
-RESOURCES: Mapping[str, int] = {STEADY: 8, FACTS: 2, GPU: 4, CHECKED: 1, NIC: 1}  # and how many devices each has
+RESOURCES: Mapping[str, int] = {STEADY: 64, FACTS: 2, GPU: 4, CHECKED: 1, NIC: 1}  # and how many devices each has
 
 _OFTEN: Mapping[str, object] = {"every": 0.4, "timeout": 0.4, "failures": 1, "successes": 1}
 _GOOD, _BAD = "ok", "burnt"
@@ -82,10 +82,10 @@ class Node:
     def files(self) -> set[str]:
         """Everything that the daemon may leave behind; sockets have new names after each registration."""
         found = {path for directory in (self.state, self.control.parent) for path in directory.rglob("*")}
-        sockets = {path for path in self.paths.device_plugins.glob("*") if path.name != "kubelet.sock"}
-        kinds = {f"device-plugins/*{path.suffix}" for path in sockets if not path.name.startswith(".")}
-        temporary = {f"device-plugins/{path.name}" for path in sockets if path.name.startswith(".")}
-        return {str(path.relative_to(self.root)) for path in found} | kinds | temporary
+        # Names with a dot are the kubelet's, which may have been killed while it wrote its checkpoint.
+        sockets = [path for path in self.paths.device_plugins.glob("[!.]*") if path.name != "kubelet.sock"]
+        kinds = {f"device-plugins/*{path.suffix}" for path in sockets}
+        return {str(path.relative_to(self.root)) for path in found} | kinds
 
     def _resources(self) -> list[Mapping[str, object]]:
         is_good = {"file": "/run/health", "equals": _GOOD, **_OFTEN}

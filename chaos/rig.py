@@ -40,11 +40,12 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What there was before the fault."""
+    """What there was before the fault; memory may be `rss_limit` MiB more: an allocator gives nothing back at once."""
 
     footprint: Footprint
     files: frozenset[str]
     held: tuple[str, ...]
+    rss_limit: float = 12.0
 
 
 class Rig:
