@@ -19,6 +19,7 @@ from plugwright.errors import PlugwrightError
 __all__ = ["NOT_ASKED", "Cell", "Experiment", "Fault", "Plan", "Row", "always", "experiment", "lost_cell", "observe"]
 
 _STOP_LIMIT = 1.0  # seconds from SIGTERM to the end
+_BUSY_STOP_LIMIT = 5.0  # where only the programme itself is tried, perhaps beside other tests
 _SHOWN_LINES = 15
 _PATIENCE = 6.0  # how long the truth is waited for, beyond what is promised: to say how late it was
 
@@ -112,7 +113,7 @@ def experiment(fault: Fault) -> Experiment:
         async with emulated_rig(fault.launch) as rig:
             seconds = fault.quick_seconds if plan.quick else fault.seconds
             row = await observe(fault, rig, seconds)
-            lost = await _with_stop(rig, row.lost)
+            lost = await _with_stop(rig, row.lost, _BUSY_STOP_LIMIT if plan.quick else _STOP_LIMIT)
             if not (row.holds and lost.holds):
                 print(*(f"    | {line}" for line in rig.daemon.lines()[-_SHOWN_LINES:]), sep="\n", file=sys.stderr)
         return Row(row.name, row.title, row.served, row.truthful, row.recovered, lost)
@@ -191,12 +192,12 @@ async def _arrival(rig: Rig) -> str:
         return str(error)
 
 
-async def _with_stop(rig: Rig, lost: Cell) -> Cell:
+async def _with_stop(rig: Rig, lost: Cell, limit: float) -> Cell:
     """SIGTERM at the end: exit 0 in under a second, and no socket left."""
     if not rig.daemon.alive:
         return lost
     taken = await rig.daemon.stop()
-    problems = [f"SIGTERM took {taken:.1f} s"] if taken > _STOP_LIMIT else []
+    problems = [f"SIGTERM took {taken:.1f} s"] if taken > limit else []
     problems += [f"exit code {rig.daemon.code}"] if rig.daemon.code else []
     problems += [f"left {name}" for name in sorted(rig.node.files()) if name.endswith(".sock")]
     return Cell("; ".join([lost.text, *problems] if not lost.holds else problems), holds=False) if problems else lost
