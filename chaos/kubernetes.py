@@ -89,9 +89,9 @@ class RealKubelet:
         if not endpoints:
             raise PeerGone(f"no plugin has registered {resource}")
         if endpoints[-1] not in self._plugins:
-            self._plugins = {
-                endpoints[-1]: await self._connections.enter_async_context(device_plugin.connect(endpoints[-1]))
-            }
+            await self.close()
+            plugin = await self._connections.enter_async_context(device_plugin.connect(endpoints[-1]))
+            self._plugins = {endpoints[-1]: plugin}
         await self._plugins[endpoints[-1]].allocate_encoded(device_ids)
 
     async def hold(self, resource: str, count: int) -> str:
