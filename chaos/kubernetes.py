@@ -84,10 +84,14 @@ class RealKubelet:
         return frozenset(device.device_id for device in self._seen if device.resource == resource)
 
     async def allocate(self, resource: str, device_ids: Sequence[str]) -> None:
-        """As a second client of the plugin, whose connection lasts as long as the kubelet's own does."""
+        """As a second client of the plugin. For what is called throughout, its connection lasts as the kubelet's does."""
         endpoints = sorted(self._node.paths.device_plugins.glob(f"plugwright-{resource.replace('/', '_')}-*.sock"))
         if not endpoints:
             raise PeerGone(f"no plugin has registered {resource}")
+        if resource != STEADY:
+            async with device_plugin.connect(endpoints[-1]) as plugin:
+                await plugin.allocate_encoded(device_ids)
+                return
         if endpoints[-1] not in self._plugins:
             await self.close()
             plugin = await self._connections.enter_async_context(device_plugin.connect(endpoints[-1]))
