@@ -84,7 +84,7 @@ class RealKubelet:
         return frozenset(device.device_id for device in self._seen if device.resource == resource)
 
     async def allocate(self, resource: str, device_ids: Sequence[str]) -> None:
-        """As a second client of the plugin. For what is called throughout, its connection lasts as the kubelet's does."""
+        """As a second client of the plugin; what is called throughout has a connection that lasts, as a kubelet's."""
         endpoints = sorted(self._node.paths.device_plugins.glob(f"plugwright-{resource.replace('/', '_')}-*.sock"))
         if not endpoints:
             raise PeerGone(f"no plugin has registered {resource}")

@@ -106,13 +106,13 @@ async def _replaced_under_mount(_: Plan) -> Row:
         began = time.monotonic()
         ended = await rig.daemon.ended(_REGISTERED_LIMIT)
         taken, code = time.monotonic() - began, rig.daemon.code
-        said = any("director" in line and "error" in line.lower() for line in rig.daemon.lines()[-5:])
+        said = any("was deleted" in line for line in rig.daemon.lines()[-5:])
         if ended:
             await rig.daemon.stop()
             rig.daemon.start()
         complaint = (await rig.recovery(15))[1]
     text = f"ended after {taken:.1f} s with {code}, and well once restarted" if ended else f"still there; {complaint}"
-    recovered = Cell(text if said or not ended else f"{text}, without a word", ended and code == 1 and not complaint)
+    recovered = Cell(text if said or not ended else f"{text}, without a word", ended and code == 1 and said and not complaint)
     return Row("mount", _TITLE_MOUNT, NOT_ASKED, NOT_ASKED, recovered, NOT_ASKED)
 
 
