@@ -112,7 +112,8 @@ async def _replaced_under_mount(_: Plan) -> Row:
             rig.daemon.start()
         complaint = (await rig.recovery(15))[1]
     text = f"ended after {taken:.1f} s with {code}, and well once restarted" if ended else f"still there; {complaint}"
-    recovered = Cell(text if said or not ended else f"{text}, without a word", ended and code == 1 and said and not complaint)
+    holds = ended and code == 1 and said and not complaint
+    recovered = Cell(text if said or not ended else f"{text}, without a word", holds)
     return Row("mount", _TITLE_MOUNT, NOT_ASKED, NOT_ASKED, recovered, NOT_ASKED)
 
 
