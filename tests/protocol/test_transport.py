@@ -19,6 +19,8 @@ from tests.plugin_client import connect_plugin
 from plugwright.errors import PeerGone, PeerRefused, PlugwrightError
 from plugwright.model import Allocation, Device, Options, PreferenceRequest
 from plugwright.protocol import device_plugin, messages, transport
+from plugwright.protocol.grpc_server import REQUEST_LIMIT
+from plugwright.protocol.transport import CONNECTIONS_LIMIT
 from plugwright.system.sockets import SocketFile
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -262,6 +264,46 @@ async def test_a_call_in_progress_when_serving_ends_gets_unavailable(root: Path)
             await service.entered.wait()
         with pytest.raises(PeerGone, match="the plugin is stopping or registers again"):
             await allocating
+
+
+async def test_a_call_that_ends_soon_is_answered_although_serving_ends(root: Path) -> None:
+    """A refused pod is final (3.67): an Allocate under way when the plugin stops has a moment to finish."""
+    service = Patient()
+    service.go_on.clear()
+    async with connect_plugin(root / "s") as client:
+        async with served(root, service):
+            lists = client.lists()
+            await anext(lists)
+            service.entered.clear()
+            allocating = asyncio.create_task(client.allocate(["st0"]))
+            await service.entered.wait()
+            ending = asyncio.create_task(service.left.wait())  # the stream is ended at once
+            ending.add_done_callback(lambda _: service.go_on.set())
+        assert await allocating == [Allocation(env={"IDS": "st0"})]
+        with pytest.raises(PeerGone, match="the plugin is stopping or registers again"):
+            await anext(lists)
+
+
+async def test_a_request_over_the_limit_is_refused_by_its_prefix_before_it_is_collected(root: Path) -> None:
+    service = Patient()
+    async with served(root, service) as serving:
+        answer = await call(serving, framed(b"", length=REQUEST_LIMIT + 1))
+        assert answer["grpc-status"] == "8"
+        assert "larger than max" in answer["grpc-message"]
+        assert not service.entered.is_set()
+
+
+async def test_more_connections_than_the_limit_cost_the_oldest_that_is_idle(root: Path) -> None:
+    service = Patient()
+    async with served(root, service) as serving, connect_plugin(serving.path) as watching:
+        lists = watching.lists()
+        await anext(lists)
+        left = [await asyncio.open_unix_connection(serving.path) for _ in range(CONNECTIONS_LIMIT + 20)]
+        await left[0][0].read()  # ends: it gave way
+        assert await still_answers(serving)
+        for _, writer in left:
+            writer.close()
+        await lists.aclose()
 
 
 async def test_a_stream_in_progress_when_serving_ends_gets_unavailable(root: Path) -> None:

@@ -24,6 +24,7 @@ from plugwright.system.concurrency import Latest
 from plugwright.system.sockets import SocketFile
 
 __all__ = [
+    "CONNECTIONS_LIMIT",
     "MESSAGE_LIMIT",
     "Connection",
     "Method",
@@ -38,7 +39,7 @@ Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
 
 MESSAGE_LIMIT = 4 * 1024 * 1024  # Go's gRPC library accepts no larger message unless a limit is set
-_CONNECTIONS_LIMIT = 256  # beyond it the oldest without a call is closed
+CONNECTIONS_LIMIT = 256  # beyond it the oldest without a call is closed
 _FINISH_LIMIT = 0.25  # seconds that calls under way may take once serving ends
 _HANG_UP_LIMIT = 0.25  # how long a peer whose calls have ended may take to close its connection
 _ENDING = "the plugin is stopping or registers again"
@@ -149,7 +150,7 @@ class _Connections:
         self._changes = Latest(0)  # goes up when a call or a connection has ended
 
     def accept(self) -> GrpcServerConnection:
-        if len(self._open) >= _CONNECTIONS_LIMIT:
+        if len(self._open) >= CONNECTIONS_LIMIT:
             idle = next((connection for connection in self._open if not connection.streams), None)
             (idle or next(iter(self._open))).abort("too many connections")
         connection = GrpcServerConnection(self._handlers, self._changed)
