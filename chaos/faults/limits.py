@@ -25,6 +25,7 @@ _INSTANCES = "/proc/sys/user/max_inotify_instances"
 _WITHOUT_INOTIFY = ("unshare", "--user", "--map-root-user", "sh", "-c", f'echo 0 > {_INSTANCES}; exec "$@"', "sh")
 _LOOK_LIMIT = 4.0  # seconds: without inotify the directory is looked at every second
 _INOTIFY_LIMIT = 40.0
+_READ_AGAIN = 15.0  # seconds: GPUs that could not be read are read again after 5, then after 10
 
 
 @asynccontextmanager
@@ -186,8 +187,8 @@ def _needs_user_namespace() -> str:
 _TITLE_INOTIFY = "no inotify instance left when the daemon starts"
 FAULTS = (
     Fault("descriptors", "no file descriptor left", _descriptors),
-    Fault("threads", "no thread or process more", _threads, missing=_needs_pids),
-    Fault("memory", "no memory left (address space at its limit)", _memory),
+    Fault("threads", "no thread or process more", _threads, missing=_needs_pids, recovers=_READ_AGAIN),
+    Fault("memory", "no memory left (address space at its limit)", _memory, recovers=_READ_AGAIN),
     Fault("disk", "disk full under the state directory", _full_disk, missing=_needs_root, on_real_kubelet=False),
 )
 EXPERIMENTS = (Experiment("inotify", _TITLE_INOTIFY, _without_inotify, _needs_user_namespace),)
