@@ -98,6 +98,7 @@ async def _without_inotify(plan: Plan) -> Row:
              f"echo 100 > {_INSTANCES}"], check=True,
         )  # fmt: skip
         late = await _seconds_until_watching(rig, plan)
+        await rig.recovery(_LOOK_LIMIT)
         rig.broken += ["no inotify although there are instances again"] if late is None else []
         rig.notes += [] if late is None else [f"inotify again after {late:.0f} s"]
         watching = Counter({"anon_inode": 1, "anon_inode:inotify": 1})
