@@ -10,7 +10,7 @@ UV      = VIRTUAL_ENV= UV_PYTHON_DOWNLOADS=never
 JOBS   ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz test-wire soak mutants verify verify-mutants test-kubernetes test-gpu check check-format check-lint check-types check-layers check-proto proto bench image chart clean
+.PHONY: help setup demo test fuzz test-wire soak mutants verify verify-mutants chaos chaos-kubernetes test-kubernetes test-gpu check check-format check-lint check-types check-layers check-proto proto bench image chart clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -119,6 +119,13 @@ build/yardstick: $(wildcard bench/yardstick/*)
 # The real kubelet's device manager, for `make bench`: minutes to build the first time.
 build/devicemanager: $(wildcard bench/devicemanager/*)
 	@cd bench/devicemanager && CGO_ENABLED=0 GOWORK=off GOFLAGS=-mod=mod go build -trimpath -o ../../$@ .
+
+# As root nothing is left out; the table goes into the page with PAGE=docs/reliability.md.
+chaos: $(READY) ## faults against a running daemon: [ARGS='--quick --only http --soak 3600'] [PAGE=docs/reliability.md]
+	@$(BIN)/python -m chaos.run $(ARGS) $(if $(PAGE),--write $(PAGE))
+
+chaos-kubernetes: $(READY) ## the same beside a real kubelet (root, Go): [VERSION=1.36.4] [ARGS=--quick]
+	@$(BIN)/python -m chaos.run --kubernetes $(or $(VERSION),1.36.4) $(ARGS) $(if $(PAGE),--write $(PAGE))
 
 image: ## both images, without a Docker engine or a registry (needs root, buildah and mmdebstrap)
 	@deploy/build-image.sh --base debian

@@ -1,6 +1,7 @@
 """Code that may block runs beside the loop, and one that hangs keeps nobody."""
 
 import asyncio
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -16,7 +17,7 @@ def let_go() -> Iterator[threading.Event]:
     yield event
     event.set()
     for thread in threading.enumerate():
-        if thread.name == "tape":
+        if thread.name == "tape" and thread.is_alive():
             thread.join(20)
 
 
@@ -171,3 +172,42 @@ async def test_a_reader_that_is_cancelled_leaves_at_once(let_go: threading.Event
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
+
+
+WITHOUT_MEMORY = """
+import asyncio, resource
+from plugwright.system.concurrency import in_thread
+
+async def begin_one(spare):
+    pages = int(open("/proc/self/statm").read().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + spare, resource.RLIM_INFINITY))
+    try:
+        return await in_thread("tape", int)
+    except (RuntimeError, MemoryError):
+        return None
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+async def main():
+    import threading
+    threading.stack_size(256 * 1024)
+    results = [await begin_one(spare) for spare in range(128 * 1024, 512 * 1024, 4096)]
+    print(results.count(0), results.count(None), await in_thread("tape", int))
+
+asyncio.run(main())
+"""
+
+
+async def test_a_thread_without_memory_to_begin_keeps_nobody_waiting() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", WITHOUT_MEMORY, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        written, errors = await asyncio.wait_for(process.communicate(), 60)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    _, failed, after = map(int, written.split())
+    assert failed > 0, errors
+    assert after == 0

@@ -30,10 +30,12 @@ __all__ = [
     "retrieve_exception",
     "single_error",
     "start",
+    "start_thread",
     "unwrapped",
 ]
 
 T = TypeVar("T")
+_BEGIN_LIMIT = 3.0  # seconds that a thread may take to begin, on a machine that is very busy
 
 
 class Latest(Generic[T]):
@@ -139,6 +141,20 @@ def unwrapped(error: BaseException) -> BaseException:
     return error
 
 
+def start_thread(name: str, work: Callable[[], None]) -> None:
+    """Starts a daemon thread and does not wait until it has begun; RuntimeError where there can be none more."""
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    # Thread.start() waits for the thread's own word. One that has no memory left to begin with ends without it, and
+    # whoever has started it, mostly the event loop, would wait for ever.
+    vars(thread)["_started"] = _Unawaited()
+    thread.start()
+
+
+class _Unawaited(threading.Event):
+    def wait(self, timeout: float | None = None) -> bool:
+        return super().wait(0 if timeout is None else timeout)
+
+
 async def in_thread(name: str, function: Callable[[], T]) -> T:
     """The result of `function`, called in a thread of its own."""
     return await begin_in_thread(name, function)
@@ -148,15 +164,24 @@ def begin_in_thread(name: str, function: Callable[[], T]) -> "asyncio.Future[T]"
     """Like `in_thread`, for a caller that does not wait at once, or not at all."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
+    begun = threading.Lock()  # taken once: by the thread when it begins, or when that is no longer expected
 
     def work() -> None:
+        if not begun.acquire(blocking=False):
+            return
         try:
             finish = partial(_set_result, outcome, function())
         except BaseException as error:  # noqa: BLE001  raised again where it is awaited
             finish = partial(_set_exception, outcome, error)
         call_in_loop(loop, finish)
 
-    threading.Thread(target=work, name=name, daemon=True).start()
+    def give_up() -> None:
+        if begun.acquire(blocking=False):
+            _set_exception(outcome, RuntimeError(f"thread for {name} did not begin"))
+
+    start_thread(name, work)
+    giving_up = loop.call_later(_BEGIN_LIMIT, give_up)
+    outcome.add_done_callback(lambda _: giving_up.cancel())
     return outcome
 
 
@@ -179,7 +204,7 @@ async def iterate_in_thread(name: str, iterate: Callable[[], Iterable[T]]) -> As
             ending = error
         call_in_loop(loop, partial(buffer.end, ending))
 
-    threading.Thread(target=work, name=name, daemon=True).start()
+    start_thread(name, work)
     try:
         while await buffer.is_filled():
             yield buffer.take()

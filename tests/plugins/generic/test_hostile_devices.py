@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 from tests.observed_kubelet import ObservedKubelet
 from tests.plugins.generic.machines import Machine
+from tests.system.test_blocking import no_threads
 
 from plugwright import Device, PluginError, Settings, serving
 from plugwright.errors import PeerRefused
 from plugwright.plugins.generic.allocation import HandoutOptions
 from plugwright.plugins.generic.drm import DrmFilter, DrmSelector
 from plugwright.plugins.generic.hardware import HostPath, Selector, Unit, stable_id
+from plugwright.plugins.generic.health import HealthCheck
 from plugwright.plugins.generic.net import NetFilter, NetSelector
 from plugwright.plugins.generic.nvme import NvmeFilter, NvmeSelector
 from plugwright.plugins.generic.paths import PathPattern, PathSelector
@@ -220,3 +222,17 @@ async def test_a_plugin_whose_scan_hangs_can_be_closed(dead: DeadHost) -> None:
         await listed(plugin)
     with pytest.raises(PluginError, match=f"scan of {NAME} not begun: 1 earlier ones have not ended"):
         await listed(plugin)
+
+
+async def test_a_device_that_can_no_longer_be_checked_is_listed_as_unhealthy_without_a_thread(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.write("/state", "ok")
+    options = HandoutOptions(health=HealthCheck(file="/state", equals=["ok"], every=0.01, failures=1))
+    machine.interface(machine.pci("0000:01:00.0", "8086:1572", "020000"), "ens1")
+    plugin = Generic(NAME, NetSelector([NetFilter(virtual=True)]), options, access(machine.host))
+    async with asyncio.timeout(60), aclosing(plugin.discover()) as lists:  # type: ignore[type-var]
+        assert [device.healthy for device in await anext(lists)] == [True]
+        with no_threads():
+            [device] = await anext(lists)
+        assert "can't start new thread" in device.reason
+        assert [device.healthy for device in await anext(lists)] == [True]

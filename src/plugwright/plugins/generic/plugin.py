@@ -112,12 +112,19 @@ class Generic(Plugin):
                 try:
                     while not hardware_change.done():
                         reasons = monitor.reasons.value
-                        yield await self._scanning.run(partial(self._devices, self._offered, reasons))
+                        yield await self._list(reasons)
                         health_change = monitor.reasons.until(partial(operator.ne, reasons))
                         await concurrency.first(asyncio.wait([hardware_change]), health_change)
                     await hardware_change
                 finally:
                     await concurrency.cancel(hardware_change)
+
+    async def _list(self, reasons: Mapping[str, str]) -> list[Device]:
+        try:
+            return await self._scanning.run(partial(self._devices, self._offered, reasons))
+        except PluginError:
+            # A node without a thread to spare must learn all the same which devices are broken; no file is read for it.
+            return self._devices(self._offered, reasons)
 
     async def allocate(self, devices: Sequence[Device]) -> Allocation:
         # A plugin that has just taken over from another may be asked for devices before its first list.

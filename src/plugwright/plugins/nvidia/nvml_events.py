@@ -4,7 +4,6 @@ The thread works with every `GpuDriver`; what events mean is decided by `monitor
 """
 
 import asyncio
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Any, Protocol
 
 from plugwright.plugins.nvidia.driver import DriverGone, EventKind, EventSet, GpuDriver, GpuEvent
 from plugwright.plugins.nvidia.nvml_library import NvmlLibrary
+from plugwright.system import concurrency
 
 __all__ = ["EventListener", "EventThread", "NvmlEvents"]
 
@@ -56,7 +56,7 @@ class EventThread:
         self._loop = asyncio.get_running_loop()
 
     def start(self) -> None:
-        threading.Thread(target=self._run, name="nvidia events", daemon=True).start()
+        concurrency.start_thread("nvidia events", self._run)
 
     def _run(self) -> None:
         """Whatever ends the thread is reported: events that nobody waits for would be health that nobody watches."""

@@ -1,0 +1,1 @@
+"""The faults, one module for each kind; `catalogue` names them all."""
