@@ -166,7 +166,8 @@ async def test_a_directory_that_is_not_there_yet_is_waited_for(tmp_path: Path) -
         await asyncio.sleep(0)
         links.mkdir(parents=True)
         await change
-        await hotplug.change([links])  # now it is watched itself
+        hotplug.touch()
+        await hotplug.change([links])  # now it is watched itself, if it was not before
         change = asyncio.create_task(hotplug.change([links]))
         await asyncio.sleep(0)
         links.joinpath("link").touch()

@@ -47,6 +47,29 @@ run(Stuck(), settings=Settings(kubelet_dir=sys.argv[1]))
 """
 
 
+SIGNALLED_THREAD = """
+import asyncio
+import signal
+import sys
+import threading
+from plugwright import Device, Plugin, Settings, run
+
+def signal_this_thread():
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+class Signalled(Plugin):
+    resource = "example.com/signalled"
+
+    async def discover(self):
+        yield [Device("one")]
+        await asyncio.sleep(0.1)
+        asyncio.get_running_loop().call_soon(threading.Thread(target=signal_this_thread).start)
+        await asyncio.Event().wait()
+
+run(Signalled(), settings=Settings(kubelet_dir=sys.argv[1]))
+"""
+
+
 def slow_import(directory: Path) -> dict[str, str]:
     directory.joinpath("click.py").write_text(SLOW_IMPORT.format(directory=str(directory)))
     return {"PYTHONPATH": os.pathsep.join([str(directory), *filter(None, [os.environ.get("PYTHONPATH")])])}
@@ -104,6 +127,12 @@ async def test_a_signal_ends_it_while_a_library_never_returns(root: Path) -> Non
         plugin.signal(signal.SIGTERM)
         assert await plugin.ends() == 0
     assert any("did not end in time" in line and "in discover" in line for line in plugin.err.all)
+
+
+async def test_a_signal_that_another_thread_got_ends_it(root: Path) -> None:
+    """Python's handler would run when the main thread wakes up, which may be never."""
+    async with running(python("-c", SIGNALLED_THREAD, root)) as plugin:
+        assert await plugin.ends() == 0
 
 
 async def test_a_signal_ends_it_while_nobody_reads_its_log(kubelet: ObservedKubelet, node: Node) -> None:
