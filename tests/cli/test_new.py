@@ -44,6 +44,19 @@ def test_the_project_passes_mypy_strict(project: Path) -> None:
     assert "no issues found in 2 source files" in output(project, sys.executable, "-m", "mypy", "--cache-dir=/dev/null")
 
 
+def test_the_plugin_keeps_every_rule_that_its_ci_checks(project: Path, tmp_path: Path) -> None:
+    devices = tmp_path / "devices"
+    devices.mkdir()
+    for name in ("one", "two"):
+        (devices / name).write_text("ok")
+    verify = (sys.executable, "-m", "plugwright", "verify", "--env", "PLUGWRIGHT_KUBELET_DIR={root}")
+    variable = f"NPU_CARD_DIR={devices}"
+    verdict = output(project, *verify, "--env", variable, "--", sys.executable, "npu_card.py")
+    counts = re.search(r"^(\d+) pass, 0 fail,", verdict, re.MULTILINE)
+    assert counts is not None, verdict
+    assert int(counts.group(1)) > 70, verdict  # with devices to allocate
+
+
 def test_the_project_is_formatted_as_ours(project: Path) -> None:
     flags = ("--isolated", "--line-length", "120", ".")
     output(project, sys.executable, "-m", "ruff", "format", "--check", *flags)

@@ -67,8 +67,13 @@ class Discovery:
                         return True
                     has_listed = self._update_inventory(devices) or has_listed
             if not has_listed:
-                reason = self._inventory.refused.value or "it yielded none"
-                raise PluginError(f"discover() of {resource} ended without a good list: {reason}")
+                refused = self._inventory.refused.value
+                error = PluginError(
+                    f"discover() of {resource} ended without a good list: {refused or 'it yielded none'}"
+                )
+                if refused:
+                    self._logged = str(error)  # the refusal has been logged
+                raise error
         except PluginError as error:
             if time.monotonic() - began > _STEADY:
                 self._backoff.reset()

@@ -138,7 +138,7 @@ async def test_a_stopped_node_becomes_not_ready_and_comes_back(runtime: RuntimeD
             assert (await runtime.ask("up", "stop-node", "node-2")).out == "node-2 is stopped\n"
             until_node(api, "node-2", lambda node: ready(node) == "Unknown")
             status = json.loads((await runtime.ask("up", "status", "-o", "json")).out)
-            assert [(entry["name"], entry["ready"], entry["running"]) for entry in status["nodes"]] == [
+            assert [(entry["name"], entry["ready"], entry["running"]) for entry in status["nodes"].values()] == [
                 ("node-1", True, True),
                 ("node-2", False, False),
             ]

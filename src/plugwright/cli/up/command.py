@@ -185,7 +185,7 @@ def status(state: Path | None, output: str) -> None:
 
 def _status_lines(status: Mapping[str, Any], info: Mapping[str, Any]) -> Iterator[str]:
     yield f"{info['server']}, process {info['pid']}, kubeconfig {info['kubeconfig']}"
-    for node in status["nodes"]:
+    for node in status["nodes"].values():
         ready = "Ready" if node["ready"] else "NotReady"
         stopped = "" if node["running"] else ", stopped"
         resources = ", ".join(f"{name}: {count}" for name, count in node["allocatable"].items())

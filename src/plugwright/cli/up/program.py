@@ -107,7 +107,7 @@ class _ClusterController:
         store = self.cluster.store
         pods = store.objects(PODS.qualified)
         phases = Counter(str((pod.get("status") or {}).get("phase") or "Pending") for pod in pods)
-        nodes = [self._node_status(node) for node in store.objects(NODES.qualified)]
+        nodes = {node["metadata"]["name"]: self._node_status(node) for node in store.objects(NODES.qualified)}
         return {"nodes": nodes, "pods": dict(sorted(phases.items()))}
 
     def _node_status(self, node: Object) -> dict[str, object]:
@@ -119,6 +119,7 @@ class _ClusterController:
             "name": name,
             "ready": ready == "True",
             "running": emulated is not None and emulated.is_running,
+            "kubelet_dir": str(self.cluster.directory(name)) if emulated is not None else "",
             "allocatable": _extended_resources(node),
         }
 
