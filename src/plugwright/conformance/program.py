@@ -30,7 +30,7 @@ _LOOK, _SETTLED = 0.5, 0.1  # seconds between two looks at a program; the part o
 _LARGEST_FILE = 1 << 30
 _VARIABLE = "PLUGWRIGHT_VERIFY"
 _PLACEHOLDERS = ("{dir}", "{root}", "{socket}")
-_SHOWN = 100  # characters of a command or of output in a message
+_SHOWN = 400  # characters of a command or of output in a message
 # In the namespace: /var/lib with all that it has, and the directory of the test as /var/lib/kubelet.
 _ENTER = """set -e
 root=$1; shift
