@@ -105,7 +105,10 @@ class Discovery:
         self._metrics.discovery_failures += 1
         if self._logged != str(error):  # once: an error that repeats must not fill the log
             facts = {"resource": self._inventory.resource, "error": str(error)}
-            logger.error("discover() failed, the last list stays and it is tried again", extra=facts)
+            if self._inventory.latest.value is None:
+                logger.error("discover() failed, there is no list yet and it is tried again", extra=facts)
+            else:
+                logger.error("discover() failed, the last list stays and it is tried again", extra=facts)
         logger.debug("discover() failed here", exc_info=error)
         self._logged = str(error)
         self.failing.publish_if_changed(str(error))
