@@ -250,6 +250,10 @@ async def test_sighup_calls_discover_again(kubelet: ObservedKubelet, root: Path,
             process.send_signal(signal.SIGHUP)
         await kubelet.health(TAPE, "call-4", "Healthy")
         await kubelet.health(TAPE, "call-1", "Unhealthy")
+        assert process.stderr is not None
+        async with asyncio.timeout(LIMIT):
+            while b"calling discover() again" not in await process.stderr.readline():
+                pass
     assert len(kubelet.registered) == 1
 
 

@@ -53,6 +53,7 @@ def run(*plugins: Plugin, settings: Settings | None = None) -> None:
 
 
 async def rediscover(daemon: Daemon) -> None:
+    logger.info("calling discover() again", extra={"resources": sorted(daemon.resources)})
     daemon.rediscover()
 
 
