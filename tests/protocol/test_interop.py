@@ -115,6 +115,7 @@ async def test_our_client_beside_their_server(peer: list[str], root: Path) -> No
             await client.unary("/test/Refuse", b"x", None)
         assert (refused.value.status, refused.value.message) == (Status.INVALID_ARGUMENT, TEXT)
         with pytest.raises((GrpcError, TimeoutError)):
-            await client.unary("/test/Never", b"x", 0.05)
+            async with asyncio.timeout(0.05):
+                await client.unary("/test/Never", b"x", 0.05)
         replies = [reply async for reply in client.stream("/test/Repeat", b"\t" * (4 << 20))]
         assert [len(reply) for reply in replies] == [4 << 20] * 3

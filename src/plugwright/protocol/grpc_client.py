@@ -44,15 +44,14 @@ class GrpcClientConnection(Http2Connection):
         self._turns: deque[asyncio.Future[None]] = deque()  # of calls that wait for another to end
 
     async def unary(self, path: str, message: bytes, timeout: float | None) -> bytes:
-        """The one reply; `GrpcError`, `BrokenExchange` or `TimeoutError` if there is none."""
-        async with asyncio.timeout(timeout):
-            await self._turn()
-            call = self._open(path, message, timeout)
-            try:
-                while not call.ended:
-                    await self._change(call)
-            finally:
-                self._close(call)
+        """The one reply; `GrpcError` or `BrokenExchange` if there is none. `timeout` is sent; the caller keeps it."""
+        await self._turn()
+        call = self._open(path, message, timeout)
+        try:
+            while not call.ended:
+                await self._change(call)
+        finally:
+            self._close(call)
         if call.error is not None:
             raise call.error
         if len(call.messages) != 1:
@@ -142,11 +141,9 @@ class GrpcClientConnection(Http2Connection):
         call = _ClientCall(self._next, self.initial_window, self._limit)
         self._next += 2
         self.open_stream(call)
-        was_batching, self.batching = self.batching, True
-        self.send_headers(call, self._head(path, timeout))
-        self.send_data(call, grpc.prefixed(message), b"")
-        self.batching = was_batching
-        self.flush()
+        with self.in_one_write():
+            self.send_headers(call, self._head(path, timeout))
+            self.send_data(call, grpc.prefixed(message), b"")
         return call
 
     def _head(self, path: str, timeout: float | None) -> bytes:

@@ -200,17 +200,14 @@ class GrpcServerConnection(Http2Connection):
     def _send(self, call: _ServerCall, reply: bytes, trailers: bytes | None, is_message: bool = True) -> None:
         if call.ended or self.transport is None:
             return
-        was_batching, self.batching = self.batching, True
-        if not call.sent_headers:
-            call.sent_headers = True
-            self.send_headers(call, _HEADERS)
-        if is_message:
-            self.send_data(call, grpc.prefixed(reply), trailers)
-        else:
-            self.send_trailers(call, trailers or b"")
-        self.batching = was_batching
-        if not was_batching:
-            self.flush()
+        with self.in_one_write():
+            if not call.sent_headers:
+                call.sent_headers = True
+                self.send_headers(call, _HEADERS)
+            if is_message:
+                self.send_data(call, grpc.prefixed(reply), trailers)
+            else:
+                self.send_trailers(call, trailers or b"")
 
     async def _until_drained(self, call: _ServerCall) -> None:
         if not call.is_drained:

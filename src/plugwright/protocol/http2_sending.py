@@ -3,6 +3,8 @@
 import asyncio
 import struct
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from plugwright.protocol import frames
 from plugwright.protocol.frames import DEFAULT_WINDOW, END_STREAM, FRAME_LIMIT, WINDOW_LIMIT, ErrorCode, FrameKind
@@ -10,7 +12,7 @@ from plugwright.protocol.frames import DEFAULT_WINDOW, END_STREAM, FRAME_LIMIT, 
 __all__ = ["STREAM_WINDOW", "Http2Sender", "Stream"]
 
 STREAM_WINDOW = 1 << 20  # octets of one stream that we take before they are given back
-_CLOSED_KEPT = 256  # streams that have ended and are still told from those that never were
+_CLOSED_KEPT = 256  # streams that have ended and are still distinguished from those that never were
 _WRITE_SIZE = 1 << 16  # octets that leave at once even while more may follow
 _UNREAD_LIMIT = 1 << 20  # octets that a peer may leave unread
 
@@ -98,6 +100,17 @@ class Http2Sender(asyncio.Protocol):
         self._out_size += len(data)
         if not self.batching or self._out_size >= _WRITE_SIZE:
             self.flush()
+
+    @contextmanager
+    def in_one_write(self) -> Iterator[None]:
+        """What is written inside leaves together, at the end of the outermost of these."""
+        before, self.batching = self.batching, True
+        try:
+            yield
+        finally:
+            self.batching = before
+            if not before:
+                self.flush()
 
     def flush(self) -> None:
         if not self._out:

@@ -89,7 +89,7 @@ class PreferenceIsDistinct(Rule):
 class PreferenceIsRepeatable(Rule):
     id, level, facts = "PRF-06", Level.SHOULD, ("8.13",)
     title = "The same question gets the same preference"
-    why = "Otherwise a fault on one node cannot be told from chance."
+    why = "Otherwise a fault on one node cannot be distinguished from chance."
     mend = "Break ties by the id, never by the order of a map or by chance."
 
     async def check(self, verifier: Verifier) -> None:

@@ -24,7 +24,7 @@ class RegistersAgain(Rule):
         "A kubelet forgets its plugins and removes their sockets when it starts; allocatable is 0 until they are back."
     )
     mend = (
-        "Watch the directory for a new kubelet.sock, or your own socket for its removal; then serve and register anew."
+        "Watch the directory for a new kubelet.sock, or your own socket for its removal; then serve and register again."
     )
 
     async def check(self, verifier: Verifier) -> None:
@@ -72,7 +72,7 @@ class NoticesRemovedSocket(Rule):
     id, level, facts = "REG-17", Level.SHOULD, ("1.16", "8.7")
     title = "The plugin registers again when its own socket is removed"
     why = "A kubelet that starts removes every socket; where kubelet.sock was missed, this is the only other notice."
-    mend = "Watch your own socket as well, and serve and register anew when it is gone."
+    mend = "Watch your own socket as well, and serve and register again when it is gone."
 
     async def check(self, verifier: Verifier) -> None:
         session = await verifier.running()
@@ -135,7 +135,7 @@ class NoticesLostStream(Rule):
     title = "The plugin registers again when the kubelet ends its stream"
     why = "A kubelet never calls ListAndWatch a second time: the resource stays at 0 although the plugin runs."
     mend = (
-        "Take the end of ListAndWatch for the end of the registration, and register anew on a new socket, after a "
+        "Take the end of ListAndWatch for the end of the registration, and register again on a new socket, after a "
         "moment: a kubelet that starts ends the stream first, and then removes every socket."
     )
 
