@@ -85,12 +85,12 @@ class ObservedKubelet:
         await self.stop()
         await self.start()
 
-    async def until(self, condition: Callable[["ObservedKubelet"], object], timeout: float = 10) -> None:
+    async def until(self, condition: Callable[["ObservedKubelet"], object], timeout: float = 60) -> None:
         """Waits for a fact; fails after `timeout` seconds."""
         async with asyncio.timeout(timeout):
             await self._changes.until(lambda _: bool(condition(self)))
 
-    async def endpoint(self, resource: str, count: int = 1, timeout: float = 10) -> ObservedEndpoint:
+    async def endpoint(self, resource: str, count: int = 1, timeout: float = 60) -> ObservedEndpoint:
         """The plugin of a resource, once it lists at least `count` devices."""
 
         def is_listed(_: ObservedKubelet) -> bool:
