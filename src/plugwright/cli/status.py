@@ -66,7 +66,8 @@ def _lines(report: DaemonStatus, now: float) -> Iterator[str]:
 def _config_lines(config: dict[str, Any] | None, now: float) -> Iterator[str]:
     if not config:
         return
-    yield f"configuration {clean(config['path'])}  {config['sha256']}, read {_age(now - config['loaded'])} ago"
+    kept = f"{click.style('last good version', fg='red')}, " if config["restored"] else ""
+    yield f"configuration {clean(config['path'])}  {config['sha256']}, {kept}read {_age(now - config['loaded'])} ago"
     if refused := config["refused"]:
         version = f"{refused['sha256'] or 'a new version'} {click.style('refused', fg='red')}"
         yield f"  {version} {_age(now - refused['since'])} ago: {clean(refused['error'])}"

@@ -40,6 +40,7 @@ class Config:
     document: Document
     file: ConfigFile
     sha256: str = ""  # as `schema.digest` has it
+    content: bytes = b""  # as it was read
 
     def plugins(self, before: "Config | None" = None, serving: Mapping[str, Plugin] | None = None) -> list[Plugin]:
         """The plugins of the file; one whose entry is as in `before` is taken from `serving`, by its resource."""
@@ -83,7 +84,7 @@ def decode(path: Path, content: bytes) -> Config:
         text = content.decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from error
-    return replace(read(path.name, text), sha256=digest(content))
+    return replace(read(path.name, text), sha256=digest(content), content=content)
 
 
 def digest(content: bytes) -> str:

@@ -70,6 +70,12 @@ class ResourceRuntime:
         """Threads that hang in a method of the plugin, by method."""
         return self._calls.threads.stuck
 
+    @property
+    def listed(self) -> int:
+        """How many devices the kubelet is sent."""
+        snapshot = self.inventory.latest.value
+        return len(snapshot.devices) if snapshot is not None else 0
+
     def subscribe(self, callback: Callable[[], None]) -> None:
         """Calls `callback` whenever something that `status` shows has changed."""
         self.inventory.latest.subscribe(callback)
@@ -188,10 +194,15 @@ class Daemon:
         new = {plugin.resource: plugin for plugin in check_plugins(plugins)}
         if self._cordons.unreadable:
             await self._load_cordons()
-        await self._stop([resource for resource in self.resources if resource not in new])
+        removed = [resource for resource in self.resources if resource not in new]
+        for resource in removed:
+            logger.info("resource removed", extra={"resource": resource, "devices": self.resources[resource].listed})
+        await self._stop(removed)
         for resource, plugin in new.items():
             runtime = self.resources.get(resource)
             if runtime is None:
+                if self.serving:
+                    logger.info("resource added", extra={"resource": resource})
                 self._start(plugin)
             elif runtime.service.plugin is not plugin:
                 logger.info("resource changed", extra={"resource": resource})

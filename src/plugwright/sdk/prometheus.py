@@ -157,6 +157,11 @@ def _config(state: ConfigState) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "plugwright_config_refused_names", "Resources left out because of their names", len(state.refused_names)
     )
+    yield GaugeMetricFamily(
+        "plugwright_config_restored",
+        "Whether the file was refused at the start and its last good version is in force",
+        int(state.restored),
+    )
     info = InfoMetricFamily("plugwright_config", "The configuration file in force and the refused one, by SHA-256")
     info.add_metric([], {"sha256": state.sha256, "refused_sha256": state.refused.sha256 if state.refused else ""})
     yield info

@@ -43,9 +43,12 @@ class ConfigState:
     failures: int = 0  # reloads that were refused, since the start
     refused: RefusedConfig | None = None
     refused_names: Mapping[str, str] = field(default_factory=dict)  # resources left out, with the reasons
+    restored: bool = False  # the file was refused at the start: in force is the last good version of an earlier run
 
     def problems(self) -> Iterator[str]:
-        if self.refused is not None:
+        if self.refused is not None and self.restored:
+            yield f"configuration refused, the last good one, {self.sha256}, is in force: {self.refused.error}"
+        elif self.refused is not None:
             yield f"new configuration refused, {self.sha256} stays: {self.refused.error}"
         for name, reason in sorted(self.refused_names.items()):
             yield f"{name} not served: {reason}"
