@@ -98,6 +98,8 @@ class ResourceRuntime:
 
     def replace_plugin(self, plugin: Plugin) -> None:
         """Another plugin takes over the resource; the device list stays until the new one yields its first."""
+        if plugin is not self.service.plugin:
+            self.inventory.reconfigure()
         before, self.service.plugin = supported_options(self.service.plugin), plugin
         self._starts.publish(self._starts.value + 1)
         if supported_options(plugin) != before:
