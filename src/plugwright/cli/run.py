@@ -24,6 +24,7 @@ from plugwright.sdk.settings import Registration, Settings
 __all__ = ["run"]
 
 _PATH = UncheckedPath()
+_SOURCE_COLUMN = 60  # of --print-config; longer lines have their source where they end
 _SETTINGS = [
     env_option("--kubelet-dir", type=_PATH, default="/var/lib/kubelet", show_default=True,
                help="The kubelet's directory."),
@@ -169,7 +170,7 @@ def _print_effective(context: click.Context, loaded: Config, style: str) -> None
         click.echo(json.dumps(entries, indent=2))
         return
     lines = [(f"{key}: {json.dumps(value)}", source) for key, value, source in rows]
-    width = max(len(line) for line, _ in lines)
+    width = min(_SOURCE_COLUMN, max(len(line) for line, _ in lines))
     for line, source in lines:
         click.echo(f"{line:<{width}}  # {source}")
 

@@ -16,6 +16,7 @@ from plugwright.errors import ConfigError, PluginError
 from plugwright.model import some
 from plugwright.sdk import registration
 from plugwright.sdk.cordons import Cordons
+from plugwright.sdk.device_holders import DeviceHolders
 from plugwright.sdk.discovery import Discovery
 from plugwright.sdk.heartbeat import Heartbeat
 from plugwright.sdk.inventory import Inventory
@@ -66,6 +67,11 @@ class ResourceRuntime:
         self._calls.threads.blocked.subscribe(self._apply_blocked)
 
     @property
+    def is_idle(self) -> bool:
+        """The node has nothing for it to serve, so that the kubelet is not told of it."""
+        return bool(self.discovery.idle.value) and self.inventory.latest.value is None
+
+    @property
     def stuck(self) -> dict[str, int]:
         """Threads that hang in a method of the plugin, by method."""
         return self._calls.threads.stuck
@@ -81,6 +87,7 @@ class ResourceRuntime:
         self.inventory.latest.subscribe(callback)
         self.inventory.refused.subscribe(callback)
         self.discovery.failing.subscribe(callback)
+        self.discovery.idle.subscribe(callback)
         self.removed_devices.unreadable.subscribe(callback)
         self.supervisor.fault.subscribe(callback)
         self.service.streams.subscribe(callback)
@@ -148,6 +155,7 @@ class Daemon:
         self.changed = Latest(0)  # goes up whenever something that `status` shows has changed
         self.config = Latest[ConfigState | None](None)  # published by whoever follows the operator's file
         self.config.subscribe(self._publish_change)
+        self.holders = DeviceHolders(settings.paths.pod_resources_socket)
         paths, is_direct = settings.paths, settings.registration is Registration.DIRECT
         self._directory = Directory(paths.device_plugins if is_direct else paths.plugins_registry)
         self._cordons = Cordons(settings.state_dir / "cordons.json" if settings.state_dir else None)

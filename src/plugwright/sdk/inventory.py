@@ -81,6 +81,11 @@ class Inventory:
         """The devices that discovery no longer lists, and since when by `elapsed`."""
         return self._removed_since
 
+    @property
+    def has_found(self) -> bool:
+        """Whether the last list of discovery has a device."""
+        return bool(self._sources.discovered)
+
     def update(self, devices: object) -> None:
         """Takes a complete list of discovery, or refuses it whole: the last good one then stays."""
         discovered = _by_id(self.resource, devices)

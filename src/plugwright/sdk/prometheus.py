@@ -55,8 +55,12 @@ def _devices(runtimes: list[ResourceRuntime]) -> Metric:
     family = GaugeMetricFamily("plugwright_devices", "Devices by health", labels=["resource", "health"])
     for runtime in runtimes:
         snapshot = runtime.inventory.latest.value
-        counts = Counter({"Healthy": 0, "Unhealthy": 0})
-        counts.update(device.health.value for device in (snapshot.devices.values() if snapshot else ()))
+        removed = runtime.inventory.removed_since
+        counts = Counter({"Healthy": 0, "Removed": 0, "Unhealthy": 0})
+        counts.update(
+            "Removed" if device.id in removed else device.health.value
+            for device in (snapshot.devices.values() if snapshot else ())
+        )
         for health, count in sorted(counts.items()):
             family.add_metric([runtime.resource, health], count)
     return family
@@ -105,10 +109,14 @@ def _streams(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
     without = GaugeMetricFamily(
         "plugwright_seconds_without_stream", "Seconds since the kubelet last had a stream open", labels=["resource"]
     )
+    idle = GaugeMetricFamily(
+        "plugwright_resource_idle", "Whether the node has nothing for the resource to serve", labels=["resource"]
+    )
     for runtime in runtimes:
         opened.add_metric([runtime.resource], runtime.service.streams.value.open)
-        without.add_metric([runtime.resource], runtime.service.seconds_without_stream)
-    yield from (opened, without)
+        without.add_metric([runtime.resource], 0 if runtime.is_idle else runtime.service.seconds_without_stream)
+        idle.add_metric([runtime.resource], int(runtime.is_idle))
+    yield from (opened, without, idle)
 
 
 def _discovery(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:

@@ -60,12 +60,13 @@ class DeviceStatus(TypedDict):
     reason: str
     since: float
     numa: list[int]
+    pods: list[str]  # that hold it, as namespace/name
     attributes: dict[str, object]
 
 
 class ResourceStatus(TypedDict):
     name: str
-    state: str
+    state: str  # of its registration, or `idle`
     reason: str
     since: float
     endpoint: str
@@ -95,6 +96,7 @@ class DaemonStatus(TypedDict):
     stalls: int
     cordons: list[CordonStatus]
     cordons_unreadable: str  # why the cordons of an earlier run are not known, empty if they are
+    pods_unreadable: str  # why the pods of the devices are not known, empty if they are
     log_lines_dropped: int
     config: dict[str, object] | None  # a `ConfigState`; None for a plugin that is run without a file
     resources: list[ResourceStatus]

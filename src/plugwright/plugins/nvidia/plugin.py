@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from plugwright.errors import InvalidValue, PluginError
+from plugwright.errors import HardwareMissing, InvalidValue, PluginError
 from plugwright.model import Allocation, Device, some
 from plugwright.plugins.nvidia import health, selection
 from plugwright.plugins.nvidia.allocation import AllocationBuilder
@@ -123,7 +123,8 @@ class Nvidia(Plugin):
 
     def _list(self, view: View) -> list[Device]:
         if view.problem and not view.snapshot.driver:
-            raise PluginError(view.problem)  # the machine was never read: there is nothing to list
+            # The machine was never read: there is nothing to list.
+            raise HardwareMissing(view.problem) if view.is_unloaded else PluginError(view.problem)
         units = self._split_devices(view)
         if not view.problem:
             self._write_specs(view)
