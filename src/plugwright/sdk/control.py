@@ -108,6 +108,7 @@ def _resource(runtime: ResourceRuntime, holders: Holders) -> ResourceStatus:
         held=runtime.removed_devices.unreadable.value,
         stuck=runtime.stuck,
         discovery=runtime.discovery.failing.value or ("" if runtime.is_idle else idle),
+        empty=runtime.discovery.empty.value,
         refused=runtime.inventory.refused.value,
         devices=_devices(runtime, holders),
     )

@@ -88,6 +88,7 @@ class ResourceRuntime:
         self.inventory.refused.subscribe(callback)
         self.discovery.failing.subscribe(callback)
         self.discovery.idle.subscribe(callback)
+        self.discovery.empty.subscribe(callback)
         self.removed_devices.unreadable.subscribe(callback)
         self.supervisor.fault.subscribe(callback)
         self.service.streams.subscribe(callback)

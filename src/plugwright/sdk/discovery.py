@@ -12,6 +12,7 @@ from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.plugin_calls import PluginCalls
 from plugwright.sdk.settings import Timeouts
 from plugwright.system.concurrency import Backoff, Latest
+from plugwright.text import clean
 
 __all__ = ["Discovery"]
 
@@ -23,15 +24,19 @@ _STEADY = 10.0  # an error after this long without one is a first error again
 
 
 class Discovery:
-    """`failing` is why discover() fails at present, `idle` why the node has nothing to list; empty if not so."""
+    """`failing` is why discover() fails at present, `idle` why the node has nothing to list, and `empty` why its list
+    has no device; empty texts if not so.
+    """
 
     def __init__(self, inventory: Inventory, calls: PluginCalls, metrics: ResourceMetrics, timeouts: Timeouts) -> None:
         self.failing = Latest("")
         self.idle = Latest("")
+        self.empty = Latest("")
         self._inventory, self._calls, self._metrics, self._timeouts = inventory, calls, metrics, timeouts
         first = min(0.1, timeouts.discovery / 10)
         self._backoff, self._idle_backoff = Backoff(first, _LONGEST_RETRY), Backoff(first, _LONGEST_IDLE)
         self._logged = ""  # the last error in the log
+        self._was_empty = False
         self._overdue = False
         self._deadline: asyncio.TimerHandle | None = None  # of the next list, while one is due
         self._current: asyncio.Task[object] | None = None  # the one whose lists count
@@ -69,7 +74,9 @@ class Discovery:
                 async for devices in lists:
                     if not self._is_current():
                         return True
-                    has_listed = self._update_inventory(devices) or has_listed
+                    if self._update_inventory(devices):
+                        has_listed = True
+                        self._note_empty(plugin)
             if not has_listed:
                 refused = self._inventory.refused.value
                 error = PluginError(
@@ -106,6 +113,14 @@ class Discovery:
             return False
         self._recovered()
         return True
+
+    def _note_empty(self, plugin: Plugin) -> None:
+        is_empty = not self._inventory.has_found
+        reason = clean(getattr(plugin, "empty_reason", "")) if is_empty else ""
+        if is_empty and (not self._was_empty or reason != self.empty.value):
+            logger.info("no devices found", extra={"resource": self._inventory.resource, "reason": reason})
+        self._was_empty = is_empty
+        self.empty.publish_if_changed(reason)
 
     def _be_idle(self, error: PluginError) -> None:
         if not self.idle.value:

@@ -215,6 +215,8 @@ def _readiness(daemon: Daemon) -> Page:
             status = runtime.registration.status.value
             state = "no stream open" if status.state is RegistrationState.REGISTERED else status.state
             waiting.append(clean(f"{name}: {state} {status.reason or runtime.discovery.failing.value}"))
+        if runtime.discovery.empty.value:
+            detail.append(clean(f"{name}: no devices: {runtime.discovery.empty.value}"))
     config = daemon.config.value
     detail += [clean(problem) for problem in config.problems()] if config is not None else []
     if waiting:

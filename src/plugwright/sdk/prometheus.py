@@ -7,7 +7,7 @@ through: the copy is one step of the interpreter, in which nothing can change it
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -25,6 +25,7 @@ def page(daemon: Daemon) -> Callable[[], tuple[str, bytes]]:
     """Makes the page as it is at each call: its content type and its text."""
     registry = CollectorRegistry()
     registry.register(_DaemonCollector(daemon))
+    ProcessCollector(registry=registry)
     return lambda: (CONTENT_TYPE_LATEST, generate_latest(registry))
 
 
@@ -52,7 +53,11 @@ class _DaemonCollector(Collector):
 
 
 def _devices(runtimes: list[ResourceRuntime]) -> Metric:
-    family = GaugeMetricFamily("plugwright_devices", "Devices by health", labels=["resource", "health"])
+    family = GaugeMetricFamily(
+        "plugwright_devices",
+        "Devices by health; Removed are those that discovery no longer lists and a pod may still hold",
+        labels=["resource", "health"],
+    )
     for runtime in runtimes:
         snapshot = runtime.inventory.latest.value
         removed = runtime.inventory.removed_since

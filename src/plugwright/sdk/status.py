@@ -77,6 +77,7 @@ class ResourceStatus(TypedDict):
     held: str  # why it cannot be read which devices pods hold, empty if it can
     stuck: dict[str, int]  # threads that hang in a method of the plugin, by method
     discovery: str  # why discover() fails, empty if it does not
+    empty: str  # why the latest list has no device, where the plugin knows
     refused: str  # why the latest list was refused, empty if it was not
     devices: list[DeviceStatus]
 
