@@ -58,9 +58,11 @@ class OnePod:
 async def test_text_shows_each_device_with_health_and_reason(
     kubelet: ObservedKubelet, controlled: Settings, node: Node
 ) -> None:
-    async with one_of_two_failed(kubelet, controlled) as (_, first, second):
-        async with serve_held_devices(OnePod(second), kubelet.paths.pod_resources_socket):
-            done = await node.ask("status")
+    async with (
+        one_of_two_failed(kubelet, controlled) as (_, first, second),
+        serve_held_devices(OnePod(second), kubelet.paths.pod_resources_socket),
+    ):
+        done = await node.ask("status")
     assert (done.code, done.err) == (0, "")
     head, columns, *devices = [line.split() for line in done.out.splitlines()]
     assert head[:2] == ["mock/gpu", "registered"]
