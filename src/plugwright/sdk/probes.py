@@ -207,13 +207,18 @@ def _health(daemon: Daemon) -> Page:
 
 def _readiness(daemon: Daemon) -> Page:
     waiting = [] if daemon.serving else ["starting or stopping"]
+    detail = []  # of what is in service all the same
     for name, runtime in sorted(dict(daemon.resources).items()):
-        if not is_ready(runtime):
+        if runtime.is_idle:
+            detail.append(clean(f"{name}: idle: {runtime.discovery.idle.value}"))
+        elif not is_ready(runtime):
             status = runtime.registration.status.value
             state = "no stream open" if status.state is RegistrationState.REGISTERED else status.state
-            waiting.append(clean(f"{name}: {state} {status.reason}"))
+            waiting.append(clean(f"{name}: {state} {status.reason or runtime.discovery.failing.value}"))
+        if runtime.discovery.empty.value:
+            detail.append(clean(f"{name}: no devices: {runtime.discovery.empty.value}"))
     config = daemon.config.value
-    detail = [clean(problem) for problem in config.problems()] if config is not None else []  # still in service
+    detail += [clean(problem) for problem in config.problems()] if config is not None else []
     if waiting:
         return "503 Service Unavailable", "\n".join([*waiting, *detail])
     return "200 OK", "\n".join(["ok", *detail])
