@@ -1,6 +1,7 @@
 """`plugwright run`: serve the configured resources on this node."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,7 @@ def _settings(values: dict[str, Any]) -> Settings:
 
 
 def _serve(path: Path, loaded: Config, values: dict[str, Any]) -> None:
-    settings = _settings(values)
+    settings = replace(_settings(values), cordons=loaded.file.cordons)
     config = DaemonConfig(path, loaded)
     run_until_stopped(config.plugins(), settings, config.reload, config.watching)
 

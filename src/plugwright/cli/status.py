@@ -12,6 +12,7 @@ import click
 
 from plugwright.cli.control import ask, control_socket, follow
 from plugwright.cli.output import Cell, table_lines
+from plugwright.cli.output import age as _age
 from plugwright.sdk.status import DaemonStatus, DeviceStatus, ResourceStatus
 from plugwright.text import clean
 
@@ -55,7 +56,7 @@ def _lines(report: DaemonStatus, now: float) -> Iterator[str]:
         if number:
             yield ""
         yield from _resource_lines(resource, now)
-    left = [cordon for cordon in report["cordons"] if not cordon["served"]]
+    left = [cordon for cordon in report["cordons"] if not cordon["served"] and not cordon["declared"]]
     if left:
         yield ""
         yield "cordoned, but the resource is not served:"
@@ -113,12 +114,3 @@ def _row(device: DeviceStatus, now: float, *, shared: bool) -> list[Cell]:
         _age(now - device["since"]),
         device["reason"],
     ]
-
-
-def _age(seconds: float) -> str:
-    """In the units of kubectl's AGE column."""
-    whole = max(0, int(seconds))
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if whole >= 2 * size:
-            return f"{whole // size}{unit}"
-    return f"{whole}s"

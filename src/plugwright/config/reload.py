@@ -8,7 +8,7 @@ not end with it. When the file changes is `file_changes`, the names that the mac
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +19,7 @@ from plugwright.config.file_changes import file_changes
 from plugwright.config.schema import Config
 from plugwright.config.template_names import TemplateNames
 from plugwright.errors import ConfigError, PlugwrightError
+from plugwright.sdk.cordons import CordonRule
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.status import ConfigState, RefusedConfig
@@ -166,7 +167,7 @@ class DaemonConfig:
         if new.config.file != before.config.file:
             plugins = new.config.plugins(before.config, daemon.plugins)
             self._names.join(plugins)
-            await replace_plugins(daemon, plugins)
+            await replace_plugins(daemon, plugins, new.config.file.cordons)
             logger.info(
                 "configuration reloaded", extra={"resources": sorted(daemon.resources), "sha256": config.sha256}
             )
@@ -188,13 +189,13 @@ class DaemonConfig:
             await asyncio.sleep(backoff.delay())
 
 
-async def replace_plugins(daemon: Daemon, plugins: list[Plugin]) -> None:
+async def replace_plugins(daemon: Daemon, plugins: list[Plugin], cordons: Sequence[CordonRule] | None = None) -> None:
     """Serves `plugins`; what was served before is served again if that fails."""
-    before = list(daemon.plugins.values())
+    before, rules = list(daemon.plugins.values()), daemon.cordons.rules
     try:
-        await daemon.apply(plugins)
+        await daemon.apply(plugins, cordons)
     except Exception:
-        await daemon.apply(before)
+        await daemon.apply(before, rules)
         raise
 
 
