@@ -68,6 +68,7 @@ class Settings:
     tls_cert: Path | None = None  # with its key: that port speaks TLS
     tls_key: Path | None = None
     metrics_token_file: Path | None = None  # /metrics takes the bearer token in this file; None: no token
+    watchdog: float = 0.0  # seconds after which a process whose event loop hangs ends itself; 0: never
     limits: Limits = field(default_factory=Limits)
     timeouts: Timeouts = field(default_factory=Timeouts)
 
