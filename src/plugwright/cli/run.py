@@ -41,6 +41,8 @@ _SETTINGS = [
     env_option("--tls-key", type=_PATH, help="Its key."),
     env_option("--metrics-token-file", type=_PATH,
                help="/metrics takes the bearer token in this file.  [default: no token]"),
+    env_option("--watchdog", type=click.FloatRange(0), metavar="SECONDS", default=0, show_default="off",
+               help="End, with the lines of all threads, when the event loop hangs for this long."),
     env_option("--log-format", type=click.Choice(logs.FORMATS), default="human", show_default=True),
     env_option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True),
 ]  # fmt: skip

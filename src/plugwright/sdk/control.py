@@ -1,7 +1,8 @@
 """The daemon's control socket: its requests, and the status it reports.
 
-`{"do": "status"}` is answered once, `{"do": "watch"}` again whenever something changes; the other requests are in
-`_handle`. Lines, answers and access are `system.json_lines`, the shapes of a status `status`.
+`{"do": "status"}` is answered once, `{"do": "watch"}` again whenever something changes. `{"do": "ready", "wait": 50}` is
+answered when all resources are served, or refused after 50 seconds with what is missing. The others are in `_handle`.
+Lines, answers and access are `system.json_lines`, the shapes of a status `status`.
 
 While the event loop is blocked, a thread answers: `status` with the line that blocks it, everything else with an error.
 """
@@ -12,7 +13,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,7 @@ from plugwright.system.concurrency import in_thread
 from plugwright.system.json_lines import Blocked, Request
 from plugwright.text import clean
 
-__all__ = ["is_ready", "one_line", "report", "serve_control_socket"]
+__all__ = ["is_ready", "one_line", "report", "serve_control_socket", "unready"]
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +93,17 @@ def is_ready(runtime: ResourceRuntime) -> bool:
     return registered and runtime.service.streams.value.open > 0
 
 
+def unready(daemon: Daemon) -> list[str]:
+    """What a readiness probe waits for, in lines; none if the daemon serves all of its resources."""
+    waiting = [] if daemon.serving else ["starting or stopping"]
+    for name, runtime in sorted(dict(daemon.resources).items()):
+        if not is_ready(runtime):
+            status = runtime.registration.status.value
+            state = "no stream open" if status.state is RegistrationState.REGISTERED else status.state
+            waiting.append(clean(f"{name}: {state} {status.reason}"))
+    return waiting
+
+
 def _resource(runtime: ResourceRuntime) -> ResourceStatus:
     status = runtime.registration.status.value
     return ResourceStatus(
@@ -135,6 +147,8 @@ async def _handle(daemon: Daemon, request: Request) -> object:
             return report(daemon)
         case {"do": "watch"}:
             return _reports(daemon)
+        case {"do": "ready", "wait": int() | float() as seconds}:
+            return await _until_ready(daemon, seconds)
         case {"do": "cordon", "resource": str(resource), "id": str(device_id), "reason": str(reason)}:
             cordon = Cordon(reason, await _author(request), time.time(), _end(request))
             await daemon.cordons.add(resource, device_id, cordon)
@@ -188,6 +202,16 @@ def _user_name(uid: int) -> str:
         return clean(pwd.getpwuid(uid).pw_name)
     except (KeyError, ValueError, OverflowError):
         return f"user {uid}"
+
+
+async def _until_ready(daemon: Daemon, seconds: float) -> str:
+    """Waits here, so that whoever asks need not ask again and again."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            async for _ in daemon.changed.changes():
+                if not unready(daemon):
+                    return "ready"
+    raise ConfigError("; ".join(unready(daemon)) or "not ready in time")
 
 
 async def _reports(daemon: Daemon) -> AsyncIterator[DaemonStatus]:

@@ -36,7 +36,16 @@ def _converted(item: "Field[Any]", text: str) -> object:
         return Registration(_choice({_PREFIX + item.name.upper(): text}, item.name.upper(), tuple(Registration), ""))
     if item.type == tuple[str, ...]:
         return tuple(text.split(","))
+    if item.type is float:
+        return _seconds(_PREFIX + item.name.upper(), text)
     return text  # a path becomes one in Settings
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"{name} must be a number of seconds, got {text!r}") from None
 
 
 def configure_logs(environment: Mapping[str, str]) -> None:

@@ -17,9 +17,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from plugwright.errors import ConfigError
-from plugwright.sdk.control import is_ready
+from plugwright.sdk.control import unready
 from plugwright.sdk.daemon import Daemon
-from plugwright.sdk.registration import RegistrationState
 from plugwright.sdk.settings import Settings
 from plugwright.system.http_server import HttpAnswer, HttpRequest, HttpServer
 from plugwright.text import clean
@@ -206,12 +205,7 @@ def _health(daemon: Daemon) -> Page:
 
 
 def _readiness(daemon: Daemon) -> Page:
-    waiting = [] if daemon.serving else ["starting or stopping"]
-    for name, runtime in sorted(dict(daemon.resources).items()):
-        if not is_ready(runtime):
-            status = runtime.registration.status.value
-            state = "no stream open" if status.state is RegistrationState.REGISTERED else status.state
-            waiting.append(clean(f"{name}: {state} {status.reason}"))
+    waiting = unready(daemon)
     config = daemon.config.value
     detail = [clean(problem) for problem in config.problems()] if config is not None else []  # still in service
     if waiting:

@@ -71,6 +71,7 @@ class Settings:
     tls_key: Path | None = None
     metrics_token_file: Path | None = None  # /metrics takes the bearer token in this file; None: no token
     cordons: tuple[CordonRule, ...] = ()  # of the configuration that the daemon starts with
+    watchdog: float = 0.0  # seconds after which a process whose event loop hangs ends itself; 0: never
     limits: Limits = field(default_factory=Limits)
     timeouts: Timeouts = field(default_factory=Timeouts)
 
