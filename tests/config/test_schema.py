@@ -37,7 +37,10 @@ GOOD = {
     "document marks": ("---\nresources: []\n...\n", 0),
 }
 MISSHAPEN = {
-    "an unknown key of the file": ("resources: []\nresorces: []\n", ":2: unknown key 'resorces'"),
+    "an unknown key of the file": (
+        "resources: []\nresorces: []\n",
+        ":2: unknown key 'resorces': did you mean 'resources'?",
+    ),
     "a cordon without a reason": (
         GPU + "    mock: {}\ncordons: [{resource: mock/gpu}]\n",
         ":4: cordons[0]: object missing required field `reason`",
@@ -60,23 +63,32 @@ MISSHAPEN = {
     "a text for the file": ("just a text\n", ":1: expected a mapping"),
     "a list for the file": ("- a\n- b\n", ":1: expected a mapping"),
     "a date for the file": ("2024-01-01\n", ":1: expected a mapping"),
-    "an empty file": ("", ":1: object missing required field `resources`"),
-    "only a comment": ("# to be done\n", ":1: object missing required field `resources`"),
+    "an empty file": ("", ":1: the file is empty: the key 'resources' is missing"),
+    "only a comment": ("# to be done\n", ":1: the file is empty: the key 'resources' is missing"),
+    "another file": ("host: {}\n", ":1: the key 'resources' is missing"),
+    "a relative path of the host": (
+        "resources: []\nhost: {root: host}\n",
+        ":2: host.root: must be an absolute path, got 'host'",
+    ),
 }
 WRONG_RESOURCE = {
     "an unknown key": ("{name: a/b, mock: {}, cuont: 1}", ": unknown key 'cuont'"),
-    "an unknown kind": ("{name: a/b, nvidya: {}}", ": unknown key 'nvidya'"),
-    "no kind": ("{name: a/b}", ": a resource must have one kind of device, one of: "),
-    "nothing for a kind": ("{name: a/b, mock: }", ": a resource must have one kind of device, one of: "),
+    "an unknown kind": ("{name: a/b, nvidya: {}}", ": unknown key 'nvidya': did you mean 'nvidia'?"),
+    "no kind": ("{name: a/b}", ": a resource must have one kind of device, got none; one of: "),
+    "nothing for a kind": ("{name: a/b, mock: }", ": a resource must have one kind of device, got none; one of: "),
+    "two kinds": ("{name: a/b, mock: {}, usb: {}}", ": a resource must have one kind of device, got mock and usb"),
     "a list for a kind": ("{name: a/b, mock: []}", ".mock: expected"),
-    "no name": ("{mock: {}}", ": object missing required field `name`"),
-    "a number for a name": ("{name: 7, mock: {}}", ".name: expected a text, got a whole number"),
+    "no name": ("{mock: {}}", ": the key 'name' is missing"),
+    "a number for a name": (
+        "{name: 07, mock: {}}",
+        '.name: expected a text, got a whole number: put it in quotes: "07"',
+    ),
     "a name without a domain": ("{name: gpu, mock: {}}", ".name: 'gpu' is not a resource name: it must have one '/'"),
     "a name of Kubernetes' own": ("{name: kubernetes.io/gpu, mock: {}}", ".name: 'kubernetes.io/gpu' is not a"),
     "a name in capitals": ("{name: Mock/gpu, mock: {}}", ".name: 'Mock/gpu' is not a resource name"),
 }
 WRONG_MOCK = {
-    "an unknown key": ("modle: A", ": unknown key 'modle'"),
+    "an unknown key": ("modle: A", ": unknown key 'modle': did you mean 'model'?"),
     "a text for a number": ("count: many", ".count: expected a whole number"),
     "a fraction for a number": ("count: 1.5", ".count: expected a whole number"),
     "a count below zero": ("count: -1", ".count: expected a whole number >= 0"),
@@ -91,7 +103,7 @@ WRONG_MOCK = {
     "a size below zero": ("memory: -5", ": a size must look like 40Gi, got -5"),
     "a size with a fraction": ("memory: 1.5Gi", ": a size must look like 40Gi, got '1.5Gi'"),
     "an empty size": ("memory: ''", ": a size must look like 40Gi, got ''"),
-    "links of no kind": ("links: star", ".links: invalid enum value 'star'"),
+    "links of no kind": ("links: star", ".links: must be one of none, pairs, ring, full, got 'star'"),
     "facts that depend on where we run": ("facts: facts", ": facts must be an absolute path, got 'facts'"),
 }
 UNHURRIED = trying(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -52,6 +52,7 @@ class Config:
     document: Document
     file: ConfigFile
     sha256: str = ""  # as `schema.digest` has it
+    content: bytes = b""  # as it was read
 
     def plugins(self, before: "Config | None" = None, serving: Mapping[str, Plugin] | None = None) -> list[Plugin]:
         """The plugins of the file; one whose entry is as in `before` is taken from `serving`, by its resource."""
@@ -130,7 +131,7 @@ def decode(path: Path, content: bytes) -> Config:
         text = content.decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from error
-    return replace(read(path.name, text), sha256=digest(content))
+    return replace(read(path.name, text), sha256=digest(content), content=content)
 
 
 def digest(content: bytes) -> str:
@@ -210,12 +211,16 @@ def _entry(document: Document, path: str, content: dict[str, Any]) -> ResourceEn
     for key in [key for key in content if key not in known]:
         is_option = any(key in _option_keys(families.load(name)) for name in families.BUILT_IN)
         if not is_option:
-            raise document.error(path, f"unknown key '{key}'", key)
+            from plugwright.config import hints  # loaded only for a mistake
+
+            raise document.error(path, f"unknown key '{key}'{hints.did_you_mean(key, known)}", key)
         if len(used) == 1:
             raise document.error(path, f"{next(iter(used))} takes no key '{key}' beside it", key)
-    if len(used) != 1:
+    if len(used) > 1:
+        raise document.error(path, f"a resource must have one kind of device, got {' and '.join(used)}", list(used)[1])
+    if not used:
         every = ", ".join(sorted(registered | families.installed().keys()))
-        raise document.error(path, f"a resource must have one kind of device, one of: {every}")
+        raise document.error(path, f"a resource must have one kind of device, got none; one of: {every}")
     [(key, family)] = used.items()
     # The key of another family may be there without a value, as in a file made of a template.
     present = {name: value for name, value in content.items() if name == key or name not in registered}

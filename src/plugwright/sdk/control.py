@@ -23,6 +23,7 @@ from plugwright.sdk import logs
 from plugwright.sdk.cordon_controller import utc
 from plugwright.sdk.cordons import LATEST, Cordon
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
+from plugwright.sdk.device_holders import Holders
 from plugwright.sdk.registration import RegistrationState
 from plugwright.sdk.status import DaemonStatus, DeviceStatus, ResourceStatus, shown
 from plugwright.system import json_lines
@@ -34,6 +35,7 @@ __all__ = ["is_ready", "one_line", "report", "serve_control_socket", "unready"]
 
 logger = logging.getLogger(__name__)
 
+_NO_HOLDERS = Holders(unreadable="the kubelet was not asked")
 _WATCH_INTERVAL = 0.1  # seconds: a watcher gets at most ten reports a second
 
 
@@ -61,11 +63,11 @@ def _blocked(daemon: Daemon) -> Blocked:
 
 def _answer_blocked(daemon: Daemon, request: Request, reason: str) -> DaemonStatus:
     if request.get("do") in ("status", "watch"):
-        return report(daemon, stalled=reason)
+        return report(daemon, Holders(unreadable="the event loop is blocked"), stalled=reason)
     raise ConfigError(reason)
 
 
-def report(daemon: Daemon, stalled: str = "") -> DaemonStatus:
+def report(daemon: Daemon, holders: Holders = _NO_HOLDERS, stalled: str = "") -> DaemonStatus:
     """`stalled`: why the event loop is blocked, where another thread has found that."""
     runtimes = [runtime for _, runtime in sorted(dict(daemon.resources).items())]
     return DaemonStatus(
@@ -76,21 +78,24 @@ def report(daemon: Daemon, stalled: str = "") -> DaemonStatus:
         stalls=daemon.stalls.count,
         cordons=daemon.cordons.listed(),
         cordons_unreadable=daemon.cordons.unreadable,
+        pods_unreadable=holders.unreadable,
         log_lines_dropped=logs.dropped_lines(),
         config=asdict(daemon.config.value) if daemon.config.value is not None else None,
-        resources=[_resource(runtime) for runtime in runtimes],
+        resources=[_resource(runtime, holders) for runtime in runtimes],
     )
 
 
 def one_line(daemon: Daemon) -> str:
-    ready = sum(map(is_ready, daemon.resources.values()))
-    return f"{ready} of {len(daemon.resources)} resources registered and watched by the kubelet"
+    idle = sum(runtime.is_idle for runtime in daemon.resources.values())
+    ready = sum(map(is_ready, daemon.resources.values())) - idle
+    line = f"{ready} of {len(daemon.resources)} resources registered and watched by the kubelet"
+    return f"{line}, {idle} idle" if idle else line
 
 
 def is_ready(runtime: ResourceRuntime) -> bool:
-    """Registered, and the kubelet has a stream open."""
+    """Registered, and the kubelet has a stream open; or idle."""
     registered = runtime.registration.status.value.state is RegistrationState.REGISTERED
-    return registered and runtime.service.streams.value.open > 0
+    return runtime.is_idle or (registered and runtime.service.streams.value.open > 0)
 
 
 def unready(daemon: Daemon) -> list[str]:
@@ -100,16 +105,17 @@ def unready(daemon: Daemon) -> list[str]:
         if not is_ready(runtime):
             status = runtime.registration.status.value
             state = "no stream open" if status.state is RegistrationState.REGISTERED else status.state
-            waiting.append(clean(f"{name}: {state} {status.reason}"))
+            waiting.append(clean(f"{name}: {state} {status.reason or runtime.discovery.failing.value}"))
     return waiting
 
 
-def _resource(runtime: ResourceRuntime) -> ResourceStatus:
+def _resource(runtime: ResourceRuntime, holders: Holders) -> ResourceStatus:
+    idle = runtime.discovery.idle.value
     status = runtime.registration.status.value
     return ResourceStatus(
         name=runtime.resource,
-        state=status.state.value,
-        reason=status.reason,
+        state="idle" if runtime.is_idle else status.state.value,
+        reason=idle if runtime.is_idle else status.reason,
         since=round(status.since, 3),
         endpoint=runtime.registration.endpoint,
         streams=runtime.service.streams.value.open,
@@ -118,13 +124,14 @@ def _resource(runtime: ResourceRuntime) -> ResourceStatus:
         restarts=runtime.service.metrics.restarts,
         held=runtime.removed_devices.unreadable.value,
         stuck=runtime.stuck,
-        discovery=runtime.discovery.failing.value,
+        discovery=runtime.discovery.failing.value or ("" if runtime.is_idle else idle),
+        empty=runtime.discovery.empty.value,
         refused=runtime.inventory.refused.value,
-        devices=_devices(runtime),
+        devices=_devices(runtime, holders),
     )
 
 
-def _devices(runtime: ResourceRuntime) -> list[DeviceStatus]:
+def _devices(runtime: ResourceRuntime, holders: Holders) -> list[DeviceStatus]:
     snapshot = runtime.inventory.latest.value
     if snapshot is None:
         return []
@@ -135,6 +142,7 @@ def _devices(runtime: ResourceRuntime) -> list[DeviceStatus]:
             reason=device.reason,
             since=round(snapshot.since[device.id], 3),
             numa=list(device.numa),
+            pods=list(holders.pods.get((runtime.resource, device.id), ())),
             attributes={clean(name): shown(value) for name, value in device.attributes.items()},
         )
         for device in snapshot.devices.values()
@@ -144,7 +152,7 @@ def _devices(runtime: ResourceRuntime) -> list[DeviceStatus]:
 async def _handle(daemon: Daemon, request: Request) -> object:
     match request:
         case {"do": "status"}:
-            return report(daemon)
+            return report(daemon, await daemon.holders.read())
         case {"do": "watch"}:
             return _reports(daemon)
         case {"do": "ready", "wait": int() | float() as seconds}:
@@ -217,5 +225,5 @@ async def _until_ready(daemon: Daemon, seconds: float) -> str:
 async def _reports(daemon: Daemon) -> AsyncIterator[DaemonStatus]:
     """One now, and one after every change."""
     async for _ in daemon.changed.changes():
-        yield report(daemon)
+        yield report(daemon, await daemon.holders.read())
         await asyncio.sleep(_WATCH_INTERVAL)

@@ -18,6 +18,7 @@ from plugwright.sdk import registration
 from plugwright.sdk.audit import AllocationAudit
 from plugwright.sdk.cordon_controller import CordonController
 from plugwright.sdk.cordons import CordonRule
+from plugwright.sdk.device_holders import DeviceHolders
 from plugwright.sdk.discovery import Discovery
 from plugwright.sdk.heartbeat import Heartbeat
 from plugwright.sdk.inventory import Inventory
@@ -60,15 +61,28 @@ class ResourceRuntime:
         self._calls.threads.blocked.subscribe(self._apply_blocked)
 
     @property
+    def is_idle(self) -> bool:
+        """The node has nothing for it to serve, so that the kubelet is not told of it."""
+        return bool(self.discovery.idle.value) and self.inventory.latest.value is None
+
+    @property
     def stuck(self) -> dict[str, int]:
         """Threads that hang in a method of the plugin, by method."""
         return self._calls.threads.stuck
+
+    @property
+    def listed(self) -> int:
+        """How many devices the kubelet is sent."""
+        snapshot = self.inventory.latest.value
+        return len(snapshot.devices) if snapshot is not None else 0
 
     def subscribe(self, callback: Callable[[], None]) -> None:
         """Calls `callback` whenever something that `status` shows has changed."""
         self.inventory.latest.subscribe(callback)
         self.inventory.refused.subscribe(callback)
         self.discovery.failing.subscribe(callback)
+        self.discovery.idle.subscribe(callback)
+        self.discovery.empty.subscribe(callback)
         self.removed_devices.unreadable.subscribe(callback)
         self.supervisor.fault.subscribe(callback)
         self.service.streams.subscribe(callback)
@@ -86,6 +100,8 @@ class ResourceRuntime:
 
     def replace_plugin(self, plugin: Plugin) -> None:
         """Another plugin takes over the resource; the device list stays until the new one yields its first."""
+        if plugin is not self.service.plugin:
+            self.inventory.reconfigure()
         before, self.service.plugin = supported_options(self.service.plugin), plugin
         self._starts.publish(self._starts.value + 1)
         if supported_options(plugin) != before:
@@ -138,6 +154,7 @@ class Daemon:
         self.cordons = CordonController(settings)
         self.cordons.changed.subscribe(self._publish_change)
         self._audit = AllocationAudit(settings.paths.pod_resources_socket, settings.timeouts.audit)
+        self.holders = DeviceHolders(settings.paths.pod_resources_socket)
         paths, is_direct = settings.paths, settings.registration is Registration.DIRECT
         self._directory = Directory(paths.device_plugins if is_direct else paths.plugins_registry)
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -188,10 +205,15 @@ class Daemon:
         await self.cordons.load()
         if cordons is not None:
             self.cordons.declare(cordons)
-        await self._stop([resource for resource in self.resources if resource not in new])
+        removed = [resource for resource in self.resources if resource not in new]
+        for resource in removed:
+            logger.info("resource removed", extra={"resource": resource, "devices": self.resources[resource].listed})
+        await self._stop(removed)
         for resource, plugin in new.items():
             runtime = self.resources.get(resource)
             if runtime is None:
+                if self.serving:
+                    logger.info("resource added", extra={"resource": resource})
                 self._start(plugin)
             elif runtime.service.plugin is not plugin:
                 logger.info("resource changed", extra={"resource": resource})

@@ -23,8 +23,10 @@ __all__ = ["DeviceSources", "Inventory", "Snapshot", "compose"]
 logger = logging.getLogger(__name__)
 
 _GONE = "gone: discovery no longer finds it"
-_HELD = "gone: a pod holds it, discovery does not find it"
+_LEFT_OUT = "no longer in the configuration: listed until no pod can hold it"
+_HELD = "a pod holds it, but it is not found, or no longer in the configuration"
 _LOGGED_APART = 8  # more changes of health at once than this are one line
+_LASTING = 60.0  # seconds; a reason that changes more often, as one with a temperature, would fill the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,25 +84,36 @@ class Inventory:
         self._clock, self._elapsed = clock, elapsed
         self._sources = DeviceSources()
         self._removed_since: dict[str, float] = {}
+        self._gone = _GONE  # why a device is missing in the next list
 
     @property
     def removed_since(self) -> Mapping[str, float]:
         """The devices that discovery no longer lists, and since when by `elapsed`."""
         return self._removed_since
 
+    @property
+    def has_found(self) -> bool:
+        """Whether the last list of discovery has a device."""
+        return bool(self._sources.discovered)
+
     def update(self, devices: object) -> None:
         """Takes a complete list of discovery, or refuses it whole: the last good one then stays."""
         discovered = _by_id(self.resource, devices)
         before = self._sources
         removed = {
-            device_id: device if device_id in before.removed else device.unhealthy(_GONE)
+            device_id: device if device_id in before.removed else device.unhealthy(self._gone)
             for device_id, device in {**before.removed, **before.discovered}.items()
             if device_id not in discovered
         }
         self._change(replace(before, discovered=discovered, removed=removed, failure=""), publish=True)
         now = self._elapsed()
         self._removed_since = {device_id: self._removed_since.get(device_id, now) for device_id in removed}
+        self._gone = _GONE
         self.refused.publish_if_changed("")
+
+    def reconfigure(self) -> None:
+        """The next list follows another configuration: devices that it lacks were left out there."""
+        self._gone = _LEFT_OUT
 
     def add_held(self, held: Mapping[str, tuple[int, ...]]) -> None:
         """Lists devices that pods hold, with their NUMA nodes, as removed unless they are discovered."""
@@ -159,7 +172,7 @@ class Inventory:
                 resent = before.resent if before is not None else 0
                 cordoned = frozenset(key for key, device in devices.items() if sources.cordon(device) is not None)
                 self.latest.publish(Snapshot(devices, self._since(devices), encoded, cordoned, resent))
-                _log_changes(self.resource, devices, before.devices if before is not None else {})
+                self._log_changes(devices, before)
         self._sources = sources
 
     def _since(self, devices: Mapping[str, Device]) -> dict[str, float]:
@@ -170,6 +183,33 @@ class Inventory:
             if before is not None and device and (old.health, old.reason) == (device.health, device.reason):
                 since[device_id] = before.since[device_id]
         return since
+
+    def _log_changes(self, devices: Mapping[str, Device], before: Snapshot | None) -> None:
+        """One line for each device whose health or lasting reason has changed, or that is Unhealthy from the first."""
+        changed = [device for device in devices.values() if self._is_news(device, before)]
+        if len(changed) <= _LOGGED_APART:
+            for device in changed:
+                facts = {"resource": self.resource, "device": device.id, "health": device.health.value}
+                level = logging.INFO if device.healthy else logging.WARNING
+                logger.log(level, "device changed health", extra={**facts, "reason": device.reason})
+            return
+        unhealthy = [device for device in changed if not device.healthy]
+        counts: dict[str, object] = {
+            "resource": self.resource,
+            "unhealthy": len(unhealthy),
+            "healthy": len(changed) - len(unhealthy),
+            "devices": some(device.id for device in changed),
+            "reason": unhealthy[0].reason if unhealthy else "",
+        }
+        logger.log(logging.WARNING if unhealthy else logging.INFO, "devices changed health", extra=counts)
+
+    def _is_news(self, device: Device, before: Snapshot | None) -> bool:
+        if before is None or device.id not in before.devices:
+            return not device.healthy
+        old = before.devices[device.id]
+        if device.healthy or old.healthy:
+            return device.healthy != old.healthy
+        return device.reason != old.reason and self._clock() - before.since[device.id] >= _LASTING
 
 
 def _by_id(resource: str, devices: object) -> dict[str, Device]:
@@ -202,26 +242,3 @@ def _is_alike(device: Device, old: Device) -> bool:
 
 def _shows_the_same(device: Device, old: Device) -> bool:
     return device.attributes is old.attributes or shown(device.attributes) == shown(old.attributes)
-
-
-def _log_changes(resource: str, devices: Mapping[str, Device], before: Mapping[str, Device]) -> None:
-    """One line for each device whose health has changed or that is Unhealthy from the first; one for many of them."""
-    changed = [
-        device
-        for device_id, device in devices.items()
-        if device.healthy != (before[device_id].healthy if device_id in before else True)
-    ]
-    if len(changed) <= _LOGGED_APART:
-        for device in changed:
-            facts = {"resource": resource, "device": device.id, "health": device.health.value, "reason": device.reason}
-            logger.log(logging.INFO if device.healthy else logging.WARNING, "device changed health", extra=facts)
-        return
-    unhealthy = [device for device in changed if not device.healthy]
-    counts: dict[str, object] = {
-        "resource": resource,
-        "unhealthy": len(unhealthy),
-        "healthy": len(changed) - len(unhealthy),
-        "devices": some(device.id for device in changed),
-        "reason": unhealthy[0].reason if unhealthy else "",
-    }
-    logger.log(logging.WARNING if unhealthy else logging.INFO, "devices changed health", extra=counts)

@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -29,6 +29,7 @@ def page(daemon: Daemon) -> Callable[[], tuple[str, bytes]]:
     """Makes the page as it is at each call: its content type and its text."""
     registry = CollectorRegistry()
     registry.register(_DaemonCollector(daemon))
+    ProcessCollector(registry=registry)
     return lambda: (CONTENT_TYPE_LATEST, generate_latest(registry))
 
 
@@ -57,15 +58,18 @@ class _DaemonCollector(Collector):
 
 
 def _devices(runtimes: list[ResourceRuntime]) -> Metric:
-    family = GaugeMetricFamily("plugwright_devices", "Devices by health", labels=["resource", "health"])
+    family = GaugeMetricFamily(
+        "plugwright_devices",
+        "Devices by health; Removed are those that discovery no longer lists and a pod may still hold",
+        labels=["resource", "health"],
+    )
     for runtime in runtimes:
         snapshot = runtime.inventory.latest.value
-        counts = Counter({"Cordoned": 0, "Healthy": 0, "Unhealthy": 0})
-        if snapshot is not None:
-            counts.update(
-                "Cordoned" if device.id in snapshot.cordoned else device.health.value
-                for device in snapshot.devices.values()
-            )
+        removed = runtime.inventory.removed_since
+        counts = Counter({"Cordoned": 0, "Healthy": 0, "Removed": 0, "Unhealthy": 0})
+        for device in snapshot.devices.values() if snapshot else ():
+            cordoned = snapshot is not None and device.id in snapshot.cordoned
+            counts["Removed" if device.id in removed else "Cordoned" if cordoned else device.health.value] += 1
         for health, count in sorted(counts.items()):
             family.add_metric([runtime.resource, health], count)
     return family
@@ -114,10 +118,14 @@ def _streams(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
     without = GaugeMetricFamily(
         "plugwright_seconds_without_stream", "Seconds since the kubelet last had a stream open", labels=["resource"]
     )
+    idle = GaugeMetricFamily(
+        "plugwright_resource_idle", "Whether the node has nothing for the resource to serve", labels=["resource"]
+    )
     for runtime in runtimes:
         opened.add_metric([runtime.resource], runtime.service.streams.value.open)
-        without.add_metric([runtime.resource], runtime.service.seconds_without_stream)
-    yield from (opened, without)
+        without.add_metric([runtime.resource], 0 if runtime.is_idle else runtime.service.seconds_without_stream)
+        idle.add_metric([runtime.resource], int(runtime.is_idle))
+    yield from (opened, without, idle)
 
 
 def _discovery(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
@@ -165,6 +173,11 @@ def _config(state: ConfigState) -> Iterator[Metric]:
     )
     yield GaugeMetricFamily(
         "plugwright_config_refused_names", "Resources left out because of their names", len(state.refused_names)
+    )
+    yield GaugeMetricFamily(
+        "plugwright_config_restored",
+        "Whether the file was refused at the start and its last good version is in force",
+        int(state.restored),
     )
     info = InfoMetricFamily("plugwright_config", "The configuration file in force and the refused one, by SHA-256")
     info.add_metric([], {"sha256": state.sha256, "refused_sha256": state.refused.sha256 if state.refused else ""})
