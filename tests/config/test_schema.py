@@ -43,7 +43,7 @@ MISSHAPEN = {
     ),
     "a cordon without a reason": (
         GPU + "    mock: {}\ncordons: [{resource: mock/gpu}]\n",
-        ":4: cordons[0]: object missing required field `reason`",
+        ":4: cordons[0]: the key 'reason' is missing",
     ),
     "a cordon of an unknown resource": (
         GPU + "    mock: {}\ncordons:\n  - reason: x\n    resource: mock/gpus\n",
