@@ -29,12 +29,11 @@ def test_the_chart_is_installed_changed_and_uninstalled_without_a_trace(
     release: Release, cluster: Cluster, node: Node, pods: Pods, plugins: Plugins
 ) -> None:
     mock = ("mock.enabled=true", "mock.resource=chart/gpu")
-    release.install("mock.enabled=true", "mock.resource=chart/old")
+    release.install(*mock, "config.resources[0].name=chart/old", "config.resources[0].mock.count=2")
     release.rolled_out()
-    node.shows("chart/old", capacity=10, allocatable=10)
+    node.shows("chart/gpu", capacity=10, allocatable=10)
+    node.shows("chart/old", capacity=2, allocatable=2)
     daemons = release.pods()
-    release.upgrade(*mock)
-    until("the other name arrives", lambda: node.resource("chart/gpu") == (10, 10), limit=150)
     release.test()
     holder = pods.create("holder", {"chart/gpu": 2}).runs()
     before = holder.containers(), holder.devices()
@@ -67,9 +66,7 @@ def test_ordinary_devices_are_served_without_naming_their_mounts(release: Releas
     release.rolled_out()
     node.shows("chart/null", capacity=3, allocatable=3)
     pods.create("holder", {"chart/null": 1}).runs()
-    assert {path.name for path in set(Path("/dev").iterdir()) - before} <= set()
-    status = release.plugwright("status")
-    assert "chart/null" in status
+    assert not {path.name for path in set(Path("/dev").iterdir()) - before}
 
 
 def _a_resource_left_behind_is_removed_when_it_stays_away(cluster: Cluster, node: Node) -> None:
