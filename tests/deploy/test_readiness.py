@@ -1,4 +1,4 @@
-"""The readiness probe of the chart, as it is rendered, beside a daemon, and the watchdog in place of a liveness probe."""
+"""The chart's readiness probe, as it is rendered, beside a daemon; and the watchdog in place of a liveness probe."""
 
 import sys
 from pathlib import Path

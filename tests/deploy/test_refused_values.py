@@ -79,6 +79,7 @@ REFUSED_OVERLAPS = {
     ("--kube-version=1.36.4",): "updateStrategy.overlap needs kubelets of 1.37 or newer on all nodes",
     ("--kube-version=1.37.0", "--set", "registration=watcher"): "needs registration: direct and no runDir",
     ("--kube-version=1.37.0", "--set", "runDir=/run/plugwright"): "needs registration: direct and no runDir",
+    ("--kube-version=1.37.0", "--set", "probes.enabled=false"): "updateStrategy.overlap needs probes.enabled",
 }
 
 

@@ -212,7 +212,11 @@ def remove(
     return _finish(outcomes, output)
 
 
-@node.command("clean-up", hidden=True)
+@node.command(
+    "clean-up",
+    hidden=True,
+    epilog="Example:  plugwright node clean-up --namespace devices --name gone --cluster-role gone --resource mock/gpu",
+)
 @click.option("--namespace", required=True)
 @click.option("--name", required=True, help="Of the CronJob, the ServiceAccount, the Role and its binding.")
 @click.option("--cluster-role", required=True, help="Its name, and that of its binding.")

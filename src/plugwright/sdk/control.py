@@ -1,7 +1,7 @@
 """The daemon's control socket: its requests, and the status it reports.
 
-`{"do": "status"}` is answered once, `{"do": "watch"}` again whenever something changes. `{"do": "ready", "wait": 50}` is
-answered when all resources are served, or refused after 50 seconds with what is missing. The others are in `_handle`.
+`{"do": "status"}` is answered once, `{"do": "watch"}` again whenever something changes, `{"do": "ready", "wait": 9}`
+when all resources are served, or refused after 9 seconds with what is missing. The others are in `_handle`.
 Lines, answers and access are `system.json_lines`, the shapes of a status `status`.
 
 While the event loop is blocked, a thread answers: `status` with the line that blocks it, everything else with an error.
