@@ -69,8 +69,8 @@ class Log(_Strict):
 
 class Probes(_Strict):
     enabled: bool
-    port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
-    tls_secret: str
+    period: Annotated[int, msgspec.Meta(ge=1)]
+    watchdog: Annotated[int, msgspec.Meta(ge=0)]
 
 
 class NetworkPolicy(_Strict):
@@ -85,10 +85,18 @@ class PodMonitor(_Strict):
     tls_config: Free
 
 
+class PrometheusRule(_Strict):
+    enabled: bool
+    labels: Texts
+
+
 class Metrics(_Strict):
     enabled: bool
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
+    tls_secret: str
     token_secret: str
     pod_monitor: PodMonitor
+    prometheus_rule: PrometheusRule
 
 
 class Security(_Strict):
@@ -102,6 +110,7 @@ class HostPath(_Strict):
     path: Directory
     mount_path: OptionalDirectory = ""
     read_only: bool = False
+    mount_propagation: Literal["None", "HostToContainer", "Bidirectional"] = "None"
 
 
 class Mps(_Strict):
@@ -121,8 +130,19 @@ class Account(_Strict):
     name: str
 
 
+class PriorityClass(_Strict):
+    create: bool
+    name: str
+    value: Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]  # more is for Kubernetes' own
+
+
 class UpdateStrategy(_Strict):
     max_unavailable: int | Annotated[str, msgspec.Meta(pattern="^[0-9]+%$")]
+    overlap: bool
+
+
+class Test(_Strict):
+    resources: list[str]
 
 
 class Cleanup(_Strict):
@@ -138,6 +158,7 @@ class Values(_Strict):
     plugin: OwnPlugin
     mock: MockMode
     configs: dict[ConfigName, NamedConfig]
+    image_registry: Annotated[str, msgspec.Meta(pattern="^([^/ ].*[^/])?$")]
     image: Image
     tools_image: Image
     image_pull_secrets: list[Free]
@@ -151,16 +172,19 @@ class Values(_Strict):
     metrics: Metrics
     security: Security
     host_paths: list[HostPath]
+    extra_env: list[Free]
+    runtime_class_name: str
     mps: Mps
     service_account: Account
     resources: Free
-    priority_class_name: str
+    priority_class: PriorityClass
     node_selector: Texts
     affinity: Free
     tolerations: list[Free]
     update_strategy: UpdateStrategy
     pod_annotations: Texts
     pod_labels: Texts
+    test: Test
     cleanup: Cleanup
     global_: Free = msgspec.field(name="global", default_factory=dict)  # Helm's own, where we are a part of a chart
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from tests.deploy.rendered import Object, one
+from tests.deploy.rendered import Object, objects, one
 
 from plugwright.cli.main import cli
 
@@ -29,10 +29,9 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kind", ["ServiceAccount", "ConfigMap", "DaemonSet"])
+@pytest.mark.parametrize("kind", ["PriorityClass", "ServiceAccount", "ConfigMap", "DaemonSet"])
 def test_the_manifest_equals_the_chart_with_its_default_values(kind: str) -> None:
-    name = "plugwright"
-    rendered = one("mock", kind, name)
+    rendered = one("mock", kind, "plugwright-plugwright" if kind == "PriorityClass" else "plugwright")
     for helms_own in ("app.kubernetes.io/managed-by", "helm.sh/chart"):
         del rendered["metadata"]["labels"][helms_own]
     assert printed()[kind] == rendered
@@ -75,12 +74,13 @@ def test_the_same_is_printed_every_time() -> None:
 def test_a_plugin_of_ones_own_is_served_without_a_file() -> None:
     flags = ("--plugin", "npu:Npu", "--image", "npu:1", "--name", "npu", "--host-path", "/run/npu")
     found = printed(*flags)
-    assert list(found) == ["Namespace", "ServiceAccount", "DaemonSet"]
+    assert list(found) == ["Namespace", "PriorityClass", "ServiceAccount", "DaemonSet"]
     assert found["Namespace"]["metadata"]["name"] == "plugwright"
     spec = found["DaemonSet"]["spec"]
     assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
     assert spec["selector"]["matchLabels"]["app.kubernetes.io/name"] == "npu"
     pod = spec["template"]["spec"]
+    assert pod["priorityClassName"] == found["PriorityClass"]["metadata"]["name"] == "plugwright-npu"
     assert pod["serviceAccountName"] == found["ServiceAccount"]["metadata"]["name"] == "npu"
     container = pod["containers"][0]
     assert container["image"] == "npu:1"
@@ -108,3 +108,44 @@ def test_flags_of_a_plugin_that_make_no_sense_are_refused(flags: tuple[str, ...]
 
 def test_a_plugin_and_a_file_are_not_served_together(path: Path) -> None:
     assert run("-c", path, "--plugin", "npu:Npu").exit_code == 2
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_devices_have_the_mounts_that_the_chart_gives_them(number: int, tmp_path: Path) -> None:
+    """Of every kind that needs one: chosen by the family here, and by the templates there."""
+    sets = [each for each in objects("devices") if each["kind"] == "DaemonSet"]
+    files = [each for each in objects("devices") if each["kind"] == "ConfigMap" and "plugwright.yaml" in each["data"]]
+    path = tmp_path / "plugwright.yaml"
+    path.write_text(files[number]["data"]["plugwright.yaml"])
+    pod = printed("-c", path)["DaemonSet"]["spec"]["template"]["spec"]
+    rendered = sets[number]["spec"]["template"]["spec"]
+    assert _host_mounts(pod) == _host_mounts(rendered)
+    assert [mount["path"] for mount in _host_mounts(pod)] == MOUNTED[number]
+    assert pod["containers"][0]["image"].split("/")[-1] == rendered["containers"][0]["image"].split("/")[-1]
+
+
+MOUNTED = [
+    [
+        *("/dev", "/run/rehearsed", "/srv/dongles", "/srv/licenses", "/sys", "/var/run/cdi"),
+        "/var/run/k8s.cni.cncf.io/devinfo/dp",
+    ],
+    [
+        *("/dev", "/usr", "/dev", "/proc", "/sys", "/run/nvidia/driver", "/tmp/vgpulock", "/usr/local/vgpu"),
+        *("/var/lib/plugwright/vgpu", "/var/run/cdi"),
+    ],
+]
+
+
+def _host_mounts(pod: Object) -> list[Object]:
+    volumes = {volume["name"]: volume.get("hostPath") for volume in pod["volumes"]}
+    mounts = [mount for mount in pod["containers"][0]["volumeMounts"] if mount["name"].startswith("host-")]
+    return [{**mount, **volumes[mount["name"]]} for mount in mounts]
+
+
+def test_a_directory_that_the_container_needs_itself_is_not_hidden(path: Path) -> None:
+    path.write_text("resources:\n  - name: example.com/agent\n    paths: [/run/agent.sock]\n")
+    words = "example.com/agent: /run cannot be mounted at its own path in the daemon's pod: set host.root"
+    assert words in str(run("-c", path).exception)
+    path.write_text(f"{path.read_text()}host: {{root: /host}}\n")
+    pod = printed("-c", path)["DaemonSet"]["spec"]["template"]["spec"]
+    assert [mount["mountPath"] for mount in _host_mounts(pod)] == ["/host/dev", "/host/proc", "/host/run", "/host/sys"]

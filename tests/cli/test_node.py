@@ -203,6 +203,11 @@ async def test_forbidden_request_is_one_line(lab: Lab) -> None:
         ["remove", "--stale", "n1", "--all-nodes"],
         ["remove", "--all-nodes", "a/b"],
         ["remove", "n1", "a/b", "--resource", "a/b"],
+        ["remove", "n1", "a/b", "--resource-pattern", "a.b/*"],
+        ["remove", "--stale", "--all-nodes", "--resource", "a.b/*"],
+        ["remove", "--stale", "--all-nodes", "--resource-pattern", "*/gpu"],
+        ["remove", "--stale", "--all-nodes", "--resource-pattern", "*"],
+        ["clean-up", "--namespace", "a", "--name", "a", "--cluster-role", "a"],
         ["remove", "n1", "a/b", "--timeout", "soon"],
     ],
 )
@@ -219,8 +224,16 @@ def test_help_has_an_example(command: list[str]) -> None:
     assert "Example" in done.stdout
 
 
-async def test_missing_extra_is_named() -> None:
+def test_stale_resources_are_removed_by_a_pattern_of_one_vendor(lab: Lab) -> None:
+    for resource in ("nvidia.com/mig-1g.10gb", "nvidia.com/gpu", "example.com/mig-1g.10gb"):
+        lab.kubelet.serve(resource, 0)
+    done = lab.within("remove", "--stale", "--all-nodes", "--dry-run", "--resource-pattern", "nvidia.com/mig-*")
+    assert done.exit_code == 0, done.output
+    assert [line.split()[1] for line in done.stdout.splitlines()] == ["nvidia.com/mig-1g.10gb:"]
+
+
+async def test_missing_extra_is_named(lab: Lab) -> None:
     """A module that cannot be loaded stands for one that is not installed."""
     program = "import sys; sys.modules['lightkube'] = None; from plugwright.cli.main import main; main()"
-    done = await ended(python("-c", program, "node", "resources"))
+    done = await ended(python("-c", program, "node", "resources"), {"KUBECONFIG": str(lab.kubeconfig)})
     assert one_line(done) == "plugwright node needs the extra: pip install 'plugwright[cluster]'"

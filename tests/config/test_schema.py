@@ -15,6 +15,15 @@ from plugwright.errors import ConfigError
 from plugwright.sdk.device_family import byte_size
 
 GPU = "resources:\n  - name: mock/gpu\n"
+CORDONS = """\
+cordons:
+  - resource: mock/gpu
+    id: [a, b*]
+    attributes: {index: [1, 2], model: x, ecc: true}
+    reason: fan
+    until: 2026-12-01T08:00:00Z
+  - {resource: mock/*, reason: rack, until: '2099-01-01T00:00:00+01:00'}
+"""
 GOOD = {
     "no resources": ("resources: []\n", 0),
     "all defaults": (GPU + "    mock: {}\n", 1),
@@ -23,6 +32,7 @@ GOOD = {
     "two resources": ("resources: [{name: a.b/c, mock: {}}, {name: a.b/d, mock: {memory: 40Gi}}]\n", 2),
     "an alias": ("resources: [{name: a/b, mock: &kind {count: 2}}, {name: a/c, mock: *kind}]\n", 2),
     "a merged mapping": ("resources:\n  - &one {name: a/b, mock: {}}\n  - {<<: *one, name: a/c}\n", 2),
+    "cordons": (GPU + "    mock: {}\n" + CORDONS, 1),
     "a byte-order mark": ("\ufeffresources: []\n", 0),
     "document marks": ("---\nresources: []\n...\n", 0),
 }
@@ -30,6 +40,22 @@ MISSHAPEN = {
     "an unknown key of the file": (
         "resources: []\nresorces: []\n",
         ":2: unknown key 'resorces': did you mean 'resources'?",
+    ),
+    "a cordon without a reason": (
+        GPU + "    mock: {}\ncordons: [{resource: mock/gpu}]\n",
+        ":4: cordons[0]: the key 'reason' is missing",
+    ),
+    "a cordon of an unknown resource": (
+        GPU + "    mock: {}\ncordons:\n  - reason: x\n    resource: mock/gpus\n",
+        ":6: cordons[0].resource: no resource of this file is called mock/gpus (it has: mock/gpu)",
+    ),
+    "a cordon until a time without a zone": (
+        GPU + "    mock: {}\ncordons: [{resource: mock/gpu, reason: x, until: 2026-12-01T08:00:00}]\n",
+        ":4: cordons[0]: until must have a zone, as 2026-12-01T08:00:00Z has",
+    ),
+    "a cordon by an unknown key": (
+        GPU + "    mock: {}\ncordons: [{resource: mock/gpu, reason: x, ids: [a]}]\n",
+        ":4: cordons[0]: unknown key 'ids'",
     ),
     "nothing for the resources": ("resources: null\n", ":1: resources: expected a list, got nothing"),
     "a mapping for the resources": ("resources: {}\n", ":1: resources: expected a list"),

@@ -142,6 +142,16 @@ def test_there_are_never_two_daemons_on_a_node(case: str) -> None:
         assert each["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 0
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_no_probe_depends_on_the_pod_network(case: str) -> None:
+    for pod in [*pods(case), *pods(case, "mps")]:
+        (container,) = pod["containers"]
+        probes = [container[key] for key in container if key.endswith("Probe")]
+        assert all("exec" in probe for probe in probes)
+        listens = any(flag.startswith("--listen") for flag in container["args"])
+        assert listens == (case == "everything")  # nothing listens but for the metrics
+
+
 def test_two_configurations_share_no_directory_but_the_kubelets() -> None:
     first, second = (
         {volume["hostPath"]["path"] for volume in pod["volumes"] if volume["name"] in ("state", "run")}
@@ -171,27 +181,71 @@ def test_a_changed_configuration_restarts_nothing(case: str) -> None:
 
 
 def test_only_an_uninstall_cleans_up_and_helm_waits_for_none_of_it() -> None:
-    hooks = [each for each in objects("mock") if HOOK in each["metadata"].get("annotations", {})]
+    hooks = [each for each in objects("mock") if each["metadata"].get("annotations", {}).get(HOOK, "test") != "test"]
     assert {each["metadata"]["annotations"][HOOK] for each in hooks} == {"post-delete"}
     kinds = [each["kind"] for each in hooks]
-    assert sorted(kinds) == ["ClusterRole", "ClusterRoleBinding", "CronJob", "ServiceAccount"]
+    assert sorted(kinds) == ["ClusterRole", "ClusterRoleBinding", "CronJob", "Role", "RoleBinding", "ServiceAccount"]
     assert one("mock", "CronJob")["spec"]["jobTemplate"]["spec"]["ttlSecondsAfterFinished"]
 
 
-def test_the_clean_up_knows_every_resource_once() -> None:
-    spec = one("everything", "CronJob")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
-    arguments = spec["containers"][0]["command"][3:]
-    assert arguments[:4] == ["plugwright", "plugwright-cleanup", "0.5", "plugwright,plugwright-big"]
-    assert arguments[4:] == ["example.com/big", "example.com/gpu", "example.com/widget"]
+def clean_up(case: str) -> tuple[Object, list[str]]:
+    """Its pod, and the arguments of its container."""
+    spec = one(case, "CronJob")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    return spec, spec["containers"][0]["args"]
+
+
+def test_the_clean_up_knows_every_resource_once_and_families_by_their_pattern() -> None:
+    _, arguments = clean_up("everything")
+    assert arguments[:6] == [
+        "node",
+        "clean-up",
+        "--namespace=plugwright",
+        "--name=plugwright-cleanup",
+        "--cluster-role=plugwright-plugwright-cleanup",
+        "--give-up-after=0.5h",
+    ]
+    assert arguments[6:8] == ["--daemon-set=plugwright", "--daemon-set=plugwright-big"]
+    served = ["example.com/big", "example.com/gpu", "example.com/widget"]
+    assert arguments[8:] == [f"--resource={name}" for name in served]
+    assert one("everything", "ConfigMap", "plugwright.served")["data"]["resources"].split() == served
+    assert "--resource-pattern=nvidia.com/mig-*" in clean_up("devices")[1]
+    assert {flag.partition("=")[0] for flag in arguments[2:]} <= flags_of("node", "clean-up")
+
+
+def test_without_a_name_of_a_resource_nothing_is_cleaned_up() -> None:
+    """Rather than whatever is stale of any vendor."""
+    result = helm("template", "--set", "plugin.target=npu:Npu")
+    assert result.returncode == 0, result.stderr
+    assert "cleanup" not in result.stdout
+
+
+@pytest.mark.parametrize("case", ["mock", "everything", "devices"])
+def test_the_clean_up_runs_the_image_of_the_daemons_where_they_ran(case: str) -> None:
+    spec, _ = clean_up(case)
+    daemon, *_ = pods(case)
+    assert spec["containers"][0]["image"] == daemon["containers"][0]["image"]
+    (preferred,) = spec["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    wanted = {term["key"]: term["values"][0] for term in preferred["preference"]["matchExpressions"]}
+    assert wanted == daemon["nodeSelector"]
+    assert all(toleration in spec["tolerations"] for toleration in daemon.get("tolerations", []))
 
 
 def test_the_clean_up_may_do_what_its_commands_take_and_no_more() -> None:
     rules = one("mock", "ClusterRole")["rules"]
-    own = {"plugwright", "plugwright-cleanup"}
     asked = cluster_role("remove", [], patch=True)["rules"]
     assert isinstance(asked, list)
     assert rules[: len(asked)] == asked
-    assert all(set(rule["resourceNames"]) <= own for rule in rules[len(asked) :])
+    own = {"plugwright", "plugwright-cleanup", "plugwright-plugwright-cleanup"}
+    for rule in [*rules[len(asked) :], *one("mock", "Role")["rules"]]:
+        assert set(rule["resourceNames"]) <= own
+        # No way from here to a node: nothing that runs is made or changed.
+        assert not {"create", "update", "*"} & set(rule["verbs"])
+        if "patch" in rule["verbs"]:
+            assert set(rule["resources"]) <= {"clusterrolebindings", "rolebindings", "roles"}
+    assert {resource for rule in rules for resource in rule["resources"]} == {
+        *("nodes", "nodes/status", "pods", "deviceclasses"),
+        *("clusterroles", "clusterrolebindings"),
+    }
 
 
 def test_mps_daemons_are_apart_from_the_plugin_and_changed_by_nobody_but_the_operator() -> None:
@@ -243,30 +297,20 @@ def test_mps_that_could_not_work_is_refused_in_plain_words(values: str, tmp_path
 
 
 def test_without_clean_up_there_is_nothing_of_it() -> None:
-    assert [each["kind"] for each in objects("least")] == ["ServiceAccount", "ConfigMap", "DaemonSet"]
-
-
-def test_the_nodes_own_probes_have_places_of_their_own() -> None:
-    for case in ("mock", "everything", "mps"):
-        for pod in pods(case):
-            (container,) = pod["containers"]
-            assert "--node-addresses=$(HOST_IP),gateway" in container["args"]
-            fields = {each["name"]: each["valueFrom"]["fieldRef"]["fieldPath"] for each in container["env"]}
-            assert fields == {"POD_IP": "status.podIP", "HOST_IP": "status.hostIP"}
+    kinds = [each["kind"] for each in objects("least")]
+    assert kinds == ["PriorityClass", "ServiceAccount", "ConfigMap", "DaemonSet", "Pod"]
 
 
 def test_tls_and_a_token_are_given_by_secrets_and_used_by_whoever_asks() -> None:
     for pod in pods("everything"):
         (container,) = pod["containers"]
         secrets = {volume["name"]: volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
-        assert secrets == {"tls": "probes-tls", "token": "metrics-token"}
+        assert secrets == {"tls": "metrics-tls", "token": "metrics-token"}
         mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"] if mount.get("readOnly")}
         flags = dict(flag.split("=", 1) for flag in container["args"][1:])
         assert flags["--tls-cert"] == f"{mounts['tls']}/tls.crt"
         assert flags["--tls-key"] == f"{mounts['tls']}/tls.key"
         assert flags["--metrics-token-file"] == f"{mounts['token']}/token"
-        for probe in ("readinessProbe", "livenessProbe"):
-            assert container[probe]["httpGet"]["scheme"] == "HTTPS"
     (endpoint,) = one("everything", "PodMonitor")["spec"]["podMetricsEndpoints"]
     assert endpoint["scheme"] == "https"
     assert endpoint["authorization"] == {"credentials": {"name": "metrics-token", "key": "token"}}
@@ -278,5 +322,5 @@ def test_a_network_policy_lets_those_in_who_are_named() -> None:
     for each in daemon_sets("everything"):
         assert selected <= each["spec"]["template"]["metadata"]["labels"].items()
     (rule,) = spec["ingress"]
-    assert rule["ports"] == [{"port": "probes"}]
+    assert rule["ports"] == [{"port": "metrics"}]
     assert "NetworkPolicy" not in {each["kind"] for each in objects("mock")}

@@ -61,6 +61,8 @@ class Cluster:
         self.forbidden: set[str] = set()
         self.before: Callable[[str], None] = lambda asked: None
         self.asked: list[str] = []
+        self.objects: dict[str, Json] = {}
+        self.deleted: list[tuple[str, str]] = []  # path, propagation policy
         self._version = 0
 
     def add_node(self, name: str, ready: str = "True", boot_id: str = "boot") -> Json:
@@ -108,7 +110,9 @@ class Cluster:
         self.touch(name)
         return self.nodes[name]
 
-    def answer(self, verb: str, path: str, query: Mapping[str, str], body: list[Json]) -> Json:
+    def answer(self, verb: str, path: str, query: Mapping[str, str], body: Any) -> Json:
+        if path in self.objects or verb == "delete" or "/namespaces/" in path:
+            return self._answer_object(verb, path, body)
         parts = [unquote(part) for part in path.strip("/").split("/")]
         resource = "/".join(parts[2:3] + parts[4:]) if parts[0] == "api" else parts[3]
         verb = "list" if verb == "get" and resource == parts[-1] else verb
@@ -122,6 +126,19 @@ class Cluster:
         if asked == "get nodes":
             return self._node(parts[3])
         return {"items": self._listed(resource, query.get("fieldSelector", "")), "metadata": {}}
+
+    def _answer_object(self, verb: str, path: str, body: Json) -> Json:
+        """Objects that are none of nodes, pods and classes: read, patched and deleted by their paths alone."""
+        if path not in self.objects:
+            raise Refusal(404, "NotFound", f"{path} not found")
+        if verb != "get":
+            self.asked.append(f"{verb} {path}")
+        if verb == "patch":
+            self.objects[path]["metadata"] |= body["metadata"]
+        if verb == "delete":
+            self.deleted.append((path, body["propagationPolicy"]))
+            return self.objects.pop(path)
+        return self.objects[path]
 
     def _listed(self, resource: str, selector: str) -> list[Json]:
         if resource == "nodes":

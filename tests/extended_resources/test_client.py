@@ -2,18 +2,31 @@
 
 import json
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.extended_resources.imitation import Cluster, Refusal, pod
+from tests.extended_resources.imitation import Cluster, Refusal, Time, pod
 from tests.extended_resources.kubelet import Kubelet
-from tests.extended_resources.serving import TOKEN
+from tests.extended_resources.serving import TOKEN, serving, serving_a_pod
 
 from plugwright.errors import ConfigError, MalformedMessage, PeerGone, PeerRefused, PlugwrightError
 from plugwright.extended_resources.changes import addition_patch, removal_patch
-from plugwright.extended_resources.client import ApiClient, ClusterAccess, connect
+from plugwright.extended_resources.client import ClusterAccess, InClusterApi, connect
+from plugwright.extended_resources.survey import ClusterApi
+from plugwright.kube.in_cluster import InClusterClient
+
+
+@pytest.fixture(params=["kubeconfig", "pod"])
+def api(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path) -> Iterator[ClusterApi]:
+    """By lightkube, and by the standard library alone: both read the same values and raise the same errors."""
+    if request.param == "pod":
+        with serving_a_pod(cluster, tmp_path / "account") as client:
+            yield InClusterApi(client)
+    else:
+        with serving(cluster, tmp_path) as path, connect(ClusterAccess(path)) as connected:
+            yield connected
 
 
 def changed(kubeconfig: Path, change: Callable[[Any], None]) -> ClusterAccess:
@@ -31,7 +44,7 @@ def credential_command(directory: Path, answer: str) -> Callable[[Any], None]:
     return lambda document: document["users"][0].update(user={"exec": command})
 
 
-def test_nodes_have_capacity_owners(api: ApiClient, cluster: Cluster, kubelet_of_n1: Kubelet) -> None:
+def test_nodes_have_capacity_owners(api: ClusterApi, cluster: Cluster, kubelet_of_n1: Kubelet) -> None:
     cluster.add_node("n2")
     kubelet_of_n1.serve("mock/gpu", 9, unhealthy=1)
     first, second = api.nodes()
@@ -42,7 +55,7 @@ def test_nodes_have_capacity_owners(api: ApiClient, cluster: Cluster, kubelet_of
     assert api.find_node("n3") is None
 
 
-def test_pods_that_have_ended_or_wait_for_a_node_hold_nothing(api: ApiClient, cluster: Cluster) -> None:
+def test_pods_that_have_ended_or_wait_for_a_node_hold_nothing(api: ClusterApi, cluster: Cluster) -> None:
     cluster.pods = [
         pod("a", "n1", {"a/b": 1}),
         pod("b", "n2", {"a/b": 1}),
@@ -54,14 +67,14 @@ def test_pods_that_have_ended_or_wait_for_a_node_hold_nothing(api: ApiClient, cl
     assert [pod.name for pod in api.pods("n1")] == ["a"]
 
 
-def test_device_classes(api: ApiClient, cluster: Cluster) -> None:
+def test_device_classes(api: ClusterApi, cluster: Cluster) -> None:
     cluster.classes = [{"metadata": {"name": "gpus"}, "spec": {"extendedResourceName": "a/b"}}]
     assert api.device_classes()["a/b"] == ("gpus",)
     cluster.classes = None
     assert api.device_classes() == {}
 
 
-def test_a_patch_is_recorded_under_our_name(api: ApiClient, cluster: Cluster) -> None:
+def test_a_patch_is_recorded_under_our_name(api: ClusterApi, cluster: Cluster) -> None:
     node = api.find_node("n1")
     assert node
     api.patch_status("n1", addition_patch(node, {"a/b": 4}))
@@ -72,7 +85,7 @@ def test_a_patch_is_recorded_under_our_name(api: ApiClient, cluster: Cluster) ->
     assert cluster.counts("n1", "a/b") == (None, None)
 
 
-def test_a_patch_of_an_older_version_is_a_conflict(api: ApiClient, cluster: Cluster) -> None:
+def test_a_patch_of_an_older_version_is_a_conflict(api: ClusterApi, cluster: Cluster) -> None:
     node = api.find_node("n1")
     assert node
     cluster.touch("n1")
@@ -93,7 +106,7 @@ def test_a_patch_of_an_older_version_is_a_conflict(api: ApiClient, cluster: Clus
     ],
 )
 def test_forbidden_request_is_named(
-    api: ApiClient, cluster: Cluster, verb: str, act: Callable[[ApiClient], object]
+    api: ClusterApi, cluster: Cluster, verb: str, act: Callable[[ClusterApi], object]
 ) -> None:
     cluster.forbidden = {verb}
     with pytest.raises(PeerRefused, match=rf"not allowed to {verb}: .*--rbac prints the ClusterRole"):
@@ -101,7 +114,7 @@ def test_forbidden_request_is_named(
 
 
 @pytest.mark.parametrize(("code", "reason"), [(429, "TooManyRequests"), (500, "InternalError"), (503, "Unavailable")])
-def test_a_server_that_cannot_answer_now_is_gone(api: ApiClient, cluster: Cluster, code: int, reason: str) -> None:
+def test_a_server_that_cannot_answer_now_is_gone(api: ClusterApi, cluster: Cluster, code: int, reason: str) -> None:
     def refuse(asked: str) -> None:
         raise Refusal(code, reason, "etcd is away")
 
@@ -110,7 +123,7 @@ def test_a_server_that_cannot_answer_now_is_gone(api: ApiClient, cluster: Cluste
         api.nodes()
 
 
-def test_other_refusals_keep_their_reason(api: ApiClient, cluster: Cluster) -> None:
+def test_other_refusals_keep_their_reason(api: ClusterApi, cluster: Cluster) -> None:
     with pytest.raises(PeerRefused, match=r"rejected our request due to an error in our request \(Invalid\)"):
         api.patch_status("n1", [{"op": "remove", "path": "/status/capacity/a~1b"}])
 
@@ -166,7 +179,31 @@ def test_credentials_that_cannot_be_read_are_the_operators_fault(kubeconfig: Pat
         pass
 
 
-def test_answer_that_is_no_node_is_malformed(api: ApiClient, cluster: Cluster) -> None:
+def test_answer_that_is_no_node_is_malformed(api: ClusterApi, cluster: Cluster) -> None:
     cluster.nodes["n1"]["metadata"]["name"] = 7
     with pytest.raises(MalformedMessage, match="unreadable answer"):
         api.nodes()
+
+
+def test_a_pod_trusts_no_other_authority_than_its_own(cluster: Cluster, tmp_path: Path) -> None:
+    with serving_a_pod(cluster, tmp_path / "account") as client:
+        with serving_a_pod(Cluster(Time()), tmp_path / "another"):
+            (tmp_path / "another" / "ca.crt").replace(tmp_path / "account" / "ca.crt")
+        with pytest.raises(PeerGone, match=r"cannot reach https://127\.0\.0\.1:.*certificate"):
+            InClusterApi(client).nodes()
+
+
+def test_a_pods_token_is_read_again(cluster: Cluster, tmp_path: Path) -> None:
+    """The kubelet replaces it before it expires."""
+    with serving_a_pod(cluster, tmp_path / "account") as client:
+        token = tmp_path / "account" / "token"
+        token.write_text("old")
+        with pytest.raises(PeerRefused, match="the token may have expired"):
+            InClusterApi(client).nodes()
+        token.write_text(TOKEN)
+        assert [node.name for node in InClusterApi(client).nodes()] == ["n1"]
+
+
+def test_outside_of_a_pod_there_is_no_cluster_of_its_own(tmp_path: Path) -> None:
+    assert InClusterClient.find({}, tmp_path) is None
+    assert InClusterClient.find({"KUBERNETES_SERVICE_HOST": "127.0.0.1"}, tmp_path / "none") is None

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from tests.extended_resources.imitation import pod
 
-from plugwright.extended_resources.client import (
+from plugwright.extended_resources.api_objects import (
     DeviceClassObject,
     NodeObject,
     PodObject,

@@ -14,15 +14,15 @@ from plugwright.extended_resources.changes import (
     ChangeResult,
     ChangeTarget,
 )
-from plugwright.extended_resources.client import ApiClient
 from plugwright.extended_resources.removal import remove
+from plugwright.extended_resources.survey import ClusterApi
 
 GPU = ChangeTarget("n1", "mock/gpu")
 WAIT = ChangeOptions(wait=True)
 
 
 @pytest.fixture
-def context(api: ApiClient, time: Time) -> ChangeContext:
+def context(api: ClusterApi, time: Time) -> ChangeContext:
     return ChangeContext(api, clock=time.clock)
 
 

@@ -111,7 +111,12 @@ class Pods:
         self.kubectl = kubectl
 
     def create(
-        self, name: str, wants: Mapping[str, int], command: str = _STAY, env: Mapping[str, str] | None = None
+        self,
+        name: str,
+        wants: Mapping[str, int],
+        command: str = _STAY,
+        env: Mapping[str, str] | None = None,
+        **spec: str,
     ) -> Pod:
         """A pod of one container `main`, with so many of these resources and this shell command."""
         container: dict[str, Any] = {
@@ -122,8 +127,8 @@ class Pods:
             "env": [{"name": each, "value": text} for each, text in (env or {}).items()],
             "resources": {"limits": {resource: str(count) for resource, count in wants.items()}},
         }
-        spec = {"containers": [container], "terminationGracePeriodSeconds": 5}
-        self.kubectl.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+        whole = {"containers": [container], "terminationGracePeriodSeconds": 5, **spec}
+        self.kubectl.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": whole})
         return Pod(name, self.kubectl)
 
     def every(self) -> dict[str, Object]:

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.kubernetes import building
@@ -10,11 +11,13 @@ from tests.kubernetes.cluster import Cluster
 
 from plugwright import __version__
 
-__all__ = ["CHART", "Release", "build_images", "build_project_image"]
+__all__ = ["CHART", "PREVIOUS", "Previous", "Release", "build_images", "build_previous", "build_project_image"]
 
 _ROOT = Path(__file__).parents[2]
 CHART = _ROOT / "deploy" / "helm" / "plugwright"
 _TOOLS = ("buildah", "mmdebstrap")
+# The version before this one: a tag, once there is a release; until then the last commit with the older chart.
+PREVIOUS = "499349a"
 
 
 def build_images() -> list[Path]:
@@ -27,6 +30,30 @@ def build_images() -> list[Path]:
     print("building the images", flush=True)
     _run(_ROOT / "deploy" / "build-image.sh", "--base", "debian", "--output", place)
     return [place / "plugwright.tar", place / "plugwright-tools.tar"]
+
+
+@dataclass(frozen=True, slots=True)
+class Previous:
+    """An earlier version: its image, under a version of its own, and its chart."""
+
+    archive: Path
+    tag: str
+    chart: Path
+
+
+def build_previous(directory: Path) -> Previous:
+    """The version before this one, from the history; KeyError where there is none, as in a shallow clone."""
+    known = subprocess.run(["git", "cat-file", "-e", f"{PREVIOUS}^{{commit}}"], cwd=_ROOT, check=False)
+    if known.returncode:
+        raise KeyError(PREVIOUS)
+    _run("sh", "-c", f"git -C {_ROOT} archive {PREVIOUS} | tar -x -C {directory}")
+    version = directory / "src" / "plugwright" / "version.py"
+    version.write_text(version.read_text().replace(f'"{__version__}"', '"0.0.0"'))
+    place = building.cache() / "image"
+    print("building the image of the version before this one", flush=True)
+    _run(directory / "deploy" / "build-image.sh", "--base", "debian", "--output", place, "plugwright")
+    archive = (place / "plugwright.tar").rename(directory / "image.tar")
+    return Previous(archive, "0.0.0", directory / "deploy" / "helm" / "plugwright")
 
 
 def build_project_image(project: Path, name: str) -> Path:
@@ -54,11 +81,17 @@ class Release:
         self.cluster, self.name = cluster, name
         self._helm = helm
 
-    def install(self, *values: str) -> None:
-        self._call("install", self.name, str(CHART), "--create-namespace", *self._values(values))
+    def install(self, *values: str, chart: Path = CHART) -> None:
+        self._call("install", self.name, str(chart), "--create-namespace", *self._values(values))
 
-    def upgrade(self, *values: str) -> None:
-        self._call("upgrade", self.name, str(CHART), *self._values(values))
+    def upgrade(self, *values: str, chart: Path = CHART) -> None:
+        self._call("upgrade", self.name, str(chart), *self._values(values))
+
+    def rollback(self) -> None:
+        self._call("rollback", self.name)
+
+    def test(self) -> None:
+        self._call("test", self.name, "--timeout=120s")
 
     def uninstall(self) -> None:
         self._call("uninstall", self.name)
@@ -71,9 +104,19 @@ class Release:
         chosen = f"--selector=app.kubernetes.io/instance={self.name}"
         return sorted(self._kubectl("get", "pods", "--output=name", chosen).split())
 
+    def plugwright(self, *arguments: str) -> str:
+        """A command in the daemon's container."""
+        return self._kubectl("exec", f"daemonset/{self.name}", "--", "plugwright", *arguments)
+
+    def logs(self) -> str:
+        return self._kubectl("logs", f"daemonset/{self.name}", "--tail=-1")
+
     def leftovers(self) -> list[str]:
         """Whatever in the cluster still has its name."""
-        kinds = "clusterroles,clusterrolebindings,cronjobs,jobs,serviceaccounts,configmaps,daemonsets,pods"
+        kinds = (
+            "clusterroles,clusterrolebindings,roles,rolebindings,priorityclasses,"
+            "cronjobs,jobs,serviceaccounts,configmaps,daemonsets,pods"
+        )
         return [each for each in self._kubectl("get", kinds, "--output=name").split() if self.name in each]
 
     def _kubectl(self, *arguments: str) -> str:

@@ -29,10 +29,12 @@ def test_the_chart_is_installed_changed_and_uninstalled_without_a_trace(
     release: Release, cluster: Cluster, node: Node, pods: Pods, plugins: Plugins
 ) -> None:
     mock = ("mock.enabled=true", "mock.resource=chart/gpu")
-    release.install(*mock)
+    release.install(*mock, "config.resources[0].name=chart/old", "config.resources[0].mock.count=2")
     release.rolled_out()
     node.shows("chart/gpu", capacity=10, allocatable=10)
+    node.shows("chart/old", capacity=2, allocatable=2)
     daemons = release.pods()
+    release.test()
     holder = pods.create("holder", {"chart/gpu": 2}).runs()
     before = holder.containers(), holder.devices()
 
@@ -50,8 +52,21 @@ def test_the_chart_is_installed_changed_and_uninstalled_without_a_trace(
 
     _a_resource_left_behind_is_removed_when_it_stays_away(cluster, node)
     until("the chart's resource is gone", lambda: node.resource("chart/gpu") is None, limit=GRACE)
+    until("what an upgrade had dropped is gone", lambda: node.resource("chart/old") is None, limit=GRACE)
     until("nothing of the chart is left", lambda: not release.leftovers(), limit=120, last=release.leftovers)
     assert node.resource("chart/gpu") is None
+
+
+def test_ordinary_devices_are_served_without_naming_their_mounts(release: Release, node: Node, pods: Pods) -> None:
+    """The node's /dev is mounted read-only, and nothing is left in it."""
+    before = set(Path("/dev").iterdir())
+    release.install(
+        "config.resources[0].name=chart/null", "config.resources[0].paths[0]=/dev/null", "config.resources[0].count=3"
+    )
+    release.rolled_out()
+    node.shows("chart/null", capacity=3, allocatable=3)
+    pods.create("holder", {"chart/null": 1}).runs()
+    assert not {path.name for path in set(Path("/dev").iterdir()) - before}
 
 
 def _a_resource_left_behind_is_removed_when_it_stays_away(cluster: Cluster, node: Node) -> None:

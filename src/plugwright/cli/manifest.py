@@ -1,6 +1,7 @@
 """`plugwright manifest`: plain manifests, for clusters without Helm.
 
-They equal the chart in deploy/helm with its default values, which a test checks; its values.yaml has the reasons.
+They equal the chart in deploy/helm with its default values, which a test checks; its values.yaml has the reasons. The
+directories that the devices of a file need are mounted as the chart does it.
 """
 
 import re
@@ -13,6 +14,8 @@ import yaml
 
 from plugwright.cli.output import Dumper
 from plugwright.config import schema
+from plugwright.config.schema import ConfigFile
+from plugwright.errors import ConfigError
 from plugwright.model import DNS_LABEL
 from plugwright.version import __version__
 
@@ -28,7 +31,28 @@ _SELECTOR = {
 }
 _LABELS = {**_SELECTOR, "app.kubernetes.io/version": __version__}
 _KUBELET = "/var/lib/kubelet"
-_PORT = 9400
+_SYSTEM = ("/dev", "/proc", "/sys", "/usr")  # on every node
+_TAKEN = ("/", "/etc", "/opt", "/proc", "/run", "/tmp", "/usr", "/var", "/var/lib", "/var/run")  # in the container
+# Asks the daemon on its socket whether it serves, and waits for a yes there: by the least of Python that there is.
+_READY = """\
+import _socket, sys, time
+end = time.monotonic() + 55
+while True:
+    asking = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    asking.settimeout(58)
+    try:
+        asking.connect("/run/plugwright/control.sock")
+        asking.sendall(b'{"do": "ready", "wait": %d}\\n' % max(1, end - time.monotonic()))
+        answer = asking.recv(4096)
+        break
+    except OSError as error:
+        answer = str(error).encode()
+    if time.monotonic() > end:
+        break
+    time.sleep(0.1)
+sys.stdout.write(answer.decode())
+sys.exit(not answer.startswith(b'{"ok"'))
+"""
 _MOCK = """\
 resources:
 - mock:
@@ -50,22 +74,22 @@ def _namespace(_: click.Context, __: click.Parameter, value: str) -> str:
 @click.option("-c", "--config", "path", type=click.Path(path_type=Path),
               help="Configuration to deploy.  [default: ten mock GPUs, as mock/gpu]")  # fmt: skip
 @click.option("--namespace", default=_NAME, show_default=True, callback=_namespace)
-@click.option("--image", default=f"{_NAME}:{__version__}", show_default=True)
+@click.option("--image", show_default=f"{_NAME}:{__version__}, or {_NAME}-tools:{__version__} for NVIDIA GPUs",
+              help="An image that the nodes can pull: there is none but the one that you build.")  # fmt: skip
 @click.option(
     "--plugin", default="", metavar="MODULE:CLASS", help="A plugin of your own in the image, in place of a file."
 )
 @click.option("--name", default=_NAME, show_default=True, callback=_namespace, help="Name of the objects.")
 @click.option("--host-path", "host_paths", multiple=True, metavar="DIR",
               help="A directory of the node that the plugin looks at, read-only; may be repeated.")  # fmt: skip
-def manifest(path: Path | None, namespace: str, image: str, **plugin: Any) -> None:
+def manifest(path: Path | None, namespace: str, image: str | None, **plugin: Any) -> None:
     """Print manifests that run plugwright on every node of a cluster, equal to the Helm chart with its default values.
 
     `kubectl delete` removes them again, and `plugwright node remove --stale --all-nodes --wait` what is left on the
     nodes.
     """
-    if path is not None:
-        schema.load(path)
-    made = objects(path.read_text(encoding="utf-8") if path else _MOCK, namespace, image)
+    config = schema.load(path) if path is not None else schema.read("plugwright.yaml", _MOCK)
+    made = objects(path.read_text(encoding="utf-8") if path else _MOCK, config.file, namespace, image)
     if plugin["plugin"]:
         if path is not None:
             raise click.UsageError("a plugin is served without a file: leave out --config")
@@ -76,9 +100,36 @@ def manifest(path: Path | None, namespace: str, image: str, **plugin: Any) -> No
     click.echo("---\n".join(printed), nl=False)
 
 
-def objects(file: str, namespace: str, image: str) -> list[Manifest]:
+def objects(text: str, file: ConfigFile, namespace: str, image: str | None) -> list[Manifest]:
     own = [] if _is_built_in(namespace) else [_namespace_object(namespace)]
-    return [*own, _service_account(namespace), _config_map(namespace, file), _daemon_set(namespace, image)]
+    extras = any(entry.key == "nvidia" for entry in file.resources)
+    daemon_set = _daemon_set(namespace, image or f"{_NAME}{'-tools' if extras else ''}:{__version__}")
+    _mount(daemon_set["spec"]["template"]["spec"], _host_mounts(file))
+    return [*own, _priority_class(namespace), _service_account(namespace), _config_map(namespace, text), daemon_set]
+
+
+def _host_mounts(file: ConfigFile) -> list[Manifest]:
+    """The directories of the node that its devices need, each once, as entries of the chart's `hostPaths`."""
+    mounts: dict[str, Manifest] = {}
+    for entry in file.resources:
+        for needed in entry.family.host_directories(entry, file.host):
+            at = needed.mount_path or needed.path
+            if at in _TAKEN:
+                raise ConfigError(
+                    f"{entry.name}: {at} cannot be mounted at its own path in the daemon's pod: set host.root, for "
+                    f"example to /host"
+                )
+            propagation = {"mountPropagation": "HostToContainer"} if needed.mounts else {}
+            mounts[at] = {"path": needed.path, "mountPath": at, "readOnly": not needed.written, **propagation}
+    return [mounts[at] for at in sorted(mounts)]
+
+
+def _mount(pod: Manifest, mounts: Sequence[Manifest]) -> None:
+    for number, mount in enumerate(mounts):
+        path, name = mount["path"], f"host-{number}"
+        container_mount = {key: value for key, value in mount.items() if key != "path"}
+        pod["containers"][0]["volumeMounts"].append({"name": name, **container_mount})
+        pod["volumes"].append(_host_path(name, path, "Directory" if path in _SYSTEM else "DirectoryOrCreate"))
 
 
 def _with_plugin(made: list[Manifest], plugin: str, name: str, host_paths: Sequence[str]) -> list[Manifest]:
@@ -92,9 +143,7 @@ def _with_plugin(made: list[Manifest], plugin: str, name: str, host_paths: Seque
     container["args"].insert(1, plugin)
     container["volumeMounts"] = [mount for mount in container["volumeMounts"] if mount["name"] != "config"]
     pod["volumes"] = [volume for volume in pod["volumes"] if volume["name"] != "config"]
-    for number, path in enumerate(host_paths):
-        container["volumeMounts"].append({"name": f"host-{number}", "mountPath": path, "readOnly": True})
-        pod["volumes"].append(_host_path(f"host-{number}", path, "DirectoryOrCreate"))
+    _mount(pod, [{"path": path, "mountPath": path, "readOnly": True} for path in host_paths])
     for volume in pod["volumes"]:
         if volume["name"] == "state":  # two daemons of one node keep their cordons apart
             volume["hostPath"]["path"] = f"/var/lib/plugwright-{name}" if name != _NAME else "/var/lib/plugwright"
@@ -108,6 +157,8 @@ def _renamed(manifest: Manifest, name: str) -> Manifest:
     text = yaml.dump(manifest, Dumper=Dumper, sort_keys=False)
     for key in ("  name: ", "app.kubernetes.io/name: ", "app.kubernetes.io/instance: ", "serviceAccountName: "):
         text = re.sub(rf"{re.escape(key)}{_NAME}$", f"{key}{name}", text, flags=re.MULTILINE)
+    for key in ("  name: ", "priorityClassName: "):  # that of the class has the namespace before it
+        text = re.sub(rf"{re.escape(key)}(.*)-{_NAME}$", rf"{key}\1-{name}", text, flags=re.MULTILINE)
     renamed: Manifest = yaml.safe_load(text)
     return renamed
 
@@ -120,6 +171,16 @@ def _is_built_in(namespace: str) -> bool:
 def _namespace_object(namespace: str) -> Manifest:
     labels = {"pod-security.kubernetes.io/enforce": "privileged"}  # for the hostPath volumes alone
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}}
+
+
+def _priority_class(namespace: str) -> Manifest:
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": f"{namespace}-{_NAME}", "labels": _LABELS},
+        "value": 1_000_000_000,
+        "description": "Daemons that offer devices to the pods of their node",
+    }
 
 
 def _metadata(namespace: str) -> Manifest:
@@ -153,17 +214,17 @@ def _daemon_set(namespace: str, image: str) -> Manifest:
             "selector": {"matchLabels": _SELECTOR},
             # Never two on one node: up to Kubernetes 1.36 the end of the old one would cut off the new one.
             "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
-            "template": {"metadata": {"labels": _SELECTOR}, "spec": _pod(image)},
+            "template": {"metadata": {"labels": _SELECTOR}, "spec": _pod(namespace, image)},
         },
     }
 
 
-def _pod(image: str) -> Manifest:
+def _pod(namespace: str, image: str) -> Manifest:
     return {
         "serviceAccountName": _NAME,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "priorityClassName": "system-node-critical",
+        "priorityClassName": f"{namespace}-{_NAME}",
         "terminationGracePeriodSeconds": 10,
         "securityContext": {"runAsUser": 0, "runAsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"}},
         "nodeSelector": {"kubernetes.io/os": "linux"},
@@ -178,12 +239,14 @@ def _container(image: str) -> Manifest:
         "image": image,
         "imagePullPolicy": "IfNotPresent",
         "args": _arguments(),
-        "env": [_field("POD_IP", "status.podIP"), _field("HOST_IP", "status.hostIP")],
-        "ports": [{"name": "probes", "containerPort": _PORT}],
-        "readinessProbe": _probe(
-            "/readyz", initialDelaySeconds=1, periodSeconds=5, timeoutSeconds=2, failureThreshold=2
-        ),
-        "livenessProbe": _probe("/healthz", periodSeconds=20, timeoutSeconds=5, failureThreshold=3),
+        "readinessProbe": {
+            "exec": {"command": ["python", "-IS", "-c", _READY]},
+            "periodSeconds": 60,
+            "timeoutSeconds": 60,
+            "failureThreshold": 1,
+        },
+        "terminationMessagePath": "/run/termination-log",
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": {"limits": {"memory": "128Mi"}, "requests": {"cpu": "10m", "memory": "48Mi"}},
         "securityContext": {
             "privileged": False,
@@ -203,17 +266,8 @@ def _arguments() -> list[str]:
         "--registration=direct",
         "--log-format=json",
         "--log-level=info",
-        f"--listen=$(POD_IP):{_PORT}",
-        "--node-addresses=$(HOST_IP),gateway",
+        "--watchdog=30",
     ]
-
-
-def _field(name: str, path: str) -> Manifest:
-    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-
-
-def _probe(path: str, **times: int) -> Manifest:
-    return {"httpGet": {"path": path, "port": "probes"}, **times}
 
 
 def _mounts() -> list[Manifest]:

@@ -1,6 +1,7 @@
 """`plugwright node`: the extended resources of a cluster's nodes, listed, added and removed through the API server."""
 
 import json
+import os
 import re
 import sys
 import time
@@ -15,10 +16,11 @@ import yaml
 
 from plugwright.cli.options import duration
 from plugwright.cli.output import Cell, print_table
-from plugwright.errors import InvalidValue
-from plugwright.extended_resources import changes, removal, report, survey
+from plugwright.errors import ConfigError, InvalidValue
+from plugwright.extended_resources import changes, removal, report, survey, uninstall
 from plugwright.extended_resources.changes import ChangeContext, ChangeOptions, ChangeOutcome, ChangeTarget
 from plugwright.extended_resources.resources import NodeResource
+from plugwright.kube.in_cluster import InClusterClient
 from plugwright.model import Resource
 from plugwright.protocol.paths import KubeletPaths
 
@@ -37,15 +39,26 @@ _LARGEST_COUNT = 2**63 - 1
 _REPEAT_PROGRESS = 30.0  # seconds
 
 
-def _resource_count(text: str) -> tuple[str, int]:
-    name, _, number = text.partition("=")
+def _resource(text: str) -> str:
     try:
-        Resource(name)
+        return str(Resource(text))
     except InvalidValue as error:
         raise click.BadParameter(str(error)) from error
+
+
+def _resource_count(text: str) -> tuple[str, int]:
+    name, _, number = text.partition("=")
+    _resource(name)
     if not re.fullmatch(r"[0-9]{1,19}", number) or int(number) > _LARGEST_COUNT:
         raise click.BadParameter(f"must be RESOURCE=COUNT, as in example.com/dongle=4, got {text!r}")
     return name, int(number)
+
+
+def _pattern(text: str) -> str:
+    try:
+        return survey.check_pattern(text)
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -152,7 +165,17 @@ Examples:  plugwright node remove worker-1 mock/gpu --wait
 @click.argument("names", metavar="NODE [RESOURCE... | NODE...]", nargs=-1)
 @click.option("--stale", is_flag=True, help="Remove every resource of these nodes that nothing serves any more.")
 @click.option("--all-nodes", is_flag=True, help="With --stale: on every node.")
-@click.option("--resource", "only", multiple=True, metavar="RESOURCE", help="With --stale: only these resources.")
+@click.option(
+    "--resource", "only", type=_resource, multiple=True, metavar="RESOURCE", help="With --stale: only these resources."
+)
+@click.option(
+    "--resource-pattern",
+    "patterns",
+    type=_pattern,
+    multiple=True,
+    metavar="PATTERN",
+    help="With --stale: only those that match, as in 'nvidia.com/mig-*'.",
+)
 @_kubelet_dir_option
 @_change_options
 @_cluster_options
@@ -161,6 +184,7 @@ def remove(
     stale: bool,
     all_nodes: bool,
     only: Sequence[str],
+    patterns: Sequence[str],
     kubelet_dir: Path | None,
     output: str,
     rbac: bool,
@@ -171,7 +195,7 @@ def remove(
     The kubelet puts a key back while its plugin runs, and for a grace period after it stopped: --wait waits for that,
     removes the key, and checks that it stays away. Resources that a live plugin serves or pods hold are left alone.
     """
-    node_names = names if stale else names[:1]
+    node_names, only = names if stale else names[:1], (*only, *patterns)
     _check_call(names, stale, all_nodes, only)
     if rbac:
         return _print_role("remove", node_names, patch=True)
@@ -188,6 +212,30 @@ def remove(
     return _finish(outcomes, output)
 
 
+@node.command(
+    "clean-up",
+    hidden=True,
+    epilog="Example:  plugwright node clean-up --namespace devices --name gone --cluster-role gone --resource mock/gpu",
+)
+@click.option("--namespace", required=True)
+@click.option("--name", required=True, help="Of the CronJob, the ServiceAccount, the Role and its binding.")
+@click.option("--cluster-role", required=True, help="Its name, and that of its binding.")
+@click.option("--daemon-set", "daemon_sets", multiple=True, help="One that exists means: the release is there again.")
+@click.option("--resource", "only", type=_resource, multiple=True)
+@click.option("--resource-pattern", "patterns", type=_pattern, multiple=True)
+@click.option("--give-up-after", type=duration, default="24h", show_default=True)
+def clean_up(only: Sequence[str], patterns: Sequence[str], **names: Any) -> None:
+    """Remove what a release of the chart has left on the nodes, then the rights to do so: for the chart's CronJob."""
+    if not only and not patterns:
+        raise click.UsageError("at least one --resource or --resource-pattern is needed")
+    client = InClusterClient.find(os.environ)
+    if client is None:
+        raise ConfigError("clean-up runs in a pod, with a service account")
+    release = uninstall.Release(resources=(*only, *patterns), **names)
+    if not uninstall.clean_up(client, release, _Progress("text").report):
+        sys.exit(1)
+
+
 def _table_row(resource: NodeResource) -> list[Cell]:
     *cells, backing, pods = report.table_cells(resource)
     return [*cells, (backing, _COLOURS.get(backing, "")), pods]
@@ -197,7 +245,7 @@ def _check_call(names: Sequence[str], stale: bool, all_nodes: bool, only: Sequen
     if stale and bool(names) == all_nodes:
         raise click.UsageError("--stale takes either nodes or --all-nodes")
     if not stale and (all_nodes or only):
-        raise click.UsageError("--all-nodes and --resource need --stale")
+        raise click.UsageError("--all-nodes, --resource and --resource-pattern need --stale")
     if not stale and len(names) < 2:
         raise click.UsageError("a node and at least one resource are needed, or --stale")
 

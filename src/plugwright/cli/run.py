@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ _SETTINGS = [
     env_option("--tls-key", type=_PATH, help="Its key."),
     env_option("--metrics-token-file", type=_PATH,
                help="/metrics takes the bearer token in this file.  [default: no token]"),
+    env_option("--watchdog", type=click.FloatRange(0), metavar="SECONDS", default=0, show_default="off",
+               help="End, with the lines of all threads, when the event loop hangs for this long."),
     env_option("--log-format", type=click.Choice(logs.FORMATS), default="human", show_default=True),
     env_option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True),
 ]  # fmt: skip
@@ -145,6 +148,7 @@ def _serve(context: click.Context, path: Path, values: dict[str, Any]) -> None:
     with _failure_in_log(context):
         config = DaemonConfig(path, settings.state_dir)
         log_start(config.plugins, config=str(path), sha256=config.state.sha256)
+        settings = replace(settings, cordons=config.cordons)
         run_until_stopped(config.plugins, settings, config.reload, config.watching)
 
 

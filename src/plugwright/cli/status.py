@@ -12,6 +12,7 @@ import click
 
 from plugwright.cli.control import ask, control_socket, follow
 from plugwright.cli.output import Cell, table_lines
+from plugwright.cli.output import age as _age
 from plugwright.model import natural_order
 from plugwright.sdk.status import DaemonStatus, DeviceStatus, ResourceStatus
 from plugwright.text import clean
@@ -59,7 +60,7 @@ def _lines(report: DaemonStatus, now: float) -> Iterator[str]:
         if number:
             yield ""
         yield from _resource_lines(resource, now, pods=not report["pods_unreadable"])
-    left = [cordon for cordon in report["cordons"] if not cordon["served"]]
+    left = [cordon for cordon in report["cordons"] if not cordon["served"] and not cordon["declared"]]
     if left:
         yield ""
         yield "cordoned, but the resource is not served:"
@@ -131,12 +132,3 @@ def _limit(device: DeviceStatus) -> str:
     """The memory of a share that is limited to it; whole devices and shares that take turns have no limit."""
     memory, percent = device["attributes"].get("memory"), device["attributes"].get("percent")
     return f"{memory / 2**30:.3g}Gi" if percent and isinstance(memory, int) and memory else "-"
-
-
-def _age(seconds: float) -> str:
-    """In the units of kubectl's AGE column."""
-    whole = max(0, int(seconds))
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if whole >= 2 * size:
-            return f"{whole // size}{unit}"
-    return f"{whole}s"

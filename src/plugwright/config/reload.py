@@ -9,7 +9,7 @@ decides are `template_names`.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +21,7 @@ from plugwright.config.last_good import LastGoodFile
 from plugwright.config.schema import Config
 from plugwright.config.template_names import TemplateNames
 from plugwright.errors import ConfigError, PlugwrightError
+from plugwright.sdk.cordons import CordonRule
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.status import ConfigState, RefusedConfig
@@ -142,6 +143,11 @@ class DaemonConfig:
         self._request_reload: Callable[[], None] = lambda: None
 
     @property
+    def cordons(self) -> tuple[CordonRule, ...]:
+        """The rules of the version in force."""
+        return self._current.value.file.cordons
+
+    @property
     def state(self) -> ConfigState:
         return self._current.state.value
 
@@ -209,7 +215,7 @@ class DaemonConfig:
         if new.config.file != before.config.file:
             plugins = new.config.plugins(before.config, daemon.plugins)
             self._names.join(plugins)
-            await replace_plugins(daemon, plugins)
+            await replace_plugins(daemon, plugins, new.config.file.cordons)
             logger.info(
                 "configuration reloaded", extra={"resources": sorted(daemon.resources), "sha256": config.sha256}
             )
@@ -243,13 +249,13 @@ class DaemonConfig:
             await asyncio.sleep(backoff.delay())
 
 
-async def replace_plugins(daemon: Daemon, plugins: list[Plugin]) -> None:
+async def replace_plugins(daemon: Daemon, plugins: list[Plugin], cordons: Sequence[CordonRule] | None = None) -> None:
     """Serves `plugins`; what was served before is served again if that fails."""
-    before = list(daemon.plugins.values())
+    before, rules = list(daemon.plugins.values()), daemon.cordons.rules
     try:
-        await daemon.apply(plugins)
+        await daemon.apply(plugins, cordons)
     except Exception:
-        await daemon.apply(before)
+        await daemon.apply(before, rules)
         raise
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Callable, Collection, Sequence
+from fnmatch import fnmatchcase
 from typing import Protocol
 
 from plugwright.errors import ConfigError
@@ -10,9 +11,18 @@ from plugwright.extended_resources import backing, kubelet_dir
 from plugwright.extended_resources.changes import ChangeOptions, ChangeTarget, NodeApi
 from plugwright.extended_resources.removal import stale_targets
 from plugwright.extended_resources.resources import BoundPod, ClusterContext, NodeResource, NodeSnapshot
+from plugwright.model import DNS_SUBDOMAIN
 from plugwright.protocol.paths import KubeletPaths
 
-__all__ = ["ClusterApi", "cluster_context", "find_stale", "list_resources", "nodes_named", "targets_named"]
+__all__ = [
+    "ClusterApi",
+    "check_pattern",
+    "cluster_context",
+    "find_stale",
+    "list_resources",
+    "nodes_named",
+    "targets_named",
+]
 
 _NODE_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?")
 
@@ -66,9 +76,21 @@ def list_resources(api: ClusterApi, nodes: Sequence[NodeSnapshot], context: Clus
 def find_stale(
     nodes: Sequence[NodeSnapshot], context: ClusterContext, options: ChangeOptions, only: Collection[str] = ()
 ) -> list[ChangeTarget]:
-    """The targets for `removal.remove`: among the resources in `only`, or among all where it is empty."""
+    """The targets for `removal.remove`: among the resources that one of `only` names, or among all where it is empty.
+
+    A name may be a pattern, as in `nvidia.com/mig-*`.
+    """
     resources = [resource for node in nodes for resource in backing.node_resources(node, (), context)]
-    return stale_targets([resource for resource in resources if not only or resource.resource in only], options)
+    named = [resource for resource in resources if any(fnmatchcase(resource.resource, name) for name in only)]
+    return stale_targets(named if only else resources, options)
+
+
+def check_pattern(pattern: str) -> str:
+    """The pattern, if it stands for resources of one vendor: wildcards are allowed after the '/' alone."""
+    vendor, _, kind = pattern.partition("/")
+    if not DNS_SUBDOMAIN.fullmatch(vendor) or not re.fullmatch(r"[-A-Za-z0-9_.*?]+", kind):
+        raise ConfigError(f"a pattern must name its vendor, as in nvidia.com/mig-*, got {pattern!r}")
+    return pattern
 
 
 def _check_this_machine(nodes: Sequence[NodeSnapshot], boot_id: str) -> None:

@@ -18,7 +18,15 @@ import msgspec
 from plugwright.errors import ConfigError, PluginError
 from plugwright.model import Allocation, Device, DeviceNode, Mount, some
 from plugwright.sdk import plugin
-from plugwright.sdk.device_family import DeviceFamily, FamilyContext, FamilySettings, ResourceEntry, byte_size
+from plugwright.sdk.device_family import (
+    DeviceFamily,
+    FamilyContext,
+    FamilySettings,
+    HostDirectory,
+    HostSettings,
+    ResourceEntry,
+    byte_size,
+)
 from plugwright.sdk.plugin import Plugin
 from plugwright.system import files
 from plugwright.system.blocking import BlockingCalls
@@ -187,6 +195,9 @@ class MockFamily(DeviceFamily[MockOptions]):
         facts = entry.settings.facts
         moved = msgspec.structs.replace(entry.settings, facts=f"{directory}{facts}" if facts else "")
         return replace(entry, settings=moved)
+
+    def host_directories(self, entry: ResourceEntry[MockOptions], host: HostSettings) -> list[HostDirectory]:
+        return [HostDirectory(entry.settings.facts, written=True)] if entry.settings.facts else []
 
 
 FAMILY = MockFamily()

@@ -1,7 +1,8 @@
 """The daemon's control socket: its requests, and the status it reports.
 
-`{"do": "status"}` is answered once, `{"do": "watch"}` again whenever something changes; the other requests are in
-`_handle`. Lines, answers and access are `system.json_lines`, the shapes of a status `status`.
+`{"do": "status"}` is answered once, `{"do": "watch"}` again whenever something changes, `{"do": "ready", "wait": 9}`
+when all resources are served, or refused after 9 seconds with what is missing. The others are in `_handle`.
+Lines, answers and access are `system.json_lines`, the shapes of a status `status`.
 
 While the event loop is blocked, a thread answers: `status` with the line that blocks it, everything else with an error.
 """
@@ -9,23 +10,28 @@ While the event loop is blocked, a thread answers: `status` with the line that b
 import asyncio
 import json
 import logging
+import math
+import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 from plugwright.errors import ConfigError, PlugwrightError
 from plugwright.sdk import logs
+from plugwright.sdk.cordon_controller import utc
+from plugwright.sdk.cordons import LATEST, Cordon
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.device_holders import Holders
 from plugwright.sdk.registration import RegistrationState
 from plugwright.sdk.status import DaemonStatus, DeviceStatus, ResourceStatus, shown
 from plugwright.system import json_lines
+from plugwright.system.concurrency import in_thread
 from plugwright.system.json_lines import Blocked, Request
 from plugwright.text import clean
 
-__all__ = ["is_ready", "one_line", "report", "serve_control_socket"]
+__all__ = ["is_ready", "one_line", "report", "serve_control_socket", "unready"]
 
 logger = logging.getLogger(__name__)
 
@@ -70,8 +76,8 @@ def report(daemon: Daemon, holders: Holders = _NO_HOLDERS, stalled: str = "") ->
         directory=str(daemon.directory),
         stalled=stalled,
         stalls=daemon.stalls.count,
-        cordons=daemon.cordons(),
-        cordons_unreadable=daemon.cordons_unreadable,
+        cordons=daemon.cordons.listed(),
+        cordons_unreadable=daemon.cordons.unreadable,
         pods_unreadable=holders.unreadable,
         log_lines_dropped=logs.dropped_lines(),
         config=asdict(daemon.config.value) if daemon.config.value is not None else None,
@@ -90,6 +96,17 @@ def is_ready(runtime: ResourceRuntime) -> bool:
     """Registered, and the kubelet has a stream open; or idle."""
     registered = runtime.registration.status.value.state is RegistrationState.REGISTERED
     return runtime.is_idle or (registered and runtime.service.streams.value.open > 0)
+
+
+def unready(daemon: Daemon) -> list[str]:
+    """What a readiness probe waits for, in lines; none if the daemon serves all of its resources."""
+    waiting = [] if daemon.serving else ["starting or stopping"]
+    for name, runtime in sorted(dict(daemon.resources).items()):
+        if not is_ready(runtime):
+            status = runtime.registration.status.value
+            state = "no stream open" if status.state is RegistrationState.REGISTERED else status.state
+            waiting.append(clean(f"{name}: {state} {status.reason or runtime.discovery.failing.value}"))
+    return waiting
 
 
 def _resource(runtime: ResourceRuntime, holders: Holders) -> ResourceStatus:
@@ -138,16 +155,71 @@ async def _handle(daemon: Daemon, request: Request) -> object:
             return report(daemon, await daemon.holders.read())
         case {"do": "watch"}:
             return _reports(daemon)
+        case {"do": "ready", "wait": int() | float() as seconds}:
+            return await _until_ready(daemon, seconds)
         case {"do": "cordon", "resource": str(resource), "id": str(device_id), "reason": str(reason)}:
-            await daemon.cordon(resource, device_id, reason)
-            return f"{device_id} of {resource} is cordoned: {clean(reason)}"
+            cordon = Cordon(reason, await _author(request), time.time(), _end(request))
+            await daemon.cordons.add(resource, device_id, cordon)
+            until = f" until {utc(cordon.until)}" if math.isfinite(cordon.until) else ""
+            return f"{device_id} of {resource} is cordoned{until}: {clean(reason)}"
         case {"do": "uncordon", "resource": str(resource), "id": str(device_id)}:
-            await daemon.uncordon(resource, device_id)
-            return f"{device_id} of {resource} is no longer cordoned"
+            rule = await daemon.cordons.remove(resource, device_id, await _author(request))
+            still = f"; the configuration file still cordons it: {rule}" if rule else ""
+            return f"{device_id} of {resource} is no longer cordoned{still}"
+        case {"do": "log level", "level": str(level), "for": int() | float() as seconds}:
+            daemon.log_level.change(level, float(seconds), await _author(request))
+            return daemon.log_level.describe()
+        case {"do": "log level"} if "level" not in request:
+            return daemon.log_level.describe()
         case {"do": "plugin", "resource": str(resource), "name": str(name), "arguments": dict(arguments)}:
             texts = {str(key): str(value) for key, value in arguments.items()}
             return await daemon.resource(resource).command(name, texts)
     raise ConfigError(f"unknown request: {json.dumps(request)[:200]}")
+
+
+def _end(request: Request) -> float:
+    """When a cordon is to end, in seconds since the epoch."""
+    match request:
+        case {"for": int() | float() as seconds}:
+            end = time.time() + seconds
+        case {"until": int() | float() as end}:
+            pass
+        case _:
+            end = math.nan if {"for", "until"} & request.keys() else math.inf
+    if not 0 <= end <= LATEST and not math.isinf(end):
+        raise ConfigError("a cordon must end at a time, before the year 10000")
+    return float(end)
+
+
+async def _author(request: Request) -> str:
+    """The user at the other end, by the kernel's word, and the name that the request has for who asks."""
+    uid, pid = request.peer.uid, request.peer.pid
+    try:
+        name = await in_thread("user name", partial(_user_name, uid))
+    except RuntimeError:  # no thread could be started
+        name = f"user {uid}"
+    by = request.get("by")
+    return f"{clean(by, 64)}, as {name} (uid {uid}, pid {pid})" if by else f"{name} (uid {uid}, pid {pid})"
+
+
+def _user_name(uid: int) -> str:
+    """Of the system's users, which may be on another machine."""
+    import pwd  # only where an operator changes something
+
+    try:
+        return clean(pwd.getpwuid(uid).pw_name)
+    except (KeyError, ValueError, OverflowError):
+        return f"user {uid}"
+
+
+async def _until_ready(daemon: Daemon, seconds: float) -> str:
+    """Waits here, so that whoever asks need not ask again and again."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            async for _ in daemon.changed.changes():
+                if not unready(daemon):
+                    return "ready"
+    raise ConfigError("; ".join(unready(daemon)) or "not ready in time")
 
 
 async def _reports(daemon: Daemon) -> AsyncIterator[DaemonStatus]:

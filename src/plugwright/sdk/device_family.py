@@ -32,6 +32,7 @@ __all__ = [
     "DeviceFamily",
     "FamilyContext",
     "FamilySettings",
+    "HostDirectory",
     "HostSettings",
     "InvalidSetting",
     "NameTemplates",
@@ -74,6 +75,20 @@ class HostSettings(FamilySettings, frozen=True, rename="camel"):
     cdi: AbsolutePath = "/var/run/cdi"
 
 
+@dataclass(frozen=True, slots=True)
+class HostDirectory:
+    """A directory of the node that a daemon in a pod must see, at the same path unless `mount_path` says another.
+
+    `written`: files are written there, and it is made where it is missing. `mounts`: file systems that the node mounts
+    below it later must be seen too.
+    """
+
+    path: str
+    mount_path: str = ""
+    written: bool = False
+    mounts: bool = False
+
+
 class DeviceFamily(Generic[S]):
     """One kind of device. A package registers an instance of a subclass; `settings` and `plugin` are all it needs."""
 
@@ -109,6 +124,10 @@ class DeviceFamily(Generic[S]):
         For `plugwright run --once`, which must leave the node as it is. None: allocate() is not called then.
         """
         return None
+
+    def host_directories(self, entry: "ResourceEntry[S]", host: HostSettings) -> "Sequence[HostDirectory]":
+        """The directories of the node that this resource needs in a pod: for `plugwright manifest`."""
+        return ()
 
     def name_templates(self) -> "NameTemplates[S]":
         """For families with `placeholders`; called once in a daemon."""

@@ -7,13 +7,14 @@ what has changed its health. When a removed device may leave the list is `remove
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from plugwright.errors import InvalidValue
 from plugwright.model import NUMA_NODES, Device, Health, natural_order, some
 from plugwright.protocol import messages
+from plugwright.sdk.cordons import CordonRule
 from plugwright.sdk.status import shown
 from plugwright.system.concurrency import Latest
 
@@ -35,8 +36,16 @@ class DeviceSources:
     discovered: Mapping[str, Device] = field(default_factory=dict)
     removed: Mapping[str, Device] = field(default_factory=dict)  # listed until no pod can hold them
     cordons: Mapping[str, str] = field(default_factory=dict)  # device id → the operator's reason
+    rules: Sequence[CordonRule] = ()  # cordons by the configuration
     failure: str = ""  # why the last list of discovery can no longer be trusted
     faults: Mapping[str, str] = field(default_factory=dict)  # part of the resource that has failed → why
+
+    def cordon(self, device: Device) -> str | None:
+        """The reason of the device's cordon, None if it has none."""
+        reason = self.cordons.get(device.id)
+        if reason is None and self.rules:
+            return next((rule.reason for rule in self.rules if rule.matches(device)), None)
+        return reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +55,7 @@ class Snapshot:
     devices: Mapping[str, Device]
     since: Mapping[str, float]
     encoded: bytes
+    cordoned: frozenset[str] = frozenset()
     resent: int = 0  # how often the same list was to be sent once more
 
 
@@ -57,7 +67,7 @@ def compose(sources: DeviceSources) -> dict[str, Device]:
         discovered = [device.unhealthy(failure) if device.healthy else device for device in discovered]
     composed = {}
     for device in sorted((*sources.removed.values(), *discovered), key=lambda device: natural_order(device.id)):
-        reason = sources.cordons.get(device.id)
+        reason = sources.cordon(device)
         composed[device.id] = device if reason is None else device.unhealthy(f"cordoned: {reason}")
     return composed
 
@@ -143,9 +153,9 @@ class Inventory:
         faults = {name: reason for name, reason in self._sources.faults.items() if name != part}
         self._change(replace(self._sources, faults=faults))
 
-    def cordon(self, reasons: Mapping[str, str]) -> None:
-        """Replaces the cordons: device id → reason."""
-        self._change(replace(self._sources, cordons=dict(reasons)))
+    def cordon(self, reasons: Mapping[str, str], rules: Sequence[CordonRule] = ()) -> None:
+        """Replaces the cordons: device id → reason, and those by the configuration."""
+        self._change(replace(self._sources, cordons=dict(reasons), rules=tuple(rules)))
 
     def publish_without_list(self) -> None:
         """Publishes what is known before discovery has listed anything."""
@@ -160,7 +170,8 @@ class Inventory:
             if before is None or not _is_same(devices, before.devices):
                 encoded = messages.encode_devices(self.resource, list(devices.values()))
                 resent = before.resent if before is not None else 0
-                self.latest.publish(Snapshot(devices, self._since(devices), encoded, resent))
+                cordoned = frozenset(key for key, device in devices.items() if sources.cordon(device) is not None)
+                self.latest.publish(Snapshot(devices, self._since(devices), encoded, cordoned, resent))
                 self._log_changes(devices, before)
         self._sources = sources
 

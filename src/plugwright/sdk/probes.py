@@ -17,9 +17,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from plugwright.errors import ConfigError
-from plugwright.sdk.control import is_ready
+from plugwright.sdk.control import unready
 from plugwright.sdk.daemon import Daemon
-from plugwright.sdk.registration import RegistrationState
 from plugwright.sdk.settings import Settings
 from plugwright.system.http_server import HttpAnswer, HttpRequest, HttpServer
 from plugwright.text import clean
@@ -206,15 +205,11 @@ def _health(daemon: Daemon) -> Page:
 
 
 def _readiness(daemon: Daemon) -> Page:
-    waiting = [] if daemon.serving else ["starting or stopping"]
+    waiting = unready(daemon)
     detail = []  # of what is in service all the same
     for name, runtime in sorted(dict(daemon.resources).items()):
         if runtime.is_idle:
             detail.append(clean(f"{name}: idle: {runtime.discovery.idle.value}"))
-        elif not is_ready(runtime):
-            status = runtime.registration.status.value
-            state = "no stream open" if status.state is RegistrationState.REGISTERED else status.state
-            waiting.append(clean(f"{name}: {state} {status.reason or runtime.discovery.failing.value}"))
         if runtime.discovery.empty.value:
             detail.append(clean(f"{name}: no devices: {runtime.discovery.empty.value}"))
     config = daemon.config.value

@@ -4,6 +4,7 @@ It is made in the thread of the probes while the event loop goes on. A dict of t
 through: the copy is one step of the interpreter, in which nothing can change it.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -17,8 +18,11 @@ from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.metrics import BUCKETS
 from plugwright.sdk.status import ConfigState
 from plugwright.system.histogram import Histogram
+from plugwright.version import __version__
 
 __all__ = ["page"]
+
+_BUILD = {"version": __version__, "python": ".".join(map(str, sys.version_info[:3]))}
 
 
 def page(daemon: Daemon) -> Callable[[], tuple[str, bytes]]:
@@ -35,6 +39,7 @@ class _DaemonCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         runtimes = [runtime for _, runtime in sorted(dict(self._daemon.resources).items())]
+        yield InfoMetricFamily("plugwright_build", "The version of plugwright and of its Python", _BUILD)
         yield _devices(runtimes)
         yield _calls(runtimes)
         yield _durations(runtimes)
@@ -61,11 +66,10 @@ def _devices(runtimes: list[ResourceRuntime]) -> Metric:
     for runtime in runtimes:
         snapshot = runtime.inventory.latest.value
         removed = runtime.inventory.removed_since
-        counts = Counter({"Healthy": 0, "Removed": 0, "Unhealthy": 0})
-        counts.update(
-            "Removed" if device.id in removed else device.health.value
-            for device in (snapshot.devices.values() if snapshot else ())
-        )
+        counts = Counter({"Cordoned": 0, "Healthy": 0, "Removed": 0, "Unhealthy": 0})
+        for device in snapshot.devices.values() if snapshot else ():
+            cordoned = snapshot is not None and device.id in snapshot.cordoned
+            counts["Removed" if device.id in removed else "Cordoned" if cordoned else device.health.value] += 1
         for health, count in sorted(counts.items()):
             family.add_metric([runtime.resource, health], count)
     return family

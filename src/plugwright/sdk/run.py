@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from contextvars import ContextVar
 
 from plugwright.errors import PlugwrightError
-from plugwright.sdk import control, logs
+from plugwright.sdk import control, logs, watchdog
 from plugwright.sdk.control import serve_control_socket
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.environment import configure_logs, with_environment
@@ -89,6 +89,7 @@ def run_until_stopped(
             if watching is not None:
                 await stack.enter_async_context(watching(daemon, requests.request_reload))
             await stack.enter_async_context(_telling(systemd, daemon))
+            await stack.enter_async_context(watchdog.running(settings.watchdog))
             await _handle(requests, reload, daemon, systemd)
 
     try:

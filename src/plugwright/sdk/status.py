@@ -86,6 +86,10 @@ class CordonStatus(TypedDict):
     resource: str
     id: str
     reason: str
+    by: str  # empty if it is not known
+    since: float | None  # None if it is not known
+    until: float | None  # None: without an end
+    declared: bool  # by a rule of the configuration; `resource` and `id` are its patterns
     served: bool  # whether the resource is served at present
 
 

@@ -20,11 +20,51 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end -}}
 
 {{- define "plugwright.image" -}}
+{{- with .root.Values.imageRegistry }}{{ . }}/{{ end -}}
 {{- if .image.digest -}}
 {{ .image.repository }}@{{ .image.digest }}
 {{- else -}}
 {{ .image.repository }}:{{ .image.tag | default .root.Chart.AppVersion }}
 {{- end -}}
+{{- end -}}
+
+{{/* The values of the image that the daemons of a configuration run: that with the extras only where one is needed. */}}
+{{- define "plugwright.daemonImage" -}}
+{{- $values := .root.Values -}}
+{{- $extras := and (not $values.plugin.target) (or $values.metrics.enabled (eq (include "plugwright.nvidia" .config) "yes")) -}}
+{{- toJson (ternary $values.toolsImage $values.image $extras) -}}
+{{- end -}}
+
+{{/* The name of something in the cluster that belongs to a release: two namespaces may have releases of one name. */}}
+{{- define "plugwright.clusterName" -}}
+{{- printf "%s-%s" .Release.Namespace (include "plugwright.fullname" .) -}}
+{{- end -}}
+
+{{- define "plugwright.priorityClass" -}}
+{{- with .Values.priorityClass -}}
+{{- .name | default (ternary (include "plugwright.clusterName" $) "" .create) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Asks the daemon on its socket whether it serves, and waits for a yes there: by the least of Python that there is. */}}
+{{- define "plugwright.ready" -}}
+import _socket, sys, time
+end = time.monotonic() + 55
+while True:
+    asking = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    asking.settimeout(58)
+    try:
+        asking.connect("/run/plugwright/control.sock")
+        asking.sendall(b'{"do": "ready", "wait": %d}\n' % max(1, end - time.monotonic()))
+        answer = asking.recv(4096)
+        break
+    except OSError as error:
+        answer = str(error).encode()
+    if time.monotonic() > end:
+        break
+    time.sleep(0.1)
+sys.stdout.write(answer.decode())
+sys.exit(not answer.startswith(b'{"ok"'))
 {{- end -}}
 
 {{- define "plugwright.serviceAccount" -}}
@@ -49,11 +89,13 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- $shared := pick .Values "nodeSelector" "affinity" "tolerations" "stateDir" "runDir" -}}
 {{- $instances := list -}}
 {{- with include "plugwright.resources" . | fromJsonArray -}}
-{{- $own := dict "name" $name "component" "daemon" "config" (dict "resources" .) -}}
+{{- $config := merge (dict "resources" .) (omit $.Values.config "resources") -}}
+{{- $own := dict "name" $name "component" "daemon" "path" "config" "config" $config -}}
 {{- $instances = append $instances (merge $own $shared) -}}
 {{- end -}}
 {{- range $key, $entry := .Values.configs -}}
 {{- $own := dict "name" (printf "%s-%s" $name $key) "component" (printf "daemon-%s" $key) -}}
+{{- $_ := set $own "path" (printf "configs.%s.config" $key) -}}
 {{- range $directory := list "stateDir" "runDir" -}}
 {{- with get $shared $directory -}}
 {{- $_ := set $own $directory (printf "%s/%s" . $key) -}}
@@ -68,13 +110,183 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- fail "plugin.target is served without config.resources, configs and mock" -}}
 {{- end -}}
 {{- if .Values.plugin.target -}}
-{{- $own := dict "name" $name "component" "daemon" "config" (dict "resources" list) -}}
+{{- $own := dict "name" $name "component" "daemon" "path" "config" "config" (dict "resources" list) -}}
 {{- $instances = append $instances (merge $own $shared) -}}
 {{- end -}}
 {{- if not $instances -}}
 {{- fail "nothing to serve: set config.resources, configs, mock.enabled=true or plugin.target" -}}
 {{- end -}}
+{{- range $instances -}}
+{{- include "plugwright.check" . -}}
+{{- end -}}
 {{- toJson $instances -}}
+{{- end -}}
+
+{{/* Refuses what the daemon would refuse, in its words, as far as it can be seen without knowing the devices. */}}
+{{- define "plugwright.check" -}}
+{{- $path := .path -}}
+{{- $kinds := list "drm" "fpga" "groups" "mock" "net" "nvidia" "nvme" "paths" "pci" "rdma" "usb" -}}
+{{- $options := list "annotations" "cdi" "count" "dangerous" "env" "exclusive" "health" "ids" "info" "permissions" "remap" "together" "topology" -}}
+{{- $names := list -}}
+{{- range $index, $resource := .config.resources -}}
+{{- $at := printf "%s.resources[%d]" $path $index -}}
+{{- $found := list -}}
+{{- $others := list -}}
+{{- range $key, $value := omit $resource "name" -}}
+{{- if and (has $key $kinds) (not (kindIs "invalid" $value)) -}}
+{{- $found = append $found $key -}}
+{{- else if not (has $key (concat $kinds $options)) -}}
+{{- $others = append $others $key -}}
+{{- end -}}
+{{- end -}}
+{{- if gt (len $found) 1 -}}
+{{- fail (printf "%s: a resource must have one kind of device, got %s" $at (join " and " $found)) -}}
+{{- else if not (concat $found $others) -}}
+{{- fail (printf "%s: a resource must have one kind of device, got none; one of: %s" $at (join ", " $kinds)) -}}
+{{- end -}}
+{{- if has $resource.name $names -}}
+{{- fail (printf "%s.name: %s is a resource already" $at $resource.name) -}}
+{{- end -}}
+{{- $names = append $names $resource.name -}}
+{{- $example := $resource.name -}}
+{{- if has "nvidia" $found -}}
+{{- $example = $example | replace "{model}" "model" | replace "{profile}" "1g.10gb" -}}
+{{- end -}}
+{{- with include "plugwright.brokenRule" $example -}}
+{{- fail (printf "%s.name: '%s' is not a resource name: it %s" $at $example .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The rule of resource names that a name breaks; empty if none. */}}
+{{- define "plugwright.brokenRule" -}}
+{{- $parts := splitList "/" . -}}
+{{- $domain := first $parts -}}
+{{- if ne (len $parts) 2 -}}
+must have one '/', as in example.com/fpga
+{{- else if or (contains "kubernetes.io/" .) (hasPrefix "requests." $domain) -}}
+must not use kubernetes.io or 'requests.', which are Kubernetes' own
+{{- else if or (gt (len $domain) 244) (not (regexMatch "^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$" $domain)) -}}
+must have a lower-case DNS name of at most 244 characters before the '/'
+{{- else if not (regexMatch "^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$" (last $parts)) -}}
+must have 1 to 63 letters, digits, '-', '_' or '.' after the '/', a letter or digit first and last
+{{- end -}}
+{{- end -}}
+
+{{/* The directories of the node that a configuration needs in the pod, and those that the values name. */}}
+{{- define "plugwright.hostPaths" -}}
+{{- $host := .config.host | default dict -}}
+{{- $runtime := .root.Values.runtimeClassName -}}
+{{- $root := $host.root | default "/" | trimSuffix "/" -}}
+{{- $seen := list -}}
+{{- $paths := list -}}
+{{- range .config.resources -}}
+{{- $resource := . -}}
+{{- range $kind := list "drm" "fpga" "groups" "net" "nvme" "paths" "pci" "rdma" "usb" -}}
+{{- if not (kindIs "invalid" (index $resource $kind)) -}}
+{{- $seen = concat $seen (list "/dev" "/sys") (ternary (list "/proc") list (ne $root "")) -}}
+{{- end -}}
+{{- end -}}
+{{- range concat (list (dict "paths" .paths)) (.groups | default list) -}}
+{{- range .paths | default list -}}
+{{- $wanted := . -}}
+{{- if kindIs "map" . -}}
+{{- $wanted = .path -}}
+{{- end -}}
+{{- $directory := include "plugwright.fixedPart" $wanted -}}
+{{- if not (regexMatch "^/(dev|sys)(/|$)" $directory) -}}
+{{- if and (eq $root "") (regexMatch "^/((etc|opt|proc|run|tmp|usr|var|var/lib|var/run)?)$" $directory) -}}
+{{- fail (printf "%s: %s cannot be mounted at its own path in the daemon's pod: set config.host.root, for example to /host" $resource.name $directory) -}}
+{{- end -}}
+{{- $seen = append $seen $directory -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if not (kindIs "invalid" .pci) -}}
+{{- $paths = append $paths (dict "path" ($host.deviceInfo | default "/var/run/k8s.cni.cncf.io/devinfo/dp") "written" true) -}}
+{{- end -}}
+{{- if .cdi -}}
+{{- $paths = append $paths (dict "path" ($host.cdi | default "/var/run/cdi") "written" true) -}}
+{{- end -}}
+{{- with dig "mock" "facts" "" . -}}
+{{- $paths = append $paths (dict "path" . "written" true) -}}
+{{- end -}}
+{{- if not (kindIs "invalid" .nvidia) -}}
+{{- $paths = concat $paths (include "plugwright.nvidiaPaths" (dict "nvidia" .nvidia "runtime" $runtime) | fromJsonArray) -}}
+{{- end -}}
+{{- end -}}
+{{- range $seen -}}
+{{- $paths = append $paths (dict "path" . "mountPath" (printf "%s%s" $root .)) -}}
+{{- end -}}
+{{- $mounts := dict -}}
+{{- range $paths -}}
+{{- $mountPath := .mountPath | default .path -}}
+{{- $type := ternary "Directory" "DirectoryOrCreate" (has .path (list "/dev" "/proc" "/sys" "/usr")) -}}
+{{- $mount := dict "path" .path "mountPath" $mountPath "readOnly" (ne .written true) "type" $type -}}
+{{- if .mounts -}}
+{{- $_ := set $mount "mountPropagation" "HostToContainer" -}}
+{{- end -}}
+{{- $_ := set $mounts $mountPath $mount -}}
+{{- end -}}
+{{- range .root.Values.hostPaths -}}
+{{- $_ := unset $mounts (.mountPath | default .path) -}}
+{{- end -}}
+{{- $sorted := list -}}
+{{- range $mountPath := keys $mounts | sortAlpha -}}
+{{- $sorted = append $sorted (get $mounts $mountPath) -}}
+{{- end -}}
+{{- toJson (concat $sorted .root.Values.hostPaths) -}}
+{{- end -}}
+
+{{/* The directory of a path, or the one before its first wildcard; /dev for all that is below it. */}}
+{{- define "plugwright.fixedPart" -}}
+{{- if regexMatch "^/dev/." . -}}
+/dev
+{{- else -}}
+{{- $plain := list -}}
+{{- $fixed := true -}}
+{{- range initial (splitList "/" (trimPrefix "/" (clean .))) -}}
+{{- $fixed = and $fixed (not (regexMatch "[*?\\[]" .)) -}}
+{{- if $fixed -}}
+{{- $plain = append $plain . -}}
+{{- end -}}
+{{- end -}}
+/{{ join "/" $plain }}
+{{- end -}}
+{{- end -}}
+
+{{/* NVIDIA's runtime brings the device nodes itself, where the daemon has its class. */}}
+{{- define "plugwright.nvidiaPaths" -}}
+{{- $paths := list -}}
+{{- $runtime := .runtime -}}
+{{- range list .nvidia -}}
+{{- if not .simulate -}}
+{{- if not $runtime -}}
+{{- $paths = append $paths (dict "path" "/dev") -}}
+{{- end -}}
+{{- $root := dig "driver" "root" "/" . | trimSuffix "/" -}}
+{{- $host := dig "driver" "host" "" . | default (dig "driver" "root" "/" .) | trimSuffix "/" -}}
+{{- if and $root $host -}}
+{{- $paths = append $paths (dict "path" $host "mountPath" $root "mounts" true) -}}
+{{- else if $root -}}
+{{- $paths = append $paths (dict "path" "/usr" "mountPath" (printf "%s/usr" $root)) -}}
+{{- end -}}
+{{- end -}}
+{{- $strategies := .strategy | default "device-nodes" -}}
+{{- if kindIs "string" $strategies -}}
+{{- $strategies = list $strategies -}}
+{{- end -}}
+{{- if or (has "cdi-cri" $strategies) (has "cdi-annotations" $strategies) -}}
+{{- $paths = append $paths (dict "path" (dig "cdi" "dir" "/var/run/cdi" .) "written" true) -}}
+{{- end -}}
+{{- if eq (dig "share" "by" "" .) "vgpu" -}}
+{{- $vgpu := dig "share" "vgpu" dict . -}}
+{{- $paths = append $paths (dict "path" (dir ($vgpu.library | default "/usr/local/vgpu/libvgpu.so"))) -}}
+{{- $paths = append $paths (dict "path" ($vgpu.root | default "/var/lib/plugwright/vgpu") "written" true) -}}
+{{- $paths = append $paths (dict "path" ($vgpu.locks | default "/tmp/vgpulock") "written" true) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $paths -}}
 {{- end -}}
 
 {{/* Whether a configuration shares GPUs by MPS: empty if not, or else "yes". */}}

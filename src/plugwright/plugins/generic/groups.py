@@ -87,6 +87,7 @@ FAMILY = SelectorFamily(
     list[DeviceGroup],
     _select,
     named_paths=lambda groups: [path for group in groups for path in paths.literal_paths(group.paths)],
+    directories=lambda groups: [path for group in groups for path in paths.other_directories(group.paths)],
 )
 
 

@@ -32,6 +32,7 @@ __all__ = [
     "has_wildcard",
     "literal_paths",
     "match",
+    "other_directories",
     "patterns_of",
     "unit",
 ]
@@ -110,10 +111,17 @@ def literal_paths(settings: Iterable[str | PathPattern]) -> list[str]:
     return [path for path in paths if not has_wildcard(path)]
 
 
+def other_directories(settings: Iterable[str | PathPattern]) -> list[str]:
+    """The directories outside of /dev and /sys that have the files."""
+    found = {fixed_part(wanted.path) for wanted in patterns_of(settings)}
+    return sorted(path for path in found if PurePosixPath(path).parts[1:2] not in (("dev",), ("sys",)))
+
+
 FAMILY = SelectorFamily(
     list[AbsolutePath | PathPattern],
     lambda settings, options: PathSelector(patterns_of(settings)),
     named_paths=literal_paths,
+    directories=other_directories,
 )
 
 

@@ -19,7 +19,7 @@ import msgspec
 from plugwright.errors import ConfigError
 from plugwright.plugins.nvidia import config as nvidia_config
 from plugwright.plugins.nvidia import selection
-from plugwright.plugins.nvidia.config import NvidiaConfig, NvidiaVgpu, SharingStrategy
+from plugwright.plugins.nvidia.config import NvidiaConfig, NvidiaDriver, NvidiaVgpu, SharingStrategy
 from plugwright.plugins.nvidia.driver import Gpu, GpuDriver
 from plugwright.plugins.nvidia.monitor import GpuMonitor, PollIntervals
 from plugwright.plugins.nvidia.mps.plan import max_clients
@@ -28,7 +28,14 @@ from plugwright.plugins.nvidia.nvml import Nvml
 from plugwright.plugins.nvidia.plugin import Nvidia
 from plugwright.plugins.nvidia.sharing import SharingBackend, TimeSlicing
 from plugwright.plugins.nvidia.vgpu import VgpuSharing
-from plugwright.sdk.device_family import DeviceFamily, FamilyContext, NameTemplates, ResourceEntry
+from plugwright.sdk.device_family import (
+    DeviceFamily,
+    FamilyContext,
+    HostDirectory,
+    HostSettings,
+    NameTemplates,
+    ResourceEntry,
+)
 from plugwright.sdk.plugin import Plugin
 
 __all__ = ["FAMILY", "NvidiaFamily", "NvidiaNameTemplates", "driver_for", "resource_name"]
@@ -76,6 +83,17 @@ class NvidiaFamily(DeviceFamily[NvidiaConfig]):
             settings = msgspec.structs.replace(settings, share=msgspec.structs.replace(settings.share, vgpu=vgpu))
         return replace(entry, settings=settings)
 
+    def host_directories(self, entry: ResourceEntry[NvidiaConfig], host: HostSettings) -> list[HostDirectory]:
+        settings = entry.settings
+        paths = [] if settings.simulate else [HostDirectory("/dev"), *_driver_paths(settings.driver)]
+        if any(strategy.is_cdi for strategy in settings.strategies):
+            paths.append(HostDirectory(settings.cdi.dir, written=True))
+        if settings.share is not None and settings.share.by is SharingStrategy.VGPU:
+            vgpu = settings.share.vgpu or NvidiaVgpu()
+            paths.append(HostDirectory(str(Path(vgpu.library).parent)))
+            paths += [HostDirectory(vgpu.root, written=True), HostDirectory(vgpu.locks, written=True)]
+        return paths
+
     def name_templates(self) -> NameTemplates[NvidiaConfig]:
         return NvidiaNameTemplates()
 
@@ -88,6 +106,14 @@ class NvidiaFamily(DeviceFamily[NvidiaConfig]):
         whole = selection.select_devices(gpus, selections[entry.name]) if entry.settings.share else []
         if whole and not _sharing(entry).units(whole):  # raises where the list would be too long
             raise ConfigError("no device is large enough for one share")
+
+
+def _driver_paths(driver: NvidiaDriver) -> list[HostDirectory]:
+    """None for a driver at `/`: the container has it itself, by NVIDIA's runtime. One in a container may come later."""
+    root, host = driver.root.rstrip("/"), (driver.host or driver.root).rstrip("/")
+    if not root:
+        return []
+    return [HostDirectory(host, root, mounts=True)] if host else [HostDirectory("/usr", f"{root}/usr")]
 
 
 class NvidiaNameTemplates:

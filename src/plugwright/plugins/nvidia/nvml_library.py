@@ -172,7 +172,9 @@ def _import_pynvml() -> Any:
     try:
         import pynvml  # type: ignore[import-untyped]
     except ImportError as error:
-        raise DriverGone("NVIDIA GPUs need the extra: pip install 'plugwright[nvidia]'") from error
+        raise DriverGone(
+            "NVIDIA GPUs need the extra: pip install 'plugwright[nvidia]', or in a pod plugwright-tools"
+        ) from error
     # Importing pynvml takes 17 MiB and needs 7 of them: the C library keeps the rest unless it is trimmed.
     with suppress(AttributeError):  # a C library other than GNU's
         ctypes.CDLL(None).malloc_trim(0)
