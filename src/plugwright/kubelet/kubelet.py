@@ -20,9 +20,10 @@ from plugwright.kubelet.devicemanager.container_start import ContainerStarter
 from plugwright.kubelet.devicemanager.devices import DeviceCount
 from plugwright.kubelet.devicemanager.endpoints import Endpoint
 from plugwright.kubelet.devicemanager.manager import DeviceHealth, DeviceManager, pod_device_health
-from plugwright.kubelet.devicemanager.registration import PluginWatcher, RegistrationServer
+from plugwright.kubelet.devicemanager.registration import DevicePluginHandler, RegistrationServer
 from plugwright.kubelet.events import Call, Event, EventLog, Finding, Findings
 from plugwright.kubelet.metrics import KubeletMetrics
+from plugwright.kubelet.plugin_watcher import PluginWatcher
 from plugwright.kubelet.pod_resources import DeviceManagerProvider, PodResourcesService
 from plugwright.kubelet.pod_table import Phase, Pod, PodTable, RunContainerOptions
 from plugwright.kubelet.pods import PodSpec
@@ -31,6 +32,7 @@ from plugwright.model import natural_order, some
 from plugwright.protocol import registration
 from plugwright.protocol.messages import AllocateResponse
 from plugwright.protocol.paths import KubeletPaths
+from plugwright.protocol.registration import DEVICE_PLUGIN
 from plugwright.system.concurrency import unwrapped
 
 __all__ = ["Kubelet"]
@@ -313,7 +315,8 @@ class _Components:
         self.allocator = Allocator(self.manager, table)
         self.admission = Admission(self.manager, table, self.allocator)
         self.starter = ContainerStarter(self.manager, self.allocator)
-        self.watcher = PluginWatcher(self.manager, tasks)
+        handlers = {DEVICE_PLUGIN: DevicePluginHandler(self.manager)}
+        self.watcher = PluginWatcher(context, self.manager.metrics, handlers, tasks)
         provider = DeviceManagerProvider(self.manager, table, self.allocator)
         self.pod_resources = PodResourcesService(
             provider, context.profile, self.manager.metrics, context.settings.clock
