@@ -9,19 +9,19 @@ import pytest
 
 from plugwright.errors import PeerRefused
 from plugwright.protocol import dra_health, transport
-from plugwright.protocol.dra_health import DeviceHealth, HealthStatus
+from plugwright.protocol.dra_health import HealthStatus, ReportedHealth
 from plugwright.protocol.drahealth.v1 import drahealth_pb2 as pb
 
-FINE = DeviceHealth("node", "gpu-0", HealthStatus.HEALTHY, updated=1)
-LOST = DeviceHealth("node", "gpu-0", HealthStatus.UNHEALTHY, "fell off the bus", updated=2, timeout=60)
+FINE = ReportedHealth("node", "gpu-0", HealthStatus.HEALTHY, updated=1)
+LOST = ReportedHealth("node", "gpu-0", HealthStatus.UNHEALTHY, "fell off the bus", updated=2, timeout=60)
 LOST_ON_THE_WIRE = b"\x0a\x27\x0a\x0d\x0a\x04node\x12\x05gpu-0\x10\x02\x18\x02\x20\x3c\x2a\x10fell off the bus"
 
 
 class Driver:
     def __init__(self) -> None:
-        self.states = asyncio.Queue[Sequence[DeviceHealth]]()
+        self.states = asyncio.Queue[Sequence[ReportedHealth]]()
 
-    async def watch(self) -> AsyncGenerator[Sequence[DeviceHealth], None]:
+    async def watch(self) -> AsyncGenerator[Sequence[ReportedHealth], None]:
         while True:
             yield await self.states.get()
 

@@ -15,7 +15,7 @@ from plugwright.protocol.drahealth.v1 import drahealth_pb2 as v1
 from plugwright.protocol.drahealth.v1alpha1 import drahealth_pb2 as v1alpha1
 from plugwright.protocol.transport import Method, Streaming
 
-__all__ = ["LEASE", "VERSIONS", "DRAHealthService", "DeviceHealth", "HealthStatus", "methods", "watch"]
+__all__ = ["LEASE", "VERSIONS", "DRAHealthService", "HealthStatus", "ReportedHealth", "methods", "watch"]
 
 LEASE = 30  # seconds that a kubelet believes a message which names no time of its own
 _MESSAGES: dict[str, ModuleType] = {"v1.DRAResourceHealth": v1, "v1alpha1.DRAResourceHealth": v1alpha1}
@@ -29,7 +29,7 @@ class HealthStatus(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceHealth:
+class ReportedHealth:
     """The health of one device since `updated` (seconds since 1970), believed for `timeout` seconds."""
 
     pool: str
@@ -41,7 +41,7 @@ class DeviceHealth:
 
 
 class DRAHealthService(Protocol):
-    def watch(self) -> AsyncGenerator[Sequence[DeviceHealth], None]:
+    def watch(self) -> AsyncGenerator[Sequence[ReportedHealth], None]:
         """All devices, at once and at every change, and again before their timeouts end."""
         ...
 
@@ -51,7 +51,7 @@ def methods(service: DRAHealthService, versions: Iterable[str] = VERSIONS) -> li
     return [_bound(service, version) for version in versions]
 
 
-async def watch(connection: transport.Connection, version: str) -> AsyncGenerator[list[DeviceHealth], None]:
+async def watch(connection: transport.Connection, version: str) -> AsyncGenerator[list[ReportedHealth], None]:
     """The driver's messages, as a kubelet reads them."""
     method = _method(version)
     async with aclosing(connection.stream(method, method.request())) as replies:
@@ -86,8 +86,8 @@ def _method(version: str) -> Method[Any, Any]:
     return Method(f"/{version}/NodeWatchResources", pb.NodeWatchResourcesRequest, pb.NodeWatchResourcesResponse)
 
 
-def _health(message: Any) -> DeviceHealth:
-    return DeviceHealth(
+def _health(message: Any) -> ReportedHealth:
+    return ReportedHealth(
         message.device.pool_name,
         message.device.device_name,
         HealthStatus(message.health) if message.health in iter(HealthStatus) else HealthStatus.UNKNOWN,
