@@ -19,7 +19,7 @@ from plugwright.kubelet.events import Finding
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "kubelet-behaviour.md"
 TEXT = PAGE.read_text()
-FACT = r"(?<![\w.])(?:10|\d)\.\d{1,2}[ab]?(?![\w.]*\d)"
+FACT = r"(?<![\w.])(?:1[01]|\d)\.\d{1,2}[ab]?(?![\w.]*\d)"
 CITED = rf"{FACT}(?:(?:, and |, | to | and ){FACT})*"
 AT_THE_BEGINNING = re.compile(rf"({CITED})(?=$|[.:;,])")
 IN_PARENTHESES = re.compile(rf"\(({CITED})(?=[);])")

@@ -231,6 +231,10 @@ class AllocationFailed(KubeletError):
     """A container cannot get its devices; the text is the kubelet's."""
 
 
+class ClaimNotPrepared(KubeletError):
+    """A pod's ResourceClaims cannot be prepared or unprepared; the text is the kubelet's, which tries again."""
+
+
 class PodRefused(KubeletError):
     """A pod was not admitted: it has failed for good, with the reason and message of its status."""
 

@@ -8,11 +8,12 @@ status, the event log and the findings outlive a restart.
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from plugwright.errors import ConfigError, KubeletError, PeerGone, PodRefused
+from plugwright.errors import ClaimNotPrepared, ConfigError, KubeletError, PeerGone, PodRefused
 from plugwright.kubelet import pod_resources, pods, root_dir
 from plugwright.kubelet.admission import Admission
 from plugwright.kubelet.devicemanager.allocation import Allocator
@@ -20,17 +21,22 @@ from plugwright.kubelet.devicemanager.container_start import ContainerStarter
 from plugwright.kubelet.devicemanager.devices import DeviceCount
 from plugwright.kubelet.devicemanager.endpoints import Endpoint
 from plugwright.kubelet.devicemanager.manager import DeviceHealth, DeviceManager, pod_device_health
-from plugwright.kubelet.devicemanager.registration import PluginWatcher, RegistrationServer
+from plugwright.kubelet.devicemanager.registration import DevicePluginHandler, RegistrationServer
+from plugwright.kubelet.dra.dra_manager import DRAManager
+from plugwright.kubelet.dra.resource_api import ResourceApi
 from plugwright.kubelet.events import Call, Event, EventLog, Finding, Findings
 from plugwright.kubelet.metrics import KubeletMetrics
+from plugwright.kubelet.plugin_watcher import PluginHandler, PluginWatcher
 from plugwright.kubelet.pod_resources import DeviceManagerProvider, PodResourcesService
 from plugwright.kubelet.pod_table import Phase, Pod, PodTable, RunContainerOptions
 from plugwright.kubelet.pods import PodSpec
 from plugwright.kubelet.settings import KubeletContext, KubeletSettings
 from plugwright.model import natural_order, some
 from plugwright.protocol import registration
+from plugwright.protocol.dra import DRA_PLUGIN
 from plugwright.protocol.messages import AllocateResponse
 from plugwright.protocol.paths import KubeletPaths
+from plugwright.protocol.registration import DEVICE_PLUGIN
 from plugwright.system.concurrency import unwrapped
 
 __all__ = ["Kubelet"]
@@ -39,16 +45,24 @@ __all__ = ["Kubelet"]
 class Kubelet:
     """`async with Kubelet(root=tmp_path) as kubelet:`; `root` is created and used by this kubelet alone.
 
-    `pods` are running already, as when a kubelet is restarted on a node.
+    `pods` are running already, as when a kubelet is restarted on a node. `resource_api` is where it reads
+    ResourceClaims and deletes ResourceSlices; without one there are none.
     """
 
-    def __init__(self, root: Path | str, settings: KubeletSettings | None = None, pods: Iterable[PodSpec] = ()) -> None:
+    def __init__(
+        self,
+        root: Path | str,
+        settings: KubeletSettings | None = None,
+        pods: Iterable[PodSpec] = (),
+        resource_api: ResourceApi | None = None,
+    ) -> None:
         self.settings = settings or KubeletSettings()
         self.paths = KubeletPaths.from_environment({}, Path(root).absolute())
         self._event_log = EventLog()
         self._findings = Findings(self._event_log.add, strict=self.settings.strict, allowed=self.settings.allowed)
         self._context = KubeletContext(self.settings, self.paths, self._event_log, self._findings)
         self._table = PodTable.running_already(pods)
+        self._resource_api = resource_api
         # Pods are admitted one at a time: a plugin that hangs in Allocate blocks all of them (3.37).
         self._admission_lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
@@ -85,6 +99,8 @@ class Kubelet:
         for pod in self._table:
             if pod.uid in self._table.active:
                 await self._admit_again(pod)
+            elif pod.terminating:
+                self._running.claims.end_later(pod.spec, partial(self._delete, pod))
         self._table.sources_ready = True
 
     async def stop(self) -> None:
@@ -132,22 +148,35 @@ class Kubelet:
             self._report_violations(admitted.spec)
             self._table.add(admitted)
             await self._admit(admitted)
-            await self._running.starter.start_pod(admitted)
+        await self._start_pod(admitted)
         self._findings.check()
         return admitted
 
     async def remove(self, pod: Pod) -> None:
-        """Deletes the pod; its devices are freed by the next allocation, and the plugin is not called (3.58, 3.61)."""
+        """Deletes the pod; its devices are freed by the next allocation, and the plugin is not called (3.58, 3.61).
+
+        A pod with claims is gone once they are unprepared: it may still be `terminating` when this returns (11.19).
+        """
         self._check_known(pod)
+        if pod.spec.claims:
+            self._table.end(pod, pod.phase)
+            pod.terminating = True
+            await self._running.claims.end(pod.spec, partial(self._delete, pod))
+        else:
+            self._delete(pod)
+        self._findings.check()
+
+    def _delete(self, pod: Pod) -> None:
         self._table.remove(pod.uid)
         self._context.record("deleted", pod.spec.key)
-        self._findings.check()
 
     def finish(self, pod: Pod, *, failed: bool = False) -> None:
         """Ends all containers of the pod, which succeeds or has `failed`."""
         self._check_known(pod)
         self._table.end(pod, Phase.FAILED if failed else Phase.SUCCEEDED)
         self._context.record("failed" if failed else "succeeded", pod.spec.key)
+        if pod.spec.claims:
+            self._running.claims.end_later(pod.spec)
 
     def stop_container(self, pod: Pod, name: str) -> None:
         """Ends a container that is not restarted yet, as in a crash loop."""
@@ -163,10 +192,9 @@ class Kubelet:
         self._findings.check()
 
     async def start_waiting(self, pod: Pod) -> None:
-        """Retries the containers that could not be started."""
+        """Retries the claims that could not be prepared, and the containers that could not be started."""
         self._check_known(pod)
-        async with self._admission_lock:
-            await self._running.starter.start_pod(pod)
+        await self._start_pod(pod)
         self._findings.check()
 
     def granted(self, pod: Pod, name: str) -> RunContainerOptions:
@@ -238,7 +266,7 @@ class Kubelet:
 
     async def _run(self, ready: "asyncio.Future[None]") -> None:
         """Runs in a task of its own, so that `start` and `stop` may be called from different tasks."""
-        async with _running_components(self._context, self._table) as components:
+        async with _running_components(self._context, self._table, self._resource_api) as components:
             self._components = components
             ready.set_result(None)
             await asyncio.Event().wait()
@@ -269,6 +297,18 @@ class Kubelet:
                 await self._admit(pod)
             except PodRefused:
                 return
+        await self._start_pod(pod)
+
+    async def _start_pod(self, pod: Pod) -> None:
+        """Claims are prepared for a new sandbox, and for pods side by side (11.14, 11.16)."""
+        if pod.spec.claims and not any(container.running for container in pod.containers.values()):
+            try:
+                await self._running.claims.prepare(pod.spec)
+            except ClaimNotPrepared as error:
+                pod.wait("ContainerCreating", str(error))
+                self._context.record("waiting", pod.spec.key, f"FailedPrepareDynamicResources: {error}")
+                return
+        async with self._admission_lock:
             await self._running.starter.start_pod(pod)
 
     async def _wait_for(self, resource: str, kind: str, expected: int | None) -> DeviceCount:
@@ -308,12 +348,18 @@ class Kubelet:
 class _Components:
     """The components of one running kubelet, from its start to its stop."""
 
-    def __init__(self, context: KubeletContext, table: PodTable, tasks: asyncio.TaskGroup) -> None:
+    def __init__(
+        self, context: KubeletContext, table: PodTable, api: ResourceApi | None, tasks: asyncio.TaskGroup
+    ) -> None:
         self.manager = DeviceManager(context, tasks)
+        self.claims = DRAManager(context, api, tasks)
         self.allocator = Allocator(self.manager, table)
         self.admission = Admission(self.manager, table, self.allocator)
-        self.starter = ContainerStarter(self.manager, self.allocator)
-        self.watcher = PluginWatcher(self.manager, tasks)
+        self.starter = ContainerStarter(self.manager, self.allocator, self.claims.cdi_devices)
+        handlers: dict[str, PluginHandler] = {DEVICE_PLUGIN: DevicePluginHandler(self.manager)}
+        if context.profile.prepares_claims:
+            handlers[DRA_PLUGIN] = self.claims.drivers
+        self.watcher = PluginWatcher(context, self.manager.metrics, handlers, tasks)
         provider = DeviceManagerProvider(self.manager, table, self.allocator)
         self.pod_resources = PodResourcesService(
             provider, context.profile, self.manager.metrics, context.settings.clock
@@ -321,11 +367,15 @@ class _Components:
 
 
 @asynccontextmanager
-async def _running_components(context: KubeletContext, table: PodTable) -> AsyncIterator[_Components]:
+async def _running_components(
+    context: KubeletContext, table: PodTable, api: ResourceApi | None
+) -> AsyncIterator[_Components]:
     """Starts in the kubelet's order: checkpoint, directory, sockets (1.5). Ends when it is cancelled."""
     async with asyncio.TaskGroup() as tasks:
-        components = _Components(context, table, tasks)
+        components = _Components(context, table, api, tasks)
         components.manager.read_checkpoint()
+        if context.profile.prepares_claims:
+            components.claims.claims.load()
         profile = context.profile
         removed = root_dir.clean(
             context.paths, only_sockets=profile.cleans_only_sockets, writes_deprecation=profile.writes_deprecation
@@ -335,6 +385,8 @@ async def _running_components(context: KubeletContext, table: PodTable) -> Async
             registration.serve(RegistrationServer(components.manager), context.paths.kubelet_socket, kept=True),
             pod_resources.serving(components.pod_resources, context.paths.pod_resources_socket, kept=True),
         ):
+            if context.profile.prepares_claims:
+                tasks.create_task(components.claims.drivers.wipe())
             tasks.create_task(components.watcher.run())
             tasks.create_task(_update_node_status(components.manager))
             yield components

@@ -71,6 +71,7 @@ class Pod:
     reason: str = ""
     message: str = ""
     containers: dict[str, Container] = field(default_factory=dict)
+    terminating: bool = False  # deleted, and a driver still has to unprepare its claims
 
     def __post_init__(self) -> None:
         self.containers = {container.name: Container(container) for container in self.spec.containers}
@@ -82,6 +83,12 @@ class Pod:
     @property
     def uid(self) -> str:
         return self.spec.uid
+
+    def wait(self, reason: str, message: str) -> None:
+        """No container can be started yet."""
+        self.phase = Phase.PENDING
+        for container in self.containers.values():
+            container.reason, container.message = reason, message
 
     def container(self, name: str) -> RunContainerOptions:
         """The options a container was started with; raises `ContainerWaiting` if it did not start."""

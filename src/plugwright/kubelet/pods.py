@@ -14,7 +14,7 @@ from itertools import count
 from plugwright import quantity
 from plugwright.errors import InvalidPod, InvalidValue
 
-__all__ = ["ContainerKind", "ContainerSpec", "PodSpec", "read", "violations"]
+__all__ = ["ClaimUse", "ContainerKind", "ContainerSpec", "PodClaim", "PodSpec", "read", "violations"]
 
 
 class ContainerKind(StrEnum):
@@ -27,6 +27,23 @@ _STANDARD = ("cpu", "memory", "ephemeral-storage")  # the resources of container
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimUse:
+    """A claim of the pod that a container uses; `request` narrows it to the devices of one request."""
+
+    name: str
+    request: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodClaim:
+    """A claim of a pod by the name that its containers use; one from a template is `generated`, and then named."""
+
+    name: str
+    claim_name: str = ""
+    generated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerSpec:
     """`limits` and `requests` are quantities as they were written."""
 
@@ -36,6 +53,7 @@ class ContainerSpec:
     kind: ContainerKind = ContainerKind.MAIN
     env: Mapping[str, str] = field(default_factory=dict, hash=False)
     command: tuple[str, ...] = ()
+    claims: tuple[ClaimUse, ...] = ()
 
     def requested(self, resource: str) -> int:
         """The number of devices: the limit, rounded up to a whole number."""
@@ -53,6 +71,7 @@ class PodSpec:
     containers: tuple[ContainerSpec, ...]
     namespace: str = "default"
     uid: str = ""
+    claims: tuple[PodClaim, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.uid:  # derived from the name, so that a pod has the same uid in every run
@@ -130,7 +149,36 @@ def read(document: object) -> PodSpec:
     if not name:
         raise InvalidPod("metadata.name is missing")
     namespace = _text(metadata, "namespace") or "default"
-    return PodSpec(name, (*inits, *mains), namespace, _text(metadata, "uid"))
+    claims = tuple(_pod_claims(spec, _mapping(pod.get("status"), "status")))
+    _check_claims([*inits, *mains], claims)
+    return PodSpec(name, (*inits, *mains), namespace, _text(metadata, "uid"), claims)
+
+
+def _pod_claims(spec: Mapping[str, object], status: Mapping[str, object]) -> Iterator[PodClaim]:
+    generated = {
+        _text(item, "name"): _text(item, "resourceClaimName")
+        for item in map(_claim_mapping, _list(status.get("resourceClaimStatuses"), "status.resourceClaimStatuses"))
+    }
+    for item in map(_claim_mapping, _list(spec.get("resourceClaims"), "spec.resourceClaims")):
+        name, claim, template = (_text(item, key) for key in ("name", "resourceClaimName", "resourceClaimTemplateName"))
+        if not name or bool(claim) == bool(template):
+            raise InvalidPod(
+                "every one of spec.resourceClaims must have a name and either resourceClaimName or "
+                "resourceClaimTemplateName"
+            )
+        yield PodClaim(name, claim or generated.get(name, ""), generated=bool(template))
+
+
+def _claim_mapping(value: object) -> Mapping[str, object]:
+    return _mapping(value, "a claim")
+
+
+def _check_claims(containers: Sequence[ContainerSpec], claims: Sequence[PodClaim]) -> None:
+    names = {claim.name for claim in claims}
+    for container in containers:
+        for use in container.claims:
+            if use.name not in names:
+                raise InvalidPod(f"container {container.name} uses claim {use.name!r}, which the pod does not have")
 
 
 def _containers(spec: Mapping[str, object], key: str) -> list[ContainerSpec]:
@@ -158,6 +206,10 @@ def _container(document: object, *, init: bool) -> ContainerSpec:
         kind=(ContainerKind.SIDECAR if always else ContainerKind.INIT) if init else ContainerKind.MAIN,
         env=_env(container.get("env"), name),
         command=tuple(map(str, [*_list(container.get("command"), "command"), *_list(container.get("args"), "args")])),
+        claims=tuple(
+            ClaimUse(_text(item, "name"), _text(item, "request"))
+            for item in map(_claim_mapping, _list(resources.get("claims"), f"{name}.resources.claims"))
+        ),
     )
 
 

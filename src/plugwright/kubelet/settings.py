@@ -41,6 +41,10 @@ class Timing:
     retry: float = 0.5  # after the first failed registration from plugins_registry; doubles each time
     max_retry: float = 122.0
     node_status: float = 10.0
+    prepare: float = 45.0  # for one call of NodePrepareResources or NodeUnprepareResources
+    unprepare_retry: float = 10.0  # between two tries to unprepare the claims of a pod that has ended
+    wipe: float = 30.0  # from the loss of a DRA driver to the removal of its slices
+    health_retry: float = 5.0  # from the end of a DRA driver's health stream to the next
 
 
 @dataclass(frozen=True, slots=True)

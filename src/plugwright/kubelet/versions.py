@@ -59,6 +59,12 @@ class VersionProfile:
     narrows_masks: bool = True
     # The pod status has the health of the pod's devices (7.1).
     reports_device_health: bool = True
+    # DRA drivers are called: plugins of their type register (11.1).
+    prepares_claims: bool = True
+    # A DRA driver is asked for health only where it announces that, in the newest version of both (11.23).
+    asks_announced_health: bool = False
+    # A claim that another pod uses stays prepared when a pod goes which never had it prepared (11.22).
+    spares_claims_in_use: bool = False
 
 
 @functools.cache  # admission reads it many times
@@ -84,6 +90,9 @@ def profile(version: str = DEFAULT_VERSION) -> VersionProfile:
         crashes_on_dropped=since(1, 34),
         narrows_masks=since(1, 36),
         reports_device_health=since(1, 36),
+        prepares_claims=since(1, 34),
+        asks_announced_health=since(1, 37),
+        spares_claims_in_use=since(1, 37),
     )
 
 
@@ -126,4 +135,5 @@ _LEGACY_PROFILE = VersionProfile(
     crashes_on_dropped=False,
     narrows_masks=False,
     reports_device_health=False,
+    prepares_claims=False,
 )

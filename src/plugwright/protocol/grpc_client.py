@@ -38,6 +38,7 @@ class GrpcClientConnection(Http2Connection):
 
     def __init__(self, limit: int | None) -> None:
         super().__init__()
+        self.lost = asyncio.Event()
         self._limit = limit
         self._next = 1
         self._heads: dict[str, bytes] = {}
@@ -116,6 +117,7 @@ class GrpcClientConnection(Http2Connection):
         self._hang_up_if_idle()
 
     def on_lost(self, streams: list[Stream], reason: str) -> None:
+        self.lost.set()
         for call in streams:
             assert isinstance(call, _ClientCall)
             call.error = BrokenExchange(reason)

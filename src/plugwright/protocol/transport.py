@@ -221,6 +221,11 @@ class Connection:
                 async for reply in replies:
                     yield method.reply.FromString(reply)
 
+    async def lost(self) -> None:
+        """Returns when the connection that `dial` or a call has made is over."""
+        if self._client is not None:
+            await self._client.lost.wait()
+
     def close(self) -> None:
         if self._client is not None:
             self._client.abort("closed here")

@@ -7,6 +7,7 @@ words of Go's JSON decoder. The OpenAPI document has what `kubectl explain` and 
 import functools
 import importlib
 import re
+import sys
 import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +22,16 @@ from plugwright.cluster.store import Object
 __all__ = ["known_fields", "openapi", "type_errors", "unknown_fields"]
 
 # Maps of quantities: the models call their values strings, but a number is a quantity too.
-_QUANTITIES = frozenset({"allocatable", "allocatedResources", "capacity", "limits", "overhead", "requests"})
+_QUANTITIES = frozenset(
+    {"allocatable", "allocatedResources", "capacity", "consumedCapacity", "limits", "overhead", "requests"}
+)
+# Maps of other values than texts and quantities, which the models of lightkube do not tell apart: the values' model.
+_MAPS_OF_MODELS = {
+    ("CounterSet", "counters"): "Counter",
+    ("Device", "attributes"): "DeviceAttribute",
+    ("Device", "capacity"): "DeviceCapacity",
+    ("DeviceCounterConsumption", "counters"): "Counter",
+}
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _JSON_NAMES = {dict: "object", list: "array", str: "string", bool: "bool", int: "number", float: "number"}
 _GO_NAMES = {str: "string", int: "int64", bool: "bool"}
@@ -123,7 +133,7 @@ def _member_type_errors(annotation: object, value: Object, field: _Field) -> Ite
         model = typing.cast("type", annotation).__name__
         for name, inner in value.items():
             yield from _type_errors(_member_type(annotation, name) or object, inner, field.member(model, name))
-    elif field.path.rpartition(".")[2] in _QUANTITIES:
+    elif field.path.rpartition(".")[2] in _QUANTITIES and not typing.get_args(annotation):
         for inner in value.values():
             if isinstance(inner, bool | dict | list) or not quantity.is_quantity(inner):
                 yield _QUANTITY_ERROR
@@ -160,7 +170,12 @@ def _model_of(kind: Kind) -> type:
 @functools.cache
 def _fields_of(model: type) -> dict[str, object]:
     """Types by their names in JSON."""
-    return {field.encode_name: field.type for field in msgspec.structs.fields(model)}
+    return {field.encode_name: _field_type(model, field) for field in msgspec.structs.fields(model)}
+
+
+def _field_type(model: type, field: msgspec.structs.FieldInfo) -> object:
+    values = _MAPS_OF_MODELS.get((model.__name__, field.encode_name))
+    return dict[str, getattr(sys.modules[model.__module__], values)] if values else field.type  # type: ignore[misc]
 
 
 def _json_type(annotation: object) -> type:

@@ -3,7 +3,8 @@
 Which devices the container holds was decided in `allocation`, at admission.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from plugwright.errors import AllocationFailed, ContainerWaiting, KubeletError, PlugwrightError
@@ -13,16 +14,24 @@ from plugwright.kubelet.devicemanager.endpoints import Endpoint, grpc_status_tex
 from plugwright.kubelet.devicemanager.manager import DeviceManager
 from plugwright.kubelet.devicemanager.pod_devices import AllocationKey
 from plugwright.kubelet.pod_table import Container, Phase, Pod, RunContainerOptions
-from plugwright.kubelet.pods import ContainerKind
+from plugwright.kubelet.pods import ContainerKind, ContainerSpec, PodSpec
 from plugwright.protocol import messages
 
 __all__ = ["ContainerStarter"]
 
 
 class ContainerStarter:
-    def __init__(self, manager: DeviceManager, allocator: Allocator) -> None:
+    """`claim_devices` are the CDI devices of a container's ResourceClaims, which come beside those of plugins."""
+
+    def __init__(
+        self,
+        manager: DeviceManager,
+        allocator: Allocator,
+        claim_devices: Callable[[PodSpec, ContainerSpec], Sequence[str]],
+    ) -> None:
         self._manager = manager
         self._allocator = allocator
+        self._claim_devices = claim_devices
 
     async def start_pod(self, pod: Pod) -> None:
         """Starts the containers that do not run, in order; the others wait for an init container that cannot start."""
@@ -98,8 +107,8 @@ class ContainerStarter:
             self._manager.context.findings.report(
                 "3.56", about, f"CDI devices {', '.join(options.cdi)}", "of this version does not pass them on"
             )
-            return RunContainerOptions(options.env, options.mounts, options.nodes, options.annotations, ())
-        return options
+            options = replace(options, cdi=())
+        return replace(options, cdi=(*options.cdi, *self._claim_devices(pod.spec, container.spec)))
 
     def _missing_paths(self, options: RunContainerOptions) -> Iterator[str]:
         """The device nodes and mounts that the host does not have, where the settings say which host."""

@@ -3,6 +3,7 @@
 A kind with few rules of its own is a `Kind` in `simple`; one with many has a module, like `pods`, and an entry here.
 """
 
+from plugwright.cluster.api.kinds.dynamic_resources import DYNAMIC_RESOURCE_KINDS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from plugwright.cluster.api.kinds.kind import Kind
 from plugwright.cluster.api.kinds.nodes import NODES
 from plugwright.cluster.api.kinds.pods import PODS
@@ -16,12 +17,14 @@ __all__ = [
     "NAMESPACES",
     "NODES",
     "PODS",
+    "RESOURCE_CLAIMS",
+    "RESOURCE_SLICES",
     "SERVICE_ACCOUNTS",
     "Kind",
     "find",
 ]
 
-KINDS = tuple(sorted((*SIMPLE_KINDS, NODES, PODS), key=lambda kind: kind.plural))
+KINDS = tuple(sorted((*SIMPLE_KINDS, *DYNAMIC_RESOURCE_KINDS, NODES, PODS), key=lambda kind: kind.plural))
 
 
 def find(group: str, version: str, plural: str) -> Kind | None:

@@ -1,0 +1,219 @@
+"""The DRA manager: has the claims of a pod prepared before its containers start, and unprepared after they end.
+
+All checks come first, and leave no trace; only then is the pod recorded, and the drivers are called (11.12, 11.13).
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from plugwright.errors import ClaimNotPrepared, KubeletError, PlugwrightError
+from plugwright.kubelet.devicemanager.endpoints import grpc_status_text
+from plugwright.kubelet.dra.claims import ClaimInfo, ClaimInfos
+from plugwright.kubelet.dra.drivers import DRAPlugin, Drivers
+from plugwright.kubelet.dra.health import ClaimHealth
+from plugwright.kubelet.dra.resource_api import ResourceApi, ResourceClaim
+from plugwright.kubelet.pods import ContainerSpec, PodSpec
+from plugwright.kubelet.settings import KubeletContext
+from plugwright.protocol.dra import Claim, PreparedDevice
+
+__all__ = ["DRAManager"]
+
+
+class DRAManager:
+    def __init__(self, context: KubeletContext, api: ResourceApi | None, tasks: asyncio.TaskGroup) -> None:
+        self._context = context
+        self._api = api
+        self._tasks = tasks
+        self.health = ClaimHealth(context.settings.clock)
+        self.drivers = Drivers(context, api, tasks, self.health)
+        self.claims = ClaimInfos(context.paths.root)
+
+    async def prepare(self, pod: PodSpec) -> None:
+        """Raises `ClaimNotPrepared` with the kubelet's text; what other drivers have prepared stays so (11.15)."""
+        try:
+            claims = [await self._checked(pod, name, generated) for name, generated in _claim_names(pod)]
+            await self._prepare(self._recorded(pod, claims))
+        except KubeletError as error:
+            raise ClaimNotPrepared(f"prepare dynamic resources: {error}") from error
+
+    async def unprepare(self, pod: PodSpec) -> None:
+        """Has the claims unprepared that no other pod uses; raises `ClaimNotPrepared` where a driver fails (11.19)."""
+        names = {name for name, _ in _claim_names(pod)} | {info.claim.name for info in self.claims.used_by(pod.uid)}
+        ending = [info for name in sorted(names) if (info := self._unused_without(pod, name))]
+        try:
+            for driver, claims in _by_driver(ending).items():
+                await self._unprepare(self.drivers.get(driver), claims)
+        except KubeletError as error:
+            raise ClaimNotPrepared(f"unprepare dynamic resources: {error}") from error
+        finally:
+            for info in ending:
+                info.unpreparing = False
+        for info in ending:
+            self.claims.remove(info)
+        self.claims.save()
+
+    async def end(self, pod: PodSpec, done: Callable[[], None]) -> None:
+        """`unprepare` for a pod that has ended, then `done`; what fails is tried again in the background (11.19)."""
+        try:
+            await self.unprepare(pod)
+        except ClaimNotPrepared as error:
+            self._context.record("terminating", pod.key, str(error))
+            self.end_later(pod, done, self._context.settings.timing.unprepare_retry)
+        else:
+            done()
+
+    def end_later(self, pod: PodSpec, done: Callable[[], None] = lambda: None, delay: float = 0.0) -> None:
+        async def end() -> None:
+            await asyncio.sleep(delay)
+            await self.end(pod, done)
+
+        self._tasks.create_task(end())
+
+    def cdi_devices(self, pod: PodSpec, container: ContainerSpec) -> list[str]:
+        """The CDI names for a container, of the requests that it names or of whole claims (11.20)."""
+        names = dict(_named_claims(pod))
+        return [
+            cdi_device
+            for claim in container.claims
+            if (info := self.claims.get(pod.namespace, names.get(claim.name, ""))) is not None
+            for _, device in info.devices(claim.request)
+            for cdi_device in device.cdi_devices
+        ]
+
+    def devices(self, pod: PodSpec, container: ContainerSpec) -> list[tuple[ClaimInfo, str, PreparedDevice]]:
+        """The claim, driver and device of everything that a container uses."""
+        names = dict(_named_claims(pod))
+        infos = {
+            claim.name: info
+            for claim in container.claims
+            if (info := self.claims.get(pod.namespace, names.get(claim.name, ""))) is not None
+        }
+        return [(info, driver, device) for info in infos.values() for driver, device in info.devices()]
+
+    async def _checked(self, pod: PodSpec, name: str, generated: bool) -> ResourceClaim:
+        if self._api is None:
+            raise KubeletError(f"fetch ResourceClaim {name}: this kubelet has no API server")
+        claim = await self._api.claim(pod.namespace, name)
+        claim.check_usable(pod.uid, pod.name, generated=generated)
+        for driver in claim.drivers or ():
+            self.drivers.get(driver)
+        return claim
+
+    def _recorded(self, pod: PodSpec, claims: Iterable[ResourceClaim]) -> list[ClaimInfo]:
+        """Records the pod as a user of its claims, on disk; those that are still to be prepared."""
+        unprepared = []
+        for claim in claims:
+            info = self.claims.get(claim.namespace, claim.name)
+            if info is None:
+                info = ClaimInfo.of(claim)
+                self.claims.add(info)
+            elif info.claim.uid != claim.uid:
+                raise KubeletError(
+                    f"old ResourceClaim with same name {claim.name} and different UID {info.claim.uid} still exists "
+                    "(previous pod force-deleted?!)"
+                )
+            elif info.unpreparing and self._context.profile.spares_claims_in_use:
+                raise KubeletError(f"ResourceClaim {claim.name} is being unprepared")
+            info.pods.add(pod.uid)
+            self.claims.save()
+            if not info.prepared:
+                unprepared.append(info)
+        return unprepared
+
+    async def _prepare(self, infos: Sequence[ClaimInfo]) -> None:
+        by_uid = {info.claim.uid: info for info in infos}
+        for driver, claims in _by_driver(infos).items():
+            plugin = self.drivers.get(driver)
+            try:
+                answer = await plugin.prepare(claims)
+            except PlugwrightError as error:
+                raise KubeletError(f"NodePrepareResources: {grpc_status_text(error)}") from error
+            for uid, result in answer.items():
+                claim = _asked("NodePrepareResources", claims, uid)
+                if isinstance(result, str):
+                    raise KubeletError(f"NodePrepareResources failed for ResourceClaim {claim.name}: {result}")
+                by_uid[uid].drivers[driver] = tuple(result)
+                self._report_subrequests(driver, result)
+            _check_complete("NodePrepareResources", claims, answer)
+        for info in infos:
+            info.prepared = True
+        self.claims.save()
+
+    async def _unprepare(self, plugin: DRAPlugin, claims: Sequence[Claim]) -> None:
+        try:
+            answer = await plugin.unprepare(claims)
+        except PlugwrightError as error:
+            raise KubeletError(f"NodeUnprepareResources: {grpc_status_text(error)}") from error
+        for uid, problem in answer.items():
+            claim = _asked("NodeUnprepareResources", claims, uid)
+            if problem:
+                raise KubeletError(f"NodeUnprepareResources failed for ResourceClaim {claim.name}: {problem}")
+        _check_complete("NodeUnprepareResources", claims, answer)
+
+    def _unused_without(self, pod: PodSpec, name: str) -> ClaimInfo | None:
+        """The claim, if this pod is the last that uses it."""
+        info = self.claims.get(pod.namespace, name)
+        if info is None:
+            return None
+        if pod.uid not in info.pods and info.pods:
+            if self._context.profile.spares_claims_in_use:
+                return None
+            if len(info.pods) == 1:
+                self._context.findings.report(
+                    "11.22",
+                    f"{pod.namespace}/{name}",
+                    f"{pod.name} goes, which never had it prepared, while another pod uses it",
+                    "has it unprepared under that other pod",
+                )
+            return None
+        if len(info.pods) > 1:
+            info.pods.discard(pod.uid)
+            return None
+        info.unpreparing = True
+        return info
+
+    def _report_subrequests(self, driver: str, devices: Iterable[PreparedDevice]) -> None:
+        for device in devices:
+            for request in device.requests:
+                if "/" in request:
+                    self._context.findings.report(
+                        "11.21",
+                        driver,
+                        f"device {device.name} is prepared for {request!r}, which names a subrequest",
+                        "gives it to no container that names the request, and starts the pod without it",
+                    )
+
+
+def _claim_names(pod: PodSpec) -> list[tuple[str, bool]]:
+    """The names of the pod's claims, and whether they were generated for it; an error where there is none yet."""
+    for claim in pod.claims:
+        if not claim.claim_name and claim.generated:
+            raise KubeletError(
+                f'pod "{pod.key}": pod claim {claim.name}: ResourceClaim has not been created for it yet'
+            )
+    return [(claim.claim_name, claim.generated) for claim in pod.claims if claim.claim_name]
+
+
+def _named_claims(pod: PodSpec) -> list[tuple[str, str]]:
+    return [(claim.name, claim.claim_name) for claim in pod.claims if claim.claim_name]
+
+
+def _by_driver(infos: Iterable[ClaimInfo]) -> dict[str, list[Claim]]:
+    """One call for each driver, with all claims of the pod (11.14)."""
+    batches: dict[str, list[Claim]] = {}
+    for info in infos:
+        for driver in sorted(info.drivers):
+            batches.setdefault(driver, []).append(info.claim)
+    return batches
+
+
+def _asked(call: str, claims: Iterable[Claim], uid: str) -> Claim:
+    for claim in claims:
+        if claim.uid == uid:
+            return claim
+    raise KubeletError(f"{call} returned result for unknown claim UID {uid}")
+
+
+def _check_complete(call: str, claims: Sequence[Claim], answer: Mapping[str, object]) -> None:
+    if skipped := len(claims) - len(answer):
+        raise KubeletError(f"{call} skipped {skipped} ResourceClaims")
