@@ -265,19 +265,19 @@ def test_texts_are_escaped_as_go_does() -> None:
 
 def test_held_joins_the_containers_of_one_resource() -> None:
     content = checkpoint.decode(written("10-several-containers"))
-    assert checkpoint.held(content, "example.com/gpu") == {"g0": (0,), "g1": (0,), "g2": (1,)}
-    assert checkpoint.held(content, "example.com/other") == {}
+    assert checkpoint.held_by_resource(content)["example.com/gpu"] == {"g0": (0,), "g1": (0,), "g2": (1,)}
+    assert checkpoint.held_by_resource(content).keys() == {"example.com/gpu"}
 
 
 def test_held_is_sorted_and_a_negative_node_is_none() -> None:
     entry = PodDevicesEntry("pod", "main", "r", {10: ("b",), -1: ("c", "a"), 2: ("b",), -7: ("b",), 3: None}, None)
     unset = PodDevicesEntry("pod", "init", "r", None, None)
-    devices = checkpoint.held(Checkpoint(entries=(entry, unset), registered=None), "r")
+    devices = checkpoint.held_by_resource(Checkpoint(entries=(entry, unset), registered=None))["r"]
     assert list(devices.items()) == [("a", ()), ("b", (2, 10)), ("c", ())]
 
 
 def test_nothing_is_held_where_there_are_no_pods() -> None:
-    assert checkpoint.held(checkpoint.decode(written("01-empty-null")), "example.com/gpu") == {}
+    assert checkpoint.held_by_resource(checkpoint.decode(written("01-empty-null"))) == {}
 
 
 @given(checkpoints)

@@ -65,7 +65,7 @@ def hashed_entry(pod: str, device_ids: str) -> str:
 def test_4_12_the_historic_file_is_read_and_its_checksum_is_right() -> None:
     reading = checkpoint.read(HISTORIC, plain_lists=True)
     assert (reading.stored, reading.computed, reading.plain_lists) == (HISTORIC_CHECKSUM, HISTORIC_CHECKSUM, True)
-    assert checkpoint.held(reading.checkpoint, "example.com/deviceA") == {"DevA3": (0,), "DevA4": (0,)}
+    assert checkpoint.held_by_resource(reading.checkpoint)["example.com/deviceA"] == {"DevA3": (0,), "DevA4": (0,)}
 
 
 def test_4_11_devices_of_the_old_layout_are_under_node_0() -> None:

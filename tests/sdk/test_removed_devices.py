@@ -22,7 +22,8 @@ from plugwright.protocol.pod_resources import HeldDevice
 from plugwright.protocol.podresources.v1 import podresources_pb2 as pb
 from plugwright.protocol.transport import Method, Unary
 from plugwright.sdk.inventory import Inventory
-from plugwright.sdk.removed_devices import RemovedDevices, held_by_checkpoint, held_by_pods
+from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
+from plugwright.sdk.removed_devices import RemovedDevices, held_by_pods
 from plugwright.testing import pod_requesting
 
 TAPE = "example.com/tape"
@@ -44,6 +45,11 @@ def inventory() -> Inventory:
     inventory.update([Device("st0"), Device("st1")])
     inventory.update([Device("st1")])
     return inventory
+
+
+def removed_devices(inventory: Inventory, paths: KubeletPaths, patience: float) -> RemovedDevices:
+    timeouts = Timeouts(departed=patience)
+    return RemovedDevices(inventory, paths, timeouts, KubeletCheckpoint(paths.checkpoint, timeouts.checkpoint))
 
 
 class Node:
@@ -79,7 +85,7 @@ def write_checkpoint(paths: KubeletPaths, devices: dict[int, tuple[str, ...]], r
 
 @asynccontextmanager
 async def forgetting(inventory: Inventory, paths: KubeletPaths, patience: float = PATIENCE) -> AsyncIterator[None]:
-    running = asyncio.create_task(RemovedDevices(inventory, paths, Timeouts(departed=patience)).run())
+    running = asyncio.create_task(removed_devices(inventory, paths, patience).run())
     try:
         async with asyncio.timeout(60):
             yield
@@ -209,14 +215,14 @@ async def test_pod_resources_that_answer_nonsense_keep_everything(
 
 
 async def test_no_checkpoint_yet_means_that_nothing_was_allocated(paths: KubeletPaths) -> None:
-    assert held_by_checkpoint(paths.checkpoint, TAPE) == {}
+    assert await KubeletCheckpoint(paths.checkpoint, 60).held(TAPE) == {}
     async with serve_held_devices(Node(), paths.pod_resources_socket):
         assert await held_by_pods(paths.pod_resources_socket, TAPE) == set()
 
 
 async def test_checkpoint_and_pod_resources_are_both_read(paths: KubeletPaths) -> None:
     write_checkpoint(paths, {0: ("st0", "st1"), 1: ("st1",), -1: ("st2",)})
-    assert held_by_checkpoint(paths.checkpoint, TAPE) == {"st0": (0,), "st1": (0, 1), "st2": ()}
+    assert await KubeletCheckpoint(paths.checkpoint, 60).held(TAPE) == {"st0": (0,), "st1": (0, 1), "st2": ()}
     node = Node(
         HeldDevice(TAPE, "st3", "default", "backup", "main"), HeldDevice("example.com/disk", "sd0", "a", "b", "c")
     )
@@ -298,7 +304,7 @@ async def test_a_list_is_sent_once_more_so_that_the_kubelet_writes_down_what_it_
 async def test_what_cannot_be_read_is_warned_of_once_and_shown_until_it_can(
     paths: KubeletPaths, inventory: Inventory, log: LogRecorder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    removed = RemovedDevices(inventory, paths, Timeouts(departed=PATIENCE))
+    removed = removed_devices(inventory, paths, PATIENCE)
     running = asyncio.create_task(removed.run())
     await log.until("removed devices stay listed", times=3)
     assert removed.unreadable.value.startswith("pod-resources cannot be read: ")
@@ -326,7 +332,9 @@ async def test_a_checkpoint_that_hangs_blocks_nothing_and_holds_one_thread(
         assert f"{kubelet.paths.checkpoint} could not be read within 0.05 s" in unreadable.value
         plugin.ids.publish(("st0",))
         await kubelet.health(TAPE, "st1", "Unhealthy")
-        threads = [thread for thread in threading.enumerate() if thread.name == f"{TAPE} checkpoint"]
+        threads = [thread for thread in threading.enumerate() if thread.name == "checkpoint"]
         assert len(threads) == 1
     with kubelet.paths.checkpoint.open("wb"):
-        threads[0].join(60)
+        pass  # the end of the file
+    while threads[0].name == "checkpoint" and threads[0].is_alive():
+        await asyncio.sleep(0.001)

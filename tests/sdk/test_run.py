@@ -285,9 +285,11 @@ async def test_serving_twice_in_one_loop_leaves_nothing_behind(kubelet: Observed
         with pytest.raises(plugwright.PlugwrightError):
             await tape.client.options(timeout=1)
         del kubelet.endpoints[TAPE]
-    for thread in set(threading.enumerate()) - threads:
-        thread.join(LIMIT)
-        assert not thread.is_alive()
+    # One that waits for the next call of this loop may stay.
+    while len(left := set(threading.enumerate()) - threads) > 1 or any(
+        thread.name != "plugwright-idle" for thread in left
+    ):
+        await asyncio.sleep(0.001)
     assert asyncio.all_tasks() <= tasks
 
 

@@ -1,14 +1,16 @@
 """Code that may block runs beside the loop, and one that hangs keeps nobody."""
 
 import asyncio
+import gc
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 
 import pytest
 
-from plugwright.system.concurrency import in_thread, iterate_in_thread
+from plugwright.system.concurrency import begin_in_thread, in_thread, iterate_in_thread
 
 
 @pytest.fixture
@@ -16,15 +18,48 @@ def let_go() -> Iterator[threading.Event]:
     event = threading.Event()
     yield event
     event.set()
-    for thread in threading.enumerate():
-        if thread.name == "tape" and thread.is_alive():
-            thread.join(20)
+    while any(thread.name == "tape" for thread in threading.enumerate()):
+        time.sleep(0.001)
 
 
-async def test_a_function_runs_in_a_daemon_thread_of_its_own() -> None:
-    thread = await in_thread("tape", threading.current_thread)
-    assert (thread.name, thread.daemon) == ("tape", True)
+async def test_a_function_runs_in_a_daemon_thread_that_has_its_name() -> None:
+    def seen() -> tuple[threading.Thread, str]:
+        return threading.current_thread(), threading.current_thread().name
+
+    thread, name = await in_thread("tape", seen)
+    assert (name, thread.daemon) == ("tape", True)
     assert thread is not threading.current_thread()
+
+
+async def test_a_thread_that_has_finished_makes_the_next_call() -> None:
+    threads = {await in_thread(f"tape {number}", threading.current_thread) for number in range(5)}
+    assert len(threads) == 1
+
+
+async def test_a_thread_that_hangs_makes_no_other_call(let_go: threading.Event) -> None:
+    hanging = begin_in_thread("tape", partial(let_go.wait, 60))
+    assert await in_thread("tape", lambda: 7) == 7
+    assert not hanging.done()
+    let_go.set()
+    await hanging
+
+
+async def test_threads_that_were_needed_at_once_do_not_all_stay(let_go: threading.Event) -> None:
+    before = set(threading.enumerate())
+    barrier = threading.Barrier(5, timeout=60)
+    await asyncio.gather(*(in_thread("tape", barrier.wait) for _ in range(5)))
+    while len(set(threading.enumerate()) - before) > 1:
+        await asyncio.sleep(0.001)
+
+
+def test_an_idle_thread_ends_with_its_event_loop() -> None:
+    async def thread_of_a_call() -> threading.Thread:
+        return await in_thread("tape", threading.current_thread)
+
+    thread = asyncio.run(thread_of_a_call())
+    gc.collect()
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 async def test_an_exception_in_a_thread_is_raised_where_it_is_awaited() -> None:

@@ -11,6 +11,10 @@ FORMATS = ("human", "json")
 
 
 def configure(style: str, level: str) -> None:
+    # What no line shows is not collected for each: the caller's line, its thread, process and task.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    for name in ("_srcfile", "logAsyncioTasks"):  # as logging's documentation says; the latter from Python 3.12 on
+        vars(logging)[name] = None
     handler = LogWriter(standard_error())
     handler.setFormatter(JsonFormatter() if style == "json" else HumanFormatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)

@@ -65,7 +65,7 @@ def decoded_entries(content: Checkpoint) -> tuple[DecodedEntry, ...]:
 
 def _decode(number: int, entry: PodDevicesEntry) -> DecodedEntry:
     key = EntryKey(entry.pod_uid, entry.container, entry.resource)
-    devices = checkpoint.held(Checkpoint((entry,), None), entry.resource)
+    devices = checkpoint.held_by_resource(Checkpoint((entry,), None))[entry.resource]
     data = entry.answer or b""
     try:
         return DecodedEntry(number, key, devices, messages.decode(data), "")

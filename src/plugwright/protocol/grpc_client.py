@@ -143,9 +143,12 @@ class GrpcClientConnection(Http2Connection):
         call = _ClientCall(self._next, self.initial_window, self._limit)
         self._next += 2
         self.open_stream(call)
-        with self.in_one_write():
+        self.hold()
+        try:
             self.send_headers(call, self._head(path, timeout))
             self.send_data(call, grpc.prefixed(message), b"")
+        finally:
+            self.release()
         return call
 
     def _head(self, path: str, timeout: float | None) -> bytes:

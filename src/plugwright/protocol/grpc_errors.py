@@ -29,16 +29,12 @@ _CODES: tuple[tuple[type[PlugwrightError], Status], ...] = (
 _MESSAGE_LIMIT = 2_000  # characters: grpc-message travels in a header
 
 
-@contextmanager
-def to_peer() -> Iterator[None]:
-    """Around our own service: its exceptions become the caller's gRPC status."""
-    try:
-        yield
-    except PeerRefused as error:
-        raise GrpcError(Status[error.code], error.message[:_MESSAGE_LIMIT]) from error
-    except PlugwrightError as error:
-        code = next((status for kind, status in _CODES if isinstance(error, kind)), Status.UNKNOWN)
-        raise GrpcError(code, str(error)[:_MESSAGE_LIMIT]) from error
+def to_peer(error: PlugwrightError) -> GrpcError:
+    """The caller's gRPC status for an exception of our own service."""
+    if isinstance(error, PeerRefused):
+        return GrpcError(Status[error.code], error.message[:_MESSAGE_LIMIT])
+    code = next((status for kind, status in _CODES if isinstance(error, kind)), Status.UNKNOWN)
+    return GrpcError(code, str(error)[:_MESSAGE_LIMIT])
 
 
 @contextmanager

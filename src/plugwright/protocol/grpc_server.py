@@ -1,7 +1,6 @@
 """The serving side of gRPC on one connection: requests to calls, replies to frames.
 
-A call whose handler does not suspend is answered in the turn of the event loop in which it arrived, in one write
-(from Python 3.12 on, which can start a task at once).
+A call whose handler does not suspend is answered in the turn of the event loop in which it arrived, in one write.
 """
 
 import asyncio
@@ -10,6 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from plugwright.errors import PlugwrightError
 from plugwright.protocol import frames, grpc, grpc_errors
 from plugwright.protocol.frames import ErrorCode, StreamFault
 from plugwright.protocol.grpc import GrpcError, MessageReader, Status
@@ -171,8 +171,9 @@ class GrpcServerConnection(Http2Connection):
 
     async def _run(self, call: _ServerCall, handler: Handler, message: bytes) -> None:
         try:
-            with grpc_errors.to_peer():
-                await self._reply(call, handler, message)
+            await self._reply(call, handler, message)
+        except PlugwrightError as error:
+            self._fail(call, grpc_errors.to_peer(error))
         except GrpcError as error:
             self._fail(call, error)
         except asyncio.CancelledError:
@@ -200,7 +201,8 @@ class GrpcServerConnection(Http2Connection):
     def _send(self, call: _ServerCall, reply: bytes, trailers: bytes | None, is_message: bool = True) -> None:
         if call.ended or self.transport is None:
             return
-        with self.in_one_write():
+        self.hold()
+        try:
             if not call.sent_headers:
                 call.sent_headers = True
                 self.send_headers(call, _HEADERS)
@@ -208,6 +210,8 @@ class GrpcServerConnection(Http2Connection):
                 self.send_data(call, grpc.prefixed(reply), trailers)
             else:
                 self.send_trailers(call, trailers or b"")
+        finally:
+            self.release()
 
     async def _until_drained(self, call: _ServerCall) -> None:
         if not call.is_drained:

@@ -92,13 +92,15 @@ class Http2Connection(Http2Sender):
         self.write(opening if self.is_server else PREFACE + opening)
 
     def data_received(self, data: bytes) -> None:
-        with self.in_one_write():
-            try:
-                self._buffer = self._consume(self._buffer + data if self._buffer else data)
-            except ConnectionFault as fault:
-                self.go_away(fault.code, str(fault))
-                self.flush()
-                self.abort(str(fault))
+        self.hold()
+        try:
+            self._buffer = self._consume(self._buffer + data if self._buffer else data)
+        except ConnectionFault as fault:
+            self.go_away(fault.code, str(fault))
+            self.flush()
+            self.abort(str(fault))
+        finally:
+            self.release()
 
     def eof_received(self) -> None:
         return None  # closes

@@ -3,8 +3,6 @@
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from plugwright.protocol import frames
 from plugwright.protocol.frames import DEFAULT_WINDOW, END_STREAM, FRAME_LIMIT, WINDOW_LIMIT, ErrorCode, FrameKind
@@ -49,7 +47,7 @@ class Http2Sender(asyncio.Protocol):
         self.initial_window = DEFAULT_WINDOW  # of a new stream
         self.frame_limit = FRAME_LIMIT
         self.peer_streams_limit = WINDOW_LIMIT
-        self.batching = False  # while frames are received: what they make us write leaves together
+        self._held = 0  # times that `hold` was called and `release` was not
         self._out: list[bytes] = []
         self._out_size = 0
         self._paused = False
@@ -98,19 +96,17 @@ class Http2Sender(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         self._out.append(data)
         self._out_size += len(data)
-        if not self.batching or self._out_size >= _WRITE_SIZE:
+        if not self._held or self._out_size >= _WRITE_SIZE:
             self.flush()
 
-    @contextmanager
-    def in_one_write(self) -> Iterator[None]:
-        """What is written inside leaves together, at the end of the outermost of these."""
-        before, self.batching = self.batching, True
-        try:
-            yield
-        finally:
-            self.batching = before
-            if not before:
-                self.flush()
+    def hold(self) -> None:
+        """What is written from now on leaves together, with the `release` that belongs to the first `hold`."""
+        self._held += 1
+
+    def release(self) -> None:
+        self._held -= 1
+        if not self._held:
+            self.flush()
 
     def flush(self) -> None:
         if not self._out:

@@ -23,6 +23,7 @@ from plugwright.sdk.discovery import Discovery
 from plugwright.sdk.heartbeat import Heartbeat
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.log_level import LogLevel
+from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
 from plugwright.sdk.plugin import Plugin, supported_options
 from plugwright.sdk.plugin_calls import PluginCalls, StallDetector
 from plugwright.sdk.plugin_checks import check_plugins
@@ -47,7 +48,14 @@ _STOP_MARGIN = 1.0  # seconds that a runtime has beyond its plugin's own limit t
 class ResourceRuntime:
     """One resource at run time: its plugin, inventory, service and registration, under supervision."""
 
-    def __init__(self, plugin: Plugin, settings: Settings, directory: Directory, stalls: StallDetector) -> None:
+    def __init__(
+        self,
+        plugin: Plugin,
+        settings: Settings,
+        directory: Directory,
+        stalls: StallDetector,
+        checkpoint: KubeletCheckpoint,
+    ) -> None:
         self.resource = plugin.resource
         self.inventory = Inventory(plugin.resource)
         self._settings = settings
@@ -55,7 +63,7 @@ class ResourceRuntime:
         self.service = PluginService(plugin, self.inventory, self._calls, settings)
         self.discovery = Discovery(self.inventory, self._calls, self.service.metrics, settings.timeouts)
         self.registration = ResourceRegistration(self.inventory, self.service, directory, settings)
-        self.removed_devices = RemovedDevices(self.inventory, settings.paths, settings.timeouts)
+        self.removed_devices = RemovedDevices(self.inventory, settings.paths, settings.timeouts, checkpoint)
         self.supervisor = ResourceSupervisor(plugin.resource, self.service.metrics, settings)
         self._starts = Latest(0)  # goes up when discover() is to be called again
         self._calls.threads.blocked.subscribe(self._apply_blocked)
@@ -157,6 +165,7 @@ class Daemon:
         self.holders = DeviceHolders(settings.paths.pod_resources_socket)
         paths, is_direct = settings.paths, settings.registration is Registration.DIRECT
         self._directory = Directory(paths.device_plugins if is_direct else paths.plugins_registry)
+        self._checkpoint = KubeletCheckpoint(paths.checkpoint, settings.timeouts.checkpoint)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._abandoned: set[asyncio.Task[Any]] = set()
 
@@ -241,7 +250,7 @@ class Daemon:
         return self.resources[name]
 
     def _start(self, plugin: Plugin) -> None:
-        runtime = ResourceRuntime(plugin, self.settings, self._directory, self.stalls)
+        runtime = ResourceRuntime(plugin, self.settings, self._directory, self.stalls, self._checkpoint)
         self.cordons.attach(runtime.inventory)
         runtime.service.on_allocated = self._audit.add
         runtime.subscribe(self._publish_change)

@@ -1,13 +1,8 @@
 """Counters of one resource, for `status` and for `prometheus`."""
 
-import asyncio
-import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from plugwright.errors import ProtocolError
 from plugwright.system.histogram import Histogram
 
 __all__ = ["BUCKETS", "ResourceMetrics"]
@@ -25,20 +20,10 @@ class ResourceMetrics:
     restarts: int = 0  # of a part that failed: discovery, registration, removed devices
     abandoned: int = 0  # discover() calls that did not end when they were cancelled
 
-    @contextmanager
-    def call(self, method: str) -> Iterator[None]:
-        """Counts and times one call of the kubelet: `ok`, `refused` (its fault), `failed` (ours) or `cancelled`."""
-        start = time.perf_counter()
-        outcome = "failed"
-        try:
-            yield
-            outcome = "ok"
-        except ProtocolError:
-            outcome = "refused"
-            raise
-        except (asyncio.CancelledError, GeneratorExit):
-            outcome = "cancelled"
-            raise
-        finally:
-            self.calls[method, outcome] += 1
-            self.durations.setdefault(method, Histogram(BUCKETS)).observe(time.perf_counter() - start)
+    def count_call(self, method: str, outcome: str, seconds: float) -> None:
+        """One call of the kubelet: `ok`, `refused` (its fault), `failed` (ours) or `cancelled`."""
+        self.calls[method, outcome] += 1
+        durations = self.durations.get(method)
+        if durations is None:
+            durations = self.durations[method] = Histogram(BUCKETS)
+        durations.observe(seconds)

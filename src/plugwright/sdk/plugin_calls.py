@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Step:
     code: str
     thread: int
@@ -289,23 +289,31 @@ class PluginCalls:
 
     async def device_lists(self, plugin: Plugin) -> AsyncGenerator[object, None]:
         """The lists that discover() yields, in whichever way it is written; not checked yet."""
-        with self._plugin_errors("discover"):
-            discovered = await self._discover(plugin)
-            if not isinstance(discovered, AsyncIterable):
-                yield _evaluated(discovered)
-                return
-            lists, pacer = aiter(discovered), ListPacer(self.resource)
-            try:
-                while True:
-                    try:
-                        devices = await self._timed("discover", anext(lists), lists)
-                    except StopAsyncIteration:
-                        return
-                    yield _evaluated(devices)
-                    await pacer.pause()
-            finally:
-                if isinstance(lists, AsyncGenerator):
-                    await lists.aclose()
+        try:
+            async with aclosing(self._device_lists(plugin)) as lists:
+                async for devices in lists:
+                    yield devices
+        except BaseException as error:
+            self._raise_plugin_error("discover", error)
+            raise
+
+    async def _device_lists(self, plugin: Plugin) -> AsyncGenerator[object, None]:
+        discovered = await self._discover(plugin)
+        if not isinstance(discovered, AsyncIterable):
+            yield _evaluated(discovered)
+            return
+        lists, pacer = aiter(discovered), ListPacer(self.resource)
+        try:
+            while True:
+                try:
+                    devices = await self._timed("discover", anext(lists), lists)
+                except StopAsyncIteration:
+                    return
+                yield _evaluated(devices)
+                await pacer.pause()
+        finally:
+            if isinstance(lists, AsyncGenerator):
+                await lists.aclose()
 
     async def _discover(self, plugin: Plugin) -> object:
         """The one list of discover(), or an async iterable of lists."""
@@ -318,37 +326,39 @@ class PluginCalls:
         return await self._timed("discover", discovered) if isinstance(discovered, Awaitable) else discovered
 
     async def _result(self, name: str, method: Callable[..., T | Awaitable[T]], arguments: tuple[object, ...]) -> T:
-        with self._plugin_errors(name):
+        try:
             if _is_async(method):
                 result = method(*arguments)
             else:
                 result = await self.threads.call(name, partial(method, *arguments))
             return await self._timed(name, result) if isinstance(result, Awaitable) else result
+        except BaseException as error:
+            self._raise_plugin_error(name, error)
+            raise
 
     def _timed(self, name: str, awaitable: Awaitable[T], source: object = None) -> Awaitable[T]:
         steps = awaitable if isinstance(awaitable, Coroutine) else _as_coroutine(awaitable)
         return self.stalls.run(f"{name}() of {self.resource}", steps, source)
 
-    @contextmanager
-    def _plugin_errors(self, method: str) -> Iterator[None]:
-        try:
-            yield
-        except InvalidValue as error:
+    def _raise_plugin_error(self, method: str, error: BaseException) -> None:
+        """Raises `PluginFailed` for whatever is the plugin's fault and does not say so."""
+        if isinstance(error, InvalidValue):
             if method == "command":
-                raise  # the operator's value, not the author's
-            raise PluginFailed(self.resource, method, error) from error
-        except (PluginError, KeyboardInterrupt, GeneratorExit):
-            raise
-        except asyncio.CancelledError as error:
+                return  # the operator's value, not the author's
+        elif isinstance(error, PluginError | KeyboardInterrupt | GeneratorExit):
+            return
+        elif isinstance(error, asyncio.CancelledError):
             task = asyncio.current_task()
             if task is None or task.cancelling():
-                raise
-            raise PluginFailed(self.resource, method, error) from error  # the plugin cancelled itself
-        except BaseException as error:  # SystemExit, and what bindings of other languages raise
-            raise PluginFailed(self.resource, method, error) from error
+                return
+            # else the plugin cancelled itself
+        raise PluginFailed(self.resource, method, error) from error  # SystemExit too, and what bindings raise
 
 
 def _is_async(method: Callable[..., object]) -> bool:
+    code = getattr(method, "__code__", None)
+    if isinstance(code, types.CodeType) and code.co_flags & inspect.CO_COROUTINE:
+        return True
     return inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
 
 

@@ -12,36 +12,36 @@ import time
 from pathlib import Path
 
 from plugwright.errors import PlugwrightError
-from plugwright.protocol import checkpoint, pod_resources
+from plugwright.protocol import pod_resources
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.sdk.inventory import Inventory
+from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
 from plugwright.sdk.settings import Timeouts
-from plugwright.system.concurrency import Latest, begin_in_thread
+from plugwright.system.concurrency import Latest
 from plugwright.text import clean
 
-__all__ = ["RemovedDevices", "held_by_checkpoint", "held_by_pods"]
+__all__ = ["RemovedDevices", "held_by_pods"]
 
 logger = logging.getLogger(__name__)
 
 _POD_RESOURCES_TIMEOUT = 5.0
 _CHECKPOINT_DELAY = 1.0  # seconds within which a kubelet has written its checkpoint after a list
 
-_Held = dict[str, tuple[int, ...]]
-
 
 class RemovedDevices:
     """`unreadable` is why it is not known which devices pods hold, empty if it is."""
 
-    def __init__(self, inventory: Inventory, paths: KubeletPaths, timeouts: Timeouts) -> None:
+    def __init__(
+        self, inventory: Inventory, paths: KubeletPaths, timeouts: Timeouts, checkpoint: KubeletCheckpoint
+    ) -> None:
         self.unreadable = Latest("")
-        self._inventory, self._paths = inventory, paths
-        self._keep, self._limit = timeouts.departed, timeouts.checkpoint
-        self._reading: asyncio.Future[_Held] | None = None  # of the checkpoint, in a thread
+        self._inventory, self._paths, self._checkpoint = inventory, paths, checkpoint
+        self._keep = timeouts.departed
 
     async def list_held(self) -> None:
         """Lists what pods hold by the checkpoint; for the start, before discovery has listed anything."""
         try:
-            self._inventory.add_held(await self._held_by_checkpoint())
+            self._inventory.add_held(await self._checkpoint.held(self._inventory.resource))
         except FileNotFoundError:
             return  # no kubelet has been here yet
         except Exception as error:  # noqa: BLE001  whatever a checkpoint holds: the resource is served without it
@@ -79,28 +79,16 @@ class RemovedDevices:
         try:
             active = await held_by_pods(self._paths.pod_resources_socket, self._inventory.resource)
             source = "the checkpoint"
-            stored = await self._held_by_checkpoint()
+            stored = await self._checkpoint.held(self._inventory.resource)
             if any(device_id in stored and device_id not in active for device_id in due):
                 # The kubelet writes no checkpoint when it frees a device (3.60), but after every device list (4.31).
                 self._inventory.resend()
                 await asyncio.sleep(_CHECKPOINT_DELAY)
-                stored = await self._held_by_checkpoint()
+                stored = await self._checkpoint.held(self._inventory.resource)
         except (OSError, RuntimeError, PlugwrightError) as error:  # RuntimeError: no thread could be started
             self._cannot_read(source, error)
             return None
         return active | set(stored)
-
-    async def _held_by_checkpoint(self) -> _Held:
-        """Read in a thread, and in one at a time: a disk that hangs must not collect them."""
-        if self._reading is None:
-            path, resource = self._paths.checkpoint, self._inventory.resource
-            self._reading = begin_in_thread(f"{resource} checkpoint", lambda: held_by_checkpoint(path, resource))
-        reading = self._reading
-        done, _ = await asyncio.wait((reading,), timeout=self._limit)
-        if not done:
-            raise TimeoutError(f"{self._paths.checkpoint} could not be read within {self._limit:g} s")
-        self._reading = None
-        return reading.result()
 
     def _cannot_read(self, source: str, error: Exception) -> None:
         """Warns once for each reason; its repetitions are for debugging."""
@@ -109,19 +97,6 @@ class RemovedDevices:
         facts = {"resource": self._inventory.resource, "error": reason}
         logger.log(level, "removed devices stay listed: cannot read which devices pods hold", extra=facts)
         self.unreadable.publish_if_changed(reason)
-
-
-def held_by_checkpoint(path: Path, resource: str) -> _Held:
-    """The devices of `resource` that are allocated to containers, with their NUMA nodes.
-
-    OSError or CheckpointCorrupt if it cannot be read, FileNotFoundError if there is not even its directory.
-    """
-    try:
-        return checkpoint.held(checkpoint.decode(path.read_bytes()), resource)
-    except FileNotFoundError:
-        if not path.parent.is_dir():
-            raise
-        return {}  # a kubelet writes none at its start (4.31)
 
 
 async def held_by_pods(socket: Path, resource: str) -> set[str]:

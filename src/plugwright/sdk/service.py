@@ -4,14 +4,15 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from plugwright.errors import (
     InvalidValue,
     PluginError,
     PlugwrightError,
+    ProtocolError,
     RepeatedDevice,
     UnhealthyDevice,
     UnknownDevice,
@@ -30,6 +31,8 @@ from plugwright.text import clean
 __all__ = ["PluginService", "StreamCounts"]
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +62,7 @@ class PluginService:
         return 0.0 if self.streams.value.open else time.monotonic() - self._last_stream
 
     async def options(self) -> Options:
-        with self._counted("GetDevicePluginOptions"):
-            return supported_options(self.plugin)
+        return await self._counted("GetDevicePluginOptions", self._options())
 
     async def list_and_watch(self) -> AsyncGenerator[bytes, None]:
         """The latest list at once, and again whenever what the kubelet sees of it has changed."""
@@ -82,12 +84,7 @@ class PluginService:
 
     async def allocate(self, containers: Sequence[Sequence[str]]) -> bytes:
         """The allocations, encoded."""
-        with self._counted("Allocate"):
-            requests = self._requests(containers)
-            answer = self._encoded([await self._allocate(devices) for devices in requests])
-        # After the answer is on its way: the kubelet admits one pod at a time, and waits.
-        asyncio.get_running_loop().call_soon(self._log_allocated, requests)
-        return answer
+        return await self._counted("Allocate", self._answer(containers))
 
     async def allocations(self, containers: Sequence[Sequence[str]]) -> list[Allocation]:
         """One allocation per container, in order; all requests are checked before the plugin is called."""
@@ -95,27 +92,50 @@ class PluginService:
 
     async def prefer(self, requests: Sequence[PreferenceRequest]) -> list[list[str]]:
         """Never fails: an error here would refuse the pod, while the kubelet can do without an answer."""
-        with self._counted("GetPreferredAllocation"):
-            return [await self._prefer(request) for request in requests]
+        return await self._counted("GetPreferredAllocation", self._preferences(requests))
 
     async def pre_start(self, device_ids: Sequence[str]) -> None:
-        with self._counted("PreStartContainer"):
-            devices = self._requested(device_ids)
-            await self._call("pre_start", self.plugin.pre_start, devices, limit=self._limits.pre_start)
+        await self._counted("PreStartContainer", self._prepare(device_ids))
 
-    @contextmanager
-    def _counted(self, method: str) -> Iterator[None]:
-        """Around one call of the kubelet: an exception that is not ours is logged here and made ours."""
-        with self.metrics.call(method):
-            try:
-                yield
-            except PlugwrightError:
-                raise
-            except Exception as error:
-                facts = {"resource": self._inventory.resource, "method": method, "error": clean(error)}
-                logger.exception("call of the kubelet failed", extra=facts)
-                text = f"{method} of {self._inventory.resource} failed: {type(error).__name__}: {clean(error)}"
-                raise PlugwrightError(text) from error
+    async def _counted(self, method: str, answer: Coroutine[Any, Any, T]) -> T:
+        """One call of the kubelet: an exception that is not ours is logged here and made ours."""
+        start, outcome = time.perf_counter(), "failed"
+        try:
+            result = await answer
+        except PlugwrightError as error:
+            if isinstance(error, ProtocolError):
+                outcome = "refused"
+            raise
+        except (asyncio.CancelledError, GeneratorExit):
+            outcome = "cancelled"
+            raise
+        except Exception as error:
+            facts = {"resource": self._inventory.resource, "method": method, "error": clean(error)}
+            logger.exception("call of the kubelet failed", extra=facts)
+            text = f"{method} of {self._inventory.resource} failed: {type(error).__name__}: {clean(error)}"
+            raise PlugwrightError(text) from error
+        else:
+            outcome = "ok"
+            return result
+        finally:
+            self.metrics.count_call(method, outcome, time.perf_counter() - start)
+
+    async def _options(self) -> Options:
+        return supported_options(self.plugin)
+
+    async def _answer(self, containers: Sequence[Sequence[str]]) -> bytes:
+        requests = self._requests(containers)
+        answer = self._encoded([await self._allocate(devices) for devices in requests])
+        # After the answer is on its way: the kubelet admits one pod at a time, and waits.
+        asyncio.get_running_loop().call_soon(self._log_allocated, requests)
+        return answer
+
+    async def _preferences(self, requests: Sequence[PreferenceRequest]) -> list[list[str]]:
+        return [await self._prefer(request) for request in requests]
+
+    async def _prepare(self, device_ids: Sequence[str]) -> None:
+        devices = self._requested(device_ids)
+        await self._call("pre_start", self.plugin.pre_start, devices, limit=self._limits.pre_start)
 
     def _requests(self, containers: Sequence[Sequence[str]]) -> list[list[Device]]:
         requests = []
@@ -136,22 +156,21 @@ class PluginService:
 
     def _requested(self, device_ids: Sequence[str]) -> list[Device]:
         """The devices of a request, in the order of `_listed`; every id must be known and named once."""
-        resource, devices = self._inventory.resource, self._listed(device_ids)
-        known = {device.id for device in devices}
-        unknown = sorted({device_id for device_id in device_ids if device_id not in known})
-        if unknown:
-            raise UnknownDevice(resource, unknown)
-        if len(known) < len(devices):
-            repeated = sorted(device_id for device_id, count in Counter(device_ids).items() if count > 1)
-            raise RepeatedDevice(resource, repeated)
+        resource, devices, named = self._inventory.resource, self._listed(device_ids), set(device_ids)
+        if len(devices) < len(device_ids):
+            raise UnknownDevice(resource, sorted(named - {device.id for device in devices}))
+        if len(named) < len(devices):
+            raise RepeatedDevice(resource, sorted(name for name, count in Counter(device_ids).items() if count > 1))
         return devices
 
     def _listed(self, device_ids: Sequence[str]) -> list[Device]:
         """Those that are listed, sorted: the kubelet's own order is random, and the same devices get one answer."""
         snapshot = self._inventory.latest.value
         devices: Mapping[str, Device] = snapshot.devices if snapshot else {}
-        listed = (device_id for device_id in device_ids if device_id in devices)
-        return [devices[device_id] for device_id in sorted(listed, key=natural_order)]
+        listed = [devices[device_id] for device_id in device_ids if device_id in devices]
+        if len(listed) > 1:
+            listed.sort(key=lambda device: natural_order(device.id))
+        return listed
 
     async def _allocate(self, devices: list[Device]) -> Allocation:
         allocation = await self._call("allocate", self.plugin.allocate, devices, limit=self._limits.allocate)

@@ -4,7 +4,8 @@
 reader that was busy sees the latest value and not those it missed, and one that has left costs nothing.
 
 Threads are daemons: one that hangs in a driver keeps neither a call waiting beyond its limit nor the process from
-ending. Python cannot stop a thread, so one that hangs stays until the process ends.
+ending. Python cannot stop a thread, so one that hangs stays until the process ends. One that has finished a call waits
+for the next: to start a thread takes longer than most calls.
 """
 
 import asyncio
@@ -13,9 +14,12 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import suppress
+from contextvars import Context
 from dataclasses import dataclass, field
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 __all__ = [
     "Backoff",
@@ -36,6 +40,7 @@ __all__ = [
 
 T = TypeVar("T")
 _BEGIN_LIMIT = 3.0  # seconds that a thread may take to begin, on a machine that is very busy
+_IDLE_THREADS = 1  # that wait for the next call; more than these end
 
 
 class Latest(Generic[T]):
@@ -85,11 +90,37 @@ class Latest(Generic[T]):
 
 
 def start(coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-    """A task that runs at once until it has to wait, where Python can do that (3.12); else in the next turn."""
+    """A task that runs at once until it has to wait."""
     loop = asyncio.get_running_loop()
     if sys.version_info >= (3, 12):
         return asyncio.Task(coroutine, loop=loop, eager_start=True)
-    return loop.create_task(coroutine)
+    return _start_before_3_12(loop, coroutine)
+
+
+def _start_before_3_12(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+    """A new task asks the loop for its first step in the next turn; the step is kept here and made now."""
+    steps: list[Callable[[], object]] = []
+
+    def call_soon(step: Callable[[], object], *, context: Context) -> None:
+        steps.append(partial(context.run, step))
+
+    try:
+        vars(loop)["call_soon"] = call_soon
+    except TypeError:  # a loop that is not written in Python
+        return loop.create_task(coroutine)
+    try:
+        task = asyncio.Task(coroutine, loop=loop)
+    finally:
+        del vars(loop)["call_soon"]
+    outer = asyncio.current_task(loop)
+    if outer is not None:
+        asyncio._leave_task(loop, outer)
+    try:
+        steps[0]()
+    finally:
+        if outer is not None:
+            asyncio._enter_task(loop, outer)
+    return task
 
 
 async def first(*waits: Coroutine[object, object, T]) -> T:
@@ -164,25 +195,58 @@ def begin_in_thread(name: str, function: Callable[[], T]) -> "asyncio.Future[T]"
     """Like `in_thread`, for a caller that does not wait at once, or not at all."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
+    idle = _idle_workers.get(loop)
+    if idle is None:
+        idle = _idle_workers[loop] = []
+    worker, is_new = (idle.pop(), False) if idle else (_Worker(name), True)
     begun = threading.Lock()  # taken once: by the thread when it begins, or when that is no longer expected
 
     def work() -> None:
         if not begun.acquire(blocking=False):
             return
+        threading.current_thread().name = name
         try:
             finish = partial(_set_result, outcome, function())
         except BaseException as error:  # noqa: BLE001  raised again where it is awaited
             finish = partial(_set_exception, outcome, error)
-        call_in_loop(loop, finish)
+        call_in_loop(loop, partial(end, finish))
+
+    def end(finish: Callable[[], None]) -> None:
+        if len(idle) < _IDLE_THREADS:
+            idle.append(worker)
+        finish()
 
     def give_up() -> None:
         if begun.acquire(blocking=False):
             _set_exception(outcome, RuntimeError(f"thread for {name} did not begin"))
 
-    start_thread(name, work)
-    giving_up = loop.call_later(_BEGIN_LIMIT, give_up)
-    outcome.add_done_callback(lambda _: giving_up.cancel())
+    if is_new:
+        giving_up = loop.call_later(_BEGIN_LIMIT, give_up)
+        outcome.add_done_callback(lambda _: giving_up.cancel())
+    worker.calls.put(work)
     return outcome
+
+
+class _Worker:
+    """A thread that makes one call after the other; it ends when nobody can give it another."""
+
+    def __init__(self, name: str) -> None:
+        self.calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        start_thread(name, partial(_work, self.calls))
+
+    def __del__(self) -> None:
+        self.calls.put(None)
+
+
+def _work(calls: "SimpleQueue[Callable[[], None] | None]") -> None:
+    while (call := calls.get()) is not None:
+        call()
+        del call  # and with it the loop and the worker
+        threading.current_thread().name = "plugwright-idle"
+
+
+# By event loop: a worker is given back there.
+_idle_workers: WeakKeyDictionary[asyncio.AbstractEventLoop, list[_Worker]] = WeakKeyDictionary()
 
 
 async def iterate_in_thread(name: str, iterate: Callable[[], Iterable[T]]) -> AsyncGenerator[T, None]:

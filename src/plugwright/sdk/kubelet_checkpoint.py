@@ -1,0 +1,69 @@
+"""The kubelet's checkpoint as the daemon reads it: for all resources at once, in a thread, and again when it changed.
+
+The file grows with the pods of the node, a megabyte for two hundred containers, and every resource asks for its part of
+it. Its format is `protocol.checkpoint`.
+"""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from plugwright.protocol import checkpoint
+from plugwright.system.concurrency import begin_in_thread
+
+__all__ = ["Held", "KubeletCheckpoint"]
+
+Held = Mapping[str, tuple[int, ...]]  # device id → NUMA nodes
+_NOTHING: Held = {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What one file held; the kubelet replaces it as a whole, so another file has another identity."""
+
+    identity: tuple[int, ...] = ()
+    held: Mapping[str, Held] = field(default_factory=dict)
+
+
+class KubeletCheckpoint:
+    def __init__(self, path: Path, limit: float) -> None:
+        self._path, self._limit = path, limit
+        self._latest = _Reading()
+        self._reading: asyncio.Future[_Reading] | None = None
+
+    async def held(self, resource: str) -> Held:
+        """The devices of `resource` that are allocated to containers, with their NUMA nodes.
+
+        OSError or CheckpointCorrupt if it cannot be read, FileNotFoundError if there is not even its directory. One
+        thread reads at a time: a disk that hangs must not collect them.
+        """
+        reading = self._reading
+        if reading is None:
+            reading = self._reading = begin_in_thread("checkpoint", partial(_read, self._path, self._latest))
+            reading.add_done_callback(self._end)
+        done, _ = await asyncio.wait((reading,), timeout=self._limit)
+        if not done:
+            raise TimeoutError(f"{self._path} could not be read within {self._limit:g} s")
+        return reading.result().held.get(resource, _NOTHING)
+
+    def _end(self, reading: "asyncio.Future[_Reading]") -> None:
+        self._reading = None
+        if reading.exception() is None:
+            self._latest = reading.result()
+
+
+def _read(path: Path, latest: _Reading) -> _Reading:
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            identity = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+            if identity == latest.identity:
+                return latest
+            return _Reading(identity, checkpoint.held_by_resource(checkpoint.decode(file.read())))
+    except FileNotFoundError:
+        if not path.parent.is_dir():
+            raise
+        return _Reading()  # a kubelet writes none at its start (4.31)
