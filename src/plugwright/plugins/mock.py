@@ -61,6 +61,7 @@ class MockOptions(FamilySettings, frozen=True):
 class _MockDevice:
     index: int
     fault: str = ""
+    code: str = ""
 
 
 class Mock(Plugin):
@@ -123,10 +124,11 @@ class Mock(Plugin):
         elif name in ("fail", "recover", "remove") and device_id not in devices:
             raise PluginError(f"{self.resource} has no device {device_id!r} (it has: {some(devices)})")
         elif name == "fail":
-            fault = Device(device_id, "Unhealthy", arguments.get("reason") or "made to fail").reason
-            devices[device_id] = replace(devices[device_id], fault=fault)
+            reason, code = arguments.get("reason") or "made to fail", arguments.get("code") or "mock"
+            failed = Device(device_id, "Unhealthy", reason, code=code)  # refuses what no device can have
+            devices[device_id] = replace(devices[device_id], fault=failed.reason, code=failed.code)
         elif name == "recover":
-            devices[device_id] = replace(devices[device_id], fault="")
+            devices[device_id] = replace(devices[device_id], fault="", code="")
         elif name == "remove":
             del devices[device_id]
         else:
@@ -146,6 +148,7 @@ class Mock(Plugin):
             device_id,
             health="Unhealthy" if mock.fault else "Healthy",
             reason=mock.fault,
+            code=mock.code,
             numa=[min(mock.index * numa // count, numa - 1)] if numa else [],
             attributes={
                 "index": mock.index,

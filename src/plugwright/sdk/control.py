@@ -116,6 +116,7 @@ def _devices(runtime: ResourceRuntime) -> list[DeviceStatus]:
             id=device.id,
             health=device.health.value,
             reason=device.reason,
+            code=device.code,
             since=round(snapshot.since[device.id], 3),
             numa=list(device.numa),
             attributes={clean(name): shown(value) for name, value in device.attributes.items()},

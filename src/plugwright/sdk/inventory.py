@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from plugwright.errors import InvalidValue
-from plugwright.model import NUMA_NODES, Device, Health, natural_order, some
+from plugwright.model import NUMA_NODES, Device, natural_order, some
 from plugwright.protocol import messages
 from plugwright.sdk.status import shown
 from plugwright.system.concurrency import Latest
@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 _GONE = "gone: discovery no longer finds it"
 _HELD = "gone: a pod holds it, discovery does not find it"
+_CODE_OF_GONE = "gone"
 _LOGGED_APART = 8  # more changes of health at once than this are one line
 
 
@@ -52,11 +53,12 @@ def compose(sources: DeviceSources) -> dict[str, Device]:
     discovered = list(sources.discovered.values())
     failure = sources.failure or next(iter(sources.faults.values()), "")
     if failure:
-        discovered = [device.unhealthy(failure) if device.healthy else device for device in discovered]
+        code = "discovery" if sources.failure else "daemon"
+        discovered = [device.unhealthy(failure, code) if device.healthy else device for device in discovered]
     composed = {}
     for device in sorted((*sources.removed.values(), *discovered), key=lambda device: natural_order(device.id)):
         reason = sources.cordons.get(device.id)
-        composed[device.id] = device if reason is None else device.unhealthy(f"cordoned: {reason}")
+        composed[device.id] = device if reason is None else device.unhealthy(f"cordoned: {reason}", "cordoned")
     return composed
 
 
@@ -83,7 +85,7 @@ class Inventory:
         discovered = _by_id(self.resource, devices)
         before = self._sources
         removed = {
-            device_id: device if device_id in before.removed else device.unhealthy(_GONE)
+            device_id: device if device_id in before.removed else device.unhealthy(_GONE, _CODE_OF_GONE)
             for device_id, device in {**before.removed, **before.discovered}.items()
             if device_id not in discovered
         }
@@ -99,9 +101,8 @@ class Inventory:
         for device_id, nodes in held.items():
             if device_id not in sources.discovered and device_id not in sources.removed:
                 with suppress(InvalidValue):  # an id that another plugin made and this one never could
-                    added[device_id] = Device(
-                        device_id, Health.UNHEALTHY, _HELD, [node for node in nodes if node in NUMA_NODES]
-                    )
+                    near = [node for node in nodes if node in NUMA_NODES]
+                    added[device_id] = Device(device_id, numa=near).unhealthy(_HELD, _CODE_OF_GONE)
         self._change(replace(sources, removed={**sources.removed, **added}))
         self._removed_since |= dict.fromkeys(added, self._elapsed())
 
@@ -186,7 +187,13 @@ def _is_same(devices: Mapping[str, Device], before: Mapping[str, Device]) -> boo
 
 
 def _is_alike(device: Device, old: Device) -> bool:
-    return (device.id, device.health, device.reason, device.numa) == (old.id, old.health, old.reason, old.numa)
+    return (device.id, device.health, device.reason, device.code, device.numa) == (
+        old.id,
+        old.health,
+        old.reason,
+        old.code,
+        old.numa,
+    )
 
 
 def _shows_the_same(device: Device, old: Device) -> bool:
@@ -202,7 +209,8 @@ def _log_changes(resource: str, devices: Mapping[str, Device], before: Mapping[s
     ]
     if len(changed) <= _LOGGED_APART:
         for device in changed:
-            facts = {"resource": resource, "device": device.id, "health": device.health.value, "reason": device.reason}
+            facts = {"resource": resource, "device": device.id, "health": device.health.value}
+            facts |= {"reason": device.reason, "code": device.code}
             logger.log(logging.INFO if device.healthy else logging.WARNING, "device changed health", extra=facts)
         return
     unhealthy = [device for device in changed if not device.healthy]
@@ -212,5 +220,6 @@ def _log_changes(resource: str, devices: Mapping[str, Device], before: Mapping[s
         "healthy": len(changed) - len(unhealthy),
         "devices": some(device.id for device in changed),
         "reason": unhealthy[0].reason if unhealthy else "",
+        "code": unhealthy[0].code if unhealthy else "",
     }
     logger.log(logging.WARNING if unhealthy else logging.INFO, "devices changed health", extra=counts)

@@ -34,7 +34,7 @@ class _DaemonCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         runtimes = [runtime for _, runtime in sorted(dict(self._daemon.resources).items())]
-        yield _devices(runtimes)
+        yield from _devices(runtimes)
         yield _calls(runtimes)
         yield _durations(runtimes)
         yield _registrations(runtimes)
@@ -51,15 +51,21 @@ class _DaemonCollector(Collector):
             yield from _config(self._daemon.config.value)
 
 
-def _devices(runtimes: list[ResourceRuntime]) -> Metric:
-    family = GaugeMetricFamily("plugwright_devices", "Devices by health", labels=["resource", "health"])
+def _devices(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
+    by_health = GaugeMetricFamily("plugwright_devices", "Devices by health", labels=["resource", "health"])
+    by_code = GaugeMetricFamily(
+        "plugwright_unhealthy_devices", "Unhealthy devices by the code of their reason", labels=["resource", "code"]
+    )
     for runtime in runtimes:
         snapshot = runtime.inventory.latest.value
+        devices = list(snapshot.devices.values()) if snapshot else []
         counts = Counter({"Healthy": 0, "Unhealthy": 0})
-        counts.update(device.health.value for device in (snapshot.devices.values() if snapshot else ()))
+        counts.update(device.health.value for device in devices)
         for health, count in sorted(counts.items()):
-            family.add_metric([runtime.resource, health], count)
-    return family
+            by_health.add_metric([runtime.resource, health], count)
+        for code, count in sorted(Counter(device.code for device in devices if not device.healthy).items()):
+            by_code.add_metric([runtime.resource, code], count)
+    yield from (by_health, by_code)
 
 
 def _calls(runtimes: list[ResourceRuntime]) -> Metric:

@@ -55,6 +55,7 @@ class DeviceStatus(TypedDict):
     id: str
     health: str
     reason: str
+    code: str  # the kind of the reason, such as `xid-79`; empty for a Healthy device
     since: float
     numa: list[int]
     attributes: dict[str, object]

@@ -188,8 +188,8 @@ async def test_an_xid_that_is_handled_after_the_reset_needs_another_only_if_it_c
         clock.now = 1020
         await plugin.command("reset", {"id": first})
         await lists.reason(first, "")
-        late = EventThread(monitor.driver, (first,), monitor, 1)
-        monitor.on_event(late, GpuEvent(EventKind.XID, first, 79), received)
+        late = EventThread(monitor.driver, (first,), monitor.events, 1)
+        monitor.events.on_event(late, GpuEvent(EventKind.XID, first, 79), received)
         await lists.until(lambda devices: bool(monitor.views.value.xids) and reason in devices[first].reason)
         if not reason:
             await lists.until(lambda devices: monitor.views.value.xids[first][0].reset and devices[first].healthy)

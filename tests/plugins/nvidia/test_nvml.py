@@ -241,7 +241,7 @@ async def test_a_wait_that_always_fails_is_retried_after_a_pause(caplog: pytest.
     for _ in range(100):
         binding.happening.put(999)
     monitor = GpuMonitor(driver(binding), PollIntervals(retry=3600, rescan=3600))
-    with recorded_log("plugwright.plugins.nvidia.monitor", caplog) as log:
+    with recorded_log("plugwright.plugins.nvidia.event_watch", caplog) as log:
         async with listing(resource(monitor)) as lists:
             await lists.first()
             await log.until("no longer receiving events of GPUs")

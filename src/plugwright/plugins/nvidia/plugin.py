@@ -18,7 +18,7 @@ from plugwright.model import Allocation, Device, some
 from plugwright.plugins.nvidia import health, selection
 from plugwright.plugins.nvidia.allocation import AllocationBuilder
 from plugwright.plugins.nvidia.cdi import GpuSpecs
-from plugwright.plugins.nvidia.config import NvidiaConfig
+from plugwright.plugins.nvidia.config import DeviceListStrategy, NvidiaConfig, SharingStrategy
 from plugwright.plugins.nvidia.driver import GpuHealth, GpuLinks
 from plugwright.plugins.nvidia.driver_files import DriverFiles
 from plugwright.plugins.nvidia.health import HealthAssessment
@@ -119,7 +119,7 @@ class Nvidia(Plugin):
         except PluginError:
             if not view.problem or not self._listed:
                 raise
-            return [device.unhealthy(view.problem) for device in self._listed]
+            return [device.unhealthy(view.problem, "driver") for device in self._listed]
         return self._listed
 
     def _list(self, view: View) -> list[Device]:
@@ -150,7 +150,7 @@ class Nvidia(Plugin):
         """Without those that no list can have, such as one with an odd UUID; the others do not suffer for them."""
         for unit in units:
             try:
-                yield self._device(unit, assessments[unit.gpu.uuid].reason, overlaps)
+                yield self._device(unit, assessments[unit.gpu.uuid], overlaps)
             except InvalidValue as error:
                 if unit.id not in self._left_out:
                     facts = {"resource": self.resource, "device": clean(unit.id), "error": clean(error)}
@@ -161,7 +161,8 @@ class Nvidia(Plugin):
         for uuid, assessment in sorted(assessments.items()):
             before, facts = self._logged_reasons.get(uuid, ""), {"resource": self.resource, "gpu": uuid}
             if assessment.reason and assessment.reason != before:
-                logger.warning("GPU is unhealthy", extra={**facts, "reason": assessment.reason})
+                reason = {"reason": assessment.reason, "code": assessment.code}
+                logger.warning("GPU is unhealthy", extra={**facts, **reason})
             elif before and not assessment.reason:
                 logger.info("GPU is healthy again", extra=facts)
         self._logged_reasons = {uuid: assessment.reason for uuid, assessment in assessments.items()}
@@ -186,19 +187,33 @@ class Nvidia(Plugin):
         """Of a GPU, for all its MIG devices and shares."""
         rules = self.config.health
         if view.problem:
-            return HealthAssessment(view.problem)
+            return HealthAssessment(view.problem, code="driver")
+        if rules.checks and view.unknown_xids:
+            return HealthAssessment(view.unknown_xids, code="incidents")
         if rules.unwatched and rules.checks and uuid in view.unwatched:
-            return HealthAssessment(f"its events cannot be registered: {view.unwatched[uuid]}")
+            return HealthAssessment(f"its events cannot be registered: {view.unwatched[uuid]}", code="events")
         values = view.health.get(uuid, GpuHealth(fault="not found"))
         return health.assess(rules, values, view.xids.get(uuid, ()), self.monitor.clock())
 
-    def _device(self, unit: GpuUnit, fault: str, overlaps: Mapping[str, Sequence[str]]) -> Device:
-        resources = sorted({name for uuid in selection.occupied_uuids(unit) for name in overlaps.get(uuid, ())})
-        conflict = f"selected by {' and '.join(resources)}: a device can be in one resource only" if resources else ""
-        reason = conflict or fault or self._sharing.fault(unit)
+    def _device(self, unit: GpuUnit, gpu: HealthAssessment, overlaps: Mapping[str, Sequence[str]]) -> Device:
         numa = [unit.gpu.numa] if unit.gpu.numa is not None else []
         device = Device(unit.id, numa=numa, attributes={**_attributes(unit), **self._sharing.attributes(unit)})
-        return device.unhealthy(reason) if reason else device
+        resources = sorted({name for uuid in selection.occupied_uuids(unit) for name in overlaps.get(uuid, ())})
+        if resources:
+            conflict = f"selected by {' and '.join(resources)}: a device can be in one resource only"
+            return device.unhealthy(conflict, "overlap")
+        if gpu.reason:
+            return device.unhealthy(gpu.reason, gpu.code)
+        if self.config.health.checks and self._is_empty_in_mig_mode(unit):
+            return device.unhealthy("in MIG mode: CUDA finds no device in the whole GPU", "mig-mode")
+        fault = self._sharing.fault(unit)
+        return device.unhealthy(fault, _sharing_code(self.config)) if fault else device
+
+    def _is_empty_in_mig_mode(self, unit: GpuUnit) -> bool:
+        """NVIDIA's runtime gives a container all MIG devices of a GPU, the other strategies its node alone."""
+        own = (DeviceListStrategy.ENVVAR, DeviceListStrategy.VOLUME_MOUNTS)
+        by_runtime = any(strategy in own for strategy in self.config.strategies)
+        return unit.mig is None and unit.gpu.mig_enabled and not (by_runtime and unit.gpu.mig)
 
     def _write_specs(self, view: View) -> None:
         if self.config.cdi.write and any(strategy.is_cdi for strategy in self.config.strategies):
@@ -226,6 +241,10 @@ class _CachedPreference:
             policy = PlacementPolicy.PACKED if packed else PlacementPolicy.SPREAD
             cached = self._cached = (units, links, UnitPreference(units.values(), links, policy))
         return cached[2]
+
+
+def _sharing_code(config: NvidiaConfig) -> str:
+    return "mps-down" if config.share is not None and config.share.by is SharingStrategy.MPS else "sharing"
 
 
 def _attributes(unit: GpuUnit) -> dict[str, object]:
