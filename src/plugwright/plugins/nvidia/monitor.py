@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 from plugwright.errors import PluginError
 from plugwright.plugins.nvidia import health
@@ -133,6 +134,14 @@ class GpuMonitor:
             if selections.get(resource) is selection:  # a newer plugin may have replaced it
                 del selections[resource]
                 self._change(selections=selections)
+
+    def keep_xids(self, directory: Path | None) -> None:
+        """Xids outlive the process in a file in `directory`; until it has been read, no GPU is known to be fit."""
+        if directory is not None and self._incidents.path is None:
+            self._incidents = Incidents(directory, self.driver.name)
+            if not self.views.value.is_pending:
+                self._change(unknown_xids="the Xids of an earlier run have not been read yet")
+            self.read_now()
 
     def check_running(self) -> None:
         """PluginError if the GPUs are no longer read: whoever enters `running` next starts that again."""

@@ -15,7 +15,7 @@ from functools import partial
 
 from plugwright.errors import InvalidValue, PluginError
 from plugwright.model import Allocation, Device, some
-from plugwright.plugins.nvidia import health, selection
+from plugwright.plugins.nvidia import health, selection, stored
 from plugwright.plugins.nvidia.allocation import AllocationBuilder
 from plugwright.plugins.nvidia.cdi import GpuSpecs
 from plugwright.plugins.nvidia.config import DeviceListStrategy, NvidiaConfig, SharingStrategy
@@ -25,6 +25,9 @@ from plugwright.plugins.nvidia.health import HealthAssessment
 from plugwright.plugins.nvidia.monitor import GpuMonitor, View
 from plugwright.plugins.nvidia.preference import PlacementPolicy, UnitPreference
 from plugwright.plugins.nvidia.sharing import GpuUnit, SharingBackend, TimeSlicing
+from plugwright.plugins.nvidia.stored import MovedGpu
+from plugwright.sdk.cdi import recreation
+from plugwright.sdk.node_state import NodeState, StoredAllocation
 from plugwright.sdk.plugin import Plugin
 from plugwright.system import concurrency
 from plugwright.system.blocking import BlockingCalls
@@ -57,6 +60,15 @@ class Nvidia(Plugin):
         self._logged_reasons: dict[str, str] = {}  # by GPU
         self._preferences = _CachedPreference()
         self._recheck_after: float | None = None
+        self._node: NodeState | None = None
+        self._stored: Sequence[StoredAllocation] = ()
+        self._restored: Sequence[StoredAllocation] = ()  # those whose files have been made again
+        self._moved: list[MovedGpu] = []
+
+    async def restore(self, node: NodeState) -> None:
+        self._node, self._stored = node, await node.allocations() or ()
+        self._specs.classes = stored.classes(self.config.cdi.vendor, self._stored)
+        self.monitor.keep_xids(node.directory)
 
     async def discover(self) -> AsyncIterator[list[Device]]:
         monitor = self.monitor
@@ -70,6 +82,9 @@ class Nvidia(Plugin):
                         monitor.check_running()
                         if follow.done():
                             follow.result()  # raises the error that ended it
+                        if self._moved and self._node is not None:  # until the pod has been deleted
+                            now = await self._node.allocations(current=True)
+                            self._stored = self._stored if now is None else now
                         if not view.is_pending:
                             yield await self._list_in_time(view)
                         await self._wait_for_change(view)
@@ -127,7 +142,10 @@ class Nvidia(Plugin):
             raise PluginError(view.problem)  # the machine was never read: there is nothing to list
         units = self._split_devices(view)
         if not view.problem:
+            self._moved = stored.moved_gpus(self.config.cdi.vendor, self._stored, view.snapshot.gpus)
+            self._specs.withheld = {moved.cdi_name for moved in self._moved if moved.cdi_name}
             self._write_specs(view)
+            self._restore_files({unit.id: unit for unit in units})
         assessments = {uuid: self._assess(view, uuid) for uuid in dict.fromkeys(unit.gpu.uuid for unit in units)}
         if not view.problem:  # which the monitor logs once for all GPUs
             self._log_health(assessments)
@@ -136,6 +154,7 @@ class Nvidia(Plugin):
             for assessment in assessments.values()
             if assessment.reason
         ]
+        waits += [self.monitor.intervals.rescan] if self._moved else []
         self._recheck_after = min(waits, default=None)
         self._units = {unit.id: unit for unit in units}
         overlaps = selection.overlaps(view.snapshot.gpus, view.selections)
@@ -204,6 +223,9 @@ class Nvidia(Plugin):
             return device.unhealthy(conflict, "overlap")
         if gpu.reason:
             return device.unhealthy(gpu.reason, gpu.code)
+        moved = next((moved for moved in self._moved if moved.uuid == unit.gpu.uuid and not moved.cdi_name), None)
+        if moved is not None:
+            return device.unhealthy(moved.reason, "renumbered")
         if self.config.health.checks and self._is_empty_in_mig_mode(unit):
             return device.unhealthy("in MIG mode: CUDA finds no device in the whole GPU", "mig-mode")
         fault = self._sharing.fault(unit)
@@ -215,8 +237,31 @@ class Nvidia(Plugin):
         by_runtime = any(strategy in own for strategy in self.config.strategies)
         return unit.mig is None and unit.gpu.mig_enabled and not (by_runtime and unit.gpu.mig)
 
+    def _restore_files(self, units: Mapping[str, GpuUnit]) -> None:
+        """What stored answers refer to and a reboot removes: limits that are CDI devices, directories of shares."""
+        if self._restored is self._stored:
+            return
+        for allocation in self._stored:
+            names = stored.cdi_names(allocation)
+            try:
+                held = [units[device_id] for device_id in allocation.device_ids]
+                current = self._allocations.build(held, self._sharing.restored(held))
+                unknown = self._specs.keep_limits(names, recreation.names_in(current.cdi, current.annotations))
+                if unknown:
+                    raise PluginError(f"no limits are known as {some(unknown)}")
+            except KeyError as error:
+                self._log_not_restored(allocation, f"there is no device {error.args[0]}")
+            except (PluginError, InvalidValue, OSError) as error:
+                self._log_not_restored(allocation, clean(error))
+        self._restored = self._stored
+
+    def _log_not_restored(self, allocation: StoredAllocation, reason: str) -> None:
+        facts = {"resource": self.resource, "pod": allocation.pod_uid, "container": allocation.container}
+        logger.warning("a container may not start again: delete its pod", extra={**facts, "reason": reason})
+
     def _write_specs(self, view: View) -> None:
-        if self.config.cdi.write and any(strategy.is_cdi for strategy in self.config.strategies):
+        is_used = any(strategy.is_cdi for strategy in self.config.strategies) or self._specs.classes
+        if self.config.cdi.write and is_used:
             try:
                 self._specs.write(view.snapshot.gpus)
             except OSError as error:
