@@ -124,8 +124,8 @@ class Mock(Plugin):
         elif name in ("fail", "recover", "remove") and device_id not in devices:
             raise PluginError(f"{self.resource} has no device {device_id!r} (it has: {some(devices)})")
         elif name == "fail":
-            reason, code = arguments.get("reason") or "made to fail", arguments.get("code") or "mock"
-            failed = Device(device_id, "Unhealthy", reason, code=code)  # refuses what no device can have
+            reason = arguments.get("reason") or "made to fail"
+            failed = Device(device_id, "Unhealthy", reason, code=arguments.get("code") or "mock")
             devices[device_id] = replace(devices[device_id], fault=failed.reason, code=failed.code)
         elif name == "recover":
             devices[device_id] = replace(devices[device_id], fault="", code="")
