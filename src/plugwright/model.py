@@ -46,6 +46,8 @@ _CDI_NAME = re.compile(f"{CDI_KIND.pattern}={CDI_DEVICE.pattern}")
 _NAME_PART = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _DIGITS = re.compile(r"(\d+)")
 _NO_REASON = "no reason given"
+_CODE = re.compile(r"(?=.{1,32}\Z)[a-z0-9]+(?:-[a-z0-9]+)*")
+_OTHER = "other"
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 _NO_TEXT: Mapping[str, str] = MappingProxyType({})
 
@@ -64,7 +66,8 @@ class Device:
     """One device that a container can be allocated.
 
     `numa` are the NUMA nodes it is near to; sysfs writes -1 for none, and so may you. `attributes` are for people and
-    for the plugin's own methods: the kubelet never sees them.
+    for the plugin's own methods: the kubelet never sees them. `code` is the kind of the reason in one word that
+    programs can rely on, as `xid-79` or `lost`; an Unhealthy device without one has `other`, a Healthy one none.
     """
 
     id: str
@@ -72,6 +75,7 @@ class Device:
     reason: str
     numa: tuple[int, ...]
     attributes: Mapping[str, object] = field(hash=False)
+    code: str
 
     def __init__(
         self,
@@ -80,6 +84,7 @@ class Device:
         reason: str = "",
         numa: Iterable[int] = (),
         attributes: Mapping[str, object] = _NOTHING,
+        code: str = "",
     ) -> None:
         _check_device_id(id)
         _freeze(self, "id", id)
@@ -87,14 +92,16 @@ class Device:
         _freeze(self, "reason", _reason(id, reason))
         _freeze(self, "numa", _numa(id, numa))
         _freeze(self, "attributes", _attributes(id, attributes))
+        _freeze(self, "code", _code(id, self.health, code))
 
     @property
     def healthy(self) -> bool:
         return self.health is Health.HEALTHY
 
-    def unhealthy(self, reason: str) -> "Device":
+    def unhealthy(self, reason: str, code: str = "") -> "Device":
         """The same device, Unhealthy for `reason`. Never raises: a device must not stay healthy for want of words."""
-        return replace(self, health=Health.UNHEALTHY, reason=clean(reason) or _NO_REASON)
+        code = code if _is_code(code) else _OTHER
+        return replace(self, health=Health.UNHEALTHY, reason=clean(reason) or _NO_REASON, code=code)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -233,6 +240,18 @@ def _reason(device_id: str, reason: object) -> str:
     if not isinstance(reason, str):
         raise InvalidValue(f"the reason of {device_id!r} must be a string, got {reason!r}")
     return clean(reason)
+
+
+def _code(device_id: str, health: Health, code: object) -> str:
+    if code and not _is_code(code):
+        raise InvalidValue(
+            f"the code of {device_id!r} must have at most 32 lower-case letters, digits and '-', got {code!r}"
+        )
+    return "" if health is Health.HEALTHY else str(code) or _OTHER
+
+
+def _is_code(code: object) -> bool:
+    return isinstance(code, str) and _CODE.fullmatch(code) is not None
 
 
 def _numa(device_id: str, nodes: Iterable[int]) -> tuple[int, ...]:

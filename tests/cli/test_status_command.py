@@ -99,7 +99,7 @@ async def test_json_has_every_fact(kubelet: ObservedKubelet, controlled: Setting
     }  # fmt: skip
     assert devices[first]["health"] == "Healthy"
     assert devices[second] == {
-        "id": second, "health": "Unhealthy", "reason": "fell off the bus", "numa": [1], "pods": [],
+        "id": second, "health": "Unhealthy", "reason": "fell off the bus", "code": "mock", "numa": [1], "pods": [],
         "attributes": {"index": 1, "model": "Mock", "memory": 2**34, "links": {}},
     }  # fmt: skip
 

@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -103,6 +104,38 @@ class Cluster:
     def restart(self, component: str, number: signal.Signals = signal.SIGTERM) -> None:
         self.stop(component, number)
         self.start(component)
+
+    @contextmanager
+    def rebooting(self) -> Iterator[None]:
+        """The node goes down before, and comes up after, with another boot id and an empty /run.
+
+        The API server is back only when the block has ended: a kubelet that boots waits for it with its pods.
+        """
+        self.stop("kubelet", signal.SIGKILL)
+        self._end_containers()
+        for component in ("containerd", "kube-apiserver"):
+            self.stop(component, signal.SIGKILL)
+        self.run("find", "/run", "-xdev", "-mindepth", "1", "-delete")  # what is mounted there stays
+        boot_id = self.state / f"boot-{uuid.uuid4()}"
+        boot_id.write_text(f"{uuid.uuid4()}\n")
+        done = self.run("mount", "--bind", boot_id, "/proc/sys/kernel/random/boot_id")
+        assert done.returncode == 0, done.stderr
+        self.files.runtime_socket.unlink(missing_ok=True)
+        self.start("containerd")
+        until("containerd answers", self.files.runtime_socket.exists)
+        self.start("kubelet")
+        try:
+            yield
+        finally:
+            self.start("kube-apiserver")
+            until("the API server is ready", lambda: self.kubectl.works("get", "--raw=/readyz"))
+
+    def _end_containers(self) -> None:
+        """With their shims, as a reboot does."""
+        tasks = (self._programs["ctr"], f"--address={self.files.runtime_socket}", "--namespace=k8s.io", "tasks")
+        for task in self.run(*tasks, "list", "--quiet").stdout.split():
+            self.run(*tasks, "delete", "--force", task)
+        assert self.run(*tasks, "list", "--quiet").stdout == ""
 
     def keep_logs(self) -> Path:
         """Copies what all components have logged to where it is found when the cluster is gone."""

@@ -106,5 +106,6 @@ class Plugins:
 def configure(place: Path, resources: Resources) -> None:
     """At once, so that nobody reads half of it. JSON is YAML too."""
     new = place / "new"
-    new.write_text(json.dumps({"resources": [{"name": name, "mock": mock} for name, mock in resources.items()]}))
+    families = {name: keys if "nvidia" in keys else {"mock": keys} for name, keys in resources.items()}
+    new.write_text(json.dumps({"resources": [{"name": name, **keys} for name, keys in families.items()]}))
     new.replace(place / "config.yaml")

@@ -117,7 +117,7 @@ def test_a_device_no_longer_found_stays_listed_as_unhealthy(inventory: Inventory
     inventory.update([Device("st0", numa=[1], attributes={"model": "T1"}), Device("st1")])
     clock.tick()
     inventory.update([Device("st1")])
-    gone = Device("st0", "Unhealthy", "gone: discovery no longer finds it", [1], {"model": "T1"})
+    gone = Device("st0", "Unhealthy", "gone: discovery no longer finds it", [1], {"model": "T1"}, "gone")
     assert latest(inventory).devices["st0"] == gone
     assert latest(inventory).since == {"st0": 1, "st1": 0}
     assert inventory.removed_since == {"st0": 1}
@@ -147,7 +147,9 @@ def test_held_devices_are_listed_with_the_first_list(inventory: Inventory, clock
     inventory.add_held({"st0": (1,), "st1": ()})
     clock.tick()
     inventory.update([Device("st1")])
-    held = Device("st0", "Unhealthy", "a pod holds it, but it is not found, or no longer in the configuration", [1])
+    held = Device(
+        "st0", "Unhealthy", "a pod holds it, but it is not found, or no longer in the configuration", [1], code="gone"
+    )
     assert latest(inventory).devices == {"st0": held, "st1": Device("st1")}
     assert inventory.removed_since == {"st0": 0}
 
@@ -258,7 +260,8 @@ def test_compose_merges_removed_cordoned_and_failed_devices() -> None:
     known = DeviceSources(
         discovered={"b": Device("b")}, removed={"a": Device("a", "Unhealthy", "gone")}, cordons={"b": "x"}
     )
-    assert list(compose(known).values()) == [Device("a", "Unhealthy", "gone"), Device("b", "Unhealthy", "cordoned: x")]
+    cordoned = Device("b", "Unhealthy", "cordoned: x", code="cordoned")
+    assert list(compose(known).values()) == [Device("a", "Unhealthy", "gone"), cordoned]
 
 
 def test_a_list_that_is_taken_can_turn_unhealthy(inventory: Inventory) -> None:

@@ -48,7 +48,7 @@ class Odd(Device):
 class Hopeless(Device):
     """Cannot even be made Unhealthy."""
 
-    def unhealthy(self, reason: str) -> Device:
+    def unhealthy(self, reason: str, code: str = "") -> Device:
         raise LookupError("hopeless device")
 
 

@@ -20,11 +20,12 @@ def mock() -> None:
 @mock.command(epilog="Example:  plugwright mock fail mock-3-1f0e2d3c --reason 'fan stopped'")
 @click.argument("device_id", metavar="ID")
 @click.option("--reason", default="", help="Reason, shown by `status`.")
+@click.option("--code", default="mock", show_default=True, help="Code of the reason, as `xid-79`.")
 @_RESOURCE
 @control_socket
-def fail(device_id: str, reason: str, resource: str, control_socket: Path) -> None:
+def fail(device_id: str, reason: str, code: str, resource: str, control_socket: Path) -> None:
     """Turn a device Unhealthy."""
-    _command(control_socket, "fail", resource, {"id": device_id, "reason": reason})
+    _command(control_socket, "fail", resource, {"id": device_id, "reason": reason, "code": code})
 
 
 @mock.command(epilog="Example:  plugwright mock recover mock-3-1f0e2d3c")

@@ -50,6 +50,8 @@ def simulate(what: str, words: tuple[str, ...], resource: str, control_socket: P
     remap GPU state=pending|failed  a row of memory to be remapped
     mig GPU profiles=3g.20gb,3g.20gb    new MIG devices; profiles=off disables MIG
     deafen GPU                      its events cannot be registered
+    events state=failing|back       no event of any GPU can be received
+    fabric state=gone|back          the fabric manager of all GPUs ends, runs
     driver state=gone|back          the driver is unloaded, loaded
     """
     plain = [word for word in words if "=" not in word]

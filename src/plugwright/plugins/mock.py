@@ -69,6 +69,7 @@ class MockOptions(FamilySettings, frozen=True):
 class _MockDevice:
     index: int
     fault: str = ""
+    code: str = ""
 
 
 class Mock(Plugin):
@@ -132,11 +133,12 @@ class Mock(Plugin):
         elif name in ("fail", "recover", "remove") and device_id not in devices:
             raise PluginError(f"{self.resource} has no device {device_id!r} (it has: {some(devices)})")
         elif name == "fail":
-            fault = Device(device_id, "Unhealthy", arguments.get("reason") or "made to fail").reason
-            devices[device_id] = replace(devices[device_id], fault=fault)
-            done = f"is now Unhealthy: {fault}"
+            reason = arguments.get("reason") or "made to fail"
+            failed = Device(device_id, "Unhealthy", reason, code=arguments.get("code") or "mock")
+            devices[device_id] = replace(devices[device_id], fault=failed.reason, code=failed.code)
+            done = f"is now Unhealthy: {failed.reason}"
         elif name == "recover":
-            devices[device_id] = replace(devices[device_id], fault="")
+            devices[device_id] = replace(devices[device_id], fault="", code="")
             done = "is now Healthy"
         elif name == "remove":
             del devices[device_id]
@@ -158,6 +160,7 @@ class Mock(Plugin):
             device_id,
             health="Unhealthy" if mock.fault else "Healthy",
             reason=mock.fault,
+            code=mock.code,
             numa=[min(mock.index * numa // count, numa - 1)] if numa else [],
             attributes={
                 "index": mock.index,

@@ -140,6 +140,7 @@ def _devices(runtime: ResourceRuntime, holders: Holders) -> list[DeviceStatus]:
             id=device.id,
             health=device.health.value,
             reason=device.reason,
+            code=device.code,
             since=round(snapshot.since[device.id], 3),
             numa=list(device.numa),
             pods=list(holders.pods.get((runtime.resource, device.id), ())),

@@ -22,8 +22,9 @@ from plugwright.sdk.device_holders import DeviceHolders
 from plugwright.sdk.discovery import Discovery
 from plugwright.sdk.heartbeat import Heartbeat
 from plugwright.sdk.inventory import Inventory
-from plugwright.sdk.log_level import LogLevel
 from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
+from plugwright.sdk.log_level import LogLevel
+from plugwright.sdk.node_state import NodeState
 from plugwright.sdk.plugin import Plugin, supported_options
 from plugwright.sdk.plugin_calls import PluginCalls, StallDetector
 from plugwright.sdk.plugin_checks import check_plugins
@@ -37,6 +38,7 @@ from plugwright.sdk.supervision import Part, ResourceSupervisor
 from plugwright.system import sockets
 from plugwright.system.concurrency import Latest, cancel_within, single_error
 from plugwright.system.inotify import Directory
+from plugwright.text import clean
 
 __all__ = ["Daemon", "ResourceRuntime"]
 
@@ -64,6 +66,13 @@ class ResourceRuntime:
         self.discovery = Discovery(self.inventory, self._calls, self.service.metrics, settings.timeouts)
         self.registration = ResourceRegistration(self.inventory, self.service, directory, settings)
         self.removed_devices = RemovedDevices(self.inventory, settings.paths, settings.timeouts, checkpoint)
+        self._node = NodeState(
+            plugin.resource,
+            settings.paths,
+            settings.state_dir,
+            self.inventory.resend,
+            settings.timeouts.checkpoint,
+        )
         self.supervisor = ResourceSupervisor(plugin.resource, self.service.metrics, settings)
         self._starts = Latest(0)  # goes up when discover() is to be called again
         self._calls.threads.blocked.subscribe(self._apply_blocked)
@@ -135,6 +144,7 @@ class ResourceRuntime:
     async def _discover(self) -> None:
         while True:
             start = self._starts.value
+            await self._restore()
             name = f"discover() of {self.resource}"
             discovering = asyncio.create_task(self.discovery.run(self.service.plugin), name=name)
             restarted = asyncio.create_task(self._starts.until(lambda count: count != start))  # noqa: B023  awaited here
@@ -146,6 +156,16 @@ class ResourceRuntime:
             finally:
                 self.discovery.forget_current()
                 await self.supervisor.end(discovering, restarted)
+
+    async def _restore(self) -> None:
+        """A plugin that cannot is served all the same: only containers that are started again suffer from it."""
+        plugin = self.service.plugin
+        if type(plugin).restore is not Plugin.restore:
+            try:
+                await self._calls.call("restore", plugin.restore, self._node, limit=self._settings.limits.command)
+            except PluginError as error:
+                facts = {"resource": self.resource, "error": clean(error)}
+                logger.error("what containers were given earlier may not be there", extra=facts)
 
 
 class Daemon:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from plugwright.errors import InvalidValue
-from plugwright.model import NUMA_NODES, Device, Health, natural_order, some
+from plugwright.model import NUMA_NODES, Device, natural_order, some
 from plugwright.protocol import messages
 from plugwright.sdk.cordons import CordonRule
 from plugwright.sdk.status import shown
@@ -26,6 +26,7 @@ _GONE = "gone: discovery no longer finds it"
 _LEFT_OUT = "no longer in the configuration: listed until no pod can hold it"
 _HELD = "a pod holds it, but it is not found, or no longer in the configuration"
 _LOGGED_APART = 8  # more changes of health at once than this are one line
+_CODE_OF_GONE = "gone"
 _LASTING = 60.0  # seconds; a reason that changes more often, as one with a temperature, would fill the log
 
 
@@ -64,11 +65,12 @@ def compose(sources: DeviceSources) -> dict[str, Device]:
     discovered = list(sources.discovered.values())
     failure = sources.failure or next(iter(sources.faults.values()), "")
     if failure:
-        discovered = [device.unhealthy(failure) if device.healthy else device for device in discovered]
+        code = "discovery" if sources.failure else "daemon"
+        discovered = [device.unhealthy(failure, code) if device.healthy else device for device in discovered]
     composed = {}
     for device in sorted((*sources.removed.values(), *discovered), key=lambda device: natural_order(device.id)):
         reason = sources.cordon(device)
-        composed[device.id] = device if reason is None else device.unhealthy(f"cordoned: {reason}")
+        composed[device.id] = device if reason is None else device.unhealthy(f"cordoned: {reason}", "cordoned")
     return composed
 
 
@@ -101,7 +103,7 @@ class Inventory:
         discovered = _by_id(self.resource, devices)
         before = self._sources
         removed = {
-            device_id: device if device_id in before.removed else device.unhealthy(self._gone)
+            device_id: device if device_id in before.removed else device.unhealthy(self._gone, _CODE_OF_GONE)
             for device_id, device in {**before.removed, **before.discovered}.items()
             if device_id not in discovered
         }
@@ -122,9 +124,8 @@ class Inventory:
         for device_id, nodes in held.items():
             if device_id not in sources.discovered and device_id not in sources.removed:
                 with suppress(InvalidValue):  # an id that another plugin made and this one never could
-                    added[device_id] = Device(
-                        device_id, Health.UNHEALTHY, _HELD, [node for node in nodes if node in NUMA_NODES]
-                    )
+                    near = [node for node in nodes if node in NUMA_NODES]
+                    added[device_id] = Device(device_id, numa=near).unhealthy(_HELD, _CODE_OF_GONE)
         self._change(replace(sources, removed={**sources.removed, **added}))
         self._removed_since |= dict.fromkeys(added, self._elapsed())
 
@@ -190,8 +191,8 @@ class Inventory:
         if len(changed) <= _LOGGED_APART:
             for device in changed:
                 facts = {"resource": self.resource, "device": device.id, "health": device.health.value}
-                level = logging.INFO if device.healthy else logging.WARNING
-                logger.log(level, "device changed health", extra={**facts, "reason": device.reason})
+                facts |= {"reason": device.reason, "code": device.code}
+                logger.log(logging.INFO if device.healthy else logging.WARNING, "device changed health", extra=facts)
             return
         unhealthy = [device for device in changed if not device.healthy]
         counts: dict[str, object] = {
@@ -200,6 +201,7 @@ class Inventory:
             "healthy": len(changed) - len(unhealthy),
             "devices": some(device.id for device in changed),
             "reason": unhealthy[0].reason if unhealthy else "",
+            "code": unhealthy[0].code if unhealthy else "",
         }
         logger.log(logging.WARNING if unhealthy else logging.INFO, "devices changed health", extra=counts)
 
@@ -237,7 +239,13 @@ def _is_same(devices: Mapping[str, Device], before: Mapping[str, Device]) -> boo
 
 
 def _is_alike(device: Device, old: Device) -> bool:
-    return (device.id, device.health, device.reason, device.numa) == (old.id, old.health, old.reason, old.numa)
+    return (device.id, device.health, device.reason, device.code, device.numa) == (
+        old.id,
+        old.health,
+        old.reason,
+        old.code,
+        old.numa,
+    )
 
 
 def _shows_the_same(device: Device, old: Device) -> bool:

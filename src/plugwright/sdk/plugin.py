@@ -10,6 +10,7 @@ from itertools import combinations, islice
 
 from plugwright.errors import PluginError
 from plugwright.model import Allocation, Device, Options, PreferenceRequest, natural_order
+from plugwright.sdk.node_state import NodeState
 
 __all__ = ["Plugin", "fewest_numa_nodes", "supported_options", "valid_preference"]
 
@@ -46,6 +47,14 @@ class Plugin:
 
     def pre_start(self, devices: Sequence[Device]) -> Awaitable[None] | None:
         """Called before each start of a container that holds `devices`: to reset them, for one."""
+        return None
+
+    def restore(self, node: NodeState) -> Awaitable[None] | None:
+        """Called before discover() and before the resource is registered.
+
+        The kubelet uses its stored answers again when it starts a container, after a reboot too: what they refer to
+        in /run, /dev or /tmp must be made again, and must not mean another device.
+        """
         return None
 
     def command(self, name: str, arguments: Mapping[str, str]) -> str | Awaitable[str]:

@@ -40,7 +40,7 @@ class _DaemonCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         runtimes = [runtime for _, runtime in sorted(dict(self._daemon.resources).items())]
         yield InfoMetricFamily("plugwright_build", "The version of plugwright and of its Python", _BUILD)
-        yield _devices(runtimes)
+        yield from _devices(runtimes)
         yield _calls(runtimes)
         yield _durations(runtimes)
         yield _registrations(runtimes)
@@ -57,22 +57,28 @@ class _DaemonCollector(Collector):
             yield from _config(self._daemon.config.value)
 
 
-def _devices(runtimes: list[ResourceRuntime]) -> Metric:
-    family = GaugeMetricFamily(
+def _devices(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
+    by_health = GaugeMetricFamily(
         "plugwright_devices",
         "Devices by health; Removed are those that discovery no longer lists and a pod may still hold",
         labels=["resource", "health"],
     )
+    by_code = GaugeMetricFamily(
+        "plugwright_unhealthy_devices", "Unhealthy devices by the code of their reason", labels=["resource", "code"]
+    )
     for runtime in runtimes:
         snapshot = runtime.inventory.latest.value
         removed = runtime.inventory.removed_since
+        devices = list(snapshot.devices.values()) if snapshot else []
         counts = Counter({"Cordoned": 0, "Healthy": 0, "Removed": 0, "Unhealthy": 0})
-        for device in snapshot.devices.values() if snapshot else ():
+        for device in devices:
             cordoned = snapshot is not None and device.id in snapshot.cordoned
             counts["Removed" if device.id in removed else "Cordoned" if cordoned else device.health.value] += 1
         for health, count in sorted(counts.items()):
-            family.add_metric([runtime.resource, health], count)
-    return family
+            by_health.add_metric([runtime.resource, health], count)
+        for code, count in sorted(Counter(device.code for device in devices if not device.healthy).items()):
+            by_code.add_metric([runtime.resource, code], count)
+    yield from (by_health, by_code)
 
 
 def _calls(runtimes: list[ResourceRuntime]) -> Metric:

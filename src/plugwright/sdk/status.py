@@ -58,6 +58,7 @@ class DeviceStatus(TypedDict):
     id: str
     health: str
     reason: str
+    code: str  # the kind of the reason, such as `xid-79`; empty for a Healthy device
     since: float
     numa: list[int]
     pods: list[str]  # that hold it, as namespace/name

@@ -17,6 +17,7 @@ __all__ = [
     "PciFunction",
     "SysfsNode",
     "attribute",
+    "boot_id",
     "entries",
     "link_name",
     "matching",
@@ -241,6 +242,11 @@ def pci_function(directory: Path) -> PciFunction:
         class_code=attribute(directory, "class").removeprefix("0x"),
         driver=link_name(directory, "driver"),
     )
+
+
+def boot_id(proc: Path = Path("/proc")) -> str:
+    """Another one after every boot."""
+    return attribute(proc / "sys/kernel/random", "boot_id")
 
 
 def pci_functions(sys: Path) -> list[PciFunction]:

@@ -13,6 +13,7 @@ __all__ = [
     "Kubelet",
     "KubeletFindings",
     "KubeletSettings",
+    "Machine",
     "PeerGone",
     "PeerRefused",
     "PluginError",
@@ -38,6 +39,7 @@ if TYPE_CHECKING:  # for type checkers; `_HOMES` is the same for the interpreter
     from plugwright.kubelet.kubelet import Kubelet
     from plugwright.kubelet.settings import KubeletSettings, Timing
     from plugwright.testing.harness import PluginKubelet, running
+    from plugwright.testing.machine import Machine
     from plugwright.testing.pods import pod_requesting
     from plugwright.testing.processes import PluginProcess, plugin_process
 
@@ -54,6 +56,7 @@ _HOMES = {
     "plugwright.kubelet.kubelet": ("Kubelet",),
     "plugwright.kubelet.settings": ("KubeletSettings", "Timing"),
     "plugwright.testing.processes": ("PluginProcess", "plugin_process"),
+    "plugwright.testing.machine": ("Machine",),
     "plugwright.testing.pods": ("pod_requesting",),
     "plugwright.testing.harness": ("PluginKubelet", "running"),
 }

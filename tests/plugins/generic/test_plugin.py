@@ -317,6 +317,20 @@ async def test_devices_can_be_handed_out_by_cdi_names_that_stay(machine: Machine
     assert found[f"{NAME}=opt-licence"].edits.mounts == (cdi.Mount("/opt/licence", options=("rw", "nosuid", "bind")),)
 
 
+async def test_a_cdi_name_goes_when_another_device_has_its_node(machine: Machine) -> None:
+    first_stick = machine.usb("1-4", "0403:6001", "AAA")
+    machine.usb_child(first_stick, "ttyUSB0", "tty")
+    other = machine.usb("1-5", "0403:6001", "CCC", number=5)
+    machine.usb_child(other, "ttyUSB1", "tty")
+    await first(generic(machine, FTDI, cdi=True))
+    machine.unplug(first_stick)
+    machine.unplug(other)
+    machine.usb_child(machine.usb("1-6", "0403:6001", "BBB", number=6), "ttyUSB0", "tty")
+    await first(generic(machine, FTDI, cdi=True))
+    names = {name.rpartition("-")[2]: device for name, device in resolve([machine.root / "cdi"]).items()}
+    assert sorted(names) == ["BBB", "CCC"], "CCC may come back as ttyUSB1, and its pod be started before it is seen"
+
+
 async def test_an_interface_is_moved_by_its_cdi_name(machine: Machine) -> None:
     path = machine.pci("0000:3b:00.0", "8086:1572", "020000", "i40e")
     machine.link(f"/sys/devices/{machine.interface(path, 'ens1')}/device", f"/sys/devices/{path}")

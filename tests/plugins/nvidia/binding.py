@@ -1,6 +1,7 @@
-# ruff: noqa: N802  the names are pynvml's
+# ruff: noqa: N802, N815  the names are pynvml's
 """A fake pynvml, which needs no driver: the functions that we call, on GPUs that tests define."""
 
+import ctypes
 import queue
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -29,13 +30,20 @@ class Card:
     broken: dict[str, int] = field(default_factory=dict)
     recovery: int = 0
     ecc: int | None = 0
+    ecc_sram: int | None = 0  # of these
+    fabric: tuple[int, int, int] | None = None  # its state, error and health mask
     events: int = 0x8 | 0x2 | 0x100
+
+
+class FabricInfo(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint) for name in ("state", "status", "healthMask")]
 
 
 class Binding:
     """The module. `gone` is the error of everything, as when the driver is not loaded."""
 
     NVMLError = NVMLError
+    c_nvmlGpuFabricInfoV_t = FabricInfo
 
     def __init__(self, *cards: Card) -> None:
         self.cards = list(cards)
@@ -152,6 +160,18 @@ class Binding:
         if card.ecc is None:
             raise NVMLError(NOT_SUPPORTED)
         return card.ecc
+
+    def _nvmlDeviceGetMemoryErrorCounter(self, card: Card, *_: int) -> int:
+        if card.ecc_sram is None:
+            raise NVMLError(NOT_SUPPORTED)
+        return card.ecc_sram
+
+    def _nvmlDeviceGetGpuFabricInfoV(self, card: Card, reference: Any) -> int:
+        if card.fabric is None:
+            raise NVMLError(NOT_SUPPORTED)
+        info = reference._obj
+        info.state, info.status, info.healthMask = card.fabric
+        return 0
 
     def _nvmlDeviceGetRemappedRows(self, _: Card) -> tuple[int, int, int, int]:
         return (0, 0, 1, 0)

@@ -109,6 +109,14 @@ def test_memory_errors_count_unless_the_driver_recommends_nothing(values: GpuHea
     assert reason in actual if reason else not actual
 
 
+def test_a_counter_of_errors_that_is_0_again_shows_a_reset_of_an_old_driver() -> None:
+    counted, zero = GpuHealth(ecc_uncorrected=1, ecc_sram=0), GpuHealth(ecc_uncorrected=0, ecc_sram=0)
+    records = health.update_records(reported(95), counted)
+    assert assess(NvidiaHealth(), counted, records, 1e9).code == "xid-95"
+    assert not assess(NvidiaHealth(), zero, health.update_records(records, zero), 0).reason
+    assert assess(NvidiaHealth(), zero, health.update_records(reported(95), zero), 0).reason
+
+
 def test_a_pending_row_remapping_counts_if_configured() -> None:
     assert "at the next reset" in assess(NvidiaHealth(pending=True), GpuHealth(remap_pending=True), (), 0).reason
 

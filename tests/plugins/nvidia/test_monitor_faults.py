@@ -112,6 +112,19 @@ async def test_events_that_fail_make_gpus_unhealthy_until_they_are_received_agai
     assert [bool(record.exc_info) for record in failures] == [True]
 
 
+class FailingWaits(SimulatedDriver):
+    """Events can be registered, and every wait for them fails at once, as long as `fails` is set."""
+
+    fails, waits = True, 0
+
+    def events(self, uuids: tuple[str, ...]) -> SimulatedEvents:
+        events = super().events(uuids)
+        if self.fails:
+            self.waits += 1
+            events.broken = "waiting for events failed"
+        return events
+
+
 class LastThread(SimulatedDriver):
     """After a read no further thread can be started."""
 
@@ -188,8 +201,8 @@ async def test_an_xid_that_is_handled_after_the_reset_needs_another_only_if_it_c
         clock.now = 1020
         await plugin.command("reset", {"id": first})
         await lists.reason(first, "")
-        late = EventThread(monitor.driver, (first,), monitor, 1)
-        monitor.on_event(late, GpuEvent(EventKind.XID, first, 79), received)
+        late = EventThread(monitor.driver, (first,), monitor.events, 1)
+        monitor.events.on_event(late, GpuEvent(EventKind.XID, first, 79), received)
         await lists.until(lambda devices: bool(monitor.views.value.xids) and reason in devices[first].reason)
         if not reason:
             await lists.until(lambda devices: monitor.views.value.xids[first][0].reset and devices[first].healthy)
@@ -233,3 +246,51 @@ async def test_lists_and_allocations_are_made_off_the_event_loop() -> None:
         await plugin.allocate([next(iter(devices.values()))])
     assert sharing.threads
     assert threading.current_thread() not in sharing.threads
+
+
+async def test_events_that_can_never_be_received_make_gpus_unhealthy_and_not_by_turns() -> None:
+    monitor = machine("t4")
+    plugin = resource(monitor)
+    async with listing(plugin) as lists:
+        first, *_ = await lists.first()
+        await lists.until(lambda _: first in monitor.views.value.watched)
+        await plugin.command("events", {"state": "failing"})
+        device = await lists.reason(first, "its events cannot be registered: events cannot be received (simulated)")
+        assert device.code == "events"
+        seen: list[bool] = []
+        unsubscribe = monitor.views.subscribe(lambda: seen.append(first in monitor.views.value.unwatched))
+        await plugin.command("events", {"state": "back"})
+        await lists.reason(first, "")
+        unsubscribe()
+        assert sorted(seen, reverse=True) == seen, "Unhealthy until they are received, and Healthy from then on"
+
+
+async def test_a_wait_that_fails_at_once_for_ever_makes_gpus_unhealthy_for_good() -> None:
+    driver = FailingWaits("t4")
+    monitor = GpuMonitor(driver, INTERVALS, ManualClock())
+    async with listing(resource(monitor)) as lists:
+        first, *_ = await lists.first()
+        await lists.reason(first, "its events cannot be registered: waiting for events failed")
+        healthy: list[bool] = []
+        unsubscribe = monitor.views.subscribe(lambda: healthy.append(first not in monitor.views.value.unwatched))
+        enough = driver.waits + 4
+        async with asyncio.timeout(60):
+            while driver.waits < enough:
+                await asyncio.sleep(INTERVALS.retry)
+        unsubscribe()
+        assert not any(healthy)
+        driver.fails = False
+        await lists.reason(first, "")
+
+
+async def test_a_gpu_without_its_fabric_and_a_whole_gpu_in_mig_mode_are_unhealthy() -> None:
+    plugin = resource(machine("hgx-h100"))
+    async with listing(plugin) as lists:
+        first, second, *_ = await lists.first()
+        await plugin.command("fabric", {"state": "gone"})
+        assert (await lists.reason(first, "fabric manager")).code == "fabric"
+        await plugin.command("fabric", {"state": "back"})
+        await lists.reason(first, "")
+        await plugin.command("mig", {"id": second, "profiles": ""})
+        assert (await lists.reason(second, "in MIG mode")).code == "mig-mode"
+        assert lists.devices[first].healthy

@@ -7,15 +7,18 @@ from tests.plugins.nvidia.binding import LOST, NOT_SUPPORTED, Binding, Card
 from tests.plugins.nvidia.harness import INTERVALS, listing, resource
 from tests.sdk.actors import recorded_log
 
+from plugwright.plugins.nvidia.config import NvidiaHealth
 from plugwright.plugins.nvidia.driver import (
     ComputeMode,
     DriverGone,
+    DriverLoad,
     EventKind,
     GpuEvent,
     GpuLink,
     PcieLevel,
     RecoveryAction,
 )
+from plugwright.plugins.nvidia.health import assess
 from plugwright.plugins.nvidia.monitor import GpuMonitor, PollIntervals
 from plugwright.plugins.nvidia.nvml import KernelPaths, Nvml
 
@@ -241,7 +244,7 @@ async def test_a_wait_that_always_fails_is_retried_after_a_pause(caplog: pytest.
     for _ in range(100):
         binding.happening.put(999)
     monitor = GpuMonitor(driver(binding), PollIntervals(retry=3600, rescan=3600))
-    with recorded_log("plugwright.plugins.nvidia.monitor", caplog) as log:
+    with recorded_log("plugwright.plugins.nvidia.event_watch", caplog) as log:
         async with listing(resource(monitor)) as lists:
             await lists.first()
             await log.until("no longer receiving events of GPUs")
@@ -249,3 +252,73 @@ async def test_a_wait_that_always_fails_is_retried_after_a_pause(caplog: pytest.
             monitor.read_now()
             await lists.until(lambda devices: len(devices) == 2)
     assert binding.happening.qsize() == 99
+
+
+def test_a_gpu_that_does_not_answer_never_has_the_uuid_of_one_that_answers() -> None:
+    binding = Binding(*cards(3))
+    nvml = driver(binding)
+    nvml.read()
+    binding.cards = [binding.cards[1], binding.cards[2], Card("GPU-0", broken={"*": LOST})]
+    assert [(gpu.uuid, gpu.fault) for gpu in nvml.read().gpus] == [("GPU-1", ""), ("GPU-2", "")]
+    nvml.close()  # and the next driver counts as it likes
+    binding.cards = [Card("GPU-9", broken={"*": LOST}), *cards(1)]
+    assert [gpu.uuid for gpu in nvml.read().gpus] == ["GPU-0"]
+
+
+def test_contained_errors_of_memory_do_not_count_where_rows_are_remapped() -> None:
+    old = {"nvmlDeviceGetFieldValues": NOT_SUPPORTED}  # a driver before 570
+    contained, sram, pages = Card("a", ecc=1), Card("b", ecc=2, ecc_sram=1), Card("c", ecc=1)
+    pages.broken["nvmlDeviceGetRemappedRows"] = NOT_SUPPORTED  # a GPU before Ampere
+    for card in (contained, sram, pages):
+        card.broken |= old
+    nvml = driver(Binding(contained, sram, pages))
+    reasons = [assess(NvidiaHealth(), nvml.health(uuid), (), 0) for uuid in "abc"]
+    assert [(assessment.reason, assessment.code) for assessment in reasons] == [
+        ("", ""),
+        ("1 uncorrected ECC errors", "ecc"),
+        ("1 uncorrected ECC errors", "ecc"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fabric", "reason"),
+    [
+        (None, ""),
+        ((0, 0, 0), ""),
+        ((1, 0, 0), "has not been started: is the fabric manager running?"),
+        ((2, 0, 0), "is not ready yet: is the fabric manager running?"),
+        ((3, 0, 0b10101010), ""),
+        ((3, 0, 0b01), ""),  # degraded bandwidth: programs run
+        ((3, 999, 0), "is not usable: error 999"),
+        ((3, 0, 0b10_01_10_10), "is not usable: a route is unhealthy"),
+    ],
+)
+def test_a_gpu_without_its_fabric_is_unhealthy(fabric: tuple[int, int, int] | None, reason: str) -> None:
+    one, two = cards(2)
+    one.fabric = fabric
+    nvml = driver(Binding(one, two))
+    nvml.read()
+    assessment = assess(NvidiaHealth(), nvml.health("GPU-0"), (), 0)
+    assert assessment.reason == (f"its NVLink fabric {reason}" if reason else "")
+    assert assessment.code == ("fabric" if reason else "")
+    assert not assess(NvidiaHealth(fabric=False), nvml.health("GPU-0"), (), 0).reason
+    one.mig = []
+    assert not nvml.health("GPU-0").fabric
+    alone = driver(Binding(Card("GPU-0", fabric=fabric)))
+    alone.read()
+    assert not alone.health("GPU-0").fabric
+
+
+def test_a_load_of_the_driver_is_known_by_boot_and_module(tmp_path: Path) -> None:
+    boot_id = tmp_path / "proc/sys/kernel/random/boot_id"
+    boot_id.parent.mkdir(parents=True)
+    boot_id.write_text("one\n")
+    (tmp_path / "sys/module/nvidia").mkdir(parents=True)
+    nvml = driver(Binding(), tmp_path / "sys", tmp_path / "proc")
+    load = nvml.load()
+    assert load == nvml.load() != DriverLoad("one", "")
+    assert load.may_be(DriverLoad("one", ""))
+    (tmp_path / "sys/module/nvidia").rename(tmp_path / "sys/module/unloaded")
+    (tmp_path / "sys/module/nvidia").mkdir()
+    assert not load.may_be(nvml.load())
+    assert not load.may_be(DriverLoad("two", load.driver))

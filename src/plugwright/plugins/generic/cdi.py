@@ -27,9 +27,10 @@ class GenericSpec:
         cdi.qualified_name(self.resource, "x")  # refuses a resource whose name cannot be a CDI kind
 
     def write(self, host: Host, options: HandoutOptions, units: Sequence[Unit]) -> WrittenUnits:
-        """Writes the units; devices that are in the file stay there.
+        """Writes the units. Names of others that are in the file stay, unless a unit has their node or interface now.
 
-        The kubelet uses stored answers again when a container restarts: a name that is gone would make that fail.
+        The kubelet uses stored answers again when a container restarts: a name that is gone would make that fail, and
+        one that leads to another device, such as the one plugged in next as /dev/ttyUSB0, would do worse.
         """
         devices, faults = dict[str, cdi.Device](), dict[str, str]()
         for unit in units:
@@ -40,7 +41,9 @@ class GenericSpec:
             except InvalidValue as error:
                 faults[unit.id] = f"has no CDI device: {error}"
         if devices:
-            every = {**self._written(), **devices}
+            used = {target for device in devices.values() for target in _targets(device)}
+            others = {name: device for name, device in self._written().items() if not used & _targets(device)}
+            every = {**others, **devices}
             self.directory.write(cdi.Spec(self.resource, list(every.values())))
         return WrittenUnits({unit_id: cdi.qualified_name(self.resource, unit_id) for unit_id in devices}, faults)
 
@@ -49,6 +52,12 @@ class GenericSpec:
             return {device.name: device for device in cdi.read(self.directory.file(self.resource)).devices}
         except (OSError, InvalidValue):
             return {}
+
+
+def _targets(device: cdi.Device) -> set[str]:
+    """The nodes and interfaces of the host that a container gets by this device."""
+    nodes = {node.host_path or node.path for node in device.edits.device_nodes}
+    return nodes | {interface.host_interface_name for interface in device.edits.net_devices}
 
 
 def _edits(host: Host, options: HandoutOptions, unit: Unit) -> cdi.ContainerEdits:

@@ -90,10 +90,11 @@ class HostPath:
 class Unit:
     """One piece of hardware. Its id is the same after a reboot and after it was plugged in again.
 
-    `facts` fill in templates. `fault` says why the hardware cannot be used; `danger` why it must not be used unless the
-    operator allows it. `directory` is its own in /sys. `anchor` stays in /sys while a pod has the unit in a network
-    namespace of its own, where it is not visible to the daemon. `count` is how many containers may have it at a time,
-    and is the resource's where it is None. A unit made of others has them as `parts`.
+    `facts` fill in templates. `fault` says why the hardware cannot be used, and `code` of which kind that reason is;
+    `danger` says why it must not be used unless the operator allows it. `directory` is its own in /sys. `anchor` stays
+    in /sys while a pod has the unit in a network namespace of its own, where it is not visible to the daemon. `count`
+    is how many containers may have it at a time, and is the resource's where it is None. A unit made of others has them
+    as `parts`.
     """
 
     id: str
@@ -101,6 +102,7 @@ class Unit:
     facts: Mapping[str, str] = field(default_factory=dict)
     numa: tuple[int, ...] = ()
     fault: str = ""
+    code: str = ""
     danger: str = ""
     directory: Path | None = None
     anchor: Path | None = None

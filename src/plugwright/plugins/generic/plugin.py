@@ -165,15 +165,19 @@ class Generic(Plugin):
             return self._vetted(unit)
         except Exception as error:  # noqa: BLE001  one unit: a name or a text of it that no call accepts
             self._warn("device cannot be examined", unit.id, error)
-            return replace(unit, fault=f"cannot be examined: {error}")
+            return replace(unit, fault=f"cannot be examined: {error}", code="device")
 
     def _vetted(self, unit: Unit) -> Unit:
         """The unit with a fault if it is gone, broken or dangerous."""
         for path in unit.paths:
             Mount(path.host_path)  # refuses a path that no container can get
         missing = [path.path for path in unit.paths if not self._access.host.has(path.host_path)]
-        fault = unit.fault or (f"{missing[0]} does not exist" if missing else "") or self._danger(unit)
-        return replace(unit, fault=fault)
+        if unit.fault:
+            return replace(unit, code=unit.code or "device")
+        if missing:
+            return replace(unit, fault=f"{missing[0]} does not exist", code="missing")
+        danger = self._danger(unit)
+        return replace(unit, fault=danger, code="dangerous" if danger else "")
 
     def _danger(self, unit: Unit) -> str:
         if self._options.dangerous:
@@ -247,8 +251,11 @@ class Generic(Plugin):
         facts = {key: clean(value) for key, value in unit.facts.items() if value}
         attributes = {**facts, "unit": unit.id, "nodes": [clean(path.path) for path in unit.paths]}
         device = Device(device_id, numa=unit.numa if self._options.topology else (), attributes=attributes)
-        reason = unit.fault or self._cdi.faults.get(unit.id) or reasons.get(unit.id, "")
-        return device.unhealthy(reason) if reason else device
+        if unit.fault:
+            return device.unhealthy(unit.fault, unit.code)
+        if unit.id in self._cdi.faults:
+            return device.unhealthy(self._cdi.faults[unit.id], "cdi")
+        return device.unhealthy(reasons[unit.id], "check") if reasons.get(unit.id) else device
 
 
 def _spec_of(resource: str, access: HostAccess) -> _SpecWriter:

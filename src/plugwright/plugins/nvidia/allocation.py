@@ -70,7 +70,8 @@ class AllocationBuilder:
     def _ids(self, units: Sequence[GpuUnit]) -> list[str]:
         """Each device once, however many shares of it the container has."""
         devices = [shares[0] for shares in units_by_device(units).values()]
-        return [unit.uuid if self.config.ids is DeviceIdStrategy.UUID else unit.index for unit in devices]
+        by_uuid = self.config.ids is DeviceIdStrategy.UUID or bool(self.specs.withheld)
+        return [unit.uuid if by_uuid else unit.index for unit in devices]
 
     def _limits_device(self, extras: ContainerExtras) -> list[str]:
         """The limits as a CDI device: a pod's `env` overrides the plugin's, but not a CDI device's."""

@@ -16,6 +16,7 @@ from plugwright.plugins.nvidia.driver import Gpu
 from plugwright.plugins.nvidia.driver_files import DriverFiles
 from plugwright.plugins.nvidia.sharing import GpuUnit
 from plugwright.sdk import cdi
+from plugwright.sdk.cdi import recreation
 
 __all__ = ["OWNER", "GpuSpecs"]
 
@@ -31,6 +32,8 @@ class GpuSpecs:
         self._config, self._files = config, files
         self._path = Path(config.cdi.dir)
         self._directory = cdi.SpecDirectory(self._path, OWNER)
+        self.classes: set[str] = set()  # of names that containers have, whatever is configured by now
+        self.withheld: set[str] = set()  # names of GPUs that containers have, and that now are another GPU's
 
     def write(self, gpus: Sequence[Gpu]) -> None:
         """Updates the files to what the machine has; an unchanged file is not touched."""
@@ -54,6 +57,10 @@ class GpuSpecs:
         self._directory.write(cdi.Spec(kind, [cdi.Device(name, edits)]), part=name)
         return cdi.qualified_name(kind, name)
 
+    def keep_limits(self, stored: Iterable[str], current: Iterable[str]) -> list[str]:
+        """Makes limits again under the names that a container has; returns those that are not known any more."""
+        return recreation.keep_names(self._directory, self._kind("limits"), stored, current)
+
     def names(self, ids: Iterable[str]) -> list[str]:
         """The qualified names of these GPUs, and of the configured features that exist.
 
@@ -66,7 +73,7 @@ class GpuSpecs:
         return [*gpus, *imex, *(cdi.qualified_name(self._kind(name), "all") for name in existing)]
 
     def _features(self) -> list[str]:
-        return [name for name in _FEATURES if getattr(self._config, name)]
+        return [name for name in _FEATURES if getattr(self._config, name) or name in self.classes]
 
     def _devices(self, unit: GpuUnit) -> list[cdi.Device]:
         """Under its UUID and its index, as NVIDIA's tools name them."""
@@ -75,7 +82,8 @@ class GpuSpecs:
         except PluginError as error:
             logger.warning("no CDI device for a GPU", extra={"gpu": unit.uuid, "error": str(error)})
             return []
-        return [cdi.Device(name, edits) for name in (unit.uuid, unit.index)]
+        names = [name for name in (unit.uuid, unit.index) if f"{self._kind('gpu')}={name}" not in self.withheld]
+        return [cdi.Device(name, edits) for name in names]
 
     def _write_imex_channels(self) -> None:
         devices = []

@@ -158,6 +158,7 @@ class NvidiaHealth(FamilySettings, frozen=True):
     ecc: bool = True
     pending: bool = False
     unwatched: bool = True
+    fabric: bool = True
     checks: bool = True
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "UNLINKED",
     "ComputeMode",
     "DriverGone",
+    "DriverLoad",
     "EventKind",
     "EventSet",
     "FaultInjection",
@@ -74,6 +75,19 @@ class RecoveryAction(StrEnum):
     REBOOT = "reboot"
     DRAIN = "drain"  # peer-to-peer is impaired: no new work across GPUs
     DRAIN_AND_RESET = "drain and reset"
+
+
+@dataclass(frozen=True, slots=True)
+class DriverLoad:
+    """One load of the driver: another boot or another load has reset every GPU. Empty where it is not known."""
+
+    boot: str = ""
+    driver: str = ""
+
+    def may_be(self, other: "DriverLoad") -> bool:
+        """Whether nothing says that they are different loads."""
+        pairs = ((self.boot, other.boot), (self.driver, other.driver))
+        return all(one == two or not one or not two for one, two in pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +159,11 @@ class GpuHealth:
     fault: str = ""  # why it does not answer
     away: bool = False  # it is lost or absent, and can only be back after a reset
     ecc_uncorrected: int | None = None  # since the driver was loaded
+    ecc_sram: int | None = None  # of these in SRAM, where rows of DRAM are remapped: those are contained
     remap_pending: bool | None = None  # a row or page that the next reset replaces
     remap_failed: bool | None = None
     recovery: RecoveryAction = RecoveryAction.UNKNOWN
+    fabric: str = ""  # why its NVLink fabric cannot be used
 
 
 class EventKind(StrEnum):
@@ -214,6 +230,8 @@ class GpuDriver(Protocol):
     def read(self) -> GpuSnapshot: ...
 
     def health(self, uuid: str) -> GpuHealth: ...
+
+    def load(self) -> DriverLoad: ...
 
     def events(self, uuids: tuple[str, ...]) -> EventSet: ...
 

@@ -33,6 +33,7 @@ class HealthAssessment:
 
     reason: str = ""
     recheck_after: float | None = None
+    code: str = ""  # of the reason
 
 
 def record_xid(records: Iterable[XidRecord], xid: int, now: float, impaired: bool = False) -> tuple[XidRecord, ...]:
@@ -52,8 +53,14 @@ def update_records(records: Iterable[XidRecord], health: GpuHealth) -> tuple[Xid
 
 
 def is_impaired(health: GpuHealth) -> bool:
-    """Whether the GPU is lost, or the driver recommends a reset."""
-    return health.away or health.recovery not in (RecoveryAction.NONE, RecoveryAction.UNKNOWN)
+    """Whether the GPU is lost, or the driver recommends a reset.
+
+    A driver that recommends nothing, before 570, counts uncorrected errors since the last reset: the count is 0 again
+    after the next.
+    """
+    if health.recovery is RecoveryAction.UNKNOWN:
+        return health.away or bool(health.ecc_uncorrected)
+    return health.away or health.recovery is not RecoveryAction.NONE
 
 
 def _is_reset(record: XidRecord, health: GpuHealth, impaired: bool) -> bool:
@@ -68,9 +75,9 @@ def xid_action(rules: NvidiaHealth, code: int) -> XidAction:
 
 def assess(rules: NvidiaHealth, health: GpuHealth, records: Iterable[XidRecord], now: float) -> HealthAssessment:
     """The GPU's own health values come first, then the Xids it reported."""
-    reason = _fault(rules, health)
-    if reason:
-        return HealthAssessment(reason)
+    fault = _fault(rules, health)
+    if fault.reason:
+        return fault
     if not rules.checks:
         return HealthAssessment()
     assessments = [_assess_xid(rules, record, now) for record in records]
@@ -78,20 +85,24 @@ def assess(rules: NvidiaHealth, health: GpuHealth, records: Iterable[XidRecord],
     return min(unhealthy, key=lambda assessment: assessment.recheck_after or 0.0, default=HealthAssessment())
 
 
-def _fault(rules: NvidiaHealth, health: GpuHealth) -> str:
+def _fault(rules: NvidiaHealth, health: GpuHealth) -> HealthAssessment:
     if health.fault:
-        return health.fault
+        return HealthAssessment(health.fault, code="lost" if health.away else "no-answer")
     if not rules.checks:
-        return ""
+        return HealthAssessment()
     if health.recovery not in (RecoveryAction.NONE, RecoveryAction.UNKNOWN):
-        return f"the driver recommends: {health.recovery}"
+        return HealthAssessment(f"the driver recommends: {health.recovery}", code="recovery")
     if health.remap_failed:
-        return "a faulty row of memory could not be remapped"
+        return HealthAssessment("a faulty row of memory could not be remapped", code="remap")
     if health.remap_pending and rules.pending:
-        return "a faulty row of memory is remapped at the next reset"
-    if health.ecc_uncorrected and rules.ecc and health.recovery is RecoveryAction.UNKNOWN:
-        return f"{health.ecc_uncorrected} uncorrected ECC errors"
-    return ""
+        return HealthAssessment("a faulty row of memory is remapped at the next reset", code="remap")
+    # An error in DRAM is contained where rows are remapped: as Xid 94 says too, only the application is restarted.
+    errors = health.ecc_uncorrected if health.ecc_sram is None else health.ecc_sram
+    if errors and rules.ecc and health.recovery is RecoveryAction.UNKNOWN:
+        return HealthAssessment(f"{errors} uncorrected ECC errors", code="ecc")
+    if health.fabric and rules.fabric:
+        return HealthAssessment(health.fabric, code="fabric")
+    return HealthAssessment()
 
 
 def _assess_xid(rules: NvidiaHealth, record: XidRecord, now: float) -> HealthAssessment:
@@ -100,10 +111,12 @@ def _assess_xid(rules: NvidiaHealth, record: XidRecord, now: float) -> HealthAss
     left = record.at + rules.quiet - now
     if action in (XidAction.IGNORE, XidAction.PROBE) or (action is XidAction.RESET and record.reset):
         return HealthAssessment()
+    code = f"xid-{record.xid}"
     if action is XidAction.QUIET:
-        return HealthAssessment(f"{_describe(record)}, waiting for quiet", left) if left > 0 else HealthAssessment()
+        reason = f"{_describe(record)}, waiting for quiet"
+        return HealthAssessment(reason, left, code) if left > 0 else HealthAssessment()
     awaited = "a reset" if action is XidAction.RESET else "an operator"
-    return HealthAssessment(f"{_describe(record)}, waiting for {awaited}")
+    return HealthAssessment(f"{_describe(record)}, waiting for {awaited}", code=code)
 
 
 def _describe(record: XidRecord) -> str:

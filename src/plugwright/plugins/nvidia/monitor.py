@@ -13,11 +13,14 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 
 from plugwright.errors import PluginError
 from plugwright.plugins.nvidia import health
 from plugwright.plugins.nvidia.driver import (
     DriverGone,
+    DriverLoad,
     EventKind,
     Gpu,
     GpuDriver,
@@ -25,12 +28,11 @@ from plugwright.plugins.nvidia.driver import (
     GpuHealth,
     GpuSnapshot,
 )
-from plugwright.plugins.nvidia.health import XidRecord
-from plugwright.plugins.nvidia.nvml_events import EventThread
+from plugwright.plugins.nvidia.event_watch import EventWatch, in_one_line
+from plugwright.plugins.nvidia.incidents import Incidents, XidRecords
 from plugwright.plugins.nvidia.selection import Selection
 from plugwright.system import concurrency
 from plugwright.system.concurrency import Backoff, Latest
-from plugwright.text import clean
 
 __all__ = ["GpuMonitor", "PollIntervals", "View", "changes"]
 
@@ -38,13 +40,11 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_RETRY = 12  # times the first one
 
-ReadResult = tuple[GpuSnapshot, dict[str, GpuHealth]] | DriverGone
-XidRecords = Mapping[str, tuple[XidRecord, ...]]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollIntervals:
-    """Seconds. `event_wait`: how long a thread that is no longer needed may go on waiting for an event.
+    """Seconds. `event_wait`: how long a thread that is no longer needed may go on waiting for an event; one that has
+    waited for so long receives them.
 
     `list_timeout` and `allocate_timeout`: how long a plugin may take, which reads and writes the host's files for it.
     """
@@ -73,6 +73,15 @@ class View:
     selections: Mapping[str, Selection] = field(default_factory=dict, hash=False)  # by resource
     problem: str = ""
     is_unloaded: bool = False  # the problem is that there is no driver
+    unknown_xids: str = ""  # why the Xids of an earlier run are not known
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    snapshot: GpuSnapshot
+    health: Mapping[str, GpuHealth]
+    load: DriverLoad
+    recalled: XidRecords  # of an earlier run
 
 
 class GpuMonitor:
@@ -83,18 +92,21 @@ class GpuMonitor:
         driver: GpuDriver,
         intervals: PollIntervals | None = None,
         clock: Callable[[], float] = time.monotonic,
+        incidents: Incidents | None = None,
     ) -> None:
         self.driver = driver
+        self._incidents = incidents or Incidents(None, driver.name)
+        self._load = DriverLoad()
+        self._saved: object = None  # the records that are in the file
+        self._saving: asyncio.Future[None] | None = None
         self.intervals = intervals or PollIntervals()
         self.clock = clock
         self.views = Latest(View())
         self._users = 0
         self._task: asyncio.Task[None] | None = None
         self._read_requested = asyncio.Event()
-        self._reading: asyncio.Future[ReadResult] | None = None
-        self._threads: dict[EventThread, frozenset[str]] = {}
-        self._restart_timer: asyncio.TimerHandle | None = None
-        self._without_events: set[str] = set()  # GPUs that do not support events
+        self._reading: asyncio.Future[_Reading | DriverGone] | None = None
+        self.events = EventWatch(self)
         self._read_at = 0.0  # when the last read began
         self._impaired_at: dict[str, float] = {}  # when the last read began that found a GPU impaired
         self._backoff = Backoff(self.intervals.retry, _LONGEST_RETRY * self.intervals.retry)
@@ -124,6 +136,14 @@ class GpuMonitor:
                 del selections[resource]
                 self._change(selections=selections)
 
+    def keep_xids(self, directory: Path | None) -> None:
+        """Xids outlive the process in a file in `directory`; until it has been read, no GPU is known to be fit."""
+        if directory is not None and self._incidents.path is None:
+            self._incidents = Incidents(directory, self.driver.name)
+            if not self.views.value.is_pending:
+                self._change(unknown_xids="the Xids of an earlier run have not been read yet")
+            self.read_now()
+
     def check_running(self) -> None:
         """PluginError if the GPUs are no longer read: whoever enters `running` next starts that again."""
         if self._task is None:
@@ -139,28 +159,13 @@ class GpuMonitor:
     def clear_xids(self, uuid: str) -> None:
         """Forgets the Xids that a GPU has reported."""
         self._change(xids={gpu: records for gpu, records in self.views.value.xids.items() if gpu != uuid})
+        self._save_xids()
         self.read_now()
 
-    def on_registered(self, thread: EventThread, watched: frozenset[str], unwatched: Mapping[str, str]) -> None:
-        if thread.stopped:
-            return
-        view, asked = self.views.value, self._threads[thread]
-        self._without_events |= asked - watched - set(unwatched)
-        self._threads[thread] = watched
-        if not watched:
-            self._threads.pop(thread)
-        for uuid, reason in unwatched.items():
-            if uuid not in view.unwatched:
-                logger.error("cannot register events of a GPU", extra={"gpu": uuid, "error": reason})
-        still_unwatched = {uuid: reason for uuid, reason in view.unwatched.items() if uuid not in asked}
-        self._change(
-            watched=(view.watched | watched) - set(unwatched),
-            unwatched={**still_unwatched, **unwatched},
-        )
+    def on_watched(self, watched: frozenset[str], unwatched: Mapping[str, str]) -> None:
+        self._change(watched=watched, unwatched=unwatched)
 
-    def on_event(self, thread: EventThread, event: GpuEvent, at: float) -> None:
-        if thread.stopped:
-            return
+    def on_event(self, event: GpuEvent, at: float) -> None:
         if event.kind is EventKind.XID:
             logger.warning("Xid", extra={"gpu": event.gpu, "xid": event.xid, "gpu_instance": event.gpu_instance})
         if event.kind is EventKind.XID and event.gpu:  # a GPU without a name is found by the next read
@@ -170,34 +175,7 @@ class GpuMonitor:
             impaired = at < self._impaired_at.get(event.gpu, at)
             records = health.record_xid(xids.get(event.gpu, ()), event.xid, at, impaired)
             self._change(xids={**xids, event.gpu: records})
-        self.read_now()
-
-    def on_lost(self, thread: EventThread, error: Exception) -> None:
-        """Reads the driver: a new thread starts after a pause if the driver is still there."""
-        uuids = self._threads.pop(thread, None)
-        if uuids is not None and not thread.stopped:
-            self._log_lost(error)
-            view = self.views.value
-            # Without a driver the next read says so. What else ended the thread is a fault until another one receives.
-            faults = {} if isinstance(error, DriverGone) else dict.fromkeys(uuids, in_one_line(error))
-            self._change(watched=view.watched - uuids, unwatched={**view.unwatched, **faults})
-            self._without_events.clear()
-            self._restart_later()
-            self.read_now()
-
-    def _log_lost(self, error: Exception) -> None:
-        if isinstance(error, DriverGone):
-            logger.info("no longer receiving events of GPUs", extra={"reason": clean(error)})
-        elif in_one_line(error) not in self.views.value.unwatched.values():  # once, however often it is tried again
-            logger.error("receiving events of GPUs failed", extra={"error": clean(error)}, exc_info=error)
-
-    def _restart_later(self) -> None:
-        if self._restart_timer is None:  # a registration that fails at once would fail again at once
-            loop = asyncio.get_running_loop()
-            self._restart_timer = loop.call_later(self.intervals.retry, self._allow_restart)
-
-    def _allow_restart(self) -> None:
-        self._restart_timer = None
+            self._save_xids()
         self.read_now()
 
     async def _run(self) -> None:
@@ -227,7 +205,7 @@ class GpuMonitor:
             error = asyncio.CancelledError() if task.cancelled() else task.exception()
             self._failed(error or RuntimeError("the task has ended"))
 
-    async def _read(self) -> ReadResult:
+    async def _read(self) -> _Reading | DriverGone:
         """Waits for an earlier read that has not returned: another one would be another thread that hangs."""
         if self._reading is None or self._reading.done():
             self._read_at = self.clock()
@@ -237,29 +215,31 @@ class GpuMonitor:
             return DriverGone(f"the driver has not answered for {self.intervals.read_timeout:g} s")
         return self._reading.result()
 
-    def _read_driver(self) -> ReadResult:
+    def _read_driver(self) -> _Reading | DriverGone:
         try:
             snapshot = self.driver.read()
-            return snapshot, {gpu.uuid: self.driver.health(gpu.uuid) for gpu in snapshot.gpus}
+            values = {gpu.uuid: self.driver.health(gpu.uuid) for gpu in snapshot.gpus}
+            load = self.driver.load()
+            return _Reading(snapshot, values, load, self._incidents.recall(load))
         except DriverGone as error:
             self.driver.close()  # the next read opens the driver that is there by then
             return error
 
-    def _update(self, result: ReadResult) -> None:
+    def _update(self, result: _Reading | DriverGone) -> None:
         view = self.views.value
         if isinstance(result, DriverGone):
             gone = {uuid: GpuHealth(fault=str(result), away=result.unloaded) for uuid in view.health}
             self._note_impaired(gone)
             xids = _updated(view.xids, gone)
             self._change(is_pending=False, problem=str(result), is_unloaded=result.unloaded, xids=xids)
-            if result.unloaded:  # an event set ends with its driver, even if its thread notices that later
-                self._stop_threads()
+            self.events.on_driver_gone(result)
             return
-        snapshot, values = result
+        snapshot, values = result.snapshot, dict(result.health)
         values = {
             gpu.uuid: replace(values[gpu.uuid], fault=values[gpu.uuid].fault or gpu.fault) for gpu in snapshot.gpus
         }
-        known = {**view.health, **view.xids}
+        xids = self._known_xids(result)
+        known = {**view.health, **xids}
         absent = {uuid: GpuHealth(fault="absent", away=True) for uuid in known if uuid not in values}
         self._note_impaired({**values, **absent})
         _log_changes(view.snapshot, snapshot)
@@ -267,12 +247,36 @@ class GpuMonitor:
             is_pending=False,
             snapshot=snapshot,
             health=values,
-            xids=_updated(view.xids, {**values, **absent}),
-            unwatched={uuid: reason for uuid, reason in view.unwatched.items() if uuid in values},
+            xids=_updated(xids, {**values, **absent}),
             problem="",
             is_unloaded=False,
+            unknown_xids=self._incidents.unreadable,
         )
-        self._watch_events(snapshot)
+        self._save_xids()
+        self.events.follow([gpu.uuid for gpu in snapshot.gpus])
+
+    def _known_xids(self, reading: _Reading) -> XidRecords:
+        """With those of an earlier run; without those of an earlier load of the driver, which was a reset."""
+        same_load, self._load = reading.load.may_be(self._load), reading.load
+        now = self.clock()
+        recalled = {
+            uuid: tuple(replace(record, at=min(record.at, now)) for record in records)
+            for uuid, records in reading.recalled.items()
+        }
+        return {**recalled, **self.views.value.xids} if same_load else recalled
+
+    def _save_xids(self) -> None:
+        """In one thread at most. How often an Xid was reported is not worth a write."""
+        xids = self.views.value.xids
+        key = {(uuid, record.xid, record.impaired, record.reset) for uuid in xids for record in xids[uuid]}
+        if (self._saving is None or self._saving.done()) and key != self._saved and (key or self._saved):
+            try:
+                save = partial(self._incidents.save, self._load, xids)
+                self._saving = concurrency.begin_in_thread("nvidia incidents", save)
+            except RuntimeError:  # no thread can be started: tried again with the next read
+                return
+            self._saved = key
+            self._saving.add_done_callback(lambda _: self._save_xids())
 
     def _note_impaired(self, values: Mapping[str, GpuHealth]) -> None:
         self._impaired_at |= {uuid: self._read_at for uuid, value in values.items() if health.is_impaired(value)}
@@ -287,35 +291,12 @@ class GpuMonitor:
                 logger.info("GPUs can be read again")
         self.views.publish_if_changed(view)
 
-    def _watch_events(self, snapshot: GpuSnapshot) -> None:
-        """One thread for all present GPUs, and one more for those that are added later."""
-        covered = {uuid for thread, uuids in self._threads.items() if not thread.stopped for uuid in uuids}
-        covered |= self._without_events
-        uuids = tuple(gpu.uuid for gpu in snapshot.gpus if gpu.uuid not in covered)
-        if uuids and self._restart_timer is None:
-            thread = EventThread(self.driver, uuids, self, self.intervals.event_wait)
-            self._threads[thread] = frozenset(uuids)
-            try:
-                thread.start()
-            except RuntimeError as error:  # no thread can be started
-                self.on_lost(thread, error)
-
-    def _stop_threads(self) -> None:
-        for thread in self._threads:
-            thread.stopped = True
-        self._threads.clear()
-        self._without_events.clear()
-        self._change(watched=frozenset())
-
     async def _stop(self) -> None:
-        self._stop_threads()
+        self.events.stop()
         task, self._task = self._task, None
         self._backoff.reset()
         if task is not None:
             await concurrency.cancel(task)
-        if self._restart_timer is not None:
-            self._restart_timer.cancel()
-            self._restart_timer = None
         view = self.views.value
         if not view.snapshot.driver:  # never read: the next user waits for a new attempt
             self.views.publish(View(selections=view.selections))
@@ -347,10 +328,6 @@ def _log_changes(before: GpuSnapshot, after: GpuSnapshot) -> None:
         logger.info("NVIDIA driver", extra={"version": after.driver, "gpus": len(after.gpus)})
     for message, facts in changes(before, after):
         logger.warning(message, extra=facts)
-
-
-def in_one_line(error: BaseException) -> str:
-    return clean(f"{type(error).__name__}: {error}")
 
 
 def _updated(xids: XidRecords, values: Mapping[str, GpuHealth]) -> XidRecords:

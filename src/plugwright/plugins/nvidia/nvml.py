@@ -7,7 +7,7 @@ module's files in /proc. The library itself is `nvml_library`, events are `nvml_
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 
 from plugwright.plugins.nvidia.driver import (
     ComputeMode,
+    DriverLoad,
     FaultInjection,
     Gpu,
     GpuHealth,
@@ -27,6 +28,7 @@ from plugwright.plugins.nvidia.driver import (
 )
 from plugwright.plugins.nvidia.nvml_events import NvmlEvents
 from plugwright.plugins.nvidia.nvml_library import NvmlCalls, NvmlLibrary
+from plugwright.sdk import sysfs
 from plugwright.text import clean
 
 __all__ = ["KernelPaths", "Nvml", "procfs_gpus", "read_links"]
@@ -53,7 +55,11 @@ _RECOVERY_ACTIONS = {
     6: RecoveryAction.RESET,  # of the bus
     7: RecoveryAction.REBOOT,
 }
-_UNCORRECTED, _SINCE_DRIVER_LOAD = 1, 0  # arguments of nvmlDeviceGetTotalEccErrors
+_UNCORRECTED, _SINCE_DRIVER_LOAD, _SRAM = 1, 0, 7  # arguments of calls that count ECC errors
+_FABRIC_STATES = {1: "has not been started", 2: "is not ready yet"}  # 0: the GPU has no fabric
+_FABRIC_COMPLETED = 3
+# By the lowest of the two bits that each has in the health mask: 1 is true, 2 false, 0 not supported.
+_FABRIC_FAULTS = {2: "routes are being recovered", 4: "a route is unhealthy", 6: "access is being recovered"}
 _PROC_LINE = re.compile(r"^(?P<key>[^:\n]+):[ \t]*(?P<text>.*?)[ \t]*$", re.MULTILINE)
 
 
@@ -75,15 +81,23 @@ class Nvml:
         self._library = NvmlLibrary(root, binding)
         self._paths = paths or KernelPaths()
         self._last_read: dict[int, Gpu] = {}
+        self._count = 0
         self._models: dict[str, str] = {}  # by UUID
         self._links: tuple[object, GpuLinks] = (None, GpuLinks())
 
     def read(self) -> GpuSnapshot:
         calls = self._library.open()
-        count = calls.required("nvmlDeviceGetCount")
-        by_index = {index: self._gpu(calls, index) for index in range(count)}
-        gpus = [gpu for gpu in by_index.values() if gpu is not None]
-        gpus += self._from_procfs(gpus, [index for index, gpu in by_index.items() if gpu is None])
+        self._count = count = calls.required("nvmlDeviceGetCount")
+        read: dict[int, Gpu] = {}
+        faults: dict[int, str] = {}
+        for index in range(count):
+            gpu = self._gpu(calls, index)
+            if gpu is not None:
+                read[index] = gpu
+            else:
+                faults[index] = calls.fault or "does not answer"
+        gpus = [*read.values(), *self._remembered(read.values(), faults)]
+        gpus += self._from_procfs(gpus, sorted(set(range(count)) - {gpu.index for gpu in gpus}))
         gpus.sort(key=lambda gpu: gpu.index)
         cuda = calls.optional("nvmlSystemGetCudaDriverVersion") or 0
         return GpuSnapshot(
@@ -101,14 +115,25 @@ class Nvml:
             return GpuHealth(fault=calls.fault or "not found", away=calls.lost)
         remapped = calls.optional("nvmlDeviceGetRemappedRows", handle)
         pending = remapped[2] if remapped else calls.optional("nvmlDeviceGetRetiredPagesPendingStatus", handle)
+        count = (handle, _UNCORRECTED, _SINCE_DRIVER_LOAD)
         return GpuHealth(
-            ecc_uncorrected=calls.optional("nvmlDeviceGetTotalEccErrors", handle, _UNCORRECTED, _SINCE_DRIVER_LOAD),
+            ecc_uncorrected=calls.optional("nvmlDeviceGetTotalEccErrors", *count),
+            ecc_sram=calls.lookup("nvmlDeviceGetMemoryErrorCounter", *count, _SRAM) if remapped else None,
             remap_pending=None if pending is None else bool(pending),
             remap_failed=bool(remapped[3]) if remapped else None,
             recovery=_recovery_action(calls, handle),
+            fabric=self._fabric_fault(calls, handle),
             fault=calls.fault,
             away=calls.lost,
         )
+
+    def load(self) -> DriverLoad:
+        try:
+            # Its inode is numbered anew whenever the module is loaded, and never twice; its times change by themselves.
+            module = str((self._paths.sys / "module/nvidia").stat().st_ino)
+        except OSError:
+            module = ""
+        return DriverLoad(sysfs.boot_id(self._paths.proc), module)
 
     def events(self, uuids: tuple[str, ...]) -> NvmlEvents:
         return NvmlEvents(self._library, uuids)
@@ -116,15 +141,37 @@ class Nvml:
     def close(self) -> None:
         self._library.close()
         self._links = (None, GpuLinks())
+        self._last_read.clear()  # the next driver may count its GPUs in another order
+
+    def _remembered(self, read: Iterable[Gpu], faults: Mapping[int, str]) -> Iterator[Gpu]:
+        """The GPUs that do not answer, with their last values, unless one answers under another index."""
+        uuids = {gpu.uuid for gpu in read}
+        for index, fault in faults.items():
+            before = self._last_read.get(index)
+            if before is not None and before.uuid not in uuids:
+                uuids.add(before.uuid)
+                yield replace(before, fault=fault)
+
+    def _fabric_fault(self, calls: NvmlCalls, handle: object) -> str:
+        """A GPU that is alone needs no fabric, and neither do MIG devices: they have no NVLinks."""
+        info = calls.fabric(handle) if self._count > 1 else None
+        mig_mode = calls.optional("nvmlDeviceGetMigMode", handle) if info is not None else None
+        if info is None or (mig_mode and mig_mode[0]):
+            return ""
+        if info.state in _FABRIC_STATES:
+            return f"its NVLink fabric {_FABRIC_STATES[info.state]}: is the fabric manager running?"
+        if info.state == _FABRIC_COMPLETED and info.error:
+            return f"its NVLink fabric is not usable: {info.error}"
+        faults = [text for shift, text in _FABRIC_FAULTS.items() if info.health >> shift & 3 == 1]
+        return f"its NVLink fabric is not usable: {faults[0]}" if faults else ""
 
     def _gpu(self, calls: NvmlCalls, index: int) -> Gpu | None:
-        """With its last values if it was read before and cannot be read now; None if its UUID is unknown."""
+        """None if its UUID cannot be read."""
         calls.faults.clear()
         handle = calls.optional("nvmlDeviceGetHandleByIndex", index)
         uuid = calls.optional("nvmlDeviceGetUUID", handle) if handle is not None else None
         if uuid is None:
-            before = self._last_read.get(index)
-            return replace(before, fault=calls.fault or "does not answer") if before else None
+            return None
         pci = _pci_address(calls.optional("nvmlDeviceGetPciInfo", handle))
         memory = calls.optional("nvmlDeviceGetMemoryInfo", handle)
         mig_mode = calls.optional("nvmlDeviceGetMigMode", handle)

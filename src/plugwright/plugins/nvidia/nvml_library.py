@@ -10,13 +10,14 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from plugwright.plugins.nvidia.driver import DriverGone
 from plugwright.text import clean
 
-__all__ = ["NvmlCalls", "NvmlLibrary"]
+__all__ = ["FabricInfo", "NvmlCalls", "NvmlLibrary"]
 
 _NAME = "libnvidia-ml.so.1"
 _DIRECTORIES = (
@@ -108,6 +109,15 @@ class NvmlLibrary:
             _ctypes.dlclose(handle)
 
 
+@dataclass(frozen=True, slots=True)
+class FabricInfo:
+    """A GPU's registration with its NVLink fabric, in NVML's numbers; `error` is its error once it is completed."""
+
+    state: int
+    error: str
+    health: int
+
+
 class NvmlCalls:
     """Calls by name, with errors sorted: DriverGone is raised, faults of the GPU are collected in `faults`."""
 
@@ -135,6 +145,16 @@ class NvmlCalls:
     def lookup(self, name: str, *arguments: object) -> Any:
         """As `optional`, and None without a fault where NVML answers that there is no such device."""
         return self._call(name, arguments, _UNSUPPORTED + _NOT_FOUND)
+
+    def fabric(self, handle: object) -> FabricInfo | None:
+        try:
+            info = self._nvml.c_nvmlGpuFabricInfoV_t()
+        except AttributeError:  # a pynvml older than the call
+            return None
+        if self.lookup("nvmlDeviceGetGpuFabricInfoV", handle, ctypes.byref(info)) is None:
+            return None
+        error = clean(self._nvml.NVMLError(info.status)) if info.status else ""
+        return FabricInfo(int(info.state), error, int(info.healthMask))
 
     def wait(self, event_set: object, milliseconds: int) -> Any:
         try:

@@ -15,16 +15,19 @@ from functools import partial
 
 from plugwright.errors import HardwareMissing, InvalidValue, PluginError
 from plugwright.model import Allocation, Device, some
-from plugwright.plugins.nvidia import health, selection
+from plugwright.plugins.nvidia import health, selection, stored
 from plugwright.plugins.nvidia.allocation import AllocationBuilder
 from plugwright.plugins.nvidia.cdi import GpuSpecs
-from plugwright.plugins.nvidia.config import NvidiaConfig
+from plugwright.plugins.nvidia.config import DeviceListStrategy, NvidiaConfig, SharingStrategy
 from plugwright.plugins.nvidia.driver import GpuHealth, GpuLinks
 from plugwright.plugins.nvidia.driver_files import DriverFiles
 from plugwright.plugins.nvidia.health import HealthAssessment
 from plugwright.plugins.nvidia.monitor import GpuMonitor, View
 from plugwright.plugins.nvidia.preference import PlacementPolicy, UnitPreference
 from plugwright.plugins.nvidia.sharing import GpuUnit, SharingBackend, TimeSlicing
+from plugwright.plugins.nvidia.stored import MovedGpu
+from plugwright.sdk.cdi import recreation
+from plugwright.sdk.node_state import NodeState, StoredAllocation
 from plugwright.sdk.plugin import Plugin
 from plugwright.system import concurrency
 from plugwright.system.blocking import BlockingCalls
@@ -56,6 +59,15 @@ class Nvidia(Plugin):
         self._left_out: set[str] = set()  # devices that no list can have
         self._preferences = _CachedPreference()
         self._recheck_after: float | None = None
+        self._node: NodeState | None = None
+        self._stored: Sequence[StoredAllocation] = ()
+        self._restored: Sequence[StoredAllocation] = ()  # those whose files have been made again
+        self._moved: list[MovedGpu] = []
+
+    async def restore(self, node: NodeState) -> None:
+        self._node, self._stored = node, await node.allocations() or ()
+        self._specs.classes = stored.classes(self.config.cdi.vendor, self._stored)
+        self.monitor.keep_xids(node.directory)
 
     async def discover(self) -> AsyncIterator[list[Device]]:
         monitor = self.monitor
@@ -69,6 +81,9 @@ class Nvidia(Plugin):
                         monitor.check_running()
                         if follow.done():
                             follow.result()  # raises the error that ended it
+                        if self._moved and self._node is not None:  # until the pod has been deleted
+                            now = await self._node.allocations(current=True)
+                            self._stored = self._stored if now is None else now
                         if not view.is_pending:
                             yield await self._list_in_time(view)
                         await self._wait_for_change(view)
@@ -118,7 +133,7 @@ class Nvidia(Plugin):
         except PluginError:
             if not view.problem or not self._listed:
                 raise
-            return [device.unhealthy(view.problem) for device in self._listed]
+            return [device.unhealthy(view.problem, "driver") for device in self._listed]
         return self._listed
 
     def _list(self, view: View) -> list[Device]:
@@ -127,13 +142,17 @@ class Nvidia(Plugin):
             raise HardwareMissing(view.problem) if view.is_unloaded else PluginError(view.problem)
         units = self._split_devices(view)
         if not view.problem:
+            self._moved = stored.moved_gpus(self.config.cdi.vendor, self._stored, view.snapshot.gpus)
+            self._specs.withheld = {moved.cdi_name for moved in self._moved if moved.cdi_name}
             self._write_specs(view)
+            self._restore_files({unit.id: unit for unit in units})
         assessments = {uuid: self._assess(view, uuid) for uuid in dict.fromkeys(unit.gpu.uuid for unit in units)}
         waits = [
             assessment.recheck_after or self.monitor.intervals.retry
             for assessment in assessments.values()
             if assessment.reason
         ]
+        waits += [self.monitor.intervals.rescan] if self._moved else []
         self._recheck_after = min(waits, default=None)
         self._units = {unit.id: unit for unit in units}
         overlaps = selection.overlaps(view.snapshot.gpus, view.selections)
@@ -148,7 +167,7 @@ class Nvidia(Plugin):
         """Without those that no list can have, such as one with an odd UUID; the others do not suffer for them."""
         for unit in units:
             try:
-                yield self._device(unit, assessments[unit.gpu.uuid].reason, overlaps)
+                yield self._device(unit, assessments[unit.gpu.uuid], overlaps)
             except InvalidValue as error:
                 if unit.id not in self._left_out:
                     facts = {"resource": self.resource, "device": clean(unit.id), "error": clean(error)}
@@ -175,22 +194,62 @@ class Nvidia(Plugin):
         """Of a GPU, for all its MIG devices and shares."""
         rules = self.config.health
         if view.problem:
-            return HealthAssessment(view.problem)
+            return HealthAssessment(view.problem, code="driver")
+        if rules.checks and view.unknown_xids:
+            return HealthAssessment(view.unknown_xids, code="incidents")
         if rules.unwatched and rules.checks and uuid in view.unwatched:
-            return HealthAssessment(f"its events cannot be registered: {view.unwatched[uuid]}")
+            return HealthAssessment(f"its events cannot be registered: {view.unwatched[uuid]}", code="events")
         values = view.health.get(uuid, GpuHealth(fault="not found"))
         return health.assess(rules, values, view.xids.get(uuid, ()), self.monitor.clock())
 
-    def _device(self, unit: GpuUnit, fault: str, overlaps: Mapping[str, Sequence[str]]) -> Device:
-        resources = sorted({name for uuid in selection.occupied_uuids(unit) for name in overlaps.get(uuid, ())})
-        conflict = f"selected by {' and '.join(resources)}: a device can be in one resource only" if resources else ""
-        reason = conflict or fault or self._sharing.fault(unit)
+    def _device(self, unit: GpuUnit, gpu: HealthAssessment, overlaps: Mapping[str, Sequence[str]]) -> Device:
         numa = [unit.gpu.numa] if unit.gpu.numa is not None else []
         device = Device(unit.id, numa=numa, attributes={**_attributes(unit), **self._sharing.attributes(unit)})
-        return device.unhealthy(reason) if reason else device
+        resources = sorted({name for uuid in selection.occupied_uuids(unit) for name in overlaps.get(uuid, ())})
+        if resources:
+            conflict = f"selected by {' and '.join(resources)}: a device can be in one resource only"
+            return device.unhealthy(conflict, "overlap")
+        if gpu.reason:
+            return device.unhealthy(gpu.reason, gpu.code)
+        moved = next((moved for moved in self._moved if moved.uuid == unit.gpu.uuid and not moved.cdi_name), None)
+        if moved is not None:
+            return device.unhealthy(moved.reason, "renumbered")
+        if self.config.health.checks and self._is_empty_in_mig_mode(unit):
+            return device.unhealthy("in MIG mode: CUDA finds no device in the whole GPU", "mig-mode")
+        fault = self._sharing.fault(unit)
+        return device.unhealthy(fault, _sharing_code(self.config)) if fault else device
+
+    def _is_empty_in_mig_mode(self, unit: GpuUnit) -> bool:
+        """NVIDIA's runtime gives a container all MIG devices of a GPU, the other strategies its node alone."""
+        own = (DeviceListStrategy.ENVVAR, DeviceListStrategy.VOLUME_MOUNTS)
+        by_runtime = any(strategy in own for strategy in self.config.strategies)
+        return unit.mig is None and unit.gpu.mig_enabled and not (by_runtime and unit.gpu.mig)
+
+    def _restore_files(self, units: Mapping[str, GpuUnit]) -> None:
+        """What stored answers refer to and a reboot removes: limits that are CDI devices, directories of shares."""
+        if self._restored is self._stored:
+            return
+        for allocation in self._stored:
+            names = stored.cdi_names(allocation)
+            try:
+                held = [units[device_id] for device_id in allocation.device_ids]
+                current = self._allocations.build(held, self._sharing.restored(held))
+                unknown = self._specs.keep_limits(names, recreation.names_in(current.cdi, current.annotations))
+                if unknown:
+                    raise PluginError(f"no limits are known as {some(unknown)}")
+            except KeyError as error:
+                self._log_not_restored(allocation, f"there is no device {error.args[0]}")
+            except (PluginError, InvalidValue, OSError) as error:
+                self._log_not_restored(allocation, clean(error))
+        self._restored = self._stored
+
+    def _log_not_restored(self, allocation: StoredAllocation, reason: str) -> None:
+        facts = {"resource": self.resource, "pod": allocation.pod_uid, "container": allocation.container}
+        logger.warning("a container may not start again: delete its pod", extra={**facts, "reason": reason})
 
     def _write_specs(self, view: View) -> None:
-        if self.config.cdi.write and any(strategy.is_cdi for strategy in self.config.strategies):
+        is_used = any(strategy.is_cdi for strategy in self.config.strategies) or self._specs.classes
+        if self.config.cdi.write and is_used:
             try:
                 self._specs.write(view.snapshot.gpus)
             except OSError as error:
@@ -215,6 +274,10 @@ class _CachedPreference:
             policy = PlacementPolicy.PACKED if packed else PlacementPolicy.SPREAD
             cached = self._cached = (units, links, UnitPreference(units.values(), links, policy))
         return cached[2]
+
+
+def _sharing_code(config: NvidiaConfig) -> str:
+    return "mps-down" if config.share is not None and config.share.by is SharingStrategy.MPS else "sharing"
 
 
 def _attributes(unit: GpuUnit) -> dict[str, object]:

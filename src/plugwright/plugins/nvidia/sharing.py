@@ -87,6 +87,10 @@ class SharingBackend(Protocol):
         """For the container that gets `units`; PluginError when it cannot have these together."""
         ...
 
+    def restored(self, units: Sequence[GpuUnit]) -> ContainerExtras:
+        """As `extras`, for a container that may be running with these units: what it uses is left alone."""
+        ...
+
     async def follow(self, changed: Callable[[], object]) -> None:
         """Calls `changed` whenever `fault` or `attributes` may have changed; returns if they never will."""
         ...
@@ -114,6 +118,9 @@ class TimeSlicing:
             return ContainerExtras()
         check_request(self._resource, self._share.most, units)
         return ContainerExtras(env=share_env(units))
+
+    def restored(self, units: Sequence[GpuUnit]) -> ContainerExtras:
+        return self.extras(units)
 
     async def follow(self, changed: Callable[[], object]) -> None:
         return

@@ -13,6 +13,7 @@ from plugwright.model import some
 from plugwright.plugins.nvidia import simulated_machines
 from plugwright.plugins.nvidia.driver import (
     DriverGone,
+    DriverLoad,
     EventKind,
     FaultInjection,
     Gpu,
@@ -22,11 +23,13 @@ from plugwright.plugins.nvidia.driver import (
     GpuSnapshot,
     RecoveryAction,
 )
+from plugwright.sdk import sysfs
 
 __all__ = ["SimulatedDriver", "SimulatedEvents"]
 
 _LOST = "GPU is lost"
 _GONE = "the driver is not loaded (simulated)"
+_OF_ALL_GPUS = ("driver", "events", "fabric")
 _HEALTHY = GpuHealth(ecc_uncorrected=0, remap_pending=False, remap_failed=False, recovery=RecoveryAction.NONE)
 
 
@@ -43,6 +46,7 @@ class SimulatedDriver:
         self._links = machine.links
         self._gone = ""
         self._without_events: set[str] = set()
+        self._failing_events = ""
         self._event_sets: list[SimulatedEvents] = []
         self.reads = 0  # how often it was read
 
@@ -64,9 +68,15 @@ class SimulatedDriver:
             self._check_loaded()
             return self._health[uuid] if uuid in self._present else GpuHealth(fault="not found", away=True)
 
+    def load(self) -> DriverLoad:
+        """The same for every process until the machine boots: restarts of a daemon can be rehearsed."""
+        return DriverLoad(sysfs.boot_id(), self.name)
+
     def events(self, uuids: tuple[str, ...]) -> "SimulatedEvents":
         with self._lock:
             self._check_loaded()
+            if self._failing_events:
+                raise DriverGone(self._failing_events)
             return SimulatedEvents(self._lock, self._event_sets, frozenset(uuids), self._without_events & set(uuids))
 
     def close(self) -> None:
@@ -81,6 +91,8 @@ class SimulatedDriver:
             "add": self._add,
             "ecc": self._ecc,
             "remap": self._remap,
+            "fabric": self._fabric,
+            "events": self._events,
             "mig": self._mig,
             "deafen": self._drop_events,
             "driver": self._driver,
@@ -90,7 +102,7 @@ class SimulatedDriver:
                 f"a command of a simulated machine must be one of {', '.join(sorted(faults))}, got {name!r}"
             )
         with self._lock:
-            uuid = "" if name == "driver" else self._find_gpu(arguments.get("id", ""))
+            uuid = "" if name in _OF_ALL_GPUS else self._find_gpu(arguments.get("id", ""))
             return faults[name](uuid, arguments)
 
     def _check_loaded(self) -> None:
@@ -149,6 +161,28 @@ class SimulatedDriver:
         pending = state == "pending"
         self._health[uuid] = replace(self._health[uuid], remap_pending=pending, remap_failed=not pending)
         return f"row remapping {state} on {uuid}"
+
+    def _fabric(self, _: str, arguments: Mapping[str, str]) -> str:
+        """Of all GPUs: they have one fabric manager."""
+        state = arguments.get("state", "")
+        if state not in ("gone", "back"):
+            raise PluginError(f"state must be gone or back, got {state!r}")
+        fault = "its NVLink fabric is not ready yet: is the fabric manager running? (simulated)"
+        self._health = {
+            uuid: replace(health, fabric=fault if state == "gone" else "") for uuid, health in self._health.items()
+        }
+        return f"the fabric manager is {state}"
+
+    def _events(self, _: str, arguments: Mapping[str, str]) -> str:
+        """Of all GPUs: no event set can be made, and those that are there end."""
+        state = arguments.get("state", "")
+        if state not in ("failing", "back"):
+            raise PluginError(f"state must be failing or back, got {state!r}")
+        self._failing_events = "events cannot be received (simulated)" if state == "failing" else ""
+        for events in self._event_sets:
+            events.broken = self._failing_events or "the event sets have ended (simulated)"
+        self._lock.notify_all()
+        return f"events are {state}"
 
     def _mig(self, uuid: str, arguments: Mapping[str, str]) -> str:
         profiles = arguments.get("profiles", "")

@@ -87,12 +87,16 @@ class VgpuSharing:
     def attributes(self, unit: GpuUnit) -> Mapping[str, object]:
         return sharing.share_attributes(unit, f"vgpu, {NOT_CONFINED}: the limiter runs in the tenant's own process")
 
-    def extras(self, units: Sequence[GpuUnit]) -> ContainerExtras:
+    def extras(self, units: Sequence[GpuUnit], fresh: bool = True) -> ContainerExtras:
         sharing.check_request(self._resource, self._share.most, units)
         # The kubelet may allocate the same devices again: the same units have the same files.
         name = digest((unit.id for unit in units), 24)
         limits = self._limits(units, name)
-        return ContainerExtras(env=sharing.share_env(units), limits=limits, mounts=self._mounts(name, limits))
+        mounts = self._mounts(name, limits, fresh)
+        return ContainerExtras(env=sharing.share_env(units), limits=limits, mounts=mounts)
+
+    def restored(self, units: Sequence[GpuUnit]) -> ContainerExtras:
+        return self.extras(units, fresh=False)
 
     async def follow(self, changed: Callable[[], object]) -> None:
         """Returns: the plugin asks for `fault` with every list, and the library is looked up then."""
@@ -114,13 +118,13 @@ class VgpuSharing:
             limits["LIBCUDA_LOG_LEVEL"] = str(self._config.log)
         return limits
 
-    def _mounts(self, name: str, limits: Mapping[str, str]) -> tuple[Mount, ...]:
+    def _mounts(self, name: str, limits: Mapping[str, str], fresh: bool) -> tuple[Mount, ...]:
         """The files stay when the daemon ends: the kubelet mounts them again when a container restarts."""
         root, locks = Path(self._config.root), Path(self._config.locks)
         cache, override, preload = root / "containers" / name, root / "limits" / name, root / "ld.so.preload"
         try:
             # The container writes there: usage that an earlier container counted must not count for this one.
-            with suppress(FileNotFoundError):
+            if fresh and cache.exists():
                 shutil.rmtree(cache)
             _make_directory(cache, 0o777)
             _make_directory(locks, 0o1777)

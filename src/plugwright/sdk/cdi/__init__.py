@@ -1,6 +1,7 @@
 """The Container Device Interface: specs by which a container runtime turns device names into edits of a container.
 
-`spec` has the values, `files` their encoding and directory, `schema` reads files. The names below are all that a plugin
+`spec` has the values, `files` their encoding and directory, `schema` reads files, `recreation` makes names again that
+containers have. The names below are all that a plugin
 author needs:
 
     directory = cdi.SpecDirectory(Path("/var/run/cdi"), owner="my-plugin")

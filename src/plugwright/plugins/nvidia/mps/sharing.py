@@ -83,6 +83,9 @@ class MpsSharing:
         mounts += [Mount(self._config.shm, _SHM)] if self._config.shm else []
         return ContainerExtras(env=sharing.share_env(units), limits=limits, mounts=tuple(mounts))
 
+    def restored(self, units: Sequence[GpuUnit]) -> ContainerExtras:
+        return self.extras(units)
+
     async def follow(self, changed: Callable[[], object]) -> None:
         directory = Directory(self._paths.directory)
         reported: object = None

@@ -1,0 +1,78 @@
+"""Stored answers of the kubelet: the CDI names of GPUs in them, and those that lead to another GPU by now.
+
+A UUID stays that of its GPU. A minor number, as in /dev/nvidia3, and an index are counted anew when the driver is
+loaded: if a GPU does not come back, or another is found first, a container that is started again would get a GPU that
+may be another pod's.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from plugwright.plugins.nvidia.driver import Gpu
+from plugwright.sdk.cdi import recreation
+from plugwright.sdk.node_state import StoredAllocation
+
+__all__ = ["MovedGpu", "cdi_names", "classes", "moved_gpus"]
+
+_NODE = re.compile(r".*/nvidia(?P<minor>[0-9]+)")
+_INDEX = re.compile(r"[0-9]+(?::[0-9]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class MovedGpu:
+    """A GPU that a container gets when it is started again, though it was given another one.
+
+    `cdi_name` is the one in its answer that leads there, which need not be written; empty for a node or a variable.
+    """
+
+    uuid: str
+    name: str
+    pod_uid: str
+    cdi_name: str = ""
+
+    @property
+    def reason(self) -> str:
+        return f"pod {self.pod_uid} gets it as {self.name}, which was another GPU's: delete that pod"
+
+
+def cdi_names(stored: StoredAllocation) -> list[str]:
+    return recreation.names_in(stored.cdi, stored.annotations)
+
+
+def classes(vendor: str, allocations: Iterable[StoredAllocation]) -> set[str]:
+    """The classes, as `gpu`, of the CDI names of this vendor that containers were given."""
+    names = (name for stored in allocations for name in cdi_names(stored))
+    kinds = {name.partition("=")[0] for name in names}
+    return {kind.removeprefix(f"{vendor}/") for kind in kinds if kind.startswith(f"{vendor}/")}
+
+
+def moved_gpus(vendor: str, allocations: Iterable[StoredAllocation], gpus: Sequence[Gpu]) -> list[MovedGpu]:
+    minors = {str(gpu.minor): gpu.uuid for gpu in gpus if gpu.minor is not None}
+    indexes = {str(gpu.index): gpu.uuid for gpu in gpus}
+    parents = {mig.uuid: gpu.uuid for gpu in gpus for mig in gpu.mig}
+    found = []
+    for stored in allocations:
+        devices = {device_id.partition("::")[0] for device_id in stored.device_ids}
+        own = {parents.get(device, device) for device in devices}
+        for node in stored.nodes:
+            match = _NODE.fullmatch(node)
+            uuid = minors.get(match["minor"]) if match else None
+            if uuid is not None and uuid not in own:
+                found.append(MovedGpu(uuid, node, stored.pod_uid))
+        for index, cdi_name in _indexes(vendor, stored):
+            uuid = indexes.get(index.partition(":")[0])
+            if uuid is not None and uuid not in own:
+                found.append(MovedGpu(uuid, cdi_name or f"GPU {index}", stored.pod_uid, cdi_name))
+    return found
+
+
+def _indexes(vendor: str, stored: StoredAllocation) -> Iterator[tuple[str, str]]:
+    """The indexes by which GPUs were given, with the CDI names that have them."""
+    for index in stored.env.get("NVIDIA_VISIBLE_DEVICES", "").split(","):
+        if _INDEX.fullmatch(index):
+            yield index, ""
+    for name in cdi_names(stored):
+        kind, _, device = name.partition("=")
+        if kind.startswith(f"{vendor}/") and kind.endswith("gpu") and _INDEX.fullmatch(device):
+            yield device, name

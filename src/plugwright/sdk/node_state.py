@@ -1,0 +1,107 @@
+"""What a plugin finds on its node when it starts: the kubelet's stored answers, and a directory for files of its own.
+
+The kubelet keeps the answer to Allocate in its checkpoint and uses it again whenever it starts the container, after a
+reboot too, without a call (3.49). What an answer refers to must then be there and mean the same. Containers that get
+devices by a claim have no such answers: `StoredAllocation` is a plain value that other sources can fill as well.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from plugwright.errors import PlugwrightError
+from plugwright.protocol import checkpoint, messages
+from plugwright.protocol.checkpoint import Checkpoint
+from plugwright.protocol.paths import KubeletPaths
+from plugwright.sdk.removed_devices import held_by_pods
+from plugwright.system.blocking import BlockingCalls
+from plugwright.text import clean
+
+__all__ = ["NodeState", "StoredAllocation", "stored_allocations"]
+
+logger = logging.getLogger(__name__)
+
+_CHECKPOINT_DELAY = 1.0  # seconds within which a kubelet has written its checkpoint after a list
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAllocation:
+    """The answer that is stored for a container, unchecked: another plugin may have given it."""
+
+    pod_uid: str
+    container: str
+    device_ids: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict, hash=False)
+    annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
+    cdi: tuple[str, ...] = ()
+    mounts: tuple[str, ...] = ()  # paths of the host
+    nodes: tuple[str, ...] = ()  # paths of the host
+
+
+class NodeState:
+    """`directory` is where the plugin may keep files over restarts and reboots; None if nothing is kept.
+
+    `send_again` has the kubelet get the device list once more.
+    """
+
+    def __init__(
+        self,
+        resource: str,
+        paths: KubeletPaths,
+        directory: Path | None = None,
+        send_again: Callable[[], None] = lambda: None,
+        limit: float = 5.0,
+    ) -> None:
+        self.resource, self.directory = resource, directory
+        self._paths, self._send_again = paths, send_again
+        self._reading = BlockingCalls(f"{paths.checkpoint}: reading it", limit, most_stuck=1)
+        self._logged = ""
+
+    async def allocations(self, current: bool = False) -> Sequence[StoredAllocation] | None:
+        """Of containers that hold devices of the resource; None, and a line in the log, if that cannot be read.
+
+        Without `current` as the checkpoint has them, with containers among them that have ended.
+        """
+        try:
+            if current:
+                # The kubelet frees what ended pods held when it is asked who holds what, and writes no checkpoint when
+                # it frees a device (3.60), but after every device list (4.31).
+                await held_by_pods(self._paths.pod_resources_socket, self.resource)
+                self._send_again()
+                await asyncio.sleep(_CHECKPOINT_DELAY)
+            return await self._reading.run(lambda: stored_allocations(self._paths.checkpoint, self.resource))
+        except (OSError, PlugwrightError) as error:
+            if str(error) != self._logged:
+                facts = {"resource": self.resource, "error": clean(error)}
+                logger.warning("what containers were given cannot be read", extra=facts)
+            self._logged = str(error)
+            return None
+
+
+def stored_allocations(path: Path, resource: str) -> list[StoredAllocation]:
+    """OSError or CheckpointCorrupt if the file cannot be read; none where there is no file."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    return list(_allocations(checkpoint.decode(content), resource))
+
+
+def _allocations(content: Checkpoint, resource: str) -> Iterator[StoredAllocation]:
+    for entry in content.entries or ():
+        if entry.resource != resource or entry.answer is None:
+            continue
+        ids = {device_id: None for device_ids in (entry.devices or {}).values() for device_id in device_ids or ()}
+        answer = messages.decode(entry.answer)
+        yield StoredAllocation(
+            pod_uid=entry.pod_uid,
+            container=entry.container,
+            device_ids=tuple(sorted(ids)),
+            env=answer.env,
+            annotations=answer.annotations,
+            cdi=answer.cdi,
+            mounts=tuple(mount.host_path for mount in answer.mounts),
+            nodes=tuple(node.host_path for node in answer.nodes),
+        )
