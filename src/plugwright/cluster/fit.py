@@ -5,7 +5,7 @@ messages are the real scheduler's and kubelet's. `scheduler` keeps the `NodeInfo
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from plugwright import quantity
@@ -40,6 +40,10 @@ Amounts = dict[str, int]
 Rejection = tuple[str, str]  # reason and message, as in the pod's status
 
 
+def _anywhere(_name: str, _labels: Mapping[str, str]) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class PodRequest:
     """The requirements of a pod on its node. `requests` has CPU in thousandths and everything else in whole units."""
@@ -48,6 +52,7 @@ class PodRequest:
     scored: tuple[int, int]  # CPU and memory in a node's score: a container that requests none counts for a default
     affinity: NodeAffinity
     tolerations: tuple[Object, ...]
+    has_claims: bool = False  # ResourceClaims, which say where it may run
 
     @classmethod
     def of(cls, pod: Object) -> "PodRequest":
@@ -57,6 +62,7 @@ class PodRequest:
             _scored_requests(spec),
             NodeAffinity.of(spec),
             tuple(dict(toleration) for toleration in spec.get("tolerations") or ()),
+            bool(spec.get("resourceClaims")),
         )
 
 
@@ -101,11 +107,15 @@ class FilterFailure:
     unresolvable: bool = True
 
 
-def select_node(request: PodRequest, nodes: Iterable[NodeInfo]) -> tuple[NodeInfo | None, list[FilterFailure]]:
-    """The best node, or None and every node's failure."""
+def select_node(
+    request: PodRequest, nodes: Iterable[NodeInfo], claims_allow: Callable[[str, Mapping[str, str]], bool] = _anywhere
+) -> tuple[NodeInfo | None, list[FilterFailure]]:
+    """The best node, or None and every node's failure; `claims_allow`: the pod may use its claims on that node."""
     failures, feasible = [], []
     for node in nodes:
         failure = filter_failure(request, node)
+        if failure is None and not claims_allow(node.name, node.labels):
+            failure = FilterFailure(("resourceclaim not available on the node",))
         if failure is None:
             feasible.append(node)
         else:

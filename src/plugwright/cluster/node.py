@@ -19,6 +19,7 @@ from plugwright.cluster.container_logs import ContainerLogs
 from plugwright.cluster.events import ClusterClient, EventRecord, EventRecorder, EventSource
 from plugwright.cluster.node_pods import NodeContext, NodePods, RuntimeSettings
 from plugwright.cluster.node_status import NodeIdentity, PluginResources
+from plugwright.cluster.resource_claims import StoreResourceApi
 from plugwright.cluster.store import Object
 from plugwright.errors import ClusterError, KubeletError, PeerGone
 from plugwright.kubelet import Kubelet, KubeletSettings, pods
@@ -52,7 +53,7 @@ class EmulatedNode:
         self.settings = settings
         self._client = client
         running = [pods.read(pod) for pod in self._bound_pods() if _is_running(pod)]
-        self.kubelet = Kubelet(root, settings.kubelet, running)
+        self.kubelet = Kubelet(root, settings.kubelet, running, StoreResourceApi(client, identity.name))
         self.logs = ContainerLogs(root / "logs")
         self._recorder = EventRecorder(client, EventSource(_MANAGER, identity.name))
         self._task: asyncio.Task[None] | None = None

@@ -21,7 +21,7 @@ from plugwright.cluster.fit import NodeInfo, PodRequest, Rejection
 from plugwright.cluster.node_status import NodeIdentity
 from plugwright.cluster.pod_status import PodStatusInputs
 from plugwright.cluster.store import Object, ObjectKey
-from plugwright.errors import ClusterError, ContainerWaiting, InvalidPod, KubeletError, PodRefused
+from plugwright.errors import ClusterError, ContainerWaiting, InvalidPod, KubeletError, PeerGone, PodRefused
 from plugwright.kubelet import ContainerKind, Kubelet, Phase, Pod, pods, processes
 from plugwright.kubelet.events import StateChange
 from plugwright.kubelet.pod_table import Container
@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 _MANAGER = "kubelet"
 _FINISHED = (Phase.SUCCEEDED, Phase.FAILED)
 _REJECTED = "Pod was rejected: "  # begins the message in the status, but not in the event (3.64)
+_FOREVER = 3600.0  # seconds; tried again then
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +258,13 @@ class PodWorker:
             self.pod = next((pod for pod in self._context.kubelet.pods if pod.uid == self.uid), None)
 
     async def _remove_from_kubelet(self, pod: Pod) -> None:
+        """Returns when the kubelet is done with it, which for a pod with claims may take several tries."""
+        kubelet = self._context.kubelet
         with suppress(KubeletError):  # it may be removed already
-            await self._context.kubelet.remove(pod)
+            await kubelet.remove(pod)
+        while pod.terminating and pod in kubelet.pods:
+            with suppress(PeerGone):  # that it takes long is no reason to give up
+                await kubelet.until(lambda: pod not in kubelet.pods, _FOREVER, f"{pod.spec.key} is terminating")
 
     async def _retry_waiting(self, pod: Pod) -> None:
         """Starts containers that could not be started, until all run."""

@@ -16,6 +16,7 @@ from plugwright.kubelet.pods import ContainerKind
 
 __all__ = ["PodStatusInputs", "rejected_status", "status"]
 
+_OTHERS = ("qosClass", "resourceClaimStatuses")  # that the API server and controllers have written
 _FINISHED = (Phase.SUCCEEDED, Phase.FAILED)
 _CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 
@@ -35,7 +36,7 @@ def rejected_status(stored: Object, reason: str, message: str, now: str) -> Obje
     """Of a pod that was not admitted: Failed, without containers (3.64 to 3.67)."""
     before = stored.get("status") or {}
     return {
-        **{key: before[key] for key in ("conditions", "qosClass") if key in before},
+        **{key: before[key] for key in ("conditions", *_OTHERS) if key in before},
         "observedGeneration": _generation(stored),
         "phase": "Failed",
         "reason": reason,
@@ -50,7 +51,7 @@ def status(stored: Object, pod: Pod, inputs: PodStatusInputs) -> Object:
     main = [container for container in pod.containers.values() if container.spec.kind is ContainerKind.MAIN]
     statuses = _ContainerStatuses(stored, pod, inputs)
     result: Object = {
-        **{key: before[key] for key in ("qosClass",) if key in before},
+        **{key: before[key] for key in _OTHERS if key in before},
         "observedGeneration": _generation(stored),
         "phase": pod.phase.value,
         "hostIP": inputs.host_address,

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from plugwright.cluster import fit
 from plugwright.cluster.api.errors import StatusError
-from plugwright.cluster.api.kinds import NODES, PODS
+from plugwright.cluster.api.kinds import NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from plugwright.cluster.api.registry import ResourcePath
 from plugwright.cluster.events import MALFORMED, ClusterClient, EventRecord, EventRecorder, EventSource
 from plugwright.cluster.fit import NodeInfo, PodRequest
+from plugwright.cluster.resource_claims import ClaimController, ClaimPlacement
 from plugwright.cluster.store import Change, Expired, Object, ObjectKey
 from plugwright.errors import ClusterError
 
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 _NAME = "default-scheduler"
 _MANAGER = "kube-scheduler"
 _FINISHED = ("Succeeded", "Failed")
+_CLAIM_KINDS = (RESOURCE_CLAIMS.qualified, RESOURCE_CLAIM_TEMPLATES.qualified)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class Scheduler:
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
         self._recorder = EventRecorder(client, EventSource(_NAME, series=True, manager=_MANAGER))
+        self._claims = ClaimController(client)
         self._nodes: dict[str, NodeInfo] = {}
         self._bound: dict[ObjectKey, _BoundPod] = {}
         self._pending: dict[ObjectKey, PodRequest] = {}  # in the order they were created
@@ -82,8 +85,11 @@ class Scheduler:
         elif change.key.kind == PODS.qualified:
             if deleted:
                 self._remove_pod(change.key)
+                self._claims.release(change.object)
             else:
                 self._update_pod(change.key, change.object)
+        elif change.key.kind in _CLAIM_KINDS:
+            self._retry([key for key, request in self._unschedulable.items() if request.has_claims])
 
     def _update_node(self, name: str, node: Object | None) -> None:
         before = self._nodes.pop(name, None)
@@ -111,6 +117,7 @@ class Scheduler:
         try:
             if pod.get("status", {}).get("phase") in _FINISHED:
                 self._remove_pod(key)
+                self._claims.release(pod)
             elif node := pod["spec"].get("nodeName"):
                 self._pending.pop(key, None)
                 self._unschedulable.pop(key, None)
@@ -148,11 +155,14 @@ class Scheduler:
         if pod is None or pod["spec"].get("nodeName"):
             return
         try:
-            node, failures = fit.select_node(request, self._nodes.values())
-            if node is None:
+            claims = self._claims.placement(pod) if request.has_claims else ClaimPlacement()
+            node, failures = fit.select_node(request, self._nodes.values(), claims.allows)
+            if claims.problem or node is None:
                 self._unschedulable[key] = request
-                self._report_unschedulable(key, pod, fit.failed_scheduling_message(failures))
+                self._report_unschedulable(key, pod, claims.problem or fit.failed_scheduling_message(failures))
             else:
+                if request.has_claims:
+                    self._claims.reserve(pod)
                 self._client.writer.bind(ResourcePath(PODS, key.namespace, key.name), node.name)
                 self._add_bound(key, node.name, request)
                 text = f"Successfully assigned {key.namespace}/{key.name} to {node.name}"

@@ -3,7 +3,12 @@
 A kind with few rules of its own is a `Kind` in `simple`; one with many has a module, like `pods`, and an entry here.
 """
 
-from plugwright.cluster.api.kinds.dynamic_resources import DYNAMIC_RESOURCE_KINDS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from plugwright.cluster.api.kinds.dynamic_resources import (
+    DYNAMIC_RESOURCE_KINDS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+)
 from plugwright.cluster.api.kinds.kind import Kind
 from plugwright.cluster.api.kinds.nodes import NODES
 from plugwright.cluster.api.kinds.pods import PODS
@@ -18,6 +23,7 @@ __all__ = [
     "NODES",
     "PODS",
     "RESOURCE_CLAIMS",
+    "RESOURCE_CLAIM_TEMPLATES",
     "RESOURCE_SLICES",
     "SERVICE_ACCOUNTS",
     "Kind",

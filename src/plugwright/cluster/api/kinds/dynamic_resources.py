@@ -13,7 +13,7 @@ from plugwright.cluster.api.printers import AGE, NAME, Column
 from plugwright.cluster.api.validation import FieldError
 from plugwright.cluster.store import Object
 
-__all__ = ["DYNAMIC_RESOURCE_KINDS", "RESOURCE_CLAIMS", "RESOURCE_SLICES"]
+__all__ = ["DYNAMIC_RESOURCE_KINDS", "RESOURCE_CLAIMS", "RESOURCE_CLAIM_TEMPLATES", "RESOURCE_SLICES"]
 
 _GROUP = "resource.k8s.io"
 _DEVICES, _DEVICES_WITH_MORE, _ATTRIBUTES, _COUNTER_SETS, _TAINTS = 128, 64, 32, 8, 16
@@ -227,15 +227,17 @@ RESOURCE_CLAIMS = Kind(
     merge_keys={"reservedFor": "uid"},
 )
 
+RESOURCE_CLAIM_TEMPLATES = Kind(
+    plural="resourceclaimtemplates",
+    name="ResourceClaimTemplate",
+    group=_GROUP,
+    validate=lambda template: _validate_claim({"spec": (template.get("spec") or {}).get("spec") or {}}),
+    validate_update=_validate_claim_update,
+)
+
 DYNAMIC_RESOURCE_KINDS = (
     RESOURCE_SLICES,
     RESOURCE_CLAIMS,
-    Kind(
-        plural="resourceclaimtemplates",
-        name="ResourceClaimTemplate",
-        group=_GROUP,
-        validate=lambda template: _validate_claim({"spec": (template.get("spec") or {}).get("spec") or {}}),
-        validate_update=_validate_claim_update,
-    ),
+    RESOURCE_CLAIM_TEMPLATES,
     Kind(plural="deviceclasses", name="DeviceClass", group=_GROUP, namespaced=False),
 )
