@@ -234,7 +234,7 @@ async def test_each_error_is_shown_with_its_resource_and_the_others_are_complete
     assert [device["id"] for device in shown["odd/5"]["devices"]] == ["one", "two", "worn"]
     one, two, worn = shown["odd/6"]["devices"]
     assert one["allocation"]["env"] == {"ODD": "one"}
-    assert two["error"] == "allocate() of odd/6 failed: OSError: no such channel at odd.py:37 in allocate"
+    assert two["error"] == "allocate() of odd/6 failed: OSError: no such channel at odd.py:43 in allocate"
     assert "worn out" in worn["error"]
     assert not any(device["allocation"] for device in shown["odd/untold"]["devices"])
     assert "does not say where it writes" in shown["odd/untold"]["devices"][0]["error"]
