@@ -331,5 +331,16 @@ def test_natural_order_counts(prefix: str, one: int, other: int) -> None:
     assert (natural_order(f"{prefix}{one}") < natural_order(f"{prefix}{other}")) == (one < other)
 
 
+def test_natural_order_has_a_name_before_its_numbers() -> None:
+    names = ["a.b/fuse", "a.b/fuse-2", "a.b/fuse2", "a.b/fuse2x", "a.b/fuse10"]
+    assert sorted(names, key=natural_order) == [
+        "a.b/fuse",
+        "a.b/fuse2",
+        "a.b/fuse2x",
+        "a.b/fuse10",
+        "a.b/fuse-2",
+    ]
+
+
 def test_natural_order_takes_any_number_of_digits() -> None:
     assert natural_order("9" * 5000) > natural_order("8")

@@ -46,6 +46,7 @@ STEMS: Mapping[str, str] = {
     # an importer has the name of what it imports
     "rdma": "the device family, and the importer of the shared RDMA device plugin's file",
     # a command's module has the command's name, whatever it shows
+    "log_level": "of the daemon, and the command that changes it",
     "mock": "the plugin, and the command for its devices",
     "node": "an emulated node, and the command for the resources of real ones",
     "nvidia": "the importer of NVIDIA's configuration, and the command for GPUs",

@@ -5,6 +5,7 @@
     │   └── PathTooLong             a socket path longer than the kernel allows
     ├── PluginError             the plugin author's: its code raised, hung, or returned a wrong value
     │   ├── InvalidValue            a device, an allocation or a name that could never work
+    │   ├── HardwareMissing         the node has none of the plugin's hardware, or no driver for it
     │   ├── ListTooLarge            more devices than the kubelet accepts in one message
     │   ├── PluginFailed            a method of the plugin raised
     │   └── PluginTimeout           a method of the plugin took longer than its limit
@@ -39,6 +40,7 @@ __all__ = [
     "ConfigError",
     "ContainerWaiting",
     "DirectoryReplaced",
+    "HardwareMissing",
     "InvalidPod",
     "InvalidValue",
     "KubeletError",
@@ -100,6 +102,13 @@ class PluginError(PlugwrightError):
 
 class InvalidValue(PluginError, ValueError):
     """A device, an allocation or a name that could never work; refused where it is made."""
+
+
+class HardwareMissing(PluginError):
+    """The node has none of the hardware, or no driver for it; raised by discover(), which is called again.
+
+    No failure: until there is a first list the resource is idle, which means that it is ready and not registered.
+    """
 
 
 class ListTooLarge(PluginError):

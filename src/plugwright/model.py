@@ -193,10 +193,10 @@ _Path = TypeVar("_Path", Mount, DeviceNode)
 
 
 def natural_order(text: str) -> tuple[tuple[int, int, str], ...]:
-    """Sorts `gpu-2` before `gpu-10`."""
+    """Sorts `gpu` before `gpu-2`, and that before `gpu-10`."""
     parts = [(part.lstrip("0"), part.isdecimal(), part) for part in _DIGITS.split(text)]
-    # A number with fewer digits is the smaller one; the text itself decides between 01 and 1.
-    return (*((1, len(digits), digits) if number else (0, 0, part) for digits, number, part in parts), (2, 0, text))
+    # A number with fewer digits is the smaller one. The end comes before a number; the text decides between 01 and 1.
+    return (*((1, len(digits), digits) if number else (0, 0, part) for digits, number, part in parts), (-1, 0, text))
 
 
 def some(names: Iterable[str], most: int = 16) -> str:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import pwd
+import re
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -105,7 +107,7 @@ async def test_a_reason_that_is_no_text_is_kept_in_a_form_that_can_be_shown(
     placed = replace(settings, state_dir=node.state)
     async with serving(Mock("mock/gpu", MockOptions(count=2)), settings=placed) as daemon:
         await kubelet.health("mock/gpu", first, "Unhealthy")
-        assert [cordon["reason"] for cordon in daemon.cordons()] == ["fan \\udcff\\x1b[2J"]
+        assert [cordon["reason"] for cordon in daemon.cordons.listed()] == ["fan \\udcff\\x1b[2J"]
 
 
 async def test_a_cordon_of_a_resource_no_longer_served_is_listed_and_removed(
@@ -145,7 +147,7 @@ async def test_cordons_that_cannot_be_read_now_end_nothing_and_are_not_lost(
         await node.ask("cordon", "mock/gpu", second, "--reason", "fan")
         assert await reasons(node) == ["cordoned: rack", "cordoned: fan"]
         assert "cannot read" not in (await node.ask("status")).out
-    assert json.loads(stored.read_text()) == {"mock/gpu": {first: "rack", second: "fan"}}
+    assert json.loads(stored.read_text())["mock/gpu"] == {first: "rack", second: "fan"}
 
 
 async def test_devices_are_healthy_again_when_the_cordons_can_be_read_without_an_operator(
@@ -169,3 +171,56 @@ async def test_a_reason_must_be_given(node: Node) -> None:
     done = await node.ask("cordon", "mock/gpu", "mock-0")
     assert (done.code, done.out) == (2, "")
     assert done.err.splitlines()[-1] == "Error: Missing option '--reason'."
+
+
+async def test_a_cordon_says_who_and_until_when_and_is_listed(kubelet: ObservedKubelet, node: Node) -> None:
+    async with node.daemon("--log-format", "json") as daemon:
+        first, second = (await kubelet.endpoint("mock/gpu", 2)).devices
+        done = await node.ask("cordon", "mock/gpu", first, "--reason", "fan", "--for", "2h", "--by", "alice")
+        assert re.fullmatch(rf"{first} of mock/gpu is cordoned until 20\d\d-\d\d-\d\dT\S+Z: fan\n", done.out)
+        logged = json.loads(await daemon.err.until("device cordoned"))
+        user = f"alice, as {pwd.getpwuid(os.geteuid()).pw_name} (uid {os.geteuid()}, pid "
+        assert logged["by"].startswith(user)
+        assert logged["until"] in done.out
+        await node.ask("cordon", "mock/gpu", second, "--reason", "rack", "--until", "2099-01-01T00:00Z")
+    node.configure(nic={"count": 1})
+    async with node.daemon():
+        await kubelet.endpoint("mock/nic", 1)
+        head, *rows = (await node.ask("cordon", "--list")).out.splitlines()
+        assert head.split() == ["RESOURCE", "ID", "SINCE", "ENDS", "IN", "BY", "REASON"]
+        assert ("alice, as" in rows[0], rows[0].endswith("fan (not served)"), len(rows)) == (True, True, 2)
+        listed = json.loads((await node.ask("cordon", "--list", "-o", "json")).out)
+        assert [(cordon["id"], cordon["until"]) for cordon in listed[1:]] == [(second, 4_070_908_800.0)]
+        await node.ask("uncordon", "mock/gpu", first)
+        await node.ask("uncordon", "mock/gpu", second)
+        assert (await node.ask("cordon", "--list")).out == "no device is cordoned\n"
+
+
+async def test_wrong_times_are_refused(kubelet: ObservedKubelet, settings: Settings, node: Node) -> None:
+    async with two_devices(kubelet, settings, node) as gpu:
+        first, _ = gpu.devices
+        cordon = ("cordon", "mock/gpu", first, "--reason", "x")
+        both = await node.ask(*cordon, "--for", "1h", "--until", "2099-01-01T00:00Z")
+        assert (both.code, both.err.splitlines()[-1]) == (2, "Error: give --for or --until, not both")
+        odd = await node.ask(*cordon, "--until", "tomorrow")
+        assert (odd.code, "a time must look like 2026-12-01T08:00Z, got 'tomorrow'" in odd.err) == (2, True)
+        past = await node.ask(*cordon, "--until", "2001-01-01T00:00Z")
+        said = "plugwright: a cordon must end in the future, got 2001-01-01T00:00:00Z\n"
+        assert past == Ended(1, "", said)
+        assert await reasons(node) == ["", ""]
+
+
+async def test_cordons_of_the_file_come_and_go_with_it(kubelet: ObservedKubelet, node: Node) -> None:
+    rule = {"resource": "mock/*", "attributes": {"index": [1]}, "reason": "recalled"}
+    node.config.write_text(json.dumps({**json.loads(node.config.read_text()), "cordons": [rule]}))
+    async with node.daemon():
+        gpu = await kubelet.endpoint("mock/gpu", 2)
+        _, second = gpu.devices
+        assert [device.health for device in gpu.lists[0]] == ["Healthy", "Unhealthy"]
+        assert await reasons(node) == ["", "cordoned: recalled"]
+        assert "the configuration" in (await node.ask("cordon", "--list")).out
+        refused = await node.ask("uncordon", "mock/gpu", second)
+        assert "is cordoned by the configuration file (recalled): remove it there" in refused.err
+        node.configure(gpu={"count": 2})
+        await kubelet.health("mock/gpu", second, "Healthy")
+        assert len(kubelet.registered) == 1

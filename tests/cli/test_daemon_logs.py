@@ -1,12 +1,15 @@
 """What a daemon writes: one record a line, for machines or for people, and no more than asked for."""
 
+import hashlib
 import json
 import re
 from datetime import datetime
 
 import pytest
-from tests.cli.processes import Node
+from tests.cli.processes import Node, configuration, ended
 from tests.observed_kubelet import ObservedKubelet
+
+from plugwright.version import __version__
 
 
 @pytest.fixture
@@ -44,6 +47,24 @@ async def test_json_is_one_object_a_line(kubelet: ObservedKubelet, node: Node) -
     refused = by_message["new configuration refused, the old one stays"]
     assert (refused["level"], refused["error"]) == ("error", "plugwright.yaml:2: unknown key 'cuont'")
     assert by_message["stopped"]["level"] == "info"
+
+
+async def test_a_daemon_that_cannot_start_says_so_in_the_format_of_its_log(node: Node) -> None:
+    node.config.write_text("resources: []\ncuont: 1\n")
+    error = "plugwright.yaml:2: unknown key 'cuont'"
+    done = await ended(node.command("--log-format", "json"))
+    [record] = map(json.loads, done.err.splitlines())
+    assert (done.code, record["level"], record["message"], record["error"]) == (1, "error", "daemon failed", error)
+    done = await ended(node.command())
+    assert (done.code, done.err) == (1, f"plugwright: {error}\n")
+
+
+async def test_the_first_line_names_the_version_the_file_and_the_number_of_resources(
+    kubelet: ObservedKubelet, node: Node
+) -> None:
+    lines = await written(kubelet, node)
+    sha256 = hashlib.sha256(configuration(gpu={"count": 2}).encode()).hexdigest()[:12]
+    assert lines[0].endswith(f"starting  version={__version__} config={node.config} sha256={sha256} resources=1")
 
 
 async def test_people_read_a_clock_a_level_a_message_and_facts(kubelet: ObservedKubelet, node: Node) -> None:

@@ -33,9 +33,9 @@ async def test_a_device_fails_and_recovers(kubelet: ObservedKubelet, settings: S
     async with gpus_and_nics(kubelet, settings, node) as gpu:
         first, _ = gpu.devices
         failed = await node.ask("mock", "fail", first, "--reason", "fell off the bus")
-        assert failed == Ended(0, f"{first} of mock/gpu: fail\n", "")
+        assert failed == Ended(0, f"{first} of mock/gpu is now Unhealthy: fell off the bus\n", "")
         await kubelet.health("mock/gpu", first, "Unhealthy")
-        assert (await node.ask("mock", "recover", first)).code == 0
+        assert (await node.ask("mock", "recover", first)).out == f"{first} of mock/gpu is now Healthy\n"
         await kubelet.health("mock/gpu", first, "Healthy")
 
 
@@ -47,7 +47,7 @@ async def test_a_device_is_pulled_out_and_another_plugged_in(
         assert (await node.ask("mock", "remove", first)).code == 0
         await kubelet.health("mock/gpu", first, "Unhealthy")
         added = await node.ask("mock", "add", "spare-1", "--resource", "mock/gpu")
-        assert added == Ended(0, "spare-1 of mock/gpu: add\n", "")
+        assert added == Ended(0, "spare-1 of mock/gpu was added\n", "")
         await kubelet.health("mock/gpu", "spare-1", "Healthy")
         assert gpu.devices[second].healthy
 
@@ -58,7 +58,7 @@ async def test_a_device_without_an_id_gets_one(kubelet: ObservedKubelet, setting
         nic = await kubelet.endpoint("mock/nic", 3)
         new = list(nic.devices)[-1]
         assert new.startswith("mock-2-")
-        assert added.out == f"{new} of mock/nic: add\n"
+        assert added.out == f"{new} of mock/nic was added\n"
 
 
 async def test_a_command_that_fails_prints_one_line(kubelet: ObservedKubelet, settings: Settings, node: Node) -> None:

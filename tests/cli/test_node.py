@@ -60,8 +60,8 @@ async def test_resources_are_listed_with_their_pods_and_backing(lab: Lab) -> Non
         "        capacity was set by kubectl-patch at 2026-11-15T00:00:00Z, not by the kubelet",
         "n1    mock/gpu            10        9            2          plugin     default/p1:2",
         "        the kubelet counts 9 of 10 devices healthy",
-        "n1    mock/lost           0         0            0          stale",
-        "        the kubelet counts no device of it; a plugin that lists no device looks the same",
+        "n1    mock/lost           0         0            0          unknown",
+        "        the kubelet counts no device of it: either its plugin is gone, or it runs and lists no device",
     ]
 
 

@@ -15,6 +15,8 @@ from tests.cli.processes import Node, Running, configuration, running
 from tests.config.test_families import install
 from tests.observed_kubelet import ObservedKubelet
 
+from plugwright.system.inotify import Directory
+
 GOOD = configuration(gpu={"count": 2})
 BAD = "resources:\n  - {name: mock/gpu, mock: {}, cuont: 1}\n"
 ERROR = "plugwright.yaml:2: resources[0]: unknown key 'cuont'"
@@ -95,12 +97,12 @@ async def test_a_refused_file_is_in_status_readyz_and_metrics_until_it_is_good_a
         before = await shown(node)
         assert before | {"loaded": 0} == {
             "path": str(node.config), "sha256": digest(GOOD), "loaded": 0, "failures": 0,
-            "refused": None, "refused_names": {},
+            "refused": None, "refused_names": {}, "restored": False,
         }  # fmt: skip
         assert await page(daemon, "/readyz") == (200, "ok\n")
         assert await metrics(daemon) == {
             "last_reload_successful": 1, "last_reload_timestamp_seconds": before["loaded"], "refused_names": 0,
-            "reload_failures_total": 0, "info": {"sha256": digest(GOOD), "refused_sha256": ""},
+            "restored": 0, "reload_failures_total": 0, "info": {"sha256": digest(GOOD), "refused_sha256": ""},
         }  # fmt: skip
 
         node.config.write_text(BAD)
@@ -115,7 +117,7 @@ async def test_a_refused_file_is_in_status_readyz_and_metrics_until_it_is_good_a
         assert await page(daemon, "/readyz") == (200, f"ok\nnew configuration refused, {digest(GOOD)} stays: {ERROR}\n")
         assert await metrics(daemon) == {
             "last_reload_successful": 0, "last_reload_timestamp_seconds": before["loaded"], "refused_names": 0,
-            "reload_failures_total": 1, "info": {"sha256": digest(GOOD), "refused_sha256": digest(BAD)},
+            "restored": 0, "reload_failures_total": 1, "info": {"sha256": digest(GOOD), "refused_sha256": digest(BAD)},
         }  # fmt: skip
 
         node.configure(gpu={"count": 3})
@@ -131,6 +133,36 @@ async def test_a_watcher_of_status_gets_the_refusal(kubelet: ObservedKubelet) ->
         await watch.out.until(digest(GOOD))
         node.config.write_text(BAD)
         await watch.out.until(digest(BAD))
+
+
+async def test_a_start_with_a_bad_file_serves_its_last_good_version_and_says_so(kubelet: ObservedKubelet) -> None:
+    async with serving_a_file(kubelet) as (node, daemon):
+        state = Directory(node.state)
+        async with state.watching():
+            await state.appears("last-good-config.json")
+        before = await shown(node)
+    node.config.write_text(BAD)
+    async with node.daemon("--listen", "127.0.0.1:0") as daemon:
+        line = await daemon.err.until("configuration refused, the last good one is in force")
+        assert f'error="{ERROR}" sha256={digest(BAD)} last_good={digest(GOOD)}' in line
+        await daemon.err.until("registered")
+        restored = await shown(node)
+        assert restored["refused"].pop("since") > before["loaded"]
+        refused = {"sha256": digest(BAD), "error": ERROR}
+        assert restored == before | {"failures": 1, "refused": refused, "restored": True}
+        text = (await node.ask("status")).out.splitlines()
+        assert text[0].startswith(f"configuration {node.config}  {digest(GOOD)}, last good version, read ")
+        assert text[1].endswith(f" ago: {ERROR}")
+        said = f"configuration refused, the last good one, {digest(GOOD)}, is in force: {ERROR}"
+        assert await page(daemon, "/readyz") == (200, f"ok\n{said}\n")
+        assert (await metrics(daemon))["restored"] == 1
+        assert (await metrics(daemon))["last_reload_successful"] == 0
+
+        node.configure(gpu={"count": 3})
+        await kubelet.endpoint("mock/gpu", 3)
+        await daemon.err.until("configuration reloaded")
+        assert await page(daemon, "/readyz") == (200, "ok\n")
+        assert (await metrics(daemon))["restored"] == 0
 
 
 @pytest.fixture

@@ -14,10 +14,12 @@ import pytest
 from click.testing import CliRunner
 from tests.cli.processes import Node, python, running
 from tests.observed_kubelet import ObservedKubelet
+from tests.protocol.held_devices import serve_held_devices
 
 from plugwright import ConfigError, Device, Plugin, Settings, serving
 from plugwright.cli.main import cli
 from plugwright.plugins.mock import Mock, MockOptions
+from plugwright.protocol.pod_resources import HeldDevice
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.logs import LogWriter
 
@@ -43,18 +45,34 @@ async def one_of_two_failed(kubelet: ObservedKubelet, settings: Settings) -> Asy
         yield daemon, first, second
 
 
+class OnePod:
+    """A kubelet whose only pod holds one GPU with two containers."""
+
+    def __init__(self, device_id: str) -> None:
+        self._device_id = device_id
+
+    async def held_devices(self) -> list[HeldDevice]:
+        return [HeldDevice("mock/gpu", self._device_id, "default", "g4", container) for container in ("a", "b")]
+
+
 async def test_text_shows_each_device_with_health_and_reason(
     kubelet: ObservedKubelet, controlled: Settings, node: Node
 ) -> None:
-    async with one_of_two_failed(kubelet, controlled) as (_, first, second):
+    async with (
+        one_of_two_failed(kubelet, controlled) as (_, first, second),
+        serve_held_devices(OnePod(second), kubelet.paths.pod_resources_socket),
+    ):
         done = await node.ask("status")
     assert (done.code, done.err) == (0, "")
     head, columns, *devices = [line.split() for line in done.out.splitlines()]
     assert head[:2] == ["mock/gpu", "registered"]
     assert head[3:] == ["1", "watching,", "1", "of", "2", "healthy"]
-    assert columns == ["ID", "HEALTH", "NUMA", "SINCE", "REASON"]
-    assert [device[:3] for device in devices] == [[first, "Healthy", "0"], [second, "Unhealthy", "1"]]
-    assert devices[1][4:] == ["fell", "off", "the", "bus"]
+    assert columns == ["ID", "INDEX", "MODEL", "HEALTH", "NUMA", "POD", "SINCE", "REASON"]
+    assert [device[:6] for device in devices] == [
+        [first, "0", "Mock", "Healthy", "0", "-"],
+        [second, "1", "Mock", "Unhealthy", "1", "default/g4"],
+    ]
+    assert devices[1][7:] == ["fell", "off", "the", "bus"]
     assert "\033" not in done.out
 
 
@@ -69,21 +87,49 @@ async def test_json_has_every_fact(kubelet: ObservedKubelet, controlled: Setting
     directory = str(kubelet.paths.device_plugins)
     assert report == {
         "ready": True, "registration": "direct", "directory": directory, "stalled": "", "stalls": 0,
-        "cordons": [], "cordons_unreadable": "",
+        "cordons": [], "cordons_unreadable": "", "pods_unreadable": "",
         "log_lines_dropped": 0, "config": None,
     }  # fmt: skip
     assert devices[first].pop("since") <= devices[second].pop("since")
     assert gpu.pop("since") <= time.time()
     assert gpu == {
         "name": "mock/gpu", "state": "registered", "reason": "", "endpoint": endpoint,
-        "streams": 1, "registrations": 1, "discovery": "", "refused": "",
+        "streams": 1, "registrations": 1, "discovery": "", "empty": "", "refused": "",
         "fault": "", "restarts": 0, "held": "", "stuck": {},
     }  # fmt: skip
     assert devices[first]["health"] == "Healthy"
     assert devices[second] == {
-        "id": second, "health": "Unhealthy", "reason": "fell off the bus", "numa": [1],
+        "id": second, "health": "Unhealthy", "reason": "fell off the bus", "numa": [1], "pods": [],
         "attributes": {"index": 1, "model": "Mock", "memory": 2**34, "links": {}},
     }  # fmt: skip
+
+
+async def test_without_the_kubelets_answer_there_is_no_column_of_pods_but_the_reason(
+    kubelet: ObservedKubelet, controlled: Settings, node: Node
+) -> None:
+    async with one_of_two_failed(kubelet, controlled):
+        kubelet.paths.pod_resources_socket.unlink()
+        done = await node.ask("status")
+    first, _, _, columns, *_ = done.out.splitlines()
+    assert first.startswith("pods that hold devices are not known: ")
+    assert "POD" not in columns
+
+
+class Indexed(Plugin):
+    resource = "example.com/indexed"
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        yield [
+            Device(device_id, attributes={"index": index}) for device_id, index in (("a", 10), ("b", 9), ("c", "9:1"))
+        ]
+
+
+async def test_devices_with_an_index_are_sorted_by_it(controlled: Settings, node: Node) -> None:
+    async with serving(Indexed(), settings=controlled) as daemon:
+        await daemon.resource(Indexed.resource).inventory.latest.until(lambda snapshot: snapshot is not None)
+        done = await node.ask("status")
+    rows = [line.split() for line in done.out.splitlines()[-4:]]
+    assert [row[:2] for row in rows] == [["ID", "INDEX"], ["b", "9"], ["c", "9:1"], ["a", "10"]]
 
 
 async def test_daemon_without_a_kubelet_shows_the_reason(controlled: Settings, node: Node) -> None:
@@ -127,8 +173,9 @@ async def test_watch_ends_by_ctrl_c_without_a_message(controlled: Settings, node
 
 async def test_missing_daemon_is_one_line(node: Node) -> None:
     done = await node.ask("status")
-    said = f"plugwright: no daemon: {node.control} does not exist; is `plugwright run` running?\n"
-    assert (done.code, done.out, done.err) == (1, "", said)
+    said = f"plugwright: no daemon here: {node.control} does not exist; is `plugwright run` running? In a cluster, "
+    assert (done.code, done.out) == (1, "")
+    assert done.err == f"{said}run this in the daemon's pod: kubectl exec POD -- plugwright …\n"
 
 
 @pytest.mark.parametrize("socket", ["a-file/control.sock", "x" * 120])

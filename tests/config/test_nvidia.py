@@ -120,7 +120,10 @@ def test_a_reload_keeps_the_monitor(tmp_path: Path) -> None:
         ("{simulate: dgx-9000}", "or the path of a file, got 'dgx-9000'"),
         ("{share: {by: time-slicing}}", "share must set replicas, memory or percent"),
         ("{strategy: []}", "at least one way"),
-        ("{strategy: magic}", "invalid enum value 'magic'"),
+        (
+            "{strategy: magic}",
+            "must be one of envvar, volume-mounts, device-nodes, cdi-annotations, cdi-cri, got 'magic'",
+        ),
         ("{select: {profile: 1g.5gb}}", "`mig: mixed`"),
         ("{health: {xids: {'79': quiet}}}", "Xid 79 needs a reset"),
         ("{health: {xids: {bad: reset}}}", "a code must be a number in quotes"),

@@ -15,6 +15,15 @@ from plugwright.errors import ConfigError
 from plugwright.sdk.device_family import byte_size
 
 GPU = "resources:\n  - name: mock/gpu\n"
+CORDONS = """\
+cordons:
+  - resource: mock/gpu
+    id: [a, b*]
+    attributes: {index: [1, 2], model: x, ecc: true}
+    reason: fan
+    until: 2026-12-01T08:00:00Z
+  - {resource: mock/*, reason: rack, until: '2099-01-01T00:00:00+01:00'}
+"""
 GOOD = {
     "no resources": ("resources: []\n", 0),
     "all defaults": (GPU + "    mock: {}\n", 1),
@@ -23,34 +32,63 @@ GOOD = {
     "two resources": ("resources: [{name: a.b/c, mock: {}}, {name: a.b/d, mock: {memory: 40Gi}}]\n", 2),
     "an alias": ("resources: [{name: a/b, mock: &kind {count: 2}}, {name: a/c, mock: *kind}]\n", 2),
     "a merged mapping": ("resources:\n  - &one {name: a/b, mock: {}}\n  - {<<: *one, name: a/c}\n", 2),
+    "cordons": (GPU + "    mock: {}\n" + CORDONS, 1),
     "a byte-order mark": ("\ufeffresources: []\n", 0),
     "document marks": ("---\nresources: []\n...\n", 0),
 }
 MISSHAPEN = {
-    "an unknown key of the file": ("resources: []\nresorces: []\n", ":2: unknown key 'resorces'"),
+    "an unknown key of the file": (
+        "resources: []\nresorces: []\n",
+        ":2: unknown key 'resorces': did you mean 'resources'?",
+    ),
+    "a cordon without a reason": (
+        GPU + "    mock: {}\ncordons: [{resource: mock/gpu}]\n",
+        ":4: cordons[0]: the key 'reason' is missing",
+    ),
+    "a cordon of an unknown resource": (
+        GPU + "    mock: {}\ncordons:\n  - reason: x\n    resource: mock/gpus\n",
+        ":6: cordons[0].resource: no resource of this file is called mock/gpus (it has: mock/gpu)",
+    ),
+    "a cordon until a time without a zone": (
+        GPU + "    mock: {}\ncordons: [{resource: mock/gpu, reason: x, until: 2026-12-01T08:00:00}]\n",
+        ":4: cordons[0]: until must have a zone, as 2026-12-01T08:00:00Z has",
+    ),
+    "a cordon by an unknown key": (
+        GPU + "    mock: {}\ncordons: [{resource: mock/gpu, reason: x, ids: [a]}]\n",
+        ":4: cordons[0]: unknown key 'ids'",
+    ),
     "nothing for the resources": ("resources: null\n", ":1: resources: expected a list, got nothing"),
     "a mapping for the resources": ("resources: {}\n", ":1: resources: expected a list"),
     "a text for a resource": ("resources:\n  - mock/gpu\n", ":2: resources[0]: expected a mapping"),
     "a text for the file": ("just a text\n", ":1: expected a mapping"),
     "a list for the file": ("- a\n- b\n", ":1: expected a mapping"),
     "a date for the file": ("2024-01-01\n", ":1: expected a mapping"),
-    "an empty file": ("", ":1: object missing required field `resources`"),
-    "only a comment": ("# to be done\n", ":1: object missing required field `resources`"),
+    "an empty file": ("", ":1: the file is empty: the key 'resources' is missing"),
+    "only a comment": ("# to be done\n", ":1: the file is empty: the key 'resources' is missing"),
+    "another file": ("host: {}\n", ":1: the key 'resources' is missing"),
+    "a relative path of the host": (
+        "resources: []\nhost: {root: host}\n",
+        ":2: host.root: must be an absolute path, got 'host'",
+    ),
 }
 WRONG_RESOURCE = {
     "an unknown key": ("{name: a/b, mock: {}, cuont: 1}", ": unknown key 'cuont'"),
-    "an unknown kind": ("{name: a/b, nvidya: {}}", ": unknown key 'nvidya'"),
-    "no kind": ("{name: a/b}", ": a resource must have one kind of device, one of: "),
-    "nothing for a kind": ("{name: a/b, mock: }", ": a resource must have one kind of device, one of: "),
+    "an unknown kind": ("{name: a/b, nvidya: {}}", ": unknown key 'nvidya': did you mean 'nvidia'?"),
+    "no kind": ("{name: a/b}", ": a resource must have one kind of device, got none; one of: "),
+    "nothing for a kind": ("{name: a/b, mock: }", ": a resource must have one kind of device, got none; one of: "),
+    "two kinds": ("{name: a/b, mock: {}, usb: {}}", ": a resource must have one kind of device, got mock and usb"),
     "a list for a kind": ("{name: a/b, mock: []}", ".mock: expected"),
-    "no name": ("{mock: {}}", ": object missing required field `name`"),
-    "a number for a name": ("{name: 7, mock: {}}", ".name: expected a text, got a whole number"),
+    "no name": ("{mock: {}}", ": the key 'name' is missing"),
+    "a number for a name": (
+        "{name: 07, mock: {}}",
+        '.name: expected a text, got a whole number: put it in quotes: "07"',
+    ),
     "a name without a domain": ("{name: gpu, mock: {}}", ".name: 'gpu' is not a resource name: it must have one '/'"),
     "a name of Kubernetes' own": ("{name: kubernetes.io/gpu, mock: {}}", ".name: 'kubernetes.io/gpu' is not a"),
     "a name in capitals": ("{name: Mock/gpu, mock: {}}", ".name: 'Mock/gpu' is not a resource name"),
 }
 WRONG_MOCK = {
-    "an unknown key": ("modle: A", ": unknown key 'modle'"),
+    "an unknown key": ("modle: A", ": unknown key 'modle': did you mean 'model'?"),
     "a text for a number": ("count: many", ".count: expected a whole number"),
     "a fraction for a number": ("count: 1.5", ".count: expected a whole number"),
     "a count below zero": ("count: -1", ".count: expected a whole number >= 0"),
@@ -65,7 +103,7 @@ WRONG_MOCK = {
     "a size below zero": ("memory: -5", ": a size must look like 40Gi, got -5"),
     "a size with a fraction": ("memory: 1.5Gi", ": a size must look like 40Gi, got '1.5Gi'"),
     "an empty size": ("memory: ''", ": a size must look like 40Gi, got ''"),
-    "links of no kind": ("links: star", ".links: invalid enum value 'star'"),
+    "links of no kind": ("links: star", ".links: must be one of none, pairs, ring, full, got 'star'"),
     "facts that depend on where we run": ("facts: facts", ": facts must be an absolute path, got 'facts'"),
 }
 UNHURRIED = trying(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -154,6 +154,16 @@ def test_live_plugin_with_unhealthy_devices_alone_is_recognised_after_the_grace_
     assert 300 < time.now < 360
 
 
+def test_live_plugin_without_devices_is_recognised_after_the_grace_period(
+    context: ChangeContext, cluster: Cluster, kubelet: Kubelet, time: Time
+) -> None:
+    kubelet.serve("mock/gpu", 0)
+    ((result, detail),) = removed(context, ChangeOptions(wait=True, stale=True, named=False))
+    assert (result, cluster.counts("n1", "mock/gpu")) == (ChangeResult.LEFT, ("0", "0"))
+    assert "so its plugin runs and lists no device" in detail
+    assert 300 < time.now < 400
+
+
 def test_timeout_reports_the_last_reason(context: ChangeContext, kubelet: Kubelet, time: Time) -> None:
     kubelet.serve("mock/gpu", 10)
     kubelet.stop("mock/gpu")

@@ -108,6 +108,16 @@ def test_dangerous_path_is_imported_on_request_alone() -> None:
     assert resources(translate, dangerous(config))["lab.io/thing"]["dangerous"] is True
 
 
+def test_pattern_that_may_match_a_dangerous_path_is_imported_with_a_note() -> None:
+    config = source(device("  - paths: [{path: /dev/ipmi*}]\n"))
+    assert "dangerous" not in resources(translate, config)["lab.io/thing"]
+    [note] = notes(translate, config)
+    assert note == (
+        "5: devices[0].groups[0].paths[0].path: may match /dev/ipmi0, the management controller, which turns "
+        "the node off and sets its firmware; such a device is listed as Unhealthy, without 'dangerous: true'"
+    )
+
+
 def test_usb_ids_that_match_nothing_are_left_out() -> None:
     config = source(device("  - usb: [{vendor: '1209'}]\n"))
     assert resources(translate, config) == {}

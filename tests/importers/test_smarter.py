@@ -56,6 +56,7 @@ def test_names_in_a_directory_are_matched() -> None:
         (match("nvidia-gpu"), "the GPUs of a Jetson are not supported"),
         (match("^snd$", 0), "nummaxdevices is 0, so no pod ever gets one"),
         (match("^snd$") + match("^snd$"), "smarter-devices/snd exists already"),
+        (match("^watchdog$"), "/dev/watchdog is the watchdog, which resets the node, --dangerous imports it; left out"),
         (match("^mem$"), "/dev/mem is the memory of the node, --dangerous imports it; left out"),
         ("- {devicematch: ^snd$, nummaxdevices: 1, extra: 2}\n", "unknown key 'extra'"),
     ],

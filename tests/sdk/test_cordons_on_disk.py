@@ -11,8 +11,8 @@ import pytest
 ADD = """
 import sys
 from pathlib import Path
-from plugwright.sdk.cordons import Cordons
-Cordons(Path(sys.argv[1])).add("mock/gpu", "one", "fan replaced")
+from plugwright.sdk.cordons import Cordon, Cordons
+Cordons(Path(sys.argv[1])).add("mock/gpu", "one", Cordon("fan replaced"))
 """
 
 

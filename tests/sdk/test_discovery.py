@@ -6,18 +6,22 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from tests.observed_kubelet import ObservedKubelet
 from tests.sdk.actors import LogRecorder, recorded_log
 
 from plugwright import Device, Plugin, Settings, Timeouts, serving
+from plugwright.errors import HardwareMissing
 from plugwright.protocol import checkpoint
 from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
+from plugwright.sdk import control
 from plugwright.sdk.discovery import Discovery
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.metrics import ResourceMetrics
 from plugwright.sdk.plugin_calls import PluginCalls, StallDetector
+from plugwright.system.concurrency import Latest
 from plugwright.text import clean
 
 TAPE = "example.com/tape"
@@ -51,6 +55,80 @@ def states(inventory: Inventory) -> dict[str, str] | None:
     """Each device's reason, empty if it is healthy; None before the first list."""
     snapshot = inventory.latest.value
     return None if snapshot is None else {key: device.reason for key, device in snapshot.devices.items()}
+
+
+class Missing(Plugin):
+    """Has no hardware until it is told that it has; then what it is told."""
+
+    resource = TAPE
+
+    def __init__(self) -> None:
+        self.devices: list[Device] | None = None
+        self.calls = Latest(0)
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        self.calls.publish(self.calls.value + 1)
+        if self.devices is None:
+            raise HardwareMissing("no driver for tapes")
+        yield self.devices
+        self.devices = None
+        raise HardwareMissing("the driver was unloaded")
+
+
+async def test_a_node_without_the_hardware_is_idle_and_not_an_error(settings: Settings, log: LogRecorder) -> None:
+    plugin = Missing()
+    settings = replace(settings, timeouts=Timeouts(discovery=0.01))
+    async with serving(plugin, settings=settings) as daemon:
+        runtime = daemon.resource(TAPE)
+        await plugin.calls.until(lambda calls: calls > 3)  # later than a discovery that fails turns Unhealthy
+        assert (runtime.is_idle, runtime.inventory.latest.value, runtime.discovery.failing.value) == (True, None, "")
+        [status] = control.report(daemon)["resources"]
+        assert (status["state"], status["reason"], status["discovery"]) == ("idle", "no driver for tapes", "")
+        assert control.report(daemon)["ready"]
+        assert control.one_line(daemon).endswith("0 of 1 resources registered and watched by the kubelet, 1 idle")
+        plugin.devices = [Device("st0")]
+        await runtime.inventory.latest.until(lambda snapshot: snapshot is not None)
+        assert not runtime.is_idle
+    said = [line for line in log.lines if "idle" in line or "failed" in line]
+    assert said[:2] == [
+        "nothing to serve on this node, the resource is idle: ",
+        "hardware found, the resource is no longer idle: ",
+    ]
+
+
+async def test_hardware_that_was_there_is_not_idle_but_unhealthy() -> None:
+    plugin = Missing()
+    plugin.devices = [Device("st0")]
+    async with discovering(plugin, SHORT) as inventory:
+        await reach(inventory, {"st0": ""})
+        await reach(inventory, {"st0": "no driver for tapes"})
+
+
+async def test_held_devices_of_missing_hardware_are_listed(kubelet: ObservedKubelet, settings: Settings) -> None:
+    await holding(kubelet, "st0", 1)
+    async with serving(Missing(), settings=settings) as daemon:
+        runtime = daemon.resource(TAPE)
+        await reach(
+            runtime.inventory, {"st0": "a pod holds it, but it is not found, or no longer in the configuration"}
+        )
+        assert not runtime.is_idle
+        [status] = control.report(daemon)["resources"]
+        assert status["discovery"] == "no driver for tapes"
+
+
+class Empty(Plugin):
+    resource, empty_reason = TAPE, "no drive is attached"
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        yield []
+
+
+async def test_an_empty_list_is_logged_and_shown_with_its_reason(settings: Settings, log: LogRecorder) -> None:
+    async with serving(Empty(), settings=settings) as daemon:
+        await daemon.resource(TAPE).discovery.empty.until(bool)
+        [status] = control.report(daemon)["resources"]
+    assert status["empty"] == "no drive is attached"
+    assert log.lines.count("no devices found: ") == 1
 
 
 async def reach(inventory: Inventory, wanted: dict[str, str]) -> dict[str, float]:

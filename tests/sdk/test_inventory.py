@@ -147,7 +147,7 @@ def test_held_devices_are_listed_with_the_first_list(inventory: Inventory, clock
     inventory.add_held({"st0": (1,), "st1": ()})
     clock.tick()
     inventory.update([Device("st1")])
-    held = Device("st0", "Unhealthy", "gone: a pod holds it, discovery does not find it", [1])
+    held = Device("st0", "Unhealthy", "a pod holds it, but it is not found, or no longer in the configuration", [1])
     assert latest(inventory).devices == {"st0": held, "st1": Device("st1")}
     assert inventory.removed_since == {"st0": 0}
 
@@ -178,7 +178,7 @@ def test_publish_without_list_publishes_what_is_known_and_only_once(inventory: I
     inventory.add_held({"st0": ()})
     inventory.distrust("no driver")
     inventory.publish_without_list()
-    assert states(inventory) == {"st0": "gone: a pod holds it, discovery does not find it"}
+    assert states(inventory) == {"st0": "a pod holds it, but it is not found, or no longer in the configuration"}
     before = latest(inventory)
     inventory.publish_without_list()
     assert latest(inventory) is before
@@ -281,6 +281,27 @@ def test_each_change_of_health_is_logged_once(caplog: pytest.LogCaptureFixture) 
     inventory.update([Device("st0"), Device("st1", "Unhealthy", "no tape")])
     inventory.update([Device("st0")])
     assert changes(caplog) == [("WARNING", "st1", "no tape"), ("WARNING", "st0", "dust"), ("INFO", "st0", "")]
+
+
+def test_another_reason_is_logged_if_the_last_one_has_lasted(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    inventory = Inventory("example.com/tape", clock)
+    for reason, ticks in (("dust", 60), ("96 degrees", 10), ("97 degrees", 59), ("dust", 60), ("no tape", 60)):
+        inventory.update([Device("st0", "Unhealthy", reason)])
+        for _ in range(ticks):
+            clock.tick()
+    inventory.update([Device("st0", "Unhealthy", "no tape")])
+    assert [reason for _, _, reason in changes(caplog)] == ["dust", "96 degrees", "no tape"]
+
+
+def test_a_device_that_another_configuration_lacks_says_so(inventory: Inventory) -> None:
+    inventory.update([Device("st0"), Device("st1")])
+    inventory.reconfigure()
+    inventory.update([Device("st0")])
+    inventory.update([])
+    assert states(inventory) == {
+        "st0": "gone: discovery no longer finds it",
+        "st1": "no longer in the configuration: listed until no pod can hold it",
+    }
 
 
 def test_many_changes_of_health_at_once_are_one_line(caplog: pytest.LogCaptureFixture) -> None:

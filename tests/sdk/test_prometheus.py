@@ -15,7 +15,7 @@ from tests.sdk.actors import TAPE
 from tests.sdk.test_supervision import Odd, Shelf
 
 from plugwright import Allocation, Device, Plugin, Settings, serving
-from plugwright.errors import PeerRefused
+from plugwright.errors import HardwareMissing, PeerRefused
 from plugwright.sdk import prometheus
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.logs import LogWriter
@@ -99,6 +99,40 @@ def unread_log() -> Iterator[LogWriter]:
     yield writer
     logging.getLogger().removeHandler(writer)
     os.close(writing)
+
+
+class Late(Plugin):
+    """Its driver is loaded when it is told so, and its first list has two drives, the second one drive."""
+
+    resource = DRIVE
+
+    def __init__(self) -> None:
+        self.loaded, self.removed = asyncio.Event(), asyncio.Event()
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        if not self.loaded.is_set():
+            raise HardwareMissing("no driver for drives")
+        yield [Device("st0"), Device("st1", "Unhealthy", "no tape")]
+        await self.removed.wait()
+        yield [Device("st1", "Unhealthy", "no tape")]
+
+
+async def test_an_idle_resource_raises_no_alert_and_a_removed_device_is_not_unhealthy(
+    kubelet: ObservedKubelet, settings: Settings
+) -> None:
+    late = Late()
+    async with serving(late, settings=settings) as daemon:
+        await daemon.resource(DRIVE).discovery.idle.until(bool)
+        before = scrape(daemon)
+        assert (before["plugwright_resource_idle", DRIVE], before["plugwright_seconds_without_stream", DRIVE]) == (1, 0)
+        late.loaded.set()
+        await kubelet.endpoint(DRIVE, 2)
+        late.removed.set()
+        await kubelet.health(DRIVE, "st0", "Unhealthy")
+        after = scrape(daemon)
+    assert after["plugwright_resource_idle", DRIVE] == 0
+    assert [after["plugwright_devices", health, DRIVE] for health in ("Healthy", "Removed", "Unhealthy")] == [0, 1, 1]
+    assert after["process_resident_memory_bytes",] > 2**20
 
 
 async def test_log_lines_that_nobody_reads_are_counted(settings: Settings) -> None:

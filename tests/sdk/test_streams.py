@@ -18,6 +18,7 @@ from tests.plugin_client import PluginClient, connect_plugin
 from plugwright import Device, Plugin, Settings, serving
 from plugwright.errors import PeerGone
 from plugwright.protocol import transport
+from plugwright.sdk.cordons import Cordon
 from plugwright.sdk.daemon import Daemon
 from plugwright.system.concurrency import Latest
 
@@ -182,7 +183,7 @@ async def test_a_list_that_says_the_same_is_not_sent_again(kubelet: ObservedKube
         await shelf.list(Device("st1", "Unhealthy", reason="dust"), Device("st0"))  # order tells the kubelet nothing
         await shelf.list(Device("st0"), Device("st1", "Unhealthy", reason="smoke"))  # nor does it see a reason
         await shelf.list(Device("st0", attributes={"serial": "7"}), Device("st1", "Unhealthy"))
-        await daemon.cordon(TAPE, "st1", "out of order anyway")
+        await daemon.cordons.add(TAPE, "st1", Cordon("out of order anyway"))
         await shelf.list(Device("st0"), Device("st1"), Device("st2"))
         await kubelet.endpoint(TAPE, count=3)
         assert [len(devices) for devices in tape.lists] == [2, 3]

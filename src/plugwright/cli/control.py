@@ -14,6 +14,7 @@ from plugwright.text import clean
 __all__ = ["ask", "control_socket", "follow", "plugin_command"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+_ELSEWHERE = "is `plugwright run` running? In a cluster, run this in the daemon's pod: kubectl exec POD -- plugwright …"
 
 
 def control_socket(command: F) -> F:
@@ -50,9 +51,9 @@ def _errors_of(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise PeerGone(f"no daemon: {path} does not exist; is `plugwright run` running?") from error
+        raise PeerGone(f"no daemon here: {path} does not exist; {_ELSEWHERE}") from error
     except ConnectionRefusedError as error:
-        raise PeerGone(f"no daemon: no process listens on {path}") from error
+        raise PeerGone(f"no daemon here: no process listens on {path}; {_ELSEWHERE}") from error
     except PermissionError as error:
         raise ConfigError(f"no permission to open {path}: try as root") from error
     except OSError as error:

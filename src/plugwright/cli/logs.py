@@ -2,12 +2,12 @@
 
 import logging
 
+from plugwright.sdk.log_level import LEVELS
 from plugwright.sdk.logs import HumanFormatter, JsonFormatter, LogWriter, standard_error
 
 __all__ = ["FORMATS", "LEVELS", "configure"]
 
 FORMATS = ("human", "json")
-LEVELS = ("debug", "info", "warning", "error")
 
 
 def configure(style: str, level: str) -> None:

@@ -42,8 +42,9 @@ _COMMANDS = {
         "status": ("status", "Show resources, their registration, and the health of each device."),
         "checkpoint": ("checkpoint", "Show, verify and compare the kubelet's device checkpoint."),
         "node": ("node", "Show and clean up extended resources of nodes."),
-        "cordon": ("cordon", "Take a device out of service: it is reported Unhealthy."),
+        "cordon": ("cordon", "Take a device out of service; list what is out."),
         "uncordon": ("cordon", "Put a cordoned device back into service."),
+        "log-level": ("log_level", "Change the daemon's log level for a while."),
         "command": ("plugin_command", "Send a plugin one of its own commands."),
     },
     "Shell": {
@@ -63,7 +64,7 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _MODULES:
             return None
-        name = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
+        name = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name.replace("-", "_")
         command = getattr(import_module(f"plugwright.cli.{_MODULES[cmd_name]}"), name)
         assert isinstance(command, click.Command)
         return command

@@ -1,14 +1,15 @@
 """Values and flags of options: durations, addresses, and flags that an environment variable sets too."""
 
 import re
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
-__all__ = ["UncheckedPath", "addresses", "duration", "env_option"]
+__all__ = ["UncheckedPath", "addresses", "duration", "env_option", "moment"]
 
-_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 class UncheckedPath(click.Path):
@@ -20,10 +21,18 @@ class UncheckedPath(click.Path):
 
 def duration(text: str) -> float:
     """The seconds in `90s`, `10m`, `1.5h` or plain seconds; for `type=` of an option."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
     if not match or not float(match[1]):
         raise click.BadParameter(f"a duration must look like 90s or 10m, got {text!r}")
     return float(match[1]) * _SECONDS[match[2]]
+
+
+def moment(text: str) -> float:
+    """The seconds since the epoch of `2026-12-01T08:00Z`; without a zone in that of this machine. For `type=`."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError) as error:
+        raise click.BadParameter(f"a time must look like 2026-12-01T08:00Z, got {text!r}") from error
 
 
 def addresses(text: str) -> tuple[str, ...]:

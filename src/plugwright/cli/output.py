@@ -1,4 +1,4 @@
-"""Output of the commands: tables, and YAML.
+"""Output of the commands: tables, ages, and YAML.
 
 Tables are drawn by rich, which is loaded with the first of them. A table is as wide as its content: nothing is wrapped
 or cut off at the width of a terminal, and in a pipe it is plain text without colour. Characters that a terminal would
@@ -15,7 +15,7 @@ import yaml
 
 from plugwright.text import escaped
 
-__all__ = ["Cell", "Dumper", "print_table", "table_lines"]
+__all__ = ["Cell", "Dumper", "age", "print_table", "table_lines"]
 
 Cell: TypeAlias = str | tuple[str, str]  # a text, or a text and its colour
 _UNLIMITED = 1_000_000  # columns
@@ -49,6 +49,15 @@ def table_lines(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[
     with console.capture() as capture:
         console.print(table)
     return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def age(seconds: float) -> str:
+    """In the units of kubectl's AGE column."""
+    whole = max(0, int(seconds))
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if whole >= 2 * size:
+            return f"{whole // size}{unit}"
+    return f"{whole}s"
 
 
 def _text(cell: Cell) -> str:

@@ -1,6 +1,9 @@
 """`plugwright run`: serve the configured resources on this node."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +16,16 @@ from plugwright.config import schema
 from plugwright.config.reload import DaemonConfig
 from plugwright.config.schema import Config
 from plugwright.protocol.paths import KubeletPaths
+from plugwright.sdk.logs import log_failure
+from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.plugin_checks import check_plugins
-from plugwright.sdk.run import rediscover, run_until_stopped
+from plugwright.sdk.run import log_start, rediscover, run_until_stopped
 from plugwright.sdk.settings import Registration, Settings
 
 __all__ = ["run"]
 
 _PATH = UncheckedPath()
+_SOURCE_COLUMN = 60  # of --print-config; longer lines have their source where they end
 _SETTINGS = [
     env_option("--kubelet-dir", type=_PATH, default="/var/lib/kubelet", show_default=True,
                help="The kubelet's directory."),
@@ -28,7 +34,7 @@ _SETTINGS = [
     env_option("--registration", type=click.Choice([mode.value for mode in Registration]), default="direct",
                show_default=True, help="Call the kubelet, or be found by its plugin watcher."),
     env_option("--state-dir", type=_PATH, default="/var/lib/plugwright", show_default=True,
-               help="Where cordons are kept."),
+               help="Where cordons and the last good configuration are kept."),
     env_option("--control-socket", type=_PATH, default="/run/plugwright/control.sock", show_default=True,
                help="Where `plugwright status` asks; mode 0600."),
     env_option("--listen", metavar="HOST:PORT", default="",
@@ -82,7 +88,7 @@ def run(
     """Serve the configured resources on this node, until SIGTERM or SIGINT.
 
     The file is read again on SIGHUP and when it changes; only the resources that changed are touched. An invalid file
-    is refused with a log line, and the previous one stays in force.
+    is refused with a log line, and the previous one stays in force, also over a restart.
 
     Plugins of your own are named instead of a file: as MODULE:CLASS, as FILE.py:CLASS, or as FILE.py where it has one.
     """
@@ -91,6 +97,9 @@ def run(
         raise click.UsageError("--output and --timeout are for --once")
     if targets:
         _run_plugins(context, targets, values)
+        return
+    if not (once or print_config or check):
+        _serve(context, path, values)
         return
     loaded = schema.load(path)
     if once:
@@ -101,13 +110,11 @@ def run(
         context.exit(dry.show(loaded, output or "text", timeout or 10.0))
     elif print_config:
         _print_effective(context, loaded, print_config)
-    elif check:
+    else:
         click.echo(f"{path}: {len(loaded.file.resources)} resources, good")
         for entry in loaded.file.resources:
             if entry.is_template:
                 click.echo(f"{entry.name}: its names are decided by the machine: --once shows them")
-    else:
-        _serve(path, loaded, values)
 
 
 run.params.extend(_SETTINGS)
@@ -116,12 +123,19 @@ run.params.extend(_SETTINGS)
 def _run_plugins(context: click.Context, targets: tuple[str, ...], values: dict[str, Any]) -> None:
     if context.get_parameter_source("path") is click.core.ParameterSource.COMMANDLINE or context.params["print_config"]:
         raise click.UsageError("plugins are served without a file: leave out --config and --print-config")
-    plugins = check_plugins(plugin for target in targets for plugin in load_plugins(target))
     if context.params["check"]:
-        for plugin in plugins:
+        for plugin in _plugins(targets):
             click.echo(f"{type(plugin).__name__}: {plugin.resource}, good")
         return
-    run_until_stopped(plugins, _settings(values), rediscover)
+    settings = _settings(values)
+    with _failure_in_log(context):
+        plugins = _plugins(targets)
+        log_start(plugins)
+        run_until_stopped(plugins, settings, rediscover)
+
+
+def _plugins(targets: tuple[str, ...]) -> list[Plugin]:
+    return check_plugins(plugin for target in targets for plugin in load_plugins(target))
 
 
 def _settings(values: dict[str, Any]) -> Settings:
@@ -129,10 +143,24 @@ def _settings(values: dict[str, Any]) -> Settings:
     return Settings(**{**values, "registration": Registration(values["registration"])})
 
 
-def _serve(path: Path, loaded: Config, values: dict[str, Any]) -> None:
+def _serve(context: click.Context, path: Path, values: dict[str, Any]) -> None:
     settings = _settings(values)
-    config = DaemonConfig(path, loaded)
-    run_until_stopped(config.plugins(), settings, config.reload, config.watching)
+    with _failure_in_log(context):
+        config = DaemonConfig(path, settings.state_dir)
+        log_start(config.plugins, config=str(path), sha256=config.state.sha256)
+        settings = replace(settings, cordons=config.cordons)
+        run_until_stopped(config.plugins, settings, config.reload, config.watching)
+
+
+@contextmanager
+def _failure_in_log(context: click.Context) -> Iterator[None]:
+    """In a JSON log the daemon's last line is JSON too; otherwise it is that of any command."""
+    try:
+        yield
+    except Exception as error:
+        if not log_failure(error):
+            raise
+        context.exit(1)
 
 
 def _print_effective(context: click.Context, loaded: Config, style: str) -> None:
@@ -146,7 +174,7 @@ def _print_effective(context: click.Context, loaded: Config, style: str) -> None
         click.echo(json.dumps(entries, indent=2))
         return
     lines = [(f"{key}: {json.dumps(value)}", source) for key, value, source in rows]
-    width = max(len(line) for line, _ in lines)
+    width = min(_SOURCE_COLUMN, max(len(line) for line, _ in lines))
     for line, source in lines:
         click.echo(f"{line:<{width}}  # {source}")
 

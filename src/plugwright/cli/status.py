@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,14 @@ import click
 
 from plugwright.cli.control import ask, control_socket, follow
 from plugwright.cli.output import Cell, table_lines
+from plugwright.cli.output import age as _age
+from plugwright.model import natural_order
 from plugwright.sdk.status import DaemonStatus, DeviceStatus, ResourceStatus
 from plugwright.text import clean
 
 __all__ = ["status"]
 
-_COLOURS = {"registered": "green", "Healthy": "green", "Unhealthy": "red", "refused": "red"}
+_COLOURS = {"registered": "green", "idle": "green", "Healthy": "green", "Unhealthy": "red", "refused": "red"}
 _CLEAR_SCREEN = "\033[H\033[2J"
 
 
@@ -28,7 +30,7 @@ _CLEAR_SCREEN = "\033[H\033[2J"
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("-w", "--watch", is_flag=True, help="Keep running, and print again after every change.")
 def status(control_socket: Path, output: str, watch: bool) -> None:
-    """Show resources, their registration with the kubelet, and each device with its health, reason and age."""
+    """Show resources, their registration with the kubelet, and each device with its health, pod, reason and age."""
     if not watch:
         click.echo(_formatted(ask(control_socket, {"do": "status"}), output))
         return
@@ -49,13 +51,16 @@ def _lines(report: DaemonStatus, now: float) -> Iterator[str]:
     if report["cordons_unreadable"]:
         yield clean(report["cordons_unreadable"])
     yield from _config_lines(report.get("config"), now)
+    if report["pods_unreadable"] and any(resource["devices"] for resource in report["resources"]):
+        yield f"pods that hold devices are not known: {clean(report['pods_unreadable'])}"
+        yield ""
     if not report["resources"]:
         yield "no resources are served"
     for number, resource in enumerate(report["resources"]):
         if number:
             yield ""
-        yield from _resource_lines(resource, now)
-    left = [cordon for cordon in report["cordons"] if not cordon["served"]]
+        yield from _resource_lines(resource, now, pods=not report["pods_unreadable"])
+    left = [cordon for cordon in report["cordons"] if not cordon["served"] and not cordon["declared"]]
     if left:
         yield ""
         yield "cordoned, but the resource is not served:"
@@ -66,7 +71,8 @@ def _lines(report: DaemonStatus, now: float) -> Iterator[str]:
 def _config_lines(config: dict[str, Any] | None, now: float) -> Iterator[str]:
     if not config:
         return
-    yield f"configuration {clean(config['path'])}  {config['sha256']}, read {_age(now - config['loaded'])} ago"
+    kept = f"{click.style('last good version', fg='red')}, " if config["restored"] else ""
+    yield f"configuration {clean(config['path'])}  {config['sha256']}, {kept}read {_age(now - config['loaded'])} ago"
     if refused := config["refused"]:
         version = f"{refused['sha256'] or 'a new version'} {click.style('refused', fg='red')}"
         yield f"  {version} {_age(now - refused['since'])} ago: {clean(refused['error'])}"
@@ -75,16 +81,14 @@ def _config_lines(config: dict[str, Any] | None, now: float) -> Iterator[str]:
     yield ""
 
 
-def _resource_lines(resource: ResourceStatus, now: float) -> Iterator[str]:
+def _resource_lines(resource: ResourceStatus, now: float, *, pods: bool) -> Iterator[str]:
     devices = resource["devices"]
     counts = Counter(device["health"] for device in devices)
     state = click.style(resource["state"], fg=_COLOURS.get(resource["state"], "yellow"))
     watchers = f"{resource['streams']} watching" if resource["streams"] else "not watched"
-    yield (
-        f"{click.style(resource['name'], bold=True)}  {state} {_age(now - resource['since'])}, {watchers}, "
-        f"{counts['Healthy']} of {len(devices)} healthy"
-    )
-    for key in ("reason", "fault", "discovery", "refused", "held"):
+    served = "" if resource["state"] == "idle" else f", {watchers}, {counts['Healthy']} of {len(devices)} healthy"
+    yield f"{click.style(resource['name'], bold=True)}  {state} {_age(now - resource['since'])}{served}"
+    for key in ("reason", "fault", "discovery", "empty", "refused", "held"):
         if resource[key]:
             yield f"  {key}: {clean(resource[key])}"
     for method, count in sorted(resource["stuck"].items()):
@@ -92,33 +96,39 @@ def _resource_lines(resource: ResourceStatus, now: float) -> Iterator[str]:
     for sharing in sorted({str(device["attributes"].get("sharing", "")) for device in devices} - {""}):
         yield f"  shared: {clean(sharing)}"
     if devices:
-        yield from _device_table(devices, now)
+        yield from _device_table(devices, now, pods=pods)
 
 
-def _device_table(devices: Sequence[DeviceStatus], now: float) -> Iterator[str]:
-    shared = any("sharing" in device["attributes"] for device in devices)
-    columns = ["ID", "HEALTH", "NUMA", *(["MEMORY"] if shared else []), "SINCE", "REASON"]
-    rows = [_row(device, now, shared=shared) for device in devices]
-    yield from (f"  {line}" for line in table_lines(columns, rows))
-
-
-def _row(device: DeviceStatus, now: float, *, shared: bool) -> list[Cell]:
-    memory = device["attributes"].get("memory")
-    gibibytes = f"{memory / 2**30:.3g}Gi" if isinstance(memory, int) and memory else "-"
-    return [
-        device["id"],
-        (device["health"], _COLOURS.get(device["health"], "")),
-        ",".join(map(str, device["numa"])) or "-",
-        *([gibibytes] if shared else []),
-        _age(now - device["since"]),
-        device["reason"],
+def _device_table(devices: Sequence[DeviceStatus], now: float, *, pods: bool) -> Iterator[str]:
+    """By index where devices have one, else by id; a column that no device has anything for is left out."""
+    columns: dict[str, Callable[[DeviceStatus], Cell]] = {
+        "ID": lambda device: device["id"],
+        "INDEX": lambda device: _attribute(device, "index"),
+        "MODEL": lambda device: _attribute(device, "model"),
+        "HEALTH": lambda device: (device["health"], _COLOURS.get(device["health"], "")),
+        "NUMA": lambda device: ",".join(map(str, device["numa"])) or "-",
+        "MEMORY": _limit,
+        "POD": lambda device: " ".join(device["pods"]) or "-",
+        "SINCE": lambda device: _age(now - device["since"]),
+        "REASON": lambda device: device["reason"],
+    }
+    optional = {"INDEX", "MODEL", "MEMORY"} | (set() if pods else {"POD"})
+    shown = [
+        name for name, cell in columns.items() if name not in optional or any(cell(device) != "-" for device in devices)
     ]
+    ordered = sorted(
+        devices, key=lambda device: (natural_order(_attribute(device, "index")), natural_order(device["id"]))
+    )
+    rows = [[columns[name](device) for name in shown] for device in ordered]
+    yield from (f"  {line}" for line in table_lines(shown, rows))
 
 
-def _age(seconds: float) -> str:
-    """In the units of kubectl's AGE column."""
-    whole = max(0, int(seconds))
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if whole >= 2 * size:
-            return f"{whole // size}{unit}"
-    return f"{whole}s"
+def _attribute(device: DeviceStatus, name: str) -> str:
+    value = device["attributes"].get(name)
+    return str(value) if isinstance(value, str | int) and value != "" else "-"
+
+
+def _limit(device: DeviceStatus) -> str:
+    """The memory of a share that is limited to it; whole devices and shares that take turns have no limit."""
+    memory, percent = device["attributes"].get("memory"), device["attributes"].get("percent")
+    return f"{memory / 2**30:.3g}Gi" if percent and isinstance(memory, int) and memory else "-"

@@ -20,6 +20,9 @@ T = TypeVar("T")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MESSAGE = re.compile(r"^(?P<problem>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<key>.*)`")
+_MISSING = re.compile(r"Object missing required field `(?P<key>.*)`")
+_PATTERN = re.compile(r"Expected `str` matching regex '(?P<pattern>.*)'")
+_WRONG_TYPE = re.compile(r"Expected `(?P<expected>[^`]*)`, got `(?P<got>int|float|bool|date|datetime)`")
 _DEPTH = 50
 _SIZE = 100_000
 _KEYS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")
@@ -32,7 +35,11 @@ _WORDS = {
     "array": "a list",
     "null": "nothing",
     "float": "a number",
+    "date": "a date",
+    "datetime": "a time",
 }
+# What the patterns of our own types mean.
+_MEANINGS = {"^/": "must be an absolute path", "^[rwm]{1,3}$": "must be letters of 'rwm'"}
 _TYPES = re.compile("`((?:{0})(?: \\| (?:{0}))*)`".format("|".join(_WORDS)))
 _STEP = re.compile(r"\.(?P<key>[^.\[\]]+)|\[(?P<index>\d+)\]")
 
@@ -55,11 +62,12 @@ class Document:
         return node.start_mark.line + 1 if node is not None else 1
 
     def has(self, path: str) -> bool:
-        node = self.root
-        for step in _STEP.finditer(path):
-            if node is not None:
-                node = _child(node, step["key"], step["index"], strict=True)
-        return node is not None
+        return self._node(path) is not None
+
+    def written(self, path: str) -> str:
+        """The scalar at `path` as the file has it, such as `0403`; empty for anything else."""
+        node = self._node(path)
+        return str(node.value) if isinstance(node, yaml.ScalarNode) else ""
 
     def error(self, path: str, problem: str, key: str = "") -> ConfigError:
         shown = path.removeprefix("$").removeprefix(".")
@@ -76,10 +84,37 @@ class Document:
             message = _MESSAGE.match(str(error))
             problem, inner = (message["problem"], message["path"] or "$") if message else (str(error), "$")
             full_path = path + inner.removeprefix("$")
+            from plugwright.config import hints  # loaded only for a mistake
+
             unknown = _UNKNOWN.match(problem)
             if unknown:
-                raise self.error(full_path, f"unknown key '{unknown['key']}'", unknown["key"]) from error
-            raise self.error(full_path, _in_plain_words(problem)) from error
+                hint = hints.did_you_mean(unknown["key"], hints.keys_at(kind, inner))
+                raise self.error(full_path, f"unknown key '{unknown['key']}'{hint}", unknown["key"]) from error
+            choices = hints.choices_at(kind, inner) if problem.startswith("Invalid enum value") else []
+            raise self.error(full_path, self._in_plain_words(problem, full_path, choices)) from error
+
+    def _node(self, path: str) -> yaml.Node | None:
+        node = self.root
+        for step in _STEP.finditer(path):
+            if node is not None:
+                node = _child(node, step["key"], step["index"], strict=True)
+        return node
+
+    def _in_plain_words(self, problem: str, path: str, choices: list[str]) -> str:
+        """msgspec's message in the words of whoever wrote the file; `choices` are those of an enumeration."""
+        written = self.written(path)
+        if choices:
+            return f"must be one of {', '.join(choices)}, got {written!r}"
+        if missing := _MISSING.match(problem):
+            empty = "the file is empty: " if self.root is None else ""
+            return f"{empty}the key '{missing['key']}' is missing"
+        pattern = _PATTERN.match(problem)
+        if pattern and pattern["pattern"] in _MEANINGS:
+            return f"{_MEANINGS[pattern['pattern']]}, got {written!r}"
+        plain = _TYPES.sub(lambda match: " or ".join(_WORDS.get(word, word) for word in match[1].split(" | ")), problem)
+        wrong = _WRONG_TYPE.match(problem)
+        hint = f': put it in quotes: "{written}"' if wrong and "str" in wrong["expected"].split(" | ") else ""
+        return plain[:1].lower() + plain[1:] + hint
 
 
 def parse(name: str, text: str) -> Document:
@@ -184,9 +219,3 @@ def _child(node: yaml.Node | None, key: str | None, index: str | None, strict: b
         items = node.value if isinstance(node, yaml.SequenceNode) else []
         return items[int(index)] if int(index) < len(items) else (None if strict else node)
     return next((value for name, value in _pairs(node) if name.value == key), None if strict else node)
-
-
-def _in_plain_words(problem: str) -> str:
-    """msgspec's message with the types as an operator calls them."""
-    plain = _TYPES.sub(lambda match: " or ".join(_WORDS.get(word, word) for word in match[1].split(" | ")), problem)
-    return plain[:1].lower() + plain[1:]

@@ -1,14 +1,15 @@
 """The configuration in force while its file and the machine change.
 
 A version of the file that is invalid, or that the daemon cannot take, is refused as a whole: the old one stays in
-force, and `status`, `/readyz` and the metrics show why. Whatever is raised on the way ends here, for the daemon must
-not end with it. When the file changes is `file_changes`, the names that the machine decides are `template_names`.
+force, at a start that of `last_good`, and `status`, `/readyz` and the metrics show why. Whatever is raised on the way
+ends here, for the daemon must not end with it. When the file changes is `file_changes`, the names that the machine
+decides are `template_names`.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,9 +17,11 @@ from pathlib import Path
 
 from plugwright.config import schema
 from plugwright.config.file_changes import file_changes
+from plugwright.config.last_good import LastGoodFile
 from plugwright.config.schema import Config
 from plugwright.config.template_names import TemplateNames
 from plugwright.errors import ConfigError, PlugwrightError
+from plugwright.sdk.cordons import CordonRule
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.status import ConfigState, RefusedConfig
@@ -45,14 +48,20 @@ class _Attempt:
 
 
 class CurrentConfig:
-    """`value` is the version of the file in force; `state` says so, and which newer one was refused."""
+    """`value` is the version of the file in force; `state` says so, and which newer one was refused.
 
-    def __init__(self, path: Path, config: Config, read_limit: float = _READ_LIMIT) -> None:
+    `state` at first is that of a file which has just been read, unless another is given.
+    """
+
+    def __init__(
+        self, path: Path, config: Config, read_limit: float = _READ_LIMIT, state: ConfigState | None = None
+    ) -> None:
         self.value = config
-        self.state = Latest(ConfigState(str(path), config.sha256, time.time()))
+        self.state = Latest(state or ConfigState(str(path), config.sha256, time.time()))
         self.answered = Latest(0)  # goes up when a file system answers that had not done so within the limit
         self._path, self._read_limit = path, read_limit
-        self._seen = config.sha256  # of the version that was read last, in force or not
+        refused = self.state.value.refused
+        self._seen = config.sha256 if refused is None else refused.sha256  # of the version that was read last
         self._reading: asyncio.Future[_Attempt] | None = None
 
     async def reload(self, apply: Apply) -> bool:
@@ -103,7 +112,7 @@ class CurrentConfig:
         self._reading = None
 
     def _refuse(self, sha256: str, error: Exception) -> None:
-        text = clean(error if isinstance(error, PlugwrightError) else f"{type(error).__name__}: {error}")
+        text = _text(error)
         state = self.state.value
         refused = RefusedConfig(sha256, time.time(), text)
         before = state.refused
@@ -121,19 +130,58 @@ class CurrentConfig:
 
 
 class DaemonConfig:
-    """Keeps a daemon at the latest valid version of its file, and at the names that the machine has for it."""
+    """Keeps a daemon at the latest valid version of its file, and at the names that the machine has for it.
 
-    def __init__(self, path: Path, loaded: Config) -> None:
-        self._names = TemplateNames(loaded)
-        self._current = CurrentConfig(path, loaded)
-        self._current.accept(self._names.current.refused)
+    `plugins` are those of the start. A file that is refused then is replaced by its last good version in `state_dir`;
+    without one the error is raised.
+    """
+
+    def __init__(self, path: Path, state_dir: Path | None = None) -> None:
+        self._last_good = LastGoodFile(state_dir, path)
+        self._current = self._start(path)
         self._stack = AsyncExitStack()
         self._request_reload: Callable[[], None] = lambda: None
 
-    def plugins(self) -> list[Plugin]:
-        plugins = self._names.current.config.plugins()
-        self._names.join(plugins)
-        return plugins
+    @property
+    def cordons(self) -> tuple[CordonRule, ...]:
+        """The rules of the version in force."""
+        return self._current.value.file.cordons
+
+    @property
+    def state(self) -> ConfigState:
+        return self._current.state.value
+
+    def _start(self, path: Path) -> CurrentConfig:
+        attempt = _attempt(path)
+        try:
+            if attempt.config is None:
+                raise attempt.error or ConfigError(f"cannot read {path}")
+            self._make_plugins(attempt.config)
+            config, state = attempt.config, ConfigState(str(path), attempt.sha256, time.time())
+        except Exception as error:  # noqa: BLE001  raised again where there is no other version
+            config, state = self._restore(path, attempt.sha256, error)
+        return CurrentConfig(path, config, state=replace(state, refused_names=self._names.current.refused))
+
+    def _make_plugins(self, config: Config) -> None:
+        self._names = TemplateNames(config)
+        self.plugins = self._names.current.config.plugins()
+        self._names.join(self.plugins)
+
+    def _restore(self, path: Path, sha256: str, error: Exception) -> tuple[Config, ConfigState]:
+        try:
+            kept = self._last_good.load()
+        except ConfigError as unusable:
+            raise ConfigError(f"{_text(error)}; its last good version cannot be used: {unusable}") from error
+        if kept is None:
+            raise error
+        self._make_plugins(kept.config)
+        refused = RefusedConfig(sha256, time.time(), _text(error))
+        facts = {"error": refused.error, "sha256": sha256, "last_good": kept.config.sha256}
+        cause = None if isinstance(error, PlugwrightError) else error
+        logger.error("configuration refused, the last good one is in force", extra=facts, exc_info=cause)
+        return kept.config, ConfigState(
+            str(path), kept.config.sha256, kept.loaded, failures=1, refused=refused, restored=True
+        )
 
     @asynccontextmanager
     async def watching(self, daemon: Daemon, request_reload: Callable[[], None]) -> AsyncIterator[None]:
@@ -144,10 +192,11 @@ class DaemonConfig:
         daemon.config.publish(self._current.state.value)
         try:
             async with self._stack, asyncio.TaskGroup() as tasks:
-                following = tasks.create_task(self._follow_file())
+                following = [tasks.create_task(self._follow_file()), tasks.create_task(self._keep_last_good())]
                 await self._names.follow(self._stack, request_reload)
                 yield
-                following.cancel()
+                for task in following:
+                    task.cancel()
         except BaseExceptionGroup as group:
             raise single_error(group) from None
 
@@ -166,12 +215,24 @@ class DaemonConfig:
         if new.config.file != before.config.file:
             plugins = new.config.plugins(before.config, daemon.plugins)
             self._names.join(plugins)
-            await replace_plugins(daemon, plugins)
+            await replace_plugins(daemon, plugins, new.config.file.cordons)
             logger.info(
                 "configuration reloaded", extra={"resources": sorted(daemon.resources), "sha256": config.sha256}
             )
         self._names.current = new
         return new.refused
+
+    async def _keep_last_good(self) -> None:
+        """Whenever another version is in force. A disk that hangs keeps nothing else waiting."""
+        kept = None
+        async for state in self._current.state.changes():
+            config = self._current.value
+            if config is not kept and not state.restored:
+                try:
+                    await in_thread("last good configuration", partial(self._last_good.save, config, state.loaded))
+                    kept = config
+                except RuntimeError as error:  # no thread could be started
+                    logger.warning("last good configuration not kept", extra={"error": clean(error)})
 
     async def _follow_file(self) -> None:
         backoff, logged = Backoff(first=1.0, longest=30.0), ""
@@ -188,13 +249,13 @@ class DaemonConfig:
             await asyncio.sleep(backoff.delay())
 
 
-async def replace_plugins(daemon: Daemon, plugins: list[Plugin]) -> None:
+async def replace_plugins(daemon: Daemon, plugins: list[Plugin], cordons: Sequence[CordonRule] | None = None) -> None:
     """Serves `plugins`; what was served before is served again if that fails."""
-    before = list(daemon.plugins.values())
+    before, rules = list(daemon.plugins.values()), daemon.cordons.rules
     try:
-        await daemon.apply(plugins)
+        await daemon.apply(plugins, cordons)
     except Exception:
-        await daemon.apply(before)
+        await daemon.apply(before, rules)
         raise
 
 
@@ -207,6 +268,10 @@ def _attempt(path: Path) -> _Attempt:
         return _Attempt(sha256, schema.decode(path, content))
     except Exception as error:  # noqa: BLE001  raised again in the event loop
         return _Attempt(sha256, None, error)
+
+
+def _text(error: Exception) -> str:
+    return clean(error if isinstance(error, PlugwrightError) else f"{type(error).__name__}: {error}")
 
 
 def _fingerprint(path: Path) -> str:

@@ -4,23 +4,34 @@ Each resource has one key that names its device family. `families` loads the fam
 type of the key's value; this module combines them into the type of a resource.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from plugwright.config import families
 from plugwright.config.document import Document, parse
 from plugwright.errors import ConfigError, InvalidValue, PluginError
-from plugwright.model import Resource
-from plugwright.sdk.device_family import DeviceFamily, FamilyContext, HostSettings, InvalidSetting, ResourceEntry
+from plugwright.model import Resource, some
+from plugwright.sdk.cordons import CordonRule
+from plugwright.sdk.device_family import (
+    DeviceFamily,
+    FamilyContext,
+    FamilySettings,
+    HostSettings,
+    InvalidSetting,
+    ResourceEntry,
+)
 from plugwright.sdk.hotplug import HotplugSource
 from plugwright.sdk.plugin import Plugin
+from plugwright.text import clean
 
 __all__ = ["Config", "ConfigFile", "decode", "digest", "effective", "file_type", "load", "read", "read_bytes"]
 
@@ -31,6 +42,7 @@ _DIGITS = 12
 class ConfigFile:
     resources: Sequence[ResourceEntry[Any]] = ()
     host: HostSettings = field(default_factory=HostSettings)
+    cordons: tuple[CordonRule, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +52,7 @@ class Config:
     document: Document
     file: ConfigFile
     sha256: str = ""  # as `schema.digest` has it
+    content: bytes = b""  # as it was read
 
     def plugins(self, before: "Config | None" = None, serving: Mapping[str, Plugin] | None = None) -> list[Plugin]:
         """The plugins of the file; one whose entry is as in `before` is taken from `serving`, by its resource."""
@@ -59,11 +72,46 @@ class Config:
         return plugins
 
 
+_Pattern = Annotated[str, msgspec.Meta(min_length=1)]
+_Value = str | int | bool
+
+
+class CordonEntry(FamilySettings, frozen=True):
+    """Devices that are out of service on every node that has the file.
+
+    `*` and `?` stand for any text and any character. Without `id` and `attributes`, every device of the resource.
+    """
+
+    resource: _Pattern
+    reason: _Pattern
+    id: _Pattern | tuple[_Pattern, ...] = ()
+    attributes: dict[str, _Value | tuple[_Value, ...]] = msgspec.field(default_factory=dict)
+    until: datetime | None = None
+
+    def __post_init__(self) -> None:
+        if self.until is not None and self.until.tzinfo is None:
+            raise ValueError("until must have a zone, as 2026-12-01T08:00:00Z has")
+
+    def rule(self) -> CordonRule:
+        return CordonRule(
+            resource=self.resource,
+            reason=clean(self.reason),
+            ids=_texts(self.id),
+            attributes={name: _texts(value) for name, value in self.attributes.items()},
+            until=math.inf if self.until is None else self.until.timestamp(),
+        )
+
+
+def _texts(value: _Value | tuple[_Value, ...]) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, tuple) else (str(value),)
+
+
 class _Outline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The file before the families of its resources are known."""
 
     resources: list[dict[str, Any]]
     host: HostSettings = HostSettings()
+    cordons: tuple[CordonEntry, ...] = ()
 
 
 def load(path: Path) -> Config:
@@ -83,7 +131,7 @@ def decode(path: Path, content: bytes) -> Config:
         text = content.decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from error
-    return replace(read(path.name, text), sha256=digest(content))
+    return replace(read(path.name, text), sha256=digest(content), content=content)
 
 
 def digest(content: bytes) -> str:
@@ -98,9 +146,10 @@ def read(name: str, text: str) -> Config:
     document = parse(name, text)
     outline = document.convert(_Outline)
     entries = [_entry(document, f"$.resources[{index}]", content) for index, content in enumerate(outline.resources)]
-    file = ConfigFile(entries, outline.host)
+    file = ConfigFile(entries, outline.host, tuple(cordon.rule() for cordon in outline.cordons))
     for index in range(len(entries)):
         _check(document, file, index)
+    _check_cordons(document, file)
     return Config(document, file)
 
 
@@ -116,7 +165,8 @@ def file_type() -> type[msgspec.Struct]:
     text = "One resource: its name, and one key that says what kind of device it is."
     entry = msgspec.defstruct("ResourceEntry", [("name", str), *fields.values()], namespace={"__doc__": text}, **strict)
     host = ("host", HostSettings, HostSettings())
-    return msgspec.defstruct("ConfigFile", [("resources", list[entry]), host], **strict)  # type: ignore[valid-type]
+    cordons = ("cordons", tuple[CordonEntry, ...], ())
+    return msgspec.defstruct("ConfigFile", [("resources", list[entry]), host, cordons], **strict)  # type: ignore[valid-type]
 
 
 def effective(config: Config) -> Iterator[tuple[str, object, str]]:
@@ -126,6 +176,9 @@ def effective(config: Config) -> Iterator[tuple[str, object, str]]:
             path = f"$.resources[{index}].{name}"
             source = f"{config.document.name}:{config.document.line(path)}" if config.document.has(path) else "default"
             yield f"resources[{index}].{name}", value, source
+    for index, rule in enumerate(config.file.cordons):
+        source = f"{config.document.name}:{config.document.line(f'$.cordons[{index}]')}"
+        yield f"cordons[{index}]", {**asdict(rule), "until": None if math.isinf(rule.until) else rule.until}, source
 
 
 def _values(entry: ResourceEntry[Any]) -> Iterator[tuple[str, object]]:
@@ -158,12 +211,16 @@ def _entry(document: Document, path: str, content: dict[str, Any]) -> ResourceEn
     for key in [key for key in content if key not in known]:
         is_option = any(key in _option_keys(families.load(name)) for name in families.BUILT_IN)
         if not is_option:
-            raise document.error(path, f"unknown key '{key}'", key)
+            from plugwright.config import hints  # loaded only for a mistake
+
+            raise document.error(path, f"unknown key '{key}'{hints.did_you_mean(key, known)}", key)
         if len(used) == 1:
             raise document.error(path, f"{next(iter(used))} takes no key '{key}' beside it", key)
-    if len(used) != 1:
+    if len(used) > 1:
+        raise document.error(path, f"a resource must have one kind of device, got {' and '.join(used)}", list(used)[1])
+    if not used:
         every = ", ".join(sorted(registered | families.installed().keys()))
-        raise document.error(path, f"a resource must have one kind of device, one of: {every}")
+        raise document.error(path, f"a resource must have one kind of device, got none; one of: {every}")
     [(key, family)] = used.items()
     # The key of another family may be there without a value, as in a file made of a template.
     present = {name: value for name, value in content.items() if name == key or name not in registered}
@@ -213,6 +270,17 @@ def _default(option: msgspec.structs.FieldInfo) -> Any:
     if option.default_factory is not msgspec.NODEFAULT:
         return msgspec.field(default_factory=option.default_factory)
     return option.default
+
+
+def _check_cordons(document: Document, file: ConfigFile) -> None:
+    """A name that no resource has would cordon nothing, without an error. The names of templates are not known yet."""
+    names = [entry.name for entry in file.resources]
+    if any(entry.is_template for entry in file.resources):
+        return
+    for index, rule in enumerate(file.cordons):
+        if not any(map(rule.is_for, names)):
+            problem = f"no resource of this file is called {rule.resource} (it has: {some(names)})"
+            raise document.error(f"$.cordons[{index}].resource", problem)
 
 
 def _check(document: Document, file: ConfigFile, index: int) -> None:

@@ -177,8 +177,8 @@ def _zero_capacity(case: _Case) -> Assessment:
         return Assessment(Backing.UNKNOWN, KeyState.FREE, f"either {_STOPPED}, or it runs and lists no device")
     if case.registered:
         return Assessment(Backing.STALE, KeyState.FREE, f"{_NO_LISTENER}; {_STOPPED}")
-    evidence = "the kubelet counts no device of it; a plugin that lists no device looks the same"
-    return Assessment(Backing.STALE, KeyState.FREE, evidence)
+    evidence = "the kubelet counts no device of it: either its plugin is gone, or it runs and lists no device"
+    return Assessment(Backing.UNKNOWN, KeyState.FREE, evidence)
 
 
 _RULES = (

@@ -239,7 +239,8 @@ def _refused(target: ChangeTarget, reason: str) -> ChangeOutcome:
 def _next_update(node: NodeSnapshot, resource: NodeResource) -> str:
     if node.silence:
         return f"the kubelet offers it when it reports again: {node.silence}"
-    if resource.assessment.backing is Backing.STALE:
+    assessment = resource.assessment
+    if assessment.key is KeyState.FREE and assessment.backing in (Backing.STALE, Backing.UNKNOWN):
         return f"the kubelet offers it, or sets it back if its plugin stopped less than {GRACE_MINUTES} ago; use --wait"
     return "the kubelet offers it from its next status update on"
 

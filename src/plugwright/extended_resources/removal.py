@@ -33,6 +33,7 @@ __all__ = ["RemovalProgress", "RemovalStep", "next_step", "remove", "stale_targe
 _RETRY_INTERVAL = 20.0
 _CHECKING = "removed; checking whether the kubelet puts it back"
 _PUT_BACK = f"the kubelet has put it back: its {GRACE_MINUTES} are not over, or a plugin lists no device"
+_SERVED_EMPTY = f"the kubelet has put it back for more than {GRACE_MINUTES}, so its plugin runs and lists no device"
 _RETRY_LATER = f"try again when {GRACE_MINUTES} are over, or use --wait"
 
 
@@ -44,6 +45,7 @@ class RemovalProgress:
     removed_at: float | None = None
     retry_at: float = 0.0
     grace_since: float | None = None
+    first_removed_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,9 @@ def _step_with_free_key(
         return RemovalStep(progress, resource.assessment.evidence, result=ChangeResult.LEFT)
     if now < progress.retry_at:
         return RemovalStep(progress, _PUT_BACK)
+    first = progress.first_removed_at
+    if first is not None and now - first > GRACE_PERIOD + options.two_rounds and options.stale and not options.named:
+        return RemovalStep(progress, _SERVED_EMPTY, result=ChangeResult.LEFT)
     return RemovalStep(progress, resource.assessment.evidence, remove=True)
 
 
@@ -196,7 +201,13 @@ def _advance(
     if options.dry_run:
         return replace(step, result=ChangeResult.WOULD_REMOVE, reason=describe_patch(operations))
     context.api.patch_status(node.name, operations)
-    progress = replace(step.progress, tries=step.progress.tries + 1, removed_at=context.clock.now())
+    now, first = context.clock.now(), step.progress.first_removed_at
+    progress = replace(
+        step.progress,
+        tries=step.progress.tries + 1,
+        removed_at=now,
+        first_removed_at=now if first is None else first,
+    )
     if options.wait:
         return RemovalStep(progress, _CHECKING if progress.tries < 2 else _PUT_BACK)
     return RemovalStep(progress, _next_update(resource), result=ChangeResult.REMOVED)

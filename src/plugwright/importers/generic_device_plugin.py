@@ -215,7 +215,7 @@ def _read_path(value: ConfigValue, notes: list[ImportNote]) -> _GdpPath:
         notes.append(unused.note(f"has no effect on a {'mount' if mount else 'device'}, left out"))
     path = text.from_go_glob(fields["path"])
     danger = text.danger_of(path)
-    notes += [fields["path"].note(danger)] if danger else []
+    notes += [fields["path"].note(note) for note in (danger, text.possible_danger_of(path)) if note]
     return _GdpPath(
         path=path,
         dangerous=bool(danger),

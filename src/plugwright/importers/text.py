@@ -19,6 +19,7 @@ __all__ = [
     "hex_id",
     "link_type",
     "literal",
+    "possible_danger_of",
     "resource_name",
     "scalar_or_list",
 ]
@@ -49,6 +50,12 @@ def device_count(value: ConfigValue) -> int:
 def danger_of(path: str) -> str:
     """Why a container with this path controls the node, which no other plugin checks; empty if it does not."""
     return "" if has_wildcard(path) else safety.danger_of_path(path.rstrip("/"))
+
+
+def possible_danger_of(path: str) -> str:
+    """The same of a path with wildcards: what it matches is decided on the node, and refused there."""
+    danger = safety.danger_of_pattern(path) if has_wildcard(path) else ""
+    return f"{danger}; such a device is listed as Unhealthy, without 'dangerous: true'" if danger else ""
 
 
 def resource_name(value: ConfigValue, domain: str, name: str) -> str:

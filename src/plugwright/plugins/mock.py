@@ -128,19 +128,23 @@ class Mock(Plugin):
             device_id = device_id or self._generated_id(index)
             self._check_new(device_id)
             devices[device_id] = _MockDevice(index)
+            done = "was added"
         elif name in ("fail", "recover", "remove") and device_id not in devices:
             raise PluginError(f"{self.resource} has no device {device_id!r} (it has: {some(devices)})")
         elif name == "fail":
             fault = Device(device_id, "Unhealthy", arguments.get("reason") or "made to fail").reason
             devices[device_id] = replace(devices[device_id], fault=fault)
+            done = f"is now Unhealthy: {fault}"
         elif name == "recover":
             devices[device_id] = replace(devices[device_id], fault="")
+            done = "is now Healthy"
         elif name == "remove":
             del devices[device_id]
+            done = "was removed: Unhealthy, and listed until no pod can hold it"
         else:
             raise PluginError(f"{self.resource} takes no command {name!r}")
         self._devices.publish(devices)
-        return f"{device_id} of {self.resource}: {name}"
+        return f"{device_id} of {self.resource} {done}"
 
     def _generated_id(self, index: int) -> str:
         """The same for the same seed, on every start; another seed makes other ids."""

@@ -10,6 +10,8 @@ While the event loop is blocked, a thread answers: `status` with the line that b
 import asyncio
 import json
 import logging
+import math
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict
@@ -18,10 +20,14 @@ from pathlib import Path
 
 from plugwright.errors import ConfigError, PlugwrightError
 from plugwright.sdk import logs
+from plugwright.sdk.cordon_controller import utc
+from plugwright.sdk.cordons import LATEST, Cordon
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
+from plugwright.sdk.device_holders import Holders
 from plugwright.sdk.registration import RegistrationState
 from plugwright.sdk.status import DaemonStatus, DeviceStatus, ResourceStatus, shown
 from plugwright.system import json_lines
+from plugwright.system.concurrency import in_thread
 from plugwright.system.json_lines import Blocked, Request
 from plugwright.text import clean
 
@@ -29,6 +35,7 @@ __all__ = ["is_ready", "one_line", "report", "serve_control_socket", "unready"]
 
 logger = logging.getLogger(__name__)
 
+_NO_HOLDERS = Holders(unreadable="the kubelet was not asked")
 _WATCH_INTERVAL = 0.1  # seconds: a watcher gets at most ten reports a second
 
 
@@ -56,11 +63,11 @@ def _blocked(daemon: Daemon) -> Blocked:
 
 def _answer_blocked(daemon: Daemon, request: Request, reason: str) -> DaemonStatus:
     if request.get("do") in ("status", "watch"):
-        return report(daemon, stalled=reason)
+        return report(daemon, Holders(unreadable="the event loop is blocked"), stalled=reason)
     raise ConfigError(reason)
 
 
-def report(daemon: Daemon, stalled: str = "") -> DaemonStatus:
+def report(daemon: Daemon, holders: Holders = _NO_HOLDERS, stalled: str = "") -> DaemonStatus:
     """`stalled`: why the event loop is blocked, where another thread has found that."""
     runtimes = [runtime for _, runtime in sorted(dict(daemon.resources).items())]
     return DaemonStatus(
@@ -69,23 +76,26 @@ def report(daemon: Daemon, stalled: str = "") -> DaemonStatus:
         directory=str(daemon.directory),
         stalled=stalled,
         stalls=daemon.stalls.count,
-        cordons=daemon.cordons(),
-        cordons_unreadable=daemon.cordons_unreadable,
+        cordons=daemon.cordons.listed(),
+        cordons_unreadable=daemon.cordons.unreadable,
+        pods_unreadable=holders.unreadable,
         log_lines_dropped=logs.dropped_lines(),
         config=asdict(daemon.config.value) if daemon.config.value is not None else None,
-        resources=[_resource(runtime) for runtime in runtimes],
+        resources=[_resource(runtime, holders) for runtime in runtimes],
     )
 
 
 def one_line(daemon: Daemon) -> str:
-    ready = sum(map(is_ready, daemon.resources.values()))
-    return f"{ready} of {len(daemon.resources)} resources registered and watched by the kubelet"
+    idle = sum(runtime.is_idle for runtime in daemon.resources.values())
+    ready = sum(map(is_ready, daemon.resources.values())) - idle
+    line = f"{ready} of {len(daemon.resources)} resources registered and watched by the kubelet"
+    return f"{line}, {idle} idle" if idle else line
 
 
 def is_ready(runtime: ResourceRuntime) -> bool:
-    """Registered, and the kubelet has a stream open."""
+    """Registered, and the kubelet has a stream open; or idle."""
     registered = runtime.registration.status.value.state is RegistrationState.REGISTERED
-    return registered and runtime.service.streams.value.open > 0
+    return runtime.is_idle or (registered and runtime.service.streams.value.open > 0)
 
 
 def unready(daemon: Daemon) -> list[str]:
@@ -95,16 +105,17 @@ def unready(daemon: Daemon) -> list[str]:
         if not is_ready(runtime):
             status = runtime.registration.status.value
             state = "no stream open" if status.state is RegistrationState.REGISTERED else status.state
-            waiting.append(clean(f"{name}: {state} {status.reason}"))
+            waiting.append(clean(f"{name}: {state} {status.reason or runtime.discovery.failing.value}"))
     return waiting
 
 
-def _resource(runtime: ResourceRuntime) -> ResourceStatus:
+def _resource(runtime: ResourceRuntime, holders: Holders) -> ResourceStatus:
+    idle = runtime.discovery.idle.value
     status = runtime.registration.status.value
     return ResourceStatus(
         name=runtime.resource,
-        state=status.state.value,
-        reason=status.reason,
+        state="idle" if runtime.is_idle else status.state.value,
+        reason=idle if runtime.is_idle else status.reason,
         since=round(status.since, 3),
         endpoint=runtime.registration.endpoint,
         streams=runtime.service.streams.value.open,
@@ -113,13 +124,14 @@ def _resource(runtime: ResourceRuntime) -> ResourceStatus:
         restarts=runtime.service.metrics.restarts,
         held=runtime.removed_devices.unreadable.value,
         stuck=runtime.stuck,
-        discovery=runtime.discovery.failing.value,
+        discovery=runtime.discovery.failing.value or ("" if runtime.is_idle else idle),
+        empty=runtime.discovery.empty.value,
         refused=runtime.inventory.refused.value,
-        devices=_devices(runtime),
+        devices=_devices(runtime, holders),
     )
 
 
-def _devices(runtime: ResourceRuntime) -> list[DeviceStatus]:
+def _devices(runtime: ResourceRuntime, holders: Holders) -> list[DeviceStatus]:
     snapshot = runtime.inventory.latest.value
     if snapshot is None:
         return []
@@ -130,6 +142,7 @@ def _devices(runtime: ResourceRuntime) -> list[DeviceStatus]:
             reason=device.reason,
             since=round(snapshot.since[device.id], 3),
             numa=list(device.numa),
+            pods=list(holders.pods.get((runtime.resource, device.id), ())),
             attributes={clean(name): shown(value) for name, value in device.attributes.items()},
         )
         for device in snapshot.devices.values()
@@ -139,21 +152,64 @@ def _devices(runtime: ResourceRuntime) -> list[DeviceStatus]:
 async def _handle(daemon: Daemon, request: Request) -> object:
     match request:
         case {"do": "status"}:
-            return report(daemon)
+            return report(daemon, await daemon.holders.read())
         case {"do": "watch"}:
             return _reports(daemon)
         case {"do": "ready", "wait": int() | float() as seconds}:
             return await _until_ready(daemon, seconds)
         case {"do": "cordon", "resource": str(resource), "id": str(device_id), "reason": str(reason)}:
-            await daemon.cordon(resource, device_id, reason)
-            return f"{device_id} of {resource} is cordoned: {clean(reason)}"
+            cordon = Cordon(reason, await _author(request), time.time(), _end(request))
+            await daemon.cordons.add(resource, device_id, cordon)
+            until = f" until {utc(cordon.until)}" if math.isfinite(cordon.until) else ""
+            return f"{device_id} of {resource} is cordoned{until}: {clean(reason)}"
         case {"do": "uncordon", "resource": str(resource), "id": str(device_id)}:
-            await daemon.uncordon(resource, device_id)
-            return f"{device_id} of {resource} is no longer cordoned"
+            rule = await daemon.cordons.remove(resource, device_id, await _author(request))
+            still = f"; the configuration file still cordons it: {rule}" if rule else ""
+            return f"{device_id} of {resource} is no longer cordoned{still}"
+        case {"do": "log level", "level": str(level), "for": int() | float() as seconds}:
+            daemon.log_level.change(level, float(seconds), await _author(request))
+            return daemon.log_level.describe()
+        case {"do": "log level"} if "level" not in request:
+            return daemon.log_level.describe()
         case {"do": "plugin", "resource": str(resource), "name": str(name), "arguments": dict(arguments)}:
             texts = {str(key): str(value) for key, value in arguments.items()}
             return await daemon.resource(resource).command(name, texts)
     raise ConfigError(f"unknown request: {json.dumps(request)[:200]}")
+
+
+def _end(request: Request) -> float:
+    """When a cordon is to end, in seconds since the epoch."""
+    match request:
+        case {"for": int() | float() as seconds}:
+            end = time.time() + seconds
+        case {"until": int() | float() as end}:
+            pass
+        case _:
+            end = math.nan if {"for", "until"} & request.keys() else math.inf
+    if not 0 <= end <= LATEST and not math.isinf(end):
+        raise ConfigError("a cordon must end at a time, before the year 10000")
+    return float(end)
+
+
+async def _author(request: Request) -> str:
+    """The user at the other end, by the kernel's word, and the name that the request has for who asks."""
+    uid, pid = request.peer.uid, request.peer.pid
+    try:
+        name = await in_thread("user name", partial(_user_name, uid))
+    except RuntimeError:  # no thread could be started
+        name = f"user {uid}"
+    by = request.get("by")
+    return f"{clean(by, 64)}, as {name} (uid {uid}, pid {pid})" if by else f"{name} (uid {uid}, pid {pid})"
+
+
+def _user_name(uid: int) -> str:
+    """Of the system's users, which may be on another machine."""
+    import pwd  # only where an operator changes something
+
+    try:
+        return clean(pwd.getpwuid(uid).pw_name)
+    except (KeyError, ValueError, OverflowError):
+        return f"user {uid}"
 
 
 async def _until_ready(daemon: Daemon, seconds: float) -> str:
@@ -169,5 +225,5 @@ async def _until_ready(daemon: Daemon, seconds: float) -> str:
 async def _reports(daemon: Daemon) -> AsyncIterator[DaemonStatus]:
     """One now, and one after every change."""
     async for _ in daemon.changed.changes():
-        yield report(daemon)
+        yield report(daemon, await daemon.holders.read())
         await asyncio.sleep(_WATCH_INTERVAL)

@@ -1,9 +1,21 @@
-"""Cordoned devices and the operator's reasons, kept over restarts."""
+"""Cordons: devices that operators have taken out of service, kept over restarts, and the rules of the operator's file.
+
+A cordon is of one device, with its author, its time and the time when it ends by itself. A rule is a part of the
+configuration, and cordons every device that it fits, on every node that has the file. When they are applied and end is
+`cordon_controller`.
+
+The file has the shape that the first version had, resource → device id → reason, and beside it the key `format` with
+the version and the rest of each cordon. So a daemon from before keeps the cordons, and only forgets who made them and
+when they end. The version goes up when an older daemon must not read the file.
+"""
 
 import json
 import logging
+import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from plugwright.errors import ConfigError, InvalidValue
@@ -11,11 +23,60 @@ from plugwright.model import Device
 from plugwright.system import files
 from plugwright.text import clean
 
-__all__ = ["Cordons"]
+__all__ = ["LATEST", "Cordon", "CordonRule", "Cordons"]
 
 logger = logging.getLogger(__name__)
 
-Reasons = dict[str, dict[str, str]]  # resource → device id → reason
+_VERSION = 2  # the first had no number
+_FORMAT = "format"  # no resource has this name: theirs have a slash
+LATEST = 253_402_300_799.0  # the last second of the year 9999
+
+
+@dataclass(frozen=True, slots=True)
+class Cordon:
+    """Of one device; times are seconds since the epoch."""
+
+    reason: str
+    by: str = ""  # empty: not known
+    since: float = 0.0  # 0: not known
+    until: float = math.inf
+
+    def is_over(self, now: float) -> bool:
+        return self.until <= now
+
+
+@dataclass(frozen=True, slots=True)
+class CordonRule:
+    """A cordon of the operator's file. Patterns have `*` and `?`; of several, one must match."""
+
+    resource: str
+    reason: str
+    ids: Sequence[str] = ()  # none: every id
+    attributes: Mapping[str, Sequence[str]] = field(default_factory=dict)  # all of them; case is ignored
+    until: float = math.inf
+
+    def is_over(self, now: float) -> bool:
+        return self.until <= now
+
+    def is_for(self, resource: str) -> bool:
+        return fnmatchcase(resource, self.resource)
+
+    def matches(self, device: Device) -> bool:
+        """Whether a device of a resource that the rule is for is cordoned."""
+        if self.ids and not any(fnmatchcase(device.id, pattern) for pattern in self.ids):
+            return False
+        return all(
+            name in device.attributes and _is_like(device.attributes[name], patterns)
+            for name, patterns in self.attributes.items()
+        )
+
+
+def _is_like(value: object, patterns: Sequence[str]) -> bool:
+    text = clean(value).lower()
+    return any(fnmatchcase(text, pattern.lower()) for pattern in patterns)
+
+
+_Stored = dict[str, dict[str, Cordon]]  # by resource, then by device id
 
 
 class Cordons:
@@ -29,15 +90,15 @@ class Cordons:
     def __init__(self, path: Path | None) -> None:
         self.unreadable = f"the cordons in {path} have not been read yet" if path is not None else ""
         self._path = path
-        self._reasons: Reasons = {}
+        self._cordons: _Stored = {}
         self._lock = threading.RLock()
 
     @property
-    def all(self) -> Mapping[str, Mapping[str, str]]:
-        return self._reasons
+    def all(self) -> Mapping[str, Mapping[str, Cordon]]:
+        return self._cordons
 
-    def of(self, resource: str) -> Mapping[str, str]:
-        return self._reasons.get(resource, {})
+    def of(self, resource: str) -> Mapping[str, Cordon]:
+        return self._cordons.get(resource, {})
 
     def load(self) -> None:
         """Reads the file, unless that has succeeded before; never raises."""
@@ -45,7 +106,7 @@ class Cordons:
             if self._path is None or not self.unreadable:
                 return
             try:
-                self._reasons = _load(self._path)
+                self._cordons = _load(self._path)
             except Exception as error:  # noqa: BLE001  whatever is wrong with it: what it holds is not known
                 self.fail(_text(error))
             else:
@@ -57,54 +118,124 @@ class Cordons:
         if self.unreadable != before:
             logger.error("cordons not readable", extra={"path": str(self._path), "error": reason})
 
-    def add(self, resource: str, device_id: str, reason: str) -> None:
-        self._replace(resource, lambda reasons: {**reasons, device_id: clean(reason)})
+    def add(self, resource: str, device_id: str, cordon: Cordon) -> None:
+        cordon = replace(cordon, reason=clean(cordon.reason), by=clean(cordon.by))
+        self._replace(resource, lambda cordons: {**cordons, device_id: cordon})
 
     def remove(self, resource: str, device_id: str) -> None:
-        self._replace(resource, lambda reasons: {key: reason for key, reason in reasons.items() if key != device_id})
+        self._replace(resource, lambda cordons: {key: cordon for key, cordon in cordons.items() if key != device_id})
 
-    def _replace(self, resource: str, change: Callable[[Mapping[str, str]], dict[str, str]]) -> None:
+    def remove_ended(self, now: float) -> list[tuple[str, str, Cordon]]:
+        """The cordons that have ended: gone from memory, whether or not the disk can be written to."""
+        with self._lock:
+            ended = [
+                (resource, device_id, cordon)
+                for resource, cordons in self._cordons.items()
+                for device_id, cordon in cordons.items()
+                if cordon.is_over(now)
+            ]
+            if ended:
+                self._cordons = _without_ended(self._cordons, now)
+                try:
+                    self._save(self._cordons)
+                except ConfigError as error:  # in the file they are over just as well
+                    logger.warning("ended cordons are still in the file", extra={"error": str(error)})
+        return ended
+
+    def _replace(self, resource: str, change: Callable[[Mapping[str, Cordon]], dict[str, Cordon]]) -> None:
         """On disk first: an answer 'cordoned' must hold after a power cut."""
         with self._lock:
             self.load()
             if self.unreadable:
                 raise ConfigError(f"{self.unreadable}; nothing was changed")
-            changed = {**self._reasons, resource: change(self.of(resource))}
+            changed = {**self._cordons, resource: change(self.of(resource))}
             changed = {name: changed[name] for name in sorted(changed) if changed[name]}
-            if self._path is not None:
-                _save(self._path, changed)
-            self._reasons = changed
+            self._save(changed)
+            self._cordons = changed
+
+    def _save(self, cordons: _Stored) -> None:
+        if self._path is None:
+            return
+        try:
+            files.write_atomically(self._path, json.dumps(_content(cordons), indent=2) + "\n", mode=0o600)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write the cordons to {self._path}: {error.strerror}; nothing was changed"
+            ) from error
 
 
-def _load(path: Path) -> Reasons:
+def _without_ended(stored: _Stored, now: float) -> _Stored:
+    left = {
+        resource: {device_id: cordon for device_id, cordon in cordons.items() if not cordon.is_over(now)}
+        for resource, cordons in stored.items()
+    }
+    return {resource: cordons for resource, cordons in left.items() if cordons}
+
+
+def _content(stored: _Stored) -> dict[str, object]:
+    reasons = {
+        resource: {device_id: cordon.reason for device_id, cordon in cordons.items()}
+        for resource, cordons in stored.items()
+    }
+    details = {
+        resource: {device_id: _details(cordon) for device_id, cordon in cordons.items()}
+        for resource, cordons in stored.items()
+    }
+    return {**reasons, _FORMAT: {"version": _VERSION, "details": details}}
+
+
+def _details(cordon: Cordon) -> dict[str, object]:
+    until = {"until": cordon.until} if math.isfinite(cordon.until) else {}
+    return {"by": cordon.by, "since": cordon.since, **until}
+
+
+def _load(path: Path) -> _Stored:
     """What the file holds; raises whatever is wrong with it."""
     files.remove_unfinished(path.parent)
     try:
-        stored = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except FileNotFoundError:
         return {}
-    if not isinstance(stored, dict) or not all(isinstance(reasons, dict) for reasons in stored.values()):
+    if not isinstance(content, dict) or not all(isinstance(reasons, dict) for reasons in content.values()):
         raise InvalidValue("it must hold an object of objects: resource, device id, reason")
-    return {resource: _valid(reasons) for resource, reasons in stored.items()}
+    details = _read_details(content.pop(_FORMAT, {}))
+    return {resource: _valid(reasons, details.get(resource)) for resource, reasons in content.items()}
 
 
-def _text(error: Exception) -> str:
-    return clean((error.strerror if isinstance(error, OSError) else "") or error)
+def _read_details(form: Mapping[str, object]) -> Mapping[str, object]:
+    version = form.get("version", 1)
+    # An older daemon that has written the file anew has kept the number as a text, and no details.
+    number = int(version) if isinstance(version, str) and version.isdecimal() else version
+    if not isinstance(number, int) or number > _VERSION:
+        raise InvalidValue(
+            f"a newer plugwright has written it, in format {clean(version)}; this one reads formats up to {_VERSION}"
+        )
+    details = form.get("details")
+    return details if isinstance(details, dict) else {}
 
 
-def _valid(reasons: Mapping[str, object]) -> dict[str, str]:
+def _valid(reasons: Mapping[str, object], details: object) -> dict[str, Cordon]:
     """Without ids that no device can have: one of them would break the whole resource."""
     valid = {}
     for device_id, reason in reasons.items():
         try:
-            valid[Device(device_id).id] = clean(reason)
+            cordon = _cordon(reason, details.get(device_id) if isinstance(details, dict) else None)
+            valid[Device(device_id).id] = cordon
         except InvalidValue as error:
             logger.error("cordon ignored", extra={"id": clean(device_id), "error": clean(error)})
     return valid
 
 
-def _save(path: Path, reasons: Reasons) -> None:
-    try:
-        files.write_atomically(path, json.dumps(reasons, indent=2) + "\n", mode=0o600)
-    except OSError as error:
-        raise ConfigError(f"cannot write the cordons to {path}: {error.strerror}; nothing was changed") from error
+def _cordon(reason: object, details: object) -> Cordon:
+    known = details if isinstance(details, dict) else {}
+    since, until = _time(known.get("since"), 0.0), _time(known.get("until"), math.inf)
+    return Cordon(clean(reason), clean(known.get("by") or ""), since, until)
+
+
+def _time(value: object, otherwise: float) -> float:
+    is_time = isinstance(value, int | float) and 0 <= value <= LATEST
+    return float(value) if is_time else otherwise  # type: ignore[arg-type]
+
+
+def _text(error: Exception) -> str:
+    return clean((error.strerror if isinstance(error, OSError) else "") or error)

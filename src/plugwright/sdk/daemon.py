@@ -6,7 +6,7 @@ the control socket and the probes are around it, in `run`.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -15,10 +15,14 @@ from typing import Any
 from plugwright.errors import ConfigError, PluginError
 from plugwright.model import some
 from plugwright.sdk import registration
-from plugwright.sdk.cordons import Cordons
+from plugwright.sdk.audit import AllocationAudit
+from plugwright.sdk.cordon_controller import CordonController
+from plugwright.sdk.cordons import CordonRule
+from plugwright.sdk.device_holders import DeviceHolders
 from plugwright.sdk.discovery import Discovery
 from plugwright.sdk.heartbeat import Heartbeat
 from plugwright.sdk.inventory import Inventory
+from plugwright.sdk.log_level import LogLevel
 from plugwright.sdk.plugin import Plugin, supported_options
 from plugwright.sdk.plugin_calls import PluginCalls, StallDetector
 from plugwright.sdk.plugin_checks import check_plugins
@@ -27,20 +31,11 @@ from plugwright.sdk.removed_devices import RemovedDevices
 from plugwright.sdk.service import PluginService
 from plugwright.sdk.settings import Registration, Settings
 from plugwright.sdk.socket_directory import watch_for_replacement
-from plugwright.sdk.status import ConfigState, CordonStatus
+from plugwright.sdk.status import ConfigState
 from plugwright.sdk.supervision import Part, ResourceSupervisor
 from plugwright.system import sockets
-from plugwright.system.concurrency import (
-    Backoff,
-    Latest,
-    begin_in_thread,
-    cancel_within,
-    in_thread,
-    retrieve_exception,
-    single_error,
-)
+from plugwright.system.concurrency import Latest, cancel_within, single_error
 from plugwright.system.inotify import Directory
-from plugwright.text import clean
 
 __all__ = ["Daemon", "ResourceRuntime"]
 
@@ -66,15 +61,28 @@ class ResourceRuntime:
         self._calls.threads.blocked.subscribe(self._apply_blocked)
 
     @property
+    def is_idle(self) -> bool:
+        """The node has nothing for it to serve, so that the kubelet is not told of it."""
+        return bool(self.discovery.idle.value) and self.inventory.latest.value is None
+
+    @property
     def stuck(self) -> dict[str, int]:
         """Threads that hang in a method of the plugin, by method."""
         return self._calls.threads.stuck
+
+    @property
+    def listed(self) -> int:
+        """How many devices the kubelet is sent."""
+        snapshot = self.inventory.latest.value
+        return len(snapshot.devices) if snapshot is not None else 0
 
     def subscribe(self, callback: Callable[[], None]) -> None:
         """Calls `callback` whenever something that `status` shows has changed."""
         self.inventory.latest.subscribe(callback)
         self.inventory.refused.subscribe(callback)
         self.discovery.failing.subscribe(callback)
+        self.discovery.idle.subscribe(callback)
+        self.discovery.empty.subscribe(callback)
         self.removed_devices.unreadable.subscribe(callback)
         self.supervisor.fault.subscribe(callback)
         self.service.streams.subscribe(callback)
@@ -92,6 +100,8 @@ class ResourceRuntime:
 
     def replace_plugin(self, plugin: Plugin) -> None:
         """Another plugin takes over the resource; the device list stays until the new one yields its first."""
+        if plugin is not self.service.plugin:
+            self.inventory.reconfigure()
         before, self.service.plugin = supported_options(self.service.plugin), plugin
         self._starts.publish(self._starts.value + 1)
         if supported_options(plugin) != before:
@@ -140,12 +150,13 @@ class Daemon:
         self.changed = Latest(0)  # goes up whenever something that `status` shows has changed
         self.config = Latest[ConfigState | None](None)  # published by whoever follows the operator's file
         self.config.subscribe(self._publish_change)
+        self.log_level = LogLevel()
+        self.cordons = CordonController(settings)
+        self.cordons.changed.subscribe(self._publish_change)
+        self._audit = AllocationAudit(settings.paths.pod_resources_socket, settings.timeouts.audit)
+        self.holders = DeviceHolders(settings.paths.pod_resources_socket)
         paths, is_direct = settings.paths, settings.registration is Registration.DIRECT
         self._directory = Directory(paths.device_plugins if is_direct else paths.plugins_registry)
-        self._cordons = Cordons(settings.state_dir / "cordons.json" if settings.state_dir else None)
-        self._cordoning = asyncio.Lock()
-        self._changing: set[asyncio.Task[None]] = set()  # of the cordons
-        self._loading: asyncio.Future[None] | None = None  # the cordons
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._abandoned: set[asyncio.Task[Any]] = set()
 
@@ -165,7 +176,7 @@ class Daemon:
         try:
             async with self._directory.watching(), asyncio.TaskGroup() as group:
                 looking = group.create_task(watch_for_replacement(self._directory))
-                reading = group.create_task(self._read_cordons())
+                cordoning = group.create_task(self.cordons.run())
                 try:
                     await self.apply(plugins)
                     self.serving = True
@@ -175,23 +186,34 @@ class Daemon:
                 self.serving = False
                 await self._stop(list(self.resources))
                 looking.cancel()
-                reading.cancel()
+                cordoning.cancel()
         except BaseExceptionGroup as group_error:
             raise single_error(group_error) from None
         finally:
+            await self._audit.close()
+            self.log_level.close()
             self.stalls.close()
         if error is not None:
             raise error
 
-    async def apply(self, plugins: Iterable[Plugin]) -> None:
-        """Serves `plugins` and no others; a plugin that is served already, the same object, goes on untouched."""
+    async def apply(self, plugins: Iterable[Plugin], cordons: Sequence[CordonRule] | None = None) -> None:
+        """Serves `plugins` and no others; a plugin that is served already, the same object, goes on untouched.
+
+        `cordons` replace the rules of the configuration.
+        """
         new = {plugin.resource: plugin for plugin in check_plugins(plugins)}
-        if self._cordons.unreadable:
-            await self._load_cordons()
-        await self._stop([resource for resource in self.resources if resource not in new])
+        await self.cordons.load()
+        if cordons is not None:
+            self.cordons.declare(cordons)
+        removed = [resource for resource in self.resources if resource not in new]
+        for resource in removed:
+            logger.info("resource removed", extra={"resource": resource, "devices": self.resources[resource].listed})
+        await self._stop(removed)
         for resource, plugin in new.items():
             runtime = self.resources.get(resource)
             if runtime is None:
+                if self.serving:
+                    logger.info("resource added", extra={"resource": resource})
                 self._start(plugin)
             elif runtime.service.plugin is not plugin:
                 logger.info("resource changed", extra={"resource": resource})
@@ -213,37 +235,6 @@ class Daemon:
         for runtime in self.resources.values():
             runtime.replace_plugin(runtime.service.plugin)
 
-    async def cordon(self, resource: str, device_id: str, reason: str) -> None:
-        """Returns when the cordon is on disk and the kubelet is being sent it."""
-        snapshot = self.resource(resource).inventory.latest.value
-        devices = snapshot.devices if snapshot is not None else {}
-        if device_id not in devices:
-            raise ConfigError(f"{resource} has no device {device_id!r} (it has: {some(devices)})")
-        await self._change_cordons(partial(self._cordons.add, resource, device_id, reason))
-        logger.info("device cordoned", extra={"resource": resource, "device": device_id, "reason": clean(reason)})
-
-    async def uncordon(self, resource: str, device_id: str) -> None:
-        """Also for a resource that is no longer served."""
-        if device_id not in self._cordons.of(resource) and not self._cordons.unreadable:
-            if resource not in self._cordons.all:
-                self.resource(resource)  # raises, with the names of those that are served
-            raise ConfigError(f"{device_id!r} of {resource} is not cordoned")
-        await self._change_cordons(partial(self._cordons.remove, resource, device_id))
-        logger.info("device no longer cordoned", extra={"resource": resource, "device": device_id})
-
-    def cordons(self) -> list[CordonStatus]:
-        """Every cordon, of resources that are not served too."""
-        return [
-            CordonStatus(resource=resource, id=device_id, reason=reason, served=resource in self.resources)
-            for resource, reasons in self._cordons.all.items()
-            for device_id, reason in reasons.items()
-        ]
-
-    @property
-    def cordons_unreadable(self) -> str:
-        """Why the cordons of an earlier run are not known, empty if they are."""
-        return self._cordons.unreadable
-
     def resource(self, name: str) -> ResourceRuntime:
         if name not in self.resources:
             raise ConfigError(f"no resource {name!r} is served here (served: {some(sorted(self.resources))})")
@@ -251,7 +242,8 @@ class Daemon:
 
     def _start(self, plugin: Plugin) -> None:
         runtime = ResourceRuntime(plugin, self.settings, self._directory, self.stalls)
-        self._apply_cordons(runtime)
+        self.cordons.attach(runtime.inventory)
+        runtime.service.on_allocated = self._audit.add
         runtime.subscribe(self._publish_change)
         self.resources[plugin.resource] = runtime
         # In no TaskGroup: one resource that ends in a way nobody thought of must not end the others.
@@ -260,60 +252,13 @@ class Daemon:
     async def _stop(self, resources: list[str]) -> None:
         stopping = [self._tasks.pop(resource) for resource in resources]
         runtimes = [self.resources.pop(resource) for resource in resources]
+        for resource in resources:
+            self.cordons.detach(resource)
         self._abandoned |= await cancel_within(self.settings.limits.stop + _STOP_MARGIN, *stopping)
         for runtime in runtimes:
             self._abandoned |= runtime.supervisor.abandoned
         for task in tuple(self._abandoned):
             task.add_done_callback(self._abandoned.discard)
-
-    async def _read_cordons(self) -> None:
-        """Tries until the cordons are known: until then no device is Healthy, because it may be cordoned."""
-        backoff = Backoff(self.settings.timeouts.retry, self.settings.timeouts.longest)
-        while self._cordons.unreadable:
-            await asyncio.sleep(backoff.delay())
-            await self._load_cordons()
-
-    async def _load_cordons(self) -> None:
-        """In one thread at most. A disk that hangs does not keep resources from being listed."""
-        if self._loading is None:
-            try:
-                self._loading = begin_in_thread("cordons", self._cordons.load)
-                self._loading.add_done_callback(self._end_loading)
-            except RuntimeError as error:  # no thread can be started
-                self._cordons.fail(clean(error))
-        limit = self.settings.limits.command
-        if self._loading is not None and not (await asyncio.wait((self._loading,), timeout=limit))[0]:
-            self._cordons.fail(f"no answer within {limit:g} s")
-        self._apply_cordons(*self.resources.values())
-
-    def _end_loading(self, _: object) -> None:
-        self._loading = None
-        self._apply_cordons(*self.resources.values())  # nobody may wait for it any more
-
-    async def _change_cordons(self, change: Callable[[], None]) -> None:
-        """To its end, even if the operator hangs up: what is on disk and what is served must agree."""
-        changing = asyncio.create_task(self._write_cordons(change))
-        self._changing.add(changing)
-        changing.add_done_callback(self._changing.discard)
-        changing.add_done_callback(retrieve_exception)
-        await asyncio.shield(changing)
-
-    async def _write_cordons(self, change: Callable[[], None]) -> None:
-        async with self._cordoning:
-            try:
-                await in_thread("cordons", change)
-            except RuntimeError as error:  # no thread could be started
-                raise ConfigError(f"{error}; nothing was changed") from error
-            self._apply_cordons(*self.resources.values())  # all: the file may have been read just now
-
-    def _apply_cordons(self, *runtimes: ResourceRuntime) -> None:
-        for runtime in runtimes:
-            runtime.inventory.cordon(self._cordons.of(runtime.resource))
-            if self._cordons.unreadable:
-                runtime.inventory.add_fault("cordons", self._cordons.unreadable)
-            else:
-                runtime.inventory.remove_fault("cordons")
-        self._publish_change()
 
     def _publish_change(self) -> None:
         self.changed.publish(self.changed.value + 1)

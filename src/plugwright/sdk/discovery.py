@@ -5,30 +5,38 @@ import logging
 import time
 from contextlib import aclosing
 
-from plugwright.errors import PluginError
+from plugwright.errors import HardwareMissing, PluginError
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.metrics import ResourceMetrics
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.plugin_calls import PluginCalls
 from plugwright.sdk.settings import Timeouts
 from plugwright.system.concurrency import Backoff, Latest
+from plugwright.text import clean
 
 __all__ = ["Discovery"]
 
 logger = logging.getLogger(__name__)
 
 _LONGEST_RETRY = 5.0  # hardware works again at any time: a longer wait only hides that
+_LONGEST_IDLE = 30.0  # between two looks at a node without the hardware, which most of them never get
 _STEADY = 10.0  # an error after this long without one is a first error again
 
 
 class Discovery:
-    """`failing` is why discover() fails at present, empty if it does not."""
+    """`failing` is why discover() fails at present, `idle` why the node has nothing to list, and `empty` why its list
+    has no device; empty texts if not so.
+    """
 
     def __init__(self, inventory: Inventory, calls: PluginCalls, metrics: ResourceMetrics, timeouts: Timeouts) -> None:
         self.failing = Latest("")
+        self.idle = Latest("")
+        self.empty = Latest("")
         self._inventory, self._calls, self._metrics, self._timeouts = inventory, calls, metrics, timeouts
-        self._backoff = Backoff(min(0.1, timeouts.discovery / 10), _LONGEST_RETRY)
+        first = min(0.1, timeouts.discovery / 10)
+        self._backoff, self._idle_backoff = Backoff(first, _LONGEST_RETRY), Backoff(first, _LONGEST_IDLE)
         self._logged = ""  # the last error in the log
+        self._was_empty = False
         self._overdue = False
         self._deadline: asyncio.TimerHandle | None = None  # of the next list, while one is due
         self._current: asyncio.Task[object] | None = None  # the one whose lists count
@@ -37,11 +45,12 @@ class Discovery:
     async def run(self, plugin: Plugin) -> None:
         """Ends when discover() ends; its last list then stays. A run that does not end counts no more after another."""
         self._backoff.reset()
+        self._idle_backoff.reset()
         self._current, self._broken = asyncio.current_task(), None
         self._start_deadline()
         try:
             while not await self._run_once(plugin):  # noqa: ASYNC110  nothing reports when hardware works again
-                await asyncio.sleep(self._backoff.delay())
+                await asyncio.sleep((self._idle_backoff if self.idle.value else self._backoff).delay())
         except asyncio.CancelledError:
             if self._broken is not None:
                 raise self._broken from None
@@ -65,7 +74,9 @@ class Discovery:
                 async for devices in lists:
                     if not self._is_current():
                         return True
-                    has_listed = self._update_inventory(devices) or has_listed
+                    if self._update_inventory(devices):
+                        has_listed = True
+                        self._note_empty(plugin)
             if not has_listed:
                 refused = self._inventory.refused.value
                 error = PluginError(
@@ -79,7 +90,9 @@ class Discovery:
                 self._backoff.reset()
                 self._logged = ""
             if self._is_current():
-                self._failed(error)
+                # Devices that were listed have been lost, which is no idleness.
+                is_idle = isinstance(error, HardwareMissing) and not self._inventory.has_found
+                (self._be_idle if is_idle else self._failed)(error)
             return not self._is_current()
         logger.debug("discover() ended, its last list stays", extra={"resource": resource})
         return True
@@ -101,6 +114,24 @@ class Discovery:
         self._recovered()
         return True
 
+    def _note_empty(self, plugin: Plugin) -> None:
+        is_empty = not self._inventory.has_found
+        reason = clean(getattr(plugin, "empty_reason", "")) if is_empty else ""
+        if is_empty and (not self._was_empty or reason != self.empty.value):
+            logger.info("no devices found", extra={"resource": self._inventory.resource, "reason": reason})
+        self._was_empty = is_empty
+        self.empty.publish_if_changed(reason)
+
+    def _be_idle(self, error: PluginError) -> None:
+        if not self.idle.value:
+            facts = {"resource": self._inventory.resource, "reason": str(error)}
+            logger.info("nothing to serve on this node, the resource is idle", extra=facts)
+        self.failing.publish_if_changed("")
+        self.idle.publish_if_changed(str(error))
+        self._cancel_deadline()
+        if self._inventory.removed_since:  # pods hold devices of an earlier time: the kubelet must know them
+            self._inventory.publish_without_list()
+
     def _failed(self, error: PluginError) -> None:
         self._metrics.discovery_failures += 1
         if self._logged != str(error):  # once: an error that repeats must not fill the log
@@ -111,6 +142,7 @@ class Discovery:
                 logger.error("discover() failed, the last list stays and it is tried again", extra=facts)
         logger.debug("discover() failed here", exc_info=error)
         self._logged = str(error)
+        self.idle.publish_if_changed("")
         self.failing.publish_if_changed(str(error))
         self._start_deadline()
 
@@ -143,6 +175,9 @@ class Discovery:
     def _recovered(self) -> None:
         if self._overdue:
             logger.info("discover() works again", extra={"resource": self._inventory.resource})
+        if self.idle.value:
+            logger.info("hardware found, the resource is no longer idle", extra={"resource": self._inventory.resource})
         self._overdue = False
+        self.idle.publish_if_changed("")
         self.failing.publish_if_changed("")
         self._cancel_deadline()

@@ -10,6 +10,7 @@ from dataclasses import Field, fields, replace
 from typing import Any
 
 from plugwright.errors import ConfigError
+from plugwright.sdk.log_level import LEVELS
 from plugwright.sdk.logs import HumanFormatter, JsonFormatter, LogWriter, standard_error
 from plugwright.sdk.settings import Registration, Settings
 
@@ -17,8 +18,7 @@ __all__ = ["configure_logs", "with_environment"]
 
 _PREFIX = "PLUGWRIGHT_"
 _FORMATS: Mapping[str, Callable[[], logging.Formatter]] = {"human": HumanFormatter, "json": JsonFormatter}
-_READ_ELSEWHERE = ("kubelet_dir", "device_plugins_dir")  # in `protocol.paths`
-_LEVELS = ("debug", "info", "warning", "error")
+_READ_ELSEWHERE = ("kubelet_dir", "device_plugins_dir", "cordons")  # in `protocol.paths`, and in the operator's file
 
 
 def with_environment(settings: Settings, environment: Mapping[str, str]) -> Settings:
@@ -50,7 +50,7 @@ def _seconds(name: str, text: str) -> float:
 
 def configure_logs(environment: Mapping[str, str]) -> None:
     """The level of our own lines; and where the program has no logging of its own, lines on stderr."""
-    level = _choice(environment, "LOG_LEVEL", _LEVELS, "")
+    level = _choice(environment, "LOG_LEVEL", LEVELS, "")
     style = _choice(environment, "LOG_FORMAT", tuple(_FORMATS), "human")
     root, own = logging.getLogger(), logging.getLogger("plugwright")
     if not root.hasHandlers():

@@ -7,13 +7,14 @@ what has changed its health. When a removed device may leave the list is `remove
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from plugwright.errors import InvalidValue
 from plugwright.model import NUMA_NODES, Device, Health, natural_order, some
 from plugwright.protocol import messages
+from plugwright.sdk.cordons import CordonRule
 from plugwright.sdk.status import shown
 from plugwright.system.concurrency import Latest
 
@@ -22,8 +23,10 @@ __all__ = ["DeviceSources", "Inventory", "Snapshot", "compose"]
 logger = logging.getLogger(__name__)
 
 _GONE = "gone: discovery no longer finds it"
-_HELD = "gone: a pod holds it, discovery does not find it"
+_LEFT_OUT = "no longer in the configuration: listed until no pod can hold it"
+_HELD = "a pod holds it, but it is not found, or no longer in the configuration"
 _LOGGED_APART = 8  # more changes of health at once than this are one line
+_LASTING = 60.0  # seconds; a reason that changes more often, as one with a temperature, would fill the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +36,16 @@ class DeviceSources:
     discovered: Mapping[str, Device] = field(default_factory=dict)
     removed: Mapping[str, Device] = field(default_factory=dict)  # listed until no pod can hold them
     cordons: Mapping[str, str] = field(default_factory=dict)  # device id → the operator's reason
+    rules: Sequence[CordonRule] = ()  # cordons by the configuration
     failure: str = ""  # why the last list of discovery can no longer be trusted
     faults: Mapping[str, str] = field(default_factory=dict)  # part of the resource that has failed → why
+
+    def cordon(self, device: Device) -> str | None:
+        """The reason of the device's cordon, None if it has none."""
+        reason = self.cordons.get(device.id)
+        if reason is None and self.rules:
+            return next((rule.reason for rule in self.rules if rule.matches(device)), None)
+        return reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +55,7 @@ class Snapshot:
     devices: Mapping[str, Device]
     since: Mapping[str, float]
     encoded: bytes
+    cordoned: frozenset[str] = frozenset()
     resent: int = 0  # how often the same list was to be sent once more
 
 
@@ -55,7 +67,7 @@ def compose(sources: DeviceSources) -> dict[str, Device]:
         discovered = [device.unhealthy(failure) if device.healthy else device for device in discovered]
     composed = {}
     for device in sorted((*sources.removed.values(), *discovered), key=lambda device: natural_order(device.id)):
-        reason = sources.cordons.get(device.id)
+        reason = sources.cordon(device)
         composed[device.id] = device if reason is None else device.unhealthy(f"cordoned: {reason}")
     return composed
 
@@ -72,25 +84,36 @@ class Inventory:
         self._clock, self._elapsed = clock, elapsed
         self._sources = DeviceSources()
         self._removed_since: dict[str, float] = {}
+        self._gone = _GONE  # why a device is missing in the next list
 
     @property
     def removed_since(self) -> Mapping[str, float]:
         """The devices that discovery no longer lists, and since when by `elapsed`."""
         return self._removed_since
 
+    @property
+    def has_found(self) -> bool:
+        """Whether the last list of discovery has a device."""
+        return bool(self._sources.discovered)
+
     def update(self, devices: object) -> None:
         """Takes a complete list of discovery, or refuses it whole: the last good one then stays."""
         discovered = _by_id(self.resource, devices)
         before = self._sources
         removed = {
-            device_id: device if device_id in before.removed else device.unhealthy(_GONE)
+            device_id: device if device_id in before.removed else device.unhealthy(self._gone)
             for device_id, device in {**before.removed, **before.discovered}.items()
             if device_id not in discovered
         }
         self._change(replace(before, discovered=discovered, removed=removed, failure=""), publish=True)
         now = self._elapsed()
         self._removed_since = {device_id: self._removed_since.get(device_id, now) for device_id in removed}
+        self._gone = _GONE
         self.refused.publish_if_changed("")
+
+    def reconfigure(self) -> None:
+        """The next list follows another configuration: devices that it lacks were left out there."""
+        self._gone = _LEFT_OUT
 
     def add_held(self, held: Mapping[str, tuple[int, ...]]) -> None:
         """Lists devices that pods hold, with their NUMA nodes, as removed unless they are discovered."""
@@ -130,9 +153,9 @@ class Inventory:
         faults = {name: reason for name, reason in self._sources.faults.items() if name != part}
         self._change(replace(self._sources, faults=faults))
 
-    def cordon(self, reasons: Mapping[str, str]) -> None:
-        """Replaces the cordons: device id → reason."""
-        self._change(replace(self._sources, cordons=dict(reasons)))
+    def cordon(self, reasons: Mapping[str, str], rules: Sequence[CordonRule] = ()) -> None:
+        """Replaces the cordons: device id → reason, and those by the configuration."""
+        self._change(replace(self._sources, cordons=dict(reasons), rules=tuple(rules)))
 
     def publish_without_list(self) -> None:
         """Publishes what is known before discovery has listed anything."""
@@ -147,8 +170,9 @@ class Inventory:
             if before is None or not _is_same(devices, before.devices):
                 encoded = messages.encode_devices(self.resource, list(devices.values()))
                 resent = before.resent if before is not None else 0
-                self.latest.publish(Snapshot(devices, self._since(devices), encoded, resent))
-                _log_changes(self.resource, devices, before.devices if before is not None else {})
+                cordoned = frozenset(key for key, device in devices.items() if sources.cordon(device) is not None)
+                self.latest.publish(Snapshot(devices, self._since(devices), encoded, cordoned, resent))
+                self._log_changes(devices, before)
         self._sources = sources
 
     def _since(self, devices: Mapping[str, Device]) -> dict[str, float]:
@@ -159,6 +183,33 @@ class Inventory:
             if before is not None and device and (old.health, old.reason) == (device.health, device.reason):
                 since[device_id] = before.since[device_id]
         return since
+
+    def _log_changes(self, devices: Mapping[str, Device], before: Snapshot | None) -> None:
+        """One line for each device whose health or lasting reason has changed, or that is Unhealthy from the first."""
+        changed = [device for device in devices.values() if self._is_news(device, before)]
+        if len(changed) <= _LOGGED_APART:
+            for device in changed:
+                facts = {"resource": self.resource, "device": device.id, "health": device.health.value}
+                level = logging.INFO if device.healthy else logging.WARNING
+                logger.log(level, "device changed health", extra={**facts, "reason": device.reason})
+            return
+        unhealthy = [device for device in changed if not device.healthy]
+        counts: dict[str, object] = {
+            "resource": self.resource,
+            "unhealthy": len(unhealthy),
+            "healthy": len(changed) - len(unhealthy),
+            "devices": some(device.id for device in changed),
+            "reason": unhealthy[0].reason if unhealthy else "",
+        }
+        logger.log(logging.WARNING if unhealthy else logging.INFO, "devices changed health", extra=counts)
+
+    def _is_news(self, device: Device, before: Snapshot | None) -> bool:
+        if before is None or device.id not in before.devices:
+            return not device.healthy
+        old = before.devices[device.id]
+        if device.healthy or old.healthy:
+            return device.healthy != old.healthy
+        return device.reason != old.reason and self._clock() - before.since[device.id] >= _LASTING
 
 
 def _by_id(resource: str, devices: object) -> dict[str, Device]:
@@ -191,26 +242,3 @@ def _is_alike(device: Device, old: Device) -> bool:
 
 def _shows_the_same(device: Device, old: Device) -> bool:
     return device.attributes is old.attributes or shown(device.attributes) == shown(old.attributes)
-
-
-def _log_changes(resource: str, devices: Mapping[str, Device], before: Mapping[str, Device]) -> None:
-    """One line for each device whose health has changed or that is Unhealthy from the first; one for many of them."""
-    changed = [
-        device
-        for device_id, device in devices.items()
-        if device.healthy != (before[device_id].healthy if device_id in before else True)
-    ]
-    if len(changed) <= _LOGGED_APART:
-        for device in changed:
-            facts = {"resource": resource, "device": device.id, "health": device.health.value, "reason": device.reason}
-            logger.log(logging.INFO if device.healthy else logging.WARNING, "device changed health", extra=facts)
-        return
-    unhealthy = [device for device in changed if not device.healthy]
-    counts: dict[str, object] = {
-        "resource": resource,
-        "unhealthy": len(unhealthy),
-        "healthy": len(changed) - len(unhealthy),
-        "devices": some(device.id for device in changed),
-        "reason": unhealthy[0].reason if unhealthy else "",
-    }
-    logger.log(logging.WARNING if unhealthy else logging.INFO, "devices changed health", extra=counts)

@@ -16,7 +16,8 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 
-from plugwright.text import escaped
+from plugwright.errors import PlugwrightError
+from plugwright.text import clean, escaped
 
 __all__ = [
     "HumanFormatter",
@@ -25,6 +26,7 @@ __all__ = [
     "dropped_lines",
     "facts",
     "flush",
+    "log_failure",
     "shown_facts",
     "standard_error",
 ]
@@ -178,6 +180,17 @@ def flush() -> None:
     """Before the end, or before something else writes to stderr: lines keep their order."""
     for handler in _writers():
         handler.flush()
+
+
+def log_failure(error: Exception) -> bool:
+    """Logs what ends the program, if the log is JSON: a plain line would be the one that its reader cannot read."""
+    if not any(isinstance(writer.formatter, JsonFormatter) for writer in _writers()):
+        return False
+    expected = isinstance(error, PlugwrightError | OSError)
+    facts = {"error": clean(error) if expected else clean(f"{type(error).__name__}: {error}")}
+    logging.getLogger(__name__).error("daemon failed", extra=facts, exc_info=None if expected else error)
+    flush()
+    return True
 
 
 def _writers() -> list[LogWriter]:

@@ -23,6 +23,9 @@ class Plugin:
 
     resource: str
 
+    empty_reason: str = ""
+    """Why the last list has no device, where the plugin knows; `plugwright status` shows it."""
+
     def discover(self) -> "AsyncIterable[Devices] | Iterable[Devices] | Awaitable[Devices] | Devices":
         """Yields complete device lists, each one the whole truth, replacing the last.
 

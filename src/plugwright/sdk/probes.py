@@ -206,8 +206,14 @@ def _health(daemon: Daemon) -> Page:
 
 def _readiness(daemon: Daemon) -> Page:
     waiting = unready(daemon)
+    detail = []  # of what is in service all the same
+    for name, runtime in sorted(dict(daemon.resources).items()):
+        if runtime.is_idle:
+            detail.append(clean(f"{name}: idle: {runtime.discovery.idle.value}"))
+        if runtime.discovery.empty.value:
+            detail.append(clean(f"{name}: no devices: {runtime.discovery.empty.value}"))
     config = daemon.config.value
-    detail = [clean(problem) for problem in config.problems()] if config is not None else []  # still in service
+    detail += [clean(problem) for problem in config.problems()] if config is not None else []
     if waiting:
         return "503 Service Unavailable", "\n".join([*waiting, *detail])
     return "200 OK", "\n".join(["ok", *detail])

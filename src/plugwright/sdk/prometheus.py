@@ -4,10 +4,11 @@ It is made in the thread of the probes while the event loop goes on. A dict of t
 through: the copy is one step of the interpreter, in which nothing can change it.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -17,14 +18,18 @@ from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.metrics import BUCKETS
 from plugwright.sdk.status import ConfigState
 from plugwright.system.histogram import Histogram
+from plugwright.version import __version__
 
 __all__ = ["page"]
+
+_BUILD = {"version": __version__, "python": ".".join(map(str, sys.version_info[:3]))}
 
 
 def page(daemon: Daemon) -> Callable[[], tuple[str, bytes]]:
     """Makes the page as it is at each call: its content type and its text."""
     registry = CollectorRegistry()
     registry.register(_DaemonCollector(daemon))
+    ProcessCollector(registry=registry)
     return lambda: (CONTENT_TYPE_LATEST, generate_latest(registry))
 
 
@@ -34,6 +39,7 @@ class _DaemonCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         runtimes = [runtime for _, runtime in sorted(dict(self._daemon.resources).items())]
+        yield InfoMetricFamily("plugwright_build", "The version of plugwright and of its Python", _BUILD)
         yield _devices(runtimes)
         yield _calls(runtimes)
         yield _durations(runtimes)
@@ -52,11 +58,18 @@ class _DaemonCollector(Collector):
 
 
 def _devices(runtimes: list[ResourceRuntime]) -> Metric:
-    family = GaugeMetricFamily("plugwright_devices", "Devices by health", labels=["resource", "health"])
+    family = GaugeMetricFamily(
+        "plugwright_devices",
+        "Devices by health; Removed are those that discovery no longer lists and a pod may still hold",
+        labels=["resource", "health"],
+    )
     for runtime in runtimes:
         snapshot = runtime.inventory.latest.value
-        counts = Counter({"Healthy": 0, "Unhealthy": 0})
-        counts.update(device.health.value for device in (snapshot.devices.values() if snapshot else ()))
+        removed = runtime.inventory.removed_since
+        counts = Counter({"Cordoned": 0, "Healthy": 0, "Removed": 0, "Unhealthy": 0})
+        for device in snapshot.devices.values() if snapshot else ():
+            cordoned = snapshot is not None and device.id in snapshot.cordoned
+            counts["Removed" if device.id in removed else "Cordoned" if cordoned else device.health.value] += 1
         for health, count in sorted(counts.items()):
             family.add_metric([runtime.resource, health], count)
     return family
@@ -105,10 +118,14 @@ def _streams(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
     without = GaugeMetricFamily(
         "plugwright_seconds_without_stream", "Seconds since the kubelet last had a stream open", labels=["resource"]
     )
+    idle = GaugeMetricFamily(
+        "plugwright_resource_idle", "Whether the node has nothing for the resource to serve", labels=["resource"]
+    )
     for runtime in runtimes:
         opened.add_metric([runtime.resource], runtime.service.streams.value.open)
-        without.add_metric([runtime.resource], runtime.service.seconds_without_stream)
-    yield from (opened, without)
+        without.add_metric([runtime.resource], 0 if runtime.is_idle else runtime.service.seconds_without_stream)
+        idle.add_metric([runtime.resource], int(runtime.is_idle))
+    yield from (opened, without, idle)
 
 
 def _discovery(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
@@ -156,6 +173,11 @@ def _config(state: ConfigState) -> Iterator[Metric]:
     )
     yield GaugeMetricFamily(
         "plugwright_config_refused_names", "Resources left out because of their names", len(state.refused_names)
+    )
+    yield GaugeMetricFamily(
+        "plugwright_config_restored",
+        "Whether the file was refused at the start and its last good version is in force",
+        int(state.restored),
     )
     info = InfoMetricFamily("plugwright_config", "The configuration file in force and the refused one, by SHA-256")
     info.add_metric([], {"sha256": state.sha256, "refused_sha256": state.refused.sha256 if state.refused else ""})

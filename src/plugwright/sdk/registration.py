@@ -70,7 +70,7 @@ class RegistrationTiming:
     """The waits before another attempt, and the time by which a stream is steady."""
 
     retry: Backoff  # after a failure
-    lost_stream: Backoff  # after the kubelet ended its list
+    lost_stream: Backoff  # after the kubelet ended ListAndWatch
     first_stream: Backoff  # after a registration without one
     now: Callable[[], float] = time.monotonic
 
@@ -202,7 +202,7 @@ class ResourceRegistration:
             async with asyncio.timeout(self._timing.first_stream.delay()):
                 await streams.until(lambda counts: counts.opened > before)
         except TimeoutError:
-            return "the kubelet has asked for no device list"
+            return "the kubelet has not called ListAndWatch"
         self._timing.first_stream.reset()
         while True:
             opened = self._timing.now()
@@ -213,7 +213,7 @@ class ResourceRegistration:
                 async with asyncio.timeout(self._timing.lost_stream.delay()):
                     await streams.until(lambda counts: counts.open > 0)
             except TimeoutError:
-                return "the kubelet ended its device list"
+                return "the kubelet ended ListAndWatch"
 
     async def _options_changed(self, requests: int) -> str:
         await self._requests.until(lambda count: count != requests)

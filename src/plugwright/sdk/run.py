@@ -7,7 +7,7 @@ reloading, stopping, and with WatchdogSec that the event loop goes on.
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 
@@ -22,8 +22,9 @@ from plugwright.sdk.settings import Settings
 from plugwright.sdk.signals import Signals
 from plugwright.system.concurrency import Latest, cancel
 from plugwright.system.systemd import Systemd
+from plugwright.version import __version__
 
-__all__ = ["collected_plugins", "rediscover", "run", "run_until_stopped", "serving"]
+__all__ = ["collected_plugins", "log_start", "rediscover", "run", "run_until_stopped", "serving"]
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +48,17 @@ def run(*plugins: Plugin, settings: Settings | None = None) -> None:
         return
     try:
         configure_logs(os.environ)
-        run_until_stopped(check_plugins(plugins), with_environment(settings or Settings(), os.environ), rediscover)
+        checked = check_plugins(plugins)
+        log_start(checked)
+        run_until_stopped(checked, with_environment(settings or Settings(), os.environ), rediscover)
     except (PlugwrightError, OSError) as error:
+        if logs.log_failure(error):
+            raise SystemExit(1) from error
         raise SystemExit(f"plugwright: {' '.join(str(error).split())}") from error
+
+
+def log_start(plugins: Sequence[Plugin], **facts: object) -> None:
+    logger.info("starting", extra={"version": __version__, **facts, "resources": len(plugins)})
 
 
 async def rediscover(daemon: Daemon) -> None:

@@ -47,6 +47,7 @@ class PluginService:
         self.plugin = plugin
         self.metrics = ResourceMetrics()
         self.streams = Latest(StreamCounts(0, 0))
+        self.on_allocated: Callable[[str, list[str]], None] = lambda resource, device_ids: None
         self._last_stream = time.monotonic()  # when a list was last watched, or else when serving began
         self._inventory, self._calls = inventory, calls
         self._preference_logged = False
@@ -206,6 +207,7 @@ class PluginService:
         for devices in requests:
             ids = [device.id for device in devices]
             logger.info("allocated", extra={"resource": self._inventory.resource, "devices": ids})
+            self.on_allocated(self._inventory.resource, ids)
 
     def _log_failure(self, error: PluginError) -> None:
         logger.error("plugin method failed", extra={"resource": self._inventory.resource, "error": str(error)})

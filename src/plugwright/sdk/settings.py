@@ -7,6 +7,7 @@ from pathlib import Path
 
 from plugwright.errors import ConfigError
 from plugwright.protocol.paths import KubeletPaths
+from plugwright.sdk.cordons import CordonRule
 
 __all__ = ["Limits", "Registration", "Settings", "Timeouts"]
 
@@ -48,6 +49,7 @@ class Timeouts:
     register: float = 15.0  # one Register call; the kubelet tries for 10 to connect back before it answers (2.1)
     restart: float = 0.1  # a part of a resource failed: started again after this, doubling to 5 s
     steady: float = 60.0  # after this long without a failure, the next one is a first one again
+    audit: float = 2.0  # after an allocation: the kubelet is asked for its pod, and later twice more
     burst: float = 0.05  # changes of the device list closer together than this are sent as one
 
     def __post_init__(self) -> None:
@@ -68,6 +70,7 @@ class Settings:
     tls_cert: Path | None = None  # with its key: that port speaks TLS
     tls_key: Path | None = None
     metrics_token_file: Path | None = None  # /metrics takes the bearer token in this file; None: no token
+    cordons: tuple[CordonRule, ...] = ()  # of the configuration that the daemon starts with
     watchdog: float = 0.0  # seconds after which a process whose event loop hangs ends itself; 0: never
     limits: Limits = field(default_factory=Limits)
     timeouts: Timeouts = field(default_factory=Timeouts)

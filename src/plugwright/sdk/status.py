@@ -43,9 +43,12 @@ class ConfigState:
     failures: int = 0  # reloads that were refused, since the start
     refused: RefusedConfig | None = None
     refused_names: Mapping[str, str] = field(default_factory=dict)  # resources left out, with the reasons
+    restored: bool = False  # the file was refused at the start: in force is the last good version of an earlier run
 
     def problems(self) -> Iterator[str]:
-        if self.refused is not None:
+        if self.refused is not None and self.restored:
+            yield f"configuration refused, the last good one, {self.sha256}, is in force: {self.refused.error}"
+        elif self.refused is not None:
             yield f"new configuration refused, {self.sha256} stays: {self.refused.error}"
         for name, reason in sorted(self.refused_names.items()):
             yield f"{name} not served: {reason}"
@@ -57,12 +60,13 @@ class DeviceStatus(TypedDict):
     reason: str
     since: float
     numa: list[int]
+    pods: list[str]  # that hold it, as namespace/name
     attributes: dict[str, object]
 
 
 class ResourceStatus(TypedDict):
     name: str
-    state: str
+    state: str  # of its registration, or `idle`
     reason: str
     since: float
     endpoint: str
@@ -73,6 +77,7 @@ class ResourceStatus(TypedDict):
     held: str  # why it cannot be read which devices pods hold, empty if it can
     stuck: dict[str, int]  # threads that hang in a method of the plugin, by method
     discovery: str  # why discover() fails, empty if it does not
+    empty: str  # why the latest list has no device, where the plugin knows
     refused: str  # why the latest list was refused, empty if it was not
     devices: list[DeviceStatus]
 
@@ -81,6 +86,10 @@ class CordonStatus(TypedDict):
     resource: str
     id: str
     reason: str
+    by: str  # empty if it is not known
+    since: float | None  # None if it is not known
+    until: float | None  # None: without an end
+    declared: bool  # by a rule of the configuration; `resource` and `id` are its patterns
     served: bool  # whether the resource is served at present
 
 
@@ -92,6 +101,7 @@ class DaemonStatus(TypedDict):
     stalls: int
     cordons: list[CordonStatus]
     cordons_unreadable: str  # why the cordons of an earlier run are not known, empty if they are
+    pods_unreadable: str  # why the pods of the devices are not known, empty if they are
     log_lines_dropped: int
     config: dict[str, object] | None  # a `ConfigState`; None for a plugin that is run without a file
     resources: list[ResourceStatus]

@@ -31,6 +31,7 @@ __all__ = [
 
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _NUMA_NODE = re.compile("[0-9]{1,9}")
+_MOUNTINFO = Path("/proc/self/mountinfo")
 _LINKS = 40  # as many as the kernel follows
 _DEPTH = 8  # from a USB or PCI device down to the deepest node below it, with room to spare
 
@@ -52,6 +53,15 @@ class Host:
     @property
     def proc(self) -> Path:
         return self.root / "proc"
+
+    def has_tmpfs_dev(self, mountinfo: Path = _MOUNTINFO) -> bool:
+        """Whether /dev is a tmpfs, as a container runtime or systemd makes one; the kernel's own is a devtmpfs."""
+        try:
+            lines = [line.split(" ") for line in mountinfo.read_text(errors="replace").splitlines()]
+        except OSError:
+            return False
+        kinds = [words[words.index("-") + 1] for words in lines if "-" in words and words[4] == str(self.dev)]
+        return kinds[-1:] == ["tmpfs"]  # the last one is on top
 
     def seen(self, path: str) -> Path:
         """The path below `root` of a path of the host."""

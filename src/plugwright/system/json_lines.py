@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import stat
+import struct
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -20,15 +21,29 @@ from plugwright.system import sockets
 from plugwright.system.concurrency import cancel
 from plugwright.system.sockets import SocketFile
 
-__all__ = ["Blocked", "Request", "ask", "follow", "listen", "serving"]
+__all__ = ["Blocked", "Peer", "Request", "ask", "follow", "listen", "serving"]
 
-Request = dict[str, object]
-Handler = Callable[[Request], Awaitable[object]]  # an async iterator as the result is sent item by item
+Handler = Callable[["Request"], Awaitable[object]]  # an async iterator as the result is sent item by item
 
 _LINE_LIMIT = 64 * 1024
 _TIMEOUT = 15.0
 _BLOCKED_TIMEOUT = 0.5
 _ACCEPT_RETRY = 1.0
+_CREDENTIALS = struct.Struct("3i")  # of SO_PEERCRED: pid, uid, gid
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The process that has opened the connection, by the kernel's word; -1 where it does not say."""
+
+    uid: int = -1
+    pid: int = -1  # 0: in a PID namespace that is not visible from here
+
+
+class Request(dict[str, object]):
+    """A JSON object, and who has sent it."""
+
+    peer = Peer()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +168,7 @@ def _answer_blocked(connection: socket.socket, blocked: Blocked, reason: str) ->
         with connection.makefile("rb") as stream:
             line = stream.readline(_LINE_LIMIT)
         try:
-            answer = _encoded({"ok": blocked.answer(_request(line), reason)})
+            answer = _encoded({"ok": blocked.answer(_request(line, connection), reason)})
         except Exception as error:  # noqa: BLE001  whatever it is, the next connection is answered
             answer = _encoded({"error": str(error)})
         connection.sendall(answer)
@@ -162,7 +177,7 @@ def _answer_blocked(connection: socket.socket, blocked: Blocked, reason: str) ->
 async def _handle_lines(handle: Handler, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     async for line in _lines(reader):
         try:
-            result = await handle(_request(line))
+            result = await handle(_request(line, writer.get_extra_info("socket")))
         except PlugwrightError as error:
             await _send(writer, {"error": str(error)})
             continue
@@ -204,13 +219,18 @@ async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
             yield line
 
 
-def _request(line: bytes) -> Request:
+def _request(line: bytes, connection: socket.socket) -> Request:
     try:
-        request = json.loads(line)
+        content = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"not JSON: {error}") from error
-    if not isinstance(request, dict):
+    if not isinstance(content, dict):
         raise ConfigError("a request must be a JSON object")
+    request = Request(content)
+    with suppress(OSError):
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid, uid, _ = _CREDENTIALS.unpack(credentials)
+        request.peer = Peer(uid, pid)
     return request
 
 

@@ -9,6 +9,9 @@ from plugwright.plugins.generic import safety
 from plugwright.plugins.generic.hardware import HostPath
 
 TAKES_OVER = [
+    "/dev/snapshot", "/dev/watchdog", "/dev/watchdog1", "/dev/ipmi0", "/dev/ipmi/0", "/dev/ipmidev/0", "/dev/uinput",
+    "/dev/uhid", "/dev/input", "/dev/input/event3", "/dev/input/by-id/kbd", "/dev/console", "/dev/loop-control",
+    "/dev/nvram", "/dev/tty0", "/dev/tty63", "/dev/vcs", "/dev/vcsa1",
     "/dev/mem", "/dev/kmem", "/dev/port", "/dev/mapper/control", "/run/containerd/containerd.sock", "/run/docker.sock",
     "/var/run/nri/nri.sock", "/opt/nri.sock",
     "/var/run/crio/crio.sock", "/var/lib/kubelet/device-plugins/kubelet.sock", "/run", "/var/run", "/var/lib", "/",
@@ -16,6 +19,12 @@ TAKES_OVER = [
     "/var/lib/kubelet/pki/kubelet-client-current.pem", "/etc/kubernetes/admin.conf", "/run/dbus/system_bus_socket",
 ]  # fmt: skip
 ORDINARY = [
+    "/dev/tty",
+    "/dev/ttyS0",
+    "/dev/ttyUSB0",
+    "/dev/watchdogs",
+    "/dev/inputs",
+    "/dev/loop0",
     "/dev/fuse",
     "/dev/snd",
     "/run/chrony",
@@ -67,6 +76,41 @@ def test_a_dangerous_node_under_another_name_is_dangerous(machine: Machine) -> N
     (machine.root / "dev").mkdir()
     os.mknod(machine.root / "dev/harmless", 0o20600, os.makedev(1, 1))
     assert why(machine, "/dev/harmless") == "/dev/mem is the memory of the node"
+
+
+UNDER_OTHER_NAMES = {
+    (10, 231): "/dev/snapshot", (5, 1): "/dev/console", (10, 223): "/dev/uinput", (10, 239): "/dev/uhid",
+    (10, 237): "/dev/loop-control", (10, 144): "/dev/nvram", (10, 130): "/dev/watchdog", (13, 64): "/dev/input",
+    (4, 2): "/dev/tty2", (7, 0): "/dev/vcs",
+}  # fmt: skip
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="making device nodes needs root")
+@pytest.mark.parametrize(("number", "name"), UNDER_OTHER_NAMES.items(), ids=UNDER_OTHER_NAMES.values())
+def test_the_machines_own_nodes_are_known_by_their_numbers(
+    machine: Machine, number: tuple[int, int], name: str
+) -> None:
+    (machine.root / "srv").mkdir()
+    os.mknod(machine.root / "srv/harmless", 0o20600, os.makedev(*number))
+    assert why(machine, "/srv/harmless").startswith(f"{name} is ")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="making device nodes needs root")
+@pytest.mark.parametrize("name", ["ipmi0", "watchdog1"])
+def test_a_node_whose_number_changes_is_known_by_the_kernels_name(machine: Machine, name: str) -> None:
+    (machine.root / "srv").mkdir()
+    os.mknod(machine.root / "srv/harmless", 0o20600, os.makedev(240, 3))
+    machine.link("/sys/dev/char/240:3", f"/sys/devices/virtual/misc/{name}")
+    (machine.root / "sys/devices/virtual/misc" / name).mkdir(parents=True)
+    assert why(machine, "/srv/harmless").startswith(f"/dev/{name} is ")
+
+
+def test_the_input_of_hardware_that_was_selected_is_handed_out(machine: Machine) -> None:
+    machine.node("input/event3")
+    assert why(machine, "/dev/input/event3") == "/dev/input/event3 is the keyboards and mice of the node"
+    assert safety.danger(machine.host, HostPath("/dev/input/event3", selected=True)) == ""
+    machine.node("watchdog0")
+    assert safety.danger(machine.host, HostPath("/dev/watchdog0", selected=True)) != ""
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="making device nodes needs root")

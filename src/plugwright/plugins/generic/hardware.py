@@ -70,7 +70,8 @@ class HostPath:
     """A node or a mount of a unit.
 
     `path` is as it was found; `host_path` is handed out: the same, or the target of a link. `container_path` may have
-    templates in it, and is the same path where empty. `permissions` are the resource's where empty.
+    templates in it, and is the same path where empty. `permissions` are the resource's where empty. `selected`: it is a
+    node of hardware that the operator has named by what it is.
     """
 
     path: str
@@ -79,6 +80,7 @@ class HostPath:
     permissions: str = ""
     mount: bool = False
     read_only: bool = False
+    selected: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "host_path", self.host_path or self.path)

@@ -58,11 +58,15 @@ class HostAccess:
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """The units that were found, their stamps by their ids, and the directories where others may appear."""
+    """The units that were found, their stamps by their ids, and the directories where others may appear.
+
+    `empty_reason` is why there are no units.
+    """
 
     units: Mapping[str, Unit]
     stamps: Mapping[str, Stamp | None]
     directories: Sequence[Path]
+    empty_reason: str
 
 
 class _SpecWriter(Protocol):
@@ -103,7 +107,7 @@ class Generic(Plugin):
         async with hotplug.watching(), monitor.running():
             while True:
                 scan = await self._scanning.run(partial(self._scan, self._units))
-                self._units, self._stamps = scan.units, scan.stamps
+                self._units, self._stamps, self.empty_reason = scan.units, scan.stamps, scan.empty_reason
                 units = list(scan.units.values())
                 await monitor.follow(units)
                 await self._scanning.run(partial(self._offer, units))
@@ -153,7 +157,8 @@ class Generic(Plugin):
         visible = {unit.id: self._examined(unit) for unit in units}
         in_pods = {unit_id: unit for unit_id, unit in before.items() if unit_id not in visible and _is_in_a_pod(unit)}
         stamps = {unit_id: self._lasting_stamp(unit) for unit_id, unit in visible.items() if not unit.fault}
-        return _Scan({**visible, **in_pods}, stamps, list(self._selector.directories(host)))
+        found, directories = {**visible, **in_pods}, list(self._selector.directories(host))
+        return _Scan(found, stamps, directories, "" if found else _empty_reason(host, directories))
 
     def _examined(self, unit: Unit) -> Unit:
         try:
@@ -251,6 +256,13 @@ def _spec_of(resource: str, access: HostAccess) -> _SpecWriter:
     from plugwright.sdk import cdi
 
     return GenericSpec(cdi.SpecDirectory(access.cdi), resource)
+
+
+def _empty_reason(host: Host, directories: Sequence[Path]) -> str:
+    needs_dev = any(directory.is_relative_to(host.dev) for directory in directories)
+    if needs_dev and host.has_tmpfs_dev():
+        return f"nothing matches, and {host.dev} is a tmpfs, as that of a container is: is the node's /dev mounted?"
+    return "nothing on this node matches"
 
 
 def _is_in_a_pod(unit: Unit) -> bool:

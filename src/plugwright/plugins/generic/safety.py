@@ -5,6 +5,7 @@ again when a container gets the device: a disk may have been mounted in between.
 """
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,16 +15,40 @@ from plugwright.plugins.generic.hardware import HostPath
 from plugwright.sdk import sysfs
 from plugwright.sdk.sysfs import Host
 
-__all__ = ["danger", "danger_of_path", "default_route_interfaces", "has_disk", "use_of_disk"]
+__all__ = ["danger", "danger_of_path", "danger_of_pattern", "default_route_interfaces", "has_disk", "use_of_disk"]
 
 _NODES = {
     "/dev/mem": "the memory of the node",
     "/dev/kmem": "the memory of the kernel",
     "/dev/port": "the ports of the node",
     "/dev/mapper/control": "the node's disks",
+    "/dev/snapshot": "the image of the node's memory that is kept while it hibernates",
+    "/dev/console": "the node's console",
+    "/dev/uinput": "a keyboard for the node's console",
+    "/dev/uhid": "a keyboard for the node's console",
+    "/dev/loop-control": "the node's loop devices, which mount any file",
+    "/dev/nvram": "the settings of the node's firmware",
 }
+_INPUT = "the keyboards and mice of the node"
+_PATTERNS = {  # names with numbers
+    re.compile(r"/dev/watchdog[0-9]*"): "the watchdog, which resets the node",
+    re.compile(r"/dev/ipmi(dev)?/?[0-9]+"): "the management controller, which turns the node off and sets its firmware",
+    re.compile(r"/dev/input(/.*)?"): _INPUT,
+    re.compile(r"/dev/tty[0-9]{1,2}"): "a virtual console of the node",
+    re.compile(r"/dev/vcs[au]?[0-9]*"): "the text on a virtual console of the node",
+}
+_EXAMPLES = (
+    "/dev/watchdog", "/dev/watchdog0", "/dev/ipmi0", "/dev/ipmi/0", "/dev/ipmidev/0", "/dev/input", "/dev/input/event0",
+    "/dev/tty1", "/dev/vcs", "/dev/vcsa1",
+)  # fmt: skip
 _MSR = 202  # the major number of /dev/cpu/N/msr
-_NUMBERS = {(1, 1): "/dev/mem", (1, 2): "/dev/kmem", (1, 4): "/dev/port", (10, 236): "/dev/mapper/control"}
+_NUMBERS = {
+    (1, 1): "/dev/mem", (1, 2): "/dev/kmem", (1, 4): "/dev/port", (10, 236): "/dev/mapper/control",
+    (10, 231): "/dev/snapshot", (5, 1): "/dev/console", (10, 223): "/dev/uinput", (10, 239): "/dev/uhid",
+    (10, 237): "/dev/loop-control", (10, 144): "/dev/nvram", (10, 130): "/dev/watchdog",
+}  # fmt: skip
+_VIRTUAL_CONSOLES = 64  # of major 4; the serial ports come after them
+_MAJORS = {7: "/dev/vcs", 13: "/dev/input"}
 _SOCKETS = (
     "containerd.sock", "crio.sock", "cri-dockerd.sock", "docker.sock", "dockershim.sock", "kubelet.sock", "nri.sock",
     "podman.sock",
@@ -38,8 +63,9 @@ _SYSTEM = ("/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/ro
 
 def danger_of_path(path: str) -> str:
     """The reason not to hand out a path, whatever is there; empty if there is none."""
-    if path in _NODES:
-        return f"{path} is {_NODES[path]}"
+    node = _node(path)
+    if node:
+        return f"{path} is {node}"
     if path.rpartition("/")[2] in _SOCKETS:
         return f"{path} is the container runtime's"
     # /var/run is a link to /run everywhere, and a file may name either.
@@ -55,11 +81,22 @@ def has_disk(host: Host, path: HostPath) -> bool:
     return bool(_block_devices(host, host.resolve(path.host_path)))
 
 
+def danger_of_pattern(pattern: str) -> str:
+    """A dangerous path that a pattern with wildcards may match, and the reason; empty if there is none."""
+    paths = (*_NODES, *_EXAMPLES)
+    return next((f"may match {path}, {_node(path)}" for path in paths if PurePosixPath(path).match(pattern)), "")
+
+
+def _node(path: str) -> str:
+    """What a device node with this name is, if it is dangerous."""
+    return _NODES.get(path) or next((text for name, text in _PATTERNS.items() if name.fullmatch(path)), "")
+
+
 def danger(host: Host, path: HostPath) -> str:
     """The reason not to hand out what is at a path; empty if there is none."""
     real = host.resolve(path.host_path)
     named = danger_of_path(real)
-    if named:
+    if named and not _is_own_input(path, named):
         return named
     try:
         status = host.seen(real).stat()
@@ -72,11 +109,32 @@ def danger(host: Host, path: HostPath) -> str:
     if sockets:
         return f"{real} has {sockets[0]} in it, the container runtime's"
     number = (os.major(status.st_rdev), os.minor(status.st_rdev))
-    if stat.S_ISCHR(status.st_mode) and number in _NUMBERS:
-        return danger_of_path(_NUMBERS[number])
+    if stat.S_ISCHR(status.st_mode):
+        kernel_name = _kernel_name(host, real, number)
+        named = danger_of_path(kernel_name) if kernel_name else ""
+        if named and not _is_own_input(path, named):
+            return named
     if stat.S_ISCHR(status.st_mode) and number[0] == _MSR:
         return f"{real} sets the node's processors"
     return next((use for block in _block_devices(host, real) if (use := use_of_disk(host, block))), "")
+
+
+def _is_own_input(path: HostPath, named: str) -> bool:
+    """A USB scanner that types was selected for what it is."""
+    return path.selected and named.endswith(_INPUT)
+
+
+def _kernel_name(host: Host, path: str, number: tuple[int, int]) -> str:
+    """The name that the kernel has for a node, whatever its own is; of the dangerous ones at least."""
+    major, minor = number
+    if number in _NUMBERS:
+        return _NUMBERS[number]
+    if major in _MAJORS:
+        return _MAJORS[major]
+    if major == 4 and minor < _VIRTUAL_CONSOLES:
+        return f"/dev/tty{minor}"
+    directory = host.directory_of(path)  # watchdogs and management controllers have numbers that change
+    return f"/dev/{directory.name}" if directory is not None else ""
 
 
 def use_of_disk(host: Host, block: Path) -> str:

@@ -110,7 +110,8 @@ def _unit(device: Path, wanted: UsbFilter) -> Unit:
         id=hardware.stable_id("usb", vendor, product, serial or device.name),
         # The bus node last: `{node}` is the one that programs open.
         paths=tuple(
-            HostPath(node.path) for node in sorted(nodes, key=lambda node: (node.subsystem == "usb", node.path))
+            HostPath(node.path, selected=True)
+            for node in sorted(nodes, key=lambda node: (node.subsystem == "usb", node.path))
         ),
         facts={
             "vendor": vendor,

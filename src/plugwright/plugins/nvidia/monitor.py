@@ -72,6 +72,7 @@ class View:
     unwatched: Mapping[str, str] = field(default_factory=dict, hash=False)
     selections: Mapping[str, Selection] = field(default_factory=dict, hash=False)  # by resource
     problem: str = ""
+    is_unloaded: bool = False  # the problem is that there is no driver
 
 
 class GpuMonitor:
@@ -217,7 +218,7 @@ class GpuMonitor:
         problem = f"reading GPUs failed: {in_one_line(error)}"
         if problem != self.views.value.problem:
             logger.error("reading GPUs failed", extra={"error": in_one_line(error)}, exc_info=error)
-        self._change(is_pending=False, problem=problem)
+        self._change(is_pending=False, problem=problem, is_unloaded=False)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         """Never by itself; if it does, each resource's discovery fails, and its next attempt starts it again."""
@@ -249,7 +250,8 @@ class GpuMonitor:
         if isinstance(result, DriverGone):
             gone = {uuid: GpuHealth(fault=str(result), away=result.unloaded) for uuid in view.health}
             self._note_impaired(gone)
-            self._change(is_pending=False, problem=str(result), xids=_updated(view.xids, gone))
+            xids = _updated(view.xids, gone)
+            self._change(is_pending=False, problem=str(result), is_unloaded=result.unloaded, xids=xids)
             if result.unloaded:  # an event set ends with its driver, even if its thread notices that later
                 self._stop_threads()
             return
@@ -268,6 +270,7 @@ class GpuMonitor:
             xids=_updated(view.xids, {**values, **absent}),
             unwatched={uuid: reason for uuid, reason in view.unwatched.items() if uuid in values},
             problem="",
+            is_unloaded=False,
         )
         self._watch_events(snapshot)
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from plugwright.errors import InvalidValue, PluginError
+from plugwright.errors import HardwareMissing, InvalidValue, PluginError
 from plugwright.model import Allocation, Device, some
 from plugwright.plugins.nvidia import health, selection
 from plugwright.plugins.nvidia.allocation import AllocationBuilder
@@ -54,7 +54,6 @@ class Nvidia(Plugin):
         self._units: dict[str, GpuUnit] = {}
         self._listed: list[Device] = []
         self._left_out: set[str] = set()  # devices that no list can have
-        self._logged_reasons: dict[str, str] = {}  # by GPU
         self._preferences = _CachedPreference()
         self._recheck_after: float | None = None
 
@@ -92,7 +91,7 @@ class Nvidia(Plugin):
         if name == "recover":
             unit = self._find_unit(arguments.get("id", ""))
             self.monitor.clear_xids(unit.gpu.uuid)
-            return f"{unit.gpu.uuid}: recorded faults cleared"
+            return f"{unit.gpu.uuid}: recorded Xids cleared; Healthy again unless the driver still reports a fault"
         inject = self.monitor.driver.inject
         if inject is None:
             raise PluginError(f"{self.resource} supports only the command recover (others need `simulate`), got {name}")
@@ -124,13 +123,12 @@ class Nvidia(Plugin):
 
     def _list(self, view: View) -> list[Device]:
         if view.problem and not view.snapshot.driver:
-            raise PluginError(view.problem)  # the machine was never read: there is nothing to list
+            # The machine was never read: there is nothing to list.
+            raise HardwareMissing(view.problem) if view.is_unloaded else PluginError(view.problem)
         units = self._split_devices(view)
         if not view.problem:
             self._write_specs(view)
         assessments = {uuid: self._assess(view, uuid) for uuid in dict.fromkeys(unit.gpu.uuid for unit in units)}
-        if not view.problem:  # which the monitor logs once for all GPUs
-            self._log_health(assessments)
         waits = [
             assessment.recheck_after or self.monitor.intervals.retry
             for assessment in assessments.values()
@@ -156,15 +154,6 @@ class Nvidia(Plugin):
                     facts = {"resource": self.resource, "device": clean(unit.id), "error": clean(error)}
                     logger.error("device left out of the list", extra=facts)
                 self._left_out.add(unit.id)
-
-    def _log_health(self, assessments: Mapping[str, HealthAssessment]) -> None:
-        for uuid, assessment in sorted(assessments.items()):
-            before, facts = self._logged_reasons.get(uuid, ""), {"resource": self.resource, "gpu": uuid}
-            if assessment.reason and assessment.reason != before:
-                logger.warning("GPU is unhealthy", extra={**facts, "reason": assessment.reason})
-            elif before and not assessment.reason:
-                logger.info("GPU is healthy again", extra=facts)
-        self._logged_reasons = {uuid: assessment.reason for uuid, assessment in assessments.items()}
 
     def _split_devices(self, view: View) -> list[GpuUnit]:
         whole = selection.select_devices(view.snapshot.gpus, self._selection)

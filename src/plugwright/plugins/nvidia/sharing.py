@@ -106,7 +106,8 @@ class TimeSlicing:
         return ""
 
     def attributes(self, unit: GpuUnit) -> Mapping[str, object]:
-        return share_attributes(unit, f"time-slicing, {NOT_CONFINED}") if self._share else {}
+        """Without sizes: they would look like limits."""
+        return {"sharing": "time-slicing: containers take turns, memory is not limited"} if self._share else {}
 
     def extras(self, units: Sequence[GpuUnit]) -> ContainerExtras:
         if not self._share:

@@ -210,6 +210,8 @@ class SimulatedEvents:
 
 def _number(name: str, arguments: Mapping[str, str]) -> int:
     text = arguments.get(name, "")
+    if not text:
+        raise PluginError(f"{name} is missing: give it as {name}=NUMBER")
     if not text.isdecimal():
         raise PluginError(f"{name} must be a number, got {text!r}")
     return int(text)

@@ -1,0 +1,120 @@
+"""Which pod got which devices: one log line per allocation, seconds after it.
+
+Allocate names no pod; the kubelet's pod-resources API does, once the pod is admitted. So after an allocation the API is
+asked once for all that were made meanwhile, and twice more for those whose pod it does not list yet. While nothing is
+allocated, nothing is asked. Pending allocations have no device in common, so there are never more of them than devices.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from plugwright.errors import PlugwrightError
+from plugwright.model import natural_order
+from plugwright.protocol import pod_resources
+from plugwright.protocol.pod_resources import HeldDevice
+from plugwright.system.concurrency import cancel
+from plugwright.text import clean
+
+__all__ = ["AllocationAudit"]
+
+logger = logging.getLogger(__name__)
+
+_DELAYS = (1, 4, 15)  # before each question, as parts of the first; after the last one, the allocation is given up
+_TIMEOUT = 5.0
+# A pod's containers may have the devices of its init containers, for which the kubelet calls Allocate again.
+_AGAIN = "its devices were allocated again: to the pod's next container, or to another pod"
+_NOT_HELD = "no pod holds its devices: the pod was refused, or has ended"
+
+Held = Mapping[tuple[str, str], HeldDevice]  # by resource and device id
+
+
+@dataclass(slots=True, eq=False)
+class _PendingAllocation:
+    resource: str
+    device_ids: Sequence[str]
+    questions: int = 0  # that were asked in vain
+
+
+class AllocationAudit:
+    """`add` is called after each allocation; `close` leaves out what is pending."""
+
+    def __init__(self, socket: Path, delay: float) -> None:
+        self._socket, self._delays = socket, [delay * part for part in _DELAYS]
+        self._pending: dict[tuple[str, str], _PendingAllocation] = {}  # by resource and device id
+        self._asking: asyncio.Task[None] | None = None
+        self._failure = ""  # why the kubelet could not be asked
+
+    def add(self, resource: str, device_ids: Collection[str]) -> None:
+        allocation = _PendingAllocation(resource, sorted(device_ids, key=natural_order))
+        for device_id in allocation.device_ids:
+            earlier = self._pending.get((resource, device_id))
+            if earlier is not None:
+                self._give_up(earlier, _AGAIN)
+        self._pending |= {(resource, device_id): allocation for device_id in allocation.device_ids}
+        if self._asking is None and self._pending:
+            self._asking = asyncio.create_task(self._ask_until_known(), name="allocation audit")
+
+    async def close(self) -> None:
+        if self._asking is not None:
+            await cancel(self._asking)
+
+    async def _ask_until_known(self) -> None:
+        try:
+            while self._pending:
+                least = min(allocation.questions for allocation in self._pending.values())
+                await asyncio.sleep(self._delays[least])
+                asked = {id(allocation): allocation for allocation in self._pending.values()}
+                held = await self._held()
+                for allocation in asked.values():
+                    if self._is_pending(allocation):
+                        self._log_holders(allocation, held)
+        except Exception:
+            logger.exception("allocations not attributed to pods")
+            self._pending = {}
+        finally:
+            self._asking = None
+
+    async def _held(self) -> Held:
+        """Nothing where the kubelet does not answer; that is logged once for each reason."""
+        try:
+            async with pod_resources.connect(self._socket) as kubelet:
+                held = await kubelet.held_devices(timeout=_TIMEOUT)
+        except (OSError, PlugwrightError) as error:
+            reason = clean(f"pod-resources cannot be read: {error}")
+            if reason != self._failure:
+                logger.warning("allocations not attributed to pods", extra={"error": reason})
+            self._failure = reason
+            return {}
+        self._failure = ""
+        return {(device.resource, device.device_id): device for device in held}
+
+    def _log_holders(self, allocation: _PendingAllocation, held: Held) -> None:
+        containers: dict[tuple[str, str, str], list[str]] = {}
+        for device_id in allocation.device_ids:
+            device = held.get((allocation.resource, device_id))
+            if device is not None:
+                containers.setdefault((device.namespace, device.pod, device.container), []).append(device_id)
+        for (namespace, pod, container), device_ids in sorted(containers.items()):
+            holder = {"namespace": clean(namespace), "pod": clean(pod), "container": clean(container)}
+            facts: dict[str, object] = {"resource": allocation.resource, "devices": device_ids, **holder}
+            logger.info("allocated to pod", extra=facts)
+        allocation.questions += 1
+        if containers:
+            self._forget(allocation)
+        elif allocation.questions >= len(self._delays):
+            self._give_up(allocation, self._failure or _NOT_HELD)
+
+    def _give_up(self, allocation: _PendingAllocation, reason: str) -> None:
+        facts = {"resource": allocation.resource, "devices": list(allocation.device_ids), "reason": reason}
+        logger.info("allocated to a pod that is not known", extra=facts)
+        self._forget(allocation)
+
+    def _is_pending(self, allocation: _PendingAllocation) -> bool:
+        return self._pending.get((allocation.resource, allocation.device_ids[0])) is allocation
+
+    def _forget(self, allocation: _PendingAllocation) -> None:
+        for device_id in allocation.device_ids:
+            self._pending.pop((allocation.resource, device_id), None)

@@ -1,0 +1,249 @@
+"""Applies cordons to the devices of a daemon: an operator's, by the control socket, and the rules of the configuration.
+
+The file is read and written in threads (`cordons`). Until it has been read, no device is Healthy, because any of them
+may be cordoned. A cordon whose time is over ends by itself, by one timer for all of them; where none has an end, there
+is no timer.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from plugwright.errors import ConfigError
+from plugwright.model import Device, some
+from plugwright.sdk.cordons import Cordon, CordonRule, Cordons
+from plugwright.sdk.inventory import Inventory
+from plugwright.sdk.settings import Settings
+from plugwright.sdk.status import CordonStatus
+from plugwright.system.concurrency import Backoff, Latest, begin_in_thread, in_thread, retrieve_exception
+from plugwright.text import clean
+
+__all__ = ["CordonController", "utc"]
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_WAIT = 3600.0  # seconds; the clock may be set while a cordon waits for its end
+_RETRY = 60.0  # seconds
+
+
+class CordonController:
+    """`rules` are those of the configuration; `changed` goes up when a cordon was added, removed or has ended."""
+
+    def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
+        self.changed = Latest(0)
+        self._settings, self._clock = settings, clock
+        self._stored = Cordons(settings.state_dir / "cordons.json" if settings.state_dir else None)
+        self.rules: Sequence[CordonRule] = settings.cordons
+        self._active_rules: Sequence[CordonRule] = ()
+        self._inventories: dict[str, Inventory] = {}
+        self._changing = asyncio.Lock()
+        self._changes: set[asyncio.Task[None]] = set()
+        self._loading: asyncio.Future[None] | None = None
+
+    @property
+    def unreadable(self) -> str:
+        """Why the cordons of an earlier run are not known, empty if they are."""
+        return self._stored.unreadable
+
+    def attach(self, inventory: Inventory) -> None:
+        """From now on the devices of this inventory are cordoned."""
+        self._inventories[inventory.resource] = inventory
+        self._apply(inventory)
+
+    def detach(self, resource: str) -> None:
+        self._inventories.pop(resource, None)
+
+    def declare(self, rules: Sequence[CordonRule]) -> None:
+        """Replaces the rules of the configuration."""
+        if list(rules) != list(self.rules):
+            self.rules = tuple(rules)
+            self._apply_all()
+
+    async def add(self, resource: str, device_id: str, cordon: Cordon) -> None:
+        """Returns when the cordon is on disk and the kubelet is being sent it."""
+        devices = _devices(self._inventory(resource))
+        if device_id not in devices:
+            raise ConfigError(f"{resource} has no device {device_id!r} (it has: {some(devices)})")
+        if cordon.is_over(self._clock()):
+            raise ConfigError(f"a cordon must end in the future, got {utc(cordon.until)}")
+        await self._change(partial(self._stored.add, resource, device_id, cordon))
+        logger.info("device cordoned", extra=_facts(resource, device_id, cordon))
+
+    async def remove(self, resource: str, device_id: str, by: str = "") -> str:
+        """Also of a resource that is no longer served. Returns the reason of a rule that still cordons the device."""
+        rule = self._rule_for(resource, device_id)
+        if device_id not in self._stored.of(resource) and not self.unreadable:
+            if resource not in self._stored.all:
+                self._inventory(resource)  # raises, with the names of those that are served
+            if rule is not None:
+                text = f"is cordoned by the configuration file ({rule.reason}): remove it there"
+                raise ConfigError(f"{device_id!r} of {resource} {text}")
+            raise ConfigError(f"{device_id!r} of {resource} is not cordoned")
+        await self._change(partial(self._stored.remove, resource, device_id))
+        logger.info("device no longer cordoned", extra={"resource": resource, "device": device_id, "by": by})
+        return rule.reason if rule is not None else ""
+
+    def listed(self) -> list[CordonStatus]:
+        """Every cordon, of resources that are not served too, and then the rules of the configuration."""
+        now = self._clock()
+        return [*self._listed_devices(now), *self._listed_rules(now)]
+
+    async def load(self) -> None:
+        """In one thread at most. A disk that hangs does not keep resources from being listed."""
+        if not self.unreadable:
+            return
+        if self._loading is None:
+            try:
+                self._loading = begin_in_thread("cordons", self._stored.load)
+                self._loading.add_done_callback(self._end_loading)
+            except RuntimeError as error:  # no thread can be started
+                self._stored.fail(clean(error))
+        limit = self._settings.limits.command
+        if self._loading is not None and not (await asyncio.wait((self._loading,), timeout=limit))[0]:
+            self._stored.fail(f"no answer within {limit:g} s")
+        self._apply_all()
+
+    async def run(self) -> None:
+        """Tries until the cordons are known, then ends those whose time is over; runs for ever."""
+        backoff = Backoff(self._settings.timeouts.retry, self._settings.timeouts.longest)
+        while self.unreadable:
+            await asyncio.sleep(backoff.delay())
+            await self.load()
+        while True:
+            await self._end_cordons()
+            await self._until_next_end()
+
+    async def _until_next_end(self) -> None:
+        """Or until something has changed, or the clock may have been set."""
+        seen = self.changed.value
+        ends = [cordon.until for cordons in self._stored.all.values() for cordon in cordons.values()]
+        wait = min([*ends, *(rule.until for rule in self._active_rules)], default=math.inf) - self._clock()
+        try:
+            async with asyncio.timeout(None if math.isinf(wait) else min(max(wait, 0.0), _LONGEST_WAIT)):
+                await self.changed.until(lambda count: count != seen)
+        except TimeoutError:
+            return
+
+    async def _end_cordons(self) -> None:
+        now = self._clock()
+        over = [rule for rule in self._active_rules if rule.is_over(now)]
+        is_over = any(cordon.is_over(now) for cordons in self._stored.all.values() for cordon in cordons.values())
+        if over or is_over:
+            self._apply_all()  # first: the end does not wait for a disk
+        for rule in over:
+            facts = {"resource": rule.resource, "device": _shown_ids(rule), "reason": rule.reason}
+            logger.info("cordon has ended", extra=facts)
+        if not is_over:
+            return
+        ended: list[tuple[str, str, Cordon]] = []
+        try:
+            await self._change(lambda: ended.extend(self._stored.remove_ended(now)))
+        except ConfigError as error:  # no thread could be started
+            logger.warning("ended cordons are still in the file", extra={"error": str(error)})
+            await asyncio.sleep(_RETRY)
+        for resource, device_id, cordon in ended:
+            logger.info("cordon has ended", extra=_facts(resource, device_id, cordon))
+
+    def _end_loading(self, _: object) -> None:
+        self._loading = None
+        self._apply_all()  # nobody may wait for it any more
+
+    async def _change(self, change: Callable[[], None]) -> None:
+        """To its end, even if the operator hangs up: what is on disk and what is served must agree."""
+        changing = asyncio.create_task(self._write(change))
+        self._changes.add(changing)
+        changing.add_done_callback(self._changes.discard)
+        changing.add_done_callback(retrieve_exception)
+        await asyncio.shield(changing)
+
+    async def _write(self, change: Callable[[], None]) -> None:
+        async with self._changing:
+            try:
+                await in_thread("cordons", change)
+            except RuntimeError as error:  # no thread could be started
+                raise ConfigError(f"{error}; nothing was changed") from error
+            self._apply_all()  # the file may have been read just now
+
+    def _apply_all(self) -> None:
+        self._apply(*self._inventories.values())
+
+    def _apply(self, *inventories: Inventory) -> None:
+        now = self._clock()
+        self._active_rules = [rule for rule in self.rules if not rule.is_over(now)]
+        for inventory in inventories:
+            cordons = self._stored.of(inventory.resource)
+            reasons = {key: cordon.reason for key, cordon in cordons.items() if not cordon.is_over(now)}
+            inventory.cordon(reasons, [rule for rule in self._active_rules if rule.is_for(inventory.resource)])
+            if self.unreadable:
+                inventory.add_fault("cordons", self.unreadable)
+            else:
+                inventory.remove_fault("cordons")
+        self.changed.publish(self.changed.value + 1)
+
+    def _inventory(self, resource: str) -> Inventory:
+        if resource not in self._inventories:
+            served = some(sorted(self._inventories))
+            raise ConfigError(f"no resource {resource!r} is served here (served: {served})")
+        return self._inventories[resource]
+
+    def _rule_for(self, resource: str, device_id: str) -> CordonRule | None:
+        inventory = self._inventories.get(resource)
+        device = _devices(inventory).get(device_id) if inventory is not None else None
+        rules = (rule for rule in self._active_rules if device is not None and rule.is_for(resource))
+        return next((rule for rule in rules if device is not None and rule.matches(device)), None)
+
+    def _listed_devices(self, now: float) -> Iterator[CordonStatus]:
+        for resource, cordons in sorted(self._stored.all.items()):
+            for device_id, cordon in sorted(cordons.items()):
+                if not cordon.is_over(now):
+                    yield CordonStatus(
+                        resource=resource,
+                        id=device_id,
+                        reason=cordon.reason,
+                        by=cordon.by,
+                        since=cordon.since or None,
+                        until=_finite(cordon.until),
+                        declared=False,
+                        served=resource in self._inventories,
+                    )
+
+    def _listed_rules(self, now: float) -> Iterator[CordonStatus]:
+        for rule in self.rules:
+            if not rule.is_over(now):
+                yield CordonStatus(
+                    resource=rule.resource,
+                    id=_shown_ids(rule),
+                    reason=rule.reason,
+                    by="",
+                    since=None,
+                    until=_finite(rule.until),
+                    declared=True,
+                    served=any(map(rule.is_for, self._inventories)),
+                )
+
+
+def utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def _devices(inventory: Inventory) -> dict[str, Device]:
+    snapshot = inventory.latest.value
+    return dict(snapshot.devices) if snapshot is not None else {}
+
+
+def _finite(seconds: float) -> float | None:
+    return seconds if math.isfinite(seconds) else None
+
+
+def _shown_ids(rule: CordonRule) -> str:
+    """`GPU-1c2d,GPU-8f6d model=*h200*`"""
+    patterns = [f"{name}={','.join(texts)}" for name, texts in rule.attributes.items()]
+    return " ".join([",".join(rule.ids), *patterns]).strip() or "*"
+
+
+def _facts(resource: str, device_id: str, cordon: Cordon) -> dict[str, object]:
+    facts = {"resource": resource, "device": device_id, "reason": clean(cordon.reason), "by": clean(cordon.by)}
+    return {**facts, "until": utc(cordon.until)} if math.isfinite(cordon.until) else dict(facts)
