@@ -93,6 +93,12 @@ class Cluster:
         done = self.run(self._programs["ctr"], address, "--namespace=k8s.io", "images", "import", archive)
         assert done.returncode == 0, done.stderr
 
+    def tag_image(self, image: str, tag: str) -> None:
+        """Gives an image of the node another name."""
+        address = f"--address={self.files.runtime_socket}"
+        done = self.run(self._programs["ctr"], address, "--namespace=k8s.io", "images", "tag", "--force", image, tag)
+        assert done.returncode == 0, done.stderr
+
     def start(self, component: str) -> None:
         arguments = components.commands(self._programs, self.files)[component]
         path = f"{self._programs['containerd'].parent}:{PATH}"  # where containerd finds its shim, and runc
