@@ -8,7 +8,7 @@ import ssl
 import struct
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +20,9 @@ from tests.cli.processes import Node, Running, ended, python, running
 from tests.observed_kubelet import ObservedKubelet
 from tests.sdk.misbehaving_kubelet import MisbehavingKubelet
 
-from plugwright import ConfigError, Settings, serving
-from plugwright.errors import PeerRefused
+from plugwright import ConfigError, Device, Plugin, Settings, serving
+from plugwright.errors import HardwareMissing, PeerRefused, PluginError
+from plugwright.sdk.control import is_ready
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.probes import is_own_node, serve_probes
 
@@ -232,6 +233,50 @@ async def test_a_daemon_that_starts_or_stops_is_not_ready(settings: Settings, ca
         async with daemon.running([]):
             assert await page(address, "/readyz") == (200, "ok\n")
         assert await page(address, "/readyz") == (503, "starting or stopping\n")
+
+
+class Missing(Plugin):
+    resource = "example.com/missing"
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        raise HardwareMissing("no driver")
+        yield []
+
+
+class Empty(Plugin):
+    resource, empty_reason = "example.com/empty", "nothing matches"
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        yield []
+
+
+class Failing(Plugin):
+    resource = "example.com/failing"
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        raise PluginError("the driver does not answer")
+        yield []
+
+
+async def test_readiness_names_the_reason_of_each_resource(
+    kubelet: ObservedKubelet, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "plugwright")
+    daemon = Daemon(replace(settings, listen="127.0.0.1:0"))
+    with serve_probes(daemon):
+        [address] = [vars(record)["address"] for record in caplog.records if "address" in vars(record)]
+        missing, empty = Missing(), Empty()
+        async with daemon.running([missing, empty]):
+            await daemon.resource(missing.resource).discovery.idle.until(bool)
+            await kubelet.endpoint(empty.resource, 0)
+            await daemon.changed.until(lambda _: all(map(is_ready, daemon.resources.values())))
+            detail = f"{empty.resource}: no devices: nothing matches\n{missing.resource}: idle: no driver\n"
+            assert await page(address, "/readyz") == (200, f"ok\n{detail}")
+            await daemon.apply([missing, Failing()])
+            await daemon.resource(Failing.resource).discovery.failing.until(bool)
+            status, text = await page(address, "/readyz")
+            waiting = f"{Failing.resource}: starting the driver does not answer\n"
+            assert (status, text) == (503, f"{waiting}{missing.resource}: idle: no driver\n")
 
 
 def memory(daemon: Running, name: str = "VmRSS:") -> int:

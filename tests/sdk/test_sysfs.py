@@ -114,3 +114,21 @@ def test_a_node_of_this_machine_leads_to_its_directory() -> None:
     assert directory == Path("/sys/devices/virtual/mem/null")
     assert [node.path for node in sysfs.nodes_below(directory)] == ["/dev/null"]
     assert Host().directory_of("/etc/passwd") is None
+
+
+@pytest.mark.parametrize(
+    ("mounts", "is_tmpfs"),
+    [
+        ("22 1 0:5 / /dev rw,nosuid shared:2 - devtmpfs udev rw", False),
+        ("22 1 0:5 / /dev rw - devtmpfs udev rw\n30 22 0:51 / /dev rw,nosuid - tmpfs tmpfs rw", True),
+        ("30 22 0:51 / /dev rw - tmpfs tmpfs rw\n31 30 0:5 / /dev rw - devtmpfs udev rw", False),
+        ("30 22 0:51 / /devel rw - tmpfs tmpfs rw", False),
+        ("", False),
+        ("not a line of it", False),
+    ],
+)
+def test_the_dev_of_a_container_is_a_tmpfs(tmp_path: Path, mounts: str, is_tmpfs: bool) -> None:
+    tmp_path.joinpath("mountinfo").write_text(mounts)
+    assert Host().has_tmpfs_dev(tmp_path / "mountinfo") == is_tmpfs
+    assert not Host(Path("/host")).has_tmpfs_dev(tmp_path / "mountinfo")
+    assert not Host().has_tmpfs_dev(tmp_path / "missing")

@@ -165,6 +165,13 @@ async def test_a_device_may_be_shared_and_different_ones_come_first(
     assert answer.nodes == (DeviceNode("/dev/video0"), DeviceNode("/dev/video1"))
 
 
+async def test_a_list_without_devices_has_a_reason(machine: Machine) -> None:
+    plugin = generic(machine, FTDI)
+    async with aclosing(plugin.discover()) as lists:
+        assert await anext(lists) == []
+        assert plugin.empty_reason == "nothing on this node matches"
+
+
 async def test_numa_nodes_are_reported_unless_topology_is_off(machine: Machine) -> None:
     machine.pci("0000:3b:00.0", "8086:1572", "120000", "x", numa=1)
     machine.pci("0000:3c:00.0", "8086:1572", "120000", "x", numa=-1)

@@ -154,16 +154,19 @@ async def test_unregistered_events_can_be_configured_not_to_count() -> None:
         assert all(device.healthy for device in lists.devices.values())
 
 
-async def test_discovery_waits_for_the_driver(settings: Settings, kubelet: ObservedKubelet) -> None:
+async def test_a_node_without_the_driver_is_idle_until_there_is_one(
+    settings: Settings, kubelet: ObservedKubelet
+) -> None:
     monitor = GpuMonitor(SimulatedDriver("t4"), PollIntervals(retry=0.02))
     simulated(monitor).inject("driver", {"state": "gone"})
     async with serving(resource(monitor), settings=settings) as daemon:
         runtime = daemon.resource("nvidia.com/gpu")
-        await runtime.discovery.failing.until(bool)
-        assert "the driver is not loaded" in runtime.discovery.failing.value
+        assert "the driver is not loaded" in await runtime.discovery.idle.until(bool)
+        assert runtime.is_idle
         simulated(monitor).inject("driver", {"state": "back"})
         gpu = await kubelet.endpoint("nvidia.com/gpu", 4)
         assert len(gpu.devices) == 4
+        assert not runtime.is_idle
 
 
 async def test_gpus_are_unhealthy_while_the_driver_is_reloaded() -> None:
