@@ -1,6 +1,7 @@
 """The Helm chart: what it renders, what it refuses, and that nothing in it has become old."""
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -314,6 +315,13 @@ def test_tls_and_a_token_are_given_by_secrets_and_used_by_whoever_asks() -> None
     (endpoint,) = one("everything", "PodMonitor")["spec"]["podMetricsEndpoints"]
     assert endpoint["scheme"] == "https"
     assert endpoint["authorization"] == {"credentials": {"name": "metrics-token", "key": "token"}}
+
+
+def test_the_alerts_are_those_of_the_documentation() -> None:
+    (group,) = one("everything", "PrometheusRule")["spec"]["groups"]
+    page = (ROOT / "docs" / "operations.md").read_text().partition("## What to watch")[2]
+    documented = re.findall(r"^\| `(plugwright_\S.*?|increase.*?)` \|", page, re.MULTILINE)
+    assert [rule["expr"] for rule in group["rules"]] == documented
 
 
 def test_a_network_policy_lets_those_in_who_are_named() -> None:

@@ -51,14 +51,10 @@ def test_a_name_that_is_there_already_is_refused(tmp_path: Path) -> None:
     assert said.startswith(by_helm)
 
 
-@pytest.mark.parametrize(
-    ("more", "words"), [({"mock": MOCK, "paths": ["/dev/fuse"]}, "got mock and paths"), ({"count": 2}, "got none")]
-)
-def test_a_resource_has_one_kind_of_device(more: dict[str, Any], words: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [{"mock": MOCK, "paths": ["/dev/fuse"]}, {"count": 2}])
+def test_a_resource_has_one_kind_of_device(more: dict[str, Any], tmp_path: Path) -> None:
     said, by_helm = refusals([{"name": "a.b/c", **more}], tmp_path)
-    rule = "resources[0]: a resource must have one kind of device"
-    assert said.startswith(rule)
-    assert by_helm.startswith(f"{rule}, {words}")
+    assert by_helm == said
 
 
 def test_the_templates_know_every_kind_and_every_option() -> None:
