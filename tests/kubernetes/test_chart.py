@@ -49,12 +49,25 @@ def test_the_chart_is_installed_changed_and_uninstalled_without_a_trace(
     release.uninstall()
     killed.process.stop(signal.SIGKILL)
     node.shows("chart/gpu", capacity=12, allocatable=0)
+    _the_clean_up_has_no_way_to_the_node(cluster)
 
     _a_resource_left_behind_is_removed_when_it_stays_away(cluster, node)
     until("the chart's resource is gone", lambda: node.resource("chart/gpu") is None, limit=GRACE)
     until("what an upgrade had dropped is gone", lambda: node.resource("chart/old") is None, limit=GRACE)
     until("nothing of the chart is left", lambda: not release.leftovers(), limit=120, last=release.leftovers)
     assert node.resource("chart/gpu") is None
+
+
+def _the_clean_up_has_no_way_to_the_node(cluster: Cluster) -> None:
+    def may(*action: str) -> bool:
+        return cluster.kubectl.works("auth", "can-i", *action, f"--as={account}", "--namespace=plugwright", "--quiet")
+
+    account = "system:serviceaccount:plugwright:plugwright-cleanup"
+    until("its rights are there", lambda: may("patch", "nodes/n", "--subresource=status"))
+    for kind in ("pods", "jobs.batch", "cronjobs.batch", "daemonsets.apps", "serviceaccounts", "clusterroles"):
+        assert not any(may(verb, f"{kind}/plugwright-cleanup") for verb in ("create", "update", "patch")), kind
+    assert not may("create", "pods", "--subresource=exec")
+    assert not may("get", "secrets")
 
 
 def test_ordinary_devices_are_served_without_naming_their_mounts(release: Release, node: Node, pods: Pods) -> None:
