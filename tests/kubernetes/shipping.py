@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,6 +99,11 @@ class Release:
 
     def rolled_out(self) -> None:
         self._kubectl("rollout", "status", f"daemonset/{self.name}", "--timeout=120s")
+
+    def sync(self) -> None:
+        """Has the kubelet look at the daemons' pods, and so at their ConfigMaps, now instead of a minute later."""
+        for pod in self.pods():
+            self._kubectl("annotate", pod, f"plugwright.test/looked-at={time.time()}", "--overwrite")
 
     def pods(self) -> list[str]:
         """The names of its daemons' pods."""

@@ -34,11 +34,11 @@ def test_the_chart_is_installed_changed_and_uninstalled_without_a_trace(
     node.shows("chart/gpu", capacity=10, allocatable=10)
     node.shows("chart/old", capacity=2, allocatable=2)
     daemons = release.pods()
-    release.test()
     holder = pods.create("holder", {"chart/gpu": 2}).runs()
     before = holder.containers(), holder.devices()
 
     release.upgrade(*mock, "mock.count=12")
+    release.sync()
     until("the change arrives", lambda: node.resource("chart/gpu") == (12, 12), limit=150)
     assert release.pods() == daemons
     assert (holder.containers(), holder.devices()) == before
@@ -80,6 +80,7 @@ def test_ordinary_devices_are_served_without_naming_their_mounts(release: Releas
     node.shows("chart/null", capacity=3, allocatable=3)
     pods.create("holder", {"chart/null": 1}).runs()
     assert not {path.name for path in set(Path("/dev").iterdir()) - before}
+    release.test()
 
 
 def _a_resource_left_behind_is_removed_when_it_stays_away(cluster: Cluster, node: Node) -> None:
