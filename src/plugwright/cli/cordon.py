@@ -28,7 +28,7 @@ _by = click.option(
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("resource", required=False)
-@click.argument("device_id", metavar="ID", required=False)
+@click.argument("device_id", metavar="[ID]", required=False)
 @click.option("--reason", help="Reason, shown by `status`.  [required]")
 @click.option("--for", "seconds", type=duration, metavar="TIME", help="End it after this time, such as 90m, 2h or 3d.")
 @click.option(

@@ -145,7 +145,7 @@ class DaemonConfig:
     @property
     def cordons(self) -> tuple[CordonRule, ...]:
         """The rules of the version in force."""
-        return self._current.value.file.cordons
+        return self._current.value.file.cordon_rules
 
     @property
     def state(self) -> ConfigState:
@@ -215,7 +215,7 @@ class DaemonConfig:
         if new.config.file != before.config.file:
             plugins = new.config.plugins(before.config, daemon.plugins)
             self._names.join(plugins)
-            await replace_plugins(daemon, plugins, new.config.file.cordons)
+            await replace_plugins(daemon, plugins, new.config.file.cordon_rules)
             logger.info(
                 "configuration reloaded", extra={"resources": sorted(daemon.resources), "sha256": config.sha256}
             )

@@ -7,7 +7,7 @@ type of the key's value; this module combines them into the type of a resource.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
 from importlib import import_module
@@ -36,40 +36,6 @@ from plugwright.text import clean
 __all__ = ["Config", "ConfigFile", "decode", "digest", "effective", "file_type", "load", "read", "read_bytes"]
 
 _DIGITS = 12
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigFile:
-    resources: Sequence[ResourceEntry[Any]] = ()
-    host: HostSettings = field(default_factory=HostSettings)
-    cordons: tuple[CordonRule, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    """A file whose content is valid."""
-
-    document: Document
-    file: ConfigFile
-    sha256: str = ""  # as `schema.digest` has it
-    content: bytes = b""  # as it was read
-
-    def plugins(self, before: "Config | None" = None, serving: Mapping[str, Plugin] | None = None) -> list[Plugin]:
-        """The plugins of the file; one whose entry is as in `before` is taken from `serving`, by its resource."""
-        old = before.file if before is not None else ConfigFile()
-        entries = {entry.name: entry for entry in old.resources if old.host == self.file.host}
-        plugins, hotplug = [], HotplugSource()
-        for index, entry in enumerate(self.file.resources):
-            if entry.is_template:
-                continue  # `reload.ResourceNames` replaces it by plain entries
-            same = entries.get(entry.name) == entry
-            same = same and entry.family.context(old.resources) == entry.family.context(self.file.resources)
-            kept = (serving or {}).get(entry.name) if same else None
-            context = FamilyContext(self.file.host, hotplug, self.file.resources[:index])
-            plugins.append(kept or entry.family.plugin(entry, context))
-        for family in dict.fromkeys(entry.family for entry in self.file.resources):
-            family.join(plugins, list((serving or {}).values()))
-        return plugins
 
 
 _Pattern = Annotated[str, msgspec.Meta(min_length=1)]
@@ -104,6 +70,44 @@ class CordonEntry(FamilySettings, frozen=True):
 
 def _texts(value: _Value | tuple[_Value, ...]) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, tuple) else (str(value),)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    resources: Sequence[ResourceEntry[Any]] = ()
+    host: HostSettings = field(default_factory=HostSettings)
+    cordons: tuple[CordonEntry, ...] = ()
+
+    @property
+    def cordon_rules(self) -> tuple[CordonRule, ...]:
+        return tuple(cordon.rule() for cordon in self.cordons)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A file whose content is valid."""
+
+    document: Document
+    file: ConfigFile
+    sha256: str = ""  # as `schema.digest` has it
+    content: bytes = b""  # as it was read
+
+    def plugins(self, before: "Config | None" = None, serving: Mapping[str, Plugin] | None = None) -> list[Plugin]:
+        """The plugins of the file; one whose entry is as in `before` is taken from `serving`, by its resource."""
+        old = before.file if before is not None else ConfigFile()
+        entries = {entry.name: entry for entry in old.resources if old.host == self.file.host}
+        plugins, hotplug = [], HotplugSource()
+        for index, entry in enumerate(self.file.resources):
+            if entry.is_template:
+                continue  # `reload.ResourceNames` replaces it by plain entries
+            same = entries.get(entry.name) == entry
+            same = same and entry.family.context(old.resources) == entry.family.context(self.file.resources)
+            kept = (serving or {}).get(entry.name) if same else None
+            context = FamilyContext(self.file.host, hotplug, self.file.resources[:index])
+            plugins.append(kept or entry.family.plugin(entry, context))
+        for family in dict.fromkeys(entry.family for entry in self.file.resources):
+            family.join(plugins, list((serving or {}).values()))
+        return plugins
 
 
 class _Outline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -146,7 +150,7 @@ def read(name: str, text: str) -> Config:
     document = parse(name, text)
     outline = document.convert(_Outline)
     entries = [_entry(document, f"$.resources[{index}]", content) for index, content in enumerate(outline.resources)]
-    file = ConfigFile(entries, outline.host, tuple(cordon.rule() for cordon in outline.cordons))
+    file = ConfigFile(entries, outline.host, outline.cordons)
     for index in range(len(entries)):
         _check(document, file, index)
     _check_cordons(document, file)
@@ -173,12 +177,14 @@ def effective(config: Config) -> Iterator[tuple[str, object, str]]:
     """Every value of the file: its name, the value in force, and its source."""
     for index, entry in enumerate(config.file.resources):
         for name, value in _values(entry):
-            path = f"$.resources[{index}].{name}"
-            source = f"{config.document.name}:{config.document.line(path)}" if config.document.has(path) else "default"
-            yield f"resources[{index}].{name}", value, source
-    for index, rule in enumerate(config.file.cordons):
-        source = f"{config.document.name}:{config.document.line(f'$.cordons[{index}]')}"
-        yield f"cordons[{index}]", {**asdict(rule), "until": None if math.isinf(rule.until) else rule.until}, source
+            yield f"resources[{index}].{name}", value, _source(config.document, f"$.resources[{index}].{name}")
+    for index, cordon in enumerate(config.file.cordons):
+        for name, value in _flat(f"cordons[{index}]", cordon):
+            yield name, value, _source(config.document, f"$.{name}")
+
+
+def _source(document: Document, path: str) -> str:
+    return f"{document.name}:{document.line(path)}" if document.has(path) else "default"
 
 
 def _values(entry: ResourceEntry[Any]) -> Iterator[tuple[str, object]]:
@@ -277,7 +283,7 @@ def _check_cordons(document: Document, file: ConfigFile) -> None:
     names = [entry.name for entry in file.resources]
     if any(entry.is_template for entry in file.resources):
         return
-    for index, rule in enumerate(file.cordons):
+    for index, rule in enumerate(file.cordon_rules):
         if not any(map(rule.is_for, names)):
             problem = f"no resource of this file is called {rule.resource} (it has: {some(names)})"
             raise document.error(f"$.cordons[{index}].resource", problem)

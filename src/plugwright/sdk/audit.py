@@ -7,12 +7,12 @@ allocated, nothing is asked. Pending allocations have no device in common, so th
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from plugwright.errors import PlugwrightError
-from plugwright.model import natural_order
 from plugwright.protocol import pod_resources
 from plugwright.protocol.pod_resources import HeldDevice
 from plugwright.system.concurrency import cancel
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 _DELAYS = (1, 4, 15)  # before each question, as parts of the first; after the last one, the allocation is given up
 _TIMEOUT = 5.0
 # A pod's containers may have the devices of its init containers, for which the kubelet calls Allocate again.
-_AGAIN = "its devices were allocated again: to the pod's next container, or to another pod"
+_AGAIN = "their devices were allocated again: to the pod's next container, or to another pod"
 _NOT_HELD = "no pod holds its devices: the pod was refused, or has ended"
 
 Held = Mapping[tuple[str, str], HeldDevice]  # by resource and device id
@@ -45,14 +45,17 @@ class AllocationAudit:
         self._socket, self._delays = socket, [delay * part for part in _DELAYS]
         self._pending: dict[tuple[str, str], _PendingAllocation] = {}  # by resource and device id
         self._asking: asyncio.Task[None] | None = None
+        self._repeated: Counter[str] = Counter()  # by resource: allocations that another one came after
         self._failure = ""  # why the kubelet could not be asked
 
-    def add(self, resource: str, device_ids: Collection[str]) -> None:
-        allocation = _PendingAllocation(resource, sorted(device_ids, key=natural_order))
-        for device_id in allocation.device_ids:
+    def add(self, resource: str, device_ids: Sequence[str]) -> None:
+        """While the kubelet waits for its next answer, perhaps: logs nothing."""
+        allocation = _PendingAllocation(resource, device_ids)
+        for device_id in device_ids:
             earlier = self._pending.get((resource, device_id))
             if earlier is not None:
-                self._give_up(earlier, _AGAIN)
+                self._forget(earlier)
+                self._repeated[resource] += 1
         self._pending |= {(resource, device_id): allocation for device_id in allocation.device_ids}
         if self._asking is None and self._pending:
             self._asking = asyncio.create_task(self._ask_until_known(), name="allocation audit")
@@ -71,6 +74,7 @@ class AllocationAudit:
                 for allocation in asked.values():
                     if self._is_pending(allocation):
                         self._log_holders(allocation, held)
+                self._log_repeated()
         except Exception:
             logger.exception("allocations not attributed to pods")
             self._pending = {}
@@ -106,6 +110,12 @@ class AllocationAudit:
             self._forget(allocation)
         elif allocation.questions >= len(self._delays):
             self._give_up(allocation, self._failure or _NOT_HELD)
+
+    def _log_repeated(self) -> None:
+        repeated, self._repeated = self._repeated, Counter()
+        for resource, count in sorted(repeated.items()):
+            facts = {"resource": resource, "count": count, "reason": _AGAIN}
+            logger.info("allocated to pods that are not known", extra=facts)
 
     def _give_up(self, allocation: _PendingAllocation, reason: str) -> None:
         facts = {"resource": allocation.resource, "devices": list(allocation.device_ids), "reason": reason}
