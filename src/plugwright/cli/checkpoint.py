@@ -227,9 +227,9 @@ def show_lines(reading: CheckpointReading) -> Iterator[str]:
     for entry in entries:
         yield click.style(key_text(entry.key), bold=True)
         yield from _detail_lines(details(entry), "")
+    held = codec.held_by_resource(reading.checkpoint)
     for name, device_ids in sorted((reading.checkpoint.registered or {}).items()):
-        held = codec.held(reading.checkpoint, name)
-        yield f"{printable(name)}: {len(device_ids or ())} healthy, {len(held)} held"
+        yield f"{printable(name)}: {len(device_ids or ())} healthy, {len(held.get(name, ()))} held"
 
 
 def _detail_lines(lines: Iterable[Detail], sign: str) -> Iterator[str]:
