@@ -113,9 +113,13 @@ def messages(fields: Fields, number: int) -> list[Fields]:
 
 
 def message(fields: Fields, number: int) -> Fields | None:
-    """None where there is none; several are one, as if they followed each other in it."""
-    values = [value for value in fields.get(number, ()) if isinstance(value, bytes)]
-    return read(b"".join(values)) if values else None
+    """None where there is none; several are one, with the fields of all."""
+    first, *others = messages(fields, number) or [None]
+    if first is not None:
+        for other in others:
+            for inner, values in (other or {}).items():
+                first.setdefault(inner, []).extend(values)
+    return first
 
 
 def write(number: int, data: bytes) -> bytes:
