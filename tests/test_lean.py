@@ -65,7 +65,7 @@ async def test_importing_plugwright_loads_none_of_its_modules() -> None:
 
 async def test_a_device_alone_needs_no_server() -> None:
     modules = await loaded_by("from plugwright import Device\nDevice('one')")
-    assert not packages(modules) & ({"asyncio", "grpclib", "google", "asyncinotify", "logging"} | HEAVY)
+    assert not packages(modules) & ({"asyncio", "grpclib", "google", "logging"} | HEAVY)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")

@@ -114,12 +114,11 @@ def messages(fields: Fields, number: int) -> list[Fields]:
 
 def message(fields: Fields, number: int) -> Fields | None:
     """None where there is none; several are one, with the fields of all."""
-    first, *others = messages(fields, number) or [None]
-    if first is not None:
-        for other in others:
-            for inner, values in (other or {}).items():
-                first.setdefault(inner, []).extend(values)
-    return first
+    parts = messages(fields, number)
+    for part in parts[1:]:
+        for inner, values in part.items():
+            parts[0].setdefault(inner, []).extend(values)
+    return parts[0] if parts else None
 
 
 def write(number: int, data: bytes) -> bytes:
