@@ -109,6 +109,7 @@ bench: $(READY) ## the numbers beside the bars: make bench [PEER='program and fl
 	@$(UV) UV_PROJECT_ENVIRONMENT=build/lean $(BIN)/uv sync --quiet --frozen --no-dev --no-editable --compile-bytecode --reinstall-package plugwright
 	@$(BIN)/python -m bench.run $(ARGS) $(if $(PEER),--peer '$(PEER)') \
 	  --ours '$(CURDIR)/build/lean/bin/python -m plugwright run -c {config} --kubelet-dir {kubelet-dir}'
+	@$(BIN)/python -m bench.call_profile $(filter --quick,$(ARGS))
 	@$(BIN)/python -m bench.manager $(filter --quick,$(ARGS))
 	@$(BIN)/python -m bench.preference $(filter --quick,$(ARGS))
 	@$(BIN)/python -m bench.cluster $(filter --quick,$(ARGS))

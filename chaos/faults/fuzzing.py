@@ -15,14 +15,13 @@ from typing import Any
 from chaos.experiment import NOT_ASKED, Cell, Experiment, Plan, Row, lost_cell
 from chaos.node import FACTS
 from chaos.rig import Rig, emulated_rig
-from google.protobuf.message import DecodeError
 from grpclib.client import Channel, UnaryUnaryMethod
 from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
 from plugwright.errors import PlugwrightError
 from plugwright.plugins.mock import Mock
-from plugwright.protocol import checkpoint, device_plugin, messages
+from plugwright.protocol import checkpoint, device_plugin, messages, pod_resources
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.podresources.v1 import podresources_pb2 as pod_pb
 from plugwright.protocol.transport import Unary
@@ -36,7 +35,6 @@ _OVER_SOCKETS = 50  # one of so many goes over a socket
 _IDS = ("mock-0", "mock-1")
 _TITLE = "fuzzed messages at the decoders, the services and the sockets"
 _METHODS = ("GetDevicePluginOptions", "GetPreferredAllocation", "Allocate", "PreStartContainer", "NoSuchMethod")
-_EXPECTED = (PlugwrightError, DecodeError)
 
 Target = Callable[[bytes], Awaitable[None]]
 
@@ -109,10 +107,10 @@ def _decoders() -> dict[str, Target]:
         messages.decode(data)
 
     async def listed(data: bytes) -> None:
-        messages.to_listed(pb.ListAndWatchResponse.FromString(data))
+        messages.decode_devices(data)
 
     async def pods(data: bytes) -> None:
-        pod_pb.ListPodResourcesResponse.FromString(data)
+        pod_resources.decode_pods(data)
 
     async def stored(data: bytes) -> None:
         checkpoint.read(data)
@@ -128,12 +126,12 @@ async def _services() -> AsyncIterator[dict[str, Target]]:
         async with serving(Mock("mock/gpu"), settings=settings) as daemon:
             methods = device_plugin.methods(daemon.resource("mock/gpu").service)
             bound = [method for method in methods if isinstance(method, Unary)]
-            yield {method.method.path.rpartition("/")[2]: _target(method) for method in bound}
+            yield {method.path.rpartition("/")[2]: _target(method) for method in bound}
 
 
-def _target(method: Unary[Any, Any]) -> Target:
+def _target(method: Unary) -> Target:
     async def call(data: bytes) -> None:
-        await method.reply(method.method.request.FromString(data))
+        await method.reply(data)
 
     return call
 
@@ -148,7 +146,7 @@ async def _in_process(count: int, chance: random.Random) -> Counter[str]:
             name = names[number % len(names)]
             try:
                 await targets[name](mutated(chance, seeds[name]))
-            except _EXPECTED:
+            except PlugwrightError:
                 continue
             except Exception as error:  # noqa: BLE001  this is what is looked for
                 holes[f"{name}: {type(error).__name__}: {error}"[:120]] += 1

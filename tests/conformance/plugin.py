@@ -15,12 +15,13 @@ from contextlib import AsyncExitStack, suppress
 from importlib import import_module
 from pathlib import Path
 
+from tests.protobuf_methods import Method, streaming, unary
+
 from plugwright.errors import PeerRefused, PlugwrightError
 from plugwright.model import Options, PreferenceRequest
 from plugwright.protocol import registration, transport
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.registration import PluginInfo, RegisterRequest
-from plugwright.protocol.transport import Method, Streaming, Unary
 from plugwright.system import sockets
 from plugwright.system.concurrency import Latest, first
 from plugwright.system.inotify import Directory
@@ -132,16 +133,16 @@ class SmallPlugin:
 
     def methods(self) -> list[transport.Bound]:
         return [
-            Unary(Method(f"{SERVICE}/GetDevicePluginOptions", pb.Empty, pb.DevicePluginOptions), self.get_options),
-            Streaming(Method(f"{SERVICE}/ListAndWatch", pb.Empty, pb.ListAndWatchResponse), self.list_and_watch),
-            Unary(Method(f"{SERVICE}/Allocate", pb.AllocateRequest, pb.AllocateResponse), self.allocate),
-            Unary(
+            unary(Method(f"{SERVICE}/GetDevicePluginOptions", pb.Empty, pb.DevicePluginOptions), self.get_options),
+            streaming(Method(f"{SERVICE}/ListAndWatch", pb.Empty, pb.ListAndWatchResponse), self.list_and_watch),
+            unary(Method(f"{SERVICE}/Allocate", pb.AllocateRequest, pb.AllocateResponse), self.allocate),
+            unary(
                 Method(
                     f"{SERVICE}/GetPreferredAllocation", pb.PreferredAllocationRequest, pb.PreferredAllocationResponse
                 ),
                 self.prefer,
             ),
-            Unary(
+            unary(
                 Method(f"{SERVICE}/PreStartContainer", pb.PreStartContainerRequest, pb.PreStartContainerResponse),
                 self.pre_start,
             ),

@@ -5,12 +5,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from google.protobuf.message import Message
+from tests.protobuf_methods import Method, streaming, unary
 
 from plugwright.kubelet import Kubelet
 from plugwright.protocol import registration, transport
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.registration import RegisterRequest
-from plugwright.protocol.transport import Bound, Method, Streaming, Unary
+from plugwright.protocol.transport import Bound
 from plugwright.system.concurrency import Latest
 
 __all__ = ["TAPE", "Hanging", "Rogue", "always", "granting", "listing", "options", "register", "registered"]
@@ -82,13 +83,13 @@ class Rogue:
 
     def methods(self) -> list[Bound]:
         lists = Method("/v1beta1.DevicePlugin/ListAndWatch", pb.Empty, pb.ListAndWatchResponse)
-        return [Streaming(lists, self._lists), *map(self._method, self.answers)]
+        return [streaming(lists, self._lists), *map(self._method, self.answers)]
 
     def _method(self, name: str) -> Bound:
         async def answer(request: Message) -> object:
             return await self.answers[name](request)  # looked up at every call: a test may replace it
 
-        return Unary(Method(f"/v1beta1.DevicePlugin/{name}", *_METHODS[name]), answer)
+        return unary(Method(f"/v1beta1.DevicePlugin/{name}", *_METHODS[name]), answer)
 
     async def _lists(self) -> AsyncGenerator[bytes, None]:
         async for message in self.lists.changes():

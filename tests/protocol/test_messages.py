@@ -49,7 +49,7 @@ def test_a_device_on_a_numa_node_is_written_as_the_kubelet_reads_it() -> None:
 def test_numa_node_zero_is_a_node_although_zeros_are_not_written() -> None:
     listed = messages.encode_devices("a/b", [Device("a", "Unhealthy", numa=[0])])
     assert listed == b"\x0a\x12\x0a\x01a\x12\x09Unhealthy\x1a\x02\x0a\x00"
-    assert messages.to_listed(pb.ListAndWatchResponse.FromString(listed)) == [ListedDevice("a", "Unhealthy", (0,))]
+    assert messages.decode_devices(listed) == [ListedDevice("a", "Unhealthy", (0,))]
 
 
 @pytest.mark.parametrize("numa", [[], [-1]])
@@ -64,7 +64,7 @@ def test_reasons_and_attributes_are_not_sent() -> None:
 
 def test_numa_node_minus_one_of_a_peer_is_passed_on() -> None:
     message = b"\x0a\x1b\x0a\x01a\x12\x07Healthy\x1a\x0d\x0a\x0b\x08" + b"\xff" * 9 + b"\x01"
-    assert messages.to_listed(pb.ListAndWatchResponse.FromString(message)) == [ListedDevice("a", "Healthy", (-1,))]
+    assert messages.decode_devices(message) == [ListedDevice("a", "Healthy", (-1,))]
 
 
 def test_an_empty_list_is_an_empty_message() -> None:
@@ -76,7 +76,7 @@ def test_an_empty_list_is_an_empty_message() -> None:
 def test_encoded_devices_are_decoded_unchanged(devices: list[Device]) -> None:
     listed = messages.encode_devices("a/b", devices)
     expected = [ListedDevice(device.id, device.health, device.numa or None) for device in devices]
-    assert messages.to_listed(pb.ListAndWatchResponse.FromString(listed)) == expected
+    assert messages.decode_devices(listed) == expected
 
 
 def test_a_list_of_exactly_4_mib_is_sent_and_one_byte_more_is_not() -> None:
@@ -158,28 +158,24 @@ def test_any_bytes_are_decoded_or_raise_an_error_of_ours(answer: bytes) -> None:
     ],
 )
 def test_options_are_written_as_the_kubelet_reads_them(options: Options, message: bytes) -> None:
-    assert messages.from_options(options).SerializeToString() == message
-    assert messages.to_options(pb.DevicePluginOptions.FromString(message)) == options
+    assert messages.encode_options(options) == message
+    assert messages.decode_options(message) == options
 
 
 def test_a_preference_request_is_read_as_the_kubelet_writes_it() -> None:
     message = b"\x0a\x0d\x0a\x02g0\x0a\x02g1\x12\x01g\x18\x02" + b"\x0a\x00"
     requests = [PreferenceRequest(("g0", "g1"), ("g",), 2), PreferenceRequest((), (), 0)]
-    assert messages.to_preference_requests(pb.PreferredAllocationRequest.FromString(message)) == requests
-    assert messages.from_preference_requests(requests).SerializeToString() == message
+    assert messages.decode_preference_requests(message) == requests
+    assert messages.encode_preference_requests(requests) == message
 
 
 def test_a_negative_size_asks_for_nothing() -> None:
     message = b"\x0a\x0b\x18" + b"\xff" * 9 + b"\x01"
-    request = pb.PreferredAllocationRequest.FromString(message)
-    assert messages.to_preference_requests(request) == [PreferenceRequest((), (), 0)]
+    assert messages.decode_preference_requests(message) == [PreferenceRequest((), (), 0)]
 
 
 def test_preferences_keep_their_order() -> None:
-    assert (
-        messages.from_preferences([["g1", "g0"], []]).SerializeToString()
-        == b"\x0a\x08\x0a\x02g1\x0a\x02g0" + b"\x0a\x00"
-    )
+    assert messages.encode_preferences([["g1", "g0"], []]) == b"\x0a\x08\x0a\x02g1\x0a\x02g0" + b"\x0a\x00"
 
 
 def test_the_messages_of_both_registrations_have_the_numbers_of_the_api() -> None:

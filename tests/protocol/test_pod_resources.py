@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.protobuf_methods import Method, call
 from tests.protocol.held_devices import serve_held_devices
 
 from plugwright.errors import MalformedMessage, PeerGone, PeerRefused
@@ -19,10 +20,10 @@ from plugwright.protocol.pod_resources import (
     PodResources,
 )
 from plugwright.protocol.podresources.v1 import podresources_pb2 as pb
-from plugwright.protocol.transport import Method, Unary
+from plugwright.protocol.transport import Unary
 from plugwright.system import sockets
 
-LIST = Method("/v1.PodResourcesLister/List", pb.ListPodResourcesRequest, pb.ListPodResourcesResponse)
+LIST = "/v1.PodResourcesLister/List"
 DEVICE = b"\x0a\x03a/b\x12\x03st0"  # resource_name, device_ids
 ON_NODE_ONE = DEVICE + b"\x1a\x04\x0a\x02\x08\x01"  # topology: one node
 CPUS = b"\x1a\x02\x03\x04"
@@ -40,9 +41,9 @@ class Node:
         return self.held
 
 
-def answering(answer: bytes) -> Unary[pb.ListPodResourcesRequest, pb.ListPodResourcesResponse]:
-    async def reply(_: pb.ListPodResourcesRequest) -> pb.ListPodResourcesResponse:
-        return answer  # type: ignore[return-value]  # bytes pass as they are
+def answering(answer: bytes) -> Unary:
+    async def reply(_: bytes) -> bytes:
+        return answer
 
     return Unary(LIST, reply)
 
@@ -139,8 +140,7 @@ async def test_pods_are_served_as_the_bytes_of_the_api(root: Path) -> None:  # A
     container = CONTAINER.removesuffix(CPUS)
     pod = b"\x0a\x01p\x12\x01n\x1a" + bytes([len(container)]) + container
     async with pod_resources.serve(Lister(POD_P), root / "s"), transport.connect(root / "s") as kubelet:
-        reply = await kubelet.call(LIST, pb.ListPodResourcesRequest())
-        assert reply.SerializeToString() == b"\x0a" + bytes([len(pod)]) + pod
+        assert await kubelet.call_encoded(LIST, b"") == b"\x0a" + bytes([len(pod)]) + pod
 
 
 async def test_one_pod_is_got_by_its_name(root: Path) -> None:  # 6.12
@@ -169,7 +169,7 @@ async def test_an_allocatable_device_has_an_item_for_each_node(root: Path) -> No
     )
     async with pod_resources.serve(Lister(devices=devices), root / "s"):
         async with transport.connect(root / "s") as kubelet:
-            reply = await kubelet.call(method, pb.AllocatableResourcesRequest())
+            reply = await call(kubelet, method, pb.AllocatableResourcesRequest())
         sent = [(*device.device_ids, [node.ID for node in device.topology.nodes]) for device in reply.devices]
         assert sent == [("st1", [1]), ("st1", [0]), ("st0", [])]
         assert [device.HasField("topology") for device in reply.devices] == [True, True, False]

@@ -19,9 +19,8 @@ from plugwright import Allocation, Device, Plugin, Settings, serving
 from plugwright.errors import PathTooLong
 from plugwright.model import Options
 from plugwright.protocol import transport
-from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.registration import RegisterRequest
-from plugwright.protocol.transport import Method, Streaming
+from plugwright.protocol.transport import Streaming
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.logs import facts
 from plugwright.sdk.registration import RegistrationState, RegistrationStatus
@@ -318,13 +317,13 @@ async def test_a_kubelet_that_hangs_up_at_once_is_tried_again(root: Path, settin
 async def test_a_kubelet_that_answers_nonsense_is_tried_again(
     root: Path, settings: Settings, messages: list[bytes]
 ) -> None:
-    async def answers() -> AsyncGenerator[bytes, None]:
+    async def answers(_: bytes) -> AsyncGenerator[bytes, None]:
         for message in messages:
             yield message
 
     kubelet = ObservedKubelet(root)
     kubelet.paths.device_plugins.mkdir()
-    register = Streaming(Method("/v1beta1.Registration/Register", pb.RegisterRequest, pb.Empty), answers)
+    register = Streaming("/v1beta1.Registration/Register", answers)
     async with serving(Tape(), settings=settings) as daemon:
         async with transport.serve(kubelet.paths.kubelet_socket, [register]):
             await stands(daemon, RegistrationState.REFUSED)

@@ -19,8 +19,7 @@ from plugwright.protocol import checkpoint, transport
 from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.pod_resources import HeldDevice
-from plugwright.protocol.podresources.v1 import podresources_pb2 as pb
-from plugwright.protocol.transport import Method, Unary
+from plugwright.protocol.transport import Unary
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
 from plugwright.sdk.removed_devices import RemovedDevices, held_by_pods
@@ -202,12 +201,11 @@ async def test_pod_resources_that_cannot_be_read_keep_everything_until_they_can(
 async def test_pod_resources_that_answer_nonsense_keep_everything(
     paths: KubeletPaths, inventory: Inventory, log: LogRecorder
 ) -> None:
-    async def nonsense(_: pb.ListPodResourcesRequest) -> pb.ListPodResourcesResponse:
-        return b"\x0a\xff"  # type: ignore[return-value]  # bytes pass as they are
+    async def nonsense(_: bytes) -> bytes:
+        return b"\x0a\xff"
 
-    method = Method("/v1.PodResourcesLister/List", pb.ListPodResourcesRequest, pb.ListPodResourcesResponse)
     async with (
-        transport.serve(paths.pod_resources_socket, [Unary(method, nonsense)]),
+        transport.serve(paths.pod_resources_socket, [Unary("/v1.PodResourcesLister/List", nonsense)]),
         forgetting(inventory, paths),
     ):
         await log.until("removed devices stay listed: cannot read which devices pods hold", times=2)

@@ -117,10 +117,7 @@ def _names_plugin(words: list[str]) -> bool:
 
 def _save_memory() -> None:
     """Before anything else is loaded: the daemon runs on every node, and does without these modules."""
-    from plugwright.cli import lean  # other commands need no protobuf
-
     leave_out_archives()
-    lean.defer_protobuf_python()
     if not _needs_ssl():
         leave_out_ssl()
 

@@ -6,7 +6,7 @@ hash are made here, for `checkpoint_encoder` too, which writes one file often an
 and the message inside an `answer`, are left to the callers.
 """
 
-import base64
+import binascii
 import json
 import re
 from array import array
@@ -204,7 +204,7 @@ def entry_members(entry: PodDevicesEntry) -> dict[str, object]:
         "ContainerName": entry.container,
         "ResourceName": entry.resource,
         "DeviceIDs": _devices_members(entry.devices),
-        "AllocResp": None if entry.answer is None else base64.b64encode(entry.answer).decode(),
+        "AllocResp": None if entry.answer is None else binascii.b2a_base64(entry.answer, newline=False).decode(),
     }
 
 
@@ -358,7 +358,7 @@ def _answer(value: object) -> bytes | None:
     text = _text(value, "AllocResp").replace("\r", "").replace("\n", "")  # as Go's base64 does
     if len(text) % 4 or not _BASE64.fullmatch(text):
         raise _Unparsable("AllocResp is not padded base64")
-    return base64.b64decode(text)
+    return binascii.a2b_base64(text)
 
 
 def _byte(value: object) -> int:

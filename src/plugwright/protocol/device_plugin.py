@@ -6,20 +6,19 @@ from pathlib import Path
 from typing import Protocol
 
 from plugwright.model import Options, PreferenceRequest
-from plugwright.protocol import messages, transport
-from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
+from plugwright.protocol import messages, transport, wire_format
 from plugwright.protocol.messages import ListedDevice
-from plugwright.protocol.transport import Method, Streaming, Unary
+from plugwright.protocol.transport import Streaming, Unary
 from plugwright.system.sockets import SocketFile
 
 __all__ = ["SERVICE", "DevicePluginClient", "DevicePluginService", "connect", "methods", "serve"]
 
 SERVICE = "/v1beta1.DevicePlugin"
-_OPTIONS = Method(f"{SERVICE}/GetDevicePluginOptions", pb.Empty, pb.DevicePluginOptions)
-_LIST = Method(f"{SERVICE}/ListAndWatch", pb.Empty, pb.ListAndWatchResponse)
-_PREFER = Method(f"{SERVICE}/GetPreferredAllocation", pb.PreferredAllocationRequest, pb.PreferredAllocationResponse)
-_ALLOCATE = Method(f"{SERVICE}/Allocate", pb.AllocateRequest, pb.AllocateResponse)
-_PRE_START = Method(f"{SERVICE}/PreStartContainer", pb.PreStartContainerRequest, pb.PreStartContainerResponse)
+_OPTIONS = f"{SERVICE}/GetDevicePluginOptions"
+_LIST = f"{SERVICE}/ListAndWatch"
+_PREFER = f"{SERVICE}/GetPreferredAllocation"
+_ALLOCATE = f"{SERVICE}/Allocate"
+_PRE_START = f"{SERVICE}/PreStartContainer"
 
 
 class DevicePluginService(Protocol):
@@ -47,22 +46,27 @@ def serve(service: DevicePluginService, socket: Path) -> AbstractAsyncContextMan
 def methods(service: DevicePluginService) -> list[transport.Bound]:
     """The service's methods, to be served beside others on one socket."""
 
-    async def options(_: pb.Empty) -> pb.DevicePluginOptions:
-        return messages.from_options(await service.options())
+    async def options(message: bytes) -> bytes:
+        wire_format.read(message)  # an empty message
+        return messages.encode_options(await service.options())
 
-    async def prefer(request: pb.PreferredAllocationRequest) -> pb.PreferredAllocationResponse:
-        return messages.from_preferences(await service.prefer(messages.to_preference_requests(request)))
+    async def prefer(message: bytes) -> bytes:
+        return messages.encode_preferences(await service.prefer(messages.decode_preference_requests(message)))
 
-    async def allocate(request: pb.AllocateRequest) -> bytes:
-        return await service.allocate([list(container.devices_ids) for container in request.container_requests])
+    async def allocate(message: bytes) -> bytes:
+        return await service.allocate(messages.decode_allocate_request(message))
 
-    async def pre_start(request: pb.PreStartContainerRequest) -> pb.PreStartContainerResponse:
-        await service.pre_start(list(request.devices_ids))
-        return pb.PreStartContainerResponse()
+    async def pre_start(message: bytes) -> bytes:
+        await service.pre_start(messages.decode_ids(message))
+        return b""
+
+    def lists(message: bytes) -> AsyncGenerator[bytes, None]:
+        wire_format.read(message)
+        return service.list_and_watch()
 
     return [
         Unary(_OPTIONS, options),
-        Streaming(_LIST, service.list_and_watch),
+        Streaming(_LIST, lists),
         Unary(_PREFER, prefer),
         Unary(_ALLOCATE, allocate),
         Unary(_PRE_START, pre_start),
@@ -79,27 +83,25 @@ class DevicePluginClient:
         await self._connection.dial()
 
     async def options(self, timeout: float | None = None) -> Options:
-        return messages.to_options(await self._connection.call(_OPTIONS, pb.Empty(), timeout))
+        return await self._connection.call(_OPTIONS, b"", messages.decode_options, timeout)
 
     async def list_and_watch(self) -> AsyncGenerator[list[ListedDevice], None]:
         """The lists as they came: a kubelet takes what `Device` would refuse."""
-        async with aclosing(self._connection.stream(_LIST, pb.Empty())) as replies:
-            async for reply in replies:
-                yield messages.to_listed(reply)
+        async with aclosing(self._connection.stream(_LIST, b"", messages.decode_devices)) as lists:
+            async for devices in lists:
+                yield devices
 
     async def prefer(self, *requests: PreferenceRequest) -> list[list[str]]:
-        reply = await self._connection.call(_PREFER, messages.from_preference_requests(requests))
-        return [list(response.deviceIDs) for response in reply.container_responses]
+        message = messages.encode_preference_requests(requests)
+        return await self._connection.call(_PREFER, message, messages.decode_preferences)
 
     async def allocate_encoded(self, *containers: Sequence[str]) -> list[bytes]:
         """The ContainerAllocateResponses as a kubelet keeps them in its checkpoint; `messages.decode` reads them."""
-        requests = [pb.ContainerAllocateRequest(devices_ids=device_ids) for device_ids in containers]
-        reply = await self._connection.call(_ALLOCATE, pb.AllocateRequest(container_requests=requests))
-        return [response.SerializeToString(deterministic=True) for response in reply.container_responses]
+        message = messages.encode_allocate_request(containers)
+        return await self._connection.call(_ALLOCATE, message, messages.decode_allocations)
 
     async def pre_start(self, device_ids: Sequence[str], timeout: float | None = 30) -> None:
-        request = pb.PreStartContainerRequest(devices_ids=device_ids)
-        await self._connection.call(_PRE_START, request, timeout)
+        await self._connection.call(_PRE_START, messages.encode_ids(device_ids), wire_format.read, timeout)
 
 
 @asynccontextmanager

@@ -3,9 +3,9 @@
 `grpc_server` and `grpc_client` are the two sides; the exceptions of other packages are made in `grpc_errors`.
 """
 
+import re
 import struct
 from enum import IntEnum
-from urllib.parse import quote, unquote
 
 __all__ = [
     "BrokenExchange",
@@ -21,7 +21,8 @@ __all__ = [
 
 _PREFIX = struct.Struct(">BI")  # compressed?, length
 _SECONDS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-_UNRESERVED = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
+_RESERVED = re.compile(rb"[^ -$&-~]")
+_PERCENT_ENCODED = re.compile(rb"%([0-9A-Fa-f]{2})")
 
 
 class Status(IntEnum):
@@ -111,11 +112,12 @@ def prefixed(message: bytes) -> bytes:
 
 def encode_text(text: str) -> bytes:
     """A grpc-message: UTF-8, percent-encoded but for printable ASCII."""
-    return quote(text.encode("utf-8", "backslashreplace"), safe=_UNRESERVED).encode()
+    return _RESERVED.sub(lambda found: b"%%%02X" % found[0][0], text.encode("utf-8", "backslashreplace"))
 
 
 def decode_text(value: bytes) -> str:
-    return unquote(value.decode("ascii", "replace"), errors="replace")
+    data = _PERCENT_ENCODED.sub(lambda found: bytes([int(found[1], 16)]), value)
+    return data.decode("utf-8", "replace")
 
 
 def encode_timeout(seconds: float) -> bytes:

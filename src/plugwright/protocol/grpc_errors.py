@@ -3,10 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from google.protobuf.message import DecodeError
-
 from plugwright.errors import (
-    MalformedMessage,
     PeerGone,
     PeerRefused,
     PeerSilent,
@@ -44,8 +41,6 @@ def from_peer(peer: str) -> Iterator[None]:
         yield
     except GrpcError as error:
         raise _refusal(peer, error) from error
-    except DecodeError as error:
-        raise MalformedMessage(f"{peer} did not answer with a message of this method: {error}") from error
     except ConnectionRefusedError as error:
         raise PeerGone(f"no process listens on {peer}") from error
     except TimeoutError as error:  # an OSError too

@@ -1,4 +1,4 @@
-"""Model values to protobuf messages and back.
+"""Model values to messages of the device plugin API and back; the numbers of their fields are in deviceplugin.proto.
 
 Towards the kubelet, values of `model` are encoded, which refuse what could never work. What comes from a plugin is
 decoded into values of its own, unchecked: the kubelet passes ids, paths and permissions on as they are.
@@ -7,12 +7,11 @@ decoded into values of its own, unchecked: the kubelet passes ids, paths and per
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from google.protobuf.message import DecodeError
-
 from plugwright.errors import ListTooLarge, MalformedMessage, PluginError
 from plugwright.model import Allocation, Device, Options, PreferenceRequest
-from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
+from plugwright.protocol import wire_format
 from plugwright.protocol.transport import MESSAGE_LIMIT
+from plugwright.protocol.wire_format import Fields, write, write_flag, write_integer, write_text
 
 __all__ = [
     "AllocateResponse",
@@ -20,15 +19,25 @@ __all__ = [
     "ListedDevice",
     "MountSpec",
     "decode",
+    "decode_allocate_request",
+    "decode_allocations",
+    "decode_devices",
+    "decode_ids",
+    "decode_options",
+    "decode_preference_requests",
+    "decode_preferences",
+    "encode_allocate_request",
     "encode_allocations",
     "encode_devices",
-    "from_options",
-    "from_preference_requests",
-    "from_preferences",
-    "to_listed",
-    "to_options",
-    "to_preference_requests",
+    "encode_ids",
+    "encode_options",
+    "encode_preference_requests",
+    "encode_preferences",
+    "options_of",
 ]
+
+
+_ID_TAG, _LONG = 0x0A, 0x80  # field 1; a length of more than one octet
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +76,10 @@ class AllocateResponse:
 
 def encode_devices(resource: str, devices: Sequence[Device]) -> bytes:
     """A ListAndWatchResponse; ListTooLarge where the kubelet would not take it."""
-    message = pb.ListAndWatchResponse(devices=map(_from_device, devices)).SerializeToString()
+    rests = {(device.health, device.numa): _after_id(device) for device in devices}
+    message = b"".join(
+        [write(1, write(1, device.id.encode()) + rests[device.health, device.numa]) for device in devices]
+    )
     # "Unhealthy" is the longer word: a list that is accepted must be able to say so of every device.
     size = len(message) + 3 * sum(device.healthy for device in devices)
     if size > MESSAGE_LIMIT:
@@ -75,95 +87,159 @@ def encode_devices(resource: str, devices: Sequence[Device]) -> bytes:
     return message
 
 
-def _from_device(device: Device) -> pb.Device:
+def _after_id(device: Device) -> bytes:
     # A topology message without nodes hides the device from GetAllocatableResources (6.11): none or at least one node.
-    topology = pb.TopologyInfo(nodes=[pb.NUMANode(ID=node) for node in device.numa]) if device.numa else None
-    return pb.Device(ID=device.id, health=device.health.value, topology=topology)
+    topology = b"".join(write(1, write_integer(1, node)) for node in device.numa)
+    return write_text(2, device.health.value) + (write(3, topology) if topology else b"")
 
 
-def to_listed(message: pb.ListAndWatchResponse) -> list[ListedDevice]:
-    return [
-        ListedDevice(
-            device.ID,
-            device.health,
-            tuple(node.ID for node in device.topology.nodes) if device.HasField("topology") else None,
-        )
-        for device in message.devices
-    ]
+def decode_devices(message: bytes) -> list[ListedDevice]:
+    """Of a ListAndWatchResponse. Devices differ in their ids, and in little else: the rest is read once."""
+    rests: dict[bytes, tuple[str, tuple[int, ...] | None]] = {}
+    listed = []
+    for device in wire_format.read(message).get(1, ()):
+        if not isinstance(device, bytes):
+            continue
+        end = 2 + device[1] if len(device) > 1 and device[0] == _ID_TAG and device[1] < _LONG else 0
+        rest = rests.get(device[end:]) if end else None
+        if rest is None:
+            fields = wire_format.read(device)
+            rest = wire_format.text(fields, 2), _nodes(wire_format.message(fields, 3))
+            if len(fields.get(1, ())) != 1 or not end or end > len(device):  # not written as everybody does
+                listed.append(ListedDevice(wire_format.text(fields, 1), *rest))
+                continue
+            rests[device[end:]] = rest
+        listed.append(ListedDevice(_decoded_text(device[2:end]), *rest))
+    return listed
 
 
-def from_options(options: Options) -> pb.DevicePluginOptions:
-    return pb.DevicePluginOptions(
-        pre_start_required=options.pre_start, get_preferred_allocation_available=options.preference
-    )
+def _nodes(topology: Fields | None) -> tuple[int, ...] | None:
+    if topology is None:
+        return None
+    return tuple(wire_format.integer(node, 1) for node in wire_format.messages(topology, 1))
 
 
-def to_options(message: pb.DevicePluginOptions) -> Options:
-    return Options(pre_start=message.pre_start_required, preference=message.get_preferred_allocation_available)
+def _decoded_text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedMessage(f"device id must be UTF-8: {error.reason}") from None
+
+
+def encode_options(options: Options) -> bytes:
+    return write_flag(1, options.pre_start) + write_flag(2, options.preference)
+
+
+def decode_options(message: bytes) -> Options:
+    return options_of(wire_format.read(message))
+
+
+def options_of(fields: Fields) -> Options:
+    return Options(pre_start=wire_format.flag(fields, 1), preference=wire_format.flag(fields, 2))
+
+
+def encode_ids(device_ids: Iterable[str]) -> bytes:
+    """A list of ids alone, which several messages are."""
+    return b"".join([write(1, device_id.encode()) for device_id in device_ids])
+
+
+def decode_ids(message: bytes) -> list[str]:
+    return wire_format.texts(wire_format.read(message), 1)
+
+
+def encode_allocate_request(containers: Iterable[Iterable[str]]) -> bytes:
+    return b"".join([write(1, encode_ids(device_ids)) for device_ids in containers])
+
+
+def decode_allocate_request(message: bytes) -> list[list[str]]:
+    return [wire_format.texts(container, 1) for container in wire_format.messages(wire_format.read(message), 1)]
 
 
 def encode_allocations(allocations: Iterable[Allocation]) -> bytes:
     """The AllocateResponse; `PluginError` if it is larger than the kubelet accepts."""
-    response = pb.AllocateResponse(container_responses=map(_from_allocation, allocations)).SerializeToString()
+    response = b"".join([write(1, _encoded(allocation)) for allocation in allocations])
     if len(response) > MESSAGE_LIMIT:
         raise PluginError(f"an allocation must have at most {MESSAGE_LIMIT} bytes for the kubelet, got {len(response)}")
     return response
 
 
-def _from_allocation(allocation: Allocation) -> pb.ContainerAllocateResponse:
-    return pb.ContainerAllocateResponse(
-        envs=allocation.env,
-        mounts=[
-            pb.Mount(container_path=mount.container_path, host_path=mount.host_path, read_only=mount.read_only)
-            for mount in allocation.mounts
-        ],
-        devices=[
-            pb.DeviceSpec(container_path=node.container_path, host_path=node.host_path, permissions=node.permissions)
-            for node in allocation.nodes
-        ],
-        annotations=allocation.annotations,
-        cdi_devices=[pb.CDIDevice(name=name) for name in allocation.cdi],
-    )
+def _encoded(response: "Allocation | AllocateResponse") -> bytes:
+    parts = _encoded_map(1, response.env)
+    for mount in response.mounts:
+        paths = write_text(1, mount.container_path) + write_text(2, mount.host_path)
+        parts.append(write(2, paths + write_flag(3, mount.read_only)))
+    for node in response.nodes:
+        paths = write_text(1, node.container_path) + write_text(2, node.host_path)
+        parts.append(write(3, paths + write_text(3, node.permissions)))
+    parts += _encoded_map(4, response.annotations)
+    parts += [write(5, write_text(1, name)) for name in response.cdi]
+    return b"".join(parts)
+
+
+def _encoded_map(number: int, texts: Mapping[str, str]) -> list[bytes]:
+    return [write(number, write(1, name.encode()) + write(2, text.encode())) for name, text in texts.items()]
+
+
+def decode_allocations(message: bytes) -> list[bytes]:
+    """The ContainerAllocateResponses of an AllocateResponse, each as a kubelet keeps it: sorted, and what it knows."""
+    responses = wire_format.read(message).get(1, ())
+    return [_encoded(decode(response)) for response in responses if isinstance(response, bytes)]
 
 
 def decode(response: bytes) -> AllocateResponse:
     """Reads the ContainerAllocateResponse that a kubelet keeps in its checkpoint."""
     try:
-        message = pb.ContainerAllocateResponse.FromString(response)
-    except DecodeError as error:
-        raise MalformedMessage(f"not a ContainerAllocateResponse: {error}") from error
-    return AllocateResponse(
-        env=dict(sorted(message.envs.items())),
-        mounts=tuple(MountSpec(mount.host_path, mount.container_path, mount.read_only) for mount in message.mounts),
-        nodes=tuple(DeviceSpec(node.host_path, node.container_path, node.permissions) for node in message.devices),
-        annotations=dict(sorted(message.annotations.items())),
-        cdi=tuple(device.name for device in message.cdi_devices),
-    )
+        fields = wire_format.read(response)
+        return AllocateResponse(
+            env=_decoded_map(fields, 1),
+            mounts=tuple(
+                MountSpec(wire_format.text(mount, 2), wire_format.text(mount, 1), wire_format.flag(mount, 3))
+                for mount in wire_format.messages(fields, 2)
+            ),
+            nodes=tuple(
+                DeviceSpec(wire_format.text(node, 2), wire_format.text(node, 1), wire_format.text(node, 3))
+                for node in wire_format.messages(fields, 3)
+            ),
+            annotations=_decoded_map(fields, 4),
+            cdi=tuple(wire_format.text(device, 1) for device in wire_format.messages(fields, 5)),
+        )
+    except MalformedMessage as error:
+        raise MalformedMessage(f"not a ContainerAllocateResponse: {error}") from None
 
 
-def from_preference_requests(requests: Iterable[PreferenceRequest]) -> pb.PreferredAllocationRequest:
-    return pb.PreferredAllocationRequest(
-        container_requests=[
-            pb.ContainerPreferredAllocationRequest(
-                available_deviceIDs=request.available,
-                must_include_deviceIDs=request.required,
-                allocation_size=request.size,
-            )
-            for request in requests
-        ]
-    )
+def _decoded_map(fields: Fields, number: int) -> dict[str, str]:
+    pairs = wire_format.messages(fields, number)
+    return dict(sorted({wire_format.text(pair, 1): wire_format.text(pair, 2) for pair in pairs}.items()))
 
 
-def to_preference_requests(message: pb.PreferredAllocationRequest) -> list[PreferenceRequest]:
+def encode_preference_requests(requests: Iterable[PreferenceRequest]) -> bytes:
+    return b"".join([write(1, _encoded_preference_request(request)) for request in requests])
+
+
+def _encoded_preference_request(request: PreferenceRequest) -> bytes:
+    available = [write(1, device_id.encode()) for device_id in request.available]
+    required = [write(2, device_id.encode()) for device_id in request.required]
+    return b"".join([*available, *required, write_integer(3, request.size)])
+
+
+def decode_preference_requests(message: bytes) -> list[PreferenceRequest]:
     return [
         PreferenceRequest(
-            tuple(request.available_deviceIDs), tuple(request.must_include_deviceIDs), max(0, request.allocation_size)
+            tuple(wire_format.texts(request, 1)),
+            tuple(wire_format.texts(request, 2)),
+            max(0, _of_32_bits(wire_format.integer(request, 3))),
         )
-        for request in message.container_requests
+        for request in wire_format.messages(wire_format.read(message), 1)
     ]
 
 
-def from_preferences(preferences: Iterable[Sequence[str]]) -> pb.PreferredAllocationResponse:
-    return pb.PreferredAllocationResponse(
-        container_responses=[pb.ContainerPreferredAllocationResponse(deviceIDs=ids) for ids in preferences]
-    )
+def _of_32_bits(value: int) -> int:
+    return (value + 2**31) % 2**32 - 2**31
+
+
+def encode_preferences(preferences: Iterable[Iterable[str]]) -> bytes:
+    return b"".join([write(1, encode_ids(device_ids)) for device_ids in preferences])
+
+
+def decode_preferences(message: bytes) -> list[list[str]]:
+    return decode_allocate_request(message)  # the same shape

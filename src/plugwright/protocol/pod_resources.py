@@ -4,17 +4,16 @@ v1 and v1alpha1 are served on one socket. Answers grow with the node: Go's clien
 and most set 16; ours accepts any size.
 """
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Protocol
 
-from plugwright.protocol import transport
-from plugwright.protocol.podresources.v1 import podresources_pb2 as pb
-from plugwright.protocol.podresources.v1alpha1 import podresources_pb2 as alpha
-from plugwright.protocol.transport import Method, Unary
+from plugwright.protocol import transport, wire_format
+from plugwright.protocol.transport import Unary
+from plugwright.protocol.wire_format import Fields, write, write_integer, write_text
 from plugwright.system import sockets
 from plugwright.system.sockets import SocketFile
 
@@ -27,15 +26,14 @@ __all__ = [
     "PodResourcesClient",
     "PodResourcesLister",
     "connect",
+    "decode_pods",
     "serve",
 ]
 
-_LIST = Method("/v1.PodResourcesLister/List", pb.ListPodResourcesRequest, pb.ListPodResourcesResponse)
-_ALLOCATABLE = Method(
-    "/v1.PodResourcesLister/GetAllocatableResources", pb.AllocatableResourcesRequest, pb.AllocatableResourcesResponse
-)
-_GET = Method("/v1.PodResourcesLister/Get", pb.GetPodResourcesRequest, pb.GetPodResourcesResponse)
-_ALPHA_LIST = Method("/v1alpha1.PodResourcesLister/List", alpha.ListPodResourcesRequest, alpha.ListPodResourcesResponse)
+_LIST = "/v1.PodResourcesLister/List"
+_ALLOCATABLE = "/v1.PodResourcesLister/GetAllocatableResources"
+_GET = "/v1.PodResourcesLister/Get"
+_ALPHA_LIST = "/v1alpha1.PodResourcesLister/List"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -95,18 +93,21 @@ class PodResourcesLister(Protocol):
 def serve(lister: PodResourcesLister, socket: Path, *, kept: bool = False) -> AbstractAsyncContextManager[SocketFile]:
     """As a kubelet does: an old socket is replaced; with `kept` the new one is left at the end."""
 
-    async def pods(_: pb.ListPodResourcesRequest) -> pb.ListPodResourcesResponse:
-        return pb.ListPodResourcesResponse(pod_resources=map(_from_pod, await lister.pods()))
+    async def pods(message: bytes) -> bytes:
+        wire_format.read(message)  # an empty message
+        return _encode_pods(await lister.pods())
 
-    async def allocatable(_: pb.AllocatableResourcesRequest) -> pb.AllocatableResourcesResponse:
-        return pb.AllocatableResourcesResponse(devices=_from_allocatable(await lister.allocatable()))
+    async def allocatable(message: bytes) -> bytes:
+        wire_format.read(message)
+        return b"".join(write(1, _encoded_device(device)) for device in _by_node(await lister.allocatable()))
 
-    async def pod(request: pb.GetPodResourcesRequest) -> pb.GetPodResourcesResponse:
-        resources = await lister.pod(request.pod_name, request.pod_namespace)
-        return pb.GetPodResourcesResponse(pod_resources=_from_pod(resources))
+    async def pod(message: bytes) -> bytes:
+        fields = wire_format.read(message)
+        return _encode_pods([await lister.pod(wire_format.text(fields, 1), wire_format.text(fields, 2))])
 
-    async def alpha_pods(_: alpha.ListPodResourcesRequest) -> alpha.ListPodResourcesResponse:
-        return alpha.ListPodResourcesResponse(pod_resources=map(_from_alpha_pod, await lister.alpha_pods()))
+    async def alpha_pods(message: bytes) -> bytes:
+        wire_format.read(message)
+        return _encode_pods(map(_without_nodes, await lister.alpha_pods()))
 
     methods: list[transport.Bound] = [
         Unary(_LIST, pods),
@@ -117,37 +118,37 @@ def serve(lister: PodResourcesLister, socket: Path, *, kept: bool = False) -> Ab
     return transport.serve(socket, methods, kept=kept, listening_on=sockets.listen_in_place)
 
 
-def _from_pod(pod: PodResources) -> pb.PodResources:
-    containers = [
-        pb.ContainerResources(name=container.name, devices=map(_from_device, container.devices))
+def _encode_pods(pods: Iterable[PodResources]) -> bytes:
+    """A list of pods alone, which each of the answers about pods is."""
+    return b"".join([write(1, _encoded_pod(pod)) for pod in pods])
+
+
+def _encoded_pod(pod: PodResources) -> bytes:
+    containers = [write(3, _encoded_container(container)) for container in pod.containers]
+    return b"".join([write_text(1, pod.name), write_text(2, pod.namespace), *containers])
+
+
+def _encoded_container(container: ContainerResources) -> bytes:
+    return b"".join([write_text(1, container.name), *(write(2, _encoded_device(item)) for item in container.devices)])
+
+
+def _encoded_device(device: ContainerDevices) -> bytes:
+    topology = b"" if device.numa is None else write(3, write(1, write_integer(1, device.numa)))
+    return write_text(1, device.resource) + write(2, device.device_id.encode()) + topology
+
+
+def _by_node(devices: Iterable[AllocatableDevice]) -> Iterable[ContainerDevices]:
+    for device in devices:
+        for node in (None,) if device.nodes is None else device.nodes:
+            yield ContainerDevices(device.resource, device.device_id, node)
+
+
+def _without_nodes(pod: PodResources) -> PodResources:
+    containers = (
+        replace(container, devices=tuple(replace(device, numa=None) for device in container.devices))
         for container in pod.containers
-    ]
-    return pb.PodResources(name=pod.name, namespace=pod.namespace, containers=containers)
-
-
-def _from_device(device: ContainerDevices) -> pb.ContainerDevices:
-    topology = None if device.numa is None else pb.TopologyInfo(nodes=[pb.NUMANode(ID=device.numa)])
-    return pb.ContainerDevices(resource_name=device.resource, device_ids=[device.device_id], topology=topology)
-
-
-def _from_allocatable(devices: Iterable[AllocatableDevice]) -> list[pb.ContainerDevices]:
-    return [
-        _from_device(ContainerDevices(device.resource, device.device_id, node))
-        for device in devices
-        for node in ((None,) if device.nodes is None else device.nodes)
-    ]
-
-
-def _from_alpha_pod(pod: PodResources) -> alpha.PodResources:
-    containers = [
-        alpha.ContainerResources(name=container.name, devices=map(_from_alpha_device, container.devices))
-        for container in pod.containers
-    ]
-    return alpha.PodResources(name=pod.name, namespace=pod.namespace, containers=containers)
-
-
-def _from_alpha_device(device: ContainerDevices) -> alpha.ContainerDevices:
-    return alpha.ContainerDevices(resource_name=device.resource, device_ids=[device.device_id])
+    )
+    return replace(pod, containers=tuple(containers))
 
 
 class PodResourcesClient:
@@ -169,48 +170,50 @@ class PodResourcesClient:
 
     async def pods(self, timeout: float | None = None) -> list[PodResources]:
         """Every active pod, those without devices too."""
-        reply = await self._connection.call(_LIST, pb.ListPodResourcesRequest(), timeout)
-        return [_to_pod(pod) for pod in reply.pod_resources]
+        return await self._connection.call(_LIST, b"", decode_pods, timeout)
 
     async def pod(self, name: str, namespace: str, timeout: float | None = None) -> PodResources:
-        request = pb.GetPodResourcesRequest(pod_name=name, pod_namespace=namespace)
-        return _to_pod((await self._connection.call(_GET, request, timeout)).pod_resources)
+        request = write_text(1, name) + write_text(2, namespace)
+        return await self._connection.call(_GET, request, _decode_one_pod, timeout)
 
     async def allocatable(self, timeout: float | None = None) -> list[AllocatableDevice]:
         """Every healthy device, sorted."""
-        reply = await self._connection.call(_ALLOCATABLE, pb.AllocatableResourcesRequest(), timeout)
-        listed = sorted(_to_devices(reply.devices), key=_resource_and_id)
+        devices = await self._connection.call(_ALLOCATABLE, b"", _decode_devices, timeout)
+        listed = sorted(devices, key=_resource_and_id)
         return [_to_allocatable(*key, items) for key, items in groupby(listed, _resource_and_id)]
 
     async def alpha_pods(self, timeout: float | None = None) -> list[PodResources]:
         """Every pod the kubelet knows, through v1alpha1: no NUMA nodes."""
-        reply = await self._connection.call(_ALPHA_LIST, alpha.ListPodResourcesRequest(), timeout)
-        return [_to_alpha_pod(pod) for pod in reply.pod_resources]
+        return await self._connection.call(_ALPHA_LIST, b"", decode_pods, timeout)
 
 
-def _to_pod(pod: pb.PodResources) -> PodResources:
+def decode_pods(message: bytes) -> list[PodResources]:
+    return [_pod(pod) for pod in wire_format.messages(wire_format.read(message), 1)]
+
+
+def _decode_one_pod(message: bytes) -> PodResources:
+    return _pod(wire_format.message(wire_format.read(message), 1) or {})
+
+
+def _decode_devices(message: bytes) -> list[ContainerDevices]:
+    return list(_devices(wire_format.messages(wire_format.read(message), 1)))
+
+
+def _pod(pod: Fields) -> PodResources:
     containers = (
-        ContainerResources(container.name, tuple(_to_devices(container.devices))) for container in pod.containers
+        ContainerResources(wire_format.text(container, 1), tuple(_devices(wire_format.messages(container, 2))))
+        for container in wire_format.messages(pod, 3)
     )
-    return PodResources(pod.name, pod.namespace, tuple(containers))
+    return PodResources(wire_format.text(pod, 1), wire_format.text(pod, 2), tuple(containers))
 
 
-def _to_devices(items: Iterable[pb.ContainerDevices]) -> Iterable[ContainerDevices]:
+def _devices(items: Iterable[Fields]) -> Iterator[ContainerDevices]:
     for item in items:
-        for device_id in item.device_ids:
-            for node in tuple(node.ID for node in item.topology.nodes) or (None,):
-                yield ContainerDevices(item.resource_name, device_id, node)
-
-
-def _to_alpha_pod(pod: alpha.PodResources) -> PodResources:
-    containers = (
-        ContainerResources(container.name, tuple(_to_alpha_devices(container.devices))) for container in pod.containers
-    )
-    return PodResources(pod.name, pod.namespace, tuple(containers))
-
-
-def _to_alpha_devices(items: Iterable[alpha.ContainerDevices]) -> Iterable[ContainerDevices]:
-    return (ContainerDevices(item.resource_name, device_id) for item in items for device_id in item.device_ids)
+        resource, topology = wire_format.text(item, 1), wire_format.message(item, 3) or {}
+        nodes = [wire_format.integer(node, 1) for node in wire_format.messages(topology, 1)]
+        for device_id in wire_format.texts(item, 2):
+            for node in nodes or (None,):
+                yield ContainerDevices(resource, device_id, node)
 
 
 def _resource_and_id(device: ContainerDevices) -> tuple[str, str]:

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Protocol
 
 from plugwright.model import Options
-from plugwright.protocol import device_plugin, messages, transport
+from plugwright.protocol import device_plugin, messages, transport, wire_format
 from plugwright.protocol.device_plugin import DevicePluginService
-from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
-from plugwright.protocol.pluginregistration.v1 import pluginregistration_pb2 as watcher_pb
-from plugwright.protocol.transport import Method, Unary
+from plugwright.protocol.transport import Unary
+from plugwright.protocol.wire_format import write, write_flag, write_text
 from plugwright.system import sockets
 from plugwright.system.sockets import SocketFile
 
@@ -39,13 +38,9 @@ __all__ = [
 API_VERSION = "v1beta1"
 DEVICE_PLUGIN = "DevicePlugin"
 
-_REGISTER = Method("/v1beta1.Registration/Register", pb.RegisterRequest, pb.Empty)
-_INFO = Method("/pluginregistration.Registration/GetInfo", watcher_pb.InfoRequest, watcher_pb.PluginInfo)
-_NOTIFY = Method(
-    "/pluginregistration.Registration/NotifyRegistrationStatus",
-    watcher_pb.RegistrationStatus,
-    watcher_pb.RegistrationStatusResponse,
-)
+_REGISTER = "/v1beta1.Registration/Register"
+_INFO = "/pluginregistration.Registration/GetInfo"
+_NOTIFY = "/pluginregistration.Registration/NotifyRegistrationStatus"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +53,18 @@ class RegisterRequest:
     version: str = API_VERSION
 
 
+def _encode_request(request: RegisterRequest) -> bytes:
+    names = write_text(1, request.version) + write_text(2, request.endpoint) + write_text(3, request.resource)
+    return names + write(4, messages.encode_options(request.options))
+
+
+def _decode_request(message: bytes) -> RegisterRequest:
+    fields = wire_format.read(message)
+    options = messages.options_of(wire_format.message(fields, 4) or {})
+    version, endpoint, resource = (wire_format.text(fields, number) for number in (1, 2, 3))
+    return RegisterRequest(resource, endpoint, options, version)
+
+
 class RegistrationService(Protocol):
     """The kubelet's side: returns when the plugin is accepted, raises `PeerRefused` when it is not."""
 
@@ -65,10 +72,9 @@ class RegistrationService(Protocol):
 
 
 def serve(service: RegistrationService, socket: Path, *, kept: bool = False) -> AbstractAsyncContextManager[SocketFile]:
-    async def register(request: pb.RegisterRequest) -> pb.Empty:
-        options = messages.to_options(request.options)
-        await service.register(RegisterRequest(request.resource_name, request.endpoint, options, request.version))
-        return pb.Empty()
+    async def register(message: bytes) -> bytes:
+        await service.register(_decode_request(message))
+        return b""
 
     listening_on = partial(sockets.listen, mode=None)  # a kubelet leaves its socket's mode to the umask
     return transport.serve(socket, [Unary(_REGISTER, register)], kept=kept, listening_on=listening_on)
@@ -79,13 +85,7 @@ class RegistrationClient:
         self._connection = connection
 
     async def register(self, request: RegisterRequest, timeout: float | None = None) -> None:
-        message = pb.RegisterRequest(
-            version=request.version,
-            endpoint=request.endpoint,
-            resource_name=request.resource,
-            options=messages.from_options(request.options),
-        )
-        await self._connection.call(_REGISTER, message, timeout)
+        await self._connection.call(_REGISTER, _encode_request(request), wire_format.read, timeout)
 
 
 @asynccontextmanager
@@ -102,6 +102,17 @@ class PluginInfo:
     kind: str = DEVICE_PLUGIN
     endpoint: str = ""
     versions: tuple[str, ...] = (API_VERSION,)
+
+
+def _encode_info(info: PluginInfo) -> bytes:
+    names = write_text(1, info.kind) + write_text(2, info.name) + write_text(3, info.endpoint)
+    return names + b"".join(write(4, version.encode()) for version in info.versions)
+
+
+def _decode_info(message: bytes) -> PluginInfo:
+    fields = wire_format.read(message)
+    kind, name, endpoint = (wire_format.text(fields, number) for number in (1, 2, 3))
+    return PluginInfo(name, kind, endpoint, tuple(wire_format.texts(fields, 4)))
 
 
 class AnnouncementService(Protocol):
@@ -122,15 +133,14 @@ def serve_watched(
 def announcement_methods(announcement: AnnouncementService) -> list[transport.Bound]:
     """The methods that the plugin watcher calls, to be served beside others on one socket."""
 
-    async def get_info(_: watcher_pb.InfoRequest) -> watcher_pb.PluginInfo:
-        info = await announcement.announce()
-        return watcher_pb.PluginInfo(
-            type=info.kind, name=info.name, endpoint=info.endpoint, supported_versions=info.versions
-        )
+    async def get_info(message: bytes) -> bytes:
+        wire_format.read(message)  # an empty message
+        return _encode_info(await announcement.announce())
 
-    async def notify(message: watcher_pb.RegistrationStatus) -> watcher_pb.RegistrationStatusResponse:
-        await announcement.notify(message.plugin_registered, message.error)
-        return watcher_pb.RegistrationStatusResponse()
+    async def notify(message: bytes) -> bytes:
+        fields = wire_format.read(message)
+        await announcement.notify(wire_format.flag(fields, 1), wire_format.text(fields, 2))
+        return b""
 
     return [Unary(_INFO, get_info), Unary(_NOTIFY, notify)]
 
@@ -140,12 +150,11 @@ class PluginInfoClient:
         self._connection = connection
 
     async def announce(self, timeout: float | None = 1) -> PluginInfo:
-        info = await self._connection.call(_INFO, watcher_pb.InfoRequest(), timeout)
-        return PluginInfo(info.name, info.type, info.endpoint, tuple(info.supported_versions))
+        return await self._connection.call(_INFO, b"", _decode_info, timeout)
 
     async def notify(self, registered: bool, error: str = "", timeout: float | None = 5) -> None:
-        message = watcher_pb.RegistrationStatus(plugin_registered=registered, error=error)
-        await self._connection.call(_NOTIFY, message, timeout)
+        message = write_flag(1, registered) + write_text(2, error)
+        await self._connection.call(_NOTIFY, message, wire_format.read, timeout)
 
 
 @asynccontextmanager

@@ -11,9 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
-
-from google.protobuf.message import DecodeError, Message
+from typing import TypeVar
 
 from plugwright.errors import MalformedMessage
 from plugwright.protocol import grpc_errors
@@ -27,7 +25,6 @@ __all__ = [
     "CONNECTIONS_LIMIT",
     "MESSAGE_LIMIT",
     "Connection",
-    "Method",
     "SocketFile",
     "Streaming",
     "Unary",
@@ -35,8 +32,7 @@ __all__ = [
     "serve",
 ]
 
-Request = TypeVar("Request", bound=Message)
-Reply = TypeVar("Reply", bound=Message)
+Reply = TypeVar("Reply")
 
 MESSAGE_LIMIT = 4 * 1024 * 1024  # Go's gRPC library accepts no larger message unless a limit is set
 CONNECTIONS_LIMIT = 256  # beyond it the oldest without a call is closed
@@ -46,54 +42,28 @@ _ENDING = "the plugin is stopping or registers again"
 
 
 @dataclass(frozen=True, slots=True)
-class Method(Generic[Request, Reply]):
-    """One remote procedure: its path on the wire and its messages."""
+class Unary:
+    """A method with one reply: its path on the wire, and what makes the reply of a request."""
 
     path: str
-    request: type[Request]
-    reply: type[Reply]
+    reply: Callable[[bytes], Awaitable[bytes]]
+
+    def handler(self) -> Handler:
+        return Handler(unary=self.reply)
 
 
 @dataclass(frozen=True, slots=True)
-class Unary(Generic[Request, Reply]):
-    """A method with one reply, which may be encoded already."""
+class Streaming:
+    """A method with a stream of replies."""
 
-    method: Method[Request, Reply]
-    reply: Callable[[Request], Awaitable[Reply | bytes]]
-
-    def handler(self) -> Handler:
-        async def unary(message: bytes) -> bytes:
-            reply = await self.reply(_decoded(self.method.request, message))
-            return reply if isinstance(reply, bytes) else reply.SerializeToString()
-
-        return Handler(unary=unary)
-
-
-@dataclass(frozen=True, slots=True)
-class Streaming(Generic[Request, Reply]):
-    """A method with a stream of replies; they are encoded before, once for all streams."""
-
-    method: Method[Request, Reply]
-    replies: Callable[[], AsyncGenerator[bytes, None]]
+    path: str
+    replies: Callable[[bytes], AsyncGenerator[bytes, None]]
 
     def handler(self) -> Handler:
-        async def streaming(message: bytes) -> AsyncGenerator[bytes, None]:
-            _decoded(self.method.request, message)
-            async with aclosing(self.replies()) as replies:
-                async for reply in replies:
-                    yield reply
-
-        return Handler(streaming=streaming)
+        return Handler(streaming=self.replies)
 
 
-Bound = Unary[Any, Any] | Streaming[Any, Any]
-
-
-def _decoded(kind: type[Request], message: bytes) -> Request:
-    try:
-        return kind.FromString(message)
-    except DecodeError as error:
-        raise MalformedMessage(f"not a message of this method: {error}") from error
+Bound = Unary | Streaming
 
 
 @asynccontextmanager
@@ -145,7 +115,7 @@ class _Connections:
     """The connections of one server, oldest first."""
 
     def __init__(self, methods: Sequence[Bound]) -> None:
-        self._handlers = {bound.method.path: bound.handler() for bound in methods}
+        self._handlers = {bound.path: bound.handler() for bound in methods}
         self._open: dict[GrpcServerConnection, None] = {}
         self._changes = Latest(0)  # goes up when a call or a connection has ended
 
@@ -200,11 +170,11 @@ class Connection:
         with grpc_errors.from_peer(self._peer):
             await self._connected()
 
-    async def call(self, method: Method[Request, Reply], request: Request, timeout: float | None = None) -> Reply:
+    async def call(
+        self, path: str, request: bytes, decode: Callable[[bytes], Reply], timeout: float | None = None
+    ) -> Reply:
         """The reply; `timeout` is sent to the peer and kept here too."""
-        reply = await self.call_encoded(method.path, request.SerializeToString(), timeout)
-        with grpc_errors.from_peer(self._peer):
-            return method.reply.FromString(reply)
+        return self._decoded(decode, await self.call_encoded(path, request, timeout))
 
     async def call_encoded(self, path: str, message: bytes, timeout: float | None = None) -> bytes:
         """The same with bytes of any kind, for tests of a peer: also what no message could be."""
@@ -213,13 +183,20 @@ class Connection:
                 client = await self._connected()
                 return await client.unary(path, message, timeout)
 
-    async def stream(self, method: Method[Request, Reply], request: Request) -> AsyncGenerator[Reply, None]:
+    async def stream(self, path: str, request: bytes, decode: Callable[[bytes], Reply]) -> AsyncGenerator[Reply, None]:
         """Every reply until the peer ends the stream."""
         with grpc_errors.from_peer(self._peer):
             client = await self._connected()
-            async with aclosing(client.stream(method.path, request.SerializeToString())) as replies:
+            async with aclosing(client.stream(path, request)) as replies:
                 async for reply in replies:
-                    yield method.reply.FromString(reply)
+                    yield self._decoded(decode, reply)
+
+    def _decoded(self, decode: Callable[[bytes], Reply], reply: bytes) -> Reply:
+        try:
+            return decode(reply)
+        except MalformedMessage as error:
+            text = f"{self._peer} did not answer with a message of this method: {error}"
+            raise MalformedMessage(text) from error
 
     async def lost(self) -> None:
         """Returns when the connection that `dial` or a call has made is over."""

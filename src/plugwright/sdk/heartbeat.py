@@ -6,16 +6,17 @@ up while nobody asks.
 
 import asyncio
 import inspect
+import os
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import CodeType, FrameType
 
 __all__ = ["Heartbeat", "line_of_coroutine", "line_of_thread"]
 
-_STANDARD_LIBRARY = tuple({sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib")})
+_STANDARD_LIBRARY = f"{Path(os.__file__).parent}/"
 _FROZEN = "<frozen "
 
 

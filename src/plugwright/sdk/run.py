@@ -5,6 +5,8 @@ reloading, stopping, and with WatchdogSec that the event loop goes on.
 """
 
 import asyncio
+import ctypes
+import gc
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
@@ -27,6 +29,8 @@ from plugwright.version import __version__
 __all__ = ["collected_plugins", "log_start", "rediscover", "run", "run_until_stopped", "serving"]
 
 logger = logging.getLogger(__name__)
+
+_LOADED = 1.0  # seconds after which a daemon has loaded what it needs
 
 _collected: ContextVar[list[Plugin] | None] = ContextVar("collected", default=None)
 
@@ -90,6 +94,8 @@ def run_until_stopped(
                 await stack.enter_async_context(watching(daemon, requests.request_reload))
             await stack.enter_async_context(_telling(systemd, daemon))
             await stack.enter_async_context(watchdog.running(settings.watchdog))
+            giving_back = asyncio.get_running_loop().call_later(_LOADED, _give_memory_back)
+            stack.callback(giving_back.cancel)
             await _handle(requests, reload, daemon, systemd)
 
     try:
@@ -114,6 +120,14 @@ async def serving(*plugins: Plugin, settings: Settings | None = None) -> AsyncIt
         await stack.enter_async_context(daemon.running(plugins))
         await stack.enter_async_context(serve_control_socket(daemon, settings.control_socket))
         yield daemon
+
+
+def _give_memory_back() -> None:
+    """What was loaded stays and is never looked through again; the C library keeps what loading it took otherwise."""
+    gc.collect()
+    gc.freeze()
+    with suppress(AttributeError):  # a C library other than GNU's
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class _Requests:

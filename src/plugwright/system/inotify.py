@@ -12,13 +12,11 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-from asyncinotify import Event, Inotify, Mask, Watch
-
 from plugwright.system.concurrency import Latest
+from plugwright.system.inotify_api import Event, Inotify, Mask
 
 __all__ = ["Directory", "Identity", "WatchedDirectories", "nearest_directory", "settled_changes"]
 
@@ -112,7 +110,7 @@ class Directory:
                     return
 
     def _handle(self, event: Event) -> None:
-        created = event.name.name if event.name is not None and event.mask & (Mask.CREATE | Mask.MOVED_TO) else ""
+        created = event.name if event.mask & (Mask.CREATE | Mask.MOVED_TO) else ""
         for name in self._created:
             if event.mask & Mask.Q_OVERFLOW or (created == name and self._watched == self.path):
                 self._created[name] += 1
@@ -249,7 +247,7 @@ def nearest_directory(path: Path) -> Path:
 class _Subscription:
     """One reader of a directory's events; `ended` when the directory was removed or moved."""
 
-    watch: Watch
+    watch: int
     mask: Mask
     callback: Callback
     ended: bool = False
@@ -264,8 +262,8 @@ class _Instance:
 
     def __init__(self) -> None:
         self.users = 0
-        self._inotify = Inotify(sync_timeout=0)
-        self._subscriptions: dict[Watch, list[_Subscription]] = {}
+        self._inotify = Inotify()
+        self._subscriptions: dict[int, list[_Subscription]] = {}
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._inotify.fd, self.read_pending)
 
@@ -291,27 +289,29 @@ class _Instance:
             self._loop.remove_reader(self._inotify.fd)
             self._inotify.close()
 
-    def _remove(self, watch: Watch) -> None:
+    def _remove(self, watch: int) -> None:
         del self._subscriptions[watch]
         with suppress(OSError):  # the kernel removes the watch together with its directory
-            self._inotify.rm_watch(watch)
+            self._inotify.remove_watch(watch)
 
     def read_pending(self) -> None:
         """Calls the subscribers for the events that the kernel has queued until now."""
         if not self.users:
             return
-        events = list(islice(self._inotify, _BATCH))
-        for event in events:
-            self._dispatch(event)
-        if len(events) == _BATCH:
-            self._loop.call_soon(self.read_pending)  # the rest may have been read from the kernel already
+        count = 0
+        while count < _BATCH and (events := self._inotify.read()):
+            for event in events:
+                self._dispatch(event)
+            count += len(events)
+            if not self.users:  # closed by one of them
+                return
 
     def _dispatch(self, event: Event) -> None:
         if event.mask & Mask.Q_OVERFLOW:
             concerned = [subscription for group in self._subscriptions.values() for subscription in group]
         else:
             watch = event.watch
-            if watch is None or watch not in self._subscriptions:
+            if watch not in self._subscriptions:
                 return
             group = self._subscriptions[watch]
             concerned = [subscription for subscription in group if event.mask & (subscription.mask | _ENDED)]

@@ -126,7 +126,7 @@ class ForgetsAfterRestart(SmallPlugin):
 @breaks("PST-01")
 class WithoutPreStart(SmallPlugin):
     def methods(self) -> list[transport.Bound]:
-        return [method for method in super().methods() if "PreStart" not in method.method.path]
+        return [method for method in super().methods() if "PreStart" not in method.path]
 
 
 @breaks("PST-02")
@@ -156,7 +156,7 @@ class StartsUnknown(SmallPlugin):
 @breaks("PRF-01")
 class WithoutPreference(SmallPlugin):
     def methods(self) -> list[transport.Bound]:
-        return [method for method in super().methods() if "Preferred" not in method.method.path]
+        return [method for method in super().methods() if "Preferred" not in method.path]
 
 
 @breaks("PRF-02")

@@ -7,8 +7,10 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 from google.protobuf.message import Message
+from tests import protobuf_methods
 from tests.conformance.mutants.mutant import breaks
 from tests.conformance.plugin import SmallPlugin
+from tests.protobuf_methods import Method, unary
 
 from plugwright.errors import PeerRefused
 from plugwright.protocol import transport
@@ -26,14 +28,14 @@ class Fragile(SmallPlugin):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        decoded = transport._decoded
+        decoded = protobuf_methods._decoded
 
         def dying(kind: type[Message], message: bytes) -> Message:
             if self.fatal(message):
                 os._exit(70)
             return decoded(kind, message)
 
-        transport._decoded = dying  # type: ignore[assignment]
+        protobuf_methods._decoded = dying  # type: ignore[assignment]
 
 
 @breaks("FLT-01")
@@ -62,8 +64,8 @@ class AnswersAnyMethod(SmallPlugin):
         async def reply(_: pb.Empty) -> pb.Empty:
             return pb.Empty()
 
-        method = transport.Method("/v1beta1.DevicePlugin/PlugwrightVerify", pb.Empty, pb.Empty)
-        return [*super().methods(), transport.Unary(method, reply)]
+        method = Method("/v1beta1.DevicePlugin/PlugwrightVerify", pb.Empty, pb.Empty)
+        return [*super().methods(), unary(method, reply)]
 
 
 @breaks("FLT-04")

@@ -86,7 +86,7 @@ class OpenSocket(SmallPlugin):
 @breaks("REG-09")
 class WithoutOptions(SmallPlugin):
     def methods(self) -> list[transport.Bound]:
-        return [method for method in super().methods() if "GetDevicePluginOptions" not in method.method.path]
+        return [method for method in super().methods() if "GetDevicePluginOptions" not in method.path]
 
 
 @breaks("REG-10")

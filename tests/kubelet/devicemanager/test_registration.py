@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.kubelet.actors import OTHER, TAPE, ScriptedPlugin, quick_settings, register, registered
+from tests.protobuf_methods import Method, call
 
 from plugwright.errors import PeerRefused, PeerSilent
 from plugwright.kubelet import Kubelet
@@ -13,7 +14,6 @@ from plugwright.model import Options
 from plugwright.protocol import device_plugin, transport
 from plugwright.protocol.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from plugwright.protocol.registration import RegisterRequest
-from plugwright.protocol.transport import Method
 from plugwright.testing import pod_requesting
 
 UNREACHABLE = "failed to dial device plugin: context deadline exceeded"
@@ -30,7 +30,8 @@ async def test_the_service_is_found_by_its_name_on_the_wire(node: Kubelet) -> No
     method = Method("/v1beta1.Registration/Register", pb.RegisterRequest, pb.Empty)
     async with device_plugin.serve(ScriptedPlugin("a"), node.paths.device_plugins / "p.sock"):
         async with transport.connect(node.paths.kubelet_socket) as kubelet:
-            await kubelet.call(method, pb.RegisterRequest(version="v1beta1", endpoint="p.sock", resource_name=TAPE))
+            request = pb.RegisterRequest(version="v1beta1", endpoint="p.sock", resource_name=TAPE)
+            await call(kubelet, method, request)
         assert await node.allocatable(TAPE, 1) == 1
 
 
@@ -40,7 +41,7 @@ async def test_the_service_is_found_by_its_name_on_the_wire(node: Kubelet) -> No
 async def test_nothing_else_is_served_there(node: Kubelet, path: str) -> None:  # 1.9
     async with transport.connect(node.paths.kubelet_socket) as kubelet:
         with pytest.raises(PeerRefused) as raised:
-            await kubelet.call(Method(path, pb.Empty, pb.Empty), pb.Empty())
+            await call(kubelet, Method(path, pb.Empty, pb.Empty), pb.Empty())
     assert raised.value.code == "UNIMPLEMENTED"
 
 
