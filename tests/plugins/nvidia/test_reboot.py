@@ -84,7 +84,7 @@ async def test_limits_and_directories_of_shares_are_made_again(machine: Machine,
     assert set(given.cdi) < set(machine.missing(given))
     async with running(nvidia(machine, settings), tmp_path, QUIET):
         assert machine.missing(given) == []
-        _, gpu, limits = edits_for(given.cdi, [machine.path("/run/cdi")])
+        *_, gpu, limits = edits_for(given.cdi, [machine.path("/run/cdi")])
         assert limits == before[-1]
         assert [node.path for node in gpu.device_nodes] == ["/dev/nvidia1"], "it was 0 before the reboot"
     assert machine.path("/tmp/vgpulock").stat().st_mode & 0o7777 == 0o1777
