@@ -1,9 +1,6 @@
-"""The monitor logs GPUs that come or go, new MIG layouts, and changes of health."""
-
-import logging
+"""The monitor logs GPUs that come or go, and new MIG layouts."""
 
 import pytest
-from tests.plugins.nvidia.harness import listing, machine, resource
 
 from plugwright.plugins.nvidia import monitor, simulated_machines
 from plugwright.plugins.nvidia.driver import Gpu, GpuSnapshot
@@ -33,16 +30,3 @@ def test_an_unchanged_machine_logs_nothing(gpus: tuple[Gpu, ...]) -> None:
 
 def test_the_first_snapshot_logs_no_changes() -> None:
     assert list(monitor.changes(GpuSnapshot(), GpuSnapshot("580", gpus=T4))) == []
-
-
-async def test_an_unhealthy_gpu_is_logged_once_and_so_is_its_recovery(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    plugin = resource(machine("t4"))
-    async with listing(plugin) as lists:
-        first, second, *_ = await lists.first()
-        for command, reason in (("lose", "GPU is lost"), ("reset", "")):
-            await plugin.command(command, {"id": first})
-            await lists.reason(first, reason)
-            await plugin.command("remap", {"id": second})  # which changes nothing for the first
-    messages = [record.message for record in caplog.records if "healthy" in record.message]
-    assert messages == ["GPU is unhealthy", "GPU is healthy again"]

@@ -57,7 +57,6 @@ class Nvidia(Plugin):
         self._units: dict[str, GpuUnit] = {}
         self._listed: list[Device] = []
         self._left_out: set[str] = set()  # devices that no list can have
-        self._logged_reasons: dict[str, str] = {}  # by GPU
         self._preferences = _CachedPreference()
         self._recheck_after: float | None = None
         self._node: NodeState | None = None
@@ -147,8 +146,6 @@ class Nvidia(Plugin):
             self._write_specs(view)
             self._restore_files({unit.id: unit for unit in units})
         assessments = {uuid: self._assess(view, uuid) for uuid in dict.fromkeys(unit.gpu.uuid for unit in units)}
-        if not view.problem:  # which the monitor logs once for all GPUs
-            self._log_health(assessments)
         waits = [
             assessment.recheck_after or self.monitor.intervals.retry
             for assessment in assessments.values()
@@ -175,16 +172,6 @@ class Nvidia(Plugin):
                     facts = {"resource": self.resource, "device": clean(unit.id), "error": clean(error)}
                     logger.error("device left out of the list", extra=facts)
                 self._left_out.add(unit.id)
-
-    def _log_health(self, assessments: Mapping[str, HealthAssessment]) -> None:
-        for uuid, assessment in sorted(assessments.items()):
-            before, facts = self._logged_reasons.get(uuid, ""), {"resource": self.resource, "gpu": uuid}
-            if assessment.reason and assessment.reason != before:
-                reason = {"reason": assessment.reason, "code": assessment.code}
-                logger.warning("GPU is unhealthy", extra={**facts, **reason})
-            elif before and not assessment.reason:
-                logger.info("GPU is healthy again", extra=facts)
-        self._logged_reasons = {uuid: assessment.reason for uuid, assessment in assessments.items()}
 
     def _split_devices(self, view: View) -> list[GpuUnit]:
         whole = selection.select_devices(view.snapshot.gpus, self._selection)
