@@ -62,6 +62,7 @@ class Nvidia(Plugin):
         self._node: NodeState | None = None
         self._stored: Sequence[StoredAllocation] = ()
         self._restored: Sequence[StoredAllocation] = ()  # those whose files have been made again
+        self._not_restored: dict[StoredAllocation, str] = {}
         self._moved: list[MovedGpu] = []
 
     async def restore(self, node: NodeState) -> None:
@@ -228,12 +229,14 @@ class Nvidia(Plugin):
         """What stored answers refer to and a reboot removes: limits that are CDI devices, directories of shares."""
         if self._restored is self._stored:
             return
-        for allocation in self._stored:
-            reason = self._restored_fault(allocation, units)
-            if reason:
+        faults = {allocation: self._restored_fault(allocation, units) for allocation in self._stored}
+        for allocation, reason in faults.items():
+            if reason and self._not_restored.get(allocation) != reason:
                 facts = {"resource": self.resource, "pod": allocation.pod_uid, "container": allocation.container}
                 logger.warning("a container may not start again: delete its pod", extra={**facts, "reason": reason})
-        self._restored = self._stored
+        self._not_restored = faults
+        if not any(faults.values()):  # else they are tried again with the next list
+            self._restored = self._stored
 
     def _restored_fault(self, allocation: StoredAllocation, units: Mapping[str, GpuUnit]) -> str:
         """Makes again what one answer refers to; returns what is still missing."""
