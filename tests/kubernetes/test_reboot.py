@@ -73,4 +73,4 @@ def _have_restarted(pods: Pods, both: Sequence[Pod], before: Sequence[list[tuple
     every = pods.every()
     for pod in both:
         assert every[pod.name]["status"].get("phase") != "Failed", every[pod.name]["status"]
-    return all(pod.containers() != old and pod._is_running() for pod, old in zip(both, before, strict=True))
+    return all(pod.containers() != old for pod, old in zip(both, before, strict=True))

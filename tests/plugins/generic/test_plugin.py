@@ -29,6 +29,7 @@ from plugwright.sdk import cdi
 from plugwright.sdk.cdi.resolution import resolve
 from plugwright.sdk.hotplug import HotplugSource, HotplugTiming
 from plugwright.sdk.sysfs import Host
+from plugwright.testing import KubeletSettings, pod_requesting, running
 
 NAME = "example.com/thing"
 LOOP_ADD, LOOP_REMOVE = 0x4C80, 0x4C81
@@ -322,6 +323,19 @@ async def test_devices_can_be_handed_out_by_cdi_names_that_stay(machine: Machine
         device_nodes=(cdi.DeviceNode("/dev/serial/port", "/dev/ttyUSB0", permissions="r"),)
     )
     assert found[f"{NAME}=opt-licence"].edits.mounts == (cdi.Mount("/opt/licence", options=("rw", "nosuid", "bind")),)
+
+
+async def test_files_for_multus_are_written_again_after_a_reboot(machine: Machine, tmp_path: Path) -> None:
+    physical = machine.pci("0000:3b:00.0", "8086:1572", "020000", "i40e")
+    for number in range(2):
+        machine.virtual(physical, number, f"0000:3b:02.{number}")
+    selector = PciSelector([PciFunctionFilter(vf=True)])
+    async with running(generic(machine, selector), tmp_path, KubeletSettings(timeout=60)) as kubelet:
+        await kubelet.admit(pod_requesting({NAME: 1}))
+    [path] = (machine.root / "devinfo").iterdir()
+    path.unlink()
+    async with running(generic(machine, selector), tmp_path, KubeletSettings(timeout=60)):
+        assert list((machine.root / "devinfo").iterdir()) == [path]
 
 
 async def test_a_cdi_name_goes_when_another_device_has_its_node(machine: Machine) -> None:

@@ -79,6 +79,20 @@ async def test_a_boot_and_a_load_of_the_driver_are_resets(tmp_path: Path, load: 
         await lists.reason(first, "")
 
 
+async def test_a_reset_while_the_daemon_is_stopped_is_seen_where_the_driver_recommended_it(tmp_path: Path) -> None:
+    async with daemon(tmp_path) as (monitor, lists):
+        first = await report(monitor, lists, 79)
+        assert monitor.driver.inject is not None
+        monitor.driver.inject("lose", {"id": first})
+        monitor.read_now()
+        await lists.reason(first, "GPU is lost")
+    assert stored(tmp_path)["gpus"]
+    async with daemon(tmp_path) as (_, lists):
+        await lists.first()
+        await lists.reason(first, "")
+    assert list(tmp_path.iterdir()) == []
+
+
 async def test_what_is_not_known_of_a_load_is_no_reset(tmp_path: Path) -> None:
     async with daemon(tmp_path) as (monitor, lists):
         first = await report(monitor, lists, 79)

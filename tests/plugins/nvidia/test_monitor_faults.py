@@ -11,7 +11,7 @@ from tests.plugins.nvidia.harness import INTERVALS, ManualClock, listing, machin
 from tests.system.test_blocking import no_threads
 
 from plugwright.errors import PluginError
-from plugwright.plugins.nvidia.config import NvidiaConfig, NvidiaShare
+from plugwright.plugins.nvidia.config import MigStrategy, NvidiaConfig, NvidiaPattern, NvidiaShare
 from plugwright.plugins.nvidia.driver import EventKind, GpuEvent, GpuSnapshot
 from plugwright.plugins.nvidia.monitor import GpuMonitor
 from plugwright.plugins.nvidia.nvml_events import EventThread
@@ -294,3 +294,13 @@ async def test_a_gpu_without_its_fabric_and_a_whole_gpu_in_mig_mode_are_unhealth
         await plugin.command("mig", {"id": second, "profiles": ""})
         assert (await lists.reason(second, "in MIG mode")).code == "mig-mode"
         assert lists.devices[first].healthy
+
+
+async def test_a_gpu_in_mig_mode_without_mig_devices_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    plugin = resource(machine("dgx-a100-mig"), NvidiaConfig(mig=MigStrategy.SINGLE, select=NvidiaPattern(index=[4, 5])))
+    async with listing(plugin) as lists:
+        assert len(await lists.first()) == 1
+        plugin.monitor.read_now()
+        await plugin.command("lose", {"id": "5"})
+        await lists.until(lambda devices: not any(device.healthy for device in devices.values()))
+    assert [record.message for record in caplog.records].count("GPU in MIG mode has no MIG devices") == 1

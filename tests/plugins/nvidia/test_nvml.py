@@ -254,6 +254,15 @@ async def test_a_wait_that_always_fails_is_retried_after_a_pause(caplog: pytest.
     assert binding.happening.qsize() == 99
 
 
+async def test_waits_that_fail_for_ever_make_gpus_unhealthy() -> None:
+    binding = Binding(*cards(1))
+    for _ in range(10_000):
+        binding.happening.put(999)
+    async with listing(resource(GpuMonitor(driver(binding), INTERVALS))) as lists:
+        device = await lists.reason("GPU-0", "its events cannot be registered: waiting for events failed: error 999")
+        assert device.code == "events"
+
+
 def test_a_gpu_that_does_not_answer_never_has_the_uuid_of_one_that_answers() -> None:
     binding = Binding(*cards(3))
     nvml = driver(binding)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.plugins.nvidia.harness import INTERVALS
 
@@ -84,7 +85,7 @@ async def test_limits_and_directories_of_shares_are_made_again(machine: Machine,
     assert set(given.cdi) < set(machine.missing(given))
     async with running(nvidia(machine, settings), tmp_path, QUIET):
         assert machine.missing(given) == []
-        _, gpu, limits = edits_for(given.cdi, [machine.path("/run/cdi")])
+        *_, gpu, limits = edits_for(given.cdi, [machine.path("/run/cdi")])
         assert limits == before[-1]
         assert [node.path for node in gpu.device_nodes] == ["/dev/nvidia1"], "it was 0 before the reboot"
     assert machine.path("/tmp/vgpulock").stat().st_mode & 0o7777 == 0o1777
@@ -106,6 +107,29 @@ async def test_an_index_that_was_another_gpus_is_no_name_any_more(machine: Machi
         assert machine.missing(given) == list(given.cdi)
         other = (await kubelet.admit(pod_requesting({NAME: 1}))).container("main")
         assert other.cdi[0].partition("=")[2] in UUIDS
+
+
+class ByPipe(Plugin):
+    """Hands out shares of an MPS daemon that there was before the reboot."""
+
+    resource = NAME
+
+    async def discover(self) -> list[Device]:
+        return [Device(UUIDS[0])]
+
+    async def allocate(self, devices: Sequence[Device]) -> Allocation:
+        return Allocation(mounts=["/run/plugwright/mps/old/pipe", "/usr/lib/libcuda.so.1"])
+
+
+async def test_a_container_whose_mps_daemon_is_no_longer_planned_is_named_in_the_log(
+    machine: Machine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(ByPipe(), tmp_path, QUIET) as kubelet:
+        await kubelet.admit(pod_requesting({NAME: 1}))
+    async with running(nvidia(machine, config(machine)), tmp_path, QUIET):
+        pass
+    reasons = [vars(record).get("reason", "") for record in caplog.records]
+    assert "no MPS daemon is planned for /run/plugwright/mps/old/pipe" in reasons
 
 
 class ByNode(Plugin):
@@ -158,9 +182,27 @@ def test_a_stored_name_that_is_made_in_another_way_now_still_resolves(tmp_path: 
     directory.write(cdi.Spec("x.com/limits", [cdi.Device("new", edits)]), part="new")
     names = recreation.names_in(["x.com/limits=old", "x.com/gpu=a"], {"a": "x.com/limits=older,nonsense", "b": "="})
     assert names == ["x.com/limits=old", "x.com/gpu=a", "x.com/limits=older"]
-    assert recreation.keep_names(directory, "x.com/limits", names, ["x.com/limits=new", "x.com/gpu=a"]) == []
+    recreation.keep_names(directory, "x.com/limits", names, ["x.com/limits=new", "x.com/gpu=a"])
     assert edits_for(["x.com/limits=old"], [tmp_path]) == [cdi.ContainerEdits(), edits]
-    assert recreation.keep_names(directory, "x.com/limits", ["x.com/limits=odd"], []) == ["x.com/limits=odd"]
+    recreation.keep_names(directory, "x.com/limits", ["x.com/limits=odd"], [])
+    directory.write(cdi.Spec("x.com/gpu", [cdi.Device("a", edits)]))
+    assert recreation.unresolved(directory, ["x.com/limits=odd", *names]) == ["x.com/limits=odd"]
+
+
+async def test_a_container_whose_share_is_no_longer_made_is_named_in_the_log(
+    machine: Machine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    share = vgpu(machine)
+    given = await given_to_a_pod(machine, config(machine, share=share), tmp_path)
+    smaller = config(machine, share=msgspec.structs.replace(share, replicas=8))
+    async with running(nvidia(machine, smaller), tmp_path, QUIET):
+        assert machine.missing(given) == [], "nothing is gone without a reboot"
+    machine.reboot()
+    async with running(nvidia(machine, smaller), tmp_path, QUIET):
+        [limits] = [name for name in given.cdi if "/limits=" in name]
+        assert limits in machine.missing(given)
+    [record] = [record for record in caplog.records if record.message.startswith("a container may not start again")]
+    assert vars(record)["reason"] == f"no CDI device {limits}"
 
 
 async def test_the_daemons_state_directory_keeps_xids(machine: Machine, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from plugwright.plugins.generic.hardware import Selector, Unit
 from plugwright.plugins.generic.health import HealthCheck, HealthMonitor, Probe
 from plugwright.sdk import plugin, sysfs
 from plugwright.sdk.hotplug import Hotplug, HotplugSource, HotplugTiming
+from plugwright.sdk.node_state import NodeState
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.sysfs import Host
 from plugwright.system import concurrency
@@ -93,12 +94,17 @@ class Generic(Plugin):
         self._cdi = WrittenUnits()
         self._warned: set[str] = set()
         self._listed = asyncio.Event()
+        self._held: frozenset[str] = frozenset()  # devices that containers had when the plugin started
         self._spec = _spec_of(resource, self._access) if self._options.cdi else None
         self._checks: Sequence[tuple[HealthCheck, Probe]] = ()
         if self._options.health:
             from plugwright.plugins.generic import checks  # only where a file has some
 
             self._checks = checks.probes_of(self._options.health)
+
+    async def restore(self, node: NodeState) -> None:
+        stored = await node.allocations() or ()
+        self._held = frozenset(device_id for allocation in stored for device_id in allocation.device_ids)
 
     async def discover(self) -> AsyncIterator[list[Device]]:
         """A scan of the hardware makes a new list of units; a health check changes no more than their health."""
@@ -222,6 +228,9 @@ class Generic(Plugin):
         """What an allocation needs of the host's files."""
         for unit in {unit.id: unit for unit in offered.values()}.values():
             self._check_again(unit)
+        self._write_device_info(offered)
+
+    def _write_device_info(self, offered: Mapping[str, Unit]) -> None:
         if self._access.device_info is not None:
             for device_id, unit in offered.items():
                 if unit.details:
@@ -231,6 +240,9 @@ class Generic(Plugin):
         if self._spec is not None:
             self._cdi = self._spec.write(self._access.host, self._options, units)
         self._offered = dict(hardware.copies(self._options.ids, units, self._options.count or 1))
+        # Multus reads the files in /run again when a pod's sandbox is made anew, after a reboot for one.
+        held = {device_id: self._offered[device_id] for device_id in sorted(self._held & self._offered.keys())}
+        self._write_device_info(held)
 
     def _offered_unit(self, device_id: str) -> Unit:
         if device_id not in self._offered:

@@ -57,9 +57,14 @@ class GpuSpecs:
         self._directory.write(cdi.Spec(kind, [cdi.Device(name, edits)]), part=name)
         return cdi.qualified_name(kind, name)
 
-    def keep_limits(self, stored: Iterable[str], current: Iterable[str]) -> list[str]:
-        """Makes limits again under the names that a container has; returns those that are not known any more."""
-        return recreation.keep_names(self._directory, self._kind("limits"), stored, current)
+    def keep_limits(self, stored: Iterable[str], current: Iterable[str]) -> None:
+        """Makes limits again under the names that a container has."""
+        recreation.keep_names(self._directory, self._kind("limits"), stored, current)
+
+    def unresolved(self, stored: Iterable[str]) -> list[str]:
+        """The names of a container that should be in our files and are not."""
+        own = [name for name in stored if name.startswith(self._kind(""))]
+        return recreation.unresolved(self._directory, own) if self._config.cdi.write else []
 
     def names(self, ids: Iterable[str]) -> list[str]:
         """The qualified names of these GPUs, and of the configured features that exist.

@@ -328,6 +328,12 @@ def _log_changes(before: GpuSnapshot, after: GpuSnapshot) -> None:
         logger.info("NVIDIA driver", extra={"version": after.driver, "gpus": len(after.gpus)})
     for message, facts in changes(before, after):
         logger.warning(message, extra=facts)
+    for uuid in sorted(_without_mig_devices(after) - _without_mig_devices(before)):
+        logger.warning("GPU in MIG mode has no MIG devices", extra={"gpu": uuid})
+
+
+def _without_mig_devices(snapshot: GpuSnapshot) -> set[str]:
+    return {gpu.uuid for gpu in snapshot.gpus if gpu.mig_enabled and not gpu.mig}
 
 
 def _updated(xids: XidRecords, values: Mapping[str, GpuHealth]) -> XidRecords:

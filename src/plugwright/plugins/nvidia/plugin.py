@@ -18,7 +18,7 @@ from plugwright.model import Allocation, Device, some
 from plugwright.plugins.nvidia import health, selection, stored
 from plugwright.plugins.nvidia.allocation import AllocationBuilder
 from plugwright.plugins.nvidia.cdi import GpuSpecs
-from plugwright.plugins.nvidia.config import DeviceListStrategy, NvidiaConfig, SharingStrategy
+from plugwright.plugins.nvidia.config import DeviceListStrategy, NvidiaConfig, NvidiaMps, SharingStrategy
 from plugwright.plugins.nvidia.driver import GpuHealth, GpuLinks
 from plugwright.plugins.nvidia.driver_files import DriverFiles
 from plugwright.plugins.nvidia.health import HealthAssessment
@@ -62,6 +62,7 @@ class Nvidia(Plugin):
         self._node: NodeState | None = None
         self._stored: Sequence[StoredAllocation] = ()
         self._restored: Sequence[StoredAllocation] = ()  # those whose files have been made again
+        self._not_restored: dict[StoredAllocation, str] = {}
         self._moved: list[MovedGpu] = []
 
     async def restore(self, node: NodeState) -> None:
@@ -229,23 +230,33 @@ class Nvidia(Plugin):
         """What stored answers refer to and a reboot removes: limits that are CDI devices, directories of shares."""
         if self._restored is self._stored:
             return
-        for allocation in self._stored:
-            names = stored.cdi_names(allocation)
-            try:
-                held = [units[device_id] for device_id in allocation.device_ids]
-                current = self._allocations.build(held, self._sharing.restored(held))
-                unknown = self._specs.keep_limits(names, recreation.names_in(current.cdi, current.annotations))
-                if unknown:
-                    raise PluginError(f"no limits are known as {some(unknown)}")
-            except KeyError as error:
-                self._log_not_restored(allocation, f"there is no device {error.args[0]}")
-            except (PluginError, InvalidValue, OSError) as error:
-                self._log_not_restored(allocation, clean(error))
-        self._restored = self._stored
+        faults = {allocation: self._restored_fault(allocation, units) for allocation in self._stored}
+        for allocation, reason in faults.items():
+            if reason and self._not_restored.get(allocation) != reason:
+                facts = {"resource": self.resource, "pod": allocation.pod_uid, "container": allocation.container}
+                logger.warning("a container may not start again: delete its pod", extra={**facts, "reason": reason})
+        self._not_restored = faults
+        if not any(faults.values()):  # else they are tried again with the next list
+            self._restored = self._stored
 
-    def _log_not_restored(self, allocation: StoredAllocation, reason: str) -> None:
-        facts = {"resource": self.resource, "pod": allocation.pod_uid, "container": allocation.container}
-        logger.warning("a container may not start again: delete its pod", extra={**facts, "reason": reason})
+    def _restored_fault(self, allocation: StoredAllocation, units: Mapping[str, GpuUnit]) -> str:
+        """Makes again what one answer refers to; returns what is still missing."""
+        names = stored.cdi_names(allocation)
+        held = [units[device_id] for device_id in allocation.device_ids if device_id in units]
+        if len(held) == len(allocation.device_ids):
+            try:
+                current = self._allocations.build(held, self._sharing.restored(held))
+                self._specs.keep_limits(names, recreation.names_in(current.cdi, current.annotations))
+            except (PluginError, InvalidValue, OSError) as error:
+                return clean(error)
+            used = {mount.host_path for mount in current.mounts}
+            unused = [
+                path for path in allocation.mounts if path not in used and path.startswith(_mps_root(self.config))
+            ]
+            if unused:  # CUDA programs that find no daemon there run without limits
+                return f"no MPS daemon is planned for {some(unused)}"
+        unresolved = self._specs.unresolved(names)
+        return f"no CDI device {some(unresolved)}" if unresolved else ""
 
     def _write_specs(self, view: View) -> None:
         is_used = any(strategy.is_cdi for strategy in self.config.strategies) or self._specs.classes
@@ -274,6 +285,11 @@ class _CachedPreference:
             policy = PlacementPolicy.PACKED if packed else PlacementPolicy.SPREAD
             cached = self._cached = (units, links, UnitPreference(units.values(), links, policy))
         return cached[2]
+
+
+def _mps_root(config: NvidiaConfig) -> str:
+    """The beginning of the paths of pipe directories."""
+    return f"{(config.share.mps if config.share and config.share.mps else NvidiaMps()).root.rstrip('/')}/"
 
 
 def _sharing_code(config: NvidiaConfig) -> str:

@@ -6,12 +6,13 @@ one still resolves.
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from plugwright.errors import InvalidValue
 from plugwright.sdk.cdi.files import SpecDirectory, read
 from plugwright.sdk.cdi.spec import Device, Spec, split_name
 
-__all__ = ["keep_names", "names_in"]
+__all__ = ["keep_names", "names_in", "unresolved"]
 
 
 def names_in(cdi: Iterable[str], annotations: Mapping[str, str]) -> list[str]:
@@ -20,22 +21,20 @@ def names_in(cdi: Iterable[str], annotations: Mapping[str, str]) -> list[str]:
     return list(dict.fromkeys(name for name in candidates if _is_name(name)))
 
 
-def keep_names(directory: SpecDirectory, kind: str, stored: Iterable[str], current: Iterable[str]) -> list[str]:
-    """Writes the stored names of this kind that are in no file, as names of what `current` names.
+def keep_names(directory: SpecDirectory, kind: str, stored: Iterable[str], current: Iterable[str]) -> None:
+    """Writes the stored names of this kind that are in no file, as names of the one device that `current` names.
 
-    Each has a file of its own, as `SpecDirectory.write` makes it with the device's name as `part`. Returns the names
-    that no device is known for.
+    Each has a file of its own, as `SpecDirectory.write` makes it with the device's name as `part`.
     """
-    current_edits = [device.edits for name in _of_kind(kind, current) if (device := _device(directory, kind, name))]
-    unknown = []
+    edits = [device.edits for name in _of_kind(kind, current) if (device := _device(directory, kind, name))]
     for name in _of_kind(kind, stored):
-        if _device(directory, kind, name) is not None:
-            continue
-        if len(current_edits) == 1:
-            directory.write(Spec(kind, [Device(name, current_edits[0])]), part=name)
-        else:
-            unknown.append(f"{kind}={name}")
-    return unknown
+        if len(edits) == 1 and _device(directory, kind, name) is None:
+            directory.write(Spec(kind, [Device(name, edits[0])]), part=name)
+
+
+def unresolved(directory: SpecDirectory, names: Iterable[str]) -> list[str]:
+    """The names that are in no file of this owner."""
+    return [name for name in names if _device(directory, *split_name(name)) is None]
 
 
 def _of_kind(kind: str, names: Iterable[str]) -> list[str]:
@@ -43,10 +42,13 @@ def _of_kind(kind: str, names: Iterable[str]) -> list[str]:
 
 
 def _device(directory: SpecDirectory, kind: str, name: str) -> Device | None:
-    try:
-        return next((device for device in read(directory.file(kind, name)).devices if device.name == name), None)
-    except (OSError, InvalidValue):
-        return None
+    """From a file of its own, or from the one of its kind."""
+    for part in (name, ""):
+        with suppress(OSError, InvalidValue):
+            for device in read(directory.file(kind, part)).devices:
+                if device.name == name:
+                    return device
+    return None
 
 
 def _is_name(text: str) -> bool:
