@@ -9,8 +9,8 @@ import pytest
 from plugwright.errors import PeerRefused
 from plugwright.protocol import dra, transport
 from plugwright.protocol.dra import Claim, PreparedDevice
-from plugwright.protocol.draplugin.v1 import draplugin_pb2 as pb
-from plugwright.protocol.transport import Method
+from plugwright.protocol.draplugin.v1 import draplugin_pb2 as v1
+from plugwright.protocol.draplugin.v1beta1 import draplugin_pb2 as v1beta1
 
 CLAIM = Claim("ns", "c", "u-1")
 CLAIMS_ON_THE_WIRE = b"\x0a\x0c\x0a\x02ns\x12\x03u-1\x1a\x01c"
@@ -61,10 +61,15 @@ async def test_a_version_that_is_not_served_is_unimplemented(root: Path) -> None
 
 
 async def test_the_bytes_are_the_kubelets(root: Path) -> None:
-    path = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"
-    raw = Method(path, pb.NodePrepareResourcesRequest, pb.NodePrepareResourcesResponse)
     driver = Driver(DEVICE)
     async with transport.serve(root / "s", dra.methods(driver)), transport.connect(root / "s") as kubelet:
-        reply = await kubelet.call(raw, pb.NodePrepareResourcesRequest.FromString(CLAIMS_ON_THE_WIRE))
+        path = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"
+        assert await kubelet.call_encoded(path, CLAIMS_ON_THE_WIRE) == PREPARED_ON_THE_WIRE
     assert driver.prepared == [CLAIM]
-    assert reply.SerializeToString() == PREPARED_ON_THE_WIRE
+
+
+def test_protobuf_reads_the_bytes_so_too() -> None:
+    assert v1.NodePrepareResourcesRequest.FromString(CLAIMS_ON_THE_WIRE).claims[0].uid == "u-1"
+    prepared = v1.NodePrepareResourcesResponse.FromString(PREPARED_ON_THE_WIRE).claims["u-1"]
+    assert (prepared.devices[0].share_id, list(prepared.devices[0].request_names)) == ("s-1", ["gpu"])
+    assert not v1beta1.NodePrepareResourcesResponse.FromString(PREPARED_ON_THE_WIRE).claims["u-1"].error

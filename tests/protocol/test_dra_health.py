@@ -47,7 +47,18 @@ async def test_a_driver_without_health_is_unimplemented(root: Path) -> None:
     assert refused.value.code == "UNIMPLEMENTED"
 
 
-def test_the_bytes_are_the_kubelets() -> None:
+async def test_the_bytes_are_the_kubelets(root: Path) -> None:
+    driver = Driver()
+    driver.states.put_nowait([LOST])
+    async with (
+        transport.serve(root / "s", dra_health.methods(driver)),
+        transport.connect(root / "s") as kubelet,
+        aclosing(kubelet.stream("/v1.DRAResourceHealth/NodeWatchResources", b"", bytes)) as messages,
+    ):
+        assert await anext(messages) == LOST_ON_THE_WIRE
+
+
+def test_protobuf_reads_the_bytes_so_too() -> None:
     (device,) = pb.NodeWatchResourcesResponse.FromString(LOST_ON_THE_WIRE).devices
     assert (device.device.device_name, device.health, device.message) == ("gpu-0", pb.UNHEALTHY, "fell off the bus")
     assert (device.last_updated_time, device.health_check_timeout_seconds) == (2, 60)

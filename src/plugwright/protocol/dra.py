@@ -7,14 +7,13 @@ driver's own list that it knows.
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Protocol
+from typing import Protocol
 
-from plugwright.protocol import transport
-from plugwright.protocol.draplugin.v1 import draplugin_pb2 as v1
-from plugwright.protocol.draplugin.v1beta1 import draplugin_pb2 as v1beta1
-from plugwright.protocol.transport import Method, Unary
+from plugwright.protocol import transport, wire_format
+from plugwright.protocol.transport import Unary
+from plugwright.protocol.wire_format import Fields, write, write_text
 
 __all__ = [
     "DRA_PLUGIN",
@@ -28,8 +27,8 @@ __all__ = [
 ]
 
 DRA_PLUGIN = "DRAPlugin"  # the type of plugin in plugins_registry
-_MESSAGES: dict[str, ModuleType] = {"v1.DRAPlugin": v1, "v1beta1.DRAPlugin": v1beta1}
-VERSIONS = tuple(_MESSAGES)
+VERSIONS = (_V1, _V1BETA1) = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
+_KEY, _VALUE = 1, 2  # of an entry of a map
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -65,61 +64,25 @@ class DRAPluginService(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Methods:
-    """Both methods in the messages of one version."""
-
-    messages: Any
-    prepare: Method[Any, Any]
-    unprepare: Method[Any, Any]
-
-    @classmethod
-    def of(cls, version: str) -> "_Methods":
-        pb: Any = _MESSAGES[version]
-        service = "/" + pb.DESCRIPTOR.services_by_name[DRA_PLUGIN].full_name
-        return cls(
-            pb,
-            Method(f"{service}/NodePrepareResources", pb.NodePrepareResourcesRequest, pb.NodePrepareResourcesResponse),
-            Method(
-                f"{service}/NodeUnprepareResources", pb.NodeUnprepareResourcesRequest, pb.NodeUnprepareResourcesResponse
-            ),
-        )
-
-    def claims(self, claims: Iterable[Claim]) -> list[Any]:
-        return [self.messages.Claim(namespace=claim.namespace, name=claim.name, uid=claim.uid) for claim in claims]
-
-    def prepared(self, result: Sequence[PreparedDevice] | str) -> Any:
-        if isinstance(result, str):
-            return self.messages.NodePrepareResourceResponse(error=result)
-        return self.messages.NodePrepareResourceResponse(devices=map(self._device, result))
-
-    def _device(self, device: PreparedDevice) -> Any:
-        share = {"share_id": device.share_id} if device.share_id and self.messages is v1 else {}
-        return self.messages.Device(
-            request_names=device.requests,
-            pool_name=device.pool,
-            device_name=device.name,
-            cdi_device_ids=device.cdi_devices,
-            **share,
-        )
-
-
 def methods(service: DRAPluginService, versions: Iterable[str] = VERSIONS) -> list[transport.Bound]:
     """The service's methods in each version, to be served beside others on one socket."""
-    return [bound for version in versions for bound in _bound(service, _Methods.of(version))]
 
+    async def prepare(has_shares: bool, message: bytes) -> bytes:
+        results = await service.prepare(_decode_claims(message))
+        return _encode_map({uid: _encode_prepared(result, has_shares) for uid, result in results.items()})
 
-def _bound(service: DRAPluginService, wire: _Methods) -> list[transport.Bound]:
-    async def prepare(request: Any) -> Any:
-        results = await service.prepare([_claim(claim) for claim in request.claims])
-        return wire.prepare.reply(claims={uid: wire.prepared(result) for uid, result in results.items()})
+    async def unprepare(message: bytes) -> bytes:
+        results = await service.unprepare(_decode_claims(message))
+        return _encode_map({uid: write_text(1, error) for uid, error in results.items()})
 
-    async def unprepare(request: Any) -> Any:
-        results = await service.unprepare([_claim(claim) for claim in request.claims])
-        ended = {uid: wire.messages.NodeUnprepareResourceResponse(error=error) for uid, error in results.items()}
-        return wire.unprepare.reply(claims=ended)
-
-    return [Unary(wire.prepare, prepare), Unary(wire.unprepare, unprepare)]
+    return [
+        bound
+        for version in versions
+        for bound in (
+            Unary(_path(version, "NodePrepareResources"), partial(prepare, version == _V1)),
+            Unary(_path(version, "NodeUnprepareResources"), unprepare),
+        )
+    ]
 
 
 class DRAPluginClient:
@@ -127,38 +90,80 @@ class DRAPluginClient:
 
     def __init__(self, connection: transport.Connection, version: str) -> None:
         self._connection = connection
-        self._wire = _Methods.of(version)
+        self._version = version
 
     async def prepare(
         self, claims: Iterable[Claim], timeout: float | None = None
     ) -> dict[str, list[PreparedDevice] | str]:
-        request = self._wire.prepare.request(claims=self._wire.claims(claims))
-        reply = await self._connection.call(self._wire.prepare, request, timeout)
-        return {
-            uid: entry.error or [_device(device) for device in entry.devices] for uid, entry in reply.claims.items()
-        }
+        path = _path(self._version, "NodePrepareResources")
+        results = await self._connection.call(path, _encode_claims(claims), _decode_map, timeout)
+        return {uid: wire_format.text(result, 2) or _decode_devices(result) for uid, result in results.items()}
 
     async def unprepare(self, claims: Iterable[Claim], timeout: float | None = None) -> dict[str, str]:
-        request = self._wire.unprepare.request(claims=self._wire.claims(claims))
-        reply = await self._connection.call(self._wire.unprepare, request, timeout)
-        return {uid: entry.error for uid, entry in reply.claims.items()}
+        path = _path(self._version, "NodeUnprepareResources")
+        results = await self._connection.call(path, _encode_claims(claims), _decode_map, timeout)
+        return {uid: wire_format.text(result, 1) for uid, result in results.items()}
 
 
 @asynccontextmanager
-async def connect(socket: Path, version: str = VERSIONS[0]) -> AsyncIterator[DRAPluginClient]:
+async def connect(socket: Path, version: str = _V1) -> AsyncIterator[DRAPluginClient]:
     async with transport.connect(socket, transport.MESSAGE_LIMIT) as connection:
         yield DRAPluginClient(connection, version)
 
 
-def _claim(message: Any) -> Claim:
-    return Claim(message.namespace, message.name, message.uid)
+def _path(version: str, method: str) -> str:
+    return f"/k8s.io.kubelet.pkg.apis.dra.{version}/{method}"
 
 
-def _device(message: Any) -> PreparedDevice:
-    return PreparedDevice(
-        message.pool_name,
-        message.device_name,
-        tuple(message.request_names),
-        tuple(message.cdi_device_ids),
-        getattr(message, "share_id", ""),
+def _encode_claims(claims: Iterable[Claim]) -> bytes:
+    return b"".join(
+        write(1, write_text(1, claim.namespace) + write_text(2, claim.uid) + write_text(3, claim.name))
+        for claim in claims
     )
+
+
+def _decode_claims(message: bytes) -> list[Claim]:
+    return [
+        Claim(wire_format.text(claim, 1), wire_format.text(claim, 3), wire_format.text(claim, 2))
+        for claim in wire_format.messages(wire_format.read(message), 1)
+    ]
+
+
+def _encode_map(entries: Mapping[str, bytes]) -> bytes:
+    return b"".join(write(1, write(_KEY, uid.encode()) + write(_VALUE, entry)) for uid, entry in entries.items())
+
+
+def _decode_map(message: bytes) -> dict[str, Fields]:
+    entries = wire_format.messages(wire_format.read(message), 1)
+    return {wire_format.text(entry, _KEY): wire_format.message(entry, _VALUE) or {} for entry in entries}
+
+
+def _encode_prepared(result: Sequence[PreparedDevice] | str, has_shares: bool) -> bytes:
+    if isinstance(result, str):
+        return write_text(2, result)
+    return b"".join(write(1, _encode_device(device, has_shares)) for device in result)
+
+
+def _encode_device(device: PreparedDevice, has_shares: bool) -> bytes:
+    return b"".join(
+        (
+            *(write(1, request.encode()) for request in device.requests),
+            write_text(2, device.pool),
+            write_text(3, device.name),
+            *(write(4, cdi_device.encode()) for cdi_device in device.cdi_devices),
+            write_text(5, device.share_id) if has_shares else b"",
+        )
+    )
+
+
+def _decode_devices(result: Fields) -> list[PreparedDevice]:
+    return [
+        PreparedDevice(
+            wire_format.text(device, 2),
+            wire_format.text(device, 3),
+            tuple(wire_format.texts(device, 1)),
+            tuple(wire_format.texts(device, 4)),
+            wire_format.text(device, 5),
+        )
+        for device in wire_format.messages(result, 1)
+    ]

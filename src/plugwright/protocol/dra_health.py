@@ -7,19 +7,16 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from enum import IntEnum
-from types import ModuleType
-from typing import Any, Protocol
+from typing import Protocol
 
-from plugwright.protocol import transport
-from plugwright.protocol.drahealth.v1 import drahealth_pb2 as v1
-from plugwright.protocol.drahealth.v1alpha1 import drahealth_pb2 as v1alpha1
-from plugwright.protocol.transport import Method, Streaming
+from plugwright.protocol import transport, wire_format
+from plugwright.protocol.transport import Streaming
+from plugwright.protocol.wire_format import write, write_integer, write_text
 
 __all__ = ["LEASE", "VERSIONS", "DRAHealthService", "HealthStatus", "ReportedHealth", "methods", "watch"]
 
 LEASE = 30  # seconds that a kubelet believes a message which names no time of its own
-_MESSAGES: dict[str, ModuleType] = {"v1.DRAResourceHealth": v1, "v1alpha1.DRAResourceHealth": v1alpha1}
-VERSIONS = tuple(_MESSAGES)
+VERSIONS = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 
 
 class HealthStatus(IntEnum):
@@ -48,50 +45,51 @@ class DRAHealthService(Protocol):
 
 def methods(service: DRAHealthService, versions: Iterable[str] = VERSIONS) -> list[transport.Bound]:
     """The service's method in each version, to be served beside others on one socket."""
-    return [_bound(service, version) for version in versions]
+
+    async def messages(message: bytes) -> AsyncGenerator[bytes, None]:
+        wire_format.read(message)
+        async with aclosing(service.watch()) as states:
+            async for devices in states:
+                yield b"".join(write(1, _encode(device)) for device in devices)
+
+    return [Streaming(_path(version), messages) for version in versions]
 
 
 async def watch(connection: transport.Connection, version: str) -> AsyncGenerator[list[ReportedHealth], None]:
     """The driver's messages, as a kubelet reads them."""
-    method = _method(version)
-    async with aclosing(connection.stream(method, method.request())) as replies:
-        async for reply in replies:
-            yield [_health(entry) for entry in reply.devices]
+    async with aclosing(connection.stream(_path(version), b"", _decode)) as states:
+        async for devices in states:
+            yield devices
 
 
-def _bound(service: DRAHealthService, version: str) -> transport.Bound:
-    pb: Any = _MESSAGES[version]
-
-    async def messages() -> AsyncGenerator[bytes, None]:
-        async with aclosing(service.watch()) as states:
-            async for devices in states:
-                yield pb.NodeWatchResourcesResponse(
-                    devices=[
-                        pb.DeviceHealth(
-                            device=pb.DeviceIdentifier(pool_name=device.pool, device_name=device.name),
-                            health=int(device.health),
-                            last_updated_time=device.updated,
-                            health_check_timeout_seconds=device.timeout,
-                            message=device.message,
-                        )
-                        for device in devices
-                    ]
-                ).SerializeToString()
-
-    return Streaming(_method(version), messages)
+def _path(version: str) -> str:
+    return f"/{version}/NodeWatchResources"
 
 
-def _method(version: str) -> Method[Any, Any]:
-    pb: Any = _MESSAGES[version]
-    return Method(f"/{version}/NodeWatchResources", pb.NodeWatchResourcesRequest, pb.NodeWatchResourcesResponse)
-
-
-def _health(message: Any) -> ReportedHealth:
-    return ReportedHealth(
-        message.device.pool_name,
-        message.device.device_name,
-        HealthStatus(message.health) if message.health in iter(HealthStatus) else HealthStatus.UNKNOWN,
-        message.message,
-        message.last_updated_time,
-        message.health_check_timeout_seconds,
+def _encode(device: ReportedHealth) -> bytes:
+    return b"".join(
+        (
+            write(1, write_text(1, device.pool) + write_text(2, device.name)),
+            write_integer(2, device.health),
+            write_integer(3, device.updated),
+            write_integer(4, device.timeout),
+            write_text(5, device.message),
+        )
     )
+
+
+def _decode(message: bytes) -> list[ReportedHealth]:
+    devices = []
+    for entry in wire_format.messages(wire_format.read(message), 1):
+        device, health = wire_format.message(entry, 1) or {}, wire_format.integer(entry, 2)
+        devices.append(
+            ReportedHealth(
+                wire_format.text(device, 1),
+                wire_format.text(device, 2),
+                HealthStatus(health) if health in HealthStatus.__members__.values() else HealthStatus.UNKNOWN,
+                wire_format.text(entry, 5),
+                wire_format.integer(entry, 3),
+                wire_format.integer(entry, 4),
+            )
+        )
+    return devices

@@ -69,10 +69,13 @@ async def test_the_newest_plugin_of_a_driver_is_called_and_another_takes_over(
     for name in ("a", "b"):
         api.put(replace(CLAIM, name=name, uid=f"u-{name}"))
     async with registered(ScriptedDriver(), node) as old:
+        drivers = node._running.claims.drivers
         async with registered(ScriptedDriver(), node, "-new") as new:
+            async with asyncio.timeout(LIMIT):
+                while drivers.get(DRIVER).endpoint.name != "dra-new.sock":  # which counts once it is connected
+                    await asyncio.sleep(0.001)
             await node.admit(pod("a", claim="a"))
             assert (len(old.prepared), len(new.prepared)) == (0, 1)
-        drivers = node._running.claims.drivers
         await node.until(lambda: drivers.get(DRIVER).endpoint.name == "dra.sock", LIMIT, "the new one is still there")
         await node.admit(pod("b", claim="b"))
         assert len(old.prepared) == 1
