@@ -15,6 +15,7 @@ ODD = """
 import asyncio
 import time
 from plugwright import Allocation, Device, Plugin
+from plugwright.errors import HardwareMissing
 from plugwright.sdk.device_family import DeviceFamily, FamilySettings
 
 class Settings(FamilySettings, frozen=True):
@@ -38,6 +39,11 @@ class Odd(Plugin):
                     pass
         if self.does == "raise":
             raise OSError("no such bus")
+        if self.does == "miss":
+            raise HardwareMissing("no driver")
+        if self.does == "list nothing":
+            self.empty_reason = "nothing matches"
+            yield []
         if self.does == "lie":
             yield [Device("twice"), Device("twice")]
         if self.does != "end":
@@ -214,7 +220,7 @@ async def test_each_error_is_shown_with_its_resource_and_the_others_are_complete
         "nvidia.com/{model}-none": "no device to make a name of was found within 6 s",
         "odd/0": "did not end within 6 s",
         "odd/1": "did not end within 6 s",
-        "odd/2": "discover() of odd/2 failed: OSError: no such bus at odd.py:27 in discover",
+        "odd/2": "discover() of odd/2 failed: OSError: no such bus at odd.py:28 in discover",
         "odd/3": errors["odd/3"],
         "odd/4": "discover() of odd/4 ended without a list",
         "odd/5": errors["odd/5"],
@@ -228,7 +234,7 @@ async def test_each_error_is_shown_with_its_resource_and_the_others_are_complete
     assert [device["id"] for device in shown["odd/5"]["devices"]] == ["one", "two", "worn"]
     one, two, worn = shown["odd/6"]["devices"]
     assert one["allocation"]["env"] == {"ODD": "one"}
-    assert two["error"] == "allocate() of odd/6 failed: OSError: no such channel at odd.py:37 in allocate"
+    assert two["error"] == "allocate() of odd/6 failed: OSError: no such channel at odd.py:43 in allocate"
     assert "worn out" in worn["error"]
     assert not any(device["allocation"] for device in shown["odd/untold"]["devices"])
     assert "does not say where it writes" in shown["odd/untold"]["devices"][0]["error"]
@@ -242,7 +248,7 @@ async def test_unhealthy_devices_are_no_failure(node: Node) -> None:
 async def test_a_plugin_that_blocks_the_event_loop_is_named(node: Node) -> None:
     shown = await report(node, {"name": "odd/blocks", "odd": {"does": "block"}}, code=1, timeout=3)
     said = "did not end within 3 s: discover() of odd/blocks blocks the event loop"
-    assert shown["odd/blocks"] == {"name": "odd/blocks", "error": said, "devices": []}
+    assert shown["odd/blocks"] == {"name": "odd/blocks", "error": said, "idle": "", "empty": "", "devices": []}
 
 
 async def test_flags_for_once_alone_are_refused(node: Node) -> None:
@@ -257,3 +263,17 @@ async def test_flags_for_once_alone_are_refused(node: Node) -> None:
 def test_every_family_of_our_own_says_where_it_writes(key: str) -> None:
     family = families.load(key)
     assert type(family).redirected is not DeviceFamily.redirected
+
+
+async def test_a_resource_without_hardware_or_devices_says_why_and_is_no_failure(node: Node) -> None:
+    resources = [
+        {"name": f"a.b/{name}", "odd": {"does": does}} for name, does in (("c", "miss"), ("d", "list nothing"))
+    ]
+    done = await once(node, *resources)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines() == [
+        "a.b/c  0 of 0 healthy",
+        "  idle: no driver",
+        "a.b/d  0 of 0 healthy",
+        "  empty: nothing matches",
+    ]

@@ -1,11 +1,15 @@
 """Format and level of the log, for all commands."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
 
 from plugwright.sdk.log_level import LEVELS
-from plugwright.sdk.logs import HumanFormatter, JsonFormatter, LogWriter, standard_error
+from plugwright.sdk.logs import HumanFormatter, JsonFormatter, LogWriter, log_failure, standard_error
 
-__all__ = ["FORMATS", "LEVELS", "configure"]
+__all__ = ["FORMATS", "LEVELS", "configure", "failure_in_log"]
 
 FORMATS = ("human", "json")
 
@@ -15,3 +19,14 @@ def configure(style: str, level: str) -> None:
     handler.setFormatter(JsonFormatter() if style == "json" else HumanFormatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("plugwright").setLevel(level.upper())
+
+
+@contextmanager
+def failure_in_log(context: click.Context) -> Iterator[None]:
+    """In a JSON log a daemon's last line is JSON too; otherwise it is that of any command."""
+    try:
+        yield
+    except Exception as error:
+        if not log_failure(error):
+            raise
+        context.exit(1)

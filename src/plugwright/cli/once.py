@@ -35,6 +35,8 @@ def _resource_fields(resource: DryResource) -> dict[str, Any]:
     return {
         "name": resource.name,
         "error": resource.error,
+        "idle": resource.idle,
+        "empty": resource.empty,
         "devices": [_device_fields(device) for device in resource.devices],
     }
 
@@ -65,6 +67,9 @@ def _allocation_fields(allocation: Allocation) -> dict[str, Any]:
 def _resource_lines(resource: DryResource) -> Iterator[str]:
     healthy = sum(device.device.healthy for device in resource.devices)
     yield f"{click.style(resource.name, bold=True)}  {healthy} of {len(resource.devices)} healthy"
+    for key, text in (("idle", resource.idle), ("empty", resource.empty)):
+        if text:
+            yield f"  {key}: {text}"
     if resource.error:
         yield f"  {click.style('error', fg='red')}: {resource.error}"
     for listed in resource.devices:

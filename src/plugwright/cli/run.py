@@ -1,8 +1,6 @@
 """`plugwright run`: serve the configured resources on this node."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ from plugwright.config import schema
 from plugwright.config.reload import DaemonConfig
 from plugwright.config.schema import Config
 from plugwright.protocol.paths import KubeletPaths
-from plugwright.sdk.logs import log_failure
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.plugin_checks import check_plugins
 from plugwright.sdk.run import log_start, rediscover, run_until_stopped
@@ -128,7 +125,7 @@ def _run_plugins(context: click.Context, targets: tuple[str, ...], values: dict[
             click.echo(f"{type(plugin).__name__}: {plugin.resource}, good")
         return
     settings = _settings(values)
-    with _failure_in_log(context):
+    with logs.failure_in_log(context):
         plugins = _plugins(targets)
         log_start(plugins)
         run_until_stopped(plugins, settings, rediscover)
@@ -145,22 +142,11 @@ def _settings(values: dict[str, Any]) -> Settings:
 
 def _serve(context: click.Context, path: Path, values: dict[str, Any]) -> None:
     settings = _settings(values)
-    with _failure_in_log(context):
+    with logs.failure_in_log(context):
         config = DaemonConfig(path, settings.state_dir)
         log_start(config.plugins, config=str(path), sha256=config.state.sha256)
         settings = replace(settings, cordons=config.cordons)
         run_until_stopped(config.plugins, settings, config.reload, config.watching)
-
-
-@contextmanager
-def _failure_in_log(context: click.Context) -> Iterator[None]:
-    """In a JSON log the daemon's last line is JSON too; otherwise it is that of any command."""
-    try:
-        yield
-    except Exception as error:
-        if not log_failure(error):
-            raise
-        context.exit(1)
 
 
 def _print_effective(context: click.Context, loaded: Config, style: str) -> None:

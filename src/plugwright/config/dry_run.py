@@ -19,7 +19,7 @@ import msgspec
 
 from plugwright.config.schema import Config
 from plugwright.config.template_names import TemplateNames
-from plugwright.errors import PluginError, PluginTimeout, PlugwrightError
+from plugwright.errors import HardwareMissing, PluginError, PluginTimeout, PlugwrightError
 from plugwright.model import Allocation, Device, Mount
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.plugin import Plugin
@@ -27,6 +27,7 @@ from plugwright.sdk.plugin_calls import PluginCalls, StallDetector
 from plugwright.sdk.service import PluginService
 from plugwright.sdk.settings import Limits, Settings
 from plugwright.system.concurrency import Latest
+from plugwright.text import clean
 
 __all__ = ["DryDevice", "DryReport", "DryResource", "dry_run"]
 
@@ -45,10 +46,15 @@ class DryDevice:
 
 @dataclass(slots=True)
 class DryResource:
-    """`error` is why the resource would not be served, or not all of it is known."""
+    """`error` is why the resource would not be served, or not all of it is known; `idle` why it would be idle.
+
+    `empty` is why its list has no device, where the plugin knows.
+    """
 
     name: str
     error: str = ""
+    idle: str = ""
+    empty: str = ""
     devices: list[DryDevice] = field(default_factory=list)
 
     @property
@@ -152,6 +158,8 @@ class _DryRun:
         result = self._resources[plugin.resource] = DryResource(plugin.resource)
         try:
             await self._list_and_allocate(plugin, result)
+        except HardwareMissing as error:
+            result.idle = self._cleaned(str(error))
         except PlugwrightError as error:
             result.error = self._cleaned(str(error))
         except Exception as error:  # noqa: BLE001  a supervision boundary: shown with its resource
@@ -170,6 +178,7 @@ class _DryRun:
             if inventory.latest.value is None:
                 raise PluginError(f"discover() of {plugin.resource} ended without a list")
             listed = list(inventory.latest.value.devices.values())
+            result.empty = "" if listed else clean(plugin.empty_reason)
             result.devices = [DryDevice(device, error="not asked") for device in listed]
             for index, device in enumerate(listed):
                 result.devices[index] = await self._try_device(service, device)
@@ -186,15 +195,15 @@ class _DryRun:
         return DryDevice(device, self._without_directory(allocation))
 
     def _without_directory(self, allocation: Allocation) -> Allocation:
-        clean = self._cleaned
+        cleaned = self._cleaned
         return Allocation(
-            env={name: clean(value) for name, value in allocation.env.items()},
+            env={name: cleaned(value) for name, value in allocation.env.items()},
             mounts=[
-                Mount(clean(mount.host_path), clean(mount.container_path), mount.read_only)
+                Mount(cleaned(mount.host_path), cleaned(mount.container_path), mount.read_only)
                 for mount in allocation.mounts
             ],
             nodes=allocation.nodes,
-            annotations={name: clean(value) for name, value in allocation.annotations.items()},
+            annotations={name: cleaned(value) for name, value in allocation.annotations.items()},
             cdi=allocation.cdi,
         )
 
