@@ -167,7 +167,7 @@ async def test_a_device_may_be_shared_and_different_ones_come_first(
 
 async def test_a_list_without_devices_has_a_reason(machine: Machine) -> None:
     plugin = generic(machine, FTDI)
-    async with aclosing(plugin.discover()) as lists:
+    async with aclosing(plugin.discover()) as lists:  # type: ignore[type-var]
         assert await anext(lists) == []
         assert plugin.empty_reason == "nothing on this node matches"
 
