@@ -17,6 +17,7 @@ from plugwright.model import some
 from plugwright.sdk import registration
 from plugwright.sdk.cordons import Cordons
 from plugwright.sdk.discovery import Discovery
+from plugwright.sdk.exclusivity import Exclusivity
 from plugwright.sdk.heartbeat import Heartbeat
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.plugin import Plugin, supported_options
@@ -52,10 +53,17 @@ _STOP_MARGIN = 1.0  # seconds that a runtime has beyond its plugin's own limit t
 class ResourceRuntime:
     """One resource at run time: its plugin, inventory, service and registration, under supervision."""
 
-    def __init__(self, plugin: Plugin, settings: Settings, directory: Directory, stalls: StallDetector) -> None:
+    def __init__(
+        self,
+        plugin: Plugin,
+        settings: Settings,
+        directory: Directory,
+        stalls: StallDetector,
+        exclusivity: Exclusivity,
+    ) -> None:
         self.resource = plugin.resource
-        self.inventory = Inventory(plugin.resource)
-        self._settings = settings
+        self.inventory = Inventory(plugin.resource, exclusivity=exclusivity)
+        self._settings, self._exclusivity = settings, exclusivity
         self._calls = PluginCalls(plugin.resource, stalls)
         self.service = PluginService(plugin, self.inventory, self._calls, settings)
         self.discovery = Discovery(self.inventory, self._calls, self.service.metrics, settings.timeouts)
@@ -92,6 +100,8 @@ class ResourceRuntime:
 
     def replace_plugin(self, plugin: Plugin) -> None:
         """Another plugin takes over the resource; the device list stays until the new one yields its first."""
+        if plugin is not self.service.plugin:
+            self._exclusivity.withdraw(self.resource)
         before, self.service.plugin = supported_options(self.service.plugin), plugin
         self._starts.publish(self._starts.value + 1)
         if supported_options(plugin) != before:
@@ -144,6 +154,8 @@ class Daemon:
         self._directory = Directory(paths.device_plugins if is_direct else paths.plugins_registry)
         self._cordons = Cordons(settings.state_dir / "cordons.json" if settings.state_dir else None)
         self._cordoning = asyncio.Lock()
+        self._exclusivity = Exclusivity(settings.paths, settings.timeouts)
+        self._exclusivity.changed.subscribe(self._compare_holders)
         self._changing: set[asyncio.Task[None]] = set()  # of the cordons
         self._loading: asyncio.Future[None] | None = None  # the cordons
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -166,6 +178,7 @@ class Daemon:
             async with self._directory.watching(), asyncio.TaskGroup() as group:
                 looking = group.create_task(watch_for_replacement(self._directory))
                 reading = group.create_task(self._read_cordons())
+                comparing = group.create_task(self._exclusivity.run())
                 try:
                     await self.apply(plugins)
                     self.serving = True
@@ -176,6 +189,7 @@ class Daemon:
                 await self._stop(list(self.resources))
                 looking.cancel()
                 reading.cancel()
+                comparing.cancel()
         except BaseExceptionGroup as group_error:
             raise single_error(group_error) from None
         finally:
@@ -188,6 +202,7 @@ class Daemon:
         new = {plugin.resource: plugin for plugin in check_plugins(plugins)}
         if self._cordons.unreadable:
             await self._load_cordons()
+        await self._exclusivity.read()
         await self._stop([resource for resource in self.resources if resource not in new])
         for resource, plugin in new.items():
             runtime = self.resources.get(resource)
@@ -250,7 +265,7 @@ class Daemon:
         return self.resources[name]
 
     def _start(self, plugin: Plugin) -> None:
-        runtime = ResourceRuntime(plugin, self.settings, self._directory, self.stalls)
+        runtime = ResourceRuntime(plugin, self.settings, self._directory, self.stalls, self._exclusivity)
         self._apply_cordons(runtime)
         runtime.subscribe(self._publish_change)
         self.resources[plugin.resource] = runtime
@@ -260,6 +275,8 @@ class Daemon:
     async def _stop(self, resources: list[str]) -> None:
         stopping = [self._tasks.pop(resource) for resource in resources]
         runtimes = [self.resources.pop(resource) for resource in resources]
+        for resource in resources:
+            self._exclusivity.withdraw(resource)
         self._abandoned |= await cancel_within(self.settings.limits.stop + _STOP_MARGIN, *stopping)
         for runtime in runtimes:
             self._abandoned |= runtime.supervisor.abandoned
@@ -314,6 +331,10 @@ class Daemon:
             else:
                 runtime.inventory.remove_fault("cordons")
         self._publish_change()
+
+    def _compare_holders(self) -> None:
+        for runtime in self.resources.values():
+            runtime.inventory.compare_holders()
 
     def _publish_change(self) -> None:
         self.changed.publish(self.changed.value + 1)

@@ -2,7 +2,8 @@
 
 Three sources know something about a device: discovery lists it, an operator has cordoned it, the kubelet says that a
 pod holds it. `compose` makes one list of them; `Inventory` keeps them, publishes the list when it changes, and logs
-what has changed its health. When a removed device may leave the list is `removed_devices`.
+what has changed its health. When a removed device may leave the list is `removed_devices`; which devices must not be
+given out, because a pod holds their hardware under another name, is `exclusivity`.
 """
 
 import logging
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from plugwright.errors import InvalidValue
 from plugwright.model import NUMA_NODES, Device, Health, natural_order, some
 from plugwright.protocol import messages
+from plugwright.sdk.exclusivity import Exclusivity
 from plugwright.sdk.status import shown
 from plugwright.system.concurrency import Latest
 
@@ -35,6 +37,7 @@ class DeviceSources:
     cordons: Mapping[str, str] = field(default_factory=dict)  # device id → the operator's reason
     failure: str = ""  # why the last list of discovery can no longer be trusted
     faults: Mapping[str, str] = field(default_factory=dict)  # part of the resource that has failed → why
+    kept_back: Mapping[str, str] = field(default_factory=dict)  # device id → who holds its hardware under another name
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,12 @@ def compose(sources: DeviceSources) -> dict[str, Device]:
     failure = sources.failure or next(iter(sources.faults.values()), "")
     if failure:
         discovered = [device.unhealthy(failure) if device.healthy else device for device in discovered]
+    if sources.kept_back:
+        reasons = sources.kept_back
+        discovered = [
+            device.unhealthy(reasons[device.id]) if device.healthy and device.id in reasons else device
+            for device in discovered
+        ]
     composed = {}
     for device in sorted((*sources.removed.values(), *discovered), key=lambda device: natural_order(device.id)):
         reason = sources.cordons.get(device.id)
@@ -64,9 +73,14 @@ class Inventory:
     """`clock` is for people, `elapsed` measures how long a device has been removed."""
 
     def __init__(
-        self, resource: str, clock: Callable[[], float] = time.time, elapsed: Callable[[], float] = time.monotonic
+        self,
+        resource: str,
+        clock: Callable[[], float] = time.time,
+        elapsed: Callable[[], float] = time.monotonic,
+        exclusivity: Exclusivity | None = None,
     ) -> None:
         self.resource = resource
+        self._exclusivity = exclusivity
         self.latest: Latest[Snapshot | None] = Latest(None)
         self.refused = Latest("")  # why the last list was refused
         self._clock, self._elapsed = clock, elapsed
@@ -134,6 +148,14 @@ class Inventory:
         """Replaces the cordons: device id → reason."""
         self._change(replace(self._sources, cordons=dict(reasons)))
 
+    def compare_holders(self) -> None:
+        """Other pods than before hold hardware under names that are no longer offered."""
+        self._change(self._sources)
+
+    def note_allocated(self, device_ids: Iterable[str]) -> None:
+        if self._exclusivity is not None:
+            self._exclusivity.note_allocated(self.resource, device_ids)
+
     def publish_without_list(self) -> None:
         """Publishes what is known before discovery has listed anything."""
         if self.latest.value is None:
@@ -141,6 +163,9 @@ class Inventory:
 
     def _change(self, sources: DeviceSources, publish: bool = False) -> None:
         before = self.latest.value
+        if self._exclusivity is not None and (before is not None or publish):
+            kept_back = self._exclusivity.offer(self.resource, sources.discovered)
+            sources = replace(sources, kept_back=kept_back)
         # Nothing is published before the first list: the kubelet would take an empty one for the truth.
         if before is not None or publish:
             devices = compose(sources)

@@ -37,6 +37,7 @@ __all__ = ["Generic", "HostAccess"]
 logger = logging.getLogger(__name__)
 
 Stamp = list[tuple[int, int, int, int]]
+_SHARED = "several containers"  # the kind of sharing: nothing but their number is limited, in any resource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +59,11 @@ class HostAccess:
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """The units that were found, their stamps by their ids, and the directories where others may appear."""
+    """The units that were found, their stamps and hardware by id, and the directories where others may appear."""
 
     units: Mapping[str, Unit]
     stamps: Mapping[str, Stamp | None]
+    physical: Mapping[str, tuple[str, ...]]
     directories: Sequence[Path]
 
 
@@ -86,6 +88,7 @@ class Generic(Plugin):
         self._units: Mapping[str, Unit] = {}  # as they were last seen
         self._offered: Mapping[str, Unit] = {}  # by the ids of devices
         self._stamps: Mapping[str, Stamp | None] = {}
+        self._physical: Mapping[str, tuple[str, ...]] = {}
         self._cdi = WrittenUnits()
         self._warned: set[str] = set()
         self._listed = asyncio.Event()
@@ -103,7 +106,7 @@ class Generic(Plugin):
         async with hotplug.watching(), monitor.running():
             while True:
                 scan = await self._scanning.run(partial(self._scan, self._units))
-                self._units, self._stamps = scan.units, scan.stamps
+                self._units, self._stamps, self._physical = scan.units, scan.stamps, scan.physical
                 units = list(scan.units.values())
                 await monitor.follow(units)
                 await self._scanning.run(partial(self._offer, units))
@@ -153,7 +156,9 @@ class Generic(Plugin):
         visible = {unit.id: self._examined(unit) for unit in units}
         in_pods = {unit_id: unit for unit_id, unit in before.items() if unit_id not in visible and _is_in_a_pod(unit)}
         stamps = {unit_id: self._lasting_stamp(unit) for unit_id, unit in visible.items() if not unit.fault}
-        return _Scan({**visible, **in_pods}, stamps, list(self._selector.directories(host)))
+        physical = {unit_id: hardware.physical_names(host, unit) for unit_id, unit in visible.items()}
+        physical |= {unit_id: self._physical.get(unit_id, ()) for unit_id in in_pods}
+        return _Scan({**visible, **in_pods}, stamps, physical, list(self._selector.directories(host)))
 
     def _examined(self, unit: Unit) -> Unit:
         try:
@@ -241,7 +246,13 @@ class Generic(Plugin):
     def _device(self, device_id: str, unit: Unit, reasons: Mapping[str, str]) -> Device:
         facts = {key: clean(value) for key, value in unit.facts.items() if value}
         attributes = {**facts, "unit": unit.id, "nodes": [clean(path.path) for path in unit.paths]}
-        device = Device(device_id, numa=unit.numa if self._options.topology else (), attributes=attributes)
+        device = Device(
+            device_id,
+            numa=unit.numa if self._options.topology else (),
+            attributes=attributes,
+            physical=self._physical.get(unit.id, ()),
+            sharing=_SHARED if (unit.count or self._options.count or 1) > 1 else "",
+        )
         reason = unit.fault or self._cdi.faults.get(unit.id) or reasons.get(unit.id, "")
         return device.unhealthy(reason) if reason else device
 

@@ -15,7 +15,7 @@ from functools import partial
 
 from plugwright.errors import InvalidValue, PluginError
 from plugwright.model import Allocation, Device, some
-from plugwright.plugins.nvidia import health, selection
+from plugwright.plugins.nvidia import health, selection, sharing
 from plugwright.plugins.nvidia.allocation import AllocationBuilder
 from plugwright.plugins.nvidia.cdi import GpuSpecs
 from plugwright.plugins.nvidia.config import NvidiaConfig
@@ -39,13 +39,13 @@ class Nvidia(Plugin):
     """`monitor` may be shared: the resources of one machine have one."""
 
     def __init__(
-        self, resource: str, config: NvidiaConfig, monitor: GpuMonitor, sharing: SharingBackend | None = None
+        self, resource: str, config: NvidiaConfig, monitor: GpuMonitor, backend: SharingBackend | None = None
     ) -> None:
         self.resource = resource
         self.monitor = monitor
         self.config = config
         self._selection = selection.from_config(config)
-        self._sharing = sharing or TimeSlicing(resource, config.share)
+        self._sharing = backend or TimeSlicing(resource, config.share)
         files = DriverFiles(config, simulated=monitor.driver.inject is not None)
         self._specs = GpuSpecs(config, files)
         self._allocations = AllocationBuilder(config, files, self._specs)
@@ -197,7 +197,13 @@ class Nvidia(Plugin):
         conflict = f"selected by {' and '.join(resources)}: a device can be in one resource only" if resources else ""
         reason = conflict or fault or self._sharing.fault(unit)
         numa = [unit.gpu.numa] if unit.gpu.numa is not None else []
-        device = Device(unit.id, numa=numa, attributes={**_attributes(unit), **self._sharing.attributes(unit)})
+        device = Device(
+            unit.id,
+            numa=numa,
+            attributes={**_attributes(unit), **self._sharing.attributes(unit)},
+            physical=selection.physical_names(unit),
+            sharing=sharing.kind_of_share(self.resource, self.config.share, unit),
+        )
         return device.unhealthy(reason) if reason else device
 
     def _write_specs(self, view: View) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from plugwright.errors import PluginError
 from plugwright.model import Mount
-from plugwright.plugins.nvidia.config import NvidiaShare
+from plugwright.plugins.nvidia.config import NvidiaShare, SharingStrategy
 from plugwright.plugins.nvidia.driver import Gpu, MigDevice
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "TimeSlicing",
     "check_list_size",
     "check_request",
+    "kind_of_share",
     "share_attributes",
     "share_env",
     "split",
@@ -158,6 +159,17 @@ def share_env(units: Sequence[GpuUnit]) -> dict[str, str]:
         "PLUGWRIGHT_GPU_MEMORY": ",".join(str(sum(unit.memory for unit in shares)) for shares in devices),
         "PLUGWRIGHT_GPU_PERCENT": ",".join(str(min(100, sum(unit.percent for unit in shares))) for shares in devices),
     }
+
+
+def kind_of_share(resource: str, share: NvidiaShare | None, unit: GpuUnit) -> str:
+    """The same for units that may be held beside each other; empty for a whole device.
+
+    Limits belong to it: where a reload changes them, the shares of both sizes together would exceed the GPU.
+    """
+    if share is None or unit.replica is None:
+        return ""
+    limits = "" if share.by is SharingStrategy.TIME_SLICING else f" {unit.memory} bytes {unit.percent} %"
+    return f"{resource} {share.by}{limits}"
 
 
 def check_request(resource: str, most: int, units: Sequence[GpuUnit]) -> None:
