@@ -63,7 +63,7 @@ class MpsClients(StrEnum):
 class CoreUtilizationPolicy(StrEnum):
     """When the vgpu library slows kernels down, in HAMi's words."""
 
-    DEFAULT = "default"  # while other containers use the GPU
+    DEFAULT = "default"  # always, as FORCE: HAMi's monitor, which would suspend it on an idle GPU, does not run here
     FORCE = "force"
     DISABLE = "disable"
 
@@ -231,6 +231,8 @@ def check(config: NvidiaConfig) -> None:
     _check_health(config.health)
     if config.share is not None:
         _check_share(config.share, config.mig)
+        if config.prefer == "spread" and config.share.by is SharingStrategy.MPS and config.share.most > 1:
+            raise ConfigError("prefer must not be spread here: with MPS the shares of a container must be of one GPU")
 
 
 def _check_paths(config: NvidiaConfig) -> None:
