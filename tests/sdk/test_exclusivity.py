@@ -183,6 +183,20 @@ async def test_at_the_start_the_checkpoint_takes_the_place_of_pods_that_cannot_b
         await inventory.latest.until(lambda _: not reason(inventory))
 
 
+async def test_a_late_list_of_a_plugin_that_was_replaced_offers_nothing(paths: KubeletPaths) -> None:
+    exclusivity, card = Exclusivity(paths, Timeouts()), {"card-7": Device("card-7", physical=CARD)}
+    async with serve_held_devices(Pods(HELD), paths.pod_resources_socket):
+        await exclusivity.read()
+    exclusivity.offer(WHOLE, card)
+    exclusivity.withdraw(WHOLE)
+    exclusivity.offer(WHOLE, card)
+    inventory = listed(exclusivity)
+    assert reason(inventory) == f"held by default/g4 ({WHOLE}) until it ends"
+    exclusivity.accept(WHOLE)
+    exclusivity.offer(WHOLE, card)
+    await inventory.latest.until(lambda _: not reason(inventory))
+
+
 async def test_an_allocation_counts_before_the_kubelet_lists_its_pod(paths: KubeletPaths) -> None:
     now = 1000.0
     exclusivity = Exclusivity(paths, Timeouts(), clock=lambda: now)

@@ -127,6 +127,7 @@ class ResourceRuntime:
     async def _discover(self) -> None:
         while True:
             start = self._starts.value
+            self._exclusivity.accept(self.resource)
             name = f"discover() of {self.resource}"
             discovering = asyncio.create_task(self.discovery.run(self.service.plugin), name=name)
             restarted = asyncio.create_task(self._starts.until(lambda count: count != start))  # noqa: B023  awaited here

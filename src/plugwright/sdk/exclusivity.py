@@ -62,6 +62,7 @@ class Exclusivity:
         self.changed = Latest(0)
         self._paths, self._interval, self._limit, self._clock = paths, timeouts.holders, timeouts.checkpoint, clock
         self._offered: dict[str, Mapping[str, Device]] = {}  # by resource
+        self._closed: set[str] = set()  # resources whose next lists are not yet those of their present plugin
         self._withdrawn: dict[_Key, Device] = {}  # offered earlier, and perhaps held
         self._stored: dict[_Key, tuple[str, ...]] = {}  # the device nodes of what pods held at the start
         self._held: dict[_Key, str] = {}  # the pod
@@ -72,13 +73,16 @@ class Exclusivity:
         self._to_read = Latest(0)
         self._problem = ""
 
-    def offer(self, resource: str, devices: Mapping[str, Device]) -> dict[str, str]:
-        """Takes the devices that a resource offers now; returns those of them that it must not, with the reasons."""
-        before = self._offered.get(resource, {})
-        if before is not devices:
+    def offer(self, resource: str, devices: Mapping[str, Device]) -> None:
+        """Takes the new list of a resource; not between `withdraw` and `accept`, when it is an old plugin's."""
+        if resource not in self._closed:
+            before = self._offered.get(resource, {})
             self._offered[resource] = devices
             self._withdraw(resource, (device for key, device in before.items() if key not in devices))
             self._find_holds()
+
+    def reasons(self, resource: str, devices: Mapping[str, Device]) -> dict[str, str]:
+        """The devices of a resource that must not be given out, with the reasons."""
         reasons = self._holds.reasons(resource, devices)
         if reasons.keys() - self._kept_back.get(resource, ()):
             self._to_read.publish(self._to_read.value + 1)
@@ -86,10 +90,15 @@ class Exclusivity:
         return reasons
 
     def withdraw(self, resource: str) -> None:
-        """The resource is not offered any more, or not until its next list."""
+        """The resource is not served any more, or by another plugin, whose first list is not known yet."""
         self._withdraw(resource, self._offered.pop(resource, {}).values())
+        self._closed.add(resource)
         self._kept_back.pop(resource, None)
         self._find_holds()
+
+    def accept(self, resource: str) -> None:
+        """From now on the resource's lists are those of its present plugin."""
+        self._closed.discard(resource)
 
     def note_allocated(self, resource: str, device_ids: Iterable[str]) -> None:
         now = self._clock()

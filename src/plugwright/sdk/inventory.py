@@ -95,6 +95,8 @@ class Inventory:
     def update(self, devices: object) -> None:
         """Takes a complete list of discovery, or refuses it whole: the last good one then stays."""
         discovered = _by_id(self.resource, devices)
+        if self._exclusivity is not None:
+            self._exclusivity.offer(self.resource, discovered)
         before = self._sources
         removed = {
             device_id: device if device_id in before.removed else device.unhealthy(_GONE)
@@ -164,7 +166,7 @@ class Inventory:
     def _change(self, sources: DeviceSources, publish: bool = False) -> None:
         before = self.latest.value
         if self._exclusivity is not None and (before is not None or publish):
-            kept_back = self._exclusivity.offer(self.resource, sources.discovered)
+            kept_back = self._exclusivity.reasons(self.resource, sources.discovered)
             sources = replace(sources, kept_back=kept_back)
         # Nothing is published before the first list: the kubelet would take an empty one for the truth.
         if before is not None or publish:
