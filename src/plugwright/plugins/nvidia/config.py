@@ -202,6 +202,7 @@ class NvidiaConfig(FamilySettings, frozen=True):
     gds: bool = False
     mofed: bool = False
     imex: NvidiaImex = NvidiaImex()
+    labels: str = ""  # node-feature-discovery's directory features.d; empty: no node labels
 
     @property
     def strategies(self) -> list[DeviceListStrategy]:
@@ -237,7 +238,14 @@ def check(config: NvidiaConfig) -> None:
 
 def _check_paths(config: NvidiaConfig) -> None:
     driver, share = config.driver, config.share or NvidiaShare()
-    paths = [driver.root, driver.host or "/", driver.dev or "/", config.cdi.dir, *driver.libraries]
+    paths = [
+        driver.root,
+        driver.host or "/",
+        driver.dev or "/",
+        config.cdi.dir,
+        *driver.libraries,
+        config.labels or "/",
+    ]
     paths += [share.mps.root, share.mps.shm or "/"] if share.mps else []
     paths += [share.vgpu.library, share.vgpu.root, share.vgpu.locks] if share.vgpu else []
     for path in paths:

@@ -22,6 +22,7 @@ from plugwright.plugins.nvidia.config import NvidiaConfig
 from plugwright.plugins.nvidia.driver import GpuHealth, GpuLinks
 from plugwright.plugins.nvidia.driver_files import DriverFiles
 from plugwright.plugins.nvidia.health import HealthAssessment
+from plugwright.plugins.nvidia.labels import NodeLabels
 from plugwright.plugins.nvidia.monitor import GpuMonitor, View
 from plugwright.plugins.nvidia.preference import PlacementPolicy, UnitPreference
 from plugwright.plugins.nvidia.sharing import GpuUnit, SharingBackend, TimeSlicing
@@ -48,6 +49,7 @@ class Nvidia(Plugin):
         self._sharing = backend or TimeSlicing(resource, config.share)
         files = DriverFiles(config, simulated=monitor.driver.inject is not None)
         self._specs = GpuSpecs(config, files)
+        self._labels = NodeLabels(resource, config)
         self._allocations = AllocationBuilder(config, files, self._specs)
         self._listing = BlockingCalls(f"list of {resource}", monitor.intervals.list_timeout, most_stuck=1)
         self._allocating = BlockingCalls(f"allocation of {resource}", monitor.intervals.allocate_timeout)
@@ -62,6 +64,7 @@ class Nvidia(Plugin):
         monitor = self.monitor
         async with monitor.running():
             with monitor.selecting(self.resource, self._selection):
+                self._labels.begin()
                 follow = asyncio.create_task(self._sharing.follow(monitor.republish))
                 follow.add_done_callback(lambda _: monitor.republish())
                 try:
@@ -74,6 +77,7 @@ class Nvidia(Plugin):
                             yield await self._list_in_time(view)
                         await self._wait_for_change(view)
                 finally:
+                    self._labels.end()
                     await concurrency.cancel(follow)
 
     async def allocate(self, devices: Sequence[Device]) -> Allocation:
@@ -128,6 +132,7 @@ class Nvidia(Plugin):
         units = self._split_devices(view)
         if not view.problem:
             self._write_specs(view)
+            self._labels.update(view.snapshot, selection.select_devices(view.snapshot.gpus, self._selection), units)
         assessments = {uuid: self._assess(view, uuid) for uuid in dict.fromkeys(unit.gpu.uuid for unit in units)}
         if not view.problem:  # which the monitor logs once for all GPUs
             self._log_health(assessments)
