@@ -62,7 +62,11 @@ def test_a_container_gets_the_pipe_and_its_limits(node: MpsNode) -> None:
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=20480M",
     }
-    assert extras.env == {"PLUGWRIGHT_GPU_MEMORY": str(20 * 2**30), "PLUGWRIGHT_GPU_PERCENT": "25"}
+    assert extras.env == {
+        "PLUGWRIGHT_GPU_UUID": SECOND,
+        "PLUGWRIGHT_GPU_MEMORY": str(20 * 2**30),
+        "PLUGWRIGHT_GPU_PERCENT": "25",
+    }
     assert extras.mounts == (
         Mount(str(node.paths.pipe(SECOND, 1)), "/tmp/nvidia-mps"),
         Mount("/dev/shm/tenants", "/dev/shm"),
