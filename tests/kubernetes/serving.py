@@ -104,7 +104,10 @@ class Plugins:
 
 
 def configure(place: Path, resources: Resources) -> None:
-    """At once, so that nobody reads half of it. JSON is YAML too."""
+    """At once, so that nobody reads half of it. JSON is YAML too. Settings of simulated GPUs have `simulate`."""
     new = place / "new"
-    new.write_text(json.dumps({"resources": [{"name": name, "mock": mock} for name, mock in resources.items()]}))
+    entries = [
+        {"name": name, "nvidia" if "simulate" in settings else "mock": settings} for name, settings in resources.items()
+    ]
+    new.write_text(json.dumps({"resources": entries}))
     new.replace(place / "config.yaml")
