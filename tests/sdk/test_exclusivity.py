@@ -171,14 +171,19 @@ async def test_pods_that_cannot_be_read_leave_everything_as_it_is(paths: Kubelet
     assert reason(inventory) == ""
 
 
-async def test_at_the_start_the_checkpoint_takes_the_place_of_pods_that_cannot_be_read(paths: KubeletPaths) -> None:
+async def test_what_the_checkpoint_has_is_held_though_pods_are_not_known_yet(paths: KubeletPaths) -> None:
     entry = PodDevicesEntry("0d3c-uid", "main", WHOLE, {-1: ("card-7",)}, b"\xff")
     paths.checkpoint.write_bytes(checkpoint.encode(Checkpoint((entry,), {WHOLE: ()})))
-    exclusivity = Exclusivity(paths, Timeouts())
+    resent: list[None] = []
+    exclusivity = Exclusivity(paths, Timeouts(), lambda: resent.append(None))
     await exclusivity.read()
     inventory = listed(exclusivity)
     assert reason(inventory) == f"held by a pod ({WHOLE}) until it ends"
     async with serve_held_devices(Pods(), paths.pod_resources_socket):
+        await exclusivity.read()
+        assert reason(inventory), "a kubelet that has just started knows no pods yet"
+        assert resent, "one that has freed the device writes that down after a list"
+        paths.checkpoint.unlink()
         await exclusivity.read()
         await inventory.latest.until(lambda _: not reason(inventory))
 

@@ -155,7 +155,7 @@ class Daemon:
         self._directory = Directory(paths.device_plugins if is_direct else paths.plugins_registry)
         self._cordons = Cordons(settings.state_dir / "cordons.json" if settings.state_dir else None)
         self._cordoning = asyncio.Lock()
-        self._exclusivity = Exclusivity(settings.paths, settings.timeouts)
+        self._exclusivity = Exclusivity(settings.paths, settings.timeouts, self._resend_one)
         self._exclusivity.changed.subscribe(self._compare_holders)
         self._changing: set[asyncio.Task[None]] = set()  # of the cordons
         self._loading: asyncio.Future[None] | None = None  # the cordons
@@ -332,6 +332,13 @@ class Daemon:
             else:
                 runtime.inventory.remove_fault("cordons")
         self._publish_change()
+
+    def _resend_one(self) -> None:
+        """Any list will do: the kubelet then writes its checkpoint, which has all resources."""
+        for runtime in self.resources.values():
+            if runtime.service.streams.value.open:
+                runtime.inventory.resend()
+                return
 
     def _compare_holders(self) -> None:
         for runtime in self.resources.values():

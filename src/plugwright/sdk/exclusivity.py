@@ -3,17 +3,18 @@
 A reload may split a GPU into shares that a pod still has whole, rename a resource, or move a device to another one. The
 kubelet counts ids and knows nothing of the hardware behind them, so it would give that hardware out a second time. Here
 the devices of all resources are compared by their `physical` names with what pods hold: by the kubelet's pod-resources
-API, of resources that are no longer served or never were ours too, and by the allocations made since.
+API and its checkpoint, in resources that are no longer served or never were ours too, and by the allocations since.
 
 What is known to be held is never too little, so a device is listed as Unhealthy from its first list on. It may be too
-much, as nothing reports the end of a pod: pods are read again when a device is kept back, and as long as one is.
-Where pods cannot be read, everything stays as it is; at the start the kubelet's checkpoint takes their place.
+much, as nothing reports the end of a pod: both are read again when a device is kept back, and as long as one is. The
+checkpoint counts because a kubelet that has just started knows no pods yet; where one of them cannot be read, what it
+said last stays.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 _SHARE = "::"  # what follows in an id is the number of a share
 _PODS_TIMEOUT = 5.0
+_CHECKPOINT_DELAY = 1.0  # seconds within which a kubelet has written its checkpoint after a list
 _LISTED_BY_THEN = 30.0  # seconds after an allocation within which the kubelet lists its pod
 _MANY_NOTES = 10_000  # allocations that are kept in mind before pods are read, which takes their place
 
@@ -58,16 +60,25 @@ class _Hold:
 class Exclusivity:
     """Of all resources of one daemon. `changed` goes up when other devices are to be kept back than before."""
 
-    def __init__(self, paths: KubeletPaths, timeouts: Timeouts, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        paths: KubeletPaths,
+        timeouts: Timeouts,
+        resend: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`resend` sends the kubelet a device list once more."""
         self.changed = Latest(0)
+        self._resend = resend
         self._paths, self._interval, self._limit, self._clock = paths, timeouts.holders, timeouts.checkpoint, clock
         self._offered: dict[str, Mapping[str, Device]] = {}  # by resource
         self._closed: set[str] = set()  # resources whose next lists are not yet those of their present plugin
         self._withdrawn: dict[_Key, Device] = {}  # offered earlier, and perhaps held
-        self._stored: dict[_Key, tuple[str, ...]] = {}  # the device nodes of what pods held at the start
-        self._held: dict[_Key, str] = {}  # the pod
+        self._stored: dict[_Key, tuple[str, ...]] = {}  # by the checkpoint, with the device nodes of the container
+        self._pods: dict[_Key, str] = {}  # by pod-resources
+        self._held: dict[_Key, str] = {}  # by either of them; the pod, if it is known
         self._allocated: dict[_Key, float] = {}  # when, since pods were last read
-        self._was_read = False
+        self._reading: asyncio.Future[dict[_Key, tuple[str, ...]]] | None = None  # of the checkpoint, in a thread
         self._holds = _HoldsByName(())
         self._kept_back: dict[str, Collection[str]] = {}  # the devices of each resource
         self._to_read = Latest(0)
@@ -123,45 +134,69 @@ class Exclusivity:
     async def read(self) -> None:
         """Reads what pods hold; where that is not possible, what is known stays."""
         started = self._clock()
-        try:
-            async with pod_resources.connect(self._paths.pod_resources_socket) as kubelet:
-                devices = await kubelet.held_devices(timeout=_PODS_TIMEOUT)
-        except (OSError, PlugwrightError) as error:
-            self._log_problem(error)
-            if not self._was_read:
-                await self._read_checkpoint()
-                self._held = dict.fromkeys(self._stored, "")
-            self._find_holds()
-            return
-        if not self._was_read:
-            await self._read_checkpoint()
-        self._was_read, self._problem = True, ""
-        self._held = {(device.resource, device.device_id): f"{device.namespace}/{device.pod}" for device in devices}
-        self._allocated = {
-            key: when
-            for key, when in self._allocated.items()
-            if when > started - _LISTED_BY_THEN and key not in self._held
-        }
+        pods, stored = await self._held_by_pods(), await self._held_by_checkpoint()
+        if pods is not None and stored is not None and self._keeps_back(stored.keys() - pods.keys()):
+            # The kubelet writes no checkpoint when it frees a device (3.60), but after every device list (4.31).
+            self._resend()
+            await asyncio.sleep(_CHECKPOINT_DELAY)
+            stored = await self._held_by_checkpoint()
+        self._stored = self._stored if stored is None else stored
+        if pods is not None:
+            self._pods = pods
+            self._allocated = {
+                key: when
+                for key, when in self._allocated.items()
+                if when > started - _LISTED_BY_THEN and key not in pods
+            }
+        self._held = {**dict.fromkeys(self._stored, ""), **self._pods}
         self._withdrawn = {key: device for key, device in self._withdrawn.items() if self._is_held(key)}
         self._find_holds()
 
-    async def _read_checkpoint(self) -> None:
-        """What pods held before this process listed anything, and which device nodes they were given."""
-        path = self._paths.checkpoint
-        with suppress(OSError, RuntimeError, PlugwrightError):  # none yet, broken, or no thread: done without it
-            reading = begin_in_thread("checkpoint of all resources", lambda: _stored_nodes(path))
-            done, _ = await asyncio.wait((reading,), timeout=self._limit)
-            if done:
-                self._stored = reading.result()
+    async def _held_by_pods(self) -> dict[_Key, str] | None:
+        """The pod of each device; None if that cannot be read."""
+        try:
+            async with (
+                asyncio.timeout(_PODS_TIMEOUT),
+                pod_resources.connect(self._paths.pod_resources_socket) as kubelet,
+            ):
+                devices = await kubelet.held_devices()
+        except (OSError, PlugwrightError) as error:
+            self._log_problem("pod-resources", error)
+            return None
+        return {(device.resource, device.device_id): f"{device.namespace}/{device.pod}" for device in devices}
 
-    def _log_problem(self, error: Exception) -> None:
+    async def _held_by_checkpoint(self) -> dict[_Key, tuple[str, ...]] | None:
+        """The device nodes that a container was given with each device; None if that cannot be read.
+
+        In a thread, and in one at a time: a disk that hangs must not collect them.
+        """
+        path = self._paths.checkpoint
+        try:
+            if self._reading is None:
+                self._reading = begin_in_thread("checkpoint of all resources", lambda: _stored_nodes(path))
+            reading = self._reading
+            done, _ = await asyncio.wait((reading,), timeout=self._limit)
+            if not done:
+                raise TimeoutError(f"{path} could not be read within {self._limit:g} s")
+            self._reading = None
+            return reading.result()
+        except FileNotFoundError:
+            return {}  # a kubelet writes none at its start (4.31)
+        except (OSError, RuntimeError, PlugwrightError) as error:
+            self._log_problem("the checkpoint", error)
+            return None
+
+    def _log_problem(self, source: str, error: Exception) -> None:
         """Warns once for each reason, and only where it matters."""
-        reason = clean(f"pod-resources cannot be read: {error}")
+        reason = clean(f"{source} cannot be read: {error}")
         if any(self._kept_back.values()) and reason != self._problem:
-            logger.warning(
-                "devices stay Unhealthy: cannot read which pods hold their hardware", extra={"error": reason}
-            )
+            text = "devices stay Unhealthy: cannot read which pods hold their hardware"
+            logger.warning(text, extra={"error": reason})
             self._problem = reason
+
+    def _keeps_back(self, keys: Collection[_Key]) -> bool:
+        """Whether one of these may be the reason for which a device is kept back."""
+        return any(self._kept_back.values()) and not self._holds.keys.isdisjoint(keys)
 
     def _withdraw(self, resource: str, devices: Iterable[Device]) -> None:
         devices = (device for device in devices if device.physical and self._is_held((resource, device.id)))
@@ -191,17 +226,21 @@ class Exclusivity:
 class _HoldsByName:
     """`below`: under the name of each whole, the holds of its parts."""
 
+    keys: Set[_Key]
     exact: Mapping[str, tuple[_Hold, ...]]
     below: Mapping[str, tuple[_Hold, ...]]
 
     def __init__(self, holds: Iterable[_Hold]) -> None:
+        keys: set[_Key] = set()
         exact: dict[str, tuple[_Hold, ...]] = {}
         below: dict[str, tuple[_Hold, ...]] = {}
         for hold in holds:
+            keys.add(hold.key)
             for name in hold.physical:
                 exact[name] = (*exact.get(name, ()), hold)
                 for whole in _wholes(name):
                     below[whole] = (*below.get(whole, ()), hold)
+        object.__setattr__(self, "keys", keys)
         object.__setattr__(self, "exact", exact)
         object.__setattr__(self, "below", below)
 

@@ -153,9 +153,11 @@ class Nvidia(Plugin):
         overlaps: Mapping[str, Sequence[str]],
     ) -> Iterator[Device]:
         """Without those that no list can have, such as one with an odd UUID; the others do not suffer for them."""
+        physical: dict[str, tuple[str, ...]] = {}  # by device, of which there may be thousands of shares
         for unit in units:
+            names = physical.get(unit.uuid) or physical.setdefault(unit.uuid, selection.physical_names(unit))
             try:
-                yield self._device(unit, assessments[unit.gpu.uuid].reason, overlaps)
+                yield self._device(unit, assessments[unit.gpu.uuid].reason, overlaps, names)
             except InvalidValue as error:
                 if unit.id not in self._left_out:
                     facts = {"resource": self.resource, "device": clean(unit.id), "error": clean(error)}
@@ -197,7 +199,9 @@ class Nvidia(Plugin):
         values = view.health.get(uuid, GpuHealth(fault="not found"))
         return health.assess(rules, values, view.xids.get(uuid, ()), self.monitor.clock())
 
-    def _device(self, unit: GpuUnit, fault: str, overlaps: Mapping[str, Sequence[str]]) -> Device:
+    def _device(
+        self, unit: GpuUnit, fault: str, overlaps: Mapping[str, Sequence[str]], physical: tuple[str, ...]
+    ) -> Device:
         resources = sorted({name for uuid in selection.occupied_uuids(unit) for name in overlaps.get(uuid, ())})
         conflict = f"selected by {' and '.join(resources)}: a device can be in one resource only" if resources else ""
         reason = conflict or fault or self._sharing.fault(unit)
@@ -206,7 +210,7 @@ class Nvidia(Plugin):
             unit.id,
             numa=numa,
             attributes={**_attributes(unit), **self._sharing.attributes(unit)},
-            physical=selection.physical_names(unit),
+            physical=physical,
             sharing=sharing.kind_of_share(self.resource, self.config.share, unit),
         )
         return device.unhealthy(reason) if reason else device
