@@ -10,8 +10,9 @@ from tests.observed_kubelet import ObservedKubelet
 from tests.protocol.held_devices import serve_held_devices
 
 from plugwright import Allocation, Device, Plugin, Settings, Timeouts, serving
-from plugwright.protocol import checkpoint
+from plugwright.protocol import checkpoint, messages
 from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
+from plugwright.protocol.deviceplugin.v1beta1.deviceplugin_pb2 import AllocateResponse
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.pod_resources import HeldDevice
 from plugwright.sdk.exclusivity import Exclusivity
@@ -200,6 +201,21 @@ async def test_a_late_list_of_a_plugin_that_was_replaced_offers_nothing(paths: K
     exclusivity.accept(WHOLE)
     exclusivity.offer(WHOLE, card)
     await inventory.latest.until(lambda _: not reason(inventory))
+
+
+async def test_nodes_that_a_container_has_beside_its_device_keep_back_nothing_that_several_may_have(
+    paths: KubeletPaths,
+) -> None:
+    answer = messages.encode_allocations([Allocation(nodes=["/dev/infiniband/uverbs0"])])
+    [container] = AllocateResponse.FromString(answer).container_responses
+    entry = PodDevicesEntry("0d3c-uid", "main", WHOLE, {0: ("GPU-a",)}, container.SerializeToString())
+    paths.checkpoint.write_bytes(checkpoint.encode(Checkpoint((entry,), {WHOLE: ()})))
+    exclusivity = Exclusivity(paths, Timeouts())
+    await exclusivity.read()
+    shared, alone = [Device("hca", physical=("/dev/infiniband/uverbs0",), sharing=kind) for kind in ("several", "")]
+    exclusivity.offer(SHARED, {"hca": shared})
+    assert exclusivity.reasons(SHARED, {"hca": shared}) == {}
+    assert exclusivity.reasons(SHARED, {"hca": alone}) == {"hca": f"held by a pod ({WHOLE}) until it ends"}
 
 
 async def test_an_allocation_counts_before_the_kubelet_lists_its_pod(paths: KubeletPaths) -> None:

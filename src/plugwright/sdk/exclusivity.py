@@ -42,18 +42,25 @@ _Key = tuple[str, str]  # a resource and the id of a device
 
 @dataclass(frozen=True, slots=True)
 class _Hold:
-    """Hardware that a pod holds and that no resource offers under that id."""
+    """Hardware that a pod holds and that no resource offers under that id.
+
+    `by_nodes`: known only by the device nodes that a container was given. It may have some of them beside its device,
+    as one with a GPU may have those of network adapters, so they are no reason to keep back what several may have.
+    """
 
     key: _Key
     physical: tuple[str, ...]
     sharing: str
     pod: str
+    by_nodes: bool = False
 
     @property
     def reason(self) -> str:
         return f"held by {self.pod or 'a pod'} ({self.key[0]}) until it ends"
 
     def conflicts_with(self, device: Device) -> bool:
+        if self.by_nodes:
+            return not device.sharing
         return not self.sharing or self.sharing != device.sharing
 
 
@@ -208,18 +215,19 @@ class Exclusivity:
     def _find_holds(self) -> None:
         nothing: Mapping[str, Device] = {}
         keys = {key for key in (*self._held, *self._allocated) if key[1] not in self._offered.get(key[0], nothing)}
-        before, self._holds = self._holds, _HoldsByName(self._hold(*key) for key in sorted(keys))
+        before, self._holds = self._holds, _HoldsByName(hold for key in sorted(keys) for hold in self._holds_of(key))
         if self._holds != before:
             # Not at once: this may be called while an inventory is being changed.
             asyncio.get_running_loop().call_soon(self.changed.publish, self.changed.value + 1)
 
-    def _hold(self, resource: str, device_id: str) -> _Hold:
+    def _holds_of(self, key: _Key) -> Iterator[_Hold]:
         """A device that was never offered here has at least its id: that of a GPU is its UUID."""
-        key = resource, device_id
         device, pod = self._withdrawn.get(key), self._held.get(key, "")
         if device is not None:
-            return _Hold(key, device.physical, device.sharing, pod)
-        return _Hold(key, (device_id.partition(_SHARE)[0], *self._stored.get(key, ())), "", pod)
+            yield _Hold(key, device.physical, device.sharing, pod)
+        else:
+            yield _Hold(key, (key[1].partition(_SHARE)[0],), "", pod)
+            yield _Hold(key, self._stored.get(key, ()), "", pod, by_nodes=True)
 
 
 @dataclass(frozen=True, slots=True, init=False)
