@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.observed_kubelet import ObservedKubelet
 from tests.protocol.held_devices import serve_held_devices
 
@@ -253,3 +255,26 @@ async def test_pods_are_not_read_while_nothing_is_kept_back(paths: KubeletPaths)
     finally:
         task.cancel()
         await asyncio.wait([task])
+
+
+names = st.lists(st.lists(st.sampled_from("ab"), min_size=1, max_size=3).map("/".join), min_size=1, max_size=3)
+
+
+def is_part_of(one: str, other: str) -> bool:
+    return one.split("/")[: other.count("/") + 1] == other.split("/")
+
+
+@given(held=names, offered=names, kinds=st.tuples(st.sampled_from(["", "x", "y"]), st.sampled_from(["", "x"])))
+def test_hardware_is_kept_back_if_it_is_held_as_a_whole_or_in_part_in_another_way(
+    held: list[str], offered: list[str], kinds: tuple[str, str]
+) -> None:
+    async def reasons() -> dict[str, str]:
+        exclusivity = Exclusivity(KubeletPaths.under("/nonexistent"), Timeouts())
+        exclusivity.offer(WHOLE, {"one": Device("one", physical=held, sharing=kinds[0])})
+        exclusivity.note_allocated(WHOLE, ["one"])
+        exclusivity.withdraw(WHOLE)
+        return exclusivity.reasons(SHARED, {"other": Device("other", physical=offered, sharing=kinds[1])})
+
+    related = any(is_part_of(one, other) or is_part_of(other, one) for one in held for other in offered)
+    beside = kinds[0] == kinds[1] != ""
+    assert bool(asyncio.run(reasons())) == (related and not beside)
