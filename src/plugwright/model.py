@@ -68,6 +68,10 @@ class Device:
     `numa` are the NUMA nodes it is near to; sysfs writes -1 for none, and so may you. `attributes` are for people and
     for the plugin's own methods: the kubelet never sees them. `code` is the kind of the reason in one word that
     programs can rely on, as `xid-79` or `lost`; an Unhealthy device without one has `other`, a Healthy one none.
+
+    `physical` are names of the hardware behind it, such as a PCI address; a part of it is the whole's name, `/` and
+    more. While a pod holds hardware under an id that is no longer offered, other devices with that hardware are
+    Unhealthy, unless both have the same `sharing`: a text that is empty for a device that one container has alone.
     """
 
     id: str
@@ -76,6 +80,8 @@ class Device:
     numa: tuple[int, ...]
     attributes: Mapping[str, object] = field(hash=False)
     code: str
+    physical: tuple[str, ...]
+    sharing: str
 
     def __init__(
         self,
@@ -85,6 +91,8 @@ class Device:
         numa: Iterable[int] = (),
         attributes: Mapping[str, object] = _NOTHING,
         code: str = "",
+        physical: Iterable[str] = (),
+        sharing: str = "",
     ) -> None:
         _check_device_id(id)
         _freeze(self, "id", id)
@@ -93,6 +101,8 @@ class Device:
         _freeze(self, "numa", _numa(id, numa))
         _freeze(self, "attributes", _attributes(id, attributes))
         _freeze(self, "code", _code(id, self.health, code))
+        _freeze(self, "physical", _physical(id, physical))
+        _freeze(self, "sharing", _text(f"sharing of {id!r}", sharing))
 
     @property
     def healthy(self) -> bool:
@@ -272,6 +282,16 @@ def _attributes(device_id: str, attributes: Mapping[str, object]) -> Mapping[str
         if not isinstance(name, str):
             raise InvalidValue(f"names of attributes of {device_id!r} must be strings, got {name!r}")
     return MappingProxyType(dict(attributes)) if attributes else _NOTHING
+
+
+def _physical(device_id: str, names: Iterable[str]) -> tuple[str, ...]:
+    if names and isinstance(names, tuple) and all(isinstance(name, str) and name for name in names):
+        return names  # the same object for all shares of one GPU
+    checked = _list(f"physical of {device_id!r}", names)
+    for name in checked:
+        if not isinstance(name, str) or not name:
+            raise InvalidValue(f"physical names of {device_id!r} must be non-empty strings, got {name!r}")
+    return tuple(str(name) for name in checked)
 
 
 def _text(what: str, text: object) -> str:

@@ -11,7 +11,10 @@ from tests.cli.processes import Ended, Node, ended, python, running
 from tests.observed_kubelet import ObservedEndpoint, ObservedKubelet
 from tests.plugins.nvidia.mps.node import MpsNode
 
+from plugwright.config import schema
 from plugwright.model import Device
+from plugwright.plugins.nvidia import selection, sharing, simulated_machines
+from plugwright.plugins.nvidia.mps.plan import DaemonPlan, plan_daemons
 
 RESOURCE = "nvidia.com/gpu-shared"
 
@@ -24,7 +27,9 @@ def node(root: Path) -> MpsNode:
 def configured(node: MpsNode, **share: object) -> Node:
     """A simulated machine whose first two GPUs are shared by MPS."""
     plain = Node(node.root)
+    prefer = share.pop("PREFER", None)
     gpus = {
+        "prefer": prefer,
         "simulate": "hgx-h100",
         "select": {"index": [0, 1]},
         "share": {"by": "mps", "replicas": 4, "mps": {"root": str(node.paths.root)}, **share},
@@ -37,6 +42,14 @@ def configured(node: MpsNode, **share: object) -> Node:
 def command(node: MpsNode, *more: object) -> list[str]:
     flags = ["--interval", "0.05", "--program", node.control_program(), "--smi", node.smi_program()]
     return python("-m", "plugwright", "mps", "run", "-c", Node(node.root).config, *flags, *more)
+
+
+def plans(plain: Node) -> list[DaemonPlan]:
+    """The daemons of the two GPUs."""
+    entry = schema.load(plain.config).file.resources[0]
+    share, selected = entry.settings.share, selection.from_config(entry.settings)
+    whole = selection.select_devices(simulated_machines.load("hgx-h100").gpus, selected)
+    return plan_daemons(share, sharing.split_all(whole, share))
 
 
 async def report(node: MpsNode) -> tuple[int, Any]:
@@ -53,46 +66,49 @@ async def all_become(gpu: ObservedEndpoint, kubelet: ObservedKubelet, health: st
 async def test_daemons_are_those_of_the_configuration(node: MpsNode) -> None:
     configured(node, most=2)
     async with running(command(node)) as supervisor:
-        await supervisor.err.until("condition=ready", 2)
+        await supervisor.err.until("condition=ready", 4)
         code, shown = await report(node)
         assert code == 0
-        assert [(daemon["plan"]["size"], daemon["plan"]["percent"]) for daemon in shown[RESOURCE]["daemons"]] == [
-            (1, 25),
-            (2, 50),
-        ]
+        plans = [daemon["plan"] for daemon in shown[RESOURCE]["daemons"]]
+        assert [(plan["size"], plan["percent"]) for plan in plans] == [(1, 25), (2, 50), (1, 25), (2, 50)]
+        assert len({plan["gpu"] for plan in plans}) == 2
         assert node.modes_set == []
     code, shown = await report(node)
     assert (code, shown[RESOURCE]["daemons"][0]["condition"]) == (1, "stopped")
 
 
 async def test_status_shows_condition_limits_and_pipe(node: MpsNode) -> None:
-    configured(node)
+    plain = configured(node)
     status = python("-m", "plugwright", "mps", "status", "-c", Node(node.root).config)
     before = await ended(status)
     assert before == Ended(1, f"{RESOURCE}  no daemon: there is no {node.paths.state}\n", "")
     async with running(command(node)) as supervisor:
-        await supervisor.err.until("condition=ready")
+        await supervisor.err.until("condition=ready", 2)
         shown = await ended(status)
-    first, limits, pipe = shown.out.splitlines()
+    first, limits, pipe, *_ = shown.out.splitlines()
+    gpu = plans(plain)[0].gpu
     assert (shown.code, first) == (0, f"{RESOURCE}  ready")
-    assert limits.startswith("  1 of a GPU: 25 % and 20389 MiB of GPU-")
-    assert pipe == f"  {node.paths.pipe(1)}, restarted 0 times, 0 servers"
+    assert limits == f"  1 of {gpu}: 25 % and 20389 MiB for each process"
+    assert pipe == f"  {node.paths.pipe(gpu, 1)}, restarted 0 times, 0 servers"
 
 
-async def test_the_plugins_health_follows_the_daemon(node: MpsNode, kubelet: ObservedKubelet) -> None:
+async def test_the_plugins_health_follows_the_daemon_of_each_gpu(node: MpsNode, kubelet: ObservedKubelet) -> None:
     plain = configured(node)
+    first, second = plans(plain)
     async with plain.daemon():
         gpu = await kubelet.endpoint(RESOURCE, 8)
         await all_become(gpu, kubelet, "Unhealthy")
         async with running(command(node)):
             await all_become(gpu, kubelet, "Healthy")
-            node.fault(1, "refuse").touch()
-            node.kill(1)
-            await all_become(gpu, kubelet, "Unhealthy")
+            node.fault(first, "refuse").touch()
+            node.kill(first)
+            await kubelet.health(RESOURCE, f"{first.gpu}::3", "Unhealthy")
             status = json.loads((await plain.ask("status", "-o", "json")).out)
-            reasons = {device["reason"] for device in status["resources"][0]["devices"]}
+            devices = status["resources"][0]["devices"]
+            reasons = {device["reason"] for device in devices if device["id"].startswith(first.gpu)}
             assert all(reason.startswith("MPS daemon ") for reason in reasons)
-            node.fault(1, "refuse").unlink()
+            assert {device["health"] for device in devices if device["id"].startswith(second.gpu)} == {"Healthy"}
+            node.fault(first, "refuse").unlink()
             await all_become(gpu, kubelet, "Healthy")
         await all_become(gpu, kubelet, "Unhealthy")
 
@@ -105,7 +121,7 @@ async def test_a_container_is_a_client_of_the_daemon(node: MpsNode, kubelet: Obs
         first, second, *_ = gpu.devices
         [answer] = await gpu.client.allocate([first, second])
         assert answer.env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=40779M"  # of 81559 MiB
-        assert answer.env["CUDA_VISIBLE_DEVICES"] == first.partition("::")[0]
+        assert "CUDA_VISIBLE_DEVICES" not in answer.env
         host = {mount.container_path: mount.host_path for mount in answer.mounts}[answer.env["CUDA_MPS_PIPE_DIRECTORY"]]
         assert Path(host, "control").is_socket()
 
@@ -125,7 +141,7 @@ async def test_status_shows_the_size_of_a_share(node: MpsNode, kubelet: Observed
 async def test_compute_modes_are_exclusive_while_it_runs_if_configured(node: MpsNode) -> None:
     configured(node, mps={"root": str(node.paths.root), "mode": "exclusive"})
     async with running(command(node)) as supervisor:
-        await supervisor.err.until("condition=ready")
+        await supervisor.err.until("condition=ready", 2)
         first, second = node.modes_set
         assert first.endswith(" -c EXCLUSIVE_PROCESS")
         supervisor.signal(signal.SIGTERM)
@@ -171,6 +187,7 @@ async def test_a_file_without_mps_is_refused(node: MpsNode, flags: list[str]) ->
     [
         ({"by": "time-slicing"}, "share.mps is only valid with `by: mps`, got `by: time-slicing`"),
         ({"replicas": 49}, "share.replicas must be at most 48, the clients of MPS, got 49"),
+        ({"most": 2, "PREFER": "spread"}, "with MPS the shares of a container must be of one GPU"),
         ({"mps": {"root": "run"}}, "a path must be absolute, got 'run'"),
         ({"by": "vgpu", "mps": None, "vgpu": {"library": "x"}}, "a path must be absolute, got 'x'"),
     ],

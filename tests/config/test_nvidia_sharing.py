@@ -69,7 +69,7 @@ async def test_a_container_with_a_vgpu_share_gets_its_limits(node: Node, kubelet
     ("share", "prefer", "gpus"),
     [
         ({"by": "mps", "replicas": 4, "most": 3}, None, 1),
-        ({"by": "mps", "replicas": 4, "most": 3}, "spread", 3),
+        ({"by": "mps", "replicas": 4, "most": 3}, "packed", 1),
         ({"by": "vgpu", "replicas": 4}, None, 1),
         ({"by": "time-slicing", "replicas": 4}, None, 3),
         ({"by": "time-slicing", "replicas": 4}, "packed", 1),

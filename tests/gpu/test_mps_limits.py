@@ -171,19 +171,45 @@ async def test_a_program_outside_the_pipe_has_no_limits_and_the_resource_says_so
 
 
 async def test_limits_hold_again_after_the_daemon_was_killed(shared: Shared, processors: int) -> None:
-    os.kill(int((shared.paths.pipe(1) / "nvidia-cuda-mps-control.pid").read_text()), signal.SIGKILL)
+    pipe = shared.paths.pipe(shared.gpu.uuid, 1)
+    os.kill(int((pipe / "nvidia-cuda-mps-control.pid").read_text()), signal.SIGKILL)
     await shared.supervisor.err.until("condition=down")
     await shared.supervisor.err.until("condition=ready", 3)
     check_share(await shared.gets(1, HIGHER), 4096, processors * 0.25)
 
 
+def control(shared: Shared, *commands: str) -> str:
+    """Sends commands to the daemon of containers with one unit, as only root can."""
+    environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(shared.paths.pipe(shared.gpu.uuid, 1))}
+    text = "".join(f"{command}\n" for command in commands)
+    program = ["nvidia-cuda-mps-control"]
+    done = subprocess.run(program, input=text, env=environment, capture_output=True, text=True, timeout=30, check=True)
+    return done.stdout.strip()
+
+
 async def test_limits_changed_through_the_pipe_are_set_again(shared: Shared) -> None:
-    """Only root can change them."""
-    commands = "set_default_device_pinned_mem_limit 0 64G\nset_default_active_thread_percentage 100\n"
-    environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(shared.paths.pipe(1))}
-    subprocess.run(["nvidia-cuda-mps-control"], input=commands, env=environment, text=True, timeout=30, check=True)
+    control(shared, "set_default_device_pinned_mem_limit 0 64G", "set_default_active_thread_percentage 100")
     await shared.supervisor.err.until("MPS limits changed by another program")
     assert (await shared.gets(1, HIGHER))["mebibytes"] <= 4096
+
+
+async def test_limits_of_a_running_server_that_were_changed_are_set_again(
+    shared: Shared, processors: int, seen: Callable[[str], None]
+) -> None:
+    async with running(python(TENANT, 1024, "hold"), shared.environment(1)) as first:
+        await first.out.until("processors")
+        server = control(shared, "get_server_list").split()[-1]
+        commands = [f"get_active_thread_percentage {server}", f"get_device_pinned_mem_limit {server} 0"]
+        seen(f"MPS, limits of a server as the driver answers: {[control(shared, command) for command in commands]}")
+        control(shared, f"set_active_thread_percentage {server} 100", f"set_device_pinned_mem_limit {server} 0 64G")
+        await shared.supervisor.err.until("MPS limits changed by another program")
+        check_share(await shared.gets(1, HIGHER), 4096, processors * 0.25)
+        assert first.process.returncode is None
+
+
+async def test_a_tenant_needs_no_cuda_visible_devices(shared: Shared) -> None:
+    """A UUID in it ends programs that expect numbers, as vLLM does."""
+    assert "CUDA_VISIBLE_DEVICES" not in shared.environment(1)
 
 
 async def test_the_state_file_has_ready_daemons(shared: Shared) -> None:

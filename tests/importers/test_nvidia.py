@@ -74,10 +74,15 @@ MPS = "sharing:\n  mps:\n    resources: [{name: nvidia.com/gpu, replicas: 10}]\n
 
 
 def test_mps_refuses_more_than_one_by_default() -> None:
-    assert translated(MPS)["nvidia.com/gpu"]["share"] == {"by": "mps", "replicas": 10, "most": 1}
+    assert translated(MPS)["nvidia.com/gpu"]["share"] == {
+        "by": "mps",
+        "replicas": 10,
+        "most": 1,
+        "mps": {"mode": "exclusive"},
+    }
     allowed = MPS.replace("    resources", "    failRequestsGreaterThanOne: false\n    resources")
     assert translated(allowed)["nvidia.com/gpu"]["share"]["most"] == 10
-    assert any("plugwright mps run" in note for note in noted(MPS))
+    assert any("EXCLUSIVE_PROCESS while it runs, as NVIDIA's does" in note for note in noted(MPS))
 
 
 def test_mps_overrides_time_slicing_with_a_note() -> None:

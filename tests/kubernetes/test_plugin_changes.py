@@ -81,6 +81,32 @@ def test_a_restart_with_a_bad_file_serves_the_last_good_one(plugins: Plugins, no
     assert pod.containers() == before
 
 
+def test_gpus_that_a_pod_holds_whole_are_given_out_in_shares_when_it_has_ended(
+    plugins: Plugins, node: Node, pods: Pods
+) -> None:
+    whole, shared = "example.com/whole", "example.com/shared"
+    t4 = {"simulate": "t4"}
+    daemon = plugins.run({whole: {"nvidia": t4}})
+    node.shows(whole, capacity=4, allocatable=4)
+    holder = pods.create("holder", {whole: 4}).runs()
+    assert len(holder.devices("PLUGWRIGHT_GPU_UUID")) == 4
+
+    daemon.configure(
+        {
+            whole: {"nvidia": {**t4, "select": {"index": [0, 1]}}},
+            shared: {"nvidia": {**t4, "select": {"index": [2, 3]}, "share": {"replicas": 2}}},
+        }
+    )
+
+    node.shows(shared, capacity=4, allocatable=0)
+    reasons = {device["reason"] for device in daemon.status(shared)["devices"]}
+    assert reasons == {f"held by default/holder ({whole}) until it ends"}
+    pods.delete(holder.name)
+    node.shows(shared, capacity=4, allocatable=4)
+    tenant = pods.create("tenant", {shared: 1}).runs()
+    assert len(tenant.devices("PLUGWRIGHT_GPU_UUID")) == 1
+
+
 @pytest.mark.essential
 def test_a_plugin_that_ends_leaves_nothing_to_allocate(plugins: Plugins, node: Node) -> None:
     daemon = plugins.run({"mock/ended": {"count": 2}})

@@ -140,12 +140,12 @@ def _lines(paths: MpsPaths, current: ResourceState | None) -> Iterator[str]:
     if current.problem:
         yield f"{paths.resource}  no daemon: {current.problem}"
     for daemon in current.daemons:
-        memory = ", ".join(f"{mebibytes} MiB of {uuid}" for uuid, mebibytes in daemon.plan.memory)
+        plan = daemon.plan
         reason = f": {daemon.reason}" if daemon.reason else ""
         outdated = "no supervisor, was " if time.monotonic() > current.valid_until else ""
         yield f"{paths.resource}  {outdated}{daemon.condition}{reason}"
-        yield f"  {daemon.plan.size} of a GPU: {daemon.plan.percent} % and {memory} for each process"
-        yield f"  {paths.pipe(daemon.plan.size)}, restarted {daemon.restarts} times, {len(daemon.servers)} servers"
+        yield f"  {plan.size} of {plan.gpu}: {plan.percent} % and {plan.mebibytes} MiB for each process"
+        yield f"  {paths.pipe(*plan.key)}, restarted {daemon.restarts} times, {len(daemon.servers)} servers"
     for uuid, mode in sorted(current.modes.items()):
         yield f"  compute mode of {uuid} will be restored to {mode}"
 
@@ -154,5 +154,5 @@ def _is_working(current: ResourceState | None, now: float) -> bool:
     if current is None:
         return False
     plans = [daemon.plan for daemon in current.daemons]
-    gpus = {uuid for plan in plans for uuid in plan.gpus} or {""}
+    gpus = {plan.gpu for plan in plans} or {""}
     return not any(state.unusable_reason(current, plans, gpu, now) for gpu in gpus)

@@ -20,8 +20,8 @@ _GPU = f"{_PREFIX}gpu"
 _MIG = f"{_PREFIX}mig-"
 _IGNORED = "is parsed and then ignored by NVIDIA's plugin, so it is ignored here; `-- --use-ignored-keys` uses it"
 _MPS = (
-    "the MPS daemon is `plugwright mps run` (mps.enabled in the chart); it does not change the compute mode unless "
-    "share.mps.mode is exclusive"
+    "the MPS daemons are run by `plugwright mps run` (mps.enabled in the chart); share.mps.mode exclusive sets compute "
+    "mode EXCLUSIVE_PROCESS while it runs, as NVIDIA's does: `leave` would leave it alone and confine nobody"
 )
 
 Content = dict[str, object]
@@ -175,6 +175,8 @@ def _read_shared(settings: NvidiaSettings, item: ConfigValue, rename: bool, shar
     name = _prefixed(fields["name"])
     most = share.pop("most") or (replicas if share["by"] == "mps" else 0)
     content = {**share, "replicas": replicas, **({"most": most} if most else {})}
+    if share["by"] == "mps":
+        content["mps"] = {"mode": "exclusive"}  # as NVIDIA's daemon sets it
     new = f"{name}.shared" if rename else name
     for key in ("rename", "devices"):
         if key in fields and not settings.use_ignored and fields[key].raw != "all":

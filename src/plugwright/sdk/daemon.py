@@ -20,6 +20,7 @@ from plugwright.sdk.cordon_controller import CordonController
 from plugwright.sdk.cordons import CordonRule
 from plugwright.sdk.device_holders import DeviceHolders
 from plugwright.sdk.discovery import Discovery
+from plugwright.sdk.exclusivity import Exclusivity
 from plugwright.sdk.heartbeat import Heartbeat
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
@@ -57,10 +58,11 @@ class ResourceRuntime:
         directory: Directory,
         stalls: StallDetector,
         checkpoint: KubeletCheckpoint,
+        exclusivity: Exclusivity,
     ) -> None:
         self.resource = plugin.resource
-        self.inventory = Inventory(plugin.resource)
-        self._settings = settings
+        self.inventory = Inventory(plugin.resource, exclusivity=exclusivity)
+        self._settings, self._exclusivity = settings, exclusivity
         self._calls = PluginCalls(plugin.resource, stalls)
         self.service = PluginService(plugin, self.inventory, self._calls, settings)
         self.discovery = Discovery(self.inventory, self._calls, self.service.metrics, settings.timeouts)
@@ -119,6 +121,7 @@ class ResourceRuntime:
         """Another plugin takes over the resource; the device list stays until the new one yields its first."""
         if plugin is not self.service.plugin:
             self.inventory.reconfigure()
+            self._exclusivity.withdraw(self.resource)
         before, self.service.plugin = supported_options(self.service.plugin), plugin
         self._starts.publish(self._starts.value + 1)
         if supported_options(plugin) != before:
@@ -145,6 +148,7 @@ class ResourceRuntime:
         while True:
             start = self._starts.value
             await self._restore()
+            self._exclusivity.accept(self.resource)
             name = f"discover() of {self.resource}"
             discovering = asyncio.create_task(self.discovery.run(self.service.plugin), name=name)
             restarted = asyncio.create_task(self._starts.until(lambda count: count != start))  # noqa: B023  awaited here
@@ -186,6 +190,8 @@ class Daemon:
         paths, is_direct = settings.paths, settings.registration is Registration.DIRECT
         self._directory = Directory(paths.device_plugins if is_direct else paths.plugins_registry)
         self._checkpoint = KubeletCheckpoint(paths.checkpoint, settings.timeouts.checkpoint)
+        self._exclusivity = Exclusivity(settings.paths, settings.timeouts, self._resend_one)
+        self._exclusivity.changed.subscribe(self._compare_holders)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._abandoned: set[asyncio.Task[Any]] = set()
 
@@ -206,6 +212,7 @@ class Daemon:
             async with self._directory.watching(), asyncio.TaskGroup() as group:
                 looking = group.create_task(watch_for_replacement(self._directory))
                 cordoning = group.create_task(self.cordons.run())
+                comparing = group.create_task(self._exclusivity.run())
                 try:
                     await self.apply(plugins)
                     self.serving = True
@@ -216,6 +223,7 @@ class Daemon:
                 await self._stop(list(self.resources))
                 looking.cancel()
                 cordoning.cancel()
+                comparing.cancel()
         except BaseExceptionGroup as group_error:
             raise single_error(group_error) from None
         finally:
@@ -234,6 +242,7 @@ class Daemon:
         await self.cordons.load()
         if cordons is not None:
             self.cordons.declare(cordons)
+        await self._exclusivity.read()
         removed = [resource for resource in self.resources if resource not in new]
         for resource in removed:
             logger.info("resource removed", extra={"resource": resource, "devices": self.resources[resource].listed})
@@ -270,7 +279,9 @@ class Daemon:
         return self.resources[name]
 
     def _start(self, plugin: Plugin) -> None:
-        runtime = ResourceRuntime(plugin, self.settings, self._directory, self.stalls, self._checkpoint)
+        runtime = ResourceRuntime(
+            plugin, self.settings, self._directory, self.stalls, self._checkpoint, self._exclusivity
+        )
         self.cordons.attach(runtime.inventory)
         runtime.service.on_allocated = self._audit.add
         runtime.subscribe(self._publish_change)
@@ -283,11 +294,23 @@ class Daemon:
         runtimes = [self.resources.pop(resource) for resource in resources]
         for resource in resources:
             self.cordons.detach(resource)
+            self._exclusivity.withdraw(resource)
         self._abandoned |= await cancel_within(self.settings.limits.stop + _STOP_MARGIN, *stopping)
         for runtime in runtimes:
             self._abandoned |= runtime.supervisor.abandoned
         for task in tuple(self._abandoned):
             task.add_done_callback(self._abandoned.discard)
+
+    def _resend_one(self) -> None:
+        """Any list will do: the kubelet then writes its checkpoint, which has all resources."""
+        for runtime in self.resources.values():
+            if runtime.service.streams.value.open:
+                runtime.inventory.resend()
+                return
+
+    def _compare_holders(self) -> None:
+        for runtime in self.resources.values():
+            runtime.inventory.compare_holders()
 
     def _publish_change(self) -> None:
         self.changed.publish(self.changed.value + 1)

@@ -2,7 +2,8 @@
 
 Three sources know something about a device: discovery lists it, an operator has cordoned it, the kubelet says that a
 pod holds it. `compose` makes one list of them; `Inventory` keeps them, publishes the list when it changes, and logs
-what has changed its health. When a removed device may leave the list is `removed_devices`.
+what has changed its health. When a removed device may leave the list is `removed_devices`; which devices must not be
+given out, because a pod holds their hardware under another name, is `exclusivity`.
 """
 
 import logging
@@ -15,6 +16,7 @@ from plugwright.errors import InvalidValue
 from plugwright.model import NUMA_NODES, Device, natural_order, some
 from plugwright.protocol import messages
 from plugwright.sdk.cordons import CordonRule
+from plugwright.sdk.exclusivity import Exclusivity
 from plugwright.sdk.status import shown
 from plugwright.system.concurrency import Latest
 
@@ -40,6 +42,7 @@ class DeviceSources:
     rules: Sequence[CordonRule] = ()  # cordons by the configuration
     failure: str = ""  # why the last list of discovery can no longer be trusted
     faults: Mapping[str, str] = field(default_factory=dict)  # part of the resource that has failed → why
+    kept_back: Mapping[str, str] = field(default_factory=dict)  # device id → who holds its hardware under another name
 
     def cordon(self, device: Device) -> str | None:
         """The reason of the device's cordon, None if it has none."""
@@ -67,6 +70,12 @@ def compose(sources: DeviceSources) -> dict[str, Device]:
     if failure:
         code = "discovery" if sources.failure else "daemon"
         discovered = [device.unhealthy(failure, code) if device.healthy else device for device in discovered]
+    if sources.kept_back:
+        reasons = sources.kept_back
+        discovered = [
+            device.unhealthy(reasons[device.id], "held") if device.healthy and device.id in reasons else device
+            for device in discovered
+        ]
     composed = {}
     for device in sorted((*sources.removed.values(), *discovered), key=lambda device: natural_order(device.id)):
         reason = sources.cordon(device)
@@ -78,9 +87,14 @@ class Inventory:
     """`clock` is for people, `elapsed` measures how long a device has been removed."""
 
     def __init__(
-        self, resource: str, clock: Callable[[], float] = time.time, elapsed: Callable[[], float] = time.monotonic
+        self,
+        resource: str,
+        clock: Callable[[], float] = time.time,
+        elapsed: Callable[[], float] = time.monotonic,
+        exclusivity: Exclusivity | None = None,
     ) -> None:
         self.resource = resource
+        self._exclusivity = exclusivity
         self.latest: Latest[Snapshot | None] = Latest(None)
         self.refused = Latest("")  # why the last list was refused
         self._clock, self._elapsed = clock, elapsed
@@ -101,6 +115,8 @@ class Inventory:
     def update(self, devices: object) -> None:
         """Takes a complete list of discovery, or refuses it whole: the last good one then stays."""
         discovered = _by_id(self.resource, devices)
+        if self._exclusivity is not None:
+            self._exclusivity.offer(self.resource, discovered)
         before = self._sources
         removed = {
             device_id: device if device_id in before.removed else device.unhealthy(self._gone, _CODE_OF_GONE)
@@ -158,6 +174,14 @@ class Inventory:
         """Replaces the cordons: device id → reason, and those by the configuration."""
         self._change(replace(self._sources, cordons=dict(reasons), rules=tuple(rules)))
 
+    def compare_holders(self) -> None:
+        """Other pods than before hold hardware under names that are no longer offered."""
+        self._change(self._sources)
+
+    def note_allocated(self, device_ids: Iterable[str]) -> None:
+        if self._exclusivity is not None:
+            self._exclusivity.note_allocated(self.resource, device_ids)
+
     def publish_without_list(self) -> None:
         """Publishes what is known before discovery has listed anything."""
         if self.latest.value is None:
@@ -165,6 +189,9 @@ class Inventory:
 
     def _change(self, sources: DeviceSources, publish: bool = False) -> None:
         before = self.latest.value
+        if self._exclusivity is not None and (before is not None or publish):
+            kept_back = self._exclusivity.reasons(self.resource, sources.discovered)
+            sources = replace(sources, kept_back=kept_back)
         # Nothing is published before the first list: the kubelet would take an empty one for the truth.
         if before is not None or publish:
             devices = compose(sources)

@@ -125,6 +125,7 @@ class PluginService:
 
     async def _answer(self, containers: Sequence[Sequence[str]]) -> bytes:
         requests = self._requests(containers)
+        self._inventory.note_allocated(device.id for devices in requests for device in devices)
         answer = self._encoded([await self._allocate(devices) for devices in requests])
         # After the answer is on its way: the kubelet admits one pod at a time, and waits.
         asyncio.get_running_loop().call_soon(self._log_allocated, requests)

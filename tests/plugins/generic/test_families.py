@@ -265,6 +265,35 @@ def test_a_partition_of_an_amd_gpu_is_a_device_of_its_own(machine: Machine) -> N
     assert (unit.id, found(unit)) == ("amdgpu_xcp_30", ["/dev/dri/renderD130", "/dev/dri/card2", "/dev/kfd"])
 
 
+@pytest.mark.parametrize("numbered", [True, False])
+def test_partitions_of_an_amd_gpu_are_found_like_the_gpu_with_its_numa_node(machine: Machine, numbered: bool) -> None:
+    """The kernel numbers platform devices as it finds them; the partition's own number is in the topology of KFD."""
+    machine.gpu(machine.pci("0000:c1:00.0", "1002:74a1", "038000", "amdgpu", numa=1), 0)
+    machine.gpu(machine.pci("0000:00:02.0", "8086:56c0", "038000", "i915", numa=0), 9)
+    for partition in range(8):
+        if partition:
+            machine.gpu(machine.device(f"platform/amdgpu_xcp_{partition + 30}"), partition)
+        location = 0xC100 | (partition << 28 if numbered else 0)
+        properties = f"simd_count 152\ndomain 0\nlocation_id {location}\ndrm_render_minor {128 + partition}"
+        machine.write(f"/sys/class/kfd/kfd/topology/nodes/{partition + 2}/properties", properties)
+    machine.write("/sys/class/kfd/kfd/topology/nodes/0/properties", "cpu_cores_count 96\ndrm_render_minor 0")
+    units = machine.find(DrmSelector([DrmFilter(vendor="1002", driver="amdgpu", address="0000:c1:*")]))
+    assert sorted(units) == ["0000:c1:00.0", *(f"0000:c1:00.0-{partition}" for partition in range(1, 8))]
+    last = units["0000:c1:00.0-7"]
+    assert (found(last), last.numa, last.facts["pci"]) == (
+        ["/dev/dri/renderD135", "/dev/dri/card7"],
+        (1,),
+        "0000:c1:00.0",
+    )
+
+
+def test_a_partition_that_kfd_does_not_know_still_has_its_driver(machine: Machine) -> None:
+    machine.gpu(machine.device("platform/amdgpu_xcp_30"), 2)
+    [unit] = machine.find(DrmSelector([DrmFilter(vendor="1002", driver="amdgpu")])).values()
+    assert unit.id == "amdgpu_xcp_30"
+    assert machine.find(DrmSelector([DrmFilter(vendor="8086")])) == {}
+
+
 def test_a_namespace_is_known_by_the_serial_number_of_its_drive(machine: Machine) -> None:
     machine.nvme(machine.pci("0000:81:00.0", "144d:a80a", "010802", "nvme", numa=1), 3, "S4X")
     [unit] = machine.find(NvmeSelector([NvmeFilter(model=["Fast*"])])).values()

@@ -358,3 +358,16 @@ async def test_the_kubelet_receives_shares_and_their_allocation(kubelet: Observe
         [answer] = await gpu.client.allocate([first])
         assert [node.container_path for node in answer.nodes][-1] == "/dev/nvidia3"
         assert answer.env["PLUGWRIGHT_GPU_MEMORY"] == str(81559 * 2**20 // 2)
+        assert answer.env["PLUGWRIGHT_GPU_UUID"] == H100[3].uuid
+
+
+async def test_a_container_has_the_uuids_of_its_gpus_in_a_variable_of_our_own(
+    kubelet: ObservedKubelet, settings: Settings
+) -> None:
+    async with serving(resource(machine("hgx-h100")), settings=settings):
+        gpu = await kubelet.endpoint("nvidia.com/gpu", 8)
+        [answer] = await gpu.client.allocate([H100[5].uuid, H100[2].uuid])
+    assert answer.env == {
+        "NVIDIA_VISIBLE_DEVICES": "void",
+        "PLUGWRIGHT_GPU_UUID": f"{H100[2].uuid},{H100[5].uuid}",
+    }

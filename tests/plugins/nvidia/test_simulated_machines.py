@@ -46,6 +46,20 @@ def test_machines_have_their_own_links() -> None:
     assert {pair.nvlinks for pair in t4.links.pairs.values()} == {0}
 
 
+def test_newer_machines_are_as_their_owners_have_shown_them() -> None:
+    l40s, b200, gb200 = (simulated_machines.load(name) for name in ("l40s", "hgx-b200", "gb200"))
+    assert [
+        (gpu.model, gpu.memory // 2**20, gpu.capability) for gpu in (l40s.gpus[0], b200.gpus[0], gb200.gpus[0])
+    ] == [
+        ("NVIDIA L40S", 46068, (8, 9)),
+        ("NVIDIA B200", 183359, (10, 0)),
+        ("NVIDIA GB200", 189471, (10, 0)),
+    ]
+    assert (link(l40s, 0, 1), link(l40s, 1, 2)) == (GpuLink(PcieLevel.NODE), GpuLink(PcieLevel.SYS))
+    assert (link(b200, 0, 7).nvlinks, link(gb200, 0, 3).nvlinks) == (18, 18)
+    assert [gpu.pci for gpu in gb200.gpus] == ["0008:01:00.0", "0009:01:00.0", "0018:01:00.0", "0019:01:00.0"]
+
+
 def test_links_are_symmetric() -> None:
     snapshot = simulated_machines.load("dgx-a100")
     assert all(link(snapshot, one, other) == link(snapshot, other, one) for one, other in combinations(range(8), 2))

@@ -1,9 +1,13 @@
 """GPUs and accelerators with nodes of the kernel's own kind: /dev/dri, /dev/accel, and AMD's /dev/kfd.
 
 Identified by PCI address: the numbers of cards and render nodes change between boots.
+
+An AMD GPU in a partition mode is one PCI function, which is its first partition, and a platform device `amdgpu_xcp_…`
+for each other one. The kernel's compute driver (KFD) knows which GPU that is a partition of, and its number there.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,7 +22,8 @@ from plugwright.sdk.sysfs import Host, PciFunction
 __all__ = ["FAMILY", "DrmFilter", "DrmSelector"]
 
 _KFD = "/dev/kfd"
-_AMD = "1002"
+_AMD, _AMD_DRIVER = "1002", "amdgpu"
+_PARTITION = "amdgpu_xcp"
 _CLASSES = ("drm", "accel")
 
 
@@ -37,11 +42,15 @@ class DrmSelector:
 
     def find(self, host: Host) -> list[Unit]:
         units: dict[str, Unit] = {}
+        devices = _devices(host)
+        partitions = _partitions(host) if any(map(_is_partition, devices)) else {}
         for wanted in self.filters:
-            for device in _devices(host):
-                function = function_behind(device)
+            for device in devices:
+                function, number = function_behind(device), ""
+                if function is None and _is_partition(device):
+                    function, number = _parent(device, partitions)
                 if wanted.accepts_function(function) and not _has_virtual_functions(function):
-                    unit = _unit(host, device, function, wanted)
+                    unit = _unit(host, device, function, wanted, number)
                     units.setdefault(unit.id, unit)
         return [units[unit_id] for unit_id in sorted(units)]
 
@@ -70,17 +79,50 @@ def _has_virtual_functions(function: PciFunction | None) -> bool:
     return function is not None and sysfs.attribute(function.directory, "sriov_numvfs") not in ("", "0")
 
 
-def _unit(host: Host, device: Path, function: PciFunction | None, wanted: DrmFilter) -> Unit:
+def _is_partition(device: Path) -> bool:
+    return device.name.startswith(_PARTITION)
+
+
+def _partitions(host: Host) -> dict[str, tuple[PciFunction, str]]:
+    """By the name of its render node, the GPU that a partition is of, and its number there."""
+    nodes: list[tuple[str, int, int]] = []  # address, partition, render minor
+    for node in sysfs.entries(host.sys / "class/kfd/kfd/topology/nodes"):
+        pairs = (line.split() for line in sysfs.attribute(node, "properties").splitlines())
+        values = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+        location, minor = values.get("location_id", 0), values.get("drm_render_minor", 0)
+        if location and minor:
+            # The low 16 bits are bus, device and function; the highest 4 the partition.
+            bus, slot, function = location >> 8 & 0xFF, location >> 3 & 0x1F, location & 7
+            nodes.append((f"{values.get('domain', 0):04x}:{bus:02x}:{slot:02x}.{function}", location >> 28, minor))
+    found: dict[str, tuple[PciFunction, str]] = {}
+    counts: Counter[str] = Counter()
+    for address, partition, minor in sorted(nodes):
+        directory = host.sys / "bus/pci/devices" / address
+        if directory.exists():  # a kernel that does not number partitions has them in the order of their nodes
+            found[f"renderD{minor}"] = sysfs.pci_function(directory), str(partition or counts[address])
+        counts[address] += 1
+    return found
+
+
+def _parent(device: Path, partitions: Mapping[str, tuple[PciFunction, str]]) -> tuple[PciFunction, str]:
+    """Of a partition; where KFD does not know it, it is at least known whose driver it has."""
+    for node in sysfs.entries(device / "drm"):
+        if node.name in partitions:
+            return partitions[node.name]
+    return PciFunction("", device, _AMD, "", "", _AMD_DRIVER), ""
+
+
+def _unit(host: Host, device: Path, function: PciFunction | None, wanted: DrmFilter, number: str = "") -> Unit:
+    """`number` is that of a partition in its GPU."""
     nodes = [node.path for name in _CLASSES for node in sysfs.nodes_below(device / name)]
     paths = sorted(
         (path for path in nodes if _kind(path) in wanted.nodes), key=lambda path: (_kind(path) == "card", path)
     )
-    is_amd = (function.vendor == _AMD) if function else device.name.startswith("amdgpu_xcp")
-    if is_amd and "kfd" in wanted.nodes and host.has(_KFD):
+    if function is not None and function.vendor == _AMD and "kfd" in wanted.nodes and host.has(_KFD):
         paths.append(_KFD)
     pci = function.address if function else ""
     return Unit(
-        id=hardware.stable_id(pci if device.name == pci else device.name),
+        id=hardware.stable_id(pci, number) if device.name == pci or number else hardware.stable_id(device.name),
         paths=tuple(map(HostPath, paths)),
         facts={
             "pci": pci,
@@ -88,8 +130,9 @@ def _unit(host: Host, device: Path, function: PciFunction | None, wanted: DrmFil
             "device": function.device if function else "",
             "driver": function.driver if function else sysfs.link_name(device, "driver"),
             "name": device.name,
+            "partition": number,
         },
-        numa=sysfs.numa_nodes(device),
+        numa=sysfs.numa_nodes(function.directory if number and function else device),
         fault="" if paths else "no node in /dev",
         directory=device,
     )

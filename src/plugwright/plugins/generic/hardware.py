@@ -44,6 +44,7 @@ __all__ = [
     "matches",
     "matches_id",
     "pattern",
+    "physical_names",
     "stable_id",
 ]
 
@@ -311,6 +312,23 @@ def copies(scheme: IdScheme, units: Sequence[Unit], count: int) -> Iterator[tupl
                     # The first copy has the plain id, so that a higher count leaves it as it is.
                     yield unit.id if copy == 0 else f"{unit.id}{_SEPARATOR}{copy}", unit
             number += 1
+
+
+def physical_names(host: Host, unit: Unit) -> tuple[str, ...]:
+    """The hardware of a unit: its id, its nodes and its PCI function; nothing for files and for the kernel's own nodes.
+
+    /dev/fuse and /dev/kvm are no hardware, though a container may have them alone.
+    """
+    nodes = {path.host_path for path in unit.paths if _is_hardware(host, path)}
+    names = {name for name in _identity(unit) if not name.startswith("/") or name in nodes}
+    return tuple(sorted({unit.id, *names, *map(host.resolve, nodes & names)})) if names else ()
+
+
+def _is_hardware(host: Host, path: HostPath) -> bool:
+    """A node, unless /sys has it below devices/virtual; the groups of vfio are there too, and are hardware."""
+    directory = None if path.mount else host.directory_of(path.host_path)
+    is_virtual = directory is not None and "virtual" in directory.parts and directory.parent.name != "vfio"
+    return not path.mount and not is_virtual
 
 
 def _gdp_id(unit: Unit, copy: int) -> str:

@@ -38,6 +38,7 @@ __all__ = ["Generic", "HostAccess"]
 logger = logging.getLogger(__name__)
 
 Stamp = list[tuple[int, int, int, int]]
+_SHARED = "several containers"  # the kind of sharing: nothing but their number is limited, in any resource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +60,14 @@ class HostAccess:
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """The units that were found, their stamps by their ids, and the directories where others may appear.
+    """The units that were found, their stamps and hardware by id, and the directories where others may appear.
 
     `empty_reason` is why there are no units.
     """
 
     units: Mapping[str, Unit]
     stamps: Mapping[str, Stamp | None]
+    physical: Mapping[str, tuple[str, ...]]
     directories: Sequence[Path]
     empty_reason: str
 
@@ -91,6 +93,7 @@ class Generic(Plugin):
         self._units: Mapping[str, Unit] = {}  # as they were last seen
         self._offered: Mapping[str, Unit] = {}  # by the ids of devices
         self._stamps: Mapping[str, Stamp | None] = {}
+        self._physical: Mapping[str, tuple[str, ...]] = {}
         self._cdi = WrittenUnits()
         self._warned: set[str] = set()
         self._listed = asyncio.Event()
@@ -113,7 +116,8 @@ class Generic(Plugin):
         async with hotplug.watching(), monitor.running():
             while True:
                 scan = await self._scanning.run(partial(self._scan, self._units))
-                self._units, self._stamps, self.empty_reason = scan.units, scan.stamps, scan.empty_reason
+                self._units, self._stamps, self._physical = scan.units, scan.stamps, scan.physical
+                self.empty_reason = scan.empty_reason
                 units = list(scan.units.values())
                 await monitor.follow(units)
                 await self._scanning.run(partial(self._offer, units))
@@ -164,7 +168,9 @@ class Generic(Plugin):
         in_pods = {unit_id: unit for unit_id, unit in before.items() if unit_id not in visible and _is_in_a_pod(unit)}
         stamps = {unit_id: self._lasting_stamp(unit) for unit_id, unit in visible.items() if not unit.fault}
         found, directories = {**visible, **in_pods}, list(self._selector.directories(host))
-        return _Scan(found, stamps, directories, "" if found else _empty_reason(host, directories))
+        physical = {unit_id: hardware.physical_names(host, unit) for unit_id, unit in visible.items()}
+        physical |= {unit_id: self._physical.get(unit_id, ()) for unit_id in in_pods}
+        return _Scan(found, stamps, physical, directories, "" if found else _empty_reason(host, directories))
 
     def _examined(self, unit: Unit) -> Unit:
         try:
@@ -262,7 +268,13 @@ class Generic(Plugin):
     def _device(self, device_id: str, unit: Unit, reasons: Mapping[str, str]) -> Device:
         facts = {key: clean(value) for key, value in unit.facts.items() if value}
         attributes = {**facts, "unit": unit.id, "nodes": [clean(path.path) for path in unit.paths]}
-        device = Device(device_id, numa=unit.numa if self._options.topology else (), attributes=attributes)
+        device = Device(
+            device_id,
+            numa=unit.numa if self._options.topology else (),
+            attributes=attributes,
+            physical=self._physical.get(unit.id, ()),
+            sharing=_SHARED if (unit.count or self._options.count or 1) > 1 else "",
+        )
         if unit.fault:
             return device.unhealthy(unit.fault, unit.code)
         if unit.id in self._cdi.faults:

@@ -63,7 +63,7 @@ class MpsClients(StrEnum):
 class CoreUtilizationPolicy(StrEnum):
     """When the vgpu library slows kernels down, in HAMi's words."""
 
-    DEFAULT = "default"  # while other containers use the GPU
+    DEFAULT = "default"  # always, as FORCE: HAMi's monitor, which would suspend it on an idle GPU, does not run here
     FORCE = "force"
     DISABLE = "disable"
 
@@ -203,6 +203,7 @@ class NvidiaConfig(FamilySettings, frozen=True):
     gds: bool = False
     mofed: bool = False
     imex: NvidiaImex = NvidiaImex()
+    labels: str = ""  # node-feature-discovery's directory features.d; empty: no node labels
 
     @property
     def strategies(self) -> list[DeviceListStrategy]:
@@ -232,11 +233,20 @@ def check(config: NvidiaConfig) -> None:
     _check_health(config.health)
     if config.share is not None:
         _check_share(config.share, config.mig)
+        if config.prefer == "spread" and config.share.by is SharingStrategy.MPS and config.share.most > 1:
+            raise ConfigError("prefer must not be spread here: with MPS the shares of a container must be of one GPU")
 
 
 def _check_paths(config: NvidiaConfig) -> None:
     driver, share = config.driver, config.share or NvidiaShare()
-    paths = [driver.root, driver.host or "/", driver.dev or "/", config.cdi.dir, *driver.libraries]
+    paths = [
+        driver.root,
+        driver.host or "/",
+        driver.dev or "/",
+        config.cdi.dir,
+        *driver.libraries,
+        config.labels or "/",
+    ]
     paths += [share.mps.root, share.mps.shm or "/"] if share.mps else []
     paths += [share.vgpu.library, share.vgpu.root, share.vgpu.locks] if share.vgpu else []
     for path in paths:

@@ -76,7 +76,8 @@ class NvidiaFamily(DeviceFamily[NvidiaConfig]):
         """The state of an MPS daemon is only read."""
         settings = entry.settings
         moved = msgspec.structs.replace(settings.cdi, dir=f"{directory}{settings.cdi.dir}")
-        settings = msgspec.structs.replace(settings, cdi=moved)
+        labels = f"{directory}{settings.labels}" if settings.labels else ""
+        settings = msgspec.structs.replace(settings, cdi=moved, labels=labels)
         if settings.share is not None and settings.share.by is SharingStrategy.VGPU:
             vgpu = settings.share.vgpu or NvidiaVgpu()
             vgpu = msgspec.structs.replace(vgpu, root=f"{directory}{vgpu.root}", locks=f"{directory}{vgpu.locks}")

@@ -15,13 +15,14 @@ from functools import partial
 
 from plugwright.errors import HardwareMissing, InvalidValue, PluginError
 from plugwright.model import Allocation, Device, some
-from plugwright.plugins.nvidia import health, selection, stored
+from plugwright.plugins.nvidia import health, selection, sharing, stored
 from plugwright.plugins.nvidia.allocation import AllocationBuilder
 from plugwright.plugins.nvidia.cdi import GpuSpecs
 from plugwright.plugins.nvidia.config import DeviceListStrategy, NvidiaConfig, NvidiaMps, SharingStrategy
 from plugwright.plugins.nvidia.driver import GpuHealth, GpuLinks
 from plugwright.plugins.nvidia.driver_files import DriverFiles
 from plugwright.plugins.nvidia.health import HealthAssessment
+from plugwright.plugins.nvidia.labels import NodeLabels
 from plugwright.plugins.nvidia.monitor import GpuMonitor, View
 from plugwright.plugins.nvidia.preference import PlacementPolicy, UnitPreference
 from plugwright.plugins.nvidia.sharing import GpuUnit, SharingBackend, TimeSlicing
@@ -42,15 +43,16 @@ class Nvidia(Plugin):
     """`monitor` may be shared: the resources of one machine have one."""
 
     def __init__(
-        self, resource: str, config: NvidiaConfig, monitor: GpuMonitor, sharing: SharingBackend | None = None
+        self, resource: str, config: NvidiaConfig, monitor: GpuMonitor, backend: SharingBackend | None = None
     ) -> None:
         self.resource = resource
         self.monitor = monitor
         self.config = config
         self._selection = selection.from_config(config)
-        self._sharing = sharing or TimeSlicing(resource, config.share)
+        self._sharing = backend or TimeSlicing(resource, config.share)
         files = DriverFiles(config, simulated=monitor.driver.inject is not None)
         self._specs = GpuSpecs(config, files)
+        self._labels = NodeLabels(resource, config)
         self._allocations = AllocationBuilder(config, files, self._specs)
         self._listing = BlockingCalls(f"list of {resource}", monitor.intervals.list_timeout, most_stuck=1)
         self._allocating = BlockingCalls(f"allocation of {resource}", monitor.intervals.allocate_timeout)
@@ -74,6 +76,7 @@ class Nvidia(Plugin):
         monitor = self.monitor
         async with monitor.running():
             with monitor.selecting(self.resource, self._selection):
+                self._labels.begin()
                 follow = asyncio.create_task(self._sharing.follow(monitor.republish))
                 follow.add_done_callback(lambda _: monitor.republish())
                 try:
@@ -89,6 +92,7 @@ class Nvidia(Plugin):
                             yield await self._list_in_time(view)
                         await self._wait_for_change(view)
                 finally:
+                    self._labels.end()
                     await concurrency.cancel(follow)
 
     async def allocate(self, devices: Sequence[Device]) -> Allocation:
@@ -147,6 +151,7 @@ class Nvidia(Plugin):
             self._specs.withheld = {moved.cdi_name for moved in self._moved if moved.cdi_name}
             self._write_specs(view)
             self._restore_files({unit.id: unit for unit in units})
+            self._labels.update(view.snapshot, selection.select_devices(view.snapshot.gpus, self._selection), units)
         assessments = {uuid: self._assess(view, uuid) for uuid in dict.fromkeys(unit.gpu.uuid for unit in units)}
         waits = [
             assessment.recheck_after or self.monitor.intervals.retry
@@ -166,9 +171,11 @@ class Nvidia(Plugin):
         overlaps: Mapping[str, Sequence[str]],
     ) -> Iterator[Device]:
         """Without those that no list can have, such as one with an odd UUID; the others do not suffer for them."""
+        physical: dict[str, tuple[str, ...]] = {}  # by device, of which there may be thousands of shares
         for unit in units:
+            names = physical.get(unit.uuid) or physical.setdefault(unit.uuid, selection.physical_names(unit))
             try:
-                yield self._device(unit, assessments[unit.gpu.uuid], overlaps)
+                yield self._device(unit, assessments[unit.gpu.uuid], overlaps, names)
             except InvalidValue as error:
                 if unit.id not in self._left_out:
                     facts = {"resource": self.resource, "device": clean(unit.id), "error": clean(error)}
@@ -203,9 +210,20 @@ class Nvidia(Plugin):
         values = view.health.get(uuid, GpuHealth(fault="not found"))
         return health.assess(rules, values, view.xids.get(uuid, ()), self.monitor.clock())
 
-    def _device(self, unit: GpuUnit, gpu: HealthAssessment, overlaps: Mapping[str, Sequence[str]]) -> Device:
-        numa = [unit.gpu.numa] if unit.gpu.numa is not None else []
-        device = Device(unit.id, numa=numa, attributes={**_attributes(unit), **self._sharing.attributes(unit)})
+    def _device(
+        self,
+        unit: GpuUnit,
+        gpu: HealthAssessment,
+        overlaps: Mapping[str, Sequence[str]],
+        physical: tuple[str, ...],
+    ) -> Device:
+        device = Device(
+            unit.id,
+            numa=[unit.gpu.numa] if unit.gpu.numa is not None else [],
+            attributes={**_attributes(unit), **self._sharing.attributes(unit)},
+            physical=physical,
+            sharing=sharing.kind_of_share(self.resource, self.config.share, unit),
+        )
         resources = sorted({name for uuid in selection.occupied_uuids(unit) for name in overlaps.get(uuid, ())})
         if resources:
             conflict = f"selected by {' and '.join(resources)}: a device can be in one resource only"

@@ -15,7 +15,15 @@ from plugwright.plugins.nvidia.driver import Gpu
 from plugwright.plugins.nvidia.sharing import GpuUnit
 from plugwright.sdk.device_family import byte_size
 
-__all__ = ["DevicePattern", "Selection", "from_config", "occupied_uuids", "overlaps", "select_devices"]
+__all__ = [
+    "DevicePattern",
+    "Selection",
+    "from_config",
+    "occupied_uuids",
+    "overlaps",
+    "physical_names",
+    "select_devices",
+]
 
 # A name in another form would match no device, without an error.
 _INDEX = re.compile(r"[0-9]+(?::[0-9]+)?")
@@ -93,6 +101,15 @@ def overlaps(gpus: Sequence[Gpu], selections: Mapping[str, Selection]) -> dict[s
 def occupied_uuids(unit: GpuUnit) -> list[str]:
     """The device itself; all its MIG devices for a whole GPU in MIG mode."""
     return [unit.uuid] if unit.mig or not unit.gpu.mig else [mig.uuid for mig in unit.gpu.mig]
+
+
+def physical_names(unit: GpuUnit) -> tuple[str, ...]:
+    """The hardware behind a unit, by UUID and by PCI address; a MIG device is a part of its GPU."""
+    gpu = unit.gpu
+    whole = (gpu.uuid, *([_canonical_pci(gpu.pci)] if gpu.pci else []))
+    if unit.mig is None:
+        return (*whole, *(device.uuid for device in gpu.mig))
+    return (unit.mig.uuid, *(f"{name}/{unit.mig.uuid}" for name in whole))
 
 
 def _pattern(config: NvidiaPattern) -> DevicePattern:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from plugwright.errors import PluginError
 from plugwright.model import Mount
-from plugwright.plugins.nvidia.config import NvidiaShare
+from plugwright.plugins.nvidia.config import NvidiaShare, SharingStrategy
 from plugwright.plugins.nvidia.driver import Gpu, MigDevice
 
 __all__ = [
@@ -23,6 +23,8 @@ __all__ = [
     "TimeSlicing",
     "check_list_size",
     "check_request",
+    "device_env",
+    "kind_of_share",
     "share_attributes",
     "share_env",
     "split",
@@ -115,7 +117,7 @@ class TimeSlicing:
 
     def extras(self, units: Sequence[GpuUnit]) -> ContainerExtras:
         if not self._share:
-            return ContainerExtras()
+            return ContainerExtras(env=device_env(units))
         check_request(self._resource, self._share.most, units)
         return ContainerExtras(env=share_env(units))
 
@@ -159,13 +161,30 @@ def share_attributes(unit: GpuUnit, sharing: str) -> dict[str, object]:
     return {"memory": unit.memory, "percent": unit.percent, "sharing": sharing}
 
 
+def device_env(units: Sequence[GpuUnit]) -> dict[str, str]:
+    """The UUIDs of the container's GPUs, for information, in a variable that no other program reads."""
+    return {"PLUGWRIGHT_GPU_UUID": ",".join(units_by_device(units))}
+
+
 def share_env(units: Sequence[GpuUnit]) -> dict[str, str]:
-    """The size of the container's share of each of its GPUs, for information: it limits nothing."""
+    """The container's GPUs and the size of its share of each, for information: it limits nothing."""
     devices = units_by_device(units).values()
     return {
+        **device_env(units),
         "PLUGWRIGHT_GPU_MEMORY": ",".join(str(sum(unit.memory for unit in shares)) for shares in devices),
         "PLUGWRIGHT_GPU_PERCENT": ",".join(str(min(100, sum(unit.percent for unit in shares))) for shares in devices),
     }
+
+
+def kind_of_share(resource: str, share: NvidiaShare | None, unit: GpuUnit) -> str:
+    """The same for units that may be held beside each other; empty for a whole device.
+
+    Limits belong to it: where a reload changes them, the shares of both sizes together would exceed the GPU.
+    """
+    if share is None or unit.replica is None:
+        return ""
+    limits = "" if share.by is SharingStrategy.TIME_SLICING else f" {unit.memory} bytes {unit.percent} %"
+    return f"{resource} {share.by}{limits}"
 
 
 def check_request(resource: str, most: int, units: Sequence[GpuUnit]) -> None:

@@ -109,13 +109,18 @@ def _gpu(name: str, machine: MachineModel, index: int) -> Gpu:
         minor=index,
         model=machine.model,
         memory=machine.memory * 2**20,
-        pci=f"0000:{buses[index] if buses else format(index + 1, '02x')}:00.0",
+        pci=_pci(buses[index] if buses else format(index + 1, "02x")),
         numa=machine.numa[index],
         capability=machine.capability,
         compute_mode=ComputeMode.DEFAULT,
     )
     profiles = machine.mig[index] if machine.mig else "-"
     return gpu if profiles == "-" else partition_gpu(gpu, filter(None, profiles.split(",")))
+
+
+def _pci(bus: str) -> str:
+    """`5d` is a bus of the first PCI domain, `0018:01` one of another."""
+    return f"{bus}:00.0" if ":" in bus else f"0000:{bus}:00.0"
 
 
 def _pair(one: Gpu, other: Gpu) -> tuple[str, str]:
@@ -186,6 +191,10 @@ def _by_socket(one: int, other: int) -> PcieLevel:
     return PcieLevel.NODE if one // 4 == other // 4 else PcieLevel.SYS
 
 
+def _two_sockets_of_two(one: int, other: int) -> PcieLevel:
+    return PcieLevel.NODE if one // 2 == other // 2 else PcieLevel.SYS
+
+
 def _by_pair(one: int, other: int) -> PcieLevel:
     return PcieLevel.PXB if one // 2 == other // 2 else PcieLevel.SYS
 
@@ -212,6 +221,15 @@ _H100 = MachineModel(
     capability=(9, 0),
     numa=(0, 0, 0, 0, 1, 1, 1, 1),
     buses="18 2a 3a 5d 9a ab ba db",
+    nvlinks=lambda _, __: 18,
+    level=_by_socket,
+)
+_B200 = MachineModel(
+    model="NVIDIA B200",
+    memory=183359,
+    capability=(10, 0),
+    numa=(0, 0, 0, 0, 1, 1, 1, 1),
+    buses="18 2a 3a 5d 9a ab ba db",  # as on the H100's board: addresses differ between makers
     nvlinks=lambda _, __: 18,
     level=_by_socket,
 )
@@ -248,6 +266,26 @@ MACHINES = {
         capability=(7, 5),
         numa=(0, 0, 1, 1),
         buses="3b 5e 86 d8",
-        level=lambda one, other: PcieLevel.NODE if one // 2 == other // 2 else PcieLevel.SYS,
+        level=_two_sockets_of_two,
+    ),
+    "l40s": MachineModel(
+        model="NVIDIA L40S",
+        memory=46068,
+        capability=(8, 9),
+        numa=(0, 0, 1, 1),
+        buses="21 41 a1 c1",
+        level=_two_sockets_of_two,
+    ),
+    "hgx-b200": _B200,
+    "hgx-b200-mig": replace(_B200, mig=("1g.23gb," * 7,) * 8),
+    # One compute tray of an NVL72: two superchips, each GPU in a PCI domain of its own. The NVLinks to other trays are
+    # not part of the machine.
+    "gb200": MachineModel(
+        model="NVIDIA GB200",
+        memory=189471,
+        capability=(10, 0),
+        numa=(0, 0, 1, 1),
+        buses="0008:01 0009:01 0018:01 0019:01",
+        nvlinks=lambda _, __: 18,
     ),
 }

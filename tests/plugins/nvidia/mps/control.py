@@ -29,7 +29,8 @@ class Daemon:
         self.percent = 100.0
         self.memory: dict[str, str] = {}
         self.servers: list[int] = []
-        self.set_by_server: list[str] = []
+        self.server_percent: dict[str, str] = {}
+        self.server_memory: dict[str, str] = {}
 
     def answer(self, line: str) -> str:
         command, *words = line.split()
@@ -40,9 +41,11 @@ class Daemon:
             "get_default_device_pinned_mem_limit": lambda gpu: in_gibibytes(self.memory.get(gpu, "0M")),
             "get_server_list": lambda: "\n".join(map(str, self.servers)),
             "get_server_status": lambda _: "FAULT" if has_fault("fault") else "ACTIVE",
-            "set_active_thread_percentage": lambda *words: self.set_by_server.append(" ".join(words)),
-            "set_device_pinned_mem_limit": lambda *words: self.set_by_server.append(" ".join(words)),
-            "set_by_server": lambda: "\n".join(self.set_by_server),  # not NVIDIA's: shows what was set
+            "set_active_thread_percentage": lambda server, percent: self.server_percent.update({server: percent}),
+            "get_active_thread_percentage": lambda server: float(self.server_percent.get(server, self.percent)),
+            "set_device_pinned_mem_limit": lambda server, _, size: self.server_memory.update({server: size}),
+            "get_device_pinned_mem_limit": lambda server, gpu: in_gibibytes(self.of_server(server, gpu)),
+            "exact_memory": lambda server: self.of_server(server, "0"),  # not NVIDIA's
             "start_server": lambda *_: self.servers.append(subprocess.Popen(["sleep", "600"]).pid),
             "quit": self.quit,
         }
@@ -54,6 +57,9 @@ class Daemon:
 
     def set_memory(self, gpu: str, size: str) -> None:
         self.memory[self.known(gpu)] = size
+
+    def of_server(self, server: str, gpu: str) -> str:
+        return self.server_memory.get(server, self.memory.get(gpu, "0M"))
 
     def quit(self) -> None:
         for server in self.servers:

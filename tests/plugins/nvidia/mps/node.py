@@ -68,18 +68,18 @@ class MpsNode:
 
     def control(self, plan: DaemonPlan) -> MpsControl:
         return MpsControl(
-            pipe=self.paths.pipe(plan.size),
-            log=self.paths.log(plan.size),
-            gpus=plan.gpus,
+            pipe=self.paths.pipe(*plan.key),
+            log=self.paths.log(*plan.key),
+            gpu=plan.gpu,
             program=self.control_program(),
         )
 
-    def fault(self, size: int, what: str) -> Path:
+    def fault(self, plan: DaemonPlan, what: str) -> Path:
         """The file whose existence causes the fault."""
-        return self.paths.pipe(size).parent / what
+        return self.paths.pipe(*plan.key).parent / what
 
-    def kill(self, size: int) -> None:
-        os.kill(int((self.paths.pipe(size) / "nvidia-cuda-mps-control.pid").read_text()), signal.SIGKILL)
+    def kill(self, plan: DaemonPlan) -> None:
+        os.kill(int((self.paths.pipe(*plan.key) / "nvidia-cuda-mps-control.pid").read_text()), signal.SIGKILL)
 
     @asynccontextmanager
     async def supervised(

@@ -1,5 +1,6 @@
 """Daemon plans follow from the configuration alone, and the state file carries them to the plugin."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -39,9 +40,10 @@ conditions = st.sampled_from(list(Condition))
 texts = st.text(st.characters(codec="utf-8"), max_size=20)
 plans = st.builds(
     DaemonPlan,
+    gpu=texts,
     size=st.integers(1, 48),
     percent=st.integers(1, 100),
-    memory=st.lists(st.tuples(texts, st.integers(1, 10**6))).map(tuple),
+    mebibytes=st.integers(1, 10**6),
 )
 states = st.builds(
     ResourceState,
@@ -72,21 +74,22 @@ def planned(share: NvidiaShare, *gpus: Gpu) -> list[DaemonPlan]:
 def test_replicas_divide_memory_and_percent_evenly() -> None:
     share = NvidiaShare(by=SharingStrategy.MPS, replicas=4)
     assert planned(share, gpu(0), gpu(1, 40 * GIB)) == [
-        DaemonPlan(size=1, percent=25, memory=((gpu(0).uuid, 20480), (gpu(1).uuid, 10240)))
+        DaemonPlan(gpu=gpu(0).uuid, size=1, percent=25, mebibytes=20480),
+        DaemonPlan(gpu=gpu(1).uuid, size=1, percent=25, mebibytes=10240),
     ]
 
 
 def test_a_share_can_be_configured_by_memory_or_percent() -> None:
     by_memory = NvidiaShare(by=SharingStrategy.MPS, memory=10 * GIB)
     assert len(split(by_memory, gpu(0))) == 8
-    assert planned(by_memory, gpu(0)) == [DaemonPlan(size=1, percent=12, memory=((gpu(0).uuid, 10240),))]
+    assert planned(by_memory, gpu(0)) == [DaemonPlan(gpu=gpu(0).uuid, size=1, percent=12, mebibytes=10240)]
     by_percent = NvidiaShare(by=SharingStrategy.MPS, percent=30)
-    assert planned(by_percent, gpu(0)) == [DaemonPlan(size=1, percent=30, memory=((gpu(0).uuid, 27306),))]
+    assert planned(by_percent, gpu(0)) == [DaemonPlan(gpu=gpu(0).uuid, size=1, percent=30, mebibytes=27306)]
 
 
 def test_containers_of_different_sizes_have_daemons_of_their_own() -> None:
     share = NvidiaShare(by=SharingStrategy.MPS, replicas=4, most=3)
-    assert [(plan.size, plan.percent, plan.memory[0][1]) for plan in planned(share, gpu(0))] == [
+    assert [(plan.size, plan.percent, plan.mebibytes) for plan in planned(share, gpu(0))] == [
         (1, 25, 20480),
         (2, 50, 40960),
         (3, 75, 61440),
@@ -98,6 +101,7 @@ def test_a_gpu_in_exclusive_mode_has_one_daemon_for_all_sizes() -> None:
     assert [plan.size for plan in planned(msgspec.structs.replace(share, mps=EXCLUSIVE), gpu(0))] == [3]
     by_the_operator = gpu(0, mode=ComputeMode.EXCLUSIVE_PROCESS)
     assert [plan.size for plan in planned(share, by_the_operator)] == [3]
+    assert [plan.size for plan in planned(share, by_the_operator, gpu(1))] == [3, 1, 2, 3]
 
 
 @given(share=shares, sizes=st.lists(st.integers(1, 200), min_size=1, max_size=4))
@@ -107,10 +111,9 @@ def test_no_daemon_allows_more_than_the_gpu_has_or_the_share_says(share: NvidiaS
     by_uuid = {gpu.uuid: gpu for gpu in gpus}
     for plan in plan_daemons(share, units):
         assert 1 <= plan.percent <= 100
-        for uuid, mebibytes in plan.memory:
-            unit = next(unit for unit in units if unit.uuid == uuid)
-            assert mebibytes * 2**20 <= min(unit.memory * plan.size, by_uuid[uuid].memory)
-            assert plan.percent <= unit.percent * plan.size
+        unit = next(unit for unit in units if unit.uuid == plan.gpu)
+        assert plan.mebibytes * 2**20 <= min(unit.memory * plan.size, by_uuid[plan.gpu].memory)
+        assert plan.percent <= unit.percent * plan.size
 
 
 def test_devices_that_mps_does_not_support_are_left_out_with_a_reason() -> None:
@@ -146,7 +149,7 @@ def test_a_state_is_read_as_written(written: ResourceState, tmp_path_factory: py
     assert state.read(path) == written
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"version": 2}', '{"version": 1, "daemons": [{}]}'])
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"version": 1}', '{"version": 2, "daemons": [{}]}'])
 def test_a_file_without_a_state_is_refused(content: str, tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     path.write_text(content)
@@ -154,7 +157,7 @@ def test_a_file_without_a_state_is_refused(content: str, tmp_path: Path) -> None
         state.read(path)
 
 
-PLAN = DaemonPlan(size=1, percent=25, memory=(("GPU-0", 1024),))
+PLAN = DaemonPlan(gpu="GPU-0", size=1, percent=25, mebibytes=1024)
 
 
 def known(plan: DaemonPlan = PLAN, condition: Condition = Condition.READY, reason: str = "") -> ResourceState:
@@ -168,11 +171,11 @@ def known(plan: DaemonPlan = PLAN, condition: Condition = Condition.READY, reaso
         (known(), "GPU-0", 110.0, ""),
         (known(), "GPU-0", 110.1, "no MPS supervisor has reported for 10 s"),
         (None, "GPU-0", 0.0, "no MPS daemon: `plugwright mps run` has not started one here"),
-        (known(), "GPU-1", 100.0, "no MPS daemon for containers with 1 of this GPU"),
         (known(condition=Condition.DOWN, reason="killed"), "GPU-0", 100.0, "MPS daemon down: killed"),
         (known(condition=Condition.STOPPED), "GPU-0", 100.0, "MPS daemon stopped"),
-        (known(DaemonPlan(size=1, percent=50, memory=PLAN.memory)), "GPU-0", 100.0, "limits of another configuration"),
-        (known(DaemonPlan(size=2, percent=25, memory=PLAN.memory)), "GPU-0", 100.0, "no MPS daemon for containers"),
+        (known(replace(PLAN, percent=50)), "GPU-0", 100.0, "limits of another configuration"),
+        (known(replace(PLAN, gpu="GPU-1")), "GPU-0", 100.0, "no MPS daemon for containers with 1 of this GPU"),
+        (known(replace(PLAN, size=2)), "GPU-0", 100.0, "no MPS daemon for containers"),
     ],
 )
 def test_a_share_is_unusable_with_a_reason(current: ResourceState | None, gpu_uuid: str, now: float, text: str) -> None:

@@ -59,12 +59,18 @@ def test_a_container_gets_the_pipe_and_its_limits(node: MpsNode) -> None:
     extras = offer.mps.extras(offer.of((1, 2)))
     assert extras.limits == {
         "CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps",
-        "CUDA_VISIBLE_DEVICES": SECOND,
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=20480M",
     }
-    assert extras.env == {"PLUGWRIGHT_GPU_MEMORY": str(20 * 2**30), "PLUGWRIGHT_GPU_PERCENT": "25"}
-    assert extras.mounts == (Mount(str(node.paths.pipe(1)), "/tmp/nvidia-mps"), Mount("/dev/shm/tenants", "/dev/shm"))
+    assert extras.env == {
+        "PLUGWRIGHT_GPU_UUID": SECOND,
+        "PLUGWRIGHT_GPU_MEMORY": str(20 * 2**30),
+        "PLUGWRIGHT_GPU_PERCENT": "25",
+    }
+    assert extras.mounts == (
+        Mount(str(node.paths.pipe(SECOND, 1)), "/tmp/nvidia-mps"),
+        Mount("/dev/shm/tenants", "/dev/shm"),
+    )
     Allocation(env={**extras.env, **extras.limits}, mounts=extras.mounts)
 
 
@@ -73,20 +79,12 @@ def test_several_units_of_one_gpu_are_a_larger_share(node: MpsNode) -> None:
     extras = offer.mps.extras(offer.of((0, 1), (0, 3)))
     assert extras.limits["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "50"
     assert extras.limits["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=40960M"
-    assert extras.mounts[0].host_path == str(node.paths.pipe(2))
-
-
-def test_as_many_shares_of_several_gpus_are_one_size(node: MpsNode) -> None:
-    offer = offered(node, msgspec.structs.replace(QUARTERS, most=4))
-    extras = offer.mps.extras(offer.of((0, 1), (1, 3), (0, 0), (1, 2)))
-    assert extras.limits["CUDA_VISIBLE_DEVICES"] == f"{FIRST},{SECOND}"
-    assert extras.limits["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=40960M,1=40960M"
-    assert extras.mounts[0].host_path == str(node.paths.pipe(2))
+    assert extras.mounts[0].host_path == str(node.paths.pipe(FIRST, 2))
 
 
 def test_a_request_that_no_daemon_can_limit_is_refused(node: MpsNode) -> None:
     offer = offered(node, msgspec.structs.replace(QUARTERS, most=3))
-    with pytest.raises(PluginError, match=f"got 2 of {FIRST} and 1 of {SECOND}"):
+    with pytest.raises(PluginError, match=f"must be of one GPU, got 2 of {FIRST} and 1 of {SECOND}: no GPU had 3 left"):
         offer.mps.extras(offer.of((0, 0), (0, 1), (1, 0)))
     with pytest.raises(PluginError, match="a container may request at most 3, got 4"):
         offer.mps.extras(offer.of((0, 0), (0, 1), (0, 2), (0, 3)))
@@ -98,7 +96,7 @@ def test_a_request_that_no_daemon_can_limit_is_refused(node: MpsNode) -> None:
 def test_in_exclusive_mode_the_environment_lowers_the_daemons_limits(node: MpsNode) -> None:
     offer = offered(node, msgspec.structs.replace(QUARTERS, most=3), ComputeModePolicy.EXCLUSIVE)
     extras = offer.mps.extras(offer.of((0, 0)))
-    assert extras.mounts[0].host_path == str(node.paths.pipe(3))
+    assert extras.mounts[0].host_path == str(node.paths.pipe(FIRST, 3))
     assert extras.limits["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "25"
     assert extras.limits["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=20480M"
 
@@ -156,10 +154,10 @@ async def test_health_follows_the_daemon_both_ways(node: MpsNode) -> None:
         await fault_is(changes, "no MPS daemon: `plugwright mps run` has not started one here")
         async with node.supervised(offer.plans) as supervisor:
             await fault_is(changes, "")
-            node.fault(1, "refuse").touch()
-            node.kill(1)
+            node.fault(offer.plans[0], "refuse").touch()
+            node.kill(offer.plans[0])
             await fault_is(changes, "MPS daemon down: the control daemon ended with")
-            node.fault(1, "refuse").unlink()
+            node.fault(offer.plans[0], "refuse").unlink()
             await fault_is(changes, "")
             await becomes(supervisor, Condition.READY)
         await fault_is(changes, "MPS daemon stopped")

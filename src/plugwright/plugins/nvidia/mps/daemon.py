@@ -3,8 +3,8 @@
 When a control daemon ends, the CUDA programs of all its clients end too. One that does not answer is therefore reported
 at once and restarted only after several probes. `supervisor` runs the daemons of a resource and writes their states.
 
-The program runs once for each command and finds its daemon by the pipe directory in its environment. GPUs are named by
-their position in the daemon's list: by UUID, some drivers accept a limit and do not apply it.
+The program runs once for each command and finds its daemon by the pipe directory in its environment. The GPU is named
+by its position in the daemon's list, 0: by UUID, some drivers accept a limit and do not apply it.
 """
 
 import asyncio
@@ -25,13 +25,23 @@ from plugwright.plugins.nvidia.mps.state import Condition, DaemonState
 from plugwright.system import processes
 from plugwright.system.concurrency import Backoff
 
-__all__ = ["MpsControl", "MpsDaemon", "ProbeSettings", "run_program", "same_memory", "same_percent", "without_cuda"]
+__all__ = [
+    "MpsControl",
+    "MpsDaemon",
+    "ProbeSettings",
+    "end_leftover",
+    "run_program",
+    "same_memory",
+    "same_percent",
+    "without_cuda",
+]
 
 logger = logging.getLogger(__name__)
 
 _PROCESS_NAME = "nvidia-cuda-mps"  # of a server, cut off where the kernel cuts it off
 _LOG_LIMIT = 16 * 2**20  # bytes; each probe writes some lines
 _START_POLL = 0.05  # seconds between two attempts to reach a daemon that starts
+_NUMBER = re.compile(r"[\d.]+")
 _SIZE = re.compile(r"(\d+) ?([GM])B?")
 
 
@@ -66,7 +76,7 @@ class MpsDaemon:
 
     async def run(self) -> None:
         """Until it is cancelled, which ends the daemon."""
-        await self._end_leftover()
+        await end_leftover(self._control, self._settings)
         while True:
             reason = await self._run_once()
             self._set_state(Condition.DOWN, reason, restarts=self._state.restarts + 1, servers=())
@@ -137,11 +147,14 @@ class MpsDaemon:
             ended.cancel()
 
     async def _probe(self) -> None:
-        drift = await self._control.limit_drift(self._state.plan)
         servers = await self._control.servers()
+        drift = await self._control.limit_drift(self._state.plan, servers)
         if drift:
-            logger.warning("MPS limits changed by another program, setting them again", extra={"drift": drift})
+            facts = {"gpu": self._state.plan.gpu, "drift": drift}
+            logger.warning("MPS limits changed by another program, setting them again", extra=facts)
             await self._control.set_limits(self._state.plan)
+        else:
+            await self._control.set_memory(self._state.plan, servers)
         faults = [
             f"server {server} is in {fault}"
             for server in servers
@@ -184,31 +197,6 @@ class MpsDaemon:
                         os.kill(server, signal.SIGKILL)
             await process.wait()
 
-    async def _end_leftover(self) -> None:
-        """Ends the daemon of a killed supervisor: its limits are unknown, and two cannot share a pipe directory."""
-        pid = self._leftover_pid()
-        if pid is None:
-            return
-        logger.warning(
-            "ending the MPS daemon of an earlier supervisor", extra={"pipe": str(self._control.pipe), "pid": pid}
-        )
-        deadline = time.monotonic() + self._settings.grace
-        with suppress(PeerGone):
-            await self._control.quit()
-            while self._leftover_pid() and time.monotonic() < deadline:  # noqa: ASYNC110  not a child process
-                await asyncio.sleep(_START_POLL)
-        with suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
-
-    def _leftover_pid(self) -> int | None:
-        """The pid in the pipe directory, if that process uses this pipe directory."""
-        try:
-            pid = int((self._control.pipe / "nvidia-cuda-mps-control.pid").read_text())
-            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except (OSError, ValueError):
-            return None
-        return pid if f"CUDA_MPS_PIPE_DIRECTORY={self._control.pipe}".encode() in environment else None
-
     @property
     def _console(self) -> Path:
         return self._control.log / "console.log"
@@ -230,7 +218,7 @@ class MpsControl:
 
     pipe: Path
     log: Path
-    gpus: tuple[str, ...]
+    gpu: str
     program: str = "nvidia-cuda-mps-control"
     timeout: float = 5.0  # seconds for one command
 
@@ -239,15 +227,14 @@ class MpsControl:
         return without_cuda(os.environ) | {
             "CUDA_MPS_PIPE_DIRECTORY": str(self.pipe),
             "CUDA_MPS_LOG_DIRECTORY": str(self.log),
-            "CUDA_VISIBLE_DEVICES": ",".join(self.gpus),
+            "CUDA_VISIBLE_DEVICES": self.gpu,
         }
 
     def environment_with(self, plan: DaemonPlan) -> dict[str, str]:
         """For the start of a daemon: a waiting client may connect before the limits are set by command."""
-        memory = ",".join(f"{number}={mebibytes}M" for number, (_, mebibytes) in enumerate(plan.memory))
         return self.environment | {
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(plan.percent),
-            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": memory,
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={plan.mebibytes}M",
         }
 
     async def send(self, command: str) -> str:
@@ -256,23 +243,44 @@ class MpsControl:
     async def set_limits(self, plan: DaemonPlan) -> None:
         """For servers that start later, and in running servers for their future clients."""
         await self.send(f"set_default_active_thread_percentage {plan.percent}")
-        for number, (_, mebibytes) in enumerate(plan.memory):
-            await self.send(f"set_default_device_pinned_mem_limit {number} {mebibytes}M")
-        for server in await self.servers():
+        servers = await self.servers()
+        for server in servers:
             await self.send(f"set_active_thread_percentage {server} {plan.percent}")
-            for number, (_, mebibytes) in enumerate(plan.memory):
-                await self.send(f"set_device_pinned_mem_limit {server} {number} {mebibytes}M")
+        await self.set_memory(plan, servers)
 
-    async def limit_drift(self, plan: DaemonPlan) -> str:
-        """The first limit that differs from the plan; empty if none does."""
-        answer = await self.send("get_default_active_thread_percentage")
-        if not same_percent(answer, plan.percent):
-            return f"{answer} % instead of {plan.percent} %"
-        for number, (uuid, mebibytes) in enumerate(plan.memory):
-            answer = await self.send(f"get_default_device_pinned_mem_limit {number}")
-            if not same_memory(answer, mebibytes):
-                return f"{answer} of {uuid} instead of {mebibytes}M"
-        return ""
+    async def set_memory(self, plan: DaemonPlan, servers: Sequence[int]) -> None:
+        """Set at every probe: drivers answer in whole GiB, so another program's change of less could not be seen."""
+        await self.send(f"set_default_device_pinned_mem_limit 0 {plan.mebibytes}M")
+        for server in servers:
+            await self._send_to_server(f"set_device_pinned_mem_limit {server} 0 {plan.mebibytes}M")
+
+    async def limit_drift(self, plan: DaemonPlan, servers: Sequence[int]) -> str:
+        """The first limit of the daemon or of a server that differs from the plan; empty if none does."""
+        percents = {"": await self.send("get_default_active_thread_percentage")}
+        sizes = {"": await self.send("get_default_device_pinned_mem_limit 0")}
+        for server in servers:
+            name = f" in server {server}"
+            answer = await self._send_to_server(f"get_active_thread_percentage {server}")
+            percents[name] = answer if _NUMBER.fullmatch(answer) else ""  # an error may end in the server's number
+            sizes[name] = await self._send_to_server(f"get_device_pinned_mem_limit {server} 0")
+        wrong = [
+            f"{answer} % instead of {plan.percent} %{where}"
+            for where, answer in percents.items()
+            if not same_percent(answer, plan.percent)
+        ]
+        wrong += [
+            f"{answer} instead of {plan.mebibytes}M{where}"
+            for where, answer in sizes.items()
+            if not same_memory(answer, plan.mebibytes)
+        ]
+        return next(iter(wrong), "")
+
+    async def _send_to_server(self, command: str) -> str:
+        """Empty when the server has ended meanwhile, or the driver has no such command."""
+        try:
+            return await self.send(command)
+        except PeerGone:
+            return ""
 
     async def servers(self) -> tuple[int, ...]:
         answer = await self.send("get_server_list")
@@ -280,14 +288,36 @@ class MpsControl:
 
     async def server_fault(self, server: int) -> str:
         """The server's fault state; empty if it has none, or has ended meanwhile."""
-        try:
-            answer = await self.send(f"get_server_status {server}")
-        except PeerGone:
-            return ""
+        answer = await self._send_to_server(f"get_server_status {server}")
         return answer if "FAULT" in answer.upper() else ""
 
     async def quit(self) -> None:
         await self.send("quit")
+
+
+async def end_leftover(control: MpsControl, settings: ProbeSettings) -> None:
+    """Ends the daemon of a killed supervisor: its limits are unknown, and two cannot share a pipe directory."""
+    pid = _leftover_pid(control.pipe)
+    if pid is None:
+        return
+    logger.warning("ending the MPS daemon of an earlier supervisor", extra={"pipe": str(control.pipe), "pid": pid})
+    deadline = time.monotonic() + settings.grace
+    with suppress(PeerGone):
+        await control.quit()
+        while _leftover_pid(control.pipe) and time.monotonic() < deadline:  # noqa: ASYNC110  not a child process
+            await asyncio.sleep(_START_POLL)
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _leftover_pid(pipe: Path) -> int | None:
+    """The pid in the pipe directory, if that process uses this pipe directory."""
+    try:
+        pid = int((pipe / "nvidia-cuda-mps-control.pid").read_text())
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return None
+    return pid if f"CUDA_MPS_PIPE_DIRECTORY={pipe}".encode() in environment else None
 
 
 async def run_program(
@@ -322,7 +352,7 @@ def same_percent(answer: str, percent: int) -> bool:
 
 
 def same_memory(answer: str, mebibytes: int) -> bool:
-    """Drivers round to whole GiB from 1 GiB on, up or down; an answer without a size counts as the same."""
+    """Drivers answer in whole GiB from 1 GiB on, rounded up or down; an answer without a size counts as the same."""
     match = _SIZE.search(answer)
     if not match:
         return True

@@ -1,8 +1,9 @@
 """The control daemons that a resource needs, the limits each one sets, and the paths of their files.
 
 Pure: the plugin and `plugwright mps` compute the plan from the same configuration, and so agree without communicating.
-A daemon has one limit for all its clients, so containers of different sizes need different daemons. A GPU in exclusive
-compute mode accepts one MPS server, so there a single daemon has the limit of the largest size.
+Each GPU has daemons of its own: a fault and a restart stay on it, and its clients see it as their only GPU without any
+variable. A daemon has one limit for all its clients, so containers of different sizes need different daemons. A GPU in
+exclusive compute mode accepts one MPS server, so there a single daemon has the limit of the largest size.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plugwright.plugins.nvidia.config import ComputeModePolicy, NvidiaShare
-from plugwright.plugins.nvidia.driver import ComputeMode
+from plugwright.plugins.nvidia.driver import ComputeMode, digest
 from plugwright.plugins.nvidia.sharing import GpuUnit
 from plugwright.system import sockets
 
@@ -18,19 +19,21 @@ __all__ = ["DaemonPlan", "MpsPaths", "max_clients", "max_units", "plan_daemons",
 
 _MIB = 2**20
 _LONGEST_SOCKET = "control_privileged"
+_DIGITS = 12  # of a GPU's directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonPlan:
-    """One control daemon. `memory`: the MiB that a client may use of each GPU, in the daemon's order of GPUs."""
+    """One control daemon of one GPU, and what one of its clients may use of it."""
 
-    size: int  # how many units of a GPU its clients have
+    gpu: str  # UUID
+    size: int  # how many units of the GPU its clients have
     percent: int
-    memory: tuple[tuple[str, int], ...]
+    mebibytes: int
 
     @property
-    def gpus(self) -> tuple[str, ...]:
-        return tuple(uuid for uuid, _ in self.memory)
+    def key(self) -> tuple[str, int]:
+        return self.gpu, self.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class MpsPaths:
     resource: str
 
     def __post_init__(self) -> None:
-        sockets.check_path(self.pipe(99) / _LONGEST_SOCKET)
+        sockets.check_path(self.pipe("", 99) / _LONGEST_SOCKET)
 
     @property
     def directory(self) -> Path:
@@ -51,11 +54,15 @@ class MpsPaths:
     def state(self) -> Path:
         return self.directory / "state.json"
 
-    def pipe(self, size: int) -> Path:
-        return self.directory / str(size) / "pipe"
+    def pipe(self, gpu: str, size: int) -> Path:
+        return self._daemon(gpu, size) / "pipe"
 
-    def log(self, size: int) -> Path:
-        return self.directory / str(size) / "log"
+    def log(self, gpu: str, size: int) -> Path:
+        return self._daemon(gpu, size) / "log"
+
+    def _daemon(self, gpu: str, size: int) -> Path:
+        """By a digest: with a whole UUID the path of a socket would be too long."""
+        return self.directory / digest([gpu], _DIGITS) / str(size)
 
 
 def max_units(share: NvidiaShare) -> int:
@@ -67,14 +74,7 @@ def plan_daemons(share: NvidiaShare, units: Sequence[GpuUnit]) -> list[DaemonPla
     """`units` are all those of the resource; devices that MPS does not support are left out."""
     first_units = {unit.gpu.uuid: unit for unit in reversed(units) if not unsupported_reason(unit)}
     gpus = sorted(first_units.values(), key=lambda unit: unit.gpu.index)
-    if not gpus:
-        return []
-    policy = share.mps.mode if share.mps else ComputeModePolicy.LEAVE
-    exclusive = policy is ComputeModePolicy.EXCLUSIVE or any(
-        unit.gpu.compute_mode is ComputeMode.EXCLUSIVE_PROCESS for unit in gpus
-    )
-    sizes = [max_units(share)] if exclusive else range(1, max_units(share) + 1)
-    return [_plan(size, gpus) for size in sizes]
+    return [_plan(size, unit) for unit in gpus for size in _sizes(share, unit)]
 
 
 def unsupported_reason(unit: GpuUnit) -> str:
@@ -94,12 +94,12 @@ def max_clients(capability: tuple[int, int]) -> int:
     return 16 if (0, 0) < capability < (7, 0) else 48
 
 
-def _plan(size: int, gpus: Sequence[GpuUnit]) -> DaemonPlan:
-    # A daemon has one percentage for all its GPUs: where they differ, the smallest takes nothing from other containers.
-    percent = min(unit.percent for unit in gpus)
-    memory = tuple((unit.gpu.uuid, _memory(unit, size) // _MIB) for unit in gpus)
-    return DaemonPlan(size=size, percent=min(100, percent * size), memory=memory)
+def _sizes(share: NvidiaShare, unit: GpuUnit) -> Sequence[int]:
+    policy = share.mps.mode if share.mps else ComputeModePolicy.LEAVE
+    is_exclusive = ComputeMode.EXCLUSIVE_PROCESS is unit.gpu.compute_mode or policy is ComputeModePolicy.EXCLUSIVE
+    return [max_units(share)] if is_exclusive else range(1, max_units(share) + 1)
 
 
-def _memory(unit: GpuUnit, size: int) -> int:
-    return min(unit.memory * size, unit.gpu.memory or unit.memory * size)
+def _plan(size: int, unit: GpuUnit) -> DaemonPlan:
+    memory = min(unit.memory * size, unit.gpu.memory or unit.memory * size)
+    return DaemonPlan(gpu=unit.gpu.uuid, size=size, percent=min(100, unit.percent * size), mebibytes=memory // _MIB)

@@ -2,6 +2,9 @@
 
 The daemon enforces the limits; the container's environment repeats them for information, and lowers them where one
 daemon serves several sizes. A process that does not use the pipe has no limits, unless the compute mode is exclusive.
+
+A container is a client of one daemon, which has one GPU: its shares are of that GPU. So it needs no
+CUDA_VISIBLE_DEVICES, and programs that expect numbers in that variable find no UUID there.
 """
 
 import asyncio
@@ -66,20 +69,14 @@ class MpsSharing:
 
     def extras(self, units: Sequence[GpuUnit]) -> ContainerExtras:
         sharing.check_request(self._resource, plan.max_units(self._share), units)
-        devices = sharing.units_by_device(units)
-        size = self._size(devices)
-        daemon = self._daemon_for(size)
-        memory = [sum(unit.memory for unit in shares) // _MIB for shares in devices.values()]
+        gpu, size = self._gpu(units), len(units)
+        daemon = self._daemon_for(gpu, size)
         limits = {
             "CUDA_MPS_PIPE_DIRECTORY": _PIPE,
-            # A server shows all its GPUs to every client; UUIDs, because indexes would count in the server's order.
-            "CUDA_VISIBLE_DEVICES": ",".join(devices),
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(min(daemon.percent, size * units[0].percent)),
-            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": ",".join(
-                f"{number}={mebibytes}M" for number, mebibytes in enumerate(memory)
-            ),
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={min(daemon.mebibytes, size * units[0].memory // _MIB)}M",
         }
-        mounts = [Mount(str(self._paths.pipe(daemon.size)), _PIPE)]
+        mounts = [Mount(str(self._paths.pipe(*daemon.key)), _PIPE)]
         mounts += [Mount(self._config.shm, _SHM)] if self._config.shm else []
         return ContainerExtras(env=sharing.share_env(units), limits=limits, mounts=tuple(mounts))
 
@@ -119,21 +116,22 @@ class MpsSharing:
         left = self._state.valid_until - self._clock()
         return left + 0.01 if left > 0 else None
 
-    def _size(self, devices: Mapping[str, Sequence[GpuUnit]]) -> int:
-        sizes = {len(shares) for shares in devices.values()}
-        if len(sizes) != 1:
+    def _gpu(self, units: Sequence[GpuUnit]) -> str:
+        """The one GPU of the container's units. They are preferred on one, where it has as many left."""
+        devices = sharing.units_by_device(units)
+        if len(devices) != 1:
             counts = " and ".join(f"{len(shares)} of {uuid}" for uuid, shares in devices.items())
             raise PluginError(
-                f"{self._resource}: with MPS a container must have as many shares of each of its GPUs, got {counts}: "
-                "create the pod again"
+                f"{self._resource}: with MPS the shares of a container must be of one GPU, got {counts}: no GPU had "
+                f"{len(units)} left, create the pod again"
             )
-        return sizes.pop()
+        return next(iter(devices))
 
-    def _daemon_for(self, size: int) -> DaemonPlan:
+    def _daemon_for(self, gpu: str, size: int) -> DaemonPlan:
         for daemon in sorted(self._plans, key=lambda daemon: daemon.size):
-            if daemon.size >= size:
+            if daemon.gpu == gpu and daemon.size >= size:
                 return daemon
-        raise PluginError(f"{self._resource}: no MPS daemon is planned for containers with {size} shares of a GPU")
+        raise PluginError(f"{self._resource}: no MPS daemon is planned for containers with {size} shares of {gpu}")
 
     def _unconfined_reason(self, unit: GpuUnit) -> str:
         if unit.gpu.compute_mode is not ComputeMode.EXCLUSIVE_PROCESS:

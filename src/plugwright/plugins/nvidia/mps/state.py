@@ -18,7 +18,7 @@ from plugwright.system import files
 
 __all__ = ["Condition", "DaemonState", "ResourceState", "read", "unusable_reason", "write"]
 
-_VERSION = 1
+_VERSION = 2
 
 
 class Condition(StrEnum):
@@ -89,16 +89,16 @@ def unusable_reason(state: ResourceState | None, plans: Sequence[DaemonPlan], gp
         return f"no MPS supervisor has reported for {now - state.beat:.0f} s: is `plugwright mps run` running?"
     if state.problem:
         return f"no MPS daemon: {state.problem}"
-    daemons = {daemon.plan.size: daemon for daemon in state.daemons}
-    reasons = (_daemon_reason(daemons.get(plan.size), plan, gpu) for plan in plans)
+    daemons = {daemon.plan.key: daemon for daemon in state.daemons}
+    reasons = (_daemon_reason(daemons.get(plan.key), plan) for plan in plans if plan.gpu == gpu)
     return next(filter(None, reasons), "")
 
 
-def _daemon_reason(daemon: DaemonState | None, plan: DaemonPlan, gpu: str) -> str:
-    if daemon is None or gpu not in daemon.plan.gpus:
+def _daemon_reason(daemon: DaemonState | None, plan: DaemonPlan) -> str:
+    if daemon is None:
         return f"no MPS daemon for containers with {plan.size} of this GPU: restart `plugwright mps run`"
     if daemon.condition is not Condition.READY:
         return f"MPS daemon {daemon.condition}: {daemon.reason}" if daemon.reason else f"MPS daemon {daemon.condition}"
-    if (daemon.plan.percent, dict(daemon.plan.memory)[gpu]) != (plan.percent, dict(plan.memory)[gpu]):
+    if daemon.plan != plan:
         return "the MPS daemon has the limits of another configuration: restart `plugwright mps run`"
     return ""

@@ -20,7 +20,7 @@ from plugwright.plugins.nvidia import selection, sharing
 from plugwright.plugins.nvidia.config import ComputeModePolicy, NvidiaMps, NvidiaShare
 from plugwright.plugins.nvidia.driver import ComputeMode, DriverGone, Gpu, GpuDriver, GpuSnapshot
 from plugwright.plugins.nvidia.mps import plan, state
-from plugwright.plugins.nvidia.mps.daemon import MpsControl, MpsDaemon, ProbeSettings, run_program
+from plugwright.plugins.nvidia.mps.daemon import MpsControl, MpsDaemon, ProbeSettings, end_leftover, run_program
 from plugwright.plugins.nvidia.mps.plan import DaemonPlan, MpsPaths
 from plugwright.plugins.nvidia.mps.state import Condition, DaemonState, ResourceState
 from plugwright.plugins.nvidia.selection import Selection
@@ -84,10 +84,11 @@ async def _plan_and_run(resource: MpsResource, settings: ProbeSettings) -> None:
     plans = resource.plans(snapshot.gpus)
     if not plans:
         raise PluginError("no GPU of this resource can be shared by MPS")
-    planned = {uuid for daemon in plans for uuid in daemon.gpus}
+    planned = sorted({daemon.gpu for daemon in plans})
     modes = {gpu.uuid: gpu.compute_mode for gpu in snapshot.gpus if gpu.uuid in planned}
-    sizes = [daemon.size for daemon in plans]
-    logger.info("starting MPS daemons", extra={"resource": resource.resource, "sizes": sizes})
+    sizes = sorted({daemon.size for daemon in plans})
+    facts = {"resource": resource.resource, "gpus": planned, "sizes": sizes}
+    logger.info("starting MPS daemons", extra=facts)
     await Supervisor(resource.paths, plans, settings).run(resource.config.mode, modes)
 
 
@@ -117,7 +118,7 @@ def _write_problem(resource: MpsResource, problem: str, lasting: float) -> None:
 class Supervisor:
     def __init__(self, paths: MpsPaths, plans: Sequence[DaemonPlan], settings: ProbeSettings) -> None:
         self._paths, self._settings = paths, settings
-        self._daemons = {plan.size: DaemonState(plan=plan, since=time.time()) for plan in plans}
+        self._daemons = {plan.key: DaemonState(plan=plan, since=time.time()) for plan in plans}
         self._modes: dict[str, ComputeMode] = {}
         self.state = Latest(self._current_state())
 
@@ -185,20 +186,25 @@ class Supervisor:
         return {uuid: ComputeMode(mode) for uuid, mode in before.modes.items()} if before else {}
 
     async def _run_daemons(self) -> None:
+        await self._end_unplanned()
         async with asyncio.TaskGroup() as group:
-            for size, daemon in self._daemons.items():
-                control = MpsControl(
-                    pipe=self._paths.pipe(size),
-                    log=self._paths.log(size),
-                    gpus=daemon.plan.gpus,
-                    program=self._settings.program,
-                    timeout=self._settings.timeout,
-                )
+            for (gpu, size), daemon in self._daemons.items():
+                control = self._control(self._paths.pipe(gpu, size), gpu)
                 runner = MpsDaemon(daemon.plan, control, self._settings, self._on_report)
-                group.create_task(runner.run(), name=f"MPS daemon {self._paths.resource} {size}")
+                group.create_task(runner.run(), name=f"MPS daemon {self._paths.resource} {size} of {gpu}")
+
+    async def _end_unplanned(self) -> None:
+        """Ends what a killed supervisor left of daemons that are no longer planned."""
+        planned = {self._paths.pipe(*key) for key in self._daemons}
+        for pipe in sorted({*self._paths.directory.glob("*/pipe"), *self._paths.directory.glob("*/*/pipe")} - planned):
+            await end_leftover(self._control(pipe), self._settings)
+
+    def _control(self, pipe: Path, gpu: str = "") -> MpsControl:
+        log, settings = pipe.with_name("log"), self._settings
+        return MpsControl(pipe=pipe, log=log, gpu=gpu, program=settings.program, timeout=settings.timeout)
 
     def _on_report(self, daemon: DaemonState) -> None:
-        self._daemons[daemon.plan.size] = daemon
+        self._daemons[daemon.plan.key] = daemon
         self._publish()
 
     def _publish(self) -> None:
@@ -228,9 +234,9 @@ class Supervisor:
             logger.error("compute mode not restored", extra={"error": str(error)})
 
     def _set_stopped(self, reason: str) -> None:
-        for size, daemon in self._daemons.items():
+        for key, daemon in self._daemons.items():
             stopped = replace(daemon, condition=Condition.STOPPED, reason=reason, servers=(), since=time.time())
-            self._daemons[size] = stopped
+            self._daemons[key] = stopped
         self._publish()
 
 

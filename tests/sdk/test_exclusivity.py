@@ -1,0 +1,280 @@
+"""Hardware that a pod holds is offered in one way at a time, whatever happens to the resources."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.observed_kubelet import ObservedKubelet
+from tests.protocol.held_devices import serve_held_devices
+
+from plugwright import Allocation, Device, Plugin, Settings, Timeouts, serving
+from plugwright.protocol import checkpoint, messages
+from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
+from plugwright.protocol.deviceplugin.v1beta1.deviceplugin_pb2 import AllocateResponse
+from plugwright.protocol.paths import KubeletPaths
+from plugwright.protocol.pod_resources import HeldDevice
+from plugwright.sdk.exclusivity import Exclusivity
+from plugwright.sdk.inventory import Inventory
+from plugwright.system.concurrency import Latest
+from plugwright.testing import pod_requesting, running
+
+WHOLE, SHARED = "example.com/gpu", "example.com/gpu-shared"
+CARD = ("card-7", "0000:3b:00.0")
+QUICK = Settings(timeouts=Timeouts(holders=0.01))
+
+
+class Cards(Plugin):
+    """Lists the given devices, and others when they are published."""
+
+    def __init__(self, resource: str, *devices: Device) -> None:
+        self.resource = resource
+        self.lists = Latest(devices)
+
+    async def discover(self) -> AsyncIterator[Sequence[Device]]:
+        async for devices in self.lists.changes():
+            yield devices
+
+    async def allocate(self, devices: Sequence[Device]) -> Allocation:
+        return Allocation(nodes=["/dev/null"])
+
+
+def whole(*ids: str) -> Cards:
+    return Cards(WHOLE, *(Device(device_id, physical=(device_id, f"pci-{device_id}")) for device_id in ids))
+
+
+def shares(*ids: str, resource: str = SHARED, kind: str = "quarters") -> Cards:
+    names = [f"{device_id}::{number}" for device_id in ids for number in range(2)]
+    return Cards(
+        resource, *(Device(name, physical=(f"pci-{name.partition('::')[0]}",), sharing=kind) for name in names)
+    )
+
+
+async def test_a_card_that_a_pod_holds_whole_is_unhealthy_in_shares_until_the_pod_ends(tmp_path: Path) -> None:
+    async with running(whole("a"), tmp_path, served=QUICK) as kubelet:
+        pod = await kubelet.admit(pod_requesting({WHOLE: 1}, name="g4"))
+        await kubelet.daemon.apply([shares("a", "b")])
+        assert await kubelet.reason(SHARED, "a::0") == f"held by default/g4 ({WHOLE}) until it ends"
+        assert await kubelet.reason(SHARED, "b::1", "Healthy") == ""
+        assert await kubelet.allocatable(SHARED, 2) == 2
+        await kubelet.remove(pod)
+        assert await kubelet.reason(SHARED, "a::0", "Healthy") == ""
+        assert await kubelet.allocatable(SHARED, 4) == 4
+
+
+async def test_shares_that_pods_hold_keep_the_card_from_being_offered_whole(tmp_path: Path) -> None:
+    async with running(shares("a"), tmp_path, served=QUICK) as kubelet:
+        pod = await kubelet.admit(pod_requesting({SHARED: 1}, name="tenant"))
+        await kubelet.daemon.apply([whole("a", "b")])
+        assert await kubelet.reason(WHOLE, "a") == f"held by default/tenant ({SHARED}) until it ends"
+        await kubelet.remove(pod)
+        assert await kubelet.reason(WHOLE, "a", "Healthy") == ""
+
+
+async def test_a_resource_that_changes_how_it_offers_a_card_keeps_it_back_too(tmp_path: Path) -> None:
+    async with running(whole("a", "b"), tmp_path, served=QUICK) as kubelet:
+        await kubelet.admit(pod_requesting({WHOLE: 1}, name="g4"))
+        await kubelet.daemon.apply([shares("a", "b", resource=WHOLE)])
+        assert await kubelet.reason(WHOLE, "a::0") == f"held by default/g4 ({WHOLE}) until it ends"
+        assert await kubelet.reason(WHOLE, "b::0", "Healthy") == ""
+
+
+async def test_shares_of_the_same_kind_may_be_held_beside_each_other(tmp_path: Path) -> None:
+    """Two replicas become one: the other tenant is no reason to keep it back."""
+    plugin = shares("a")
+    async with running(plugin, tmp_path, served=QUICK) as kubelet:
+        await kubelet.admit(pod_requesting({SHARED: 2}))
+        plugin.lists.publish(plugin.lists.value[:1])
+        assert await kubelet.reason(SHARED, "a::1") == "gone: discovery no longer finds it"
+        assert await kubelet.reason(SHARED, "a::0", "Healthy") == ""
+        await kubelet.daemon.apply([shares("a", kind="halves", resource="example.com/halves")])
+        assert "until it ends" in await kubelet.reason("example.com/halves", "a::0")
+
+
+async def test_a_part_that_a_pod_holds_keeps_the_whole_back_and_the_whole_its_parts(tmp_path: Path) -> None:
+    parts = Cards("example.com/part", Device("p0", physical=("card/p0",)), Device("p1", physical=("card/p1",)))
+    card = Cards(WHOLE, Device("c", physical=("card",)))
+    async with running(parts, tmp_path, served=QUICK) as kubelet:
+        pod = await kubelet.admit(pod_requesting({parts.resource: 1}))
+        await kubelet.daemon.apply([card])
+        assert "until it ends" in await kubelet.reason(WHOLE, "c")
+        await kubelet.remove(pod)
+        assert await kubelet.allocatable(WHOLE, 1) == 1
+        await kubelet.admit(pod_requesting({WHOLE: 1}))
+        await kubelet.daemon.apply([parts])
+        assert "until it ends" in await kubelet.reason(parts.resource, "p1")
+
+
+async def test_after_a_restart_with_another_file_what_pods_hold_is_known_by_id_and_by_device_node(
+    kubelet: ObservedKubelet, settings: Settings
+) -> None:
+    quick = replace(settings, timeouts=replace(settings.timeouts, holders=0.01))
+    async with serving(
+        whole("GPU-a"), Cards("example.com/stick", Device("AAA", physical=("/dev/null",))), settings=quick
+    ):
+        await kubelet.endpoint(WHOLE, count=1)
+        await kubelet.endpoint("example.com/stick", count=1)
+        pod = await kubelet.kubelet.admit(pod_requesting({WHOLE: 1, "example.com/stick": 1}, name="g4"))
+    others = Cards(SHARED, Device("GPU-a::0", physical=("GPU-a",), sharing="x"), Device("b", physical=("/dev/null",)))
+    async with serving(others, settings=quick):
+        endpoint = await kubelet.endpoint(SHARED, count=2)
+        assert not any(device.healthy for device in endpoint.lists[0]), "Unhealthy from the first list on"
+        await kubelet.kubelet.remove(pod)
+        await kubelet.until(lambda _: all(device.healthy for device in endpoint.devices.values()))
+
+
+@pytest.fixture
+def paths(root: Path) -> KubeletPaths:
+    paths = KubeletPaths.under(root)
+    paths.device_plugins.mkdir()
+    paths.pod_resources_socket.parent.mkdir()
+    return paths
+
+
+class Pods:
+    def __init__(self, *held: HeldDevice) -> None:
+        self.held = held
+        self.times = 0
+
+    async def held_devices(self) -> Sequence[HeldDevice]:
+        self.times += 1
+        return self.held
+
+
+def listed(exclusivity: Exclusivity) -> Inventory:
+    inventory = Inventory(SHARED, exclusivity=exclusivity)
+    exclusivity.changed.subscribe(inventory.compare_holders)
+    inventory.update([Device("a::0", physical=CARD, sharing="x")])
+    return inventory
+
+
+def reason(inventory: Inventory) -> str:
+    assert inventory.latest.value is not None
+    return inventory.latest.value.devices["a::0"].reason
+
+
+HELD = HeldDevice(WHOLE, "card-7", "default", "g4", "main")
+
+
+async def test_pods_that_cannot_be_read_leave_everything_as_it_is(paths: KubeletPaths) -> None:
+    exclusivity = Exclusivity(paths, Timeouts(holders=0.01))
+    async with serve_held_devices(Pods(HELD), paths.pod_resources_socket):
+        await exclusivity.read()
+    inventory = listed(exclusivity)
+    await exclusivity.read()
+    assert reason(inventory) == f"held by default/g4 ({WHOLE}) until it ends"
+    async with serve_held_devices(Pods(), paths.pod_resources_socket):
+        await exclusivity.read()
+        await inventory.latest.until(lambda _: not reason(inventory))
+    await exclusivity.read()
+    await asyncio.sleep(0)
+    assert reason(inventory) == ""
+
+
+async def test_what_the_checkpoint_has_is_held_though_pods_are_not_known_yet(paths: KubeletPaths) -> None:
+    entry = PodDevicesEntry("0d3c-uid", "main", WHOLE, {-1: ("card-7",)}, b"\xff")
+    paths.checkpoint.write_bytes(checkpoint.encode(Checkpoint((entry,), {WHOLE: ()})))
+    resent: list[None] = []
+    exclusivity = Exclusivity(paths, Timeouts(), lambda: resent.append(None))
+    await exclusivity.read()
+    inventory = listed(exclusivity)
+    assert reason(inventory) == f"held by a pod ({WHOLE}) until it ends"
+    async with serve_held_devices(Pods(), paths.pod_resources_socket):
+        await exclusivity.read()
+        assert reason(inventory), "a kubelet that has just started knows no pods yet"
+        assert resent, "one that has freed the device writes that down after a list"
+        paths.checkpoint.unlink()
+        await exclusivity.read()
+        await inventory.latest.until(lambda _: not reason(inventory))
+
+
+async def test_a_late_list_of_a_plugin_that_was_replaced_offers_nothing(paths: KubeletPaths) -> None:
+    exclusivity, card = Exclusivity(paths, Timeouts()), {"card-7": Device("card-7", physical=CARD)}
+    async with serve_held_devices(Pods(HELD), paths.pod_resources_socket):
+        await exclusivity.read()
+    exclusivity.offer(WHOLE, card)
+    exclusivity.withdraw(WHOLE)
+    exclusivity.offer(WHOLE, card)
+    inventory = listed(exclusivity)
+    assert reason(inventory) == f"held by default/g4 ({WHOLE}) until it ends"
+    exclusivity.accept(WHOLE)
+    exclusivity.offer(WHOLE, card)
+    await inventory.latest.until(lambda _: not reason(inventory))
+
+
+async def test_nodes_that_a_container_has_beside_its_device_keep_back_nothing_that_several_may_have(
+    paths: KubeletPaths,
+) -> None:
+    answer = messages.encode_allocations([Allocation(nodes=["/dev/infiniband/uverbs0"])])
+    [container] = AllocateResponse.FromString(answer).container_responses
+    entry = PodDevicesEntry("0d3c-uid", "main", WHOLE, {0: ("GPU-a",)}, container.SerializeToString())
+    paths.checkpoint.write_bytes(checkpoint.encode(Checkpoint((entry,), {WHOLE: ()})))
+    exclusivity = Exclusivity(paths, Timeouts())
+    await exclusivity.read()
+    shared, alone = [Device("hca", physical=("/dev/infiniband/uverbs0",), sharing=kind) for kind in ("several", "")]
+    exclusivity.offer(SHARED, {"hca": shared})
+    assert exclusivity.reasons(SHARED, {"hca": shared}) == {}
+    assert exclusivity.reasons(SHARED, {"hca": alone}) == {"hca": f"held by a pod ({WHOLE}) until it ends"}
+
+
+async def test_an_allocation_counts_before_the_kubelet_lists_its_pod(paths: KubeletPaths) -> None:
+    now = 1000.0
+    exclusivity = Exclusivity(paths, Timeouts(), clock=lambda: now)
+    exclusivity.offer(WHOLE, {"card-7": Device("card-7", physical=CARD)})
+    exclusivity.note_allocated(WHOLE, ["card-7"])
+    async with serve_held_devices(Pods(), paths.pod_resources_socket):
+        await exclusivity.read()
+        exclusivity.withdraw(WHOLE)
+        inventory = listed(exclusivity)
+        assert reason(inventory) == f"held by a pod ({WHOLE}) until it ends"
+        now += 31
+        await exclusivity.read()
+        await inventory.latest.until(lambda _: not reason(inventory))
+
+
+async def test_pods_are_not_read_while_nothing_is_kept_back(paths: KubeletPaths) -> None:
+    exclusivity, pods = Exclusivity(paths, Timeouts(holders=0.001)), Pods(HELD)
+    task = asyncio.create_task(exclusivity.run())
+    try:
+        async with serve_held_devices(pods, paths.pod_resources_socket):
+            await exclusivity.read()
+            exclusivity.offer(WHOLE, {"card-7": Device("card-7", physical=CARD)})
+            exclusivity.offer("example.com/other", {"b": Device("b", physical=("card-8",))})
+            for _ in range(50):
+                await asyncio.sleep(0.001)
+            assert pods.times == 1
+            inventory = listed(exclusivity)  # held in the other resource, which offers it: its own affair
+            assert reason(inventory) == ""
+            exclusivity.withdraw(WHOLE)
+            await inventory.latest.until(lambda _: bool(reason(inventory)))
+            pods.held = ()
+            await inventory.latest.until(lambda _: not reason(inventory))
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+names = st.lists(st.lists(st.sampled_from("ab"), min_size=1, max_size=3).map("/".join), min_size=1, max_size=3)
+
+
+def is_part_of(one: str, other: str) -> bool:
+    return one.split("/")[: other.count("/") + 1] == other.split("/")
+
+
+@given(held=names, offered=names, kinds=st.tuples(st.sampled_from(["", "x", "y"]), st.sampled_from(["", "x"])))
+def test_hardware_is_kept_back_if_it_is_held_as_a_whole_or_in_part_in_another_way(
+    held: list[str], offered: list[str], kinds: tuple[str, str]
+) -> None:
+    async def reasons() -> dict[str, str]:
+        exclusivity = Exclusivity(KubeletPaths.under("/nonexistent"), Timeouts())
+        exclusivity.offer(WHOLE, {"one": Device("one", physical=held, sharing=kinds[0])})
+        exclusivity.note_allocated(WHOLE, ["one"])
+        exclusivity.withdraw(WHOLE)
+        return exclusivity.reasons(SHARED, {"other": Device("other", physical=offered, sharing=kinds[1])})
+
+    related = any(is_part_of(one, other) or is_part_of(other, one) for one in held for other in offered)
+    beside = kinds[0] == kinds[1] != ""
+    assert bool(asyncio.run(reasons())) == (related and not beside)
