@@ -19,7 +19,7 @@ from plugwright.plugins.nvidia.config import NvidiaDriver
 
 __all__ = ["ORIGINALS", "DriverLibraries", "DriverLibrary", "DriverTree"]
 
-ORIGINALS = "/usr/local/plugwright/driver"  # in a container: the driver's own libraries that others stand in for
+ORIGINALS = "/usr/local/plugwright/vgpu/driver"  # in a container: the libraries of the driver that others stand in for
 
 _MULTIARCH = f"{platform.machine()}-linux-gnu"
 _LIBRARY_DIRECTORIES = (
