@@ -70,12 +70,12 @@ def test_the_loaders_cache_knows_the_mounted_libraries_and_their_links(hook: lis
     assert (root / "etc/ld.so.conf.d/00-plugwright.conf").read_text() == f"{LIBRARIES}\n"
 
 
-@pytest.mark.parametrize("way", [f"/proc/{os.getpid()}/root{{}}", "../../../../../..{}", "{}"])
+@pytest.mark.parametrize("way", ["/proc/{pid}/root{outside}", "../../../../../..{outside}", "{outside}"])
 def test_nothing_outside_the_container_can_be_written(hook: list[str], bundle: Path, tmp_path: Path, way: str) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (bundle / "rootfs/etc").rmdir()
-    (bundle / "rootfs/etc").symlink_to(way.format(outside))
+    (bundle / "rootfs/etc").symlink_to(way.format(pid=os.getpid(), outside=outside))
     with_proc = ["sh", "-c", 'mount -t proc proc "$0" 2>/dev/null; exec "$@"', str(bundle / "rootfs/proc")]
     call([*hook[:-1], *with_proc, hook[-1]], bundle, "update-ldcache", "--folder", LIBRARIES)
     call([*hook[:-1], *with_proc, hook[-1]], bundle, "create-symlinks", "--link", "passwd::/etc/shadow")
