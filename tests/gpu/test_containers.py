@@ -111,6 +111,9 @@ WAYS = [
 ]
 
 
+TRITON = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="there is no PyTorch with Triton here")
+
+
 async def test_a_program_runs_with_the_device_nodes_alone(run: Run, snapshot: GpuSnapshot, tmp_path: Path) -> None:
     container = await allocated(DeviceListStrategy.DEVICE_NODES, tmp_path)
     without = run(Container(), "cuda_program")
@@ -138,7 +141,8 @@ async def test_the_drivers_libraries_are_found_without_a_variable(
         assert (done.stdout, done.stderr) == (printed, "")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="there is no PyTorch with Triton here")
+@TRITON
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("strategy", "hooks"), WAYS)
 async def test_torch_compile_works(
     run: Run, snapshot: GpuSnapshot, tmp_path: Path, strategy: DeviceListStrategy, hooks: str
@@ -148,7 +152,8 @@ async def test_torch_compile_works(
     assert (done.returncode, done.stdout) == (0, "0.0\n"), done.stderr
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="there is no PyTorch with Triton here")
+@TRITON
+@pytest.mark.timeout(600)
 async def test_torch_compile_does_not_work_with_the_mounts_alone(
     run: Run, snapshot: GpuSnapshot, tmp_path: Path
 ) -> None:
