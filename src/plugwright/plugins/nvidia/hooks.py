@@ -6,6 +6,7 @@ has them as well. Without a program there are no hooks, and everything is mounte
 """
 
 import mmap
+import os
 import shutil
 import struct
 from collections.abc import Iterable, Sequence
@@ -19,6 +20,7 @@ from plugwright.system import files
 __all__ = ["OWN_PROGRAM", "HookProgram", "find"]
 
 OWN_PROGRAM = "plugwright-cdi-hook"
+_IN_THE_IMAGE = "/usr/lib/plugwright/cdi-hook"
 
 _UPDATE_CACHE, _LINKS = "update-ldcache", "create-symlinks"
 _COMPATIBILITY, _KEEP_NODES = "enable-cuda-compat", "disable-device-node-modification"
@@ -80,7 +82,7 @@ def find(config: NvidiaConfig, mounts: Path = Path("/proc/self/mountinfo")) -> H
 
 def _own_program(directory: Path, mounts: Path) -> HookProgram | None:
     """Copied to the host, or None where its directory is not the host's: no runtime could call the program there."""
-    source = shutil.which(OWN_PROGRAM)
+    source = shutil.which(OWN_PROGRAM, path=f"{os.environ.get('PATH', '')}:{_IN_THE_IMAGE}")
     if source is None or not _is_of_the_host(directory, mounts.read_text(encoding="utf-8")):
         return None
     target, content = directory / OWN_PROGRAM, Path(source).read_bytes()
