@@ -101,15 +101,17 @@ class DriverLibraries:
         self._root = Path(config.root)
         self._host_root = Path(config.host or config.root)
         self._container_directories = tuple(config.libraries) or _LOADER_PATHS
-        self._cached: tuple[object, DriverTree] | None = None
+        self._programs = self._root / "usr/bin"
+        self._cached: tuple[Path, object, DriverTree] | None = None
+        self._mounts: dict[bool, tuple[DriverTree, tuple[Mount, ...]]] = {}  # by whether names are links
 
     def tree(self) -> DriverTree:
         """PluginError where no driver is installed."""
-        directory, programs = self._directory(), self._root / "usr/bin"
-        version = (directory, directory.stat().st_mtime_ns, programs.is_dir() and programs.stat().st_mtime_ns)
-        if self._cached is None or self._cached[0] != version:
-            self._cached = (version, self._read(directory, programs))
-        return self._cached[1]
+        cached = self._cached
+        if cached is None or cached[1] != self._changed_at(cached[0]):
+            directory = self._directory()
+            cached = self._cached = (directory, self._changed_at(directory), self._read(directory))
+        return cached[2]
 
     def directories(self, linked: bool) -> Sequence[str]:
         """Those of the libraries in a container. One is enough where a hook adds it to the loader's cache."""
@@ -117,8 +119,11 @@ class DriverLibraries:
 
     def mounts(self, linked: bool = False) -> tuple[Mount, ...]:
         """Libraries, programs and settings; where no hook makes links of the other names, these are mounts too."""
-        libraries = [mount for library in self.tree().libraries for mount in self._mounts_of(library, linked)]
-        return (*libraries, *self.tree().files)
+        tree = self.tree()
+        if linked not in self._mounts or self._mounts[linked][0] is not tree:
+            libraries = [mount for library in tree.libraries for mount in self._mounts_of(library, linked)]
+            self._mounts[linked] = (tree, (*libraries, *tree.files))
+        return self._mounts[linked][1]
 
     def links(self) -> list[tuple[str, str]]:
         """The other names of the libraries in a container: what each refers to, and its path."""
@@ -159,13 +164,16 @@ class DriverLibraries:
                 return library.parent if (library.parent / _MAIN_LIBRARY).exists() else directory
         raise PluginError(f"no {_MAIN_LIBRARY} under {self._root}: set driver.root to where the driver is installed")
 
-    def _read(self, directory: Path, programs: Path) -> DriverTree:
+    def _changed_at(self, directory: Path) -> list[int]:
+        return [path.stat().st_mtime_ns if path.is_dir() else 0 for path in (directory, self._programs)]
+
+    def _read(self, directory: Path) -> DriverTree:
         version = _version(self._followed(directory / _MAIN_LIBRARY).name)
         libraries = [*self._libraries(directory, version), *self._libraries(directory / "vdpau", version, "vdpau/")]
         gbm = directory / "gbm/nvidia-drm_gbm.so"
         if self._is_file(gbm):
             libraries.append(DriverLibrary(self._on_host(gbm), "gbm/nvidia-drm_gbm.so"))
-        found = (self._mount(programs / name, f"/usr/bin/{name}") for name in _PROGRAMS)
+        found = (self._mount(self._programs / name, f"/usr/bin/{name}") for name in _PROGRAMS)
         files = (*(mount for mount in found if mount), *self._settings())
         return DriverTree(version, tuple(libraries), files, tuple(self._firmware(version)))
 
