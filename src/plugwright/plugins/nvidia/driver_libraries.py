@@ -193,15 +193,19 @@ class DriverLibraries:
         return [self._library(directory, found, version, prefix) for _, found in sorted(names.items())]
 
     def _library(self, directory: Path, names: Iterable[str], version: str, prefix: str) -> DriverLibrary:
-        """The soname is the name with a number that is not the driver's version; few libraries have none."""
+        """The soname is the name with a number; few libraries have only the driver's version as one.
+
+        Their source is the name without a number, if the host has it: that one outlives an update.
+        """
 
         def has_version(name: str) -> bool:
             return bool(version) and _number(name) == version
 
-        soname, *others = sorted(names, key=lambda name: (has_version(name), not _number(name), len(name), name))
-        aliases = {name for name in (*others, *_MORE_NAMES.get(soname, ())) if not has_version(name)}
-        source = self._on_host(directory / soname)
-        return DriverLibrary(source, prefix + soname, tuple(prefix + name for name in sorted(aliases)))
+        stable, *others = sorted(names, key=lambda name: (has_version(name), not _number(name), len(name), name))
+        soname = next(filter(has_version, others), stable) if not _number(stable) else stable
+        more = {stable, *(name for name in others if not has_version(name)), *_MORE_NAMES.get(soname, ())}
+        aliases = tuple(prefix + name for name in sorted(more - {soname}))
+        return DriverLibrary(self._on_host(directory / stable), prefix + soname, aliases)
 
     def _settings(self) -> Iterator[Mount]:
         for target in _SETTINGS:
