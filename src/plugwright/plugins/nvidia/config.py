@@ -18,6 +18,7 @@ from plugwright.sdk import cdi
 from plugwright.sdk.device_family import FamilySettings, byte_size
 
 __all__ = [
+    "HOOK_DIRECTORY",
     "NVIDIA_PLUGIN_VENDOR",
     "ComputeModePolicy",
     "CoreUtilizationPolicy",
@@ -39,6 +40,7 @@ __all__ = [
     "check",
 ]
 
+HOOK_DIRECTORY = "/var/lib/plugwright/bin"
 NVIDIA_PLUGIN_VENDOR = "k8s.device-plugin.nvidia.com"  # in the CDI names of NVIDIA's device plugin
 
 Texts = str | list[str]
@@ -172,7 +174,14 @@ class NvidiaDriver(FamilySettings, frozen=True):
 
 
 class NvidiaCdi(FamilySettings, frozen=True):
+    """`hooks` is the program that hooks call: `auto` for the one found on the host, `none`, or its path there.
+
+    `programs` is the directory of the host, mounted at the same path, that `auto` copies ours to.
+    """
+
     write: bool = True
+    hooks: str = "auto"
+    programs: str = HOOK_DIRECTORY
     dir: str = "/var/run/cdi"
     vendor: str = NVIDIA_PLUGIN_VENDOR
     annotations: str = "cdi.k8s.io/"
@@ -244,6 +253,7 @@ def _check_paths(config: NvidiaConfig) -> None:
         driver.host or "/",
         driver.dev or "/",
         config.cdi.dir,
+        config.cdi.programs,
         *driver.libraries,
         config.labels or "/",
     ]
@@ -253,6 +263,8 @@ def _check_paths(config: NvidiaConfig) -> None:
         if not Path(path).is_absolute():
             raise ConfigError(f"a path must be absolute, got {path!r}")
     cdi.qualified_name(f"{config.cdi.vendor}/gpu", "0")  # raises where CDI does not allow such a vendor
+    if config.cdi.hooks not in ("auto", "none") and not Path(config.cdi.hooks).is_absolute():
+        raise ConfigError(f"cdi.hooks must be auto, none or an absolute path, got {config.cdi.hooks!r}")
     if not _ANNOTATIONS.fullmatch(config.cdi.annotations):
         raise ConfigError(f"cdi.annotations must be a prefix such as cdi.k8s.io/, got {config.cdi.annotations!r}")
 

@@ -59,6 +59,7 @@ class Nvidia(Plugin):
         self._units: dict[str, GpuUnit] = {}
         self._listed: list[Device] = []
         self._left_out: set[str] = set()  # devices that no list can have
+        self._loader: dict[str, object] = {}  # an attribute of every device
         self._preferences = _CachedPreference()
         self._recheck_after: float | None = None
         self._node: NodeState | None = None
@@ -146,12 +147,15 @@ class Nvidia(Plugin):
             # The machine was never read: there is nothing to list.
             raise HardwareMissing(view.problem) if view.is_unloaded else PluginError(view.problem)
         units = self._split_devices(view)
+        missing: dict[str, str] = {}
         if not view.problem:
             self._moved = stored.moved_gpus(self.config.cdi.vendor, self._stored, view.snapshot.gpus)
             self._specs.withheld = {moved.cdi_name for moved in self._moved if moved.cdi_name}
             self._write_specs(view)
             self._restore_files({unit.id: unit for unit in units})
             self._labels.update(view.snapshot, selection.select_devices(view.snapshot.gpus, self._selection), units)
+            missing = self._missing_files(units)
+            self._loader = {"loader_cache": text} if (text := self._allocations.loader_cache()) else {}
         assessments = {uuid: self._assess(view, uuid) for uuid in dict.fromkeys(unit.gpu.uuid for unit in units)}
         waits = [
             assessment.recheck_after or self.monitor.intervals.retry
@@ -159,10 +163,20 @@ class Nvidia(Plugin):
             if assessment.reason
         ]
         waits += [self.monitor.intervals.rescan] if self._moved else []
+        waits += [self.monitor.intervals.retry] if missing else []
         self._recheck_after = min(waits, default=None)
         self._units = {unit.id: unit for unit in units}
         overlaps = selection.overlaps(view.snapshot.gpus, view.selections)
+        for unit in units:
+            gpu = assessments[unit.gpu.uuid]
+            lacks_files = unit.uuid in missing and not gpu.reason
+            assessments[unit.uuid] = HealthAssessment(missing[unit.uuid], code="files") if lacks_files else gpu
         return list(self._devices(units, assessments, overlaps))
+
+    def _missing_files(self, units: Iterable[GpuUnit]) -> dict[str, str]:
+        """Why devices cannot be handed out, by their UUIDs: no pod is refused for it, because they are Unhealthy."""
+        devices = {unit.uuid: unit for unit in units}
+        return {uuid: fault for uuid, unit in devices.items() if (fault := self._allocations.fault(unit))}
 
     def _devices(
         self,
@@ -175,7 +189,7 @@ class Nvidia(Plugin):
         for unit in units:
             names = physical.get(unit.uuid) or physical.setdefault(unit.uuid, selection.physical_names(unit))
             try:
-                yield self._device(unit, assessments[unit.gpu.uuid], overlaps, names)
+                yield self._device(unit, assessments[unit.uuid], overlaps, names)
             except InvalidValue as error:
                 if unit.id not in self._left_out:
                     facts = {"resource": self.resource, "device": clean(unit.id), "error": clean(error)}
@@ -220,7 +234,7 @@ class Nvidia(Plugin):
         device = Device(
             unit.id,
             numa=[unit.gpu.numa] if unit.gpu.numa is not None else [],
-            attributes={**_attributes(unit), **self._sharing.attributes(unit)},
+            attributes={**_attributes(unit), **self._loader, **self._sharing.attributes(unit)},
             physical=physical,
             sharing=sharing.kind_of_share(self.resource, self.config.share, unit),
         )
@@ -281,6 +295,8 @@ class Nvidia(Plugin):
         if self.config.cdi.write and is_used:
             try:
                 self._specs.write(view.snapshot.gpus)
+            except PluginError:
+                return  # for a reason that every device then has
             except OSError as error:
                 raise PluginError(f"CDI specs cannot be written: {error}") from error
 
