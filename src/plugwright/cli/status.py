@@ -89,8 +89,9 @@ def _resource_lines(resource: ResourceStatus, now: float) -> Iterator[str]:
             yield f"  {key}: {clean(resource[key])}"
     for method, count in sorted(resource["stuck"].items()):
         yield f"  stuck: {count} threads in {method}()"
-    for sharing in sorted({str(device["attributes"].get("sharing", "")) for device in devices} - {""}):
-        yield f"  shared: {clean(sharing)}"
+    for key, title in (("sharing", "shared"), ("loader_cache", "loader cache in containers")):
+        for text in sorted({str(device["attributes"].get(key, "")) for device in devices} - {""}):
+            yield f"  {title}: {clean(text)}"
     if devices:
         yield from _device_table(devices, now)
 

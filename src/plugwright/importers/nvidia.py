@@ -235,8 +235,11 @@ def _driver(settings: NvidiaSettings) -> Content:
 
 
 def _cdi(settings: NvidiaSettings) -> Content:
-    prefix = settings.string("cdiAnnotationPrefix", "cdi.k8s.io/")
-    return {"annotations": prefix} if prefix != "cdi.k8s.io/" else {}
+    prefix, hooks = settings.string("cdiAnnotationPrefix", "cdi.k8s.io/"), settings.string("nvidiaCTKPath", "")
+    return {
+        **({"hooks": hooks} if hooks else {}),
+        **({"annotations": prefix} if prefix != "cdi.k8s.io/" else {}),
+    }
 
 
 def _imex(settings: NvidiaSettings) -> Content:
@@ -280,7 +283,6 @@ def _note_differences(settings: NvidiaSettings, contents: list[Content]) -> None
             "failOnInitError",
             "plugwright does not exit: it logs the error, waits, and serves GPUs when the driver is loaded",
         )
-    settings.note("nvidiaCTKPath", "ignored: our CDI specs have no hooks")
     if any("'by': 'mps'" in str(content) for content in contents):
         settings.notes.append(settings.top["sharing"].note(_MPS))
         settings.note("mpsRoot", "ignored: the directory is share.mps.root, by default /run/plugwright/mps")

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import cast
 
 from plugwright import Device
-from plugwright.plugins.nvidia.config import NvidiaConfig
+from plugwright.plugins.nvidia.config import DeviceListStrategy, NvidiaConfig
 from plugwright.plugins.nvidia.monitor import GpuMonitor, PollIntervals
 from plugwright.plugins.nvidia.plugin import Nvidia
 from plugwright.plugins.nvidia.simulation import SimulatedDriver
@@ -36,7 +36,9 @@ def simulated(monitor: GpuMonitor) -> SimulatedDriver:
 
 
 def resource(monitor: GpuMonitor, config: NvidiaConfig | None = None, name: str = "nvidia.com/gpu") -> Nvidia:
-    return Nvidia(name, config or NvidiaConfig(), monitor)
+    """By default of a driver that is not simulated the files are left to NVIDIA's runtime: there are none here."""
+    strategy = DeviceListStrategy.DEVICE_NODES if monitor.driver.inject else DeviceListStrategy.ENVVAR
+    return Nvidia(name, config or NvidiaConfig(strategy=strategy), monitor)
 
 
 class Lists:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.plugins.nvidia.driver_tree import install_driver
 
 from plugwright import Allocation, DeviceNode, Mount, PluginError
 from plugwright.plugins.nvidia import sharing, simulated_machines
@@ -36,24 +37,14 @@ Make = Callable[..., AllocationBuilder]
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A machine's files: nodes, the driver's libraries in a root of their own, and the minor numbers of MIG."""
-    for name in (
-        "nvidiactl",
-        "nvidia-uvm",
-        "nvidia-modeset",
-        "nvidia0",
-        "nvidia1",
-        "gdrdrv",
-        "nvidia-fs0",
-        "nvidia-fs1",
-    ):
+    names = ("nvidiactl", "nvidia-uvm", "nvidia-modeset", "nvidia0", "nvidia1", "gdrdrv", "nvidia-fs0", "nvidia-fs1")
+    nodes = (*names, *(f"nvidia-caps/nvidia-cap{minor}" for minor in (30, 31)), "nvidia-caps-imex-channels/channel0")
+    infiniband = ("infiniband/uverbs0", "infiniband/rdma_cm", "infiniband/umad0", "infiniband/by-ibdev/uverbs0")
+    for name in (*nodes, *infiniband, "dri/card1", "dri/renderD128", "dri/card2"):
         _touch(tmp_path / "dev" / name)
-    _touch(tmp_path / "dev/infiniband/uverbs0")
-    _touch(tmp_path / "dev/nvidia-caps-imex-channels/channel0")
-    libraries = tmp_path / "driver/usr/lib64"
-    for name in ("libcuda.so.580.1", "libnvidia-ml.so.580.1", "libnvidia-ptxjitcompiler.so.1", "libc.so.6"):
-        _touch(libraries / name)
-    (libraries / "libcuda.so.1").symlink_to("libcuda.so.580.1")
-    _touch(tmp_path / "driver/usr/bin/nvidia-smi")
+    for name in ("card1", "renderD128", "controlD64"):
+        _touch(tmp_path / "sys/bus/pci/devices" / H100[0].pci / "drm" / name / "dev")
+    install_driver(tmp_path / "driver")
     minors = tmp_path / "proc/driver/nvidia-caps/mig-minors"
     _touch(minors)
     minors.write_text("config 1\ngpu0/gi7/access 30\ngpu0/gi7/ci0/access 31\n")
@@ -62,7 +53,9 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def make(root: Path) -> Make:
-    def builder(*strategies: DeviceListStrategy, annotations: str = "cdi.k8s.io/", **keys: object) -> AllocationBuilder:
+    def builder(
+        *strategies: DeviceListStrategy, annotations: str = "cdi.k8s.io/", hooks: str = "auto", **keys: object
+    ) -> AllocationBuilder:
         config = NvidiaConfig(
             strategy=list(strategies),
             driver=NvidiaDriver(
@@ -71,10 +64,10 @@ def make(root: Path) -> Make:
                 dev=str(root),
                 libraries=["/usr/local/nvidia/lib64"],
             ),
-            cdi=NvidiaCdi(dir=str(root / "cdi"), annotations=annotations),
+            cdi=NvidiaCdi(dir=str(root / "cdi"), annotations=annotations, hooks=hooks),
             **keys,  # type: ignore[arg-type]
         )
-        files = DriverFiles(config, proc=root / "proc")
+        files = DriverFiles(config, proc=root / "proc", sys=root / "sys")
         return AllocationBuilder(config, files, GpuSpecs(config, files))
 
     return builder
@@ -121,16 +114,14 @@ def test_volume_mounts_name_the_gpus_by_mounts(make: Make) -> None:
 
 def test_device_nodes_bring_nodes_and_libraries(make: Make, root: Path) -> None:
     allocation = build(make(DeviceListStrategy.DEVICE_NODES), whole(*H100[:2]))
-    names = ["nvidiactl", "nvidia-uvm", "nvidia-modeset", "nvidia0", "nvidia1"]
+    names = ["nvidiactl", "nvidia-uvm", "nvidia-modeset", "nvidia0", "nvidia1", "dri/card1", "dri/renderD128"]
     assert allocation.nodes == tuple(DeviceNode(f"{root}/dev/{name}", f"/dev/{name}") for name in names)
+    sources = {mount.container_path: mount.host_path for mount in allocation.mounts}
     host, inside = "/run/nvidia/driver/usr", "/usr/local/nvidia/lib64"
-    assert set(allocation.mounts) == {
-        Mount(f"{host}/lib64/libcuda.so.580.1", f"{inside}/libcuda.so.1", read_only=True),
-        Mount(f"{host}/lib64/libcuda.so.580.1", f"{inside}/libcuda.so.580.1", read_only=True),
-        Mount(f"{host}/lib64/libnvidia-ml.so.580.1", f"{inside}/libnvidia-ml.so.580.1", read_only=True),
-        Mount(f"{host}/lib64/libnvidia-ptxjitcompiler.so.1", f"{inside}/libnvidia-ptxjitcompiler.so.1", read_only=True),
-        Mount(f"{host}/bin/nvidia-smi", "/usr/bin/nvidia-smi", read_only=True),
-    }
+    assert sources[f"{inside}/libcuda.so.1"] == sources[f"{inside}/libcuda.so"] == f"{host}/lib64/libcuda.so.1"
+    assert sources["/usr/bin/nvidia-smi"] == f"{host}/bin/nvidia-smi"
+    assert all(mount.read_only for mount in allocation.mounts)
+    assert allocation.env == {"NVIDIA_VISIBLE_DEVICES": "void", "TRITON_LIBCUDA_PATH": inside}
 
 
 def test_a_mig_device_brings_its_capabilities(make: Make) -> None:
@@ -144,27 +135,58 @@ def test_a_mig_device_brings_its_capabilities(make: Make) -> None:
         build(make(DeviceListStrategy.DEVICE_NODES), [sharing.whole_device(MIG[0], MIG[0].mig[1])])
 
 
-def test_a_missing_node_that_cuda_needs_is_an_error(make: Make, root: Path) -> None:
+@pytest.mark.parametrize("strategy", [DeviceListStrategy.DEVICE_NODES, DeviceListStrategy.CDI_CRI])
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("dev/nvidia-uvm", "/dev/nvidia-uvm does not exist"),
+        ("dev/nvidia0", "/dev/nvidia0 does not exist"),
+        ("driver/usr/lib64/libcuda.so.1", "no libcuda.so.1 under"),
+    ],
+)
+def test_a_device_whose_files_are_missing_has_that_fault(
+    make: Make, root: Path, strategy: DeviceListStrategy, path: str, reason: str
+) -> None:
+    builder = make(strategy)
+    [unit] = whole(H100[0])
+    assert not builder.fault(unit)
+    (root / path).unlink()
+    assert reason in builder.fault(unit)
+    if strategy is DeviceListStrategy.DEVICE_NODES:
+        with pytest.raises(PluginError, match=reason):
+            build(builder, [unit])
+    assert not make(DeviceListStrategy.ENVVAR).fault(unit), "NVIDIA's runtime hands out the files"
+
+
+def test_a_missing_uvm_node_is_made_by_nvidia_modprobe(make: Make, root: Path) -> None:
     (root / "dev/nvidia-uvm").unlink()
-    with pytest.raises(PluginError, match="/dev/nvidia-uvm does not exist"):
-        build(make(DeviceListStrategy.DEVICE_NODES), whole(H100[0]))
+    program = root / "driver/usr/bin/nvidia-modprobe"
+    program.write_text(f'#!/bin/sh\n[ "$*" = "-u -c 0" ] && touch {root}/dev/nvidia-uvm\n')
+    program.chmod(0o755)
+    assert not make(DeviceListStrategy.DEVICE_NODES).fault(whole(H100[0])[0])
 
 
-def test_configured_features_bring_their_nodes_and_variables(make: Make) -> None:
+def test_features_bring_what_nvidias_toolkit_gives(make: Make, root: Path) -> None:
+    _touch(root / "driver/etc/cufile.json")
+    (root / "driver/run/udev").mkdir(parents=True)
     keys = {"gdrcopy": True, "gds": True, "mofed": True, "imex": NvidiaImex(channels=[0, 1])}
-    allocation = build(make(DeviceListStrategy.DEVICE_NODES, **keys), whole(H100[0]))
-    assert {name for name in allocation.env if name != "NVIDIA_VISIBLE_DEVICES"} == {
+    allocation = build(make(DeviceListStrategy.DEVICE_NODES, **keys), whole(H100[1]))
+    assert {name for name in allocation.env if name.startswith("NVIDIA_")} == {
         "NVIDIA_GDRCOPY",
         "NVIDIA_GDS",
         "NVIDIA_MOFED",
+        "NVIDIA_VISIBLE_DEVICES",
     }
-    assert {node.container_path for node in allocation.nodes} >= {
+    assert [node.container_path for node in allocation.nodes][4:] == [
         "/dev/gdrdrv",
         "/dev/nvidia-fs0",
         "/dev/nvidia-fs1",
         "/dev/infiniband/uverbs0",
+        "/dev/infiniband/rdma_cm",
         "/dev/nvidia-caps-imex-channels/channel0",
-    }
+    ]
+    mounts = {mount.container_path for mount in allocation.mounts}
+    assert {"/run/udev", "/etc/cufile.json"} <= mounts
     env = build(make(DeviceListStrategy.ENVVAR, **keys), whole(H100[0])).env
     assert (env["NVIDIA_IMEX_CHANNELS"], env["NVIDIA_GDS"]) == ("0,1", "enabled")
 
@@ -184,6 +206,8 @@ def test_cdi_cri_names_devices_that_the_spec_has(make: Make, root: Path) -> None
     resolved = resolve([root / "cdi"])
     assert set(allocation.cdi) <= set(resolved)
     assert [node.path for node in resolved[allocation.cdi[0]].edits.device_nodes] == ["/dev/nvidia1"]
+    nodes = [node.path for node in resolved[f"{GPU}=0"].edits.device_nodes]
+    assert nodes == ["/dev/nvidia0", "/dev/dri/card1", "/dev/dri/renderD128"]
     assert resolved[f"{GPU}=1"].edits == resolved[allocation.cdi[0]].edits
     [spec] = [cdi.read(path) for path in (root / "cdi").iterdir() if path.name.startswith(GPU.replace("/", "-") + "_")]
     assert spec.edits.env["NVIDIA_VISIBLE_DEVICES"] == "void"

@@ -3,10 +3,12 @@
 import asyncio
 from dataclasses import replace
 
+import msgspec
 import pytest
 from tests.plugins.nvidia.harness import INTERVALS
 from tests.test_lean import loaded_by
 
+from plugwright import ConfigError
 from plugwright.plugins.nvidia.config import NvidiaConfig
 from plugwright.plugins.nvidia.driver import GpuSnapshot
 from plugwright.plugins.nvidia.family import FAMILY, NvidiaNameTemplates
@@ -43,6 +45,26 @@ class NamedDriver(SimulatedDriver):
 
 
 ENTRY = ResourceEntry("nvidia.com/{model}", "nvidia", FAMILY, NvidiaConfig(simulate="t4"))
+
+
+@pytest.mark.parametrize(
+    ("key", "settings"),
+    [
+        ("driver", {"driver": {"libraries": ["/usr/local/nvidia/lib64"]}}),
+        ("cdi.hooks", {"cdi": {"hooks": "none"}}),
+        ("imex.channels", {"imex": {"channels": [0]}}),
+    ],
+)
+def test_two_resources_cannot_write_one_cdi_spec_differently(key: str, settings: dict[str, object]) -> None:
+    def entry(name: str, model: str, **keys: object) -> ResourceEntry[NvidiaConfig]:
+        content = {"select": {"model": model}, "strategy": "cdi-cri", **keys}
+        return ResourceEntry(name, "nvidia", FAMILY, msgspec.convert(content, NvidiaConfig))
+
+    first = entry("nvidia.com/a100", "*A100*")
+    FAMILY.check(entry("nvidia.com/h100", "*H100*"), [first])
+    with pytest.raises(ConfigError, match=f"{key} must be as for nvidia.com/a100, or cdi.vendor another one"):
+        FAMILY.check(entry("nvidia.com/h100", "*H100*", **settings), [first])
+    FAMILY.check(entry("nvidia.com/h100", "*H100*", **{**settings, "cdi": {"vendor": "gpu.example.com"}}), [first])
 
 
 async def test_a_gpu_whose_name_makes_no_resource_does_not_disturb_the_others() -> None:

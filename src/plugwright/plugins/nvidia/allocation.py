@@ -6,6 +6,7 @@ Decided from values; `driver_files` knows the files on the host, and `cdi` write
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from plugwright.errors import PluginError
 from plugwright.model import Allocation, DeviceNode, Mount
 from plugwright.plugins.nvidia.cdi import GpuSpecs
 from plugwright.plugins.nvidia.config import DeviceIdStrategy, DeviceListStrategy, NvidiaConfig
@@ -29,19 +30,57 @@ class AllocationBuilder:
 
     def build(self, units: Sequence[GpuUnit], extras: ContainerExtras) -> Allocation:
         strategies = self.config.strategies
+        if extras.libraries and not self._brings_libraries:
+            raise PluginError(
+                "a limiter's libraries need the strategy device-nodes alone, or one of CDI with our specs"
+            )
         features = {name: "enabled" for key, name in _FEATURES.items() if getattr(self.config, key)}
         parts = _AllocationParts(env={**features, **extras.env})
-        parts.add_mounts(extras.mounts)
-        limits: list[str] = []
-        if self.config.confine == "cdi" or all(strategy.is_cdi for strategy in strategies):
-            limits = self._limits_device(extras)
-        if not limits:
+        by_cdi = [strategy.is_cdi for strategy in strategies]
+        # A pod's `env` overrides the plugin's, but not a CDI device's.
+        confined = extras.limits if self.config.confine == "cdi" or all(by_cdi) else {}
+        limits = self.specs.write_limits(confined, extras.libraries if any(by_cdi) else {})
+        if not confined:
             parts.env |= extras.limits
         for strategy in strategies:
             self._add(strategy, units, limits, parts)
-        if not any(strategy.is_cdi for strategy in strategies):
+        if not any(by_cdi):
             parts.cdi += limits
+            parts.add_mounts(self.files.replacements(extras.libraries))
+        parts.add_mounts(extras.mounts)  # the last ones: a limiter's file stands in for the driver's
         return parts.allocation()
+
+    def fault(self, unit: GpuUnit) -> str:
+        """Why no container could be given this device now; empty if one could."""
+        try:
+            if self._hands_out_files:
+                self.files.nodes([unit])
+                self.files.configured_features()
+            if self._brings_libraries:
+                self.files.mounts()
+        except (PluginError, OSError) as error:
+            return str(error)
+        return ""
+
+    def loader_cache(self) -> str:
+        """Who refreshes the loader's cache in containers, for `plugwright status`; empty where that is not ours."""
+        if not self._brings_libraries:
+            return ""
+        program = self.specs.hook_program() if self._writes_specs else None
+        return f"refreshed by {program.path}" if program else "not refreshed, TRITON_LIBCUDA_PATH is set instead"
+
+    @property
+    def _hands_out_files(self) -> bool:
+        """Whether we name the nodes, or leave them to NVIDIA's runtime or to another program's CDI specs."""
+        return DeviceListStrategy.DEVICE_NODES in self.config.strategies or self._writes_specs
+
+    @property
+    def _brings_libraries(self) -> bool:
+        return self._writes_specs or self.config.strategies == [DeviceListStrategy.DEVICE_NODES]
+
+    @property
+    def _writes_specs(self) -> bool:
+        return self.config.cdi.write and any(strategy.is_cdi for strategy in self.config.strategies)
 
     def _add(
         self, strategy: DeviceListStrategy, units: Sequence[GpuUnit], limits: Sequence[str], parts: "_AllocationParts"
@@ -59,9 +98,11 @@ class AllocationBuilder:
             case DeviceListStrategy.DEVICE_NODES:
                 # Where NVIDIA's runtime is installed, it must not add other devices.
                 parts.env.setdefault(_VISIBLE_DEVICES, "void")
-                parts.add_nodes([*self.files.nodes(units), *self.files.configured_feature_nodes()])
-                if len(self.config.strategies) == 1:  # else the other strategy brings the libraries
-                    parts.add_mounts(self.files.mounts())
+                features = self.files.configured_features()
+                parts.add_nodes([*self.files.nodes(units), *features.nodes])
+                if len(self.config.strategies) == 1:  # else the other strategy brings the rest
+                    parts.add_mounts([*self.files.mounts(), *features.mounts])
+                    parts.env |= self.files.loader_env(linked=False)
             case DeviceListStrategy.CDI_ANNOTATIONS:
                 parts.annotations |= self._annotations(units, [*self.specs.names(self._ids(units)), *limits])
             case DeviceListStrategy.CDI_CRI:
@@ -71,13 +112,6 @@ class AllocationBuilder:
         """Each device once, however many shares of it the container has."""
         devices = [shares[0] for shares in units_by_device(units).values()]
         return [unit.uuid if self.config.ids is DeviceIdStrategy.UUID else unit.index for unit in devices]
-
-    def _limits_device(self, extras: ContainerExtras) -> list[str]:
-        """The limits as a CDI device: a pod's `env` overrides the plugin's, but not a CDI device's."""
-        if not extras.limits:
-            return []
-        edits = cdi.edits_of(Allocation(env=extras.limits))
-        return [self.specs.write_limits(digest(f"{name}={text}" for name, text in extras.limits.items()), edits)]
 
     def _annotations(self, units: Sequence[GpuUnit], names: Sequence[str]) -> dict[str, str]:
         annotations = cdi.annotation("plugwright-nvidia", digest(unit.id for unit in units), names)

@@ -1,19 +1,21 @@
 """The CDI specs of GPUs: one file for all devices of the machine, as last read, and one for each set of limits.
 
 The files stay when the daemon ends, because the kubelet uses its stored answers again when a container restarts. A
-device that has gone is removed at once: its minor number may soon be another's.
+device that has gone is removed at once: its minor number may soon be another's. GPUs shared by vgpu also have names of
+a class of their own: CUDA's forward compatibility, which the others have, would put another libcuda before the limiter.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from plugwright.errors import PluginError
 from plugwright.model import Allocation
-from plugwright.plugins.nvidia import sharing
-from plugwright.plugins.nvidia.config import NVIDIA_PLUGIN_VENDOR, NvidiaConfig
-from plugwright.plugins.nvidia.driver import Gpu
-from plugwright.plugins.nvidia.driver_files import DriverFiles
+from plugwright.plugins.nvidia import hooks, sharing
+from plugwright.plugins.nvidia.config import NVIDIA_PLUGIN_VENDOR, NvidiaConfig, SharingStrategy
+from plugwright.plugins.nvidia.driver import Gpu, digest
+from plugwright.plugins.nvidia.driver_files import FEATURES, DriverFiles
 from plugwright.plugins.nvidia.sharing import GpuUnit
 from plugwright.sdk import cdi
 
@@ -22,56 +24,90 @@ __all__ = ["OWNER", "GpuSpecs"]
 logger = logging.getLogger(__name__)
 
 OWNER = "plugwright-nvidia"
+_WHOLE, _LIMITED = "gpu", "vgpu"  # the classes in the names of GPUs
 _VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}  # where NVIDIA's runtime is installed, it must not add devices
-_FEATURES = ("gdrcopy", "gds", "mofed")
+_NONE = cdi.ContainerEdits()
+_SOCKET_OPTIONS = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
 
 
 class GpuSpecs:
     def __init__(self, config: NvidiaConfig, files: DriverFiles) -> None:
         self._config, self._files = config, files
+        limited = config.share is not None and config.share.by is SharingStrategy.VGPU
+        self._class = _LIMITED if limited else _WHOLE
         self._path = Path(config.cdi.dir)
         self._directory = cdi.SpecDirectory(self._path, OWNER)
+        self._programs: list[hooks.HookProgram | None] = []  # the one found at the last look
+
+    def hook_program(self) -> hooks.HookProgram | None:
+        """As of the last `write`: what an allocation replaces must fit the spec."""
+        if not self._programs:
+            self._programs = [hooks.find(self._config)]
+        return self._programs[0]
 
     def write(self, gpus: Sequence[Gpu]) -> None:
-        """Updates the files to what the machine has; an unchanged file is not touched."""
+        """Updates the files to what the machine has; an unchanged file is not touched.
+
+        PluginError where what every container needs is missing: the files stay as they are then.
+        """
+        self._programs = [program := hooks.find(self._config)]
         units = [unit for gpu in gpus for unit in (sharing.whole_device(gpu), *_mig_devices(gpu))]
-        devices = [device for unit in units for device in self._devices(unit)]
-        if devices:
-            common = Allocation(env=_VOID, nodes=self._files.control_nodes(), mounts=self._files.mounts())
-            self._write(cdi.Spec(self._kind("gpu"), devices, cdi.edits_of(common)))
-        else:  # a spec must have a device
-            self._directory.file(self._kind("gpu")).unlink(missing_ok=True)
-        for feature in self._features():
-            nodes = self._files.feature_nodes(feature)
-            if nodes:
-                edits = cdi.edits_of(Allocation(nodes=nodes))
-                self._write(cdi.Spec(self._kind(feature), [cdi.Device("all", edits)]))
+        devices = [device for unit in units for device in self._devices(unit, program)]
+        for name in dict.fromkeys((_WHOLE, self._class)):
+            self._write(cdi.Spec(self._kind(name), devices, self._common_edits(name, program) if devices else _NONE))
+        for name in self._features():
+            feature = self._files.feature(name)
+            if feature.nodes:
+                self._write(cdi.Spec(self._kind(name), [cdi.Device("all", cdi.edits_of(feature))]))
         self._write_imex_channels()
 
-    def write_limits(self, name: str, edits: cdi.ContainerEdits) -> str:
-        """The qualified name of a CDI device that sets these limits."""
-        kind = self._kind("limits")
+    def write_limits(self, env: Mapping[str, str], libraries: Mapping[str, str]) -> list[str]:
+        """The qualified name of a CDI device with these limits, if there are any; named after a GPU, it overrides it.
+
+        `libraries` are files of the host in place of the driver's, by soname.
+        """
+        mounts = self._files.replacements(libraries, linked=self.hook_program() is not None)
+        edits = cdi.edits_of(Allocation(env=env, mounts=mounts))
+        if not edits:
+            return []
+        texts = [f"{name}={text}" for name, text in (*env.items(), *libraries.items())]
+        kind, name = self._kind("limits"), digest(texts)
         self._directory.write(cdi.Spec(kind, [cdi.Device(name, edits)]), part=name)
-        return cdi.qualified_name(kind, name)
+        return [cdi.qualified_name(kind, name)]
 
     def names(self, ids: Iterable[str]) -> list[str]:
         """The qualified names of these GPUs, and of the configured features that exist.
 
         A name without a device would fail the container.
         """
-        gpus = [cdi.qualified_name(self._kind("gpu"), gpu) for gpu in ids]
+        gpus = [cdi.qualified_name(self._kind(self._class), gpu) for gpu in ids]
         channels = [channel for channel in self._config.imex_channels if self._files.imex_nodes(channel)]
         imex = [cdi.qualified_name(self._kind("imex-channel"), str(channel)) for channel in channels]
         existing = [name for name in self._features() if self._directory.file(self._kind(name)).exists()]
         return [*gpus, *imex, *(cdi.qualified_name(self._kind(name), "all") for name in existing)]
 
-    def _features(self) -> list[str]:
-        return [name for name in _FEATURES if getattr(self._config, name)]
+    def _common_edits(self, name: str, program: hooks.HookProgram | None) -> cdi.ContainerEdits:
+        files, libraries = self._files, self._files.libraries
+        linked = program is not None
+        mounts = (*files.mounts(linked), *files.firmware())
+        env = {**_VOID, **files.loader_env(linked)}
+        edits = cdi.edits_of(Allocation(env=env, nodes=files.control_nodes(), mounts=mounts))
+        sockets = [cdi.Mount(mount.host_path, mount.container_path, "", _SOCKET_OPTIONS) for mount in files.sockets()]
+        edits = replace(edits, mounts=(*edits.mounts, *sockets))
+        if program is None:
+            return edits
+        compat = "" if name == _LIMITED else libraries.tree().version
+        return replace(edits, hooks=program.common(libraries.directories(linked), libraries.links(), compat))
 
-    def _devices(self, unit: GpuUnit) -> list[cdi.Device]:
+    def _features(self) -> list[str]:
+        return [name for name in FEATURES if getattr(self._config, name)]
+
+    def _devices(self, unit: GpuUnit, program: hooks.HookProgram | None) -> list[cdi.Device]:
         """Under its UUID and its index, as NVIDIA's tools name them."""
         try:
             edits = cdi.edits_of(Allocation(nodes=self._files.device_nodes([unit])))
+            if program is not None:
+                edits = replace(edits, hooks=program.links(self._files.drm_links(unit)))
         except PluginError as error:
             logger.warning("no CDI device for a GPU", extra={"gpu": unit.uuid, "error": str(error)})
             return []

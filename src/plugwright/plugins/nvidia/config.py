@@ -171,7 +171,10 @@ class NvidiaDriver(FamilySettings, frozen=True):
 
 
 class NvidiaCdi(FamilySettings, frozen=True):
+    """`hooks` is the program that hooks call: `auto` for the one found on the host, `none`, or its path there."""
+
     write: bool = True
+    hooks: str = "auto"
     dir: str = "/var/run/cdi"
     vendor: str = NVIDIA_PLUGIN_VENDOR
     annotations: str = "cdi.k8s.io/"
@@ -242,6 +245,8 @@ def _check_paths(config: NvidiaConfig) -> None:
         if not Path(path).is_absolute():
             raise ConfigError(f"a path must be absolute, got {path!r}")
     cdi.qualified_name(f"{config.cdi.vendor}/gpu", "0")  # raises where CDI does not allow such a vendor
+    if config.cdi.hooks not in ("auto", "none") and not Path(config.cdi.hooks).is_absolute():
+        raise ConfigError(f"cdi.hooks must be auto, none or an absolute path, got {config.cdi.hooks!r}")
     if not _ANNOTATIONS.fullmatch(config.cdi.annotations):
         raise ConfigError(f"cdi.annotations must be a prefix such as cdi.k8s.io/, got {config.cdi.annotations!r}")
 

@@ -1,41 +1,60 @@
-"""The files of a GPU's driver on the host: device nodes, and the libraries and programs a container needs.
+"""The device nodes of GPUs and of what belongs to them on the host, and the driver's files beside them.
 
-A simulated machine has none of them; its containers get /dev/null in place of every node.
+A node or file that a container cannot do without and that is missing is a PluginError, which makes the device
+Unhealthy. A simulated machine has no files; its containers get /dev/null in place of every node.
 """
 
-import platform
-import re
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+import subprocess
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from plugwright.errors import PluginError
-from plugwright.model import DeviceNode, Mount
-from plugwright.plugins.nvidia.config import NvidiaConfig, NvidiaDriver
+from plugwright.model import Allocation, DeviceNode, Mount
+from plugwright.plugins.nvidia.config import NvidiaConfig
+from plugwright.plugins.nvidia.driver_libraries import DriverLibraries
 from plugwright.plugins.nvidia.sharing import GpuUnit
 
-__all__ = ["DriverFiles", "DriverLibraries"]
+__all__ = ["FEATURES", "DriverFiles"]
+
+logger = logging.getLogger(__name__)
 
 _CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _REQUIRED_NODES = ("nvidiactl", "nvidia-uvm")  # without these no CUDA program starts
-_FEATURE_NODES = {"mofed": "/dev/infiniband", "gds": "/dev/nvidia-fs", "gdrcopy": "/dev/gdrdrv"}
 _HARMLESS = "/dev/null"
+_SOCKETS = ("run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket")
+_MODPROBE = "usr/bin/nvidia-modprobe"
+_MODPROBE_SECONDS = 20.0
+_MODPROBE_AGAIN = 60.0  # seconds
 
-_LIBRARIES = re.compile(
-    r"lib(?:cuda|cudadebugger|nvcuvid|nvidia-(?:allocator|api|cfg|encode|fbc|gpucomp|ml|ngx|nscq|nvvm(?:70)?|opencl|opticalflow"
-    r"|pkcs11(?:-openssl3)?|ptxjitcompiler|sandboxutils|tileiras))\.so\.[0-9.]+"
-)
-_PROGRAMS = ("nvidia-smi", "nvidia-debugdump", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
-_MULTIARCH = f"{platform.machine()}-linux-gnu"
-_LIBRARY_DIRECTORIES = (f"usr/lib/{_MULTIARCH}", "usr/lib64", f"lib/{_MULTIARCH}", "lib64", "usr/lib")
-# The default paths of the loader, Debian's and Red Hat's. An image uses at most one of them.
-_LOADER_PATHS = (f"/usr/lib/{_MULTIARCH}", "/usr/lib64")
+
+@dataclass(frozen=True, slots=True)
+class _Feature:
+    """What NVIDIA's toolkit gives a container with it: nodes, and paths of the driver's root if there is a node."""
+
+    nodes: tuple[str, ...]
+    mounts: tuple[str, ...] = ()
+
+
+_FEATURES = {
+    "gdrcopy": _Feature(("gdrdrv",)),
+    "gds": _Feature(("nvidia-fs*",), ("/run/udev", "/etc/cufile.json")),
+    "mofed": _Feature(("infiniband/uverbs*", "infiniband/rdma_cm")),  # not umad and issm, which manage the fabric
+}
+FEATURES = tuple(_FEATURES)
 
 
 class DriverFiles:
-    def __init__(self, config: NvidiaConfig, simulated: bool = False, proc: Path = Path("/proc")) -> None:
-        self._config, self._simulated, self._proc = config, simulated, proc
+    def __init__(
+        self, config: NvidiaConfig, simulated: bool = False, proc: Path = Path("/proc"), sys: Path = Path("/sys")
+    ) -> None:
+        self._config, self._simulated, self._proc, self._sys = config, simulated, proc, sys
+        self._root = Path(config.driver.root)
         self._dev_root = Path(config.driver.dev or "/")
-        self._libraries = DriverLibraries(config.driver)
+        self._made_at: float | None = None
+        self.libraries = DriverLibraries(config.driver)
 
     def nodes(self, units: Sequence[GpuUnit]) -> list[DeviceNode]:
         """The nodes of these devices, and those that every CUDA program opens."""
@@ -44,37 +63,76 @@ class DriverFiles:
     def control_nodes(self) -> list[DeviceNode]:
         if self._simulated:
             return [self._node(f"/dev/{name}") for name in _CONTROL_NODES]
-        missing = [f"/dev/{name}" for name in _REQUIRED_NODES if not self._host_path(f"/dev/{name}").exists()]
+        missing = self._missing_control_nodes()
+        if missing and self._make_control_nodes():
+            missing = self._missing_control_nodes()
         if missing:
             raise PluginError(f"{missing[0]} does not exist: is the kernel module loaded (nvidia-modprobe -u -c 0)?")
-        return [self._node(f"/dev/{name}") for name in _CONTROL_NODES if self._host_path(f"/dev/{name}").exists()]
+        return [self._node(f"/dev/{name}") for name in _CONTROL_NODES if self._exists(f"/dev/{name}")]
 
     def device_nodes(self, units: Iterable[GpuUnit]) -> list[DeviceNode]:
         paths = dict.fromkeys(path for unit in units for path in self._device_paths(unit))
-        return [self._node(path) for path in paths]
+        missing = [path for path in paths if not self._simulated and not self._exists(path)]
+        if missing:
+            raise PluginError(f"{missing[0]} does not exist: nvidia-modprobe makes it, or a restart of the driver")
+        drm = (f"/dev/dri/{name}" for unit in units for name in self._drm_names(unit))
+        return [self._node(path) for path in (*paths, *dict.fromkeys(drm))]
 
-    def configured_feature_nodes(self) -> list[DeviceNode]:
-        """The existing nodes of GPUDirect, GDRCopy, MOFED and IMEX, as far as they are configured."""
-        enabled = [name for name in _FEATURE_NODES if getattr(self._config, name)]
+    def drm_links(self, unit: GpuUnit) -> list[tuple[str, str]]:
+        """The links in /dev/dri/by-path by which programs find a GPU's nodes: what each refers to, and its path."""
+        kinds = {"card": "card", "renderD": "render"}
+        return [
+            (f"../{name}", f"/dev/dri/by-path/pci-{unit.gpu.pci}-{kinds[name.rstrip('0123456789')]}")
+            for name in self._drm_names(unit)
+        ]
+
+    def configured_features(self) -> Allocation:
+        """What exists of GPUDirect, GDRCopy, MOFED and IMEX, as far as they are configured."""
+        parts = [self.feature(name) for name in FEATURES if getattr(self._config, name)]
         required = self._config.imex.required
         imex = [node for channel in self._config.imex_channels for node in self.imex_nodes(channel, required)]
-        return [node for name in enabled for node in self.feature_nodes(name)] + imex
+        nodes = [node for part in parts for node in part.nodes]
+        return Allocation(nodes=[*nodes, *imex], mounts=[mount for part in parts for mount in part.mounts])
 
-    def feature_nodes(self, feature: str) -> list[DeviceNode]:
-        return [self._node(path) for path in self._existing_paths(_FEATURE_NODES[feature])]
+    def feature(self, name: str) -> Allocation:
+        wanted, dev = _FEATURES[name], self._dev_root / "dev"
+        found = [path for pattern in wanted.nodes for path in sorted(dev.glob(pattern)) if not path.is_dir()]
+        nodes = [self._node(f"/dev/{path.relative_to(dev)}") for path in found]
+        mounts = [path for path in wanted.mounts if nodes and (self._root / path.lstrip("/")).exists()]
+        return Allocation(
+            nodes=nodes, mounts=[Mount(self.libraries.host_path(path), path, read_only=True) for path in mounts]
+        )
 
     def imex_nodes(self, channel: int, required: bool = False) -> list[DeviceNode]:
         """The channel's node, or nothing where it does not exist; PluginError if it is required."""
         path = f"/dev/nvidia-caps-imex-channels/channel{channel}"
-        if self._simulated or self._host_path(path).exists():
+        if self._simulated or self._exists(path):
             return [self._node(path)]
         if required:
             raise PluginError(f"IMEX is required and {path} does not exist")
         return []
 
-    def mounts(self) -> Sequence[Mount]:
-        """The driver's libraries, where a container's loader finds them, and its programs."""
-        return () if self._simulated else self._libraries.mounts()
+    def mounts(self, linked: bool = False) -> Sequence[Mount]:
+        """The driver's libraries, where a container's loader finds them, its programs and its settings."""
+        return () if self._simulated else self.libraries.mounts(linked)
+
+    def loader_env(self, linked: bool) -> dict[str, str]:
+        """For programs that ask the loader's cache, where no hook refreshes it: Triton calls `ldconfig -p`."""
+        return {} if linked or self._simulated else {"TRITON_LIBCUDA_PATH": self.libraries.directories(linked)[0]}
+
+    def replacements(self, sources: Mapping[str, str], linked: bool = False) -> list[Mount]:
+        """Files of the host in place of libraries of the driver, by soname."""
+        return self.libraries.replacements(sources, linked) if sources and not self._simulated else []
+
+    def firmware(self) -> Sequence[Mount]:
+        return () if self._simulated else self.libraries.tree().firmware
+
+    def sockets(self) -> list[Mount]:
+        """Those of the persistence daemon and the fabric manager, where they run."""
+        if self._simulated:
+            return []
+        found = [path for path in _SOCKETS if (self._root / path).is_socket()]
+        return [Mount(self.libraries.host_path(path), f"/{path}") for path in found]
 
     def _device_paths(self, unit: GpuUnit) -> Iterator[str]:
         if unit.gpu.minor is None:
@@ -101,64 +159,40 @@ class DriverFiles:
                 return int(minor)
         raise PluginError(f"{path} has no entry {name}")
 
-    def _existing_paths(self, path: str) -> list[str]:
-        """The nodes in the path if it is a directory, else those whose names begin with it."""
-        host_path = self._host_path(path)
-        if host_path.is_dir():
-            return [f"{path}/{node.name}" for node in sorted(host_path.iterdir())]
-        if not host_path.parent.is_dir():
+    def _drm_names(self, unit: GpuUnit) -> list[str]:
+        """The GPU's nodes in /dev/dri. Of MIG devices, only those with `gfx` in the profile have graphics."""
+        if self._simulated or not unit.gpu.pci or (unit.mig and "gfx" not in unit.mig.profile):
             return []
-        nodes = sorted(host_path.parent.iterdir())
-        return [f"/dev/{node.name}" for node in nodes if node.name.startswith(host_path.name)]
+        nodes = (self._sys / "bus/pci/devices" / unit.gpu.pci / "drm").glob("*")
+        names = sorted(path.name for path in nodes if path.name.rstrip("0123456789") in ("card", "renderD"))
+        return [name for name in names if self._exists(f"/dev/dri/{name}")]
+
+    def _missing_control_nodes(self) -> list[str]:
+        return [path for path in (f"/dev/{name}" for name in _REQUIRED_NODES) if not self._exists(path)]
+
+    def _make_control_nodes(self) -> bool:
+        """Has NVIDIA's own program make them, as its toolkit does after a boot; False where that cannot be tried."""
+        program, now = self._root / _MODPROBE, time.monotonic()
+        if not program.is_file() or (self._made_at is not None and now < self._made_at + _MODPROBE_AGAIN):
+            return False
+        self._made_at = now
+        for arguments in (["-u", "-c", "0"], ["-u", "-c", "1"]):  # nvidia-uvm and nvidia-uvm-tools
+            try:
+                done = subprocess.run(
+                    [program, *arguments], capture_output=True, check=False, text=True, timeout=_MODPROBE_SECONDS
+                )
+                facts = {"program": str(program), "status": done.returncode, "error": done.stderr.strip()[:200]}
+            except (OSError, subprocess.TimeoutExpired) as error:
+                facts = {"program": str(program), "error": str(error)}
+            logger.info("nvidia-modprobe called for missing device nodes", extra=facts)
+        return True
 
     def _node(self, path: str) -> DeviceNode:
         return DeviceNode(_HARMLESS if self._simulated else str(self._host_path(path)), path)
 
+    def _exists(self, path: str) -> bool:
+        host_path = self._host_path(path)
+        return host_path.exists() and not host_path.is_dir()
+
     def _host_path(self, path: str) -> Path:
         return self._dev_root / path.lstrip("/")
-
-
-class DriverLibraries:
-    """The driver's libraries and programs as mounts, for a container whose runtime does not bring them.
-
-    The directory of the libraries has thousands of files: it is read again only when it has changed.
-    """
-
-    def __init__(self, config: NvidiaDriver) -> None:
-        self._root = Path(config.root)
-        self._host_root = Path(config.host or config.root)
-        self._container_directories = config.libraries or _LOADER_PATHS
-        self._cached: tuple[object, Sequence[Mount]] = (None, ())
-
-    def mounts(self) -> Sequence[Mount]:
-        libraries, programs = self._directory(), self._root / "usr/bin"
-        version = (libraries, libraries.stat().st_mtime_ns, programs.is_dir() and programs.stat().st_mtime_ns)
-        if self._cached[0] != version:
-            self._cached = (version, (*self._library_mounts(libraries), *self._program_mounts(programs)))
-        return self._cached[1]
-
-    def _directory(self) -> Path:
-        """The first directory that has the driver's main library."""
-        for name in _LIBRARY_DIRECTORIES:
-            directory = self._root / name
-            if (directory / "libcuda.so.1").exists():
-                return directory
-        raise PluginError(f"no libcuda.so.1 under {self._root}: set driver.root to where the driver is installed")
-
-    def _library_mounts(self, directory: Path) -> list[Mount]:
-        names = sorted(path.name for path in directory.iterdir() if _LIBRARIES.fullmatch(path.name))
-        return [
-            Mount(str(self._on_host(directory / name)), f"{container_directory}/{name}", read_only=True)
-            for name in names
-            for container_directory in self._container_directories
-        ]
-
-    def _program_mounts(self, directory: Path) -> list[Mount]:
-        paths = [directory / name for name in _PROGRAMS if (directory / name).exists()]
-        return [Mount(str(self._on_host(path)), f"/usr/bin/{path.name}", read_only=True) for path in paths]
-
-    def _on_host(self, path: Path) -> Path:
-        """The path on the host, with links followed as far as they stay in the driver's root."""
-        root, resolved = self._root.resolve(), path.resolve()
-        inside = resolved.relative_to(root) if resolved.is_relative_to(root) else path.relative_to(self._root)
-        return self._host_root / inside

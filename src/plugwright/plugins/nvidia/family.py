@@ -47,7 +47,12 @@ class NvidiaFamily(DeviceFamily[NvidiaConfig]):
         return Nvidia(entry.name, entry.settings, _monitor(entry.settings), _sharing(entry))
 
     def check(self, entry: ResourceEntry[NvidiaConfig], earlier: Sequence[ResourceEntry[NvidiaConfig]]) -> None:
-        """Refuses devices that two resources select, as far as they are known without the machine."""
+        """Refuses devices that two resources select, as far as they are known without the machine.
+
+        Also CDI specs that two resources would write with different content: the last one would win.
+        """
+        for other in earlier:
+            _check_specs(entry, other)
         machine = (entry.settings.simulate, entry.settings.driver.root)
         selections = {
             other.name: selection.from_config(_template_settings(other))
@@ -170,6 +175,29 @@ def _sharing(entry: ResourceEntry[NvidiaConfig]) -> SharingBackend:
     if share.replicas > clients:
         raise ConfigError(f"share.replicas must be at most {clients}, the clients of MPS, got {share.replicas}")
     return MpsSharing(entry.name, share)
+
+
+def _check_specs(entry: ResourceEntry[NvidiaConfig], other: ResourceEntry[NvidiaConfig]) -> None:
+    (own, files), (others, other_files) = (_shared_specs(one.settings) for one in (entry, other))
+    if not own or own != others:
+        return
+    for key, value in files.items():
+        if value != other_files[key]:
+            raise ConfigError(
+                f"{key} must be as for {other.name}, or cdi.vendor another one: both resources write the same CDI specs"
+            )
+
+
+def _shared_specs(settings: NvidiaConfig) -> tuple[tuple[str, str] | None, Mapping[str, object]]:
+    """The directory and vendor of the CDI specs that a resource writes, and the keys that decide their content."""
+    writes = settings.cdi.write and any(strategy.is_cdi for strategy in settings.strategies)
+    content = {
+        "simulate": settings.simulate,
+        "driver": settings.driver,
+        "cdi.hooks": settings.cdi.hooks,
+        "imex.channels": settings.imex_channels,
+    }
+    return (settings.cdi.dir, settings.cdi.vendor) if writes else None, content
 
 
 def _template_settings(entry: ResourceEntry[NvidiaConfig]) -> NvidiaConfig:

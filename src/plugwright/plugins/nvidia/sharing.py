@@ -65,10 +65,15 @@ class GpuUnit:
 
 @dataclass(frozen=True, slots=True)
 class ContainerExtras:
-    """A container's settings beside its GPUs. `limits` are environment variables that it must not be able to change."""
+    """A container's settings beside its GPUs. `limits` are environment variables that it must not be able to change.
+
+    `libraries` are files of the host that the container gets in place of the driver's, by soname; the driver's own are
+    then in `driver_libraries.ORIGINALS`.
+    """
 
     env: Mapping[str, str] = field(default_factory=dict, hash=False)
     limits: Mapping[str, str] = field(default_factory=dict, hash=False)
+    libraries: Mapping[str, str] = field(default_factory=dict, hash=False)
     mounts: tuple[Mount, ...] = ()
 
 

@@ -1,0 +1,257 @@
+"""The driver's libraries, programs and other files on the host, and their places in a container.
+
+A library's source is its soname, such as `libcuda.so.1`, never the file behind the link: the kubelet keeps an answer
+and uses it again when a container restarts, and by then an update may have replaced `libcuda.so.580.1`. A runtime makes
+a directory of a source that is missing, so only regular files count as the driver's.
+"""
+
+import itertools
+import os
+import platform
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from plugwright.errors import PluginError
+from plugwright.model import Mount
+from plugwright.plugins.nvidia.config import NvidiaDriver
+
+__all__ = ["ORIGINALS", "DriverLibraries", "DriverLibrary", "DriverTree"]
+
+ORIGINALS = "/usr/local/plugwright/driver"  # in a container: the driver's own libraries that others stand in for
+
+_MULTIARCH = f"{platform.machine()}-linux-gnu"
+_LIBRARY_DIRECTORIES = (
+    f"usr/lib/{_MULTIARCH}",
+    "usr/lib64",
+    f"usr/lib/{_MULTIARCH}/nvidia/current",
+    f"lib/{_MULTIARCH}",
+    "lib64",
+    "usr/lib",
+    "usr/local/nvidia/lib64",
+)
+# The default paths of the loader, Debian's and Red Hat's. An image uses at most one of them.
+_LOADER_PATHS = (f"/usr/lib/{_MULTIARCH}", "/usr/lib64")
+_MAIN_LIBRARY = "libcuda.so.1"
+
+_NAME = re.compile(r"(?P<stem>.+)\.so(?:\.(?P<number>[0-9][0-9.]*))?")
+_DRIVER_NUMBER = re.compile(r"[0-9]{3,}(?:\.[0-9]+)+")
+# Not the libraries of NVIDIA's container toolkit. Those with the driver's version in their names need no pattern.
+_DRIVER_STEM = re.compile(r"libcuda|libcudadebugger|libnvcuvid|libnvidia-(?!container).+")
+# Names that programs ask for and that a host may lack: dlopen of libcuda.so is common, GLVND wants the second one.
+_MORE_NAMES = {
+    "libcuda.so.1": ("libcuda.so",),
+    "libGLX_nvidia.so.0": ("libGLX_indirect.so.0",),
+    "libnvidia-opticalflow.so.1": ("libnvidia-opticalflow.so",),
+}
+_PROGRAMS = (
+    "nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server",
+    "nvidia-debugdump",
+    "nvidia-imex",
+    "nvidia-imex-ctl",
+    "nvidia-persistenced",
+    "nvidia-smi",
+    "nvidia-xconfig",
+)
+_SETTINGS = (  # in a container; on the host below /usr/share, /usr/local/share or /etc
+    "/etc/OpenCL/vendors/nvidia.icd",
+    "/etc/vulkan/icd.d/nvidia_icd.json",
+    f"/etc/vulkan/icd.d/nvidia_icd.{platform.machine()}.json",
+    "/etc/vulkan/icd.d/nvidia_layers.json",
+    "/etc/vulkan/implicit_layer.d/nvidia_layers.json",
+    "/usr/share/X11/xorg.conf.d/10-nvidia.conf",
+    "/usr/share/X11/xorg.conf.d/nvidia-drm-outputclass.conf",
+    "/usr/share/egl/egl_external_platform.d/09_nvidia_wayland2.json",
+    "/usr/share/egl/egl_external_platform.d/10_nvidia_wayland.json",
+    "/usr/share/egl/egl_external_platform.d/15_nvidia_gbm.json",
+    "/usr/share/egl/egl_external_platform.d/20_nvidia_xcb.json",
+    "/usr/share/egl/egl_external_platform.d/20_nvidia_xlib.json",
+    "/usr/share/glvnd/egl_vendor.d/10_nvidia.json",
+    "/usr/share/nvidia/nvoptix.bin",
+)
+_SETTINGS_DIRECTORIES = ("etc", "usr/local/share", "usr/share")
+_MOST_LINKS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class DriverLibrary:
+    """A library by its soname, the other names it has on the host, and its path there."""
+
+    source: str
+    soname: str
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DriverTree:
+    """The files of an installed driver. `version` is empty where no name tells it."""
+
+    version: str
+    libraries: tuple[DriverLibrary, ...]
+    files: tuple[Mount, ...]  # programs and settings
+    firmware: tuple[Mount, ...]
+
+
+class DriverLibraries:
+    """The directory of the libraries has thousands of files: it is read again only when it has changed."""
+
+    def __init__(self, config: NvidiaDriver) -> None:
+        self._root = Path(config.root)
+        self._host_root = Path(config.host or config.root)
+        self._container_directories = tuple(config.libraries) or _LOADER_PATHS
+        self._cached: tuple[object, DriverTree] | None = None
+
+    def tree(self) -> DriverTree:
+        """PluginError where no driver is installed."""
+        directory, programs = self._directory(), self._root / "usr/bin"
+        version = (directory, directory.stat().st_mtime_ns, programs.is_dir() and programs.stat().st_mtime_ns)
+        if self._cached is None or self._cached[0] != version:
+            self._cached = (version, self._read(directory, programs))
+        return self._cached[1]
+
+    def directories(self, linked: bool) -> Sequence[str]:
+        """Those of the libraries in a container. One is enough where a hook adds it to the loader's cache."""
+        return self._container_directories[:1] if linked else self._container_directories
+
+    def mounts(self, linked: bool = False) -> tuple[Mount, ...]:
+        """Libraries, programs and settings; where no hook makes links of the other names, these are mounts too."""
+        libraries = [mount for library in self.tree().libraries for mount in self._mounts_of(library, linked)]
+        return (*libraries, *self.tree().files)
+
+    def links(self) -> list[tuple[str, str]]:
+        """The other names of the libraries in a container: what each refers to, and its path."""
+        return [
+            (PurePosixPath(library.soname).name, f"{directory}/{alias}")
+            for directory in self.directories(linked=True)
+            for library in self.tree().libraries
+            for alias in library.aliases
+        ]
+
+    def replacements(self, sources: Mapping[str, str], linked: bool = False) -> list[Mount]:
+        """Mounts these files of the host, by soname, in place of the driver's, which are then in ORIGINALS."""
+        libraries = {library.soname: library for library in self.tree().libraries}
+        mounts: list[Mount] = []
+        for soname, source in sorted(sources.items()):
+            if soname not in libraries:
+                raise PluginError(f"the driver under {self._root} has no {soname} that another could stand in for")
+            original, aliases = libraries[soname], libraries[soname].aliases
+            mounts += self._mounts_of(DriverLibrary(source, soname, aliases), linked)
+            mounts.append(Mount(original.source, f"{ORIGINALS}/{soname}", read_only=True))
+        return mounts
+
+    def host_path(self, path: str) -> str:
+        """The path of the host for one below the driver's root."""
+        return str(self._host_root / path.lstrip("/"))
+
+    def _mounts_of(self, library: DriverLibrary, linked: bool) -> Iterator[Mount]:
+        for directory in self.directories(linked):
+            for name in (library.soname, *(() if linked else library.aliases)):
+                yield Mount(library.source, f"{directory}/{name}", read_only=True)
+
+    def _directory(self) -> Path:
+        """The directory of the main library's file; packages of Debian link to it from the loader's directory."""
+        for name in _LIBRARY_DIRECTORIES:
+            directory = self._root / name
+            library = self._followed(directory / _MAIN_LIBRARY)
+            if library.is_file():
+                return library.parent if (library.parent / _MAIN_LIBRARY).exists() else directory
+        raise PluginError(f"no {_MAIN_LIBRARY} under {self._root}: set driver.root to where the driver is installed")
+
+    def _read(self, directory: Path, programs: Path) -> DriverTree:
+        version = _version(self._followed(directory / _MAIN_LIBRARY).name)
+        libraries = [*self._libraries(directory, version), *self._libraries(directory / "vdpau", version, "vdpau/")]
+        gbm = directory / "gbm/nvidia-drm_gbm.so"
+        if self._is_file(gbm):
+            libraries.append(DriverLibrary(self._on_host(gbm), "gbm/nvidia-drm_gbm.so"))
+        found = (self._mount(programs / name, f"/usr/bin/{name}") for name in _PROGRAMS)
+        files = (*(mount for mount in found if mount), *self._settings())
+        return DriverTree(version, tuple(libraries), files, tuple(self._firmware(version)))
+
+    def _libraries(self, directory: Path, version: str, prefix: str = "") -> list[DriverLibrary]:
+        """Every file of this driver, with the names that lead to it."""
+        entries = {name: match for name in _names_in(directory) if (match := _NAME.fullmatch(name))}
+        stems = {
+            match["stem"]
+            for match in entries.values()
+            if (version and match["number"] == version) or _DRIVER_STEM.fullmatch(match["stem"])
+        }
+        names: dict[Path, list[str]] = {}
+        for name, match in entries.items():
+            path = self._followed(directory / name)
+            if match["stem"] in stems and path.is_file() and not _is_of_another(path.name, version):
+                names.setdefault(path, []).append(name)
+        return [self._library(directory, found, version, prefix) for _, found in sorted(names.items())]
+
+    def _library(self, directory: Path, names: Iterable[str], version: str, prefix: str) -> DriverLibrary:
+        """The soname is the name with a number that is not the driver's version; few libraries have none."""
+
+        def has_version(name: str) -> bool:
+            return bool(version) and _number(name) == version
+
+        soname, *others = sorted(names, key=lambda name: (has_version(name), not _number(name), len(name), name))
+        aliases = {name for name in (*others, *_MORE_NAMES.get(soname, ())) if not has_version(name)}
+        source = self._on_host(directory / soname)
+        return DriverLibrary(source, prefix + soname, tuple(prefix + name for name in sorted(aliases)))
+
+    def _settings(self) -> Iterator[Mount]:
+        for target in _SETTINGS:
+            name = target.removeprefix("/etc/").removeprefix("/usr/share/")
+            found = (self._mount(self._root / place / name, target) for place in _SETTINGS_DIRECTORIES)
+            yield from itertools.islice((mount for mount in found if mount), 1)
+
+    def _firmware(self, version: str) -> Iterator[Mount]:
+        release = platform.release()
+        for place in (f"updates/{release}", "updates", release, ""):
+            directory = Path("lib/firmware", place, "nvidia", version)
+            if version and (self._root / directory).is_dir():
+                for path in sorted((self._root / directory).glob("gsp*.bin")):
+                    if mount := self._mount(path, f"/{directory}/{path.name}"):
+                        yield mount
+
+    def _mount(self, path: Path, target: str) -> Mount | None:
+        return Mount(self._on_host(path), target, read_only=True) if self._is_file(path) else None
+
+    def _is_file(self, path: Path) -> bool:
+        return self._followed(path).is_file()
+
+    def _followed(self, path: Path) -> Path:
+        """The file behind a link; an absolute one is one of the driver's root."""
+        for _ in range(_MOST_LINKS):
+            if not path.is_symlink():
+                break
+            path = self._target(path)
+        return path
+
+    def _on_host(self, path: Path) -> str:
+        """The path on the host, as a link where the host can follow it: not an absolute one of another root."""
+        hop = path
+        while self._host_root != Path("/") and hop.is_symlink():
+            if hop.readlink().is_absolute():
+                return self._on_host(self._target(hop))
+            hop = self._target(hop)
+        return str(self._host_root / path.relative_to(self._root))
+
+    def _target(self, link: Path) -> Path:
+        target = link.readlink()
+        path = self._root / target.relative_to("/") if target.is_absolute() else link.parent / target
+        return Path(os.path.normpath(path))
+
+
+def _names_in(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
+
+
+def _number(name: str) -> str:
+    match = _NAME.fullmatch(name)
+    return (match["number"] or "") if match else ""
+
+
+def _version(name: str) -> str:
+    return number if _DRIVER_NUMBER.fullmatch(number := _number(name)) else ""
+
+
+def _is_of_another(name: str, version: str) -> bool:
+    """Whether the file is left over from another version of the driver."""
+    return bool(version) and _version(name) not in ("", version)
