@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #ifndef ROOT
-#define ROOT "/usr/local/plugwright/vgpu"
+#define ROOT "/usr/local/plugwright"
 #endif
 #define EXPORT __attribute__((visibility("default")))
 #define MIB ((uint64_t)1 << 20)

@@ -5,7 +5,7 @@
 #include <stddef.h>
 
 #ifndef ROOT
-#define ROOT "/usr/local/plugwright/vgpu"
+#define ROOT "/usr/local/plugwright"
 #endif
 #define EXPORT __attribute__((visibility("default")))
 enum { SUCCESS = 0, FUNCTION_NOT_FOUND = 13, UUID_SIZE = 96 };

@@ -5,9 +5,9 @@
    any instruction leaves nothing half written.
 
    Who is alive is not asked by process id, which means nothing across PID namespaces: a process holds a lock on the byte
-   of its slot, and the kernel drops it with the last descriptor. A forked child inherits the descriptor as it inherits
-   the driver's: the slot of a killed parent counts until the driver lets go of the memory, too. The same kind of lock, on
-   byte 0, is the mutex: no death, no reboot and no namespace can leave it taken. */
+   of its slot, and the kernel drops it when nobody has the open file any more, by a descriptor or by the mapping. A forked
+   child inherits both as it inherits the driver's: the slot of a killed parent counts until the driver lets go of the
+   memory, too. The same kind of lock, on byte 0, is the mutex: no death, no reboot and no namespace can leave it taken. */
 #define _GNU_SOURCE
 #include "share.h"
 
@@ -25,7 +25,7 @@
 #include <unistd.h>
 
 #ifndef ROOT
-#define ROOT "/usr/local/plugwright/vgpu"
+#define ROOT "/usr/local/plugwright"
 #endif
 #ifndef F_OFD_GETLK
 #define F_OFD_GETLK 36
@@ -41,7 +41,7 @@ enum { MAGIC = 0x70777631, MUTEX = 0, SLOTS = 1 }; /* SLOTS: the lock byte of sl
 struct usage {
     uint32_t magic, reserved;
     uint64_t context[GPUS];
-    uint64_t owner[PROCESSES]; /* 0: nobody's */
+    uint64_t taken[PROCESSES]; /* whether a slot has an owner, alive or dead */
     uint64_t used[GPUS][PROCESSES];
 };
 
@@ -55,8 +55,8 @@ static struct {
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct usage *usage;
 static int file = -1, slot = -1;
-static uint64_t token, device, inode;
-static uint64_t held[GPUS];        /* what this process uses, whatever becomes of its slot */
+static uint64_t device, inode;
+static uint64_t held[GPUS];        /* what this process uses: the content of its slot, once it has one */
 
 static void say(const char *subject, const char *problem)
 {
@@ -120,7 +120,7 @@ static const char *line(const char *text, unsigned char *uuid, uint64_t *bytes)
 static int read_file(void)
 {
     char text[GPUS * 80 + 1];
-    int descriptor = open(ROOT "/limits", O_RDONLY | O_CLOEXEC);
+    int descriptor = open(ROOT "/vgpu/limits", O_RDONLY | O_CLOEXEC);
     if (descriptor < 0)
         return errno == ENOENT ? 0 : -1;
     ssize_t length = read(descriptor, text, sizeof text);
@@ -163,7 +163,7 @@ static int read_limits(void)
 {
     int found = read_file();
     if (found < 0) {
-        say(ROOT "/limits", "cannot be read: no memory of a GPU can be used");
+        say(ROOT "/vgpu/limits", "cannot be read: no memory of a GPU can be used");
         return -1;
     }
     limits.from_file = found;
@@ -177,7 +177,7 @@ static int read_limits(void)
         any |= limits.limit[gpu] != UINT64_MAX;
     }
     if (!any)
-        say(ROOT "/limits", "does not exist, and no variable sets a limit: no memory of a GPU can be used");
+        say(ROOT "/vgpu/limits", "does not exist, and no variable sets a limit: no memory of a GPU can be used");
     return any ? 1 : -1;
 }
 
@@ -229,7 +229,8 @@ static void identify(uint64_t *on, uint64_t *number)
     *number = found.st_ino;
 }
 
-/* A program may have closed every descriptor it did not know, and opened others in their place. */
+/* A program may have closed every descriptor it did not know, and opened others in their place. The mapping keeps the
+   lock of the slot; only the mutex needs a descriptor. */
 static int is_open(void)
 {
     uint64_t on, number;
@@ -239,7 +240,7 @@ static int is_open(void)
 
 static int open_file(void)
 {
-    const char *path = limits.from_file ? ROOT "/usage" : getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE");
+    const char *path = limits.from_file ? ROOT "/vgpu/usage" : getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE");
     if (path && *path)
         file = open(path, limits.from_file ? O_RDWR | O_CLOEXEC : O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     else /* nobody to share with: counted for this process alone */
@@ -274,8 +275,7 @@ static int own_slot(void)
             continue;
         for (int gpu = 0; gpu < GPUS; gpu++)
             __atomic_store_n(&usage->used[gpu][candidate], held[gpu], __ATOMIC_RELAXED);
-        token = (uint64_t)getpid() << 32 | (uint32_t)(uintptr_t)&candidate | 1;
-        usage->owner[candidate] = token;
+        usage->taken[candidate] = 1;
         slot = candidate;
         return 1;
     }
@@ -305,9 +305,9 @@ static int begin(void)
     if (!prepared)
         prepared = !pthread_atfork(enter, leave, forget);
     if (file >= 0 && !is_open())
-        file = slot = -1;
+        file = -1;
     if ((file >= 0 || open_file()) && lock(F_OFD_SETLKW, F_WRLCK, MUTEX) >= 0) {
-        if ((usage || map_file()) && ((slot >= 0 && usage->owner[slot] == token) || own_slot()))
+        if ((usage || map_file()) && (slot >= 0 || own_slot()))
             return 1;
         lock(F_OFD_SETLK, F_UNLCK, MUTEX);
     }
@@ -334,11 +334,11 @@ static uint64_t sum(int gpu)
 static void sweep(void)
 {
     for (int process = 0; process < PROCESSES; process++) {
-        if (!usage->owner[process] || process == slot || lock(F_OFD_GETLK, F_WRLCK, SLOTS + process) != 1)
+        if (!usage->taken[process] || process == slot || lock(F_OFD_GETLK, F_WRLCK, SLOTS + process) != 1)
             continue;
         for (int gpu = 0; gpu < GPUS; gpu++)
             usage->used[gpu][process] = 0;
-        usage->owner[process] = 0;
+        usage->taken[process] = 0;
     }
 }
 
@@ -365,8 +365,7 @@ static int try_add(int gpu, uint64_t bytes)
 static int try_add_fast(int gpu, uint64_t bytes)
 {
     enter();
-    int is_ours = slot >= 0 && __atomic_load_n(&usage->owner[slot], __ATOMIC_RELAXED) == token;
-    int added = is_ours && try_add(gpu, bytes);
+    int added = slot >= 0 && try_add(gpu, bytes);
     leave();
     return added;
 }
@@ -397,10 +396,10 @@ void share_correct(int gpu, int64_t bytes)
     if (gpu < 0 || !bytes)
         return;
     enter();
-    if (slot >= 0 && usage->owner[slot] == token)
+    if (slot >= 0)
         add(gpu, (uint64_t)bytes);
     else
-        held[gpu] += (uint64_t)bytes; /* the next slot gets it */
+        held[gpu] += (uint64_t)bytes; /* its slot gets it */
     leave();
 }
 
