@@ -13,6 +13,7 @@
 
 #include <pthread.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef ROOT
@@ -118,12 +119,20 @@ static struct table tables[KINDS];
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static int reclaim(void);
 
+static int is_exceeded(int gpu, uint64_t pending);
+static void give(int gpu, uint64_t bytes) { share_correct(gpu, -(int64_t)bytes); }
+
 static int take(int gpu, uint64_t bytes)
 {
-    return gpu == NO_CONTEXT || share_take(gpu, bytes) || (reclaim() && share_take(gpu, bytes));
+    if (gpu == NO_CONTEXT)
+        return 1;
+    if (!share_take(gpu, bytes) && !(reclaim() && share_take(gpu, bytes)))
+        return 0;
+    if (!is_exceeded(gpu, bytes))
+        return 1;
+    give(gpu, bytes);
+    return 0;
 }
-
-static void give(int gpu, uint64_t bytes) { share_correct(gpu, -(int64_t)bytes); }
 
 static void remember(int kind, uint64_t key, struct entry facts)
 {
@@ -453,7 +462,7 @@ static void graph_give(handle graph, int gpu, uint64_t bytes);
             if (entry_ && make_room(entry_, size, &counted_, stream, calls)) { \
                 result_ = (call); \
                 settle_pool(entry_, counted_); \
-                if (!result_ && entry_->gpu >= 0 && share_exceeded(entry_->gpu)) { \
+                if (!result_ && entry_->gpu >= 0 && is_exceeded(entry_->gpu, 0)) { \
                     (calls)->free(*(where), stream); /* the pool grew by more than was asked for */ \
                     (calls)->synchronize(stream); \
                     trim_all(); \
@@ -719,35 +728,64 @@ INSTANTIATE(cuGraphInstantiateWithParams_ptsz, (void *facts), (facts))
 HOOK(int, cuGraphDestroy, handle graph) { return graph_gone(REAL(cuGraphDestroy)(graph), graph); }
 HOOK(int, cuGraphExecDestroy, handle instance) { return graph_gone(REAL(cuGraphExecDestroy)(instance), instance); }
 
-/* --- contexts: their own memory, and what is gone with them --- */
+/* --- what the driver takes for itself: contexts, and the code of kernels --- */
 
 struct process { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; }; /* nvmlProcessInfo_t */
+enum { KERNEL = 8, NEAR = 512, IMPLAUSIBLE = 2048, PAUSE = 100 }; /* MiB, the kernel's own for a context; milliseconds */
 
 /* What NVML says that this process uses of the GPU, 0 where it does not say. */
 static uint64_t measured(int device)
 {
     static const char library[] = "libnvidia-ml.so.1"; /* our own: were the driver's loaded first, programs would get that one */
+    static pthread_mutex_t measuring = PTHREAD_MUTEX_INITIALIZER;
+    static struct process found[PROCESSES];
+    static int owner; /* the process that has begun to use NVML */
     int (*init)(void) = share_driver(library, "nvmlInit_v2");
     int (*by_pci)(const char *, void **) = share_driver(library, "nvmlDeviceGetHandleByPciBusId_v2");
     int (*processes)(void *, unsigned *, struct process *) = share_driver(library, "nvmlDeviceGetComputeRunningProcesses_v3");
-    int (*shutdown)(void) = share_driver(library, "nvmlShutdown");
     int (*pci)(char *, int, int) = share_driver(ROOT "/driver/libcuda.so.1", "cuDeviceGetPCIBusId");
-    static struct process found[PROCESSES];
     char bus[32];
     void *gpu;
     unsigned count = PROCESSES;
     uint64_t used = 0;
-    if (!init || !by_pci || !processes || !shutdown || !pci || init())
+    if (!init || !by_pci || !processes || !pci || pthread_mutex_trylock(&measuring))
         return 0;
-    if (!pci(bus, sizeof bus, device) && !by_pci(bus, &gpu) && !processes(gpu, &count, found))
+    if ((owner == getpid() || !init()) && !pci(bus, sizeof bus, device) && !by_pci(bus, &gpu) && !processes(gpu, &count, found)) {
+        owner = getpid();
         for (unsigned number = 0; number < count; number++)
-            if (found[number].pid == (unsigned)getpid() && found[number].used < UINT64_MAX / 2)
+            if (found[number].pid == (unsigned)owner && found[number].used < UINT64_MAX / 2)
                 used += found[number].used;
-    shutdown();
-    return used;
+    }
+    pthread_mutex_unlock(&measuring);
+    return used ? used + KERNEL * MIB : 0;
 }
 
-enum { USUAL_CONTEXT = 512, KERNEL = 8 }; /* MiB: where it cannot be measured; what the kernel needs beside it */
+static uint64_t uncounted[GPUS]; /* what was found at the last look, and is counted since */
+
+/* Whether the share is exceeded with what the driver took for the code of kernels, which no call asks for: looked at
+   when there is little left, and not too often. `pending` is counted and not yet allocated. */
+static int is_exceeded(int gpu, uint64_t pending)
+{
+    static uint64_t last[GPUS];
+    struct timespec now;
+    if (gpu < 0 || share_left(gpu) >= NEAR * MIB)
+        return 0;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    uint64_t time = (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+    if (time - __atomic_exchange_n(&last[gpu], time, __ATOMIC_RELAXED) < PAUSE)
+        return share_exceeded(gpu);
+    uint64_t real = measured(device_of[gpu]), before = uncounted[gpu];
+    uint64_t counted = share_held(gpu) - pending - before;
+    if (real && real < counted + IMPLAUSIBLE * MIB) { /* else it is another process, of another namespace */
+        uncounted[gpu] = real > counted ? real - counted : 0;
+        share_correct(gpu, (int64_t)(uncounted[gpu] - before));
+    }
+    return share_exceeded(gpu);
+}
+
+/* --- contexts: their own memory, and what is gone with them --- */
+
+enum { USUAL_CONTEXT = 512 }; /* MiB, where it cannot be measured */
 
 static uint64_t context_bytes(int gpu)
 {
@@ -758,7 +796,6 @@ static uint64_t context_bytes(int gpu)
 /* Counts a context that the driver has made, for which `bytes` are already counted; 0 if it is too large. */
 static int add_context(handle context, int device, uint64_t bytes, int32_t primary)
 {
-    static pthread_mutex_t measuring = PTHREAD_MUTEX_INITIALIZER;
     int gpu = gpu_of(device), is_first = 1;
     if (gpu < 0)
         return 1;
@@ -774,10 +811,8 @@ static int add_context(handle context, int device, uint64_t bytes, int32_t prima
         give(gpu, bytes);
     if (known || !is_first || share_context(gpu))
         return 1;
-    pthread_mutex_lock(&measuring);
-    uint64_t real = measured(device) + KERNEL * MIB;
-    pthread_mutex_unlock(&measuring);
-    if (real == KERNEL * MIB)
+    uint64_t real = measured(device);
+    if (!real)
         real = bytes;
     share_set_context(gpu, real);
     remember(CONTEXTS, context, (struct entry){.bytes = real, .gpu = gpu, .references = primary});
@@ -802,6 +837,7 @@ static void drop_context(handle context)
             }
         }
     pthread_mutex_unlock(&mutex);
+    bytes[facts.gpu] += __atomic_exchange_n(&uncounted[facts.gpu], 0, __ATOMIC_RELAXED);
     for (int gpu = 0; gpu < GPUS; gpu++)
         give(gpu, bytes[gpu]);
     settle_pools();
@@ -938,6 +974,7 @@ static void forget_all(void)
     memset(tables, 0, sizeof tables); /* not freed: another thread may have been in them */
     memset(graph_bytes, 0, sizeof graph_bytes);
     memset(graph_beyond, 0, sizeof graph_beyond);
+    memset(uncounted, 0, sizeof uncounted);
     pools_changed = 0;
 }
 

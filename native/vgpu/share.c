@@ -413,6 +413,22 @@ uint64_t share_used(int gpu)
     return used;
 }
 
+uint64_t share_held(int gpu)
+{
+    enter();
+    uint64_t bytes = gpu < 0 ? 0 : held[gpu];
+    leave();
+    return bytes;
+}
+
+uint64_t share_left(int gpu)
+{
+    enter();
+    uint64_t used = gpu < 0 || !usage ? 0 : sum(gpu), limit = gpu < 0 ? 0 : limits.limit[gpu];
+    leave();
+    return limit > used ? limit - used : 0;
+}
+
 uint64_t share_context(int gpu)
 {
     uint64_t bytes = 0;

@@ -27,6 +27,10 @@ uint64_t share_limit(int gpu);
 /* Bytes that the living processes of the container use. */
 uint64_t share_used(int gpu);
 
+/* Bytes that this process uses; and that are left, as long as no process has died. Both cost next to nothing. */
+uint64_t share_held(int gpu);
+uint64_t share_left(int gpu);
+
 /* Adds to this process's use if it fits into the share; 0 if it does not. */
 int share_take(int gpu, uint64_t bytes);
 

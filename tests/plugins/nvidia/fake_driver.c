@@ -11,22 +11,29 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 typedef uint64_t u64;
 enum { GPUS = 2, PROCESSES = 256, PIECES = 100000, OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NO_CONTEXT = 201 };
 static const u64 TOTAL = 16ull << 30, CONTEXT = 300ull << 20, PAGE = 2ull << 20;
 
-static struct gpus { struct { u64 pid, used[GPUS]; } process[PROCESSES]; u64 peak[GPUS]; } *gpus;
+static struct gpus { struct { u64 pid, namespace, used[GPUS]; } process[PROCESSES]; u64 peak[GPUS]; } *gpus;
 static struct piece { u64 key, bytes, pool; int gpu, references, context; } pieces[PIECES];
 static struct { u64 reserved, used; int gpu; } pools[8] = {{0, 0, 0}, {0, 0, 1}};
 static struct { u64 bytes; int gpu; } graphs[16];
 static u64 graph_reserved[GPUS], next = 0x10000000;
+static u64 namespace;
 static int file = -1, owner, pool_count = GPUS, graph_count, primary[GPUS], contexts[GPUS], current = -1, capturing;
+
+static int is_own(int i) { return gpus->process[i].pid == (u64)owner && gpus->process[i].namespace == namespace; }
 
 static u64 reserve(int gpu, int64_t bytes) /* on the GPU; 0 if it is full */
 {
     if (owner != getpid()) { /* also after fork, which shares descriptions of open files */
+        struct stat status = {0};
+        stat("/proc/self/ns/pid", &status);
+        namespace = status.st_ino;
         owner = getpid();
         file = open(getenv("FAKE_GPU"), O_RDWR | O_CREAT, 0666);
         if (ftruncate(file, sizeof *gpus))
@@ -36,16 +43,17 @@ static u64 reserve(int gpu, int64_t bytes) /* on the GPU; 0 if it is full */
     flock(file, LOCK_EX);
     u64 total = 0, *own = NULL;
     for (int i = 0; i < PROCESSES; i++)
-        if (gpus->process[i].pid && kill(gpus->process[i].pid, 0) && errno == ESRCH)
+        if (gpus->process[i].namespace == namespace && kill(gpus->process[i].pid, 0) && errno == ESRCH)
             memset(&gpus->process[i], 0, sizeof gpus->process[i]);
         else
             total += gpus->process[i].used[gpu];
     for (int i = 0; i < PROCESSES && !own; i++)
-        if (gpus->process[i].pid == (u64)owner)
+        if (is_own(i))
             own = gpus->process[i].used;
     for (int i = 0; i < PROCESSES && !own; i++)
         if (!gpus->process[i].pid) {
             gpus->process[i].pid = owner;
+            gpus->process[i].namespace = namespace;
             own = gpus->process[i].used;
         }
     int fits = total + bytes <= TOTAL;
@@ -95,6 +103,7 @@ static int take(u64 key)
 }
 
 int cuInit(unsigned flags) { return OK; }
+int cuLoadKernels(size_t bytes) { return reserve(current, bytes) ? OK : OUT_OF_MEMORY; } /* as a launch may: code takes memory */
 int cuFutureFunction(void) { return 4242; }
 int cuDeviceGetCount(int *count) { *count = GPUS; return OK; }
 int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return ordinal < GPUS ? OK : 101; }
@@ -174,6 +183,7 @@ static int unrefer(u64 key)
     struct piece *piece = find(key);
     return !piece ? OK : --piece->references ? OK : take(key);
 }
+int cuMemAddressReserve(u64 *pointer, size_t bytes, size_t alignment, u64 wish, u64 flags) { *pointer = next; next += whole(bytes); return OK; }
 int cuMemRelease(u64 allocation) { return unrefer(allocation); }
 int cuMemMap(u64 pointer, size_t bytes, size_t offset, u64 allocation, u64 flags)
 {
@@ -332,7 +342,12 @@ int nvmlDeviceGetMemoryInfo_v2(void *device, struct memory_v2 *memory)
 }
 int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struct process *found)
 {
-    *found = (struct process){getpid(), CONTEXT, 0, 0};
+    u64 used = 0;
+    reserve(0, 0);
+    for (int i = 0; i < PROCESSES; i++)
+        if (is_own(i))
+            used = gpus->process[i].used[(u64)device - 1];
+    *found = (struct process){getpid(), used, 0, 0};
     *count = 1;
     return OK;
 }

@@ -90,27 +90,28 @@ def managed(size: int) -> tuple[int, Free]:
 
 
 def array(size: int) -> tuple[int, Free]:
-    handle, facts = u64(), FlatArray(1024, size // 4096, FLOAT, 1)
+    handle, facts = u64(), FlatArray(16384, size // (16384 * 16), FLOAT, 4)
     return cuda.cuArrayCreate_v2(byref(handle), byref(facts)), lambda: int(cuda.cuArrayDestroy(handle))
 
 
 def array3d(size: int) -> tuple[int, Free]:
-    handle, facts = u64(), Array(64, 64, size // (64 * 64 * 8), FLOAT, 2, 0)
+    handle, facts = u64(), Array(1024, 1024, size // (1024 * 1024 * 8), FLOAT, 2, 0)
     return cuda.cuArray3DCreate_v2(byref(handle), byref(facts)), lambda: int(cuda.cuArrayDestroy(handle))
 
 
 def mipmapped(size: int) -> tuple[int, Free]:
     """Three levels: a quarter less for the first one makes `size` of all."""
-    handle, facts = u64(), Array(1024, size // 4096 * 3 // 4, 0, FLOAT, 1, 0)
+    handle, facts = u64(), Array(16384, size // (16384 * 16) * 3 // 4, 0, FLOAT, 4, 0)
     code = cuda.cuMipmappedArrayCreate(byref(handle), byref(facts), 3)
     return code, lambda: int(cuda.cuMipmappedArrayDestroy(handle))
 
 
 def physical(size: int) -> tuple[int, Free]:
     """Mapped, and its handle released: the memory stays until it is unmapped."""
-    handle, address = u64(), u64(size + 2**40)
+    handle, address = u64(), u64()
     code = cuda.cuMemCreate(byref(handle), size_t(size), byref(on_device(0)), u64(0))
     if not code:
+        cuda.cuMemAddressReserve(byref(address), size_t(size), size_t(0), u64(0), u64(0))
         cuda.cuMemMap(address, size_t(size), size_t(0), handle, u64(0))
         cuda.cuMemRelease(handle)
     return code, lambda: int(cuda.cuMemUnmap(address, size_t(size)))
@@ -163,6 +164,7 @@ def instantiated(code: int, handle: u64) -> tuple[int, Free]:
 
 def free_async(pointer: u64) -> int:
     code = cuda.cuMemFreeAsync(pointer, u64(0))
+    cuda.cuCtxSynchronize()
     cuda.cuMemPoolTrimTo(default_pool(), size_t(0))
     return int(code)
 
@@ -235,6 +237,9 @@ class Program:
         nvml.nvmlDeviceGetHandleByIndex_v2(int(device), byref(handle))
         nvml.nvmlDeviceGetMemoryInfo(handle, memory)
         return [value // MIB for value in memory]
+
+    def kernels(self, mebibytes: str) -> int:
+        return int(cuda.cuLoadKernels(size_t(int(mebibytes) * MIB)))
 
     def unknown(self) -> int:
         return int(cuda.cuFutureFunction())

@@ -111,7 +111,7 @@ class Container:
         """The most that all processes held of the GPU at once, in MiB, by the driver's own count."""
         with self.gpu.open("rb") as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            return int(struct.unpack_from("<2Q", content, 256 * 24)[gpu]) // 2**20
+            return int(struct.unpack_from("<2Q", content, 256 * 32)[gpu]) // 2**20
 
 
 @pytest.fixture
@@ -171,6 +171,17 @@ def test_a_context_is_counted_and_takes_its_memory_along(container: Container) -
     with container.program() as program:
         assert program("init") == 0
         assert program("context", 0) == OUT_OF_MEMORY
+
+
+def test_the_code_of_kernels_is_counted_when_little_is_left(container: Container) -> None:
+    """No call asks for its memory: the driver takes it at a launch."""
+    with container.program() as program:
+        program.ready()
+        assert program("kernels", 200) == 0
+        assert program("allocate", "plain", 500)[0] == 0
+        assert program("memory")[0] == LIMIT - CONTEXT - 200 - 500
+        assert program("allocate", "plain", 100)[0] == OUT_OF_MEMORY
+    assert container.peak() <= LIMIT
 
 
 def test_unknown_functions_are_the_drivers_and_known_ones_are_found_by_address(container: Container) -> None:
