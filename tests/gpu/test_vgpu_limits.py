@@ -385,11 +385,9 @@ def test_a_process_finds_itself_in_nvml_beside_one_with_the_same_number(
     """Containers have PID namespaces of their own: every main program is process 1."""
     container = make(LIMIT)
     namespace = ["unshare", "--pid", "--fork", "--kill-child"]
-    programs = []
-    with ExitStack() as stack:
-        for _ in range(2):
-            programs.append(stack.enter_context(container.program(*namespace)).ready())
-        (first, second) = programs
+    with container.program(*namespace) as first, container.program(*namespace) as second:
+        first.ready()
+        second.ready()
         assert first("allocate", "plain", 2048)[0] == 0
         assert second("memory")[0] == first("memory")[0]
         left = second("memory")[0]
