@@ -58,4 +58,6 @@ struct array3d { /* CUDA_ARRAY3D_DESCRIPTOR */
 };
 enum { SPARSE = 0x40, DEFERRED = 0x80 }; /* arrays without memory of their own */
 
+struct ipc { char bytes[64]; }; /* CUipcMemHandle */
+
 #endif

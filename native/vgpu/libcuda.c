@@ -40,7 +40,8 @@ OLDEST(pthread_once);
     X(cuStreamSynchronize) X(cuStreamSynchronize_ptsz) X(cuEventSynchronize) X(cuCtxSynchronize) X(cuCtxSynchronize_v2) \
     X(cuGraphAddMemAllocNode) X(cuGraphAddNode) X(cuGraphAddNode_v2) X(cuGraphInstantiate) X(cuGraphInstantiate_v2) \
     X(cuGraphInstantiateWithFlags) X(cuGraphInstantiateWithParams) X(cuGraphInstantiateWithParams_ptsz) \
-    X(cuGraphDestroy) X(cuGraphExecDestroy)
+    X(cuGraphDestroy) X(cuGraphExecDestroy) \
+    X(cuIpcOpenMemHandle) X(cuIpcOpenMemHandle_v2) X(cuMemImportFromShareableHandle) X(cuImportExternalMemory)
 #define CALLED(X) \
     X(cuCtxGetDevice) X(cuCtxGetCurrent) X(cuDeviceGetUuid) X(cuDeviceGetUuid_v2) X(cuDevicePrimaryCtxGetState) \
     X(cuDeviceGetMemPool) X(cuDeviceGetDefaultMemPool) X(cuDeviceGetCount) X(cuMemPoolGetAttribute) \
@@ -67,6 +68,7 @@ EXPORT int cuGetProcAddress(const char *name, void **found, int version, uint64_
 EXPORT int cuGetProcAddress_v2(const char *name, void **found, int version, uint64_t flags, void *status);
 
 #define HOOK(result, name, ...) EXPORT result name(__VA_ARGS__); EXPORT result name(__VA_ARGS__)
+#define EXPAND(...) __VA_ARGS__
 #define NUMBER(name) AT_##name,
 enum { HOOKS(NUMBER) HOOK_COUNT, FIRST_CALLED = HOOK_COUNT - 1, CALLED(NUMBER) FUNCTION_COUNT };
 static void *driver[FUNCTION_COUNT];
@@ -120,12 +122,14 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static int reclaim(void);
 
 static int is_exceeded(int gpu, uint64_t pending);
+static void look(void);
 static void give(int gpu, uint64_t bytes) { share_correct(gpu, -(int64_t)bytes); }
 
 static int take(int gpu, uint64_t bytes)
 {
     if (gpu == NO_CONTEXT)
         return 1;
+    look();
     if (!share_take(gpu, bytes) && !(reclaim() && share_take(gpu, bytes)))
         return 0;
     if (!is_exceeded(gpu, bytes))
@@ -226,6 +230,15 @@ HOOK(int, cuMemFree_v2, ptr pointer)
 
 /* --- arrays --- */
 
+/* The driver lays arrays out in blocks: up to 512 bytes wide, 128 rows high and 32 planes deep, less for smaller ones. */
+static uint64_t in_blocks(uint64_t length, uint64_t largest)
+{
+    uint64_t block = 1;
+    while (block < length && block < largest)
+        block *= 2;
+    return length > UINT64_MAX - block ? length : (length + block - 1) / block * block;
+}
+
 static uint64_t array_bytes(const struct array3d *array, unsigned levels)
 {
     static const unsigned char sizes[] = {[1] = 1, [2] = 2, [3] = 4, [8] = 1, [9] = 2, [10] = 4, [16] = 2, [32] = 4};
@@ -235,7 +248,9 @@ static uint64_t array_bytes(const struct array3d *array, unsigned levels)
     if (array->flags & (SPARSE | DEFERRED))
         return 0;
     for (unsigned level = 0; level < (levels ? levels : 1); level++) {
-        if (__builtin_mul_overflow(width * texel, height, &plane) || __builtin_mul_overflow(plane, depth, &volume))
+        uint64_t planes = array->flags & 1 ? depth : in_blocks(depth, 32);
+        if (__builtin_mul_overflow(in_blocks(width * texel, 512), in_blocks(height, 128), &plane) ||
+            __builtin_mul_overflow(plane, planes, &volume))
             return UINT64_MAX / 2;
         total += volume;
         width = width > 1 ? width / 2 : 1;
@@ -342,6 +357,7 @@ HOOK(int, cuMemRetainAllocationHandle, handle *allocation, void *pointer)
 
 /* --- pools: counted is what a pool reserves, in use or not --- */
 
+static int imported;
 static pthread_mutex_t pool_mutex = PTHREAD_MUTEX_INITIALIZER;
 static const uint64_t POOL_STEP = 32 * MIB; /* by which the driver enlarges a pool */
 static int pools_changed; /* memory went back to a pool, which releases it when its stream has come so far */
@@ -494,6 +510,7 @@ static handle current_pool(void)
     HOOK(int, cuStreamSynchronize##suffix, handle stream) \
     { \
         int result = REAL(cuStreamSynchronize##suffix)(stream); \
+        look(); \
         if (__atomic_load_n(&pools_changed, __ATOMIC_RELAXED)) \
             settle_pools(); \
         return result; \
@@ -523,6 +540,7 @@ ASYNC(_ptsz)
 HOOK(int, cuEventSynchronize, handle event)
 {
     int result = REAL(cuEventSynchronize)(event);
+    look();
     if (__atomic_load_n(&pools_changed, __ATOMIC_RELAXED))
         settle_pools();
     return result;
@@ -531,6 +549,7 @@ HOOK(int, cuEventSynchronize, handle event)
 HOOK(int, cuCtxSynchronize, void)
 {
     int result = REAL(cuCtxSynchronize)();
+    look();
     if (__atomic_load_n(&pools_changed, __ATOMIC_RELAXED))
         settle_pools();
     return result;
@@ -539,6 +558,7 @@ HOOK(int, cuCtxSynchronize, void)
 HOOK(int, cuCtxSynchronize_v2, handle context)
 {
     int result = REAL(cuCtxSynchronize_v2)(context);
+    look();
     if (__atomic_load_n(&pools_changed, __ATOMIC_RELAXED))
         settle_pools();
     return result;
@@ -565,7 +585,7 @@ HOOK(int, cuMemPoolImportFromShareableHandle, handle *pool, void *shared, int ty
 {
     int result = REAL(cuMemPoolImportFromShareableHandle)(pool, shared, type, flags);
     if (!result)
-        add_pool(*pool, NO_CONTEXT); /* counted where it comes from */
+        imported = 1, add_pool(*pool, NO_CONTEXT); /* counted where it comes from */
     return result;
 }
 
@@ -718,7 +738,6 @@ HOOK(int, cuGraphAddNode_v2, handle *node, handle graph, const handle *before, c
             return OUT_OF_MEMORY; \
         return graph_end(REAL(name)(instance, graph, EXPAND given), graph, instance); \
     }
-#define EXPAND(...) __VA_ARGS__
 INSTANTIATE(cuGraphInstantiate, (handle *node, char *text, size_t size), (node, text, size))
 INSTANTIATE(cuGraphInstantiate_v2, (handle *node, char *text, size_t size), (node, text, size))
 INSTANTIATE(cuGraphInstantiateWithFlags, (unsigned long long flags), (flags))
@@ -731,7 +750,8 @@ HOOK(int, cuGraphExecDestroy, handle instance) { return graph_gone(REAL(cuGraphE
 /* --- what the driver takes for itself: contexts, and the code of kernels --- */
 
 struct process { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; }; /* nvmlProcessInfo_t */
-enum { KERNEL = 8, NEAR = 512, IMPLAUSIBLE = 2048, PAUSE = 100 }; /* MiB, the kernel's own for a context; milliseconds */
+enum { KERNEL = 8, NEAR = 512, IMPLAUSIBLE = 2048 }; /* MiB: the kernel's own for a context; little; too much */
+enum { SOON = 100, SELDOM = 10000 };                  /* milliseconds */
 
 /* What NVML says that this process uses of the GPU, 0 where it does not say. */
 static uint64_t measured(int device)
@@ -761,27 +781,62 @@ static uint64_t measured(int device)
 }
 
 static uint64_t uncounted[GPUS]; /* what was found at the last look, and is counted since */
+static int imported;             /* whether this process uses memory that another one counts: NVML does not tell them apart */
 
-/* Whether the share is exceeded with what the driver took for the code of kernels, which no call asks for: looked at
-   when there is little left, and not too often. `pending` is counted and not yet allocated. */
+/* Counts what the driver took for the code of kernels, which no call asks for; whether there was something new. `pending`
+   is counted and not yet allocated. */
+static int recount(int gpu, uint64_t pending)
+{
+    uint64_t real = imported ? 0 : measured(device_of[gpu]), before = uncounted[gpu], counted = share_held(gpu) - pending;
+    if (real <= counted || real - counted > IMPLAUSIBLE * MIB) /* so much more: another process, of another namespace */
+        return 0;
+    uncounted[gpu] = before + (real - counted);
+    share_correct(gpu, (int64_t)(real - counted));
+    return 1;
+}
+
+static uint64_t milliseconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* At allocations and synchronizations, from ten times a second when something changes down to once in ten seconds. */
+static void look(void)
+{
+    static uint64_t next, pause = SOON;
+    uint64_t now = milliseconds();
+    if (now < __atomic_load_n(&next, __ATOMIC_RELAXED))
+        return;
+    __atomic_store_n(&next, now + SELDOM, __ATOMIC_RELAXED); /* other threads go on */
+    int gpu = current_gpu();
+    pause = gpu >= 0 && recount(gpu, 0) ? SOON : pause * 2 > SELDOM ? SELDOM : pause * 2;
+    __atomic_store_n(&next, now + pause, __ATOMIC_RELAXED);
+}
+
+/* Whether the share is exceeded, with a look where there is little left. */
 static int is_exceeded(int gpu, uint64_t pending)
 {
     static uint64_t last[GPUS];
-    struct timespec now;
     if (gpu < 0 || share_left(gpu) >= NEAR * MIB)
         return 0;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    uint64_t time = (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-    if (time - __atomic_exchange_n(&last[gpu], time, __ATOMIC_RELAXED) < PAUSE)
-        return share_exceeded(gpu);
-    uint64_t real = measured(device_of[gpu]), before = uncounted[gpu];
-    uint64_t counted = share_held(gpu) - pending - before;
-    if (real && real < counted + IMPLAUSIBLE * MIB) { /* else it is another process, of another namespace */
-        uncounted[gpu] = real > counted ? real - counted : 0;
-        share_correct(gpu, (int64_t)(uncounted[gpu] - before));
-    }
+    uint64_t now = milliseconds();
+    if (now - __atomic_exchange_n(&last[gpu], now, __ATOMIC_RELAXED) >= SOON)
+        recount(gpu, pending);
     return share_exceeded(gpu);
 }
+
+#define IMPORT(name, declared, given) \
+    HOOK(int, name, EXPAND declared) \
+    { \
+        imported = 1; \
+        return REAL(name)(EXPAND given); \
+    }
+IMPORT(cuIpcOpenMemHandle, (ptr *pointer, struct ipc memory, unsigned flags), (pointer, memory, flags))
+IMPORT(cuIpcOpenMemHandle_v2, (ptr *pointer, struct ipc memory, unsigned flags), (pointer, memory, flags))
+IMPORT(cuMemImportFromShareableHandle, (handle *allocation, void *shared, int type), (allocation, shared, type))
+IMPORT(cuImportExternalMemory, (handle *memory, const void *facts), (memory, facts))
 
 /* --- contexts: their own memory, and what is gone with them --- */
 
@@ -975,7 +1030,7 @@ static void forget_all(void)
     memset(graph_bytes, 0, sizeof graph_bytes);
     memset(graph_beyond, 0, sizeof graph_beyond);
     memset(uncounted, 0, sizeof uncounted);
-    pools_changed = 0;
+    pools_changed = imported = 0;
 }
 
 HOOK(int, cuInit, unsigned flags)

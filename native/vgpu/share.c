@@ -2,7 +2,8 @@
 
    The usage file is mapped by every process of the container. A process owns one slot of it and writes its own numbers
    there, each with one store; a GPU's use is the sum over the slots. Nothing else is kept, so a process that is killed at
-   any instruction leaves nothing half written.
+   any instruction leaves nothing half written. What a dead process used counts a moment longer: the driver frees it a
+   little later.
 
    Who is alive is not asked by process id, which means nothing across PID namespaces: a process holds a lock on the byte
    of its slot, and the kernel drops it when nobody has the open file any more, by a descriptor or by the mapping. A forked
@@ -22,6 +23,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef ROOT
@@ -36,12 +38,13 @@
 OLDEST(dlopen);
 OLDEST(dlsym);
 
-enum { MAGIC = 0x70777631, MUTEX = 0, SLOTS = 1 }; /* SLOTS: the lock byte of slot 0 */
+enum { MAGIC = 0x70777631, MUTEX = 0, SLOTS = 1, FREEING = 250 }; /* SLOTS: the lock byte of slot 0; milliseconds */
+enum { FREE = 0, TAKEN = 1 };
 
 struct usage {
-    uint32_t magic, reserved;
+    uint32_t magic, slots;     /* slots: those that have ever been used */
     uint64_t context[GPUS];
-    uint64_t taken[PROCESSES]; /* whether a slot has an owner, alive or dead */
+    uint64_t state[PROCESSES]; /* FREE, TAKEN, or when its owner was found dead */
     uint64_t used[GPUS][PROCESSES];
 };
 
@@ -267,15 +270,47 @@ static int map_file(void)
     return 1;
 }
 
-/* With the mutex byte locked: the first slot whose lock nobody holds. Its last owner is dead. */
+static uint64_t milliseconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000 + 2; /* never FREE or TAKEN */
+}
+
+/* With the file locked: gives back what dead processes used; whether some of it still has to wait. */
+static int sweep(void)
+{
+    int waits = 0;
+    for (uint32_t process = 0; process < usage->slots && process < PROCESSES; process++) {
+        uint64_t *state = &usage->state[process], now = milliseconds();
+        if (*state == FREE || (int)process == slot || lock(F_OFD_GETLK, F_WRLCK, SLOTS + (int)process) != 1)
+            continue;
+        if (*state == TAKEN || *state > now) /* a time of before a reboot */
+            *state = now;
+        if (now - *state < FREEING) {
+            for (int gpu = 0; gpu < GPUS; gpu++)
+                waits |= usage->used[gpu][process] > 0;
+            continue;
+        }
+        for (int gpu = 0; gpu < GPUS; gpu++)
+            usage->used[gpu][process] = 0;
+        *state = FREE;
+    }
+    return waits;
+}
+
+/* With the file locked: the first slot that is free. */
 static int own_slot(void)
 {
+    sweep();
     for (int candidate = 0; candidate < PROCESSES; candidate++) {
-        if (lock(F_OFD_SETLK, F_WRLCK, SLOTS + candidate) < 0)
+        if (usage->state[candidate] != FREE || lock(F_OFD_SETLK, F_WRLCK, SLOTS + candidate) < 0)
             continue;
+        usage->state[candidate] = TAKEN;
         for (int gpu = 0; gpu < GPUS; gpu++)
-            __atomic_store_n(&usage->used[gpu][candidate], held[gpu], __ATOMIC_RELAXED);
-        usage->taken[candidate] = 1;
+            __atomic_store_n(&usage->used[gpu][candidate], held[gpu], __ATOMIC_SEQ_CST);
+        if (usage->slots <= (uint32_t)candidate)
+            __atomic_store_n(&usage->slots, (uint32_t)candidate + 1, __ATOMIC_SEQ_CST);
         slot = candidate;
         return 1;
     }
@@ -324,22 +359,11 @@ static void end(void)
 static uint64_t sum(int gpu)
 {
     uint64_t total = 0;
-    for (int process = 0; process < PROCESSES; process++)
+    uint32_t slots = __atomic_load_n(&usage->slots, __ATOMIC_SEQ_CST);
+    for (uint32_t process = 0; process < slots && process < PROCESSES; process++)
         if (__builtin_add_overflow(total, __atomic_load_n(&usage->used[gpu][process], __ATOMIC_SEQ_CST), &total))
             return UINT64_MAX;
     return total;
-}
-
-/* Gives back what dead processes used. */
-static void sweep(void)
-{
-    for (int process = 0; process < PROCESSES; process++) {
-        if (!usage->taken[process] || process == slot || lock(F_OFD_GETLK, F_WRLCK, SLOTS + process) != 1)
-            continue;
-        for (int gpu = 0; gpu < GPUS; gpu++)
-            usage->used[gpu][process] = 0;
-        usage->taken[process] = 0;
-    }
 }
 
 static void add(int gpu, uint64_t bytes)
@@ -376,16 +400,16 @@ int share_take(int gpu, uint64_t bytes)
         return 0;
     if (try_add_fast(gpu, bytes))
         return 1;
-    if (!begin())
-        return 0;
-    int added = 0;
-    for (int attempt = 0; attempt < 4 && !added; attempt++) {
-        if (attempt)
-            sched_yield(); /* another process may be about to take back what it has just added in vain */
-        sweep();
+    int added = 0, waits = 1;
+    for (int attempt = 0; !added && (waits || attempt < 4) && begin(); attempt++) {
+        waits = sweep();
         added = try_add(gpu, bytes);
+        end();
+        if (waits && !added)
+            usleep(10000);
+        else if (!added)
+            sched_yield(); /* another process may be about to take back what it has just added in vain */
     }
-    end();
     return added;
 }
 

@@ -384,7 +384,7 @@ def test_a_process_finds_itself_in_nvml_beside_one_with_the_same_number(
 ) -> None:
     """Containers have PID namespaces of their own: every main program is process 1."""
     container = make(LIMIT)
-    namespace = ["unshare", "--pid", "--fork", "--kill-child"]
+    namespace = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     with container.program(*namespace) as first, container.program(*namespace) as second:
         first.ready()
         second.ready()

@@ -241,6 +241,9 @@ class Program:
     def kernels(self, mebibytes: str) -> int:
         return int(cuda.cuLoadKernels(size_t(int(mebibytes) * MIB)))
 
+    def synchronize(self) -> int:
+        return int(cuda.cuCtxSynchronize())
+
     def unknown(self) -> int:
         return int(cuda.cuFutureFunction())
 

@@ -184,6 +184,14 @@ def test_the_code_of_kernels_is_counted_when_little_is_left(container: Container
     assert container.peak() <= LIMIT
 
 
+def test_the_code_of_kernels_is_counted_for_others_when_a_program_waits_for_its_gpu(container: Container) -> None:
+    with container.program() as first, container.program() as second:
+        first.ready(), second.ready()
+        assert first("kernels", 100) == 0
+        while second("memory")[0] != LIMIT - 2 * CONTEXT - 100:  # until enough time has passed for another look
+            assert first("synchronize") == 0
+
+
 def test_unknown_functions_are_the_drivers_and_known_ones_are_found_by_address(container: Container) -> None:
     with container.program() as program:
         program.ready()
@@ -315,15 +323,17 @@ def test_limits_that_cannot_be_trusted_are_refused_loudly(container: Container, 
 
 
 def test_what_a_crash_of_the_machine_left_is_no_obstacle(container: Container) -> None:
-    """The file as it was when the power went: every slot taken, every byte counted."""
+    """The file as it was when the power went: slots taken, or given up at a time that has not come again."""
     with container.program() as program:
         program.ready()
         program("allocate", "plain", 500)
         usage = container.root / "vgpu" / "usage"
         content = bytearray(usage.read_bytes())
-    header = 8 + 16 * 8
-    content[header : header + 1024 * 8] = b"\x01" * (1024 * 8)  # owners
-    content[header + 1024 * 8 :] = b"\x01" * (len(content) - header - 1024 * 8)
+    states, used = 8 + 16 * 8, 8 + 16 * 8 + 1024 * 8
+    for slot in range(900):
+        struct.pack_into("<Q", content, states + 8 * slot, 1 if slot % 2 else 2**60)
+        struct.pack_into("<Q", content, used + 8 * slot, 2**40)
+    struct.pack_into("<I", content, 4, 900)
     usage.write_bytes(content)
     with container.program() as program:
         program.ready()
