@@ -15,8 +15,8 @@ from plugwright.config import schema
 from plugwright.model import PreferenceRequest
 from plugwright.plugins.nvidia.config import NvidiaShare
 
-PAGE = Path(__file__).parents[2] / "docs" / "nvidia-sharing.md"
-BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+PAGES = [Path(__file__).parents[2] / "docs" / name for name in ("nvidia-sharing.md", "vgpu.md")]
+BLOCKS = [block for page in PAGES for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)]
 RESOURCE = "nvidia.com/gpu-small"
 
 

@@ -71,7 +71,7 @@ class MpsClients(StrEnum):
 class CoreUtilizationPolicy(StrEnum):
     """When the vgpu library slows kernels down, in HAMi's words."""
 
-    DEFAULT = "default"  # while other containers use the GPU
+    DEFAULT = "default"  # as `force`: what tells them apart is HAMi's monitor, which does not run here
     FORCE = "force"
     DISABLE = "disable"
 
