@@ -305,9 +305,8 @@ def _made(what: str, item: object, kind: type[_Path]) -> _Path:
 
 
 def _check_distinct(what: str, paths: list[str]) -> None:
-    twice = sorted({path for path in paths if paths.count(path) > 1})
-    if twice:
-        raise InvalidValue(f"two {what} at {twice[0]}")
+    if len(set(paths)) < len(paths):
+        raise InvalidValue(f"two {what} at {min(path for path in paths if paths.count(path) > 1)}")
 
 
 def _env(env: Mapping[str, str]) -> Mapping[str, str]:

@@ -111,6 +111,10 @@ async def test_clean_removes_our_specs_and_no_others(tmp_path: Path) -> None:
     edits = cdi.ContainerEdits(env={"A": "b"})
     ours = cdi.SpecDirectory(tmp_path, "plugwright-nvidia").write(cdi.Spec("a.com/gpu", [cdi.Device("0", edits)]))
     other = cdi.SpecDirectory(tmp_path, "other").write(cdi.Spec("a.com/gpu", [cdi.Device("1", edits)]))
-    done = await ended(python("-m", "plugwright", "nvidia", "clean", "--cdi-dir", tmp_path))
-    assert done == Ended(0, f"removed {ours}\n", "")
-    assert list(tmp_path.iterdir()) == [other]
+    program = tmp_path / "bin/plugwright-cdi-hook"
+    program.parent.mkdir()
+    program.touch()
+    places = ("--cdi-dir", tmp_path, "--programs-dir", program.parent)
+    done = await ended(python("-m", "plugwright", "nvidia", "clean", *places))
+    assert done == Ended(0, f"removed {ours}\nremoved {program}\n", "")
+    assert sorted(tmp_path.iterdir()) == sorted([other, program.parent])

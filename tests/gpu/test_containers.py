@@ -1,105 +1,165 @@
-"""A CUDA program runs with its allocation, and not without it."""
+"""Programs run with what Allocate gives a container of an ordinary image, and not without it."""
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import msgspec
 import pytest
 from tests.plugins.nvidia.harness import listing
 
-from plugwright import Allocation
 from plugwright.plugins.nvidia.config import DeviceListStrategy, NvidiaCdi, NvidiaConfig
 from plugwright.plugins.nvidia.driver import GpuSnapshot
 from plugwright.plugins.nvidia.monitor import GpuMonitor, PollIntervals
 from plugwright.plugins.nvidia.nvml import Nvml
 from plugwright.plugins.nvidia.plugin import Nvidia
-from plugwright.sdk import cdi
-from plugwright.sdk.cdi.resolution import resolve
+from plugwright.sdk.cdi.resolution import edits_for
 
 HERE = Path(__file__).parent
-NOTHING = Allocation()
 UNSHARE = (["unshare", "--mount"], ["unshare", "--mount", "--user", "--map-root-user"])
+# An image's own variables must not help it to find the driver.
+LOADER_VARIABLES = ("LD_LIBRARY_PATH", "LIBRARY_PATH", "LD_PRELOAD", "TRITON_LIBCUDA_PATH")
+Pairs = list[list[str]]
+
+
+@dataclass(frozen=True)
+class Container:
+    """What a runtime makes of an answer, in the words of `enclosed.py`. `hide` is empty to use the machine's driver."""
+
+    env: dict[str, str] = field(default_factory=dict)
+    nodes: Pairs = field(default_factory=list)
+    mounts: Pairs = field(default_factory=list)
+    links: Pairs = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
+    hide: list[str] = field(default_factory=list)
 
 
 @pytest.fixture(scope="session")
 def apart() -> list[str]:
     """The command that starts a program with mounts of its own."""
     for command in UNSHARE:
-        if (
-            subprocess.run(
-                [*command, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False
-            ).returncode
-            == 0
-        ):
+        trial = subprocess.run([*command, "mount", "-t", "tmpfs", "no", "/mnt"], capture_output=True, check=False)
+        if trial.returncode == 0:
             return command
     pytest.skip("mount namespaces cannot be made here: not even root may mount")
 
 
-async def allocation(config: NvidiaConfig) -> Allocation:
-    """Of a container with the first GPU."""
+@pytest.fixture
+def run(apart: list[str], tmp_path: Path) -> Callable[[Container, str], "subprocess.CompletedProcess[str]"]:
+    """A program of this directory in the container, with nothing compiled before."""
+
+    def started(container: Container, program: str) -> "subprocess.CompletedProcess[str]":
+        files = {name: getattr(container, name) for name in ("hide", "nodes", "mounts", "links", "folders")}
+        own = os.environ if not container.hide else {n: t for n, t in os.environ.items() if n not in LOADER_VARIABLES}
+        caches = {name: str(tmp_path / name) for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")}
+        enclosed = [*apart, sys.executable, str(HERE / "enclosed.py"), json.dumps(files)]
+        return subprocess.run(
+            [*enclosed, sys.executable, str(HERE / f"{program}.py")],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=240,
+            env={**own, **caches, **container.env},
+        )
+
+    return started
+
+
+Run = Callable[[Container, str], "subprocess.CompletedProcess[str]"]
+
+
+async def allocated(strategy: DeviceListStrategy, tmp_path: Path, hooks: str = "none") -> Container:
+    """With the first GPU, on a machine whose own driver is hidden from the container."""
+    config = NvidiaConfig(strategy=strategy, cdi=NvidiaCdi(dir=str(tmp_path / "cdi"), hooks=hooks))
     plugin = Nvidia("nvidia.com/gpu", config, GpuMonitor(Nvml(), PollIntervals(event_wait=1)))
     async with listing(plugin) as lists:
         devices = await lists.first()
         first = min(devices.values(), key=lambda device: str(device.attributes["index"]))
-        return await plugin.allocate([first])
+        assert first.healthy, first.reason
+        answer = await plugin.allocate([first])
+    if strategy is DeviceListStrategy.DEVICE_NODES:
+        mounts = [[mount.host_path, mount.container_path] for mount in answer.mounts]
+        nodes = [[node.host_path, node.container_path] for node in answer.nodes]
+        return Container(dict(answer.env), nodes, mounts, hide=[source for source, _ in mounts])
+    return _by_cdi(answer.cdi, tmp_path / "cdi")
 
 
-def run(apart: list[str], allocated: Allocation, hide: list[str]) -> subprocess.CompletedProcess[str]:
-    """The program in a namespace that has only the allocated files of the GPU."""
-    files = {
-        "hide": hide,
-        "nodes": [[node.host_path, node.container_path] for node in allocated.nodes],
-        "mounts": [[mount.host_path, mount.container_path] for mount in allocated.mounts],
-    }
-    command = [*apart, sys.executable, str(HERE / "enclosed.py"), json.dumps(files)]
-    program = [sys.executable, str(HERE / "cuda_program.py")]
-    return subprocess.run(
-        [*command, *program],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        env={**os.environ, **allocated.env},
+def _by_cdi(names: tuple[str, ...], directory: Path) -> Container:
+    """As a runtime applies the specs; hooks by what they are asked to do."""
+    edits = edits_for(names, [directory])
+    mounts = [[mount.host_path, mount.container_path] for part in edits for mount in part.mounts]
+    words = [list(hook.args) for part in edits for hook in part.hooks]
+    options = [pair for line in words for pair in zip(line[2::2], line[3::2], strict=False)]
+    return Container(
+        env={name: text for part in edits for name, text in part.env.items()},
+        nodes=[[node.host_path or node.path, node.path] for part in edits for node in part.device_nodes],
+        mounts=mounts,
+        links=[text.split("::") for option, text in options if option == "--link"],
+        folders=[text for option, text in options if option == "--folder"],
+        hide=[source for source, _ in mounts],
     )
 
 
-async def test_a_program_runs_with_the_device_nodes_alone(apart: list[str], snapshot: GpuSnapshot) -> None:
-    allocated = await allocation(NvidiaConfig())
-    without = run(apart, NOTHING, [])
+WAYS = [
+    pytest.param(DeviceListStrategy.DEVICE_NODES, "none", id="device-nodes"),
+    pytest.param(DeviceListStrategy.CDI_CRI, "none", id="cdi-without-hooks"),
+    pytest.param(DeviceListStrategy.CDI_CRI, "/hook", id="cdi-with-hooks"),
+]
+
+
+TRITON = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="there is no PyTorch with Triton here")
+
+
+async def test_a_program_runs_with_the_device_nodes_alone(run: Run, snapshot: GpuSnapshot, tmp_path: Path) -> None:
+    container = await allocated(DeviceListStrategy.DEVICE_NODES, tmp_path)
+    without = run(Container(), "cuda_program")
     assert (without.returncode, without.stdout) == (1, "")
     assert "cuInit failed" in without.stderr
-    with_nodes = run(apart, Allocation(nodes=allocated.nodes), [])
+    with_nodes = run(Container(nodes=container.nodes), "cuda_program")
     assert (with_nodes.stdout, with_nodes.stderr) == ("1\n", "")
 
 
-async def test_a_gpu_without_its_own_node_cannot_be_used(apart: list[str], snapshot: GpuSnapshot) -> None:
-    allocated = await allocation(NvidiaConfig())
-    others = [node for node in allocated.nodes if node.container_path != f"/dev/nvidia{snapshot.gpus[0].minor}"]
-    assert run(apart, Allocation(nodes=others), []).returncode == 1
+async def test_a_gpu_without_its_own_node_cannot_be_used(run: Run, snapshot: GpuSnapshot, tmp_path: Path) -> None:
+    container = await allocated(DeviceListStrategy.DEVICE_NODES, tmp_path)
+    others = [pair for pair in container.nodes if pair[1] != f"/dev/nvidia{snapshot.gpus[0].minor}"]
+    assert run(Container(nodes=others), "cuda_program").returncode == 1
 
 
-async def test_the_allocation_has_the_drivers_libraries(apart: list[str], snapshot: GpuSnapshot) -> None:
-    allocated = await allocation(NvidiaConfig())
-    hidden = [mount.host_path for mount in allocated.mounts]
-    without = run(apart, Allocation(nodes=allocated.nodes), hidden)
-    assert without.returncode == 1
-    whole = run(apart, allocated, hidden)
-    assert (whole.stdout, whole.stderr) == ("1\n", "")
-
-
-async def test_a_cdi_spec_has_the_same_nodes_and_mounts(
-    apart: list[str], snapshot: GpuSnapshot, tmp_path: Path
+@pytest.mark.parametrize(("strategy", "hooks"), WAYS)
+async def test_the_drivers_libraries_are_found_without_a_variable(
+    run: Run, snapshot: GpuSnapshot, tmp_path: Path, strategy: DeviceListStrategy, hooks: str
 ) -> None:
-    config = NvidiaConfig(strategy=DeviceListStrategy.CDI_CRI, cdi=NvidiaCdi(dir=str(tmp_path)))
-    allocated = await allocation(config)
-    [name] = allocated.cdi
-    [path] = tmp_path.iterdir()
-    spec = cdi.read(path)
-    device = resolve([tmp_path])[name]
-    direct = await allocation(msgspec.structs.replace(config, strategy=DeviceListStrategy.DEVICE_NODES))
-    nodes = {node.path for edits in (spec.edits, device.edits) for node in edits.device_nodes}
-    assert nodes == {node.container_path for node in direct.nodes}
-    assert {mount.container_path for mount in spec.edits.mounts} == {mount.container_path for mount in direct.mounts}
+    container = await allocated(strategy, tmp_path, hooks)
+    for program, printed in (("cuda_program", "1\n"), ("nvml_program", f"{snapshot.driver}\n")):
+        without = run(replace(container, mounts=[], links=[], folders=[]), program)
+        assert (without.returncode, without.stdout) == (1, ""), "the machine's own driver must be hidden"
+        done = run(container, program)
+        assert (done.stdout, done.stderr) == (printed, "")
+
+
+@TRITON
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("strategy", "hooks"), WAYS)
+async def test_torch_compile_works(
+    run: Run, snapshot: GpuSnapshot, tmp_path: Path, strategy: DeviceListStrategy, hooks: str
+) -> None:
+    container = await allocated(strategy, tmp_path, hooks)
+    done = run(container, "compiled_program")
+    assert (done.returncode, done.stdout) == (0, "0.0\n"), done.stderr
+
+
+@TRITON
+@pytest.mark.timeout(600)
+async def test_torch_compile_does_not_work_with_the_mounts_alone(
+    run: Run, snapshot: GpuSnapshot, tmp_path: Path
+) -> None:
+    """Triton asks the loader's cache, and that of an image does not know what is mounted later."""
+    container = await allocated(DeviceListStrategy.DEVICE_NODES, tmp_path)
+    assert "TRITON_LIBCUDA_PATH" in container.env
+    alone = run(replace(container, env={}), "compiled_program")
+    assert alone.returncode == 1
+    assert "libcuda.so cannot found" in alone.stderr

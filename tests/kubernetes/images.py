@@ -5,11 +5,12 @@ import io
 import json
 import shutil
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.kubernetes.machine import ARCHITECTURE
 
-__all__ = ["BUSYBOX", "PAUSE", "write_busybox"]
+__all__ = ["BUSYBOX", "PAUSE", "write_busybox", "write_image"]
 
 BUSYBOX = "plugwright.test/busybox:1"
 PAUSE = "plugwright.test/pause:1"
@@ -18,10 +19,21 @@ _TOOLS = ("cat", "echo", "env", "false", "id", "ls", "mount", "sh", "sleep", "st
 
 def write_busybox(archive: Path) -> None:
     """Both images that every cluster needs: what tests run, and what keeps a pod's namespaces."""
-    layer = _busybox_layer()
+    _write(archive, _busybox_layer(), {BUSYBOX: ["/bin/sh"], PAUSE: ["/bin/sleep", "2147483647"]})
+
+
+def write_image(archive: Path, name: str, files: Path) -> None:
+    """An image of busybox and the files of a directory."""
+    layer = io.BytesIO(_busybox_layer())
+    with tarfile.open(fileobj=layer, mode="a") as tar:
+        tar.add(files, arcname=".")
+    _write(archive, layer.getvalue(), {name: ["/bin/sh"]})
+
+
+def _write(archive: Path, layer: bytes, commands: Mapping[str, list[str]]) -> None:
     digest = hashlib.sha256(layer).hexdigest()
     manifest, configs = [], {}
-    for name, command in ((BUSYBOX, ["/bin/sh"]), (PAUSE, ["/bin/sleep", "2147483647"])):
+    for name, command in commands.items():
         config = _config(digest, command)
         configs[f"{hashlib.sha256(config).hexdigest()}.json"] = config
         manifest.append({"Config": list(configs)[-1], "RepoTags": [name], "Layers": [f"{digest}/layer.tar"]})

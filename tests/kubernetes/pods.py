@@ -111,12 +111,17 @@ class Pods:
         self.kubectl = kubectl
 
     def create(
-        self, name: str, wants: Mapping[str, int], command: str = _STAY, env: Mapping[str, str] | None = None
+        self,
+        name: str,
+        wants: Mapping[str, int],
+        command: str = _STAY,
+        env: Mapping[str, str] | None = None,
+        image: str = BUSYBOX,
     ) -> Pod:
         """A pod of one container `main`, with so many of these resources and this shell command."""
         container: dict[str, Any] = {
             "name": "main",
-            "image": BUSYBOX,
+            "image": image,
             "imagePullPolicy": "Never",
             "command": ["sh", "-c", command],
             "env": [{"name": each, "value": text} for each, text in (env or {}).items()],

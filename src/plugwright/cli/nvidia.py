@@ -9,6 +9,8 @@ import click
 from plugwright.cli.control import ask, control_socket, plugin_command
 from plugwright.errors import ConfigError
 from plugwright.plugins.nvidia.cdi import OWNER
+from plugwright.plugins.nvidia.config import HOOK_DIRECTORY
+from plugwright.plugins.nvidia.hooks import OWN_PROGRAM
 from plugwright.sdk import cdi
 
 __all__ = ["nvidia"]
@@ -67,10 +69,21 @@ def simulate(what: str, words: tuple[str, ...], resource: str, control_socket: P
     show_default=True,
     help="The directory of the CDI specs.",
 )
-def clean(cdi_dir: Path) -> None:
-    """Remove the CDI specs of a daemon that is uninstalled, once no pod holds one of its GPUs."""
+@click.option(
+    "--programs-dir",
+    type=click.Path(path_type=Path),
+    default=HOOK_DIRECTORY,
+    show_default=True,
+    help="The directory of the program that their hooks call.",
+)
+def clean(cdi_dir: Path, programs_dir: Path) -> None:
+    """Remove the CDI specs of an uninstalled daemon and their hook program, once no pod holds one of its GPUs."""
     for path in cdi.SpecDirectory(cdi_dir, OWNER).remove():
         click.echo(f"removed {path}")
+    program = programs_dir / OWN_PROGRAM
+    if program.exists():
+        program.unlink()
+        click.echo(f"removed {program}")
 
 
 def _command(path: Path, name: str, resource: str, arguments: Mapping[str, str]) -> None:

@@ -22,9 +22,10 @@ from plugwright.plugins.nvidia.config import (
 )
 from plugwright.plugins.nvidia.driver import Gpu
 from plugwright.plugins.nvidia.driver_files import DriverFiles
+from plugwright.plugins.nvidia.driver_libraries import ORIGINALS
 from plugwright.plugins.nvidia.sharing import ContainerExtras, GpuUnit
 from plugwright.sdk import cdi
-from plugwright.sdk.cdi.resolution import resolve
+from plugwright.sdk.cdi.resolution import edits_for, resolve
 
 H100 = simulated_machines.load("hgx-h100").gpus
 MIG = simulated_machines.load("dgx-a100-mig").gpus
@@ -257,6 +258,22 @@ def test_limits_are_a_cdi_device_if_confined_or_by_cdi_alone(make: Make, root: P
         [name] = [name for name in tight.cdi if "/limits=" in name]
         assert resolve([root / "cdi"])[name].edits.env == LIMITS.limits
     assert len(list((root / "cdi").iterdir())) == 1  # the same limits are the same file
+
+
+def test_a_limiters_library_stands_in_for_the_drivers(make: Make, root: Path) -> None:
+    limiter = ContainerExtras(libraries={"libcuda.so.1": "/opt/limiter.so"})
+    by_mounts = build(make(DeviceListStrategy.DEVICE_NODES), whole(H100[0]), limiter).mounts
+    builder = make(DeviceListStrategy.CDI_CRI)
+    builder.specs.write(H100[:1])
+    names = build(builder, whole(H100[0]), limiter).cdi
+    by_cdi = [mount for edits in edits_for(names, [root / "cdi"]) for mount in edits.mounts]
+    for mounts in (by_mounts, by_cdi):
+        sources = {mount.container_path: mount.host_path for mount in mounts}  # of two at one path the later one counts
+        assert sources["/usr/local/nvidia/lib64/libcuda.so.1"] == "/opt/limiter.so"
+        assert sources["/usr/local/nvidia/lib64/libcuda.so"] == "/opt/limiter.so"
+        assert sources[f"{ORIGINALS}/libcuda.so.1"] == "/run/nvidia/driver/usr/lib64/libcuda.so.1"
+    with pytest.raises(PluginError, match="a limiter's libraries need the strategy device-nodes alone"):
+        build(make(DeviceListStrategy.ENVVAR), whole(H100[0]), limiter)
 
 
 def test_several_strategies_are_combined(make: Make) -> None:

@@ -78,6 +78,15 @@ def test_sources_outlive_an_update_of_the_driver(tmp_path: Path) -> None:
     assert f"{INSIDE}/libnvidia-gpucomp.so.590.48.01" in after
 
 
+def test_a_library_with_its_version_alone_is_mounted_by_a_link_that_outlives_it(tmp_path: Path) -> None:
+    directory = install_driver(tmp_path)
+    (directory / "libnvidia-glcore.so").symlink_to(f"libnvidia-glcore.so.{VERSION}")
+    found = sources(libraries_of(tmp_path))
+    names = {path: source for path, source in found.items() if "glcore" in path}
+    source = f"{directory}/libnvidia-glcore.so"
+    assert names == dict.fromkeys((f"{INSIDE}/libnvidia-glcore.so.{VERSION}", f"{INSIDE}/libnvidia-glcore.so"), source)
+
+
 def test_files_left_over_from_another_version_are_not_mounted(tmp_path: Path) -> None:
     directory = install_driver(tmp_path)
     (directory / "libnvidia-ml.so.535.1").touch()

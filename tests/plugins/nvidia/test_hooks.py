@@ -1,5 +1,8 @@
 """The hooks of CDI specs: the program that they call, and what the container of each class of GPUs gets."""
 
+import os
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,6 +70,41 @@ def test_the_configuration_names_a_program_or_none(tmp_path: Path) -> None:
     assert named == hooks.HookProgram("/opt/hook")
     with pytest.raises(ConfigError, match=r"cdi.hooks must be auto, none or an absolute path, got 'bin/hook'"):
         nvidia_config.check(config_of(tmp_path, cdi=NvidiaCdi(hooks="bin/hook")))
+
+
+@pytest.mark.parametrize(
+    ("mount", "usable"),
+    [
+        ("{0} {0} rw - ext4 /dev/sda rw", True),  # a hostPath, of the file system with the whole path
+        ("/bin {0} rw - ext4 /dev/sda rw", True),  # or of one that is mounted at its parent
+        ("/var/lib/kubelet/pods/1/volumes/kubernetes.io~empty-dir/bin {0} rw - ext4 /dev/sda rw", False),
+        ("/srv/bin {0} rw - ext4 /dev/sda rw", False),
+        ("/ {0} rw - tmpfs tmpfs rw", False),
+        ("/ / rw - overlay overlay rw", False),
+    ],
+)
+def test_our_own_program_is_copied_to_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mount: str, usable: bool
+) -> None:
+    (tmp_path / "image").mkdir()
+    ours, target = tmp_path / "image/plugwright-cdi-hook", tmp_path / "host/bin"
+    ours.write_bytes(b"a program")
+    ours.chmod(0o755)
+    monkeypatch.setenv("PATH", str(ours.parent))
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text("1 0 8:1 / / rw - overlay overlay rw\n2 1 8:1 " + mount.format(target) + "\n")
+    config = config_of(tmp_path, cdi=NvidiaCdi(programs=str(target)))
+    assert hooks.find(config, mounts) is None, "there is no ldconfig that it could call"
+    (tmp_path / "sbin").mkdir()
+    shutil.copy(next(filter(os.path.exists, ("/sbin/ldconfig.real", "/sbin/ldconfig"))), tmp_path / "sbin/ldconfig")
+    found = hooks.find(config, mounts)
+    installed = target / "plugwright-cdi-hook"
+    assert found == (hooks.HookProgram(str(installed)) if usable else None)
+    assert installed.exists() == usable
+    if usable:
+        assert (installed.read_bytes(), installed.stat().st_mode & 0o777) == (b"a program", 0o755)
+    shutil.copy(sys.executable, tmp_path / "sbin/ldconfig")
+    assert hooks.find(config, mounts) is None, "one that loads libraries would load the image's"
 
 
 def test_a_spec_with_hooks_refreshes_the_loaders_cache(tmp_path: Path) -> None:

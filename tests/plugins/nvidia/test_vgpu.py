@@ -84,6 +84,18 @@ def test_each_container_has_an_empty_usage_file_that_every_user_may_write(vgpu: 
     assert Path(vgpu.root).stat().st_mode & 0o777 == 0o700
 
 
+def test_a_container_that_may_be_running_keeps_its_count(vgpu: NvidiaVgpu) -> None:
+    backend, units = shared(vgpu)
+    given = backend.extras(units[:1])
+    path = Path(by_container_path(given.mounts)[f"{DIRECTORY}/usage"].host_path)
+    path.write_text("what it has counted")
+    assert backend.restored(units[:1]) == given
+    assert path.read_text() == "what it has counted"
+    path.unlink()
+    assert backend.restored(units[:1]) == given
+    assert path.read_text() == ""
+
+
 def test_an_upgrade_leaves_the_library_of_running_containers_alone(vgpu: NvidiaVgpu) -> None:
     backend, units = shared(vgpu)
     before = backend.extras(units[:1]).libraries
@@ -205,7 +217,7 @@ def test_a_directory_that_is_a_link_or_another_users_is_refused(tmp_path: Path) 
     root = tmp_path / "root"
     root.symlink_to(other)
     with pytest.raises(OSError, match="Not a directory"):
-        TenantFiles(root).fresh_file("usage", "a")
+        TenantFiles(root).writable_file("usage", "a", fresh=True)
     assert other.stat().st_mode & 0o777 == 0o755
     if os.geteuid() != 0:
         pytest.skip("only root can give a directory to another user")
@@ -213,16 +225,16 @@ def test_a_directory_that_is_a_link_or_another_users_is_refused(tmp_path: Path) 
     theirs.mkdir()
     os.chown(theirs, 65534, 65534)
     with pytest.raises(PluginError, match="must belong to root, got user 65534"):
-        TenantFiles(theirs).fresh_directory("containers", "a")
+        TenantFiles(theirs).writable_directory("containers", "a", fresh=True)
 
 
 def test_what_a_tenant_left_is_deleted_beside_the_allocation(tmp_path: Path) -> None:
     files = TenantFiles(tmp_path / "root")
-    directory = files.fresh_directory("containers", "a")
+    directory = files.writable_directory("containers", "a", fresh=True)
     (directory / "deep").mkdir()
     (directory / "deep" / "file").touch()
     (directory / "link").symlink_to(tmp_path)
-    assert list(files.fresh_directory("containers", "a").iterdir()) == []
+    assert list(files.writable_directory("containers", "a", fresh=True).iterdir()) == []
     for thread in threading.enumerate():
         if thread.name == "vgpu files":
             thread.join()

@@ -64,7 +64,7 @@ class AllocationBuilder:
 
     def loader_cache(self) -> str:
         """Who refreshes the loader's cache in containers, for `plugwright status`; empty where that is not ours."""
-        if not self._brings_libraries:
+        if not self._brings_libraries or self.files.simulated:
             return ""
         program = self.specs.hook_program() if self._writes_specs else None
         return f"refreshed by {program.path}" if program else "not refreshed, TRITON_LIBCUDA_PATH is set instead"

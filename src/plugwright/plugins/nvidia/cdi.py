@@ -66,7 +66,7 @@ class GpuSpecs:
 
         `libraries` are files of the host in place of the driver's, by soname.
         """
-        mounts = self._files.replacements(libraries, linked=self.hook_program() is not None)
+        mounts = self._files.replacements(libraries, self.hook_program() is not None) if libraries else []
         edits = cdi.edits_of(Allocation(env=env, mounts=mounts))
         if not edits:
             return []

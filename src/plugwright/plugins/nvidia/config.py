@@ -18,6 +18,7 @@ from plugwright.sdk import cdi
 from plugwright.sdk.device_family import FamilySettings, byte_size
 
 __all__ = [
+    "HOOK_DIRECTORY",
     "NVIDIA_PLUGIN_VENDOR",
     "ComputeModePolicy",
     "CoreUtilizationPolicy",
@@ -40,6 +41,7 @@ __all__ = [
     "check",
 ]
 
+HOOK_DIRECTORY = "/var/lib/plugwright/bin"
 NVIDIA_PLUGIN_VENDOR = "k8s.device-plugin.nvidia.com"  # in the CDI names of NVIDIA's device plugin
 
 Texts = str | list[str]
@@ -181,10 +183,14 @@ class NvidiaDriver(FamilySettings, frozen=True):
 
 
 class NvidiaCdi(FamilySettings, frozen=True):
-    """`hooks` is the program that hooks call: `auto` for the one found on the host, `none`, or its path there."""
+    """`hooks` is the program that hooks call: `auto` for the one found on the host, `none`, or its path there.
+
+    `programs` is the directory of the host, mounted at the same path, that `auto` copies ours to.
+    """
 
     write: bool = True
     hooks: str = "auto"
+    programs: str = HOOK_DIRECTORY
     dir: str = "/var/run/cdi"
     vendor: str = NVIDIA_PLUGIN_VENDOR
     annotations: str = "cdi.k8s.io/"
@@ -250,7 +256,7 @@ def check(config: NvidiaConfig) -> None:
 
 def _check_paths(config: NvidiaConfig) -> None:
     driver, share = config.driver, config.share or NvidiaShare()
-    paths = [driver.root, driver.host or "/", driver.dev or "/", config.cdi.dir, *driver.libraries]
+    paths = [driver.root, driver.host or "/", driver.dev or "/", config.cdi.dir, config.cdi.programs, *driver.libraries]
     paths += [share.mps.root, share.mps.shm or "/"] if share.mps else []
     vgpu = share.vgpu or NvidiaVgpu()
     paths += [vgpu.builtin, vgpu.root, vgpu.library or "/", vgpu.locks or "/"]

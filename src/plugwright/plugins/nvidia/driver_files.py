@@ -50,7 +50,7 @@ class DriverFiles:
     def __init__(
         self, config: NvidiaConfig, simulated: bool = False, proc: Path = Path("/proc"), sys: Path = Path("/sys")
     ) -> None:
-        self._config, self._simulated, self._proc, self._sys = config, simulated, proc, sys
+        self._config, self.simulated, self._proc, self._sys = config, simulated, proc, sys
         self._root = Path(config.driver.root)
         self._dev_root = Path(config.driver.dev or "/")
         self._made_at: float | None = None
@@ -61,7 +61,7 @@ class DriverFiles:
         return [*self.control_nodes(), *self.device_nodes(units)]
 
     def control_nodes(self) -> list[DeviceNode]:
-        if self._simulated:
+        if self.simulated:
             return [self._node(f"/dev/{name}") for name in _CONTROL_NODES]
         missing = self._missing_control_nodes()
         if missing and self._make_control_nodes():
@@ -72,7 +72,7 @@ class DriverFiles:
 
     def device_nodes(self, units: Iterable[GpuUnit]) -> list[DeviceNode]:
         paths = dict.fromkeys(path for unit in units for path in self._device_paths(unit))
-        missing = [path for path in paths if not self._simulated and not self._exists(path)]
+        missing = [path for path in paths if not self.simulated and not self._exists(path)]
         if missing:
             raise PluginError(f"{missing[0]} does not exist: nvidia-modprobe makes it, or a restart of the driver")
         drm = (f"/dev/dri/{name}" for unit in units for name in self._drm_names(unit))
@@ -106,7 +106,7 @@ class DriverFiles:
     def imex_nodes(self, channel: int, required: bool = False) -> list[DeviceNode]:
         """The channel's node, or nothing where it does not exist; PluginError if it is required."""
         path = f"/dev/nvidia-caps-imex-channels/channel{channel}"
-        if self._simulated or self._exists(path):
+        if self.simulated or self._exists(path):
             return [self._node(path)]
         if required:
             raise PluginError(f"IMEX is required and {path} does not exist")
@@ -114,22 +114,22 @@ class DriverFiles:
 
     def mounts(self, linked: bool = False) -> Sequence[Mount]:
         """The driver's libraries, where a container's loader finds them, its programs and its settings."""
-        return () if self._simulated else self.libraries.mounts(linked)
+        return () if self.simulated else self.libraries.mounts(linked)
 
     def loader_env(self, linked: bool) -> dict[str, str]:
         """For programs that ask the loader's cache, where no hook refreshes it: Triton calls `ldconfig -p`."""
-        return {} if linked or self._simulated else {"TRITON_LIBCUDA_PATH": self.libraries.directories(linked)[0]}
+        return {} if linked or self.simulated else {"TRITON_LIBCUDA_PATH": self.libraries.directories(linked)[0]}
 
     def replacements(self, sources: Mapping[str, str], linked: bool = False) -> list[Mount]:
         """Files of the host in place of libraries of the driver, by soname."""
-        return self.libraries.replacements(sources, linked) if sources and not self._simulated else []
+        return self.libraries.replacements(sources, linked) if sources and not self.simulated else []
 
     def firmware(self) -> Sequence[Mount]:
-        return () if self._simulated else self.libraries.tree().firmware
+        return () if self.simulated else self.libraries.tree().firmware
 
     def sockets(self) -> list[Mount]:
         """Those of the persistence daemon and the fabric manager, where they run."""
-        if self._simulated:
+        if self.simulated:
             return []
         found = [path for path in _SOCKETS if (self._root / path).is_socket()]
         return [Mount(self.libraries.host_path(path), f"/{path}") for path in found]
@@ -146,7 +146,7 @@ class DriverFiles:
 
     def _capability_minor(self, name: str) -> int:
         """The minor number of a MIG capability: a container needs its node to use the MIG device."""
-        if self._simulated:
+        if self.simulated:
             return 1 + sum(map(ord, name)) % 4096
         path = self._proc / "driver/nvidia-caps/mig-minors"
         try:
@@ -161,7 +161,7 @@ class DriverFiles:
 
     def _drm_names(self, unit: GpuUnit) -> list[str]:
         """The GPU's nodes in /dev/dri. Of MIG devices, only those with `gfx` in the profile have graphics."""
-        if self._simulated or not unit.gpu.pci or (unit.mig and "gfx" not in unit.mig.profile):
+        if self.simulated or not unit.gpu.pci or (unit.mig and "gfx" not in unit.mig.profile):
             return []
         nodes = (self._sys / "bus/pci/devices" / unit.gpu.pci / "drm").glob("*")
         names = sorted(path.name for path in nodes if path.name.rstrip("0123456789") in ("card", "renderD"))
@@ -188,7 +188,7 @@ class DriverFiles:
         return True
 
     def _node(self, path: str) -> DeviceNode:
-        return DeviceNode(_HARMLESS if self._simulated else str(self._host_path(path)), path)
+        return DeviceNode(_HARMLESS if self.simulated else str(self._host_path(path)), path)
 
     def _exists(self, path: str) -> bool:
         host_path = self._host_path(path)

@@ -19,7 +19,7 @@ from plugwright.plugins.nvidia.config import NvidiaDriver
 
 __all__ = ["ORIGINALS", "DriverLibraries", "DriverLibrary", "DriverTree"]
 
-ORIGINALS = "/usr/local/plugwright/driver"  # in a container: the driver's own libraries that others stand in for
+ORIGINALS = "/usr/local/plugwright/vgpu/driver"  # in a container: the libraries of the driver that others stand in for
 
 _MULTIARCH = f"{platform.machine()}-linux-gnu"
 _LIBRARY_DIRECTORIES = (
@@ -101,15 +101,17 @@ class DriverLibraries:
         self._root = Path(config.root)
         self._host_root = Path(config.host or config.root)
         self._container_directories = tuple(config.libraries) or _LOADER_PATHS
-        self._cached: tuple[object, DriverTree] | None = None
+        self._programs = self._root / "usr/bin"
+        self._cached: tuple[Path, object, DriverTree] | None = None
+        self._mounts: dict[bool, tuple[DriverTree, tuple[Mount, ...]]] = {}  # by whether names are links
 
     def tree(self) -> DriverTree:
         """PluginError where no driver is installed."""
-        directory, programs = self._directory(), self._root / "usr/bin"
-        version = (directory, directory.stat().st_mtime_ns, programs.is_dir() and programs.stat().st_mtime_ns)
-        if self._cached is None or self._cached[0] != version:
-            self._cached = (version, self._read(directory, programs))
-        return self._cached[1]
+        cached = self._cached
+        if cached is None or cached[1] != self._changed_at(cached[0]):
+            directory = self._directory()
+            cached = self._cached = (directory, self._changed_at(directory), self._read(directory))
+        return cached[2]
 
     def directories(self, linked: bool) -> Sequence[str]:
         """Those of the libraries in a container. One is enough where a hook adds it to the loader's cache."""
@@ -117,8 +119,11 @@ class DriverLibraries:
 
     def mounts(self, linked: bool = False) -> tuple[Mount, ...]:
         """Libraries, programs and settings; where no hook makes links of the other names, these are mounts too."""
-        libraries = [mount for library in self.tree().libraries for mount in self._mounts_of(library, linked)]
-        return (*libraries, *self.tree().files)
+        tree = self.tree()
+        if linked not in self._mounts or self._mounts[linked][0] is not tree:
+            libraries = [mount for library in tree.libraries for mount in self._mounts_of(library, linked)]
+            self._mounts[linked] = (tree, (*libraries, *tree.files))
+        return self._mounts[linked][1]
 
     def links(self) -> list[tuple[str, str]]:
         """The other names of the libraries in a container: what each refers to, and its path."""
@@ -159,13 +164,16 @@ class DriverLibraries:
                 return library.parent if (library.parent / _MAIN_LIBRARY).exists() else directory
         raise PluginError(f"no {_MAIN_LIBRARY} under {self._root}: set driver.root to where the driver is installed")
 
-    def _read(self, directory: Path, programs: Path) -> DriverTree:
+    def _changed_at(self, directory: Path) -> list[int]:
+        return [path.stat().st_mtime_ns if path.is_dir() else 0 for path in (directory, self._programs)]
+
+    def _read(self, directory: Path) -> DriverTree:
         version = _version(self._followed(directory / _MAIN_LIBRARY).name)
         libraries = [*self._libraries(directory, version), *self._libraries(directory / "vdpau", version, "vdpau/")]
         gbm = directory / "gbm/nvidia-drm_gbm.so"
         if self._is_file(gbm):
             libraries.append(DriverLibrary(self._on_host(gbm), "gbm/nvidia-drm_gbm.so"))
-        found = (self._mount(programs / name, f"/usr/bin/{name}") for name in _PROGRAMS)
+        found = (self._mount(self._programs / name, f"/usr/bin/{name}") for name in _PROGRAMS)
         files = (*(mount for mount in found if mount), *self._settings())
         return DriverTree(version, tuple(libraries), files, tuple(self._firmware(version)))
 
@@ -185,15 +193,19 @@ class DriverLibraries:
         return [self._library(directory, found, version, prefix) for _, found in sorted(names.items())]
 
     def _library(self, directory: Path, names: Iterable[str], version: str, prefix: str) -> DriverLibrary:
-        """The soname is the name with a number that is not the driver's version; few libraries have none."""
+        """The soname is the name with a number; few libraries have only the driver's version as one.
+
+        Their source is the name without a number, if the host has it: that one outlives an update.
+        """
 
         def has_version(name: str) -> bool:
             return bool(version) and _number(name) == version
 
-        soname, *others = sorted(names, key=lambda name: (has_version(name), not _number(name), len(name), name))
-        aliases = {name for name in (*others, *_MORE_NAMES.get(soname, ())) if not has_version(name)}
-        source = self._on_host(directory / soname)
-        return DriverLibrary(source, prefix + soname, tuple(prefix + name for name in sorted(aliases)))
+        stable, *others = sorted(names, key=lambda name: (has_version(name), not _number(name), len(name), name))
+        soname = next(filter(has_version, others), stable) if not _number(stable) else stable
+        more = {stable, *(name for name in others if not has_version(name)), *_MORE_NAMES.get(soname, ())}
+        aliases = tuple(prefix + name for name in sorted(more - {soname}))
+        return DriverLibrary(self._on_host(directory / stable), prefix + soname, aliases)
 
     def _settings(self) -> Iterator[Mount]:
         for target in _SETTINGS:

@@ -73,7 +73,9 @@ class NvidiaFamily(DeviceFamily[NvidiaConfig]):
     def redirected(self, entry: ResourceEntry[NvidiaConfig], directory: Path) -> ResourceEntry[NvidiaConfig]:
         """The state of an MPS daemon is only read."""
         settings = entry.settings
-        moved = msgspec.structs.replace(settings.cdi, dir=f"{directory}{settings.cdi.dir}")
+        moved = msgspec.structs.replace(
+            settings.cdi, dir=f"{directory}{settings.cdi.dir}", programs=f"{directory}{settings.cdi.programs}"
+        )
         settings = msgspec.structs.replace(settings, cdi=moved)
         if settings.share is not None and settings.share.by is SharingStrategy.VGPU:
             vgpu = settings.share.vgpu or NvidiaVgpu()

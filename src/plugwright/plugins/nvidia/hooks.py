@@ -1,18 +1,26 @@
 """CDI hooks that complete what is mounted into a container: links, the loader's cache, CUDA's forward compatibility.
 
-They call a program of the host, NVIDIA's where it is installed. Its command lines are those of `nvidia-cdi-hook`, which
-`nvidia-ctk hook` has as well. Without a program there are no hooks, and everything is mounted under every name.
+They call a program of the host: NVIDIA's where it is installed, else the one of native/cdi-hook, which has two of its
+commands and which the daemon copies to the host. The command lines are those of `nvidia-cdi-hook`; `nvidia-ctk hook`
+has them as well. Without a program there are no hooks, and everything is mounted under every name.
 """
 
 import mmap
+import os
+import shutil
+import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from plugwright.plugins.nvidia.config import NvidiaConfig
 from plugwright.sdk import cdi
+from plugwright.system import files
 
-__all__ = ["HookProgram", "find"]
+__all__ = ["OWN_PROGRAM", "HookProgram", "find"]
+
+OWN_PROGRAM = "plugwright-cdi-hook"
+_IN_THE_IMAGE = "/usr/lib/plugwright/cdi-hook"
 
 _UPDATE_CACHE, _LINKS = "update-ldcache", "create-symlinks"
 _COMPATIBILITY, _KEEP_NODES = "enable-cuda-compat", "disable-device-node-modification"
@@ -20,6 +28,8 @@ _NEWER = (_COMPATIBILITY, _KEEP_NODES)  # since 1.17.5 and 1.17.8 of the toolkit
 
 _PROGRAMS = ("usr/bin/nvidia-cdi-hook", "usr/bin/nvidia-ctk", "usr/local/bin/nvidia-cdi-hook")
 _OF_THE_OPERATOR = Path("/usr/local/nvidia/toolkit/nvidia-cdi-hook")  # on the host and mounted into the daemon
+_LDCONFIGS = ("sbin/ldconfig.real", "sbin/ldconfig", "usr/sbin/ldconfig.real", "usr/sbin/ldconfig")
+_INTERPRETER = struct.pack("<I", 3)  # PT_INTERP
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +63,7 @@ class HookProgram:
         return cdi.Hook("createContainer", self.path, [*words, command, *arguments])
 
 
-def find(config: NvidiaConfig) -> HookProgram | None:
+def find(config: NvidiaConfig, mounts: Path = Path("/proc/self/mountinfo")) -> HookProgram | None:
     """The program that `cdi.hooks` chooses, or None. One at a given path is the host's, and may not be visible here."""
     if config.cdi.hooks == "none" or config.simulate:
         return None
@@ -61,12 +71,51 @@ def find(config: NvidiaConfig) -> HookProgram | None:
         return HookProgram(config.cdi.hooks, _newer_commands(Path(config.cdi.hooks)))
     root = Path(config.driver.root)
     # A program of a driver's own root, which is not the host's, would not find its libraries on the host.
-    names = _PROGRAMS if Path(config.driver.host or config.driver.root) == Path("/") else ()
-    visible = {f"/{name}": root / name for name in names} | {str(_OF_THE_OPERATOR): _OF_THE_OPERATOR}
-    for path, seen in visible.items():
+    of_the_host = Path(config.driver.host or config.driver.root) == Path("/")
+    visible = {f"/{name}": root / name for name in (_PROGRAMS if of_the_host else ())}
+    for path, seen in {**visible, str(_OF_THE_OPERATOR): _OF_THE_OPERATOR}.items():
         if seen.is_file():
             return HookProgram(path, _newer_commands(seen))
-    return None
+    has_ldconfig = of_the_host and any(_is_static(root / name) for name in _LDCONFIGS)
+    return _own_program(Path(config.cdi.programs), mounts) if has_ldconfig else None
+
+
+def _own_program(directory: Path, mounts: Path) -> HookProgram | None:
+    """Copied to the host, or None where its directory is not the host's: no runtime could call the program there."""
+    source = shutil.which(OWN_PROGRAM, path=f"{os.environ.get('PATH', '')}:{_IN_THE_IMAGE}")
+    if source is None or not _is_of_the_host(directory, mounts.read_text(encoding="utf-8")):
+        return None
+    target, content = directory / OWN_PROGRAM, Path(source).read_bytes()
+    if not target.is_file() or target.read_bytes() != content:
+        files.write_atomically(target, content, mode=0o755)
+    return HookProgram(str(target))
+
+
+def _is_of_the_host(directory: Path, mountinfo: str) -> bool:
+    """Whether the directory is mounted from the same path of the host, and is not a volume or a part of the image."""
+    found = ("/", "", "")  # the innermost mount: where it is, what it is of, and the kind of its file system
+    for line in mountinfo.splitlines():
+        words = line.split(" ")
+        if directory.is_relative_to(words[4]) and len(words[4]) >= len(found[0]):
+            found = (words[4], words[3], words[words.index("-") + 1])
+    place, of, kind = found
+    path = Path(of) / directory.relative_to(place)
+    return place != "/" and kind not in ("overlay", "tmpfs") and str(directory).endswith(str(path))
+
+
+def _is_static(program: Path) -> bool:
+    """Whether it is a program that needs no loader: another would run with the libraries of the container's image."""
+    try:
+        with program.open("rb") as file:
+            header = file.read(64)
+            if header[:5] != b"\x7fELF\x02":  # of 64 bits
+                return False
+            (offset,), (size, count) = struct.unpack_from("<Q", header, 32), struct.unpack_from("<HH", header, 54)
+            file.seek(offset)
+            parts = [file.read(size) for _ in range(count)]
+    except OSError:
+        return False
+    return all(part[:4] != _INTERPRETER for part in parts)
 
 
 def _newer_commands(program: Path) -> frozenset[str]:

@@ -16,7 +16,7 @@ from plugwright.plugins.nvidia.driver import digest
 from plugwright.plugins.nvidia.sharing import NOT_CONFINED, ContainerExtras, GpuUnit
 from plugwright.plugins.nvidia.vgpu_builtin import BuiltinLibrary
 from plugwright.plugins.nvidia.vgpu_hami import HamiLibrary
-from plugwright.plugins.nvidia.vgpu_sizes import LONGEST_SIZE, DeviceShare, VgpuSize, device_shares, encode
+from plugwright.plugins.nvidia.vgpu_sizes import LONGEST_SIZE, ContainerShare, VgpuSize, device_shares, encode
 
 __all__ = ["LimiterLibrary", "VgpuSharing"]
 
@@ -30,8 +30,8 @@ class LimiterLibrary(Protocol):
         """Why the library could not limit this unit; empty if it could."""
         ...
 
-    def extras(self, shares: Sequence[DeviceShare], name: str, oversubscribed: bool) -> ContainerExtras:
-        """For a container; the same units have the same `name`. OSError where the files cannot be made."""
+    def extras(self, share: ContainerShare) -> ContainerExtras:
+        """OSError where the files cannot be made."""
         ...
 
 
@@ -64,18 +64,30 @@ class VgpuSharing:
         return sharing.share_attributes(unit, facts)
 
     def extras(self, units: Sequence[GpuUnit]) -> ContainerExtras:
-        sharing.check_request(self._resource, self._share.most, units)
-        shares = device_shares(units)
-        oversubscribed = not self._oversubscribed.isdisjoint(share.uuid for share in shares)
-        try:
-            # The kubelet may allocate the same devices again: the same units have the same files.
-            extras = self._library.extras(shares, digest((unit.id for unit in units), 24), oversubscribed)
-        except OSError as error:
-            raise PluginError(f"{self._resource}: cannot prepare a vgpu share: {error}") from error
-        return replace(extras, env=sharing.share_env(units))
+        return self._extras(units, is_fresh=True)
+
+    def restored(self, units: Sequence[GpuUnit]) -> ContainerExtras:
+        """As `extras`, for a container that may be running with these units: what it has used stays counted."""
+        return self._extras(units, is_fresh=False)
 
     async def follow(self, changed: Callable[[], object]) -> None:
         """Returns: the plugin asks for `fault` with every list, and the library is looked up then."""
+
+    def _extras(self, units: Sequence[GpuUnit], is_fresh: bool) -> ContainerExtras:
+        sharing.check_request(self._resource, self._share.most, units)
+        devices = device_shares(units)
+        share = ContainerShare(
+            # The kubelet may allocate the same devices again: the same units have the same files.
+            name=digest((unit.id for unit in units), 24),
+            devices=devices,
+            is_oversubscribed=not self._oversubscribed.isdisjoint(device.uuid for device in devices),
+            is_fresh=is_fresh,
+        )
+        try:
+            extras = self._library.extras(share)
+        except OSError as error:
+            raise PluginError(f"{self._resource}: cannot prepare a vgpu share: {error}") from error
+        return replace(extras, env=sharing.share_env(units))
 
 
 def _size(part: GpuUnit) -> VgpuSize:

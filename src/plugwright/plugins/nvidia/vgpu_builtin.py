@@ -4,7 +4,6 @@ They are built from `native/vgpu` and are no part of this package. Containers ha
 its content: an upgrade never changes a library under a running program.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from plugwright.model import Mount
@@ -12,7 +11,7 @@ from plugwright.plugins.nvidia.config import NvidiaVgpu
 from plugwright.plugins.nvidia.driver import digest
 from plugwright.plugins.nvidia.sharing import ContainerExtras, GpuUnit
 from plugwright.plugins.nvidia.vgpu_files import TenantFiles
-from plugwright.plugins.nvidia.vgpu_sizes import DeviceShare
+from plugwright.plugins.nvidia.vgpu_sizes import ContainerShare
 
 __all__ = ["BuiltinLibrary"]
 
@@ -38,13 +37,14 @@ class BuiltinLibrary:
             return f"no {missing[0]} of the limiter in {self._source}: containers would have no limits"
         return ""
 
-    def extras(self, shares: Sequence[DeviceShare], name: str, oversubscribed: bool) -> ContainerExtras:
+    def extras(self, share: ContainerShare) -> ContainerExtras:
         """The read-only file is what counts; of HAMi's variables those that are tighter."""
-        limits = {f"CUDA_DEVICE_MEMORY_LIMIT_{number}": f"{share.mebibytes}m" for number, share in enumerate(shares)}
+        memory = enumerate(device.mebibytes for device in share.devices)
+        limits = {f"CUDA_DEVICE_MEMORY_LIMIT_{number}": f"{mebibytes}m" for number, mebibytes in memory}
         limits["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{_CONTAINER_DIRECTORY}/usage"
-        lines = "".join(f"{share.uuid} {share.mebibytes * _MIB}\n" for share in shares)
-        file = self._files.fixed("limits", f"{name}.builtin", content=lines.encode())
-        usage = self._files.fresh_file("usage", name)
+        lines = "".join(f"{device.uuid} {device.mebibytes * _MIB}\n" for device in share.devices)
+        file = self._files.fixed("limits", f"{share.name}.builtin", content=lines.encode())
+        usage = self._files.writable_file("usage", share.name, fresh=share.is_fresh)
         return ContainerExtras(
             limits=limits,
             libraries={soname: str(self._installed(soname)) for soname in _SONAMES},

@@ -54,9 +54,11 @@ class TenantFiles:
         files.write_atomically(path, content)
         return path
 
-    def fresh_file(self, *names: str) -> Path:
-        """An empty file that its container may write to; the last container's is deleted."""
+    def writable_file(self, *names: str, fresh: bool) -> Path:
+        """A file that its container may write to. A fresh one is empty, and the last container's is deleted."""
         path = self.directory(self._root.joinpath(*names[:-1])) / names[-1]
+        if not fresh and path.exists():
+            return path
         self._discard(path)
         descriptor = os.open(path, _CREATE, 0o600)
         try:
@@ -65,10 +67,11 @@ class TenantFiles:
             os.close(descriptor)
         return path
 
-    def fresh_directory(self, *names: str) -> Path:
-        """An empty directory that its container may write to; the last container's is deleted."""
+    def writable_directory(self, *names: str, fresh: bool) -> Path:
+        """A directory that its container may write to. A fresh one is empty, and the last container's is deleted."""
         path = self._root.joinpath(*names)
-        self._discard(path)
+        if fresh:
+            self._discard(path)
         return self.directory(path, 0o777)
 
     def _discard(self, path: Path) -> None:

@@ -4,14 +4,14 @@ It is preloaded into every program of the container, counts memory there and slo
 limits as environment variables and as a read-only file, which takes precedence.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from plugwright.model import Mount
 from plugwright.plugins.nvidia.config import CoreUtilizationPolicy, NvidiaVgpu
 from plugwright.plugins.nvidia.sharing import ContainerExtras, GpuUnit
 from plugwright.plugins.nvidia.vgpu_files import TenantFiles
-from plugwright.plugins.nvidia.vgpu_sizes import DeviceShare
+from plugwright.plugins.nvidia.vgpu_sizes import ContainerShare
 
 __all__ = ["HamiLibrary"]
 
@@ -40,16 +40,18 @@ class HamiLibrary:
             return f"no limiter library at {self._library}: containers would have no limits"
         return ""
 
-    def extras(self, shares: Sequence[DeviceShare], name: str, oversubscribed: bool) -> ContainerExtras:
-        limits = self._limits(shares, name, oversubscribed)
-        return ContainerExtras(limits=limits, mounts=self._mounts(name, limits))
+    def extras(self, share: ContainerShare) -> ContainerExtras:
+        limits = self._limits(share)
+        return ContainerExtras(limits=limits, mounts=self._mounts(share, limits))
 
-    def _limits(self, shares: Sequence[DeviceShare], name: str, oversubscribed: bool) -> dict[str, str]:
-        limits = {f"CUDA_DEVICE_MEMORY_LIMIT_{number}": f"{share.mebibytes}m" for number, share in enumerate(shares)}
-        limits |= {f"CUDA_DEVICE_SM_LIMIT_{number}": str(share.percent) for number, share in enumerate(shares)}
-        limits["CUDA_DEVICE_SM_LIMIT"] = str(min(share.percent for share in shares))  # without a limit per GPU
-        limits["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{_LIBRARY_DIRECTORY}/{name}.cache"
-        if oversubscribed:
+    def _limits(self, share: ContainerShare) -> dict[str, str]:
+        limits = {}
+        for number, device in enumerate(share.devices):
+            limits[f"CUDA_DEVICE_MEMORY_LIMIT_{number}"] = f"{device.mebibytes}m"
+            limits[f"CUDA_DEVICE_SM_LIMIT_{number}"] = str(device.percent)
+        limits["CUDA_DEVICE_SM_LIMIT"] = str(min(device.percent for device in share.devices))  # for older libraries
+        limits["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{_LIBRARY_DIRECTORY}/{share.name}.cache"
+        if share.is_oversubscribed:
             limits["CUDA_OVERSUBSCRIBE"] = "true"
         if self._config.cores is not CoreUtilizationPolicy.DEFAULT:
             limits["GPU_CORE_UTILIZATION_POLICY"] = self._config.cores.value
@@ -57,14 +59,14 @@ class HamiLibrary:
             limits["LIBCUDA_LOG_LEVEL"] = str(self._config.log)
         return limits
 
-    def _mounts(self, name: str, limits: Mapping[str, str]) -> tuple[Mount, ...]:
+    def _mounts(self, share: ContainerShare, limits: Mapping[str, str]) -> tuple[Mount, ...]:
         # The file itself instead of a link to the newest: replacing a library under a running program crashes it.
         library = self._library.resolve(strict=True)
         # The container writes there: usage that an earlier container counted must not count for this one.
-        cache = self._files.fresh_directory("containers", name)
+        cache = self._files.writable_directory("containers", share.name, fresh=share.is_fresh)
         locks = self._files.directory(Path(self._config.locks or f"{self._config.root}/locks"), 0o1777)
         lines = "".join(f"{key}={limits[key]}\n" for key in sorted(limits))
-        override = self._files.fixed("limits", name, content=lines.encode())
+        override = self._files.fixed("limits", share.name, content=lines.encode())
         preload = self._files.fixed("ld.so.preload", content=f"{_LIBRARY_DIRECTORY}/libvgpu.so\n".encode())
         return (
             Mount(str(library), f"{_LIBRARY_DIRECTORY}/libvgpu.so", read_only=True),

@@ -8,7 +8,7 @@ from plugwright.errors import PluginError
 from plugwright.plugins.nvidia import sharing
 from plugwright.plugins.nvidia.sharing import GpuUnit
 
-__all__ = ["LONGEST_SIZE", "DeviceShare", "VgpuSize", "decode", "device_shares", "encode"]
+__all__ = ["LONGEST_SIZE", "ContainerShare", "DeviceShare", "VgpuSize", "decode", "device_shares", "encode"]
 
 LONGEST_SIZE = len("9999999m-100c-")
 _ID = re.compile(r"(?P<device>.+)::(?P<memory>[0-9]+)m-(?P<percent>[0-9]+)c-(?P<number>[0-9]+)")
@@ -31,6 +31,16 @@ class DeviceShare:
     uuid: str
     mebibytes: int
     percent: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerShare:
+    """What one container has. The same units have the same `name`; a fresh container has used nothing yet."""
+
+    name: str
+    devices: Sequence[DeviceShare]
+    is_oversubscribed: bool
+    is_fresh: bool
 
 
 def encode(size: VgpuSize) -> str:
