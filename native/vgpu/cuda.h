@@ -11,6 +11,9 @@ typedef uint64_t handle; /* CUcontext, CUstream, CUarray, CUmemoryPool, CUgraph,
 enum {
     SUCCESS = 0,
     OUT_OF_MEMORY = 2,
+    NOT_INITIALIZED = 3,
+    DEINITIALIZED = 4,
+    INVALID_DEVICE = 101,
     OPERATING_SYSTEM = 304,
     NOT_SUPPORTED = 801,
 };

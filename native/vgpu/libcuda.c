@@ -99,8 +99,11 @@ static int gpu_of(int device)
     if (gpu > -2)
         return gpu;
     /* The second version gives a MIG device its own UUID. */
-    if (REAL(cuDeviceGetUuid_v2)(uuid, device) && REAL(cuDeviceGetUuid)(uuid, device))
-        return NOBODYS;
+    int result = REAL(cuDeviceGetUuid_v2)(uuid, device);
+    if (result == NOT_SUPPORTED)
+        result = REAL(cuDeviceGetUuid)(uuid, device);
+    if (result) /* before cuInit, at the end of the process, or no device: the driver shall say so itself */
+        return result == NOT_INITIALIZED || result == DEINITIALIZED || result == INVALID_DEVICE ? NO_CONTEXT : NOBODYS;
     gpu = share_gpu(uuid, device);
     if (gpu >= 0)
         __atomic_store_n(&device_of[gpu], device, __ATOMIC_RELAXED);
@@ -724,7 +727,8 @@ HOOK(int, cuGraphAddNode, handle *node, handle graph, const handle *before, size
     return WITH_NODE(graph, &facts->memory, REAL(cuGraphAddNode)(node, graph, before, count, facts));
 }
 
-HOOK(int, cuGraphAddNode_v2, handle *node, handle graph, const handle *before, const void *edges, size_t count, struct node *facts)
+HOOK(int, cuGraphAddNode_v2, handle *node, handle graph, const handle *before, const void *edges, size_t count,
+     struct node *facts)
 {
     if (facts->type != MEMORY_NODE)
         return REAL(cuGraphAddNode_v2)(node, graph, before, edges, count, facts);
@@ -756,32 +760,32 @@ enum { SOON = 100, SELDOM = 10000 };                  /* milliseconds */
 /* What NVML says that this process uses of the GPU, 0 where it does not say. */
 static uint64_t measured(int device)
 {
-    static const char library[] = "libnvidia-ml.so.1"; /* our own: were the driver's loaded first, programs would get that one */
+    static const char library[] = "libnvidia-ml.so.1"; /* ours: were the driver's loaded first, programs would get that */
     static pthread_mutex_t measuring = PTHREAD_MUTEX_INITIALIZER;
     static struct process found[PROCESSES];
     static int owner; /* the process that has begun to use NVML */
     int (*init)(void) = share_driver(library, "nvmlInit_v2");
     int (*by_pci)(const char *, void **) = share_driver(library, "nvmlDeviceGetHandleByPciBusId_v2");
-    int (*processes)(void *, unsigned *, struct process *) = share_driver(library, "nvmlDeviceGetComputeRunningProcesses_v3");
+    int (*list)(void *, unsigned *, struct process *) = share_driver(library, "nvmlDeviceGetComputeRunningProcesses_v3");
     int (*pci)(char *, int, int) = share_driver(ROOT "/driver/libcuda.so.1", "cuDeviceGetPCIBusId");
     char bus[32];
     void *gpu;
     unsigned count = PROCESSES;
     uint64_t used = 0;
-    if (!init || !by_pci || !processes || !pci || pthread_mutex_trylock(&measuring))
+    if (!init || !by_pci || !list || !pci || pthread_mutex_trylock(&measuring))
         return 0;
-    if ((owner == getpid() || !init()) && !pci(bus, sizeof bus, device) && !by_pci(bus, &gpu) && !processes(gpu, &count, found)) {
+    if (owner != getpid() && !init())
         owner = getpid();
+    if (owner == getpid() && !pci(bus, sizeof bus, device) && !by_pci(bus, &gpu) && !list(gpu, &count, found))
         for (unsigned number = 0; number < count; number++)
             if (found[number].pid == (unsigned)owner && found[number].used < UINT64_MAX / 2)
                 used += found[number].used;
-    }
     pthread_mutex_unlock(&measuring);
     return used ? used + KERNEL * MIB : 0;
 }
 
 static uint64_t uncounted[GPUS]; /* what was found at the last look, and is counted since */
-static int imported;             /* whether this process uses memory that another one counts: NVML does not tell them apart */
+static int imported;             /* whether this process has memory of another one: NVML does not tell them apart */
 
 /* Counts what the driver took for the code of kernels, which no call asks for; whether there was something new. `pending`
    is counted and not yet allocated. */

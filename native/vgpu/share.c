@@ -81,7 +81,7 @@ static const char *number(const char *text, uint64_t *value)
     const char *start = text;
     uint64_t unit = 1;
     for (*value = 0; *text >= '0' && *text <= '9'; text++)
-        if (__builtin_mul_overflow(*value, (uint64_t)10, value) || __builtin_add_overflow(*value, (uint64_t)(*text - '0'), value))
+        if (__builtin_mul_overflow(*value, 10u, value) || __builtin_add_overflow(*value, *text - '0', value))
             return NULL;
     if (text == start)
         return NULL;

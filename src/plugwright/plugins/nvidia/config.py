@@ -73,7 +73,7 @@ class MpsClients(StrEnum):
 class CoreUtilizationPolicy(StrEnum):
     """When the vgpu library slows kernels down, in HAMi's words."""
 
-    DEFAULT = "default"  # as `force`: what tells them apart is HAMi's monitor, which does not run here
+    DEFAULT = "default"  # always, as FORCE: HAMi's monitor, which would suspend it on an idle GPU, does not run here
     FORCE = "force"
     DISABLE = "disable"
 
