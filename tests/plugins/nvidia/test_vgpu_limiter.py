@@ -323,17 +323,17 @@ def test_limits_that_cannot_be_trusted_are_refused_loudly(container: Container, 
 
 
 def test_what_a_crash_of_the_machine_left_is_no_obstacle(container: Container) -> None:
-    """The file as it was when the power went: slots taken, or given up at a time that has not come again."""
+    """The file as it was when the power went: slots taken, dead for long, or since a time that has not come again."""
     with container.program() as program:
         program.ready()
         program("allocate", "plain", 500)
         usage = container.root / "vgpu" / "usage"
         content = bytearray(usage.read_bytes())
     states, used = 8 + 16 * 8, 8 + 16 * 8 + 1024 * 8
-    for slot in range(900):
-        struct.pack_into("<Q", content, states + 8 * slot, 1 if slot % 2 else 2**60)
+    for slot in range(1024):
+        struct.pack_into("<Q", content, states + 8 * slot, (1, 2, 2**60)[slot % 3])
         struct.pack_into("<Q", content, used + 8 * slot, 2**40)
-    struct.pack_into("<I", content, 4, 900)
+    struct.pack_into("<I", content, 4, 1024)
     usage.write_bytes(content)
     with container.program() as program:
         program.ready()
