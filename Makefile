@@ -10,7 +10,7 @@ UV      = VIRTUAL_ENV= UV_PYTHON_DOWNLOADS=never
 JOBS   ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz test-wire soak mutants verify verify-mutants chaos chaos-kubernetes test-kubernetes test-gpu check check-format check-lint check-types check-layers check-proto proto bench cdi-hook image chart clean
+.PHONY: help setup demo test fuzz test-wire soak mutants verify verify-mutants chaos chaos-kubernetes test-kubernetes test-gpu check check-format check-lint check-types check-layers check-proto proto bench cdi-hook vgpu image chart clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -131,7 +131,10 @@ chaos-kubernetes: $(READY) ## the same beside a real kubelet (root, Go): [VERSIO
 cdi-hook: ## our CDI hook program, in build/cdi-hook (needs a C compiler and a static libc)
 	@$(MAKE) --no-print-directory -s -C native/cdi-hook OUT=$(CURDIR)/build/cdi-hook
 
-image: cdi-hook ## both images, without a Docker engine or a registry (needs root, buildah and mmdebstrap)
+vgpu: ## the vGPU limiter's libraries, in build/vgpu (needs a C compiler)
+	@$(MAKE) --no-print-directory -s -C native/vgpu OUT=$(CURDIR)/build/vgpu
+
+image: cdi-hook vgpu ## both images, without a Docker engine or a registry (needs root, buildah and mmdebstrap)
 	@deploy/build-image.sh --base debian
 
 chart: $(READY) ## the chart's values.schema.json anew, after a change of the config types

@@ -171,7 +171,7 @@ async def test_nothing_is_left_behind_and_a_tenants_files_stay(node: Node, tmp_p
     for file in (library, node_file):
         file.touch()
     vgpu = {"library": str(library), "root": str(tmp_path / "vgpu"), "locks": str(tmp_path / "locks")}
-    share = {"by": "vgpu", "memory": "8Gi", "vgpu": vgpu}
+    share = {"by": "vgpu", "library": "hami", "memory": "8Gi", "vgpu": vgpu}
     cdi = {"dir": str(tmp_path / "nvidia-cdi")}
     resources = (
         {"name": "mock/gpu", "mock": {"count": 1, "facts": str(tmp_path / "facts")}},

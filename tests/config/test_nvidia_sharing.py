@@ -15,8 +15,8 @@ from plugwright.config import schema
 from plugwright.model import PreferenceRequest
 from plugwright.plugins.nvidia.config import NvidiaShare
 
-PAGE = Path(__file__).parents[2] / "docs" / "nvidia-sharing.md"
-BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+PAGES = [Path(__file__).parents[2] / "docs" / name for name in ("nvidia-sharing.md", "vgpu.md")]
+BLOCKS = [block for page in PAGES for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)]
 RESOURCE = "nvidia.com/gpu-small"
 
 
@@ -50,7 +50,7 @@ async def test_a_container_with_a_vgpu_share_gets_its_limits(node: Node, kubelet
     library = node.root / "libvgpu.so"
     library.touch()
     paths = {"library": str(library), "root": str(node.root / "vgpu"), "locks": str(node.root / "locks")}
-    configure(node, {"by": "vgpu", "memory": "10Gi", "vgpu": paths})
+    configure(node, {"by": "vgpu", "library": "hami", "memory": "10Gi", "vgpu": paths})
     async with node.daemon():
         gpu = await kubelet.endpoint(RESOURCE, 7 * 8)
         first, second = [device_id for device_id in gpu.devices if "::10240m-14c-" in device_id][:2]

@@ -18,6 +18,7 @@ from plugwright.plugins.nvidia.config import (
     NvidiaShare,
     NvidiaVgpu,
     SharingStrategy,
+    VgpuLibrary,
 )
 from plugwright.plugins.nvidia.driver import Gpu
 from plugwright.plugins.nvidia.monitor import GpuMonitor
@@ -61,7 +62,7 @@ def vgpu(machine: Machine) -> NvidiaShare:
     files = NvidiaVgpu(
         library=str(library), root=str(machine.path("/var/vgpu")), locks=str(machine.path("/tmp/vgpulock"))
     )
-    return NvidiaShare(by=SharingStrategy.VGPU, replicas=4, vgpu=files)
+    return NvidiaShare(by=SharingStrategy.VGPU, replicas=4, library=VgpuLibrary.HAMI, vgpu=files)
 
 
 def nvidia(machine: Machine, settings: NvidiaConfig) -> Nvidia:

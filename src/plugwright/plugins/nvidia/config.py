@@ -36,6 +36,7 @@ __all__ = [
     "NvidiaShare",
     "NvidiaVgpu",
     "SharingStrategy",
+    "VgpuLibrary",
     "XidAction",
     "check",
 ]
@@ -53,6 +54,13 @@ class SharingStrategy(StrEnum):
     TIME_SLICING = "time-slicing"  # the driver switches between containers, which have no limits
     MPS = "mps"
     VGPU = "vgpu"
+
+
+class VgpuLibrary(StrEnum):
+    """The library that limits vgpu shares inside the container."""
+
+    BUILTIN = "builtin"  # ours, which stands in for the driver's: `native/vgpu`
+    HAMI = "hami"  # HAMi's, which the operator brings
 
 
 class MpsClients(StrEnum):
@@ -126,11 +134,12 @@ class NvidiaMps(FamilySettings, frozen=True):
 
 
 class NvidiaVgpu(FamilySettings, frozen=True):
-    """The operator's limiter library, and the directories of its tenants' files."""
+    """Where the limiter library is, and the directory of its tenants' files; `locks`, `cores`, `log` are HAMi's."""
 
-    library: str = "/usr/local/vgpu/libvgpu.so"
+    builtin: str = "/usr/lib/plugwright/vgpu"
+    library: str = ""  # HAMi's, else /usr/local/vgpu/libvgpu.so
     root: str = "/var/lib/plugwright/vgpu"
-    locks: str = "/tmp/vgpulock"
+    locks: str = ""  # `locks` in `root`
     cores: CoreUtilizationPolicy = CoreUtilizationPolicy.DEFAULT
     log: Number | None = None
 
@@ -143,6 +152,7 @@ class NvidiaShare(FamilySettings, frozen=True):
     memory: int | str = 0
     percent: Percent = 0
     most: Number = 0
+    library: VgpuLibrary = VgpuLibrary.BUILTIN  # of vgpu
     mps: NvidiaMps | None = None
     vgpu: NvidiaVgpu | None = None
 
@@ -244,6 +254,8 @@ def check(config: NvidiaConfig) -> None:
         _check_share(config.share, config.mig)
         if config.prefer == "spread" and config.share.by is SharingStrategy.MPS and config.share.most > 1:
             raise ConfigError("prefer must not be spread here: with MPS the shares of a container must be of one GPU")
+        if config.share.by is SharingStrategy.VGPU:
+            _check_vgpu(config, config.share)
 
 
 def _check_paths(config: NvidiaConfig) -> None:
@@ -258,7 +270,8 @@ def _check_paths(config: NvidiaConfig) -> None:
         config.labels or "/",
     ]
     paths += [share.mps.root, share.mps.shm or "/"] if share.mps else []
-    paths += [share.vgpu.library, share.vgpu.root, share.vgpu.locks] if share.vgpu else []
+    vgpu = share.vgpu or NvidiaVgpu()
+    paths += [vgpu.builtin, vgpu.root, vgpu.library or "/", vgpu.locks or "/"]
     for path in paths:
         if not Path(path).is_absolute():
             raise ConfigError(f"a path must be absolute, got {path!r}")
@@ -285,5 +298,21 @@ def _check_share(share: NvidiaShare, mig: MigStrategy) -> None:
     for strategy in (SharingStrategy.MPS, SharingStrategy.VGPU):
         if getattr(share, strategy.value) is not None and share.by is not strategy:
             raise ConfigError(f"share.{strategy} is only valid with `by: {strategy}`, got `by: {share.by}`")
-        if share.by is strategy and mig is not MigStrategy.NONE:
-            raise ConfigError(f"share by {strategy} needs whole GPUs: remove `mig: {mig}`")
+    if share.by is SharingStrategy.MPS and mig is not MigStrategy.NONE:
+        raise ConfigError(f"share by mps needs whole GPUs: remove `mig: {mig}`")
+
+
+def _check_vgpu(config: NvidiaConfig, share: NvidiaShare) -> None:
+    """Our library stands in for the driver's, which only some strategies choose; HAMi's is preloaded with any."""
+    if share.library is VgpuLibrary.HAMI:
+        if config.mig is not MigStrategy.NONE:
+            raise ConfigError(f"share by vgpu with HAMi's library needs whole GPUs: remove `mig: {config.mig}`")
+        return
+    if share.vgpu and (share.vgpu.library or share.vgpu.locks):
+        raise ConfigError("share.vgpu.library and share.vgpu.locks are of HAMi's library: set `share.library: hami`")
+    own_files = config.strategies == [DeviceListStrategy.DEVICE_NODES]
+    if not own_files and not (config.cdi.write and all(strategy.is_cdi for strategy in config.strategies)):
+        raise ConfigError(
+            "share by vgpu stands in for the driver's libraries, which NVIDIA's runtime would mount: set `strategy` to "
+            "device-nodes, cdi-cri or cdi-annotations, or `share.library: hami`"
+        )

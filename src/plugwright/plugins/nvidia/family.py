@@ -87,7 +87,8 @@ class NvidiaFamily(DeviceFamily[NvidiaConfig]):
         settings = msgspec.structs.replace(settings, cdi=moved, labels=labels)
         if settings.share is not None and settings.share.by is SharingStrategy.VGPU:
             vgpu = settings.share.vgpu or NvidiaVgpu()
-            vgpu = msgspec.structs.replace(vgpu, root=f"{directory}{vgpu.root}", locks=f"{directory}{vgpu.locks}")
+            locks = vgpu.locks and f"{directory}{vgpu.locks}"
+            vgpu = msgspec.structs.replace(vgpu, root=f"{directory}{vgpu.root}", locks=locks)
             settings = msgspec.structs.replace(settings, share=msgspec.structs.replace(settings.share, vgpu=vgpu))
         return replace(entry, settings=settings)
 

@@ -1,0 +1,66 @@
+/* As much of the CUDA driver's interface as the proxy touches, written from its documentation. */
+#ifndef CUDA_H
+#define CUDA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef uint64_t ptr;    /* CUdeviceptr */
+typedef uint64_t handle; /* CUcontext, CUstream, CUarray, CUmemoryPool, CUgraph, CUmemGenericAllocationHandle … */
+
+enum {
+    SUCCESS = 0,
+    OUT_OF_MEMORY = 2,
+    NOT_INITIALIZED = 3,
+    DEINITIALIZED = 4,
+    INVALID_DEVICE = 101,
+    OPERATING_SYSTEM = 304,
+    NOT_SUPPORTED = 801,
+};
+
+struct location { int type, id; };
+enum { DEVICE = 1 };
+
+struct allocation { /* CUmemAllocationProp */
+    int type, handle_types;
+    struct location location;
+};
+
+struct pool_properties { /* CUmemPoolProps */
+    int type, handle_types;
+    struct location location;
+    void *security;
+    size_t max_size;
+    unsigned char reserved[56];
+};
+
+enum { POOL_RESERVED = 5, POOL_USED = 7 }; /* CUmemPool_attribute */
+enum { GRAPH_RESERVED = 2 };               /* CUgraphMem_attribute */
+
+struct memory_node { /* CUDA_MEM_ALLOC_NODE_PARAMS */
+    struct pool_properties pool;
+    const void *access;
+    size_t access_count, bytes;
+    ptr pointer;
+};
+
+struct node { /* CUgraphNodeParams */
+    int type, reserved[3];
+    struct memory_node memory;
+};
+enum { MEMORY_NODE = 10 };
+
+struct array { /* CUDA_ARRAY_DESCRIPTOR */
+    size_t width, height;
+    unsigned format, channels;
+};
+
+struct array3d { /* CUDA_ARRAY3D_DESCRIPTOR */
+    size_t width, height, depth;
+    unsigned format, channels, flags;
+};
+enum { SPARSE = 0x40, DEFERRED = 0x80 }; /* arrays without memory of their own */
+
+struct ipc { char bytes[64]; }; /* CUipcMemHandle */
+
+#endif

@@ -1,0 +1,50 @@
+/* The container's share of its GPUs: how much it may use, and how much its processes use together.
+   A GPU is known by its number here: its line in the limits file, or CUDA's own number where there is no such file. */
+#ifndef SHARE_H
+#define SHARE_H
+
+#include <stdint.h>
+
+/* An image may have an older C library than the one we are built with: the oldest version of a function is taken. */
+#if defined(__x86_64__)
+#define OLDEST(function) __asm__(".symver " #function "," #function "@GLIBC_2.2.5")
+#elif defined(__aarch64__)
+#define OLDEST(function) __asm__(".symver " #function "," #function "@GLIBC_2.17")
+#endif
+
+enum { GPUS = 16, PROCESSES = 1024 };
+
+/* Reads the limits; 0 if there are none that can be trusted, after one line on stderr. Idempotent. */
+int share_open(void);
+
+/* The number of the GPU with this UUID (16 bytes), or of CUDA's `ordinal` without a limits file; -1 for a GPU that is
+   not the container's. */
+int share_gpu(const unsigned char *uuid, int ordinal);
+
+/* Bytes; 0 for a GPU that is not the container's. */
+uint64_t share_limit(int gpu);
+
+/* Bytes that the living processes of the container use. */
+uint64_t share_used(int gpu);
+
+/* Bytes that this process uses; and that are left, as long as no process has died. Both cost next to nothing. */
+uint64_t share_held(int gpu);
+uint64_t share_left(int gpu);
+
+/* Adds to this process's use if it fits into the share; 0 if it does not. */
+int share_take(int gpu, uint64_t bytes);
+
+/* Whether the processes use more than the share, which `share_correct` makes possible. */
+int share_exceeded(int gpu);
+
+/* Sets right what the driver took beyond or below what was asked for: added although it may not fit. */
+void share_correct(int gpu, int64_t bytes);
+
+/* What a context of this GPU was measured to take, in any process of the container; 0 while nobody has measured. */
+uint64_t share_context(int gpu);
+void share_set_context(int gpu, uint64_t bytes);
+
+/* The function of the driver's own library, or NULL where the driver does not have it. */
+void *share_driver(const char *library, const char *function);
+
+#endif

@@ -1,0 +1,59 @@
+"""Our own limiter for vgpu shares: two libraries that stand in for the driver's libcuda.so.1 and libnvidia-ml.so.1.
+
+They are built from `native/vgpu` and are no part of this package. Containers have a copy mounted that is named after
+its content: an upgrade never changes a library under a running program.
+"""
+
+from pathlib import Path
+
+from plugwright.model import Mount
+from plugwright.plugins.nvidia.config import NvidiaVgpu
+from plugwright.plugins.nvidia.driver import digest
+from plugwright.plugins.nvidia.sharing import ContainerExtras, GpuUnit
+from plugwright.plugins.nvidia.vgpu_files import TenantFiles
+from plugwright.plugins.nvidia.vgpu_sizes import ContainerShare
+
+__all__ = ["BuiltinLibrary"]
+
+_SONAMES = ("libcuda.so.1", "libnvidia-ml.so.1")
+_CONTAINER_DIRECTORY = "/usr/local/plugwright/vgpu"  # compiled into the libraries
+_MIB = 2**20
+
+
+class BuiltinLibrary:
+    """A `LimiterLibrary`."""
+
+    compute = "processor time is not limited, CUDA_DEVICE_SM_LIMIT is not enforced"
+
+    def __init__(self, config: NvidiaVgpu) -> None:
+        self._source = Path(config.builtin)
+        self._files = TenantFiles(Path(config.root))
+
+    def fault(self, unit: GpuUnit) -> str:
+        if unit.gpu.mig_enabled and not unit.mig:
+            return "MIG is enabled on this GPU: its MIG devices can be shared, it cannot"
+        missing = [soname for soname in _SONAMES if not (self._source / soname).is_file()]
+        if missing:
+            return f"no {missing[0]} of the limiter in {self._source}: containers would have no limits"
+        return ""
+
+    def extras(self, share: ContainerShare) -> ContainerExtras:
+        """The read-only file is what counts; of HAMi's variables those that are tighter."""
+        memory = enumerate(device.mebibytes for device in share.devices)
+        limits = {f"CUDA_DEVICE_MEMORY_LIMIT_{number}": f"{mebibytes}m" for number, mebibytes in memory}
+        limits["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{_CONTAINER_DIRECTORY}/usage"
+        lines = "".join(f"{device.uuid} {device.mebibytes * _MIB}\n" for device in share.devices)
+        file = self._files.fixed("limits", f"{share.name}.builtin", content=lines.encode())
+        usage = self._files.writable_file("usage", share.name, fresh=share.is_fresh)
+        return ContainerExtras(
+            limits=limits,
+            libraries={soname: str(self._installed(soname)) for soname in _SONAMES},
+            mounts=(
+                Mount(str(file), f"{_CONTAINER_DIRECTORY}/limits", read_only=True),
+                Mount(str(usage), f"{_CONTAINER_DIRECTORY}/usage"),
+            ),
+        )
+
+    def _installed(self, soname: str) -> Path:
+        content = (self._source / soname).read_bytes()
+        return self._files.fixed("lib", digest([content.hex()]), soname, content=content)

@@ -1,0 +1,92 @@
+"""The files that containers with vgpu shares have mounted: limits, usage, locks, libraries.
+
+All are below one directory of root's that no other user can enter: what a container may write to is reached through its
+mount alone, and nobody can put a link in its place. They stay when the daemon ends, because the kubelet mounts them
+again when a container restarts.
+"""
+
+import os
+import shutil
+import stat
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from plugwright.errors import PluginError
+from plugwright.system import files
+
+__all__ = ["TenantFiles"]
+
+_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PRIVATE = 0o700
+
+
+class TenantFiles:
+    """OSError and PluginError where a file cannot be had as it must be."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def directory(self, path: Path, mode: int = _PRIVATE) -> Path:
+        """Makes a directory of exactly this mode; one that is a link or belongs to another user is refused."""
+        if path != self._root and path.is_relative_to(self._root):
+            self.directory(path.parent)
+        else:
+            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        path.mkdir(mode=_PRIVATE, exist_ok=True)
+        descriptor = os.open(path, _OPEN_DIRECTORY)
+        try:
+            owner = os.fstat(descriptor).st_uid
+            if owner not in (0, os.geteuid()):
+                raise PluginError(f"{path} must belong to root, got user {owner}")
+            os.fchmod(descriptor, mode)
+        finally:
+            os.close(descriptor)
+        return path
+
+    def fixed(self, *names: str, content: bytes) -> Path:
+        """A file that containers can read; running ones have it mounted, so it is replaced only if it differs."""
+        path = self.directory(self._root.joinpath(*names[:-1])) / names[-1]
+        with suppress(OSError):
+            if stat.S_ISREG(path.lstat().st_mode) and path.read_bytes() == content:
+                return path
+        files.write_atomically(path, content)
+        return path
+
+    def writable_file(self, *names: str, fresh: bool) -> Path:
+        """A file that its container may write to. A fresh one is empty, and the last container's is deleted."""
+        path = self.directory(self._root.joinpath(*names[:-1])) / names[-1]
+        if not fresh and path.exists():
+            return path
+        self._discard(path)
+        descriptor = os.open(path, _CREATE, 0o600)
+        try:
+            os.fchmod(descriptor, 0o666)
+        finally:
+            os.close(descriptor)
+        return path
+
+    def writable_directory(self, *names: str, fresh: bool) -> Path:
+        """A directory that its container may write to. A fresh one is empty, and the last container's is deleted."""
+        path = self._root.joinpath(*names)
+        if fresh:
+            self._discard(path)
+        return self.directory(path, 0o777)
+
+    def _discard(self, path: Path) -> None:
+        """Moves it away, and deletes it in a thread: a container may have left a million files, or a terabyte."""
+        if not path.is_symlink() and not path.exists():
+            return
+        trash = self.directory(self._root / "deleted")
+        path.rename(trash / f"{path.name}-{os.urandom(8).hex()}")
+        threading.Thread(target=_empty, args=(trash,), name="vgpu files", daemon=True).start()
+
+
+def _empty(directory: Path) -> None:
+    """Also of what an earlier daemon did not get to the end of."""
+    for path in directory.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,353 @@
+/* A driver with two GPUs of 16 GiB, as libcuda.so.1 and libnvidia-ml.so.1, for testing the vGPU limiter without a GPU.
+   The file FAKE_GPU is the GPUs' memory: it knows what every process holds, forgets processes that have died, and
+   remembers the most that was ever held at once. A context takes CONTEXT, small pieces take whole pages in pools. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef uint64_t u64;
+enum { GPUS = 2, PROCESSES = 256, PIECES = 100000, OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NO_CONTEXT = 201 };
+static const u64 TOTAL = 16ull << 30, CONTEXT = 300ull << 20, PAGE = 2ull << 20;
+
+static struct gpus { struct { u64 pid, namespace, used[GPUS]; } process[PROCESSES]; u64 peak[GPUS]; } *gpus;
+static struct piece { u64 key, bytes, pool; int gpu, references, context; } pieces[PIECES];
+static struct { u64 reserved, used; int gpu; } pools[8] = {{0, 0, 0}, {0, 0, 1}};
+static struct { u64 bytes; int gpu; } graphs[16];
+static u64 graph_reserved[GPUS], next = 0x10000000;
+static u64 namespace;
+static int file = -1, owner, pool_count = GPUS, graph_count, primary[GPUS], contexts[GPUS], current = -1, capturing;
+
+static int is_own(int i) { return gpus->process[i].pid == (u64)owner && gpus->process[i].namespace == namespace; }
+
+static u64 reserve(int gpu, int64_t bytes) /* on the GPU; 0 if it is full */
+{
+    if (owner != getpid()) { /* also after fork, which shares descriptions of open files */
+        struct stat status = {0};
+        stat("/proc/self/ns/pid", &status);
+        namespace = status.st_ino;
+        owner = getpid();
+        file = open(getenv("FAKE_GPU"), O_RDWR | O_CREAT, 0666);
+        if (ftruncate(file, sizeof *gpus))
+            abort();
+        gpus = mmap(NULL, sizeof *gpus, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    }
+    flock(file, LOCK_EX);
+    u64 total = 0, *own = NULL;
+    for (int i = 0; i < PROCESSES; i++)
+        if (gpus->process[i].namespace == namespace && kill(gpus->process[i].pid, 0) && errno == ESRCH)
+            memset(&gpus->process[i], 0, sizeof gpus->process[i]);
+        else
+            total += gpus->process[i].used[gpu];
+    for (int i = 0; i < PROCESSES && !own; i++)
+        if (is_own(i))
+            own = gpus->process[i].used;
+    for (int i = 0; i < PROCESSES && !own; i++)
+        if (!gpus->process[i].pid) {
+            gpus->process[i].pid = owner;
+            gpus->process[i].namespace = namespace;
+            own = gpus->process[i].used;
+        }
+    int fits = total + bytes <= TOTAL;
+    if (fits) {
+        own[gpu] += bytes;
+        if (total + bytes > gpus->peak[gpu])
+            gpus->peak[gpu] = total + bytes;
+    }
+    flock(file, LOCK_UN);
+    return fits;
+}
+
+static u64 whole(u64 bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
+
+static struct piece *find(u64 key)
+{
+    for (int i = 0; i < PIECES; i++)
+        if (pieces[i].key == key)
+            return &pieces[i];
+    return NULL;
+}
+
+static int give(u64 *key, u64 bytes, int gpu)
+{
+    struct piece *piece = find(0);
+    if (!bytes || gpu < 0)
+        return gpu < 0 ? NO_CONTEXT : INVALID;
+    if (!piece || !reserve(gpu, bytes))
+        return OUT_OF_MEMORY;
+    *piece = (struct piece){.key = next, .bytes = bytes, .gpu = gpu, .references = 1, .context = current, .pool = (u64)-1};
+    *key = next;
+    next += whole(bytes);
+    return OK;
+}
+
+static int take(u64 key)
+{
+    struct piece *piece = key ? find(key) : NULL;
+    if (!piece)
+        return INVALID;
+    if (piece->pool != (u64)-1)
+        pools[piece->pool].used -= piece->bytes;
+    else
+        reserve(piece->gpu, -(int64_t)piece->bytes);
+    piece->key = 0;
+    return OK;
+}
+
+int cuInit(unsigned flags) { return OK; }
+int cuLoadKernels(size_t bytes) { return reserve(current, bytes) ? OK : OUT_OF_MEMORY; } /* as a launch may: code takes memory */
+int cuFutureFunction(void) { return 4242; }
+int cuDeviceGetCount(int *count) { *count = GPUS; return OK; }
+int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return ordinal < GPUS ? OK : 101; }
+int cuDeviceGetUuid_v2(unsigned char *uuid, int device) { memset(uuid, 0x11 * (device + 1), 16); return OK; }
+int cuDeviceGetPCIBusId(char *text, int size, int device) { snprintf(text, size, "%d", device); return OK; }
+int cuDeviceTotalMem_v2(size_t *total, int device) { *total = TOTAL; return OK; }
+int cuMemGetInfo_v2(size_t *left, size_t *total)
+{
+    if (current < 0)
+        return NO_CONTEXT;
+    reserve(current, 0);
+    *total = *left = TOTAL;
+    for (int i = 0; i < PROCESSES; i++)
+        *left -= gpus->process[i].used[current];
+    return OK;
+}
+
+/* contexts: the handle of GPU n's primary one is n + 100 */
+int cuCtxGetDevice(int *device) { *device = current; return current < 0 ? NO_CONTEXT : OK; }
+int cuCtxGetCurrent(u64 *context) { *context = current < 0 ? 0 : 100 + current; return OK; }
+int cuCtxSetCurrent(u64 context) { current = context ? (int)context - 100 : -1; return OK; }
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { *active = primary[device] > 0; return OK; }
+int cuDevicePrimaryCtxRetain(u64 *context, int device)
+{
+    if (!primary[device] && !reserve(device, CONTEXT))
+        return OUT_OF_MEMORY;
+    primary[device]++;
+    *context = 100 + device;
+    return OK;
+}
+int cuDevicePrimaryCtxRelease_v2(int device)
+{
+    if (--primary[device])
+        return OK;
+    for (int i = 0; i < PIECES; i++)
+        if (pieces[i].key && pieces[i].context == device && pieces[i].pool == (u64)-1)
+            take(pieces[i].key);
+    return !reserve(device, -(int64_t)CONTEXT);
+}
+int cuDevicePrimaryCtxReset_v2(int device) { primary[device] = 1; return cuDevicePrimaryCtxRelease_v2(device); }
+
+/* memory */
+int cuMemAlloc_v2(u64 *pointer, size_t bytes) { return give(pointer, bytes, current); }
+int cuMemAllocManaged(u64 *pointer, size_t bytes, unsigned flags) { return give(pointer, bytes, current); }
+int cuMemAllocPitch_v2(u64 *pointer, size_t *pitch, size_t width, size_t height, unsigned element)
+{
+    *pitch = (width + 511) / 512 * 512;
+    return give(pointer, *pitch * height, current);
+}
+int cuMemFree_v2(u64 pointer) { return take(pointer); }
+struct array { size_t width, height; unsigned format, channels; };
+struct array3d { size_t width, height, depth; unsigned format, channels, flags; };
+int cuArrayCreate_v2(u64 *array, struct array *a) { return give(array, a->width * a->height * a->channels * 4, current); }
+int cuArray3DCreate_v2(u64 *array, struct array3d *a)
+{
+    return give(array, a->width * a->height * a->depth * a->channels * 4, current);
+}
+int cuMipmappedArrayCreate(u64 *array, struct array3d *a, unsigned levels)
+{
+    u64 bytes = 0;
+    for (unsigned level = 0; level < levels; level++)
+        bytes += (a->width >> level) * (a->height >> level) * a->channels * 4;
+    return give(array, bytes, current);
+}
+int cuArrayDestroy(u64 array) { return take(array); }
+int cuMipmappedArrayDestroy(u64 array) { return take(array); }
+
+/* physical memory and its mappings; an address is mapped to one allocation */
+struct allocation { int type, handle_types, location, id; };
+int cuMemCreate(u64 *allocation, size_t bytes, struct allocation *facts, u64 flags)
+{
+    return facts->location == 1 ? give(allocation, bytes, facts->id) : (*allocation = 7, OK);
+}
+static struct { u64 pointer, allocation, bytes; } mappings[64];
+static int unrefer(u64 key)
+{
+    struct piece *piece = find(key);
+    return !piece ? OK : --piece->references ? OK : take(key);
+}
+int cuMemAddressReserve(u64 *pointer, size_t bytes, size_t alignment, u64 wish, u64 flags) { *pointer = next; next += whole(bytes); return OK; }
+int cuMemRelease(u64 allocation) { return unrefer(allocation); }
+int cuMemMap(u64 pointer, size_t bytes, size_t offset, u64 allocation, u64 flags)
+{
+    find(allocation)->references++;
+    for (int i = 0; i < 64; i++)
+        if (!mappings[i].bytes) {
+            mappings[i].pointer = pointer, mappings[i].allocation = allocation, mappings[i].bytes = bytes;
+            return OK;
+        }
+    return INVALID;
+}
+int cuMemUnmap(u64 pointer, size_t bytes)
+{
+    for (int i = 0; i < 64; i++)
+        if (mappings[i].bytes && mappings[i].pointer >= pointer && mappings[i].pointer < pointer + bytes) {
+            mappings[i].bytes = 0;
+            unrefer(mappings[i].allocation);
+        }
+    return OK;
+}
+int cuMemRetainAllocationHandle(u64 *allocation, u64 pointer)
+{
+    for (int i = 0; i < 64; i++)
+        if (mappings[i].bytes && mappings[i].pointer == pointer) {
+            find(*allocation = mappings[i].allocation)->references++;
+            return OK;
+        }
+    return INVALID;
+}
+
+/* pools: the handle of pool n is n + 500; what is freed stays reserved until it is trimmed */
+struct properties { int type, handle_types, location, id; };
+int cuDeviceGetDefaultMemPool(u64 *pool, int device) { *pool = 500 + device; return OK; }
+int cuDeviceGetMemPool(u64 *pool, int device) { return cuDeviceGetDefaultMemPool(pool, device); }
+int cuMemPoolCreate(u64 *pool, struct properties *p) { pools[pool_count].gpu = p->id; *pool = 500 + pool_count++; return OK; }
+int cuMemPoolGetAttribute(u64 pool, int attribute, u64 *value)
+{
+    *value = attribute == 5 ? pools[pool - 500].reserved : pools[pool - 500].used;
+    return attribute == 5 || attribute == 7 ? OK : INVALID;
+}
+int cuMemPoolTrimTo(u64 pool, size_t bytes)
+{
+    u64 keep = whole(pools[pool - 500].used > bytes ? pools[pool - 500].used : bytes);
+    if (keep < pools[pool - 500].reserved) {
+        reserve(pools[pool - 500].gpu, (int64_t)(keep - pools[pool - 500].reserved));
+        pools[pool - 500].reserved = keep;
+    }
+    return OK;
+}
+int cuMemPoolDestroy(u64 pool) { return !reserve(pools[pool - 500].gpu, -(int64_t)pools[pool - 500].reserved); }
+int cuMemAllocFromPoolAsync(u64 *pointer, size_t bytes, u64 pool, u64 stream)
+{
+    struct piece *piece = find(0);
+    pool -= 500;
+    if (capturing) {
+        graphs[capturing].bytes += whole(bytes), graphs[capturing].gpu = current;
+        *pointer = next += PAGE;
+        return OK;
+    }
+    u64 grown = whole(pools[pool].used + bytes);
+    if (grown > pools[pool].reserved) {
+        if (!reserve(pools[pool].gpu, (int64_t)(grown - pools[pool].reserved)))
+            return OUT_OF_MEMORY;
+        pools[pool].reserved = grown;
+    }
+    pools[pool].used += bytes;
+    *piece = (struct piece){.key = *pointer = next, .bytes = bytes, .gpu = pools[pool].gpu, .pool = pool};
+    next += whole(bytes);
+    return OK;
+}
+int cuMemAllocAsync(u64 *pointer, size_t bytes, u64 stream) { return cuMemAllocFromPoolAsync(pointer, bytes, 500 + current, stream); }
+int cuMemAllocAsync_ptsz(u64 *pointer, size_t bytes, u64 stream) { return cuMemAllocAsync(pointer, bytes, stream); }
+int cuMemFreeAsync(u64 pointer, u64 stream) { return take(pointer); }
+int cuMemFreeAsync_ptsz(u64 pointer, u64 stream) { return take(pointer); }
+int cuStreamSynchronize(u64 stream) { return OK; }
+int cuStreamSynchronize_ptsz(u64 stream) { return OK; }
+int cuCtxSynchronize(void) { return OK; }
+
+/* graphs: the handle of graph n is 1600 + 16 n, of its instance 3200 + 16 n; the instance has the memory */
+int cuGraphCreate(u64 *graph, unsigned flags) { *graph = 1600 + 16 * ++graph_count; return OK; }
+int cuStreamBeginCapture(u64 stream) { capturing = ++graph_count; return OK; }
+int cuStreamEndCapture(u64 stream, u64 *graph) { *graph = 1600 + 16 * capturing; capturing = 0; return OK; }
+int cuStreamIsCapturing(u64 stream, int *status) { *status = capturing > 0; return OK; }
+int cuStreamIsCapturing_ptsz(u64 stream, int *status) { *status = capturing > 0; return OK; }
+int cuStreamGetCaptureInfo_v2(u64 stream, int *status, u64 *id, u64 *graph, void *nodes, size_t *count)
+{
+    *graph = 1600 + 16 * capturing;
+    return OK;
+}
+struct node { int type, handle_types, location, id; char more[72]; void *access; size_t count, bytes; u64 pointer; };
+int cuGraphAddMemAllocNode(u64 *node, u64 graph, u64 *before, size_t count, struct node *facts)
+{
+    graphs[(graph - 1600) / 16].bytes += whole(facts->bytes), graphs[(graph - 1600) / 16].gpu = facts->id;
+    return OK;
+}
+int cuGraphInstantiateWithFlags(u64 *instance, u64 graph, u64 flags)
+{
+    int number = (graph - 1600) / 16;
+    *instance = 3200 + 16 * number;
+    graph_reserved[graphs[number].gpu] += graphs[number].bytes;
+    return reserve(graphs[number].gpu, graphs[number].bytes) ? OK : OUT_OF_MEMORY;
+}
+static u64 unused[GPUS];
+int cuGraphExecDestroy(u64 instance) { unused[graphs[(instance - 3200) / 16].gpu] += graphs[(instance - 3200) / 16].bytes; return OK; }
+int cuGraphDestroy(u64 graph) { return OK; }
+int cuDeviceGraphMemTrim(int device)
+{
+    reserve(device, -(int64_t)unused[device]);
+    graph_reserved[device] -= unused[device];
+    unused[device] = 0;
+    return OK;
+}
+int cuDeviceGetGraphMemAttribute(int device, int attribute, u64 *value) { *value = graph_reserved[device]; return OK; }
+
+/* as the driver: by name without version, and by whether the default stream is each thread's own */
+int cuGetProcAddress_v2(const char *name, void **found, int version, u64 flags, int *status)
+{
+    struct { const char *name; void *function, *per_thread; } known[] = {
+        {"cuInit", cuInit, cuInit},
+        {"cuMemAlloc", cuMemAlloc_v2, cuMemAlloc_v2},
+        {"cuMemAllocAsync", cuMemAllocAsync, cuMemAllocAsync_ptsz},
+        {"cuDeviceTotalMem", cuDeviceTotalMem_v2, cuDeviceTotalMem_v2},
+        {"cuFutureFunction", cuFutureFunction, cuFutureFunction},
+        {"cuGetProcAddress", cuGetProcAddress_v2, cuGetProcAddress_v2},
+    };
+    for (unsigned i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcmp(name, known[i].name)) {
+            *found = flags & 2 ? known[i].per_thread : known[i].function;
+            return OK;
+        }
+    *found = NULL;
+    return 500;
+}
+int cuGetProcAddress(const char *name, void **found, int version, u64 flags) { return cuGetProcAddress_v2(name, found, version, flags, NULL); }
+
+/* NVML: a handle is the number and one */
+struct process { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; };
+struct memory { unsigned long long total, left, used; };
+struct memory_v2 { unsigned version; unsigned long long total, reserved, left, used; };
+int nvmlInit_v2(void) { return OK; }
+int nvmlShutdown(void) { return OK; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = (void *)(u64)(index + 1); return OK; }
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **device) { *device = (void *)(u64)(atoi(bus) + 1); return OK; }
+int nvmlDeviceGetIndex(void *device, unsigned *index) { *index = (u64)device - 1; return OK; }
+int nvmlDeviceGetUUID(void *device, char *text, unsigned size)
+{
+    int n = (int)(u64)device * 1111;
+    snprintf(text, size, "GPU-%d%d-%d-%d-%d-%d%d%d", n, n, n, n, n, n, n, n);
+    return OK;
+}
+int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory) { *memory = (struct memory){TOTAL, TOTAL, 0}; return OK; }
+int nvmlDeviceGetMemoryInfo_v2(void *device, struct memory_v2 *memory)
+{
+    *memory = (struct memory_v2){memory->version, TOTAL, 1 << 20, TOTAL - (1 << 20), 0};
+    return OK;
+}
+int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struct process *found)
+{
+    u64 used = 0;
+    reserve(0, 0);
+    for (int i = 0; i < PROCESSES; i++)
+        if (is_own(i))
+            used = gpus->process[i].used[(u64)device - 1];
+    *found = (struct process){getpid(), used, 0, 0};
+    *count = 1;
+    return OK;
+}
