@@ -97,7 +97,7 @@ async def test_a_refused_file_is_in_status_readyz_and_metrics_until_it_is_good_a
         before = await shown(node)
         assert before | {"loaded": 0} == {
             "path": str(node.config), "sha256": digest(GOOD), "loaded": 0, "failures": 0,
-            "refused": None, "refused_names": {}, "restored": False,
+            "refused": None, "refused_names": {}, "unnamed": [], "restored": False,
         }  # fmt: skip
         assert await page(daemon, "/readyz") == (200, "ok\n")
         assert await metrics(daemon) == {

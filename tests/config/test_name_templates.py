@@ -1,5 +1,6 @@
 """Name templates: `plugwright run` serves a resource for each model or MIG profile of the machine."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -47,6 +48,34 @@ async def test_a_new_profile_adds_a_resource_and_the_old_one_stays(kubelet: Obse
             await kubelet.health("nvidia.com/mig-3g.20gb", device, "Unhealthy")
         served = json.loads((await node.ask("status", "-o", "json")).out)["resources"]
         assert "nvidia.com/mig-3g.20gb" in [resource["name"] for resource in served]
+
+
+async def test_a_template_without_devices_is_idle_until_there_is_one(kubelet: ObservedKubelet, node: Node) -> None:
+    node.config.write_text(
+        """resources: [{name: "nvidia.com/mig-{profile}", nvidia: {simulate: hgx-h100, mig: mixed, select: {index: 0}}},
+        {name: nvidia.com/gpu, nvidia: {simulate: hgx-h100, exclude: {index: 0}}}]"""
+    )
+    async with node.daemon("--listen", "127.0.0.1:0") as daemon:
+        await kubelet.endpoint("nvidia.com/gpu", 7)
+        assert (
+            "  nvidia.com/mig-{profile} idle: no device to make a name of"
+            in (await node.ask("status")).out.splitlines()
+        )
+        address = (await daemon.err.until("answering probes")).rpartition("address=")[2]
+        assert "nvidia.com/mig-{profile}: idle: no device to make a name of" in await ready(address)
+        done = await node.ask("nvidia", "simulate", "mig", "0", "profiles=1g.10gb", "--resource", "nvidia.com/gpu")
+        assert done.code == 0, done.err
+        await kubelet.endpoint("nvidia.com/mig-1g.10gb", 1)
+        assert "idle" not in await ready(address)
+
+
+async def ready(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /readyz HTTP/1.0\r\n\r\n")
+    text = (await reader.read()).decode()
+    writer.close()
+    return text
 
 
 async def test_a_template_serves_each_model_as_a_resource(kubelet: ObservedKubelet, node: Node) -> None:

@@ -69,11 +69,11 @@ class Plugins:
         """A new `plugwright run` with a configuration of its own."""
         place = self._place()
         configure(place, resources)
-        places = [f"--state-dir={place}", f"--control-socket={place / 'control.sock'}", "--log-format=json"]
-        process = self._start(
-            place.name, "-m", "plugwright", "run", f"--config={place / 'config.yaml'}", *places, *flags
-        )
-        return Daemon(self._cluster, process, place)
+        return self._run(place.name, place, *flags)
+
+    def run_again(self, ended: Daemon) -> Daemon:
+        """A daemon that has ended once more, with its files as they are by now."""
+        return self._run(f"{ended.place.name}-again", ended.place)
 
     def script(self, name: str, *arguments: str | Path) -> Process:
         """A plugin of our own, from the directory `scripts`."""
@@ -90,6 +90,11 @@ class Plugins:
         for process in self._started:
             process.stop()
             print(f"--- {process.log.name}", *process.lines(), sep="\n")  # shown with a test that fails
+
+    def _run(self, name: str, place: Path, *flags: str) -> Daemon:
+        places = [f"--state-dir={place}", f"--control-socket={place / 'control.sock'}", "--log-format=json"]
+        process = self._start(name, "-m", "plugwright", "run", f"--config={place / 'config.yaml'}", *places, *flags)
+        return Daemon(self._cluster, process, place)
 
     def _place(self) -> Path:
         place = self._places / f"plugin-{len(list(self._places.iterdir())) + 1}"

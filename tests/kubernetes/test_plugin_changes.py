@@ -64,6 +64,24 @@ def test_a_reload_changes_only_what_changed(plugins: Plugins, node: Node) -> Non
 
 
 @pytest.mark.essential
+def test_a_restart_with_a_bad_file_serves_the_last_good_one(plugins: Plugins, node: Node, pods: Pods) -> None:
+    daemon = plugins.run({"mock/restored": {"count": 2}})
+    node.shows("mock/restored", capacity=2, allocatable=2)
+    pod = pods.create("undisturbed", {"mock/restored": 1}).runs()
+    before = pod.containers()
+    until("the file is kept", (daemon.place / "last-good-config.json").exists)
+    assert daemon.process.stop() == 0
+    (daemon.place / "config.yaml").write_text("resources: [{name: restored, mock: {count: 2}}]")
+
+    again = plugins.run_again(daemon)
+
+    node.shows("mock/restored", capacity=2, allocatable=2)
+    assert again.logged("configuration refused, the last good one is in force")
+    assert pods.create("newcomer", {"mock/restored": 1}).runs().devices() != pod.devices()
+    assert pod.containers() == before
+
+
+@pytest.mark.essential
 def test_a_plugin_that_ends_leaves_nothing_to_allocate(plugins: Plugins, node: Node) -> None:
     daemon = plugins.run({"mock/ended": {"count": 2}})
     node.shows("mock/ended", capacity=2, allocatable=2)

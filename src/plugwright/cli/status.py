@@ -78,6 +78,8 @@ def _config_lines(config: dict[str, Any] | None, now: float) -> Iterator[str]:
         yield f"  {version} {_age(now - refused['since'])} ago: {clean(refused['error'])}"
     for name, reason in sorted(config["refused_names"].items()):
         yield f"  {clean(name)} {click.style('not served', fg='red')}: {clean(reason)}"
+    for name in config["unnamed"]:
+        yield f"  {clean(name)} idle: no device to make a name of"
     yield ""
 
 

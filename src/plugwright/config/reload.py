@@ -160,7 +160,8 @@ class DaemonConfig:
             config, state = attempt.config, ConfigState(str(path), attempt.sha256, time.time())
         except Exception as error:  # noqa: BLE001  raised again where there is no other version
             config, state = self._restore(path, attempt.sha256, error)
-        return CurrentConfig(path, config, state=replace(state, refused_names=self._names.current.refused))
+        names = self._names.current
+        return CurrentConfig(path, config, state=replace(state, refused_names=names.refused, unnamed=names.unnamed))
 
     def _make_plugins(self, config: Config) -> None:
         self._names = TemplateNames(config)
@@ -206,6 +207,7 @@ class DaemonConfig:
             if not await self._current.reload(apply):
                 names = await apply(self._current.value)  # the machine may have new names for it
                 state.publish(replace(state.value, refused_names=names))
+            state.publish_if_changed(replace(state.value, unnamed=self._names.current.unnamed))
             await self._names.follow(self._stack, self._request_reload)
         except Exception:
             logger.exception("new resource names not taken, the old ones stay")

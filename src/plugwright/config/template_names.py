@@ -33,6 +33,11 @@ class Expansion:
     refused: Mapping[str, str]  # names that were left out, with the reasons
     members: Mapping[str, tuple[ResourceEntry[Any], _Members]] = field(default_factory=dict)  # by the templates' names
 
+    @property
+    def unnamed(self) -> tuple[str, ...]:
+        """The templates that the machine has no device for."""
+        return tuple(sorted(template for template, (_, members) in self.members.items() if not members))
+
 
 class TemplateNames:
     """The names of one daemon, over all versions of its file. `current` is the version in force."""

@@ -43,6 +43,7 @@ class ConfigState:
     failures: int = 0  # reloads that were refused, since the start
     refused: RefusedConfig | None = None
     refused_names: Mapping[str, str] = field(default_factory=dict)  # resources left out, with the reasons
+    unnamed: tuple[str, ...] = ()  # names such as `nvidia.com/{model}` that no device has been found for
     restored: bool = False  # the file was refused at the start: in force is the last good version of an earlier run
 
     def problems(self) -> Iterator[str]:
@@ -52,6 +53,8 @@ class ConfigState:
             yield f"new configuration refused, {self.sha256} stays: {self.refused.error}"
         for name, reason in sorted(self.refused_names.items()):
             yield f"{name} not served: {reason}"
+        for name in self.unnamed:
+            yield f"{name}: idle: no device to make a name of"
 
 
 class DeviceStatus(TypedDict):
