@@ -272,7 +272,7 @@ def _path(what: str, path: object) -> str:
     path = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(path, str) or not path.startswith("/"):
         raise InvalidValue(f"{what} must be absolute, got {path!r}")
-    if ".." in PurePosixPath(path).parts or not path.isprintable():
+    if (".." in path and ".." in PurePosixPath(path).parts) or not path.isprintable():
         raise InvalidValue(f"{what} must have no '..' and no unprintable characters, got {path!r}")
     return path
 
@@ -305,9 +305,8 @@ def _made(what: str, item: object, kind: type[_Path]) -> _Path:
 
 
 def _check_distinct(what: str, paths: list[str]) -> None:
-    twice = sorted({path for path in paths if paths.count(path) > 1})
-    if twice:
-        raise InvalidValue(f"two {what} at {twice[0]}")
+    if len(set(paths)) < len(paths):
+        raise InvalidValue(f"two {what} at {min(path for path in paths if paths.count(path) > 1)}")
 
 
 def _env(env: Mapping[str, str]) -> Mapping[str, str]:
