@@ -311,7 +311,7 @@ def _path(what: str, path: object) -> str:
     path = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(path, str) or not path.startswith("/"):
         raise InvalidValue(f"{what} must be absolute, got {path!r}")
-    if ".." in PurePosixPath(path).parts or not path.isprintable():
+    if (".." in path and ".." in PurePosixPath(path).parts) or not path.isprintable():
         raise InvalidValue(f"{what} must have no '..' and no unprintable characters, got {path!r}")
     return path
 
