@@ -56,7 +56,7 @@ class Nvidia(Plugin):
         self._left_out: set[str] = set()  # devices that no list can have
         self._logged_reasons: dict[str, str] = {}  # by GPU
         self._loader: dict[str, object] = {}  # an attribute of every device
-        self._logged_missing: dict[str, str] = {}  # by device
+        self._missing: dict[str, str] = {}  # why devices cannot be handed out, by UUID
         self._preferences = _CachedPreference()
         self._recheck_after: float | None = None
 
@@ -128,11 +128,9 @@ class Nvidia(Plugin):
         if view.problem and not view.snapshot.driver:
             raise PluginError(view.problem)  # the machine was never read: there is nothing to list
         units = self._split_devices(view)
-        missing: dict[str, str] = {}
         if not view.problem:
             self._write_specs(view)
-            missing = self._missing_files(units)
-            self._loader = {"loader_cache": text} if (text := self._allocations.loader_cache()) else {}
+            self._look_for_files(units)
         assessments = {uuid: self._assess(view, uuid) for uuid in dict.fromkeys(unit.gpu.uuid for unit in units)}
         if not view.problem:  # which the monitor logs once for all GPUs
             self._log_health(assessments)
@@ -141,32 +139,33 @@ class Nvidia(Plugin):
             for assessment in assessments.values()
             if assessment.reason
         ]
-        waits += [self.monitor.intervals.retry] if missing else []
+        waits += [self.monitor.intervals.retry] if self._missing else []
         self._recheck_after = min(waits, default=None)
         self._units = {unit.id: unit for unit in units}
         overlaps = selection.overlaps(view.snapshot.gpus, view.selections)
-        faults = {unit.uuid: assessments[unit.gpu.uuid].reason or missing.get(unit.uuid, "") for unit in units}
-        return list(self._devices(units, faults, overlaps))
+        return list(self._devices(units, assessments, overlaps))
 
-    def _missing_files(self, units: Iterable[GpuUnit]) -> dict[str, str]:
-        """Why devices cannot be handed out, by their UUIDs: no pod is refused for it, because they are Unhealthy."""
-        devices = {unit.uuid: unit for unit in units}
-        missing = {uuid: fault for uuid, unit in devices.items() if (fault := self._allocations.fault(unit))}
+    def _look_for_files(self, units: Iterable[GpuUnit]) -> None:
+        """A device that cannot be handed out is Unhealthy: no pod is to be refused for it."""
+        faults = {unit.uuid: self._allocations.fault(unit) for unit in {unit.uuid: unit for unit in units}.values()}
+        missing = {uuid: fault for uuid, fault in faults.items() if fault}
         for uuid, fault in missing.items():
-            if self._logged_missing.get(uuid) != fault:
-                logger.warning(
-                    "device cannot be handed out", extra={"resource": self.resource, "device": uuid, "reason": fault}
-                )
-        self._logged_missing = missing
-        return missing
+            if self._missing.get(uuid) != fault:
+                facts = {"resource": self.resource, "device": uuid, "reason": fault}
+                logger.warning("device cannot be handed out", extra=facts)
+        self._missing = missing
+        self._loader = {"loader_cache": text} if (text := self._allocations.loader_cache()) else {}
 
     def _devices(
-        self, units: Iterable[GpuUnit], faults: Mapping[str, str], overlaps: Mapping[str, Sequence[str]]
+        self,
+        units: Iterable[GpuUnit],
+        assessments: Mapping[str, HealthAssessment],
+        overlaps: Mapping[str, Sequence[str]],
     ) -> Iterator[Device]:
         """Without those that no list can have, such as one with an odd UUID; the others do not suffer for them."""
         for unit in units:
             try:
-                yield self._device(unit, faults[unit.uuid], overlaps)
+                yield self._device(unit, assessments[unit.gpu.uuid].reason, overlaps)
             except InvalidValue as error:
                 if unit.id not in self._left_out:
                     facts = {"resource": self.resource, "device": clean(unit.id), "error": clean(error)}
@@ -211,7 +210,7 @@ class Nvidia(Plugin):
     def _device(self, unit: GpuUnit, fault: str, overlaps: Mapping[str, Sequence[str]]) -> Device:
         resources = sorted({name for uuid in selection.occupied_uuids(unit) for name in overlaps.get(uuid, ())})
         conflict = f"selected by {' and '.join(resources)}: a device can be in one resource only" if resources else ""
-        reason = conflict or fault or self._sharing.fault(unit)
+        reason = conflict or fault or self._sharing.fault(unit) or self._missing.get(unit.uuid, "")
         numa = [unit.gpu.numa] if unit.gpu.numa is not None else []
         device = Device(
             unit.id, numa=numa, attributes={**_attributes(unit), **self._loader, **self._sharing.attributes(unit)}
