@@ -147,13 +147,8 @@ class Nvidia(Plugin):
 
     def _look_for_files(self, units: Iterable[GpuUnit]) -> None:
         """A device that cannot be handed out is Unhealthy: no pod is to be refused for it."""
-        faults = {unit.uuid: self._allocations.fault(unit) for unit in {unit.uuid: unit for unit in units}.values()}
-        missing = {uuid: fault for uuid, fault in faults.items() if fault}
-        for uuid, fault in missing.items():
-            if self._missing.get(uuid) != fault:
-                facts = {"resource": self.resource, "device": uuid, "reason": fault}
-                logger.warning("device cannot be handed out", extra=facts)
-        self._missing = missing
+        devices = {unit.uuid: unit for unit in units}
+        self._missing = {uuid: fault for uuid, unit in devices.items() if (fault := self._allocations.fault(unit))}
         self._loader = {"loader_cache": text} if (text := self._allocations.loader_cache()) else {}
 
     def _devices(
