@@ -120,9 +120,8 @@ class GpuSpecs:
             edits = cdi.edits_of(Allocation(nodes=self._files.device_nodes([unit])))
             if program is not None:
                 edits = replace(edits, hooks=program.links(self._files.drm_links(unit)))
-        except PluginError as error:
-            logger.warning("no CDI device for a GPU", extra={"gpu": unit.uuid, "error": str(error)})
-            return []
+        except PluginError:
+            return []  # the device is Unhealthy for the same reason
         ids = [id_ for id_ in (unit.uuid, unit.index) if f"{self._kind(name)}={id_}" not in self.withheld]
         return [cdi.Device(id_, edits) for id_ in ids]
 

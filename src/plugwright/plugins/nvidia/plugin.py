@@ -60,6 +60,7 @@ class Nvidia(Plugin):
         self._listed: list[Device] = []
         self._left_out: set[str] = set()  # devices that no list can have
         self._loader: dict[str, object] = {}  # an attribute of every device
+        self._missing: dict[str, str] = {}  # why devices cannot be handed out, by UUID
         self._preferences = _CachedPreference()
         self._recheck_after: float | None = None
         self._node: NodeState | None = None
@@ -147,15 +148,13 @@ class Nvidia(Plugin):
             # The machine was never read: there is nothing to list.
             raise HardwareMissing(view.problem) if view.is_unloaded else PluginError(view.problem)
         units = self._split_devices(view)
-        missing: dict[str, str] = {}
         if not view.problem:
             self._moved = stored.moved_gpus(self.config.cdi.vendor, self._stored, view.snapshot.gpus)
             self._specs.withheld = {moved.cdi_name for moved in self._moved if moved.cdi_name}
             self._write_specs(view)
             self._restore_files({unit.id: unit for unit in units})
             self._labels.update(view.snapshot, selection.select_devices(view.snapshot.gpus, self._selection), units)
-            missing = self._missing_files(units)
-            self._loader = {"loader_cache": text} if (text := self._allocations.loader_cache()) else {}
+            self._look_for_files(units)
         assessments = {uuid: self._assess(view, uuid) for uuid in dict.fromkeys(unit.gpu.uuid for unit in units)}
         waits = [
             assessment.recheck_after or self.monitor.intervals.retry
@@ -163,20 +162,17 @@ class Nvidia(Plugin):
             if assessment.reason
         ]
         waits += [self.monitor.intervals.rescan] if self._moved else []
-        waits += [self.monitor.intervals.retry] if missing else []
+        waits += [self.monitor.intervals.retry] if self._missing else []
         self._recheck_after = min(waits, default=None)
         self._units = {unit.id: unit for unit in units}
         overlaps = selection.overlaps(view.snapshot.gpus, view.selections)
-        for unit in units:
-            gpu = assessments[unit.gpu.uuid]
-            lacks_files = unit.uuid in missing and not gpu.reason
-            assessments[unit.uuid] = HealthAssessment(missing[unit.uuid], code="files") if lacks_files else gpu
         return list(self._devices(units, assessments, overlaps))
 
-    def _missing_files(self, units: Iterable[GpuUnit]) -> dict[str, str]:
-        """Why devices cannot be handed out, by their UUIDs: no pod is refused for it, because they are Unhealthy."""
+    def _look_for_files(self, units: Iterable[GpuUnit]) -> None:
+        """A device that cannot be handed out is Unhealthy: no pod is to be refused for it."""
         devices = {unit.uuid: unit for unit in units}
-        return {uuid: fault for uuid, unit in devices.items() if (fault := self._allocations.fault(unit))}
+        self._missing = {uuid: fault for uuid, unit in devices.items() if (fault := self._allocations.fault(unit))}
+        self._loader = {"loader_cache": text} if (text := self._allocations.loader_cache()) else {}
 
     def _devices(
         self,
@@ -189,7 +185,7 @@ class Nvidia(Plugin):
         for unit in units:
             names = physical.get(unit.uuid) or physical.setdefault(unit.uuid, selection.physical_names(unit))
             try:
-                yield self._device(unit, assessments[unit.uuid], overlaps, names)
+                yield self._device(unit, assessments[unit.gpu.uuid], overlaps, names)
             except InvalidValue as error:
                 if unit.id not in self._left_out:
                     facts = {"resource": self.resource, "device": clean(unit.id), "error": clean(error)}
@@ -249,8 +245,9 @@ class Nvidia(Plugin):
             return device.unhealthy(moved.reason, "renumbered")
         if self.config.health.checks and self._is_empty_in_mig_mode(unit):
             return device.unhealthy("in MIG mode: CUDA finds no device in the whole GPU", "mig-mode")
-        fault = self._sharing.fault(unit)
-        return device.unhealthy(fault, _sharing_code(self.config)) if fault else device
+        if fault := self._sharing.fault(unit):
+            return device.unhealthy(fault, _sharing_code(self.config))
+        return device.unhealthy(self._missing[unit.uuid], "files") if unit.uuid in self._missing else device
 
     def _is_empty_in_mig_mode(self, unit: GpuUnit) -> bool:
         """NVIDIA's runtime gives a container all MIG devices of a GPU, the other strategies its node alone."""
