@@ -1,7 +1,8 @@
 """Hardware that a pod holds is offered in one way at a time, whatever happens to the resources."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.pod_resources import HeldDevice
 from plugwright.sdk.exclusivity import Exclusivity
 from plugwright.sdk.inventory import Inventory
+from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
 from plugwright.system.concurrency import Latest
 from plugwright.testing import pod_requesting, running
 
@@ -134,6 +136,16 @@ def paths(root: Path) -> KubeletPaths:
     return paths
 
 
+def exclusivity_of(
+    paths: KubeletPaths,
+    timeouts: Timeouts,
+    resend: Callable[[], None] = lambda: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Exclusivity:
+    checkpoint = KubeletCheckpoint(paths.checkpoint, timeouts.checkpoint)
+    return Exclusivity(paths.pod_resources_socket, checkpoint, timeouts, resend, clock)
+
+
 class Pods:
     def __init__(self, *held: HeldDevice) -> None:
         self.held = held
@@ -160,7 +172,9 @@ HELD = HeldDevice(WHOLE, "card-7", "default", "g4", "main")
 
 
 async def test_pods_that_cannot_be_read_leave_everything_as_it_is(paths: KubeletPaths) -> None:
-    exclusivity = Exclusivity(paths, Timeouts(holders=0.01))
+    exclusivity = Exclusivity(
+        paths.pod_resources_socket, KubeletCheckpoint(paths.checkpoint, 60), Timeouts(holders=0.01)
+    )
     async with serve_held_devices(Pods(HELD), paths.pod_resources_socket):
         await exclusivity.read()
     inventory = listed(exclusivity)
@@ -178,7 +192,9 @@ async def test_what_the_checkpoint_has_is_held_though_pods_are_not_known_yet(pat
     entry = PodDevicesEntry("0d3c-uid", "main", WHOLE, {-1: ("card-7",)}, b"\xff")
     paths.checkpoint.write_bytes(checkpoint.encode(Checkpoint((entry,), {WHOLE: ()})))
     resent: list[None] = []
-    exclusivity = Exclusivity(paths, Timeouts(), lambda: resent.append(None))
+    exclusivity = Exclusivity(
+        paths.pod_resources_socket, KubeletCheckpoint(paths.checkpoint, 60), Timeouts(), lambda: resent.append(None)
+    )
     await exclusivity.read()
     inventory = listed(exclusivity)
     assert reason(inventory) == f"held by a pod ({WHOLE}) until it ends"
@@ -192,7 +208,10 @@ async def test_what_the_checkpoint_has_is_held_though_pods_are_not_known_yet(pat
 
 
 async def test_a_late_list_of_a_plugin_that_was_replaced_offers_nothing(paths: KubeletPaths) -> None:
-    exclusivity, card = Exclusivity(paths, Timeouts()), {"card-7": Device("card-7", physical=CARD)}
+    exclusivity, card = (
+        exclusivity_of(paths, Timeouts()),
+        {"card-7": Device("card-7", physical=CARD)},
+    )
     async with serve_held_devices(Pods(HELD), paths.pod_resources_socket):
         await exclusivity.read()
     exclusivity.offer(WHOLE, card)
@@ -212,7 +231,7 @@ async def test_nodes_that_a_container_has_beside_its_device_keep_back_nothing_th
     [container] = AllocateResponse.FromString(answer).container_responses
     entry = PodDevicesEntry("0d3c-uid", "main", WHOLE, {0: ("GPU-a",)}, container.SerializeToString())
     paths.checkpoint.write_bytes(checkpoint.encode(Checkpoint((entry,), {WHOLE: ()})))
-    exclusivity = Exclusivity(paths, Timeouts())
+    exclusivity = exclusivity_of(paths, Timeouts())
     await exclusivity.read()
     shared, alone = [Device("hca", physical=("/dev/infiniband/uverbs0",), sharing=kind) for kind in ("several", "")]
     exclusivity.offer(SHARED, {"hca": shared})
@@ -222,7 +241,9 @@ async def test_nodes_that_a_container_has_beside_its_device_keep_back_nothing_th
 
 async def test_an_allocation_counts_before_the_kubelet_lists_its_pod(paths: KubeletPaths) -> None:
     now = 1000.0
-    exclusivity = Exclusivity(paths, Timeouts(), clock=lambda: now)
+    exclusivity = Exclusivity(
+        paths.pod_resources_socket, KubeletCheckpoint(paths.checkpoint, 60), Timeouts(), clock=lambda: now
+    )
     exclusivity.offer(WHOLE, {"card-7": Device("card-7", physical=CARD)})
     exclusivity.note_allocated(WHOLE, ["card-7"])
     async with serve_held_devices(Pods(), paths.pod_resources_socket):
@@ -236,7 +257,10 @@ async def test_an_allocation_counts_before_the_kubelet_lists_its_pod(paths: Kube
 
 
 async def test_pods_are_not_read_while_nothing_is_kept_back(paths: KubeletPaths) -> None:
-    exclusivity, pods = Exclusivity(paths, Timeouts(holders=0.001)), Pods(HELD)
+    exclusivity, pods = (
+        exclusivity_of(paths, Timeouts(holders=0.001)),
+        Pods(HELD),
+    )
     task = asyncio.create_task(exclusivity.run())
     try:
         async with serve_held_devices(pods, paths.pod_resources_socket):
@@ -269,7 +293,9 @@ def test_hardware_is_kept_back_if_it_is_held_as_a_whole_or_in_part_in_another_wa
     held: list[str], offered: list[str], kinds: tuple[str, str]
 ) -> None:
     async def reasons() -> dict[str, str]:
-        exclusivity = Exclusivity(KubeletPaths.under("/nonexistent"), Timeouts())
+        exclusivity = Exclusivity(
+            Path("/nonexistent/socket"), KubeletCheckpoint(Path("/nonexistent/checkpoint"), 60), Timeouts()
+        )
         exclusivity.offer(WHOLE, {"one": Device("one", physical=held, sharing=kinds[0])})
         exclusivity.note_allocated(WHOLE, ["one"])
         exclusivity.withdraw(WHOLE)

@@ -70,10 +70,10 @@ class ResourceRuntime:
         self.removed_devices = RemovedDevices(self.inventory, settings.paths, settings.timeouts, checkpoint)
         self._node = NodeState(
             plugin.resource,
-            settings.paths,
+            settings.paths.pod_resources_socket,
+            checkpoint,
             settings.state_dir,
             self.inventory.resend,
-            settings.timeouts.checkpoint,
         )
         self.supervisor = ResourceSupervisor(plugin.resource, self.service.metrics, settings)
         self._starts = Latest(0)  # goes up when discover() is to be called again
@@ -190,7 +190,9 @@ class Daemon:
         paths, is_direct = settings.paths, settings.registration is Registration.DIRECT
         self._directory = Directory(paths.device_plugins if is_direct else paths.plugins_registry)
         self._checkpoint = KubeletCheckpoint(paths.checkpoint, settings.timeouts.checkpoint)
-        self._exclusivity = Exclusivity(settings.paths, settings.timeouts, self._resend_one)
+        self._exclusivity = Exclusivity(
+            paths.pod_resources_socket, self._checkpoint, settings.timeouts, self._resend_one
+        )
         self._exclusivity.changed.subscribe(self._compare_holders)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._abandoned: set[asyncio.Task[Any]] = set()

@@ -21,10 +21,11 @@ from pathlib import Path
 
 from plugwright.errors import PlugwrightError
 from plugwright.model import Device
-from plugwright.protocol import checkpoint, messages, pod_resources
-from plugwright.protocol.paths import KubeletPaths
+from plugwright.protocol import messages, pod_resources
+from plugwright.protocol.checkpoint import PodDevicesEntry
+from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
 from plugwright.sdk.settings import Timeouts
-from plugwright.system.concurrency import Latest, begin_in_thread
+from plugwright.system.concurrency import Latest, in_thread
 from plugwright.text import clean
 
 __all__ = ["Exclusivity"]
@@ -69,7 +70,8 @@ class Exclusivity:
 
     def __init__(
         self,
-        paths: KubeletPaths,
+        pod_resources_socket: Path,
+        checkpoint: KubeletCheckpoint,
         timeouts: Timeouts,
         resend: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
@@ -77,7 +79,8 @@ class Exclusivity:
         """`resend` sends the kubelet a device list once more."""
         self.changed = Latest(0)
         self._resend = resend
-        self._paths, self._interval, self._limit, self._clock = paths, timeouts.holders, timeouts.checkpoint, clock
+        self._socket, self._checkpoint = pod_resources_socket, checkpoint
+        self._interval, self._clock = timeouts.holders, clock
         self._offered: dict[str, Mapping[str, Device]] = {}  # by resource
         self._closed: set[str] = set()  # resources whose next lists are not yet those of their present plugin
         self._withdrawn: dict[_Key, Device] = {}  # offered earlier, and perhaps held
@@ -85,7 +88,6 @@ class Exclusivity:
         self._pods: dict[_Key, str] = {}  # by pod-resources
         self._held: dict[_Key, str] = {}  # by either of them; the pod, if it is known
         self._allocated: dict[_Key, float] = {}  # when, since pods were last read
-        self._reading: asyncio.Future[dict[_Key, tuple[str, ...]]] | None = None  # of the checkpoint, in a thread
         self._holds = _HoldsByName(())
         self._kept_back: dict[str, Collection[str]] = {}  # the devices of each resource
         self._to_read = Latest(0)
@@ -164,7 +166,7 @@ class Exclusivity:
         try:
             async with (
                 asyncio.timeout(_PODS_TIMEOUT),
-                pod_resources.connect(self._paths.pod_resources_socket) as kubelet,
+                pod_resources.connect(self._socket) as kubelet,
             ):
                 devices = await kubelet.held_devices()
         except (OSError, PlugwrightError) as error:
@@ -173,22 +175,12 @@ class Exclusivity:
         return {(device.resource, device.device_id): f"{device.namespace}/{device.pod}" for device in devices}
 
     async def _held_by_checkpoint(self) -> dict[_Key, tuple[str, ...]] | None:
-        """The device nodes that a container was given with each device; None if that cannot be read.
-
-        In a thread, and in one at a time: a disk that hangs must not collect them.
-        """
-        path = self._paths.checkpoint
+        """The device nodes that a container was given with each device; None if that cannot be read."""
         try:
-            if self._reading is None:
-                self._reading = begin_in_thread("checkpoint of all resources", lambda: _stored_nodes(path))
-            reading = self._reading
-            done, _ = await asyncio.wait((reading,), timeout=self._limit)
-            if not done:
-                raise TimeoutError(f"{path} could not be read within {self._limit:g} s")
-            self._reading = None
-            return reading.result()
+            entries = await self._checkpoint.entries()
+            return await in_thread("checkpoint of all resources", lambda: _stored_nodes(entries))
         except FileNotFoundError:
-            return {}  # a kubelet writes none at its start (4.31)
+            return {}  # a kubelet makes the directory at its start
         except (OSError, RuntimeError, PlugwrightError) as error:
             self._log_problem("the checkpoint", error)
             return None
@@ -273,10 +265,10 @@ def _wholes(name: str) -> Iterator[str]:
         yield name
 
 
-def _stored_nodes(path: Path) -> dict[_Key, tuple[str, ...]]:
+def _stored_nodes(entries: Iterable[PodDevicesEntry]) -> dict[_Key, tuple[str, ...]]:
     """By the device that a container holds, the device nodes that the container was given."""
     stored: dict[_Key, tuple[str, ...]] = {}
-    for entry in checkpoint.decode(path.read_bytes()).entries or ():
+    for entry in entries:
         nodes: tuple[str, ...] = ()
         with suppress(PlugwrightError):  # another plugin's answer that cannot be read
             nodes = tuple(node.host_path for node in messages.decode(entry.answer or b"").nodes)

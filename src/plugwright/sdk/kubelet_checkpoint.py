@@ -6,12 +6,13 @@ it. Its format is `protocol.checkpoint`.
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from plugwright.protocol import checkpoint
+from plugwright.protocol.checkpoint import PodDevicesEntry
 from plugwright.system.concurrency import begin_in_thread
 
 __all__ = ["Held", "KubeletCheckpoint"]
@@ -21,24 +22,32 @@ _NOTHING: Held = {}
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _File:
     """What one file held; the kubelet replaces it as a whole, so another file has another identity."""
 
     identity: tuple[int, ...] = ()
+    entries: tuple[PodDevicesEntry, ...] = ()
     held: Mapping[str, Held] = field(default_factory=dict)
 
 
 class KubeletCheckpoint:
     def __init__(self, path: Path, limit: float) -> None:
         self._path, self._limit = path, limit
-        self._latest = _Reading()
-        self._reading: asyncio.Future[_Reading] | None = None
+        self._latest = _File()
+        self._reading: asyncio.Future[_File] | None = None
 
     async def held(self, resource: str) -> Held:
-        """The devices of `resource` that are allocated to containers, with their NUMA nodes.
+        """The devices of `resource` that are allocated to containers, with their NUMA nodes."""
+        return (await self._newest()).held.get(resource, _NOTHING)
 
-        OSError or CheckpointCorrupt if it cannot be read, FileNotFoundError if there is not even its directory. One
-        thread reads at a time: a disk that hangs must not collect them.
+    async def entries(self) -> Sequence[PodDevicesEntry]:
+        """What is stored for the containers that hold devices of any resource."""
+        return (await self._newest()).entries
+
+    async def _newest(self) -> _File:
+        """OSError or CheckpointCorrupt if it cannot be read, FileNotFoundError if there is not even its directory.
+
+        One thread reads at a time: a disk that hangs must not collect them.
         """
         reading = self._reading
         if reading is None:
@@ -47,23 +56,24 @@ class KubeletCheckpoint:
         done, _ = await asyncio.wait((reading,), timeout=self._limit)
         if not done:
             raise TimeoutError(f"{self._path} could not be read within {self._limit:g} s")
-        return reading.result().held.get(resource, _NOTHING)
+        return reading.result()
 
-    def _end(self, reading: "asyncio.Future[_Reading]") -> None:
+    def _end(self, reading: "asyncio.Future[_File]") -> None:
         self._reading = None
         if reading.exception() is None:
             self._latest = reading.result()
 
 
-def _read(path: Path, latest: _Reading) -> _Reading:
+def _read(path: Path, latest: _File) -> _File:
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             identity = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
             if identity == latest.identity:
                 return latest
-            return _Reading(identity, checkpoint.held_by_resource(checkpoint.decode(file.read())))
+            content = checkpoint.decode(file.read())
+            return _File(identity, content.entries or (), checkpoint.held_by_resource(content))
     except FileNotFoundError:
         if not path.parent.is_dir():
             raise
-        return _Reading()  # a kubelet writes none at its start (4.31)
+        return _File()  # a kubelet writes none at its start (4.31)

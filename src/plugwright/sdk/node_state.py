@@ -7,16 +7,15 @@ devices by a claim have no such answers: `StoredAllocation` is a plain value tha
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from plugwright.errors import PlugwrightError
-from plugwright.protocol import checkpoint, messages
-from plugwright.protocol.checkpoint import Checkpoint
-from plugwright.protocol.paths import KubeletPaths
+from plugwright.protocol import messages
+from plugwright.protocol.checkpoint import PodDevicesEntry
+from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
 from plugwright.sdk.removed_devices import held_by_pods
-from plugwright.system.blocking import BlockingCalls
 from plugwright.text import clean
 
 __all__ = ["NodeState", "StoredAllocation", "stored_allocations"]
@@ -49,14 +48,13 @@ class NodeState:
     def __init__(
         self,
         resource: str,
-        paths: KubeletPaths,
+        pod_resources: Path,
+        checkpoint: KubeletCheckpoint,
         directory: Path | None = None,
         send_again: Callable[[], None] = lambda: None,
-        limit: float = 5.0,
     ) -> None:
         self.resource, self.directory = resource, directory
-        self._paths, self._send_again = paths, send_again
-        self._reading = BlockingCalls(f"{paths.checkpoint}: reading it", limit, most_stuck=1)
+        self._pod_resources, self._checkpoint, self._send_again = pod_resources, checkpoint, send_again
         self._logged = ""
 
     async def allocations(self, current: bool = False) -> Sequence[StoredAllocation] | None:
@@ -68,10 +66,10 @@ class NodeState:
             if current:
                 # The kubelet frees what ended pods held when it is asked who holds what, and writes no checkpoint when
                 # it frees a device (3.60), but after every device list (4.31).
-                await held_by_pods(self._paths.pod_resources_socket, self.resource)
+                await held_by_pods(self._pod_resources, self.resource)
                 self._send_again()
                 await asyncio.sleep(_CHECKPOINT_DELAY)
-            return await self._reading.run(lambda: stored_allocations(self._paths.checkpoint, self.resource))
+            return stored_allocations(await self._checkpoint.entries(), self.resource)
         except (OSError, PlugwrightError) as error:
             if str(error) != self._logged:
                 facts = {"resource": self.resource, "error": clean(error)}
@@ -80,28 +78,21 @@ class NodeState:
             return None
 
 
-def stored_allocations(path: Path, resource: str) -> list[StoredAllocation]:
-    """OSError or CheckpointCorrupt if the file cannot be read; none where there is no file."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    return list(_allocations(checkpoint.decode(content), resource))
+def stored_allocations(entries: Iterable[PodDevicesEntry], resource: str) -> list[StoredAllocation]:
+    """MalformedMessage where an answer of the resource is none."""
+    return [_allocation(entry) for entry in entries if entry.resource == resource and entry.answer is not None]
 
 
-def _allocations(content: Checkpoint, resource: str) -> Iterator[StoredAllocation]:
-    for entry in content.entries or ():
-        if entry.resource != resource or entry.answer is None:
-            continue
-        ids = {device_id: None for device_ids in (entry.devices or {}).values() for device_id in device_ids or ()}
-        answer = messages.decode(entry.answer)
-        yield StoredAllocation(
-            pod_uid=entry.pod_uid,
-            container=entry.container,
-            device_ids=tuple(sorted(ids)),
-            env=answer.env,
-            annotations=answer.annotations,
-            cdi=answer.cdi,
-            mounts=tuple(mount.host_path for mount in answer.mounts),
-            nodes=tuple(node.host_path for node in answer.nodes),
-        )
+def _allocation(entry: PodDevicesEntry) -> StoredAllocation:
+    ids = {device_id for device_ids in (entry.devices or {}).values() for device_id in device_ids or ()}
+    answer = messages.decode(entry.answer or b"")
+    return StoredAllocation(
+        pod_uid=entry.pod_uid,
+        container=entry.container,
+        device_ids=tuple(sorted(ids)),
+        env=answer.env,
+        annotations=answer.annotations,
+        cdi=answer.cdi,
+        mounts=tuple(mount.host_path for mount in answer.mounts),
+        nodes=tuple(node.host_path for node in answer.nodes),
+    )
