@@ -130,7 +130,7 @@ MOUNTED = [
         "/var/run/k8s.cni.cncf.io/devinfo/dp",
     ],
     [
-        *("/dev", "/usr", "/dev", "/proc", "/sys", "/run/nvidia/driver", "/tmp/vgpulock", "/usr/local/vgpu"),
+        *("/dev", "/usr", "/dev", "/proc", "/sys", "/run/nvidia/driver", "/usr/local/vgpu"),
         *("/var/lib/plugwright/vgpu", "/var/run/cdi"),
     ],
 ]

@@ -278,12 +278,20 @@ must have 1 to 63 letters, digits, '-', '_' or '.' after the '/', a letter or di
 {{- end -}}
 {{- if or (has "cdi-cri" $strategies) (has "cdi-annotations" $strategies) -}}
 {{- $paths = append $paths (dict "path" (dig "cdi" "dir" "/var/run/cdi" .) "written" true) -}}
+{{- $programs := dig "cdi" "programs" "/var/lib/plugwright" . -}}
+{{- if ne $programs "/var/lib/plugwright" -}}
+{{- $paths = append $paths (dict "path" $programs "written" true) -}}
+{{- end -}}
 {{- end -}}
 {{- if eq (dig "share" "by" "" .) "vgpu" -}}
 {{- $vgpu := dig "share" "vgpu" dict . -}}
-{{- $paths = append $paths (dict "path" (dir ($vgpu.library | default "/usr/local/vgpu/libvgpu.so"))) -}}
 {{- $paths = append $paths (dict "path" ($vgpu.root | default "/var/lib/plugwright/vgpu") "written" true) -}}
-{{- $paths = append $paths (dict "path" ($vgpu.locks | default "/tmp/vgpulock") "written" true) -}}
+{{- if eq (dig "share" "library" "" .) "hami" -}}
+{{- $paths = append $paths (dict "path" (dir ($vgpu.library | default "/usr/local/vgpu/libvgpu.so"))) -}}
+{{- if $vgpu.locks -}}
+{{- $paths = append $paths (dict "path" $vgpu.locks "written" true) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- toJson $paths -}}

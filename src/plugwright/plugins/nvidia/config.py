@@ -18,6 +18,7 @@ from plugwright.sdk import cdi
 from plugwright.sdk.device_family import FamilySettings, byte_size
 
 __all__ = [
+    "HAMI_LIBRARY",
     "HOOK_DIRECTORY",
     "NVIDIA_PLUGIN_VENDOR",
     "ComputeModePolicy",
@@ -43,6 +44,7 @@ __all__ = [
 
 HOOK_DIRECTORY = "/var/lib/plugwright/bin"
 NVIDIA_PLUGIN_VENDOR = "k8s.device-plugin.nvidia.com"  # in the CDI names of NVIDIA's device plugin
+HAMI_LIBRARY = "/usr/local/vgpu/libvgpu.so"
 
 Texts = str | list[str]
 Number = Annotated[int, msgspec.Meta(ge=0)]
@@ -137,7 +139,7 @@ class NvidiaVgpu(FamilySettings, frozen=True):
     """Where the limiter library is, and the directory of its tenants' files; `locks`, `cores`, `log` are HAMi's."""
 
     builtin: str = "/usr/lib/plugwright/vgpu"
-    library: str = ""  # HAMi's, else /usr/local/vgpu/libvgpu.so
+    library: str = ""  # HAMi's, else HAMI_LIBRARY
     root: str = "/var/lib/plugwright/vgpu"
     locks: str = ""  # `locks` in `root`
     cores: CoreUtilizationPolicy = CoreUtilizationPolicy.DEFAULT

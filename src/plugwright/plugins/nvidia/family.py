@@ -19,7 +19,16 @@ import msgspec
 from plugwright.errors import ConfigError
 from plugwright.plugins.nvidia import config as nvidia_config
 from plugwright.plugins.nvidia import selection
-from plugwright.plugins.nvidia.config import NvidiaConfig, NvidiaDriver, NvidiaVgpu, SharingStrategy
+from plugwright.plugins.nvidia.config import (
+    HAMI_LIBRARY,
+    NvidiaCdi,
+    NvidiaConfig,
+    NvidiaDriver,
+    NvidiaShare,
+    NvidiaVgpu,
+    SharingStrategy,
+    VgpuLibrary,
+)
 from plugwright.plugins.nvidia.driver import Gpu, GpuDriver
 from plugwright.plugins.nvidia.monitor import GpuMonitor, PollIntervals
 from plugwright.plugins.nvidia.mps.plan import max_clients
@@ -97,10 +106,10 @@ class NvidiaFamily(DeviceFamily[NvidiaConfig]):
         paths = [] if settings.simulate else [HostDirectory("/dev"), *_driver_paths(settings.driver)]
         if any(strategy.is_cdi for strategy in settings.strategies):
             paths.append(HostDirectory(settings.cdi.dir, written=True))
+            if settings.cdi.programs != NvidiaCdi().programs:  # the state directory, which is mounted anyway
+                paths.append(HostDirectory(settings.cdi.programs, written=True))
         if settings.share is not None and settings.share.by is SharingStrategy.VGPU:
-            vgpu = settings.share.vgpu or NvidiaVgpu()
-            paths.append(HostDirectory(str(Path(vgpu.library).parent)))
-            paths += [HostDirectory(vgpu.root, written=True), HostDirectory(vgpu.locks, written=True)]
+            paths += _vgpu_paths(settings.share)
         return paths
 
     def name_templates(self) -> NameTemplates[NvidiaConfig]:
@@ -115,6 +124,16 @@ class NvidiaFamily(DeviceFamily[NvidiaConfig]):
         whole = selection.select_devices(gpus, selections[entry.name]) if entry.settings.share else []
         if whole and not _sharing(entry).units(whole):  # raises where the list would be too long
             raise ConfigError("no device is large enough for one share")
+
+
+def _vgpu_paths(share: NvidiaShare) -> list[HostDirectory]:
+    """Our own library is in the image; HAMi's is the node's."""
+    vgpu = share.vgpu or NvidiaVgpu()
+    paths = [HostDirectory(vgpu.root, written=True)]
+    if share.library is VgpuLibrary.HAMI:
+        paths.append(HostDirectory(str(Path(vgpu.library or HAMI_LIBRARY).parent)))
+        paths += [HostDirectory(vgpu.locks, written=True)] if vgpu.locks else []
+    return paths
 
 
 def _driver_paths(driver: NvidiaDriver) -> list[HostDirectory]:

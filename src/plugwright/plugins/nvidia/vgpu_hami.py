@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from plugwright.model import Mount
-from plugwright.plugins.nvidia.config import CoreUtilizationPolicy, NvidiaVgpu
+from plugwright.plugins.nvidia.config import HAMI_LIBRARY, CoreUtilizationPolicy, NvidiaVgpu
 from plugwright.plugins.nvidia.sharing import ContainerExtras, GpuUnit
 from plugwright.plugins.nvidia.vgpu_files import TenantFiles
 from plugwright.plugins.nvidia.vgpu_sizes import ContainerShare
@@ -28,7 +28,7 @@ class HamiLibrary:
 
     def __init__(self, config: NvidiaVgpu) -> None:
         self._config = config
-        self._library = Path(config.library or f"{_LIBRARY_DIRECTORY}/libvgpu.so")
+        self._library = Path(config.library or HAMI_LIBRARY)
         self._files = TenantFiles(Path(config.root))
 
     def fault(self, unit: GpuUnit) -> str:
