@@ -278,8 +278,8 @@ must have 1 to 63 letters, digits, '-', '_' or '.' after the '/', a letter or di
 {{- end -}}
 {{- if or (has "cdi-cri" $strategies) (has "cdi-annotations" $strategies) -}}
 {{- $paths = append $paths (dict "path" (dig "cdi" "dir" "/var/run/cdi" .) "written" true) -}}
-{{- $programs := dig "cdi" "programs" "/var/lib/plugwright" . -}}
-{{- if ne $programs "/var/lib/plugwright" -}}
+{{- $programs := dig "cdi" "programs" "/var/lib/plugwright/bin" . -}}
+{{- if ne $programs "/var/lib/plugwright/bin" -}}
 {{- $paths = append $paths (dict "path" $programs "written" true) -}}
 {{- end -}}
 {{- end -}}
