@@ -767,7 +767,7 @@ static uint64_t measured(int device)
     int (*init)(void) = share_driver(library, "nvmlInit_v2");
     int (*by_pci)(const char *, void **) = share_driver(library, "nvmlDeviceGetHandleByPciBusId_v2");
     int (*list)(void *, unsigned *, struct process *) = share_driver(library, "nvmlDeviceGetComputeRunningProcesses_v3");
-    int (*pci)(char *, int, int) = share_driver(ROOT "/driver/libcuda.so.1", "cuDeviceGetPCIBusId");
+    int (*pci)(char *, int, int) = share_driver(ROOT "/vgpu/driver/libcuda.so.1", "cuDeviceGetPCIBusId");
     char bus[32];
     void *gpu;
     unsigned count = PROCESSES;
@@ -1050,7 +1050,7 @@ static void resolve(void)
 {
     static const char *const names[] = {HOOKS(NAME) CALLED(NAME)};
     for (int number = 0; number < FUNCTION_COUNT; number++)
-        driver[number] = share_driver(ROOT "/driver/libcuda.so.1", names[number]);
+        driver[number] = share_driver(ROOT "/vgpu/driver/libcuda.so.1", names[number]);
     pthread_atfork(NULL, NULL, forget_all);
 }
 

@@ -16,7 +16,7 @@ struct memory_v2 { unsigned version; unsigned long long total, reserved, left, u
 EXPORT int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory);
 EXPORT int nvmlDeviceGetMemoryInfo_v2(void *device, struct memory_v2 *memory);
 
-static void *driver(const char *function) { return share_driver(ROOT "/driver/libnvidia-ml.so.1", function); }
+static void *driver(const char *function) { return share_driver(ROOT "/vgpu/driver/libnvidia-ml.so.1", function); }
 
 static int hexadecimal(char letter)
 {

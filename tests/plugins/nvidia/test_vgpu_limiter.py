@@ -48,11 +48,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("vgpu")
     make = ["make", "-s", "-C", str(SOURCE), f"CC={compiler}", f"OUT={root / 'lib'}", f"ROOT={root}"]
     subprocess.run(make, check=True)
-    (root / "driver").mkdir()
+    (root / "vgpu/driver").mkdir(parents=True)
     for soname in ("libcuda.so.1", "libnvidia-ml.so.1"):
         # As NVIDIA links its own: calls within the library stay there.
         flags = ["-shared", "-fPIC", "-w", "-Wl,-Bsymbolic", f"-Wl,-soname,{soname}"]
-        command = [compiler, *flags, "-o", str(root / "driver" / soname), str(HERE / "fake_driver.c")]
+        command = [compiler, *flags, "-o", str(root / "vgpu/driver" / soname), str(HERE / "fake_driver.c")]
         subprocess.run(command, check=True)
     return root
 
@@ -365,7 +365,7 @@ def test_twenty_processes_killed_at_random_never_exceed_the_limit_nor_leak(conta
 
 
 def test_the_control_without_the_limiter_gets_the_whole_gpu(container: Container) -> None:
-    with container.program({"LD_LIBRARY_PATH": str(container.root / "driver")}) as program:
+    with container.program({"LD_LIBRARY_PATH": str(container.root / "vgpu/driver")}) as program:
         program.ready()
         assert program("memory")[1] == 16 * 1024
         assert program("allocate", "plain", 4 * LIMIT)[0] == 0
