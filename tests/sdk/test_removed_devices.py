@@ -318,8 +318,10 @@ async def test_what_cannot_be_read_is_warned_of_once_and_shown_until_it_can(
 async def test_a_checkpoint_that_hangs_blocks_nothing_and_holds_one_thread(
     kubelet: ObservedKubelet, settings: Settings
 ) -> None:
-    os.mkfifo(kubelet.paths.checkpoint.with_name("fifo"))
-    kubelet.paths.checkpoint.with_name("fifo").rename(kubelet.paths.checkpoint)
+    fifo = kubelet.paths.root / "fifo"
+    os.mkfifo(fifo)
+    kubelet.paths.checkpoint.unlink(missing_ok=True)
+    kubelet.paths.checkpoint.hardlink_to(fifo)
     quick = replace(settings, timeouts=replace(settings.timeouts, checkpoint=0.05, departed=PATIENCE))
     plugin = ListingPlugin(TAPE, "st0", "st1")
     async with serving(plugin, settings=quick) as daemon:
@@ -330,7 +332,7 @@ async def test_a_checkpoint_that_hangs_blocks_nothing_and_holds_one_thread(
         await kubelet.health(TAPE, "st1", "Unhealthy")
         threads = [thread for thread in threading.enumerate() if thread.name == "checkpoint"]
         assert len(threads) == 1
-    with kubelet.paths.checkpoint.open("wb"):
+    with fifo.open("wb"):
         pass  # the end of the file
     while threads[0].name == "checkpoint" and threads[0].is_alive():
         await asyncio.sleep(0.001)
