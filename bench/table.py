@@ -47,16 +47,16 @@ class Row:
 
 def rows_for(restarts: int, idle_seconds: float, lists: Sequence[int]) -> list[Row]:
     rows = [
-        Row("Allocate p50", "allocate_p50_us", "µs", Bar(2, ratio=True, moonshot=1), 0),
-        Row("Allocate p99", "allocate_p99_us", "µs", Bar(1.5, ratio=True), 0),
-        Row("RSS while serving", "serving_rss_mib", "MiB", Bar(30)),
+        Row("Allocate p50", "allocate_p50_us", "µs", Bar(1.5, ratio=True, moonshot=1.1), 0),
+        Row("Allocate p99", "allocate_p99_us", "µs", Bar(1.5, ratio=True, moonshot=1), 0),
+        Row("RSS while serving", "serving_rss_mib", "MiB", Bar(24)),
         Row("PSS while serving", "serving_pss_mib", "MiB"),
         Row("USS while serving", "serving_uss_mib", "MiB"),
         Row("threads", "threads", "", digits=0),
         Row(f"context switches, {idle_seconds:g} s idle", "idle_switches", "", Bar(0), 0),
-        Row("process start → registered", "start_ms", "ms", Bar(300)),
-        Row("kubelet socket → registered again, p50", "restart_p50_ms", "ms", Bar(10)),
-        Row("kubelet socket → registered again, p99", "restart_p99_ms", "ms", Bar(50)),
+        Row("process start → registered", "start_ms", "ms", Bar(110)),
+        Row("kubelet socket → registered again, p50", "restart_p50_ms", "ms", Bar(2)),
+        Row("kubelet socket → registered again, p99", "restart_p99_ms", "ms", Bar(5)),
         Row(f"restarts timed (of {restarts})", "restart_count", "", digits=0),
         Row("RSS after these restarts", "restarted_rss_mib", "MiB"),
     ]

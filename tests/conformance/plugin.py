@@ -15,6 +15,8 @@ from contextlib import AsyncExitStack, suppress
 from importlib import import_module
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # it is run as a program of its own
+
 from tests.protobuf_methods import Method, streaming, unary
 
 from plugwright.errors import PeerRefused, PlugwrightError
@@ -259,7 +261,6 @@ def main() -> None:
     arguments = parser.parse_args()
     kind: type[SmallPlugin] = SmallPlugin
     if arguments.mutant:
-        sys.path.insert(0, str(Path(__file__).parents[2]))
         kind = import_module("tests.conformance.mutants").MUTANTS[arguments.mutant].plugin
     kind.watched = kind.watched or arguments.watched
     kind.resource = arguments.resource or kind.resource

@@ -1,4 +1,7 @@
-"""The sending half of an HTTP/2 connection: streams, the peer's windows, and one write for each turn of the loop."""
+"""The sending half of an HTTP/2 connection: streams, the peer's windows, and one write for each turn of the loop.
+
+It is the event loop's side of the connection too: what is read from the socket is handed on as bytes.
+"""
 
 import asyncio
 import struct
@@ -10,6 +13,8 @@ from plugwright.protocol.frames import DEFAULT_WINDOW, END_STREAM, FRAME_LIMIT, 
 __all__ = ["STREAM_WINDOW", "Http2Sender", "Stream"]
 
 STREAM_WINDOW = 1 << 20  # octets of one stream that we take before they are given back
+# asyncio's own buffer has 256 KiB for each read, which the C library maps and unmaps each time.
+_READ_SIZE = 32_768
 _CLOSED_KEPT = 256  # streams that have ended and are still distinguished from those that never were
 _WRITE_SIZE = 1 << 16  # octets that leave at once even while more may follow
 _UNREAD_LIMIT = 1 << 20  # octets that a peer may leave unread
@@ -35,10 +40,11 @@ class Stream:
         return self.ended or (not self.pending and self.trailers is None)
 
 
-class Http2Sender(asyncio.Protocol):
+class Http2Sender(asyncio.BufferedProtocol):
     is_server = True
 
     def __init__(self) -> None:
+        self._read = memoryview(bytearray(_READ_SIZE))
         self.streams: dict[int, Stream] = {}
         self.transport: asyncio.Transport | None = None
         self.closing = False  # GOAWAY was sent or received: no new streams
@@ -53,6 +59,15 @@ class Http2Sender(asyncio.Protocol):
         self._paused = False
         self.credit = 0.0  # cheap frames that the peer may still send
         self._closed: dict[int, bool] = {}  # streams that have ended; whether frames may still be on their way
+
+    def data_received(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._read
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(self._read[:nbytes]))
 
     def on_drained(self, stream: Stream) -> None:
         """All that the stream had to send has been written."""
