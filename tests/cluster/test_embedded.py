@@ -103,6 +103,7 @@ async def test_a_cordoned_node_is_tainted_and_takes_no_pod_until_it_is_not() -> 
         await lab.cluster.until(lambda: bool(lab.node()["spec"].get("taints")))
         (taint,) = lab.node()["spec"]["taints"]
         assert (taint["key"], taint["effect"]) == ("node.kubernetes.io/unschedulable", "NoSchedule")
+        await lab.cluster.until(lambda: any(reason == "NodeNotSchedulable" for reason, _ in lab.events("node-1")))
         lab.create("p")
         await lab.cluster.until(lambda: any("1 node(s) were unschedulable" in text for _, text in lab.events("p")))
         set_unschedulable(lab, False)
