@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from plugwright.errors import PluginError
+from plugwright.system import concurrency
 from plugwright.system.blocking import BlockingCalls
 
 __all__ = ["no_threads"]
@@ -15,12 +16,16 @@ __all__ = ["no_threads"]
 
 @contextmanager
 def no_threads() -> Iterator[None]:
-    """No thread can be started inside: there is no room for a stack of this size."""
-    before = threading.stack_size(2**47)
+    """No thread can be started inside: there is no room for a stack of this size. Nor does one wait for a call."""
+    before, idle = threading.stack_size(2**47), concurrency._IDLE_THREADS
+    concurrency._IDLE_THREADS = 0
+    for workers in concurrency._idle_workers.values():
+        workers.clear()
     try:
         yield
     finally:
         threading.stack_size(before)
+        concurrency._IDLE_THREADS = idle
 
 
 @pytest.fixture
