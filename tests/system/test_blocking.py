@@ -16,15 +16,16 @@ __all__ = ["no_threads"]
 
 @contextmanager
 def no_threads() -> Iterator[None]:
-    """No thread can be started inside, there is no room for a stack of this size; and none waits for work."""
-    before, kept = threading.stack_size(2**47), concurrency._IDLE_THREADS
-    concurrency._idle_workers.clear()
+    """No thread can be started inside: there is no room for a stack of this size. Nor does one wait for a call."""
+    before, idle = threading.stack_size(2**47), concurrency._IDLE_THREADS
     concurrency._IDLE_THREADS = 0
+    for workers in concurrency._idle_workers.values():
+        workers.clear()
     try:
         yield
     finally:
         threading.stack_size(before)
-        concurrency._IDLE_THREADS = kept
+        concurrency._IDLE_THREADS = idle
 
 
 @pytest.fixture
