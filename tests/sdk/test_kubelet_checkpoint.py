@@ -1,8 +1,8 @@
 """The kubelet's checkpoint is read once for all resources, and again only when it is another file."""
 
 import asyncio
+import errno
 import os
-import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -31,6 +31,20 @@ def write(path: Path, held: Iterable[tuple[str, str]]) -> bytes:
     return data
 
 
+async def reading(fifo: Path) -> int:
+    """A descriptor to write by, as soon as somebody reads."""
+    while True:
+        try:
+            descriptor = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            await asyncio.sleep(0.001)
+        else:
+            os.set_blocking(descriptor, True)
+            return descriptor
+
+
 async def test_every_resource_has_its_devices(path: Path) -> None:
     write(path, [("a.com/tape", "st0"), ("a.com/disk", "sda"), ("a.com/tape", "st1")])
     kubelet = KubeletCheckpoint(path, 60)
@@ -42,12 +56,10 @@ async def test_resources_that_ask_together_share_one_reading(path: Path) -> None
     os.mkfifo(path)
     kubelet = KubeletCheckpoint(path, 60)
     asking = [asyncio.create_task(kubelet.held("a.com/tape")) for _ in range(20)]
-    while "checkpoint" not in [thread.name for thread in threading.enumerate()]:
-        await asyncio.sleep(0.001)
     data = write(path.with_name("other"), [("a.com/tape", "st0")])
-    with path.open("wb") as fifo:  # a second reader would wait for ever
-        fifo.write(data)
     async with asyncio.timeout(60):
+        with os.fdopen(await reading(path), "wb") as fifo:  # a second reader would wait for ever
+            fifo.write(data)
         assert await asyncio.gather(*asking) == [{"st0": (0,)}] * 20
 
 
