@@ -45,6 +45,7 @@ def simulate(what: str, words: tuple[str, ...], resource: str, control_socket: P
 
     \b
     xid GPU xid=79                  the driver reports an Xid
+    sxid sxid=20034                 an NVSwitch has a fatal error
     lose GPU                        the GPU falls off the bus
     reset GPU                       the GPU is reset and healthy
     remove GPU, add GPU             the GPU is unplugged, plugged in

@@ -8,11 +8,13 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from pathlib import Path
 from typing import Protocol
 
 from plugwright.errors import PlugwrightError
 
 __all__ = [
+    "SWITCH",
     "UNLINKED",
     "ComputeMode",
     "DriverGone",
@@ -166,8 +168,12 @@ class GpuHealth:
     fabric: str = ""  # why its NVLink fabric cannot be used
 
 
+SWITCH = "nvswitch "  # begins the name of a switch, which is followed by its address
+
+
 class EventKind(StrEnum):
     XID = "xid"
+    SXID = "sxid"  # a fatal error of an NVSwitch
     ECC = "ecc"
     MIG_CHANGED = "mig"
     RECOVERY = "recovery"  # the recommended `RecoveryAction` has changed
@@ -175,7 +181,7 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GpuEvent:
-    """`gpu` is empty where the driver did not name it; the instances are those of a MIG device."""
+    """`gpu` is empty where the driver did not name it, and may be a switch; the instances are those of a MIG device."""
 
     kind: EventKind
     gpu: str = ""
@@ -234,6 +240,10 @@ class GpuDriver(Protocol):
     def load(self) -> DriverLoad: ...
 
     def events(self, uuids: tuple[str, ...]) -> EventSet: ...
+
+    def switch_log(self) -> Path | None:
+        """Where the kernel logs errors of the machine's NVSwitches; None where it has none."""
+        ...
 
     def close(self) -> None:
         """Releases the driver, which may then be replaced; the next call opens it again."""

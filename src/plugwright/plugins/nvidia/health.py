@@ -3,14 +3,23 @@
 Plain functions over values. `monitor` collects the values and the Xids, and `xids` has the rule for each code.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from plugwright.plugins.nvidia.config import NvidiaHealth
-from plugwright.plugins.nvidia.driver import GpuHealth, RecoveryAction
+from plugwright.plugins.nvidia.driver import SWITCH, GpuHealth, RecoveryAction
 from plugwright.plugins.nvidia.xids import XIDS, XidAction
 
-__all__ = ["HealthAssessment", "XidRecord", "assess", "is_impaired", "record_xid", "update_records", "xid_action"]
+__all__ = [
+    "HealthAssessment",
+    "XidRecord",
+    "assess",
+    "assess_switches",
+    "is_impaired",
+    "record_xid",
+    "update_records",
+    "xid_action",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +92,17 @@ def assess(rules: NvidiaHealth, health: GpuHealth, records: Iterable[XidRecord],
     assessments = [_assess_xid(rules, record, now) for record in records]
     unhealthy = [assessment for assessment in assessments if assessment.reason]
     return min(unhealthy, key=lambda assessment: assessment.recheck_after or 0.0, default=HealthAssessment())
+
+
+def assess_switches(rules: NvidiaHealth, records: Mapping[str, Iterable[XidRecord]]) -> HealthAssessment:
+    """Fatal errors of NVSwitches are of all GPUs: the fabric between them is down until they are reset together."""
+    if not rules.checks or not rules.fabric:
+        return HealthAssessment()
+    for switch in sorted(name for name in records if name.startswith(SWITCH)):
+        for record in records[switch]:
+            reason = f"SXid {record.xid} of {switch}, waiting for a reset of all GPUs and switches"
+            return HealthAssessment(reason, code=f"sxid-{record.xid}")
+    return HealthAssessment()
 
 
 def _fault(rules: NvidiaHealth, health: GpuHealth) -> HealthAssessment:

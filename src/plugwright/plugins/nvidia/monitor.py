@@ -19,6 +19,7 @@ from pathlib import Path
 from plugwright.errors import PluginError
 from plugwright.plugins.nvidia import health
 from plugwright.plugins.nvidia.driver import (
+    SWITCH,
     DriverGone,
     DriverLoad,
     EventKind,
@@ -31,6 +32,7 @@ from plugwright.plugins.nvidia.driver import (
 from plugwright.plugins.nvidia.event_watch import EventWatch, in_one_line
 from plugwright.plugins.nvidia.incidents import Incidents, XidRecords
 from plugwright.plugins.nvidia.selection import Selection
+from plugwright.plugins.nvidia.switch_log import SwitchLog
 from plugwright.system import concurrency
 from plugwright.system.concurrency import Backoff, Latest
 
@@ -82,6 +84,7 @@ class _Reading:
     health: Mapping[str, GpuHealth]
     load: DriverLoad
     recalled: XidRecords  # of an earlier run
+    switch_log: Path | None
 
 
 class GpuMonitor:
@@ -107,6 +110,7 @@ class GpuMonitor:
         self._read_requested = asyncio.Event()
         self._reading: asyncio.Future[_Reading | DriverGone] | None = None
         self.events = EventWatch(self)
+        self._switches = SwitchLog(lambda event: self.on_event(event, self.clock()))
         self._read_at = 0.0  # when the last read began
         self._impaired_at: dict[str, float] = {}  # when the last read began that found a GPU impaired
         self._backoff = Backoff(self.intervals.retry, _LONGEST_RETRY * self.intervals.retry)
@@ -157,8 +161,9 @@ class GpuMonitor:
         self.views.publish(replace(self.views.value))
 
     def clear_xids(self, uuid: str) -> None:
-        """Forgets the Xids that a GPU has reported."""
-        self._change(xids={gpu: records for gpu, records in self.views.value.xids.items() if gpu != uuid})
+        """Forgets the Xids that a GPU has reported, and what NVSwitches have: they are reset together."""
+        kept = {gpu: xids for gpu, xids in self.views.value.xids.items() if gpu != uuid and not gpu.startswith(SWITCH)}
+        self._change(xids=kept)
         self._save_xids()
         self.read_now()
 
@@ -168,7 +173,9 @@ class GpuMonitor:
     def on_event(self, event: GpuEvent, at: float) -> None:
         if event.kind is EventKind.XID:
             logger.warning("Xid", extra={"gpu": event.gpu, "xid": event.xid, "gpu_instance": event.gpu_instance})
-        if event.kind is EventKind.XID and event.gpu:  # a GPU without a name is found by the next read
+        if (
+            event.kind in (EventKind.XID, EventKind.SXID) and event.gpu
+        ):  # a GPU without a name is found by the next read
             xids = self.views.value.xids
             # NVML's events have no time of their own. One that came before a read that found the GPU impaired belongs
             # to that fault: the reset that ended the fault has ended the Xid too, even if it is handled only now.
@@ -220,7 +227,7 @@ class GpuMonitor:
             snapshot = self.driver.read()
             values = {gpu.uuid: self.driver.health(gpu.uuid) for gpu in snapshot.gpus}
             load = self.driver.load()
-            return _Reading(snapshot, values, load, self._incidents.recall(load))
+            return _Reading(snapshot, values, load, self._incidents.recall(load), self.driver.switch_log())
         except DriverGone as error:
             self.driver.close()  # the next read opens the driver that is there by then
             return error
@@ -254,6 +261,7 @@ class GpuMonitor:
         )
         self._save_xids()
         self.events.follow([gpu.uuid for gpu in snapshot.gpus])
+        self._switches.follow(result.switch_log)
 
     def _known_xids(self, reading: _Reading) -> XidRecords:
         """With those of an earlier run; without those of an earlier load of the driver, which was a reset."""
@@ -293,6 +301,7 @@ class GpuMonitor:
 
     async def _stop(self) -> None:
         self.events.stop()
+        self._switches.stop()
         task, self._task = self._task, None
         self._backoff.reset()
         if task is not None:

@@ -67,6 +67,7 @@ _PROC_LINE = re.compile(r"^(?P<key>[^:\n]+):[ \t]*(?P<text>.*?)[ \t]*$", re.MULT
 class KernelPaths:
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
+    log: Path = Path("/dev/kmsg")
 
 
 class Nvml:
@@ -134,6 +135,9 @@ class Nvml:
         except OSError:
             module = ""
         return DriverLoad(sysfs.boot_id(self._paths.proc), module)
+
+    def switch_log(self) -> Path | None:
+        return self._paths.log if (self._paths.proc / "driver/nvidia-nvswitch").is_dir() else None
 
     def events(self, uuids: tuple[str, ...]) -> NvmlEvents:
         return NvmlEvents(self._library, uuids)

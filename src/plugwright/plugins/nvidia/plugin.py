@@ -218,7 +218,8 @@ class Nvidia(Plugin):
         if rules.unwatched and rules.checks and uuid in view.unwatched:
             return HealthAssessment(f"its events cannot be registered: {view.unwatched[uuid]}", code="events")
         values = view.health.get(uuid, GpuHealth(fault="not found"))
-        return health.assess(rules, values, view.xids.get(uuid, ()), self.monitor.clock())
+        own = health.assess(rules, values, view.xids.get(uuid, ()), self.monitor.clock())
+        return own if own.reason else health.assess_switches(rules, view.xids)
 
     def _device(
         self,

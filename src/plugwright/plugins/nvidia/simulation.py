@@ -7,11 +7,13 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from plugwright.errors import PluginError
 from plugwright.model import some
 from plugwright.plugins.nvidia import simulated_machines
 from plugwright.plugins.nvidia.driver import (
+    SWITCH,
     DriverGone,
     DriverLoad,
     EventKind,
@@ -29,7 +31,8 @@ __all__ = ["SimulatedDriver", "SimulatedEvents"]
 
 _LOST = "GPU is lost"
 _GONE = "the driver is not loaded (simulated)"
-_OF_ALL_GPUS = ("driver", "events", "fabric")
+_SWITCH_ADDRESS = "0000:06:00.0"
+_OF_ALL_GPUS = ("driver", "events", "fabric", "sxid")
 _HEALTHY = GpuHealth(ecc_uncorrected=0, remap_pending=False, remap_failed=False, recovery=RecoveryAction.NONE)
 
 
@@ -79,12 +82,17 @@ class SimulatedDriver:
                 raise DriverGone(self._failing_events)
             return SimulatedEvents(self._lock, self._event_sets, frozenset(uuids), self._without_events & set(uuids))
 
+    def switch_log(self) -> Path | None:
+        """None: its events come like the others."""
+        return None
+
     def close(self) -> None:
         pass
 
     def inject(self, name: str, arguments: Mapping[str, str]) -> str:
         faults: dict[str, FaultInjection] = {
             "xid": self._xid,
+            "sxid": self._sxid,
             "lose": self._lose,
             "reset": self._reset,
             "remove": self._remove,
@@ -127,6 +135,11 @@ class SimulatedDriver:
         instance = _number("gi", arguments) if "gi" in arguments else None
         self._send(GpuEvent(EventKind.XID, uuid, code, instance, None if instance is None else 0))
         return f"Xid {code} on {uuid}"
+
+    def _sxid(self, _: str, arguments: Mapping[str, str]) -> str:
+        code = _number("sxid", arguments)
+        self._send(GpuEvent(EventKind.SXID, f"{SWITCH}{_SWITCH_ADDRESS}", code))
+        return f"SXid {code} on {SWITCH}{_SWITCH_ADDRESS}"
 
     def _lose(self, uuid: str, _: Mapping[str, str]) -> str:
         self._health[uuid] = replace(self._health[uuid], fault=_LOST, away=True, recovery=RecoveryAction.RESET)
@@ -227,7 +240,7 @@ class SimulatedEvents:
         self._event_sets.append(self)
 
     def add(self, event: GpuEvent) -> None:
-        if event.gpu in self.watched:
+        if event.gpu in self.watched or event.kind is EventKind.SXID:
             self._queue.append(event)
 
     def wait(self, seconds: float) -> GpuEvent | None:

@@ -1,0 +1,78 @@
+"""Errors of NVSwitches (SXids): the driver writes them into the kernel's log, and nowhere else.
+
+The log is followed from the moment it is opened; what came before may have been mended by a reset. It is a file
+descriptor of the event loop: while the kernel is silent nothing happens here.
+"""
+
+import asyncio
+import errno
+import logging
+import os
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from plugwright.plugins.nvidia.driver import SWITCH, EventKind, GpuEvent
+from plugwright.text import clean
+
+__all__ = ["SwitchLog"]
+
+logger = logging.getLogger(__name__)
+
+_RECORD_LIMIT = 8192  # octets; the kernel refuses to read into less
+_SXID = re.compile(r"nvidia-nvswitch\d+: SXid \(PCI:(?P<address>[0-9A-Fa-f:.]+)\): (?P<code>\d+), (?P<kind>[\w-]+)")
+
+
+class SwitchLog:
+    """Passes fatal errors on as events of the switch; others are logged, since the fabric goes on."""
+
+    def __init__(self, on_event: Callable[[GpuEvent], None]) -> None:
+        self._on_event = on_event
+        self._descriptor: int | None = None
+        self._refused = ""
+
+    def follow(self, path: Path | None) -> None:
+        """None where the machine has no NVSwitch. A log that cannot be opened is tried again with the next call."""
+        if path is None or self._descriptor is not None:
+            return
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            reason = f"cannot read {path}: {error.strerror}"
+            if reason != self._refused:
+                logger.warning("errors of NVSwitches are not seen", extra={"error": reason})
+            self._refused = reason
+            return
+        with suppress(OSError):  # a pipe has no end to go to
+            os.lseek(descriptor, 0, os.SEEK_END)
+        self._descriptor, self._refused = descriptor, ""
+        asyncio.get_running_loop().add_reader(descriptor, self._read, descriptor)
+
+    def stop(self) -> None:
+        if self._descriptor is not None:
+            asyncio.get_running_loop().remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _read(self, descriptor: int) -> None:
+        try:
+            record = os.read(descriptor, _RECORD_LIMIT)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EPIPE):  # EPIPE: records were overwritten before they were read
+                logger.error("errors of NVSwitches are not seen", extra={"error": clean(error)})
+                self.stop()
+            return
+        if not record:
+            self.stop()
+        for line in record.decode(errors="replace").splitlines():
+            self._take(line)
+
+    def _take(self, line: str) -> None:
+        found = _SXID.search(line)
+        if found is None:
+            return
+        text = clean(line.partition(";")[2] or line)
+        logger.warning("SXid", extra={"switch": found["address"], "sxid": int(found["code"]), "text": text})
+        if found["kind"] == "Fatal":
+            self._on_event(GpuEvent(EventKind.SXID, f"{SWITCH}{found['address']}", int(found["code"])))
