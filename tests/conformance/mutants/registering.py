@@ -173,10 +173,11 @@ class RegistersConnectedSocket(RegistersTwice):
 @breaks("REG-20")
 class RenamesItself(SmallPlugin):
     async def register(self, name: str) -> None:
-        await super().register(name)
         if self.registrations > 1:
-            self.resource = f"example.com/part-{self.registrations}"
+            own, self.resource = self.resource, f"example.com/part-{self.registrations}"
             await super().register(name)
+            self.resource = own
+        await super().register(name)
 
 
 @breaks("REG-21")
