@@ -73,7 +73,8 @@ async def test_a_boot_and_a_load_of_the_driver_are_resets(tmp_path: Path, load: 
         await lists.first()
         assert lists.devices[first].healthy
     async with daemon(tmp_path) as (monitor, lists):
-        await report(monitor, lists, 79)
+        await lists.first()
+        await lists.reason(first, "Xid 79")  # of the first daemon, whose load this is again
         monitor.driver.now = load  # type: ignore[attr-defined]
         monitor.read_now()
         await lists.reason(first, "")
