@@ -58,7 +58,7 @@ def _resources(gpus: Path, state: Path) -> dict[str, Mapping[str, object]]:
     library.touch()
     machine: dict[str, object] = {"simulate": str(gpus), "strategy": "cdi-cri"}
     files = {"library": str(library), "root": str(state / "vgpu"), "locks": "/run/vgpulock"}
-    share = {"by": "vgpu", "replicas": 4, "vgpu": files}
+    share = {"by": "vgpu", "replicas": 4, "library": "hami", "vgpu": files}
     return {
         _WHOLE: {"nvidia": {**machine, "select": {"uuid": _UUIDS[0]}}},
         _SHARED: {"nvidia": {**machine, "select": {"uuid": _UUIDS[1]}, "share": share}},
