@@ -126,7 +126,8 @@ def _starts_the_pod_of_the_page(operator: Operator, cluster: Cluster, pods: Pods
 
 def _sees_a_device_fail(operator: Operator, node: Node, holder: Pod) -> None:
     device = holder.devices()[0]
-    fail, recover = (MOCK.command("Rehearsing", f"plugwright mock {word} ID") for word in ("fail", "recover"))
+    fail = MOCK.command("Rehearsing", "plugwright mock fail ID --reason")
+    recover = MOCK.command("Rehearsing", "plugwright mock recover ID")
     operator.in_pod(fail.replace("ID", device))
     node.shows(GPU, capacity=10, allocatable=9)
     holder.shows({device: "Unhealthy"})
