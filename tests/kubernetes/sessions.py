@@ -206,4 +206,6 @@ def comparable(said: Said, node: str, aside: str = "") -> str:
     text = "".join(line for line in lines if not aside or not re.search(aside, line))
     for pattern, word in _ALIKE:
         text = pattern.sub(word, text)
-    return re.sub(r" +$", "", text, flags=re.MULTILINE)
+    text = re.sub(r" +$", "", text, flags=re.MULTILINE)
+    # A kubelet may write a status again while it is watched, with nothing in it that is printed.
+    return re.sub(r"^(?:ADDED|MODIFIED)( .*\n)(?:MODIFIED\1)+", r"ADDED\1", text, flags=re.MULTILINE)
