@@ -15,14 +15,14 @@ from tests.protocol.held_devices import serve_held_devices
 from tests.sdk.actors import ListingPlugin, LogRecorder, recorded_log
 
 from plugwright import Device, Plugin, Settings, Timeouts, serving
-from plugwright.protocol import checkpoint, transport
+from plugwright.protocol import checkpoint, pod_resources, transport
 from plugwright.protocol.checkpoint import Checkpoint, PodDevicesEntry
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.pod_resources import HeldDevice
 from plugwright.protocol.transport import Unary
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
-from plugwright.sdk.removed_devices import RemovedDevices, held_by_pods
+from plugwright.sdk.removed_devices import RemovedDevices
 from plugwright.testing import pod_requesting
 
 TAPE = "example.com/tape"
@@ -101,6 +101,11 @@ def listed(inventory: Inventory) -> set[str]:
 
 async def forgotten(inventory: Inventory, device_id: str) -> None:
     await inventory.latest.until(lambda snapshot: snapshot is not None and device_id not in snapshot.devices)
+
+
+async def held_by_pods(socket: Path) -> set[str]:
+    held = await pod_resources.held_devices(socket, 60)
+    return {device.device_id for device in held if device.resource == TAPE}
 
 
 async def test_a_removed_device_that_no_pod_holds_is_forgotten_after_a_while(paths: KubeletPaths) -> None:
@@ -215,7 +220,7 @@ async def test_pod_resources_that_answer_nonsense_keep_everything(
 async def test_no_checkpoint_yet_means_that_nothing_was_allocated(paths: KubeletPaths) -> None:
     assert await KubeletCheckpoint(paths.checkpoint, 60).held(TAPE) == {}
     async with serve_held_devices(Node(), paths.pod_resources_socket):
-        assert await held_by_pods(paths.pod_resources_socket, TAPE) == set()
+        assert await held_by_pods(paths.pod_resources_socket) == set()
 
 
 async def test_checkpoint_and_pod_resources_are_both_read(paths: KubeletPaths) -> None:
@@ -225,7 +230,7 @@ async def test_checkpoint_and_pod_resources_are_both_read(paths: KubeletPaths) -
         HeldDevice(TAPE, "st3", "default", "backup", "main"), HeldDevice("example.com/disk", "sd0", "a", "b", "c")
     )
     async with serve_held_devices(node, paths.pod_resources_socket):
-        assert await held_by_pods(paths.pod_resources_socket, TAPE) == {"st3"}
+        assert await held_by_pods(paths.pod_resources_socket) == {"st3"}
 
 
 async def test_an_inventory_without_removed_devices_reads_neither(paths: KubeletPaths) -> None:

@@ -1,7 +1,7 @@
 """The ResourceClaims of pods: generated from templates, waited for until allocated, reserved, and released.
 
 This is the work of the controller manager and of the scheduler but for one thing: nothing here allocates, since that
-takes the real scheduler's CEL and counters. Whoever plays it (a test, or a person with kubectl) writes the allocation.
+takes the real scheduler's CEL and counters. A test, or a person with kubectl, writes the allocation instead.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -73,7 +73,7 @@ class ClaimController:
             self._change(metadata["namespace"], name, reserved)
 
     def release(self, pod: Object) -> None:
-        """After the pod: its reservations go, the claims generated for it too, and what nobody uses is deallocated."""
+        """After the pod: its reservations go, the claims generated for it too, and unused ones are deallocated."""
         uid, namespace = pod["metadata"]["uid"], pod["metadata"]["namespace"]
 
         def released(claim: Object) -> Object:

@@ -101,7 +101,7 @@ class Document:
         return node
 
     def _in_plain_words(self, problem: str, path: str, choices: list[str]) -> str:
-        """msgspec's message in the words of whoever wrote the file; `choices` are those of an enumeration."""
+        """msgspec's message in the words of the file's author; `choices` are those of an enumeration."""
         written = self.written(path)
         if choices:
             return f"must be one of {', '.join(choices)}, got {written!r}"

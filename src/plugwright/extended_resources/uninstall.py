@@ -2,7 +2,7 @@
 
 The chart leaves a CronJob, which runs this in the daemon's own image until it has ended well or its time is over. Its
 account can read and delete its own objects, and patch those that give it rights; it can create and change nothing that
-runs. Nobody can delete both a right to delete and the binding that gives it: so a binding gets its role, and what is in
+runs. None can delete both a right to delete and the binding that gives it: so a binding gets its role, and what is in
 the namespace its account as the owner, and the garbage collector removes what its owner leaves behind.
 """
 

@@ -60,7 +60,7 @@ class InClusterClient:
     def _request(self, permission: str, method: str, path: str, body: object = None, kind: str = "") -> Any:
         server = "https://{}:{}".format(*self._address)
         try:
-            # Read anew each time: the kubelet replaces the token before it expires.
+            # Read again each time: the kubelet replaces the token before it expires.
             token = (self._directory / "token").read_text().strip()
             context = ssl.create_default_context(cafile=str(self._directory / "ca.crt"))
             # Python 3.13 refuses certificates without key identifiers, which many a cluster's authority leaves out.

@@ -27,6 +27,7 @@ __all__ = [
     "PodResourcesLister",
     "connect",
     "decode_pods",
+    "held_devices",
     "serve",
 ]
 
@@ -223,6 +224,12 @@ def _resource_and_id(device: ContainerDevices) -> tuple[str, str]:
 def _to_allocatable(resource: str, device_id: str, items: Iterable[ContainerDevices]) -> AllocatableDevice:
     nodes = tuple(sorted(item.numa for item in items if item.numa is not None))
     return AllocatableDevice(resource, device_id, nodes or None)
+
+
+async def held_devices(socket: Path, timeout: float) -> list[HeldDevice]:
+    """Every device that an active pod holds, by one question. It has an effect: what ended pods held is freed (6.4)."""
+    async with connect(socket) as kubelet:
+        return await kubelet.held_devices(timeout)
 
 
 @asynccontextmanager

@@ -84,8 +84,7 @@ class AllocationAudit:
     async def _held(self) -> Held:
         """Nothing where the kubelet does not answer; that is logged once for each reason."""
         try:
-            async with pod_resources.connect(self._socket) as kubelet:
-                held = await kubelet.held_devices(timeout=_TIMEOUT)
+            held = await pod_resources.held_devices(self._socket, _TIMEOUT)
         except (OSError, PlugwrightError) as error:
             reason = clean(f"pod-resources cannot be read: {error}")
             if reason != self._failure:

@@ -214,7 +214,7 @@ def _user_name(uid: int) -> str:
 
 
 async def _until_ready(daemon: Daemon, seconds: float) -> str:
-    """Waits here, so that whoever asks need not ask again and again."""
+    """Waits here, so that the caller need not ask again and again."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             async for _ in daemon.changed.changes():

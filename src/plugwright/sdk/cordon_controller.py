@@ -149,7 +149,7 @@ class CordonController:
 
     def _end_loading(self, _: object) -> None:
         self._loading = None
-        self._apply_all()  # nobody may wait for it any more
+        self._apply_all()  # its caller may no longer wait for it
 
     async def _change(self, change: Callable[[], None]) -> None:
         """To its end, even if the operator hangs up: what is on disk and what is served must agree."""

@@ -204,7 +204,7 @@ def _load(path: Path) -> _Stored:
 
 def _read_details(form: Mapping[str, object]) -> Mapping[str, object]:
     version = form.get("version", 1)
-    # An older daemon that has written the file anew has kept the number as a text, and no details.
+    # An older daemon that has written the file again has kept the number as a text, and no details.
     number = int(version) if isinstance(version, str) and version.isdecimal() else version
     if not isinstance(number, int) or number > _VERSION:
         raise InvalidValue(

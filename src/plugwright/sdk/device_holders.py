@@ -44,8 +44,7 @@ class DeviceHolders:
 
     async def _ask(self) -> Holders:
         try:
-            async with pod_resources.connect(self._socket) as kubelet:
-                held = await kubelet.held_devices(timeout=self._limit)
+            held = await pod_resources.held_devices(self._socket, self._limit)
         except (OSError, PlugwrightError) as error:
             return Holders(unreadable=clean(error))
         pods: dict[tuple[str, str], tuple[str, ...]] = {}

@@ -1,4 +1,4 @@
-"""Hardware that a pod holds under a name that is no longer offered: until the pod ends, nobody else gets it.
+"""Hardware that a pod holds under a name that is no longer offered: until the pod ends, no other pod gets it.
 
 A reload may split a GPU into shares that a pod still has whole, rename a resource, or move a device to another one. The
 kubelet counts ids and knows nothing of the hardware behind them, so it would give that hardware out a second time. Here
@@ -34,7 +34,6 @@ logger = logging.getLogger(__name__)
 
 _SHARE = "::"  # what follows in an id is the number of a share
 _PODS_TIMEOUT = 5.0
-_CHECKPOINT_DELAY = 1.0  # seconds within which a kubelet has written its checkpoint after a list
 _LISTED_BY_THEN = 30.0  # seconds after an allocation within which the kubelet lists its pod
 _MANY_NOTES = 10_000  # allocations that are kept in mind before pods are read, which takes their place
 
@@ -145,9 +144,7 @@ class Exclusivity:
         started = self._clock()
         pods, stored = await self._held_by_pods(), await self._held_by_checkpoint()
         if pods is not None and stored is not None and self._keeps_back(stored.keys() - pods.keys()):
-            # The kubelet writes no checkpoint when it frees a device (3.60), but after every device list (4.31).
-            self._resend()
-            await asyncio.sleep(_CHECKPOINT_DELAY)
+            await self._checkpoint.rewritten(self._resend)
             stored = await self._held_by_checkpoint()
         self._stored = self._stored if stored is None else stored
         if pods is not None:
@@ -164,11 +161,7 @@ class Exclusivity:
     async def _held_by_pods(self) -> dict[_Key, str] | None:
         """The pod of each device; None if that cannot be read."""
         try:
-            async with (
-                asyncio.timeout(_PODS_TIMEOUT),
-                pod_resources.connect(self._socket) as kubelet,
-            ):
-                devices = await kubelet.held_devices()
+            devices = await pod_resources.held_devices(self._socket, _PODS_TIMEOUT)
         except (OSError, PlugwrightError) as error:
             self._log_problem("pod-resources", error)
             return None

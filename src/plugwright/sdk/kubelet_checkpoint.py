@@ -6,7 +6,7 @@ it. Its format is `protocol.checkpoint`.
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ __all__ = ["Held", "KubeletCheckpoint"]
 
 Held = Mapping[str, tuple[int, ...]]  # device id → NUMA nodes
 _NOTHING: Held = {}
+_WRITE_DELAY = 1.0  # seconds within which a kubelet has written its checkpoint after a list
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,14 @@ class KubeletCheckpoint:
     async def entries(self) -> Sequence[PodDevicesEntry]:
         """What is stored for the containers that hold devices of any resource."""
         return (await self._newest()).entries
+
+    async def rewritten(self, resend: Callable[[], None]) -> None:
+        """Has the kubelet write the file, by a device list sent once more.
+
+        It writes none when it frees a device (3.60), but after every device list (4.31).
+        """
+        resend()
+        await asyncio.sleep(_WRITE_DELAY)
 
     async def _newest(self) -> _File:
         """OSError or CheckpointCorrupt if it cannot be read, FileNotFoundError if there is not even its directory.

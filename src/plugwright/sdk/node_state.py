@@ -5,24 +5,22 @@ reboot too, without a call (3.49). What an answer refers to must then be there a
 devices by a claim have no such answers: `StoredAllocation` is a plain value that other sources can fill as well.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from plugwright.errors import PlugwrightError
-from plugwright.protocol import messages
+from plugwright.protocol import messages, pod_resources
 from plugwright.protocol.checkpoint import PodDevicesEntry
 from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
-from plugwright.sdk.removed_devices import held_by_pods
 from plugwright.text import clean
 
 __all__ = ["NodeState", "StoredAllocation", "stored_allocations"]
 
 logger = logging.getLogger(__name__)
 
-_CHECKPOINT_DELAY = 1.0  # seconds within which a kubelet has written its checkpoint after a list
+_POD_RESOURCES_TIMEOUT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +46,13 @@ class NodeState:
     def __init__(
         self,
         resource: str,
-        pod_resources: Path,
+        pod_resources_socket: Path,
         checkpoint: KubeletCheckpoint,
         directory: Path | None = None,
         send_again: Callable[[], None] = lambda: None,
     ) -> None:
         self.resource, self.directory = resource, directory
-        self._pod_resources, self._checkpoint, self._send_again = pod_resources, checkpoint, send_again
+        self._socket, self._checkpoint, self._send_again = pod_resources_socket, checkpoint, send_again
         self._logged = ""
 
     async def allocations(self, current: bool = False) -> Sequence[StoredAllocation] | None:
@@ -64,11 +62,8 @@ class NodeState:
         """
         try:
             if current:
-                # The kubelet frees what ended pods held when it is asked who holds what, and writes no checkpoint when
-                # it frees a device (3.60), but after every device list (4.31).
-                await held_by_pods(self._pod_resources, self.resource)
-                self._send_again()
-                await asyncio.sleep(_CHECKPOINT_DELAY)
+                await pod_resources.held_devices(self._socket, _POD_RESOURCES_TIMEOUT)  # frees what ended pods held
+                await self._checkpoint.rewritten(self._send_again)
             return stored_allocations(await self._checkpoint.entries(), self.resource)
         except (OSError, PlugwrightError) as error:
             if str(error) != self._logged:

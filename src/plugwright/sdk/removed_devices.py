@@ -9,7 +9,6 @@ why.
 import asyncio
 import logging
 import time
-from pathlib import Path
 
 from plugwright.errors import PlugwrightError
 from plugwright.protocol import pod_resources
@@ -20,12 +19,11 @@ from plugwright.sdk.settings import Timeouts
 from plugwright.system.concurrency import Latest
 from plugwright.text import clean
 
-__all__ = ["RemovedDevices", "held_by_pods"]
+__all__ = ["RemovedDevices"]
 
 logger = logging.getLogger(__name__)
 
 _POD_RESOURCES_TIMEOUT = 5.0
-_CHECKPOINT_DELAY = 1.0  # seconds within which a kubelet has written its checkpoint after a list
 
 
 class RemovedDevices:
@@ -77,13 +75,12 @@ class RemovedDevices:
         """The devices that pods hold by the pod-resources API or by the checkpoint; None if either cannot be read."""
         source = "pod-resources"
         try:
-            active = await held_by_pods(self._paths.pod_resources_socket, self._inventory.resource)
+            pods = await pod_resources.held_devices(self._paths.pod_resources_socket, _POD_RESOURCES_TIMEOUT)
+            active = {device.device_id for device in pods if device.resource == self._inventory.resource}
             source = "the checkpoint"
             stored = await self._checkpoint.held(self._inventory.resource)
             if any(device_id in stored and device_id not in active for device_id in due):
-                # The kubelet writes no checkpoint when it frees a device (3.60), but after every device list (4.31).
-                self._inventory.resend()
-                await asyncio.sleep(_CHECKPOINT_DELAY)
+                await self._checkpoint.rewritten(self._inventory.resend)
                 stored = await self._checkpoint.held(self._inventory.resource)
         except (OSError, RuntimeError, PlugwrightError) as error:  # RuntimeError: no thread could be started
             self._cannot_read(source, error)
@@ -97,13 +94,3 @@ class RemovedDevices:
         facts = {"resource": self._inventory.resource, "error": reason}
         logger.log(level, "removed devices stay listed: cannot read which devices pods hold", extra=facts)
         self.unreadable.publish_if_changed(reason)
-
-
-async def held_by_pods(socket: Path, resource: str) -> set[str]:
-    """The devices of `resource` that containers of active pods hold; OSError or PlugwrightError without an answer.
-
-    The call has an effect: the kubelet frees what pods held that have ended.
-    """
-    async with pod_resources.connect(socket) as kubelet:
-        held = await kubelet.held_devices(timeout=_POD_RESOURCES_TIMEOUT)
-    return {device.device_id for device in held if device.resource == resource}

@@ -228,7 +228,7 @@ def begin_in_thread(name: str, function: Callable[[], T]) -> "asyncio.Future[T]"
 
 
 class _Worker:
-    """A thread that makes one call after the other; it ends when nobody can give it another."""
+    """A thread that makes one call after the other; it ends when no caller can give it another."""
 
     def __init__(self, name: str) -> None:
         self.calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()

@@ -71,7 +71,7 @@ class DRAManager:
 
     def cdi_devices(self, pod: PodSpec, container: ContainerSpec) -> list[str]:
         """The CDI names for a container, of the requests that it names or of whole claims (11.20)."""
-        names = dict(_named_claims(pod))
+        names = {claim.name: claim.claim_name for claim in pod.claims}
         return [
             cdi_device
             for claim in container.claims
@@ -79,16 +79,6 @@ class DRAManager:
             for _, device in info.devices(claim.request)
             for cdi_device in device.cdi_devices
         ]
-
-    def devices(self, pod: PodSpec, container: ContainerSpec) -> list[tuple[ClaimInfo, str, PreparedDevice]]:
-        """The claim, driver and device of everything that a container uses."""
-        names = dict(_named_claims(pod))
-        infos = {
-            claim.name: info
-            for claim in container.claims
-            if (info := self.claims.get(pod.namespace, names.get(claim.name, ""))) is not None
-        }
-        return [(info, driver, device) for info in infos.values() for driver, device in info.devices()]
 
     async def _checked(self, pod: PodSpec, name: str, generated: bool) -> ResourceClaim:
         if self._api is None:
@@ -192,10 +182,6 @@ def _claim_names(pod: PodSpec) -> list[tuple[str, bool]]:
                 f'pod "{pod.key}": pod claim {claim.name}: ResourceClaim has not been created for it yet'
             )
     return [(claim.claim_name, claim.generated) for claim in pod.claims if claim.claim_name]
-
-
-def _named_claims(pod: PodSpec) -> list[tuple[str, str]]:
-    return [(claim.name, claim.claim_name) for claim in pod.claims if claim.claim_name]
 
 
 def _by_driver(infos: Iterable[ClaimInfo]) -> dict[str, list[Claim]]:

@@ -246,7 +246,7 @@ class Generic(Plugin):
         if self._spec is not None:
             self._cdi = self._spec.write(self._access.host, self._options, units)
         self._offered = dict(hardware.copies(self._options.ids, units, self._options.count or 1))
-        # Multus reads the files in /run again when a pod's sandbox is made anew, after a reboot for one.
+        # Multus reads the files in /run again when a pod's sandbox is made again, after a reboot for one.
         held = {device_id: self._offered[device_id] for device_id in sorted(self._held & self._offered.keys())}
         self._write_device_info(held)
 

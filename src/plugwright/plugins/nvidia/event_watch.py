@@ -1,6 +1,6 @@
 """Which GPUs' events are received: a thread for them, another one when it ends, and the reason where none receives.
 
-Events that are not received are health that nobody watches. A thread whose driver has gone is no fault, since the next
+Events that are not received are health that is not watched. A thread whose driver has gone is no fault, since the next
 read of the driver says so. Threads that end one after the other although the driver can be read are one, and stay one
 until a thread has waited for a while: that it could register its events proves nothing.
 """

@@ -130,7 +130,7 @@ class Nvml:
 
     def load(self) -> DriverLoad:
         try:
-            # Its inode is numbered anew whenever the module is loaded, and never twice; its times change by themselves.
+            # Its inode has a new number whenever the module is loaded, and never twice; its times change by themselves.
             module = str((self._paths.sys / "module/nvidia").stat().st_ino)
         except OSError:
             module = ""

@@ -147,13 +147,14 @@ class Nvidia(Plugin):
         if view.problem and not view.snapshot.driver:
             # The machine was never read: there is nothing to list.
             raise HardwareMissing(view.problem) if view.is_unloaded else PluginError(view.problem)
-        units = self._split_devices(view)
+        whole = selection.select_devices(view.snapshot.gpus, self._selection)
+        units = self._shares_of(whole)
         if not view.problem:
             self._moved = stored.moved_gpus(self.config.cdi.vendor, self._stored, view.snapshot.gpus)
             self._specs.withheld = {moved.cdi_name for moved in self._moved if moved.cdi_name}
             self._write_specs(view)
             self._restore_files({unit.id: unit for unit in units})
-            self._labels.update(view.snapshot, selection.select_devices(view.snapshot.gpus, self._selection), units)
+            self._labels.update(view.snapshot, whole, units)
             self._look_for_files(units)
         assessments = {uuid: self._assess(view, uuid) for uuid in dict.fromkeys(unit.gpu.uuid for unit in units)}
         waits = [
@@ -192,8 +193,7 @@ class Nvidia(Plugin):
                     logger.error("device left out of the list", extra=facts)
                 self._left_out.add(unit.id)
 
-    def _split_devices(self, view: View) -> list[GpuUnit]:
-        whole = selection.select_devices(view.snapshot.gpus, self._selection)
+    def _shares_of(self, whole: Sequence[GpuUnit]) -> list[GpuUnit]:
         units = self._sharing.units(whole)
         if whole and not units:
             raise PluginError(f"{self.resource}: no device is large enough for one share")
@@ -203,7 +203,8 @@ class Nvidia(Plugin):
         """Also for a plugin that has just replaced another one and has not listed its devices yet."""
         view = self.monitor.views.value
         if device_id not in self._units and not view.is_pending:
-            self._units = {unit.id: unit for unit in self._split_devices(view)}
+            whole = selection.select_devices(view.snapshot.gpus, self._selection)
+            self._units = {unit.id: unit for unit in self._shares_of(whole)}
         if device_id not in self._units:
             raise PluginError(f"{self.resource} no longer has {device_id}")
         return self._units[device_id]

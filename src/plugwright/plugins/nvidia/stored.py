@@ -1,6 +1,6 @@
 """Stored answers of the kubelet: the CDI names of GPUs in them, and those that lead to another GPU by now.
 
-A UUID stays that of its GPU. A minor number, as in /dev/nvidia3, and an index are counted anew when the driver is
+A UUID stays that of its GPU. A minor number, as in /dev/nvidia3, and an index are counted again when the driver is
 loaded: if a GPU does not come back, or another is found first, a container that is started again would get a GPU that
 may be another pod's.
 """

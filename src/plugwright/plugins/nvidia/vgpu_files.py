@@ -1,7 +1,7 @@
 """The files that containers with vgpu shares have mounted: limits, usage, locks, libraries.
 
 All are below one directory of root's that no other user can enter: what a container may write to is reached through its
-mount alone, and nobody can put a link in its place. They stay when the daemon ends, because the kubelet mounts them
+mount alone, and no tenant can put a link in its place. They stay when the daemon ends, because the kubelet mounts them
 again when a container restarts.
 """
 

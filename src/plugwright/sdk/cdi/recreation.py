@@ -1,6 +1,6 @@
 """CDI names that containers were given, made again after a reboot has emptied the directory of the specs.
 
-Whoever gave the names says what they stand for now: it makes the allocation of the same devices again, and the names
+The plugin that gave them says what they stand for now: it makes the allocation of the same devices again, and the names
 that were stored become names of the same edits. So a name may be made in another way by a later version, and a stored
 one still resolves.
 """
