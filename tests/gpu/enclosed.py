@@ -24,6 +24,7 @@ _BIND, _PRIVATE, _RECURSIVE, _NO_DEVICES = 4096, 1 << 18, 16384, 4
 _DROP_CAPABILITY, _MKNOD = 24, 27
 _ALWAYS = ("null", "zero", "full", "random", "urandom", "tty")
 _CACHE = "/etc/ld.so.cache"
+_OWN = "/usr/local/plugwright"
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -43,6 +44,7 @@ def main() -> None:
 def _enclose_files(container: dict[str, Any], work: Path) -> None:
     hidden = {os.path.realpath(path) for path in container["hide"]}
     sources = {inside: _kept(outside, work) for outside, inside in container["mounts"]}
+    _make_own_directories(sources)
     (work / "empty").touch()
     targets = [*sources, *(path for _, path in container["links"])]
     # An image has the directories of its loader; what an ordinary one may lack is left out here.
@@ -62,6 +64,16 @@ def _enclose_files(container: dict[str, Any], work: Path) -> None:
             (copies[parents[path]] / Path(path).name).symlink_to(aim)
     if container["folders"]:
         _make_cache(work, container["folders"])
+
+
+def _make_own_directories(targets: Iterable[str]) -> None:
+    """Those that no image has and a runtime makes, on a file system of the container's own."""
+    parents = {str(Path(target).parent) for target in targets if target.startswith(f"{_OWN}/")}
+    if parents:
+        Path(_OWN).mkdir(exist_ok=True)
+        _mount("tmpfs", _OWN, "tmpfs", 0)
+    for parent in sorted(parents):
+        Path(parent).mkdir(parents=True, exist_ok=True)
 
 
 def _kept(path: str, work: Path) -> Path:

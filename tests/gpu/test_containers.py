@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,18 +12,28 @@ from pathlib import Path
 
 import pytest
 from tests.plugins.nvidia.harness import listing
+from tests.plugins.nvidia.test_vgpu_limiter import SOURCE
 
-from plugwright.plugins.nvidia.config import DeviceListStrategy, NvidiaCdi, NvidiaConfig
+from plugwright.plugins.nvidia.config import (
+    DeviceListStrategy,
+    NvidiaCdi,
+    NvidiaConfig,
+    NvidiaShare,
+    NvidiaVgpu,
+    SharingStrategy,
+)
 from plugwright.plugins.nvidia.driver import GpuSnapshot
 from plugwright.plugins.nvidia.monitor import GpuMonitor, PollIntervals
 from plugwright.plugins.nvidia.nvml import Nvml
 from plugwright.plugins.nvidia.plugin import Nvidia
+from plugwright.plugins.nvidia.vgpu import VgpuSharing
 from plugwright.sdk.cdi.resolution import edits_for
 
 HERE = Path(__file__).parent
 UNSHARE = (["unshare", "--mount"], ["unshare", "--mount", "--user", "--map-root-user"])
 # An image's own variables must not help it to find the driver.
 LOADER_VARIABLES = ("LD_LIBRARY_PATH", "LIBRARY_PATH", "LD_PRELOAD", "TRITON_LIBCUDA_PATH")
+LIMIT = 4096  # MiB
 Pairs = list[list[str]]
 
 
@@ -49,16 +60,16 @@ def apart() -> list[str]:
 
 
 @pytest.fixture
-def run(apart: list[str], tmp_path: Path) -> Callable[[Container, str], "subprocess.CompletedProcess[str]"]:
+def run(apart: list[str], tmp_path: Path) -> "Run":
     """A program of this directory in the container, with nothing compiled before."""
 
-    def started(container: Container, program: str) -> "subprocess.CompletedProcess[str]":
+    def started(container: Container, program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
         files = {name: getattr(container, name) for name in ("hide", "nodes", "mounts", "links", "folders")}
         own = os.environ if not container.hide else {n: t for n, t in os.environ.items() if n not in LOADER_VARIABLES}
         caches = {name: str(tmp_path / name) for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")}
         enclosed = [*apart, sys.executable, str(HERE / "enclosed.py"), json.dumps(files)]
         return subprocess.run(
-            [*enclosed, sys.executable, str(HERE / f"{program}.py")],
+            [*enclosed, sys.executable, str(HERE / f"{program}.py"), *arguments],
             capture_output=True,
             text=True,
             check=False,
@@ -69,23 +80,34 @@ def run(apart: list[str], tmp_path: Path) -> Callable[[Container, str], "subproc
     return started
 
 
-Run = Callable[[Container, str], "subprocess.CompletedProcess[str]"]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-async def allocated(strategy: DeviceListStrategy, tmp_path: Path, hooks: str = "none") -> Container:
-    """With the first GPU, on a machine whose own driver is hidden from the container."""
-    config = NvidiaConfig(strategy=strategy, cdi=NvidiaCdi(dir=str(tmp_path / "cdi"), hooks=hooks))
-    plugin = Nvidia("nvidia.com/gpu", config, GpuMonitor(Nvml(), PollIntervals(event_wait=1)))
+async def allocated(
+    strategy: DeviceListStrategy, tmp_path: Path, hooks: str = "none", share: NvidiaShare | None = None
+) -> Container:
+    """With the first GPU or a share of it, on a machine whose own driver is hidden from the container."""
+    config = NvidiaConfig(strategy=strategy, cdi=NvidiaCdi(dir=str(tmp_path / "cdi"), hooks=hooks), share=share)
+    sharing = [VgpuSharing("nvidia.com/gpu", share)] if share is not None else []
+    plugin = Nvidia("nvidia.com/gpu", config, GpuMonitor(Nvml(), PollIntervals(event_wait=1)), *sharing)
     async with listing(plugin) as lists:
         devices = await lists.first()
-        first = min(devices.values(), key=lambda device: str(device.attributes["index"]))
+        first = min(devices.values(), key=lambda device: (str(device.attributes["index"]), device.id))
         assert first.healthy, first.reason
         answer = await plugin.allocate([first])
-    if strategy is DeviceListStrategy.DEVICE_NODES:
-        mounts = [[mount.host_path, mount.container_path] for mount in answer.mounts]
-        nodes = [[node.host_path, node.container_path] for node in answer.nodes]
-        return Container(dict(answer.env), nodes, mounts, hide=[source for source, _ in mounts])
-    return _by_cdi(answer.cdi, tmp_path / "cdi")
+    mounts = [[mount.host_path, mount.container_path] for mount in answer.mounts]
+    nodes = [[node.host_path, node.container_path] for node in answer.nodes]
+    by_cdi = _by_cdi(answer.cdi, tmp_path / "cdi")
+    mounts += by_cdi.mounts
+    assert len({inside for _, inside in mounts}) == len(mounts), "two mounts at one path"
+    own = str(tmp_path)
+    return replace(
+        by_cdi,
+        env={**answer.env, **by_cdi.env},
+        nodes=[*nodes, *by_cdi.nodes],
+        mounts=mounts,
+        hide=[source for source, _ in mounts if not source.startswith(own)],
+    )
 
 
 def _by_cdi(names: tuple[str, ...], directory: Path) -> Container:
@@ -163,3 +185,40 @@ async def test_torch_compile_does_not_work_with_the_mounts_alone(
     alone = run(replace(container, env={}), "compiled_program")
     assert alone.returncode == 1
     assert "libcuda.so cannot found" in alone.stderr
+
+
+@pytest.fixture(scope="session")
+def limiter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Our own limiter's libraries."""
+    if prebuilt := os.environ.get("PLUGWRIGHT_VGPU"):
+        return Path(prebuilt)
+    if not shutil.which("cc") and not shutil.which("gcc"):
+        pytest.skip("needs a C compiler, or PLUGWRIGHT_VGPU with the directory of `make vgpu`")
+    directory = tmp_path_factory.mktemp("limiter")
+    subprocess.run(["make", "-s", "-C", str(SOURCE), f"OUT={directory}"], check=True)
+    return directory
+
+
+@TRITON
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("strategy", "hooks"), WAYS)
+async def test_the_limiter_is_found_in_place_of_libcuda_without_a_variable(
+    run: Run,
+    snapshot: GpuSnapshot,
+    limiter: Path,
+    tmp_path: Path,
+    seen: Callable[[str], None],
+    strategy: DeviceListStrategy,
+    hooks: str,
+) -> None:
+    vgpu = NvidiaVgpu(builtin=str(limiter), root=str(tmp_path / "vgpu"))
+    share = NvidiaShare(by=SharingStrategy.VGPU, memory=LIMIT * 2**20, vgpu=vgpu)
+    limited = run(await allocated(strategy, tmp_path, hooks, share), "shared_program", str(LIMIT * 2))
+    assert limited.returncode == 0, limited.stderr
+    whole = run(await allocated(strategy, tmp_path / "whole", hooks), "shared_program", str(LIMIT * 2))
+    assert whole.returncode == 0, whole.stderr
+    inside, control = json.loads(limited.stdout), json.loads(whole.stdout)
+    seen(f"a foreign loader cache, {strategy.value}, hooks {hooks}: {inside}, without the limiter {control}")
+    assert (inside["total"], inside["refused"], inside["compiled"]) == (LIMIT, True, 16.0)
+    assert LIMIT - 1024 <= inside["got"] <= LIMIT
+    assert (control["refused"], control["got"]) == (False, LIMIT * 2)
