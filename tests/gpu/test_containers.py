@@ -100,7 +100,7 @@ async def allocated(
     by_cdi = _by_cdi(answer.cdi, tmp_path / "cdi")
     mounts += by_cdi.mounts
     assert len({inside for _, inside in mounts}) == len(mounts), "two mounts at one path"
-    own = str(tmp_path)
+    own = str(tmp_path)  # what is not the driver's
     return replace(
         by_cdi,
         env={**answer.env, **by_cdi.env},
@@ -113,16 +113,16 @@ async def allocated(
 def _by_cdi(names: tuple[str, ...], directory: Path) -> Container:
     """As a runtime applies the specs; hooks by what they are asked to do."""
     edits = edits_for(names, [directory])
-    mounts = [[mount.host_path, mount.container_path] for part in edits for mount in part.mounts]
+    # A runtime replaces a mount by a later one at the same path.
+    mounts = {mount.container_path: mount.host_path for part in edits for mount in part.mounts}
     words = [list(hook.args) for part in edits for hook in part.hooks]
     options = [pair for line in words for pair in zip(line[2::2], line[3::2], strict=False)]
     return Container(
         env={name: text for part in edits for name, text in part.env.items()},
         nodes=[[node.host_path or node.path, node.path] for part in edits for node in part.device_nodes],
-        mounts=mounts,
+        mounts=[[source, inside] for inside, source in mounts.items()],
         links=[text.split("::") for option, text in options if option == "--link"],
         folders=[text for option, text in options if option == "--folder"],
-        hide=[source for source, _ in mounts],
     )
 
 
