@@ -57,7 +57,9 @@ def kernel() -> Iterator[Kernel]:
         yield Kernel(stack)
 
 
-def generic(machine: Machine, selector: Selector, kernel: Kernel | None = None, **options: object) -> Generic:
+def generic(
+    machine: Machine, selector: Selector, kernel: Kernel | None = None, name: str = NAME, **options: object
+) -> Generic:
     def no_uevents() -> socket.socket:
         raise PermissionError(1, "Operation not permitted")
 
@@ -68,7 +70,7 @@ def generic(machine: Machine, selector: Selector, kernel: Kernel | None = None, 
         device_info=machine.root / "devinfo",
         cdi=machine.root / "cdi",
     )
-    return Generic(NAME, selector, HandoutOptions(**options), access)  # type: ignore[arg-type]
+    return Generic(name, selector, HandoutOptions(**options), access)  # type: ignore[arg-type]
 
 
 def paths(*given: str) -> PathSelector:
@@ -350,6 +352,35 @@ async def test_a_cdi_name_goes_when_another_device_has_its_node(machine: Machine
     await first(generic(machine, FTDI, cdi=True))
     names = {name.rpartition("-")[2]: device for name, device in resolve([machine.root / "cdi"]).items()}
     assert sorted(names) == ["BBB", "CCC"], "CCC may come back as ttyUSB1, and its pod be started before it is seen"
+
+
+async def test_a_cdi_name_goes_when_a_device_of_another_resource_has_its_node(machine: Machine) -> None:
+    def named(name: str, serial: str) -> Generic:
+        return generic(machine, UsbSelector([UsbFilter(serial=[serial])]), name=name, cdi=True)
+
+    stick = machine.usb("1-4", "0403:6001", "AAA")
+    machine.usb_child(stick, "ttyUSB0", "tty")
+    other = machine.usb("1-5", "0403:6001", "ADD", number=5)
+    machine.usb_child(other, "ttyUSB1", "tty")
+    await first(named("example.com/a", "A*"))
+    claim = cdi.Spec(
+        "a.example.com/claim", [cdi.Device("c1", cdi.ContainerEdits(device_nodes=[cdi.DeviceNode("/dev/ttyUSB0")]))]
+    )
+    cdi.SpecDirectory(machine.root / "cdi").write(claim, part="c1")
+    machine.unplug(stick)
+    machine.usb_child(machine.usb("1-6", "0403:6001", "BBB", number=6), "ttyUSB0", "tty")
+    await first(named("example.com/b", "B*"))
+    assert sorted(resolve([machine.root / "cdi"])) == [
+        "a.example.com/claim=c1",
+        "example.com/a=usb-0403-6001-ADD",
+        "example.com/b=usb-0403-6001-BBB",
+    ]
+    machine.unplug(other)
+    machine.usb_child(machine.usb("1-7", "0403:6001", "BCC", number=7), "ttyUSB1", "tty")
+    await first(named("example.com/b", "B*"))
+    assert not (machine.root / "cdi" / "example.com-a_plugwright.json").exists(), (
+        "a runtime refuses a file without devices"
+    )
 
 
 async def test_an_interface_is_moved_by_its_cdi_name(machine: Machine) -> None:

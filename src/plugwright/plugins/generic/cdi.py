@@ -3,7 +3,7 @@
 Loaded only for resources with `cdi: true`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from plugwright.errors import InvalidValue
@@ -27,10 +27,11 @@ class GenericSpec:
         cdi.qualified_name(self.resource, "x")  # refuses a resource whose name cannot be a CDI kind
 
     def write(self, host: Host, options: HandoutOptions, units: Sequence[Unit]) -> WrittenUnits:
-        """Writes the units. Names of others that are in the file stay, unless a unit has their node or interface now.
+        """Writes the units. Names of others stay, unless a unit has their node or interface now.
 
         The kubelet uses stored answers again when a container restarts: a name that is gone would make that fail, and
-        one that leads to another device, such as the one plugged in next as /dev/ttyUSB0, would do worse.
+        one that leads to another device, such as the one plugged in next as /dev/ttyUSB0, would do worse. That device
+        may be one of another resource, so names in the files of other resources are taken out too.
         """
         devices, faults = dict[str, cdi.Device](), dict[str, str]()
         for unit in units:
@@ -41,17 +42,21 @@ class GenericSpec:
             except InvalidValue as error:
                 faults[unit.id] = f"has no CDI device: {error}"
         if devices:
-            used = {target for device in devices.values() for target in _targets(device)}
-            others = {name: device for name, device in self._written().items() if not used & _targets(device)}
-            every = {**others, **devices}
-            self.directory.write(cdi.Spec(self.resource, list(every.values())))
+            with self.directory.locked():
+                self._write(devices)
         return WrittenUnits({unit_id: cdi.qualified_name(self.resource, unit_id) for unit_id in devices}, faults)
 
-    def _written(self) -> dict[str, cdi.Device]:
-        try:
-            return {device.name: device for device in cdi.read(self.directory.file(self.resource)).devices}
-        except (OSError, InvalidValue):
-            return {}
+    def _write(self, devices: Mapping[str, cdi.Device]) -> None:
+        used = {target for device in devices.values() for target in _targets(device)}
+        own: dict[str, cdi.Device] = {}
+        for path in self.directory.files():
+            spec = cdi.read(path)
+            kept = [device for device in spec.devices if device.name in devices or not used & _targets(device)]
+            if path == self.directory.file(self.resource):
+                own = {device.name: device for device in kept}
+            elif path == self.directory.file(spec.kind) and len(kept) < len(spec.devices):  # not one of a claim
+                self.directory.write(replace(spec, devices=kept))
+        self.directory.write(cdi.Spec(self.resource, list({**own, **devices}.values())))
 
 
 def _targets(device: cdi.Device) -> set[str]:

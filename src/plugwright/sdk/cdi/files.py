@@ -4,8 +4,11 @@ A spec gets the lowest version that has all it uses, because a runtime refuses a
 know yet. Files are written whole or not at all. What a file may contain is `schema`, loaded when one is read.
 """
 
+import fcntl
 import json
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 
@@ -129,6 +132,17 @@ class SpecDirectory:
             self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
             files.write_atomically(path, content, mode=_MODE)
         return path
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """While inside, no other writer that asks for it changes files here: for reading one and writing it again."""
+        self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
 
     def files(self) -> list[Path]:
         """This owner's files: no other is ever removed."""
