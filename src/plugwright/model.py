@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import TypeAlias, TypeVar
 
+from plugwright.attributes import Capacity, Consumption, Quantity, checked_attributes, checked_capacity
 from plugwright.errors import InvalidValue
 from plugwright.text import clean
 
@@ -50,6 +51,7 @@ _CODE = re.compile(r"(?=.{1,32}\Z)[a-z0-9]+(?:-[a-z0-9]+)*")
 _OTHER = "other"
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 _NO_TEXT: Mapping[str, str] = MappingProxyType({})
+_NO_CAPACITY: Mapping[str, Capacity | Quantity] = MappingProxyType({})
 
 AnyPath: TypeAlias = str | os.PathLike[str]
 
@@ -65,9 +67,15 @@ class Health(StrEnum):
 class Device:
     """One device that a container can be allocated.
 
-    `numa` are the NUMA nodes it is near to; sysfs writes -1 for none, and so may you. `attributes` are for people and
-    for the plugin's own methods: the kubelet never sees them. `code` is the kind of the reason in one word that
-    programs can rely on, as `xid-79` or `lost`; an Unhealthy device without one has `other`, a Healthy one none.
+    `numa` are the NUMA nodes it is near to; sysfs writes -1 for none, and so may you. `code` is the kind of the reason
+    in one word that programs can rely on, as `xid-79` or `lost`; an Unhealthy device without one has `other`, a Healthy
+    one none.
+
+    Claims select by `attributes` that are strings, integers, booleans or a `Version`, and by `capacity`; attributes of
+    other kinds are for the plugin's own methods. `allow_multiple`: several claims may share the device, each with its
+    part of the capacity. `consumes` is what it takes of counter sets that it has in common with other devices.
+
+    In allocate() for a claim, `capacity` is what the claim was given, and `parameters` its opaque configuration.
 
     `physical` are names of the hardware behind it, such as a PCI address; a part of it is the whole's name, `/` and
     more. While a pod holds hardware under an id that is no longer offered, other devices with that hardware are
@@ -82,6 +90,10 @@ class Device:
     code: str
     physical: tuple[str, ...]
     sharing: str
+    capacity: Mapping[str, Capacity] = field(hash=False)
+    allow_multiple: bool
+    consumes: tuple[Consumption, ...]
+    parameters: Mapping[str, object] = field(hash=False)
 
     def __init__(
         self,
@@ -93,16 +105,24 @@ class Device:
         code: str = "",
         physical: Iterable[str] = (),
         sharing: str = "",
+        capacity: Mapping[str, Capacity | Quantity] = _NO_CAPACITY,
+        allow_multiple: bool = False,
+        consumes: Iterable[Consumption] = (),
+        parameters: Mapping[str, object] = _NOTHING,
     ) -> None:
         _check_device_id(id)
         _freeze(self, "id", id)
         _freeze(self, "health", _health(id, health))
         _freeze(self, "reason", _reason(id, reason))
         _freeze(self, "numa", _numa(id, numa))
-        _freeze(self, "attributes", _attributes(id, attributes))
+        _freeze(self, "attributes", checked_attributes(id, attributes))
         _freeze(self, "code", _code(id, self.health, code))
         _freeze(self, "physical", _physical(id, physical))
         _freeze(self, "sharing", _text(f"sharing of {id!r}", sharing))
+        _freeze(self, "capacity", checked_capacity(id, capacity, self.attributes))
+        _freeze(self, "allow_multiple", bool(allow_multiple))
+        _freeze(self, "consumes", tuple(consumes))
+        _freeze(self, "parameters", parameters)
 
     @property
     def healthy(self) -> bool:
@@ -273,15 +293,6 @@ def _numa(device_id: str, nodes: Iterable[int]) -> tuple[int, ...]:
                 f"got {node!r}"
             )
     return tuple(sorted({node for node in numbers if isinstance(node, int) and node >= 0}))
-
-
-def _attributes(device_id: str, attributes: Mapping[str, object]) -> Mapping[str, object]:
-    if not isinstance(attributes, Mapping):
-        raise InvalidValue(f"attributes of {device_id!r} must be a mapping, got {attributes!r}")
-    for name in attributes:
-        if not isinstance(name, str):
-            raise InvalidValue(f"names of attributes of {device_id!r} must be strings, got {name!r}")
-    return MappingProxyType(dict(attributes)) if attributes else _NOTHING
 
 
 def _physical(device_id: str, names: Iterable[str]) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ class DeviceSources:
     failure: str = ""  # why the last list of discovery can no longer be trusted
     faults: Mapping[str, str] = field(default_factory=dict)  # part of the resource that has failed → why
     kept_back: Mapping[str, str] = field(default_factory=dict)  # device id → who holds its hardware under another name
+    withheld: Mapping[str, str] = field(default_factory=dict)  # device id → why claims have it, and not this list
 
     def cordon(self, device: Device) -> str | None:
         """The reason of the device's cordon, None if it has none."""
@@ -54,13 +55,19 @@ class DeviceSources:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The list as the kubelet gets it, and since when each device has had its health and reason."""
+    """The devices, and since when each has had its health and reason; `encoded` is the list as the kubelet gets it."""
 
     devices: Mapping[str, Device]
     since: Mapping[str, float]
     encoded: bytes
     cordoned: frozenset[str] = frozenset()
     resent: int = 0  # how often the same list was to be sent once more
+    withheld: Mapping[str, str] = field(default_factory=dict)  # in `encoded` Unhealthy, with the reasons
+
+    def listed(self, device_id: str) -> Device | None:
+        """The device as the kubelet's list has it."""
+        device = self.devices.get(device_id)
+        return device if device is None else _listed(device, self.withheld)
 
 
 def compose(sources: DeviceSources) -> dict[str, Device]:
@@ -174,6 +181,10 @@ class Inventory:
         """Replaces the cordons: device id → reason, and those by the configuration."""
         self._change(replace(self._sources, cordons=dict(reasons), rules=tuple(rules)))
 
+    def withhold(self, reasons: Mapping[str, str]) -> None:
+        """Replaces the devices that only claims get: in the kubelet's list they are Unhealthy, for these reasons."""
+        self._change(replace(self._sources, withheld=dict(reasons)))
+
     def compare_holders(self) -> None:
         """Other pods than before hold hardware under names that are no longer offered."""
         self._change(self._sources)
@@ -195,11 +206,13 @@ class Inventory:
         # Nothing is published before the first list: the kubelet would take an empty one for the truth.
         if before is not None or publish:
             devices = compose(sources)
-            if before is None or not _is_same(devices, before.devices):
-                encoded = messages.encode_devices(self.resource, list(devices.values()))
+            withheld = sources.withheld
+            if before is None or before.withheld != withheld or not _is_same(devices, before.devices):
+                listed = [_listed(device, withheld) for device in devices.values()]
+                encoded = messages.encode_devices(self.resource, listed)
                 resent = before.resent if before is not None else 0
                 cordoned = frozenset(key for key, device in devices.items() if sources.cordon(device) is not None)
-                self.latest.publish(Snapshot(devices, self._since(devices), encoded, cordoned, resent))
+                self.latest.publish(Snapshot(devices, self._since(devices), encoded, cordoned, resent, withheld))
                 self._log_changes(devices, before)
         self._sources = sources
 
@@ -239,6 +252,11 @@ class Inventory:
         if device.healthy or old.healthy:
             return device.healthy != old.healthy
         return device.reason != old.reason and self._clock() - before.since[device.id] >= _LASTING
+
+
+def _listed(device: Device, withheld: Mapping[str, str]) -> Device:
+    reason = withheld.get(device.id) if withheld else None
+    return device if reason is None or not device.healthy else device.unhealthy(reason, "dra")
 
 
 def _by_id(resource: str, devices: object) -> dict[str, Device]:

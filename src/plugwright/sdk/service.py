@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -167,8 +167,8 @@ class PluginService:
     def _listed(self, device_ids: Sequence[str]) -> list[Device]:
         """Those that are listed, sorted: the kubelet's own order is random, and the same devices get one answer."""
         snapshot = self._inventory.latest.value
-        devices: Mapping[str, Device] = snapshot.devices if snapshot else {}
-        listed = [devices[device_id] for device_id in device_ids if device_id in devices]
+        found = map(snapshot.listed, device_ids) if snapshot else ()
+        listed = [device for device in found if device is not None]
         if len(listed) > 1:
             listed.sort(key=lambda device: natural_order(device.id))
         return listed
