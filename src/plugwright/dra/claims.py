@@ -21,7 +21,6 @@ _SUBDOMAIN_LIMIT = 253
 _POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 _SOURCES = {"FromClass": 0, "FromClaim": 1}
 _NO_SETTINGS: Mapping[str, object] = MappingProxyType({})
-_NO_CAPACITY: Mapping[str, int] = MappingProxyType({})
 
 _Object: TypeAlias = Mapping[str, object]
 
@@ -55,8 +54,8 @@ class AllocatedDevice:
     device: str
     share_id: str = ""
     admin_access: bool = False
-    consumed: Mapping[str, int] = field(default=_NO_CAPACITY, hash=False)
-    parameters: Mapping[str, object] = field(default=_NO_SETTINGS, hash=False)
+    consumed: Mapping[str, int] = field(default_factory=dict, hash=False)
+    parameters: Mapping[str, object] = field(default_factory=dict, hash=False)
     reference: str = ""
     tolerations: tuple[Toleration, ...] = ()
 
