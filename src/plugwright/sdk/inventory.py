@@ -8,7 +8,7 @@ given out, because a pod holds their hardware under another name, is `exclusivit
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -30,6 +30,7 @@ _HELD = "a pod holds it, but it is not found, or no longer in the configuration"
 _LOGGED_APART = 8  # more changes of health at once than this are one line
 _CODE_OF_GONE = "gone"
 _CODE_OF_LEFT_OUT = "unconfigured"
+_UNDECIDED = "it is not decided yet which API offers it"
 _LASTING = 60.0  # seconds; a reason that changes more often, as one with a temperature, would fill the log
 
 
@@ -45,6 +46,7 @@ class DeviceSources:
     faults: Mapping[str, str] = field(default_factory=dict)  # part of the resource that has failed → why
     kept_back: Mapping[str, str] = field(default_factory=dict)  # device id → who holds its hardware under another name
     withheld: Mapping[str, str] = field(default_factory=dict)  # device id → why claims have it, and not this list
+    offered: Collection[str] | None = None  # the only devices that are not withheld; None: those without a reason
 
     def cordon(self, device: Device) -> str | None:
         """The reason of the device's cordon, None if it has none."""
@@ -117,6 +119,7 @@ class Inventory:
         self._sources = DeviceSources()
         self._removed_since: dict[str, float] = {}
         self._gone = _GONE, _CODE_OF_GONE  # why a device is missing in the next list
+        self._allocated: dict[str, float] = {}  # when, by `elapsed`
 
     @property
     def removed_since(self) -> Mapping[str, float]:
@@ -190,15 +193,26 @@ class Inventory:
         """Replaces the cordons: device id → reason, and those by the configuration."""
         self._change(replace(self._sources, cordons=dict(reasons), rules=tuple(rules)))
 
-    def withhold(self, reasons: Mapping[str, str]) -> None:
-        """Replaces the devices that only claims get: in the kubelet's list they are Unhealthy, for these reasons."""
-        self._change(replace(self._sources, withheld=dict(reasons)))
+    def withhold(self, reasons: Mapping[str, str], offered: Collection[str] | None = None) -> None:
+        """Replaces the devices that only claims get: in the kubelet's list they are Unhealthy, for these reasons.
+
+        With `offered`, all devices but these are withheld, new ones too, until it is decided which API offers them.
+        """
+        offered = None if offered is None else frozenset(offered)
+        self._change(replace(self._sources, withheld=dict(reasons), offered=offered))
+
+    def seconds_since_allocated(self) -> dict[str, float]:
+        """By device, the time since the kubelet was last answered an Allocate for it in this run."""
+        now = self._elapsed()
+        return {device_id: now - when for device_id, when in self._allocated.items()}
 
     def compare_holders(self) -> None:
         """Other pods than before hold hardware under names that are no longer offered."""
         self._change(self._sources)
 
     def note_allocated(self, device_ids: Iterable[str]) -> None:
+        device_ids = list(device_ids)
+        self._allocated |= dict.fromkeys(device_ids, self._elapsed())
         if self._exclusivity is not None:
             self._exclusivity.note_allocated(self.resource, device_ids)
 
@@ -215,7 +229,7 @@ class Inventory:
         # Nothing is published before the first list: the kubelet would take an empty one for the truth.
         if before is not None or publish:
             devices, cordoned = compose(sources), _cordoned(sources)
-            withheld = sources.withheld
+            withheld = _withheld(sources, devices)
             if (
                 before is None
                 or before.withheld != withheld
@@ -270,6 +284,12 @@ class Inventory:
 def _listed(device: Device, withheld: Mapping[str, str]) -> Device:
     reason = withheld.get(device.id) if withheld else None
     return device if reason is None or not device.healthy else device.unhealthy(reason, "dra")
+
+
+def _withheld(sources: DeviceSources, devices: Iterable[str]) -> Mapping[str, str]:
+    if sources.offered is None:
+        return sources.withheld
+    return {key: sources.withheld.get(key, _UNDECIDED) for key in devices if key not in sources.offered}
 
 
 def _by_id(resource: str, devices: object) -> dict[str, Device]:
