@@ -207,8 +207,12 @@ async def test_beyond_the_budget_is_said_once_and_in_the_status(
                 "heldBack": {"st1": reason, "st2": reason},
                 "error": "",
             }
-    held_back = "device keeps the taint NoSchedule, its pods are not evicted: "
-    assert log.lines == ["device has the taint NoExecute, its pods will be evicted: ", held_back, held_back]
+    evicted, held_back = (record for record in caplog.records if record.name == "plugwright.dra.taints")
+    assert log.lines == [
+        "devices have the taint NoExecute, their pods will be evicted: ",
+        "devices keep the taint NoSchedule, their pods are not evicted: ",
+    ]
+    assert (vars(evicted)["devices"], vars(held_back)["devices"]) == ("st0", "st1, st2")
 
 
 async def test_resources_of_one_daemon_share_the_budget(clock: Clock, path: Path) -> None:
