@@ -72,13 +72,14 @@ class ApiSplit:
         self._runtime, self._pool, self._prepared, self._api = runtime, pool, prepared, api
         self._clock, self._file = clock, SplitFile(path, boot_id)
         self._disk = BlockingCalls(f"split of {runtime.resource}", _DISK_LIMIT)
-        self._holders = PodHolders(runtime)
+        self._holders = PodHolders(runtime, self.settings.stored)
         self._units: Mapping[str, tuple[str, ...]] = {}
         self._taints_dropped = False
         self._loaded = False
         self._start_held: frozenset[str] | None = None
         self._changing = asyncio.Lock()
-        self._wake, self._rounds = Latest(0), Latest(0)
+        self._wake = Latest(0)
+        self.rounds = Latest(0)  # how often devices were looked at
         runtime.inventory.withhold({}, offered=())  # until it is known which API has them
 
     @property
@@ -141,12 +142,12 @@ class ApiSplit:
             self.readings.ask(key)
         if self._phase(device_id).in_slice:
             return
-        begun = self._rounds.value
+        begun = self.rounds.value
         self._notice()
         with suppress(TimeoutError):
             async with asyncio.timeout(self.settings.arrival):
                 # The round that runs now may have begun before the claim came.
-                await self._rounds.until(lambda count: self._phase(device_id).in_slice or count > begun + 1)
+                await self.rounds.until(lambda count: self._phase(device_id).in_slice or count > begun + 1)
 
     async def move(self, device_id: str, to: Api) -> None:
         """Returns when the request is on disk."""
@@ -170,12 +171,12 @@ class ApiSplit:
     async def run(self) -> None:
         """For ever."""
         ends = [self._runtime.inventory.latest.subscribe(self._notice_devices)]
-        ends.append(self._prepared.latest.subscribe(self._notice))
+        ends.append(self._prepared.latest.subscribe(self._notice_prepared))
         try:
             while True:
                 seen = self._wake.value
                 await self._round()
-                self._rounds.publish(self._rounds.value + 1)
+                self.rounds.publish(self.rounds.value + 1)
                 await self._pause(seen)
         finally:
             for end in ends:
@@ -244,10 +245,13 @@ class ApiSplit:
             await self._commit(state)
 
     def _find_units(self) -> None:
+        self._units = moves.units(self._devices().values())
+        self._note_prepared()
+
+    def _note_prepared(self) -> None:
         ids = {device_name(key): key for key in (*self.state.placements, *self._devices())}
         held = self._prepared.held().items()
         self.readings.set_prepared({ids[name]: tuple(map(str, claims)) for name, claims in held if name in ids})
-        self._units = moves.units(self._devices().values())
 
     async def _advance(self) -> None:
         """The phases that follow from what is known; some follow from another."""
@@ -390,6 +394,10 @@ class ApiSplit:
 
     def _notice(self) -> None:
         self._wake.publish(self._wake.value + 1)
+
+    def _notice_prepared(self) -> None:
+        self._note_prepared()
+        self._notice()
 
     def _notice_devices(self) -> None:
         """Only new devices are of interest; the list is also published because of what is decided here."""
