@@ -190,7 +190,9 @@ class Driver:
             async for _ in changes.changes():
                 parts.taints.extra.publish_if_changed(parts.split.taints)
                 snapshot, taints = inventory.value, parts.taints.taints.value
-                if snapshot is not None and taints is not None:
+                if snapshot is None or taints is None:
+                    continue
+                if not snapshot.devices or parts.split.placements.value:  # else what is published stays
                     content = pool_content.pool_content(snapshot, parts.split.in_slices, taints)
                     parts.publisher.content.publish_if_changed(content)
         finally:
