@@ -16,6 +16,7 @@ Document: TypeAlias = dict[str, Any]
 TaintTimes: TypeAlias = Mapping[tuple[str, str, str, str], str]
 
 _AMOUNTS = ("capacity", "consumesCounters", "counters")
+_COUNTERS = frozenset({"consumesCounters", "sharedCounters"})
 _KEPT_AWAY = ("NoSchedule", "NoExecute")
 
 
@@ -74,9 +75,10 @@ def without(devices: Iterable[Document], dropped: frozenset[str]) -> tuple[Docum
 
 
 def _needs(device: Document) -> frozenset[str]:
-    is_tainted = any(taint.get("effect") in _KEPT_AWAY for taint in device.get("taints") or ())
-    has_counters = bool(device.get("consumesCounters"))
-    return frozenset([*(["taints"] if is_tainted else []), *(["consumesCounters"] if has_counters else [])])
+    is_kept_away = any(taint.get("effect") in _KEPT_AWAY for taint in device.get("taints") or ())
+    return frozenset(("taints",) if is_kept_away else ()) | (
+        _COUNTERS if device.get("consumesCounters") else frozenset()
+    )
 
 
 def taint_times(slices: Iterable[Document]) -> TaintTimes:
