@@ -9,8 +9,9 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from tests.dra.claim_node import ClaimNode, PreparationSettings, claim, document, edits, result
+from tests.dra.claim_node import ClaimNode, claim, document, edits, result
 
+from plugwright.dra.preparation import PreparationSettings
 from plugwright.errors import PluginError
 from plugwright.model import Allocation, Device
 
@@ -47,7 +48,11 @@ class PreparationAtRandom(RuleBasedStateMachine):
 
     def allocate(self, name: str, chosen: list[str], kind: str) -> None:
         self.versions[name] += 1
-        more = {"shared": {"shareID": f"s-{self.uid(name)}"}, "admin": {"adminAccess": True}}.get(kind, {})
+        kinds: dict[str, dict[str, object]] = {
+            "shared": {"shareID": f"s-{self.uid(name)}"},
+            "admin": {"adminAccess": True},
+        }
+        more = kinds.get(kind, {})
         self.allocations[self.uid(name)] = [(device, kind) for device in chosen]
         self.node.api.put(document(name, *(result(device, **more) for device in chosen), uid=self.uid(name)))
 
