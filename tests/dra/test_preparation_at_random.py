@@ -54,7 +54,7 @@ class PreparationAtRandom(RuleBasedStateMachine):
         }
         more = kinds.get(kind, {})
         self.allocations[self.uid(name)] = [(device, kind) for device in chosen]
-        self.node.api.put(document(name, *(result(device, **more) for device in chosen), uid=self.uid(name)))
+        self.node.api.put(document(name, *(result(device, "tape", **more) for device in chosen), uid=self.uid(name)))
 
     @rule(name=names)
     def prepare(self, name: str) -> None:
