@@ -71,7 +71,7 @@ class PluginKubelet(Kubelet):
 
     def container(self, pod: Pod, name: str = "main") -> RunContainerOptions:
         """The options of a container with what a runtime makes of its CDI names: the same for both APIs."""
-        granted = self.granted(pod, name)
+        granted = pod.container(name)
         edits = resolution.edits_for(granted.cdi, [self.cdi]) if granted.cdi else []
         return replace(
             granted,
@@ -96,7 +96,12 @@ class PluginKubelet(Kubelet):
         try:
             async with asyncio.timeout(self.settings.timeout if drivers else 0):
                 await self.api.changes.until(is_allocated)
+                # A kubelet that does not know the driver yet would try again after a minute.
+                await self.daemon.changed.until(
+                    lambda _: not any(map(_has_waiting_driver, self.daemon.resources.values()))
+                )
         except TimeoutError:
+            problem = problem or "a driver is not registered"
             raise PodRefused(pod.key, "Unschedulable", f"cannot allocate all claims: {problem}") from None
 
     def status(self) -> DaemonStatus:
