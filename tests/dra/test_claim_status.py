@@ -1,18 +1,22 @@
 """What owners of claims read in their status; an API server that does not take it costs nothing else."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.dra.claim_node import DRIVER, ClaimNode, claim, document
 
+from plugwright import Device, Plugin
 from plugwright.dra.claim_status import ClaimStatus, status_patch
 from plugwright.dra.claims import AllocatedClaim, AllocatedDevice
 from plugwright.errors import PeerGone, PeerRefused
 from plugwright.system.concurrency import Latest
+from plugwright.testing import claim_requesting, pod_requesting
+from plugwright.testing import running as running_plugin
 
 CLAIM = AllocatedClaim(
     "default",
@@ -140,3 +144,21 @@ async def test_claims_without_devices_of_this_driver_have_no_status() -> None:
         status.report(CLAIM, "")
         await api.asked.until(lambda asked: asked == 1)
     assert len(api.taken) == 1
+
+
+async def test_a_drivers_claims_have_a_status(tmp_path: Path) -> None:
+    class Tape(Plugin):
+        resource = "example.com/tape"
+
+        async def discover(self) -> AsyncIterator[Sequence[Device]]:
+            yield [Device("st0")]
+
+    async with running_plugin(Tape(), tmp_path, serve="dra") as kubelet:
+        await kubelet.admit(pod_requesting({}, claims=[claim_requesting({Tape.resource: 1}, name="drive")]))
+        path = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/drive"
+        async with asyncio.timeout(30):
+            async for _ in kubelet.api.changes.changes():
+                devices = (await kubelet.api.get(path))["status"].get("devices")
+                if devices:
+                    break
+        assert [(device["device"], device["conditions"][0]["status"]) for device in devices] == [("st0", "True")]
