@@ -35,7 +35,7 @@ class ResourceApiClient(Protocol):
 
 
 class ClaimLookup:
-    """Implements `preparation.ClaimsApi`."""
+    """Implements `claim_reader.ClaimsApi`."""
 
     def __init__(self, api: ResourceApiClient) -> None:
         self._api = api

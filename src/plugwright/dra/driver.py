@@ -19,6 +19,7 @@ from pathlib import Path
 from plugwright.dra import driver_status, pool_content
 from plugwright.dra.api_objects import ClaimLookup, ResourceApiClient
 from plugwright.dra.claim_files import ClaimFiles
+from plugwright.dra.claim_status import ClaimStatus
 from plugwright.dra.device_access import PluginDevices
 from plugwright.dra.device_metadata import DeviceMetadata
 from plugwright.dra.health import HealthService
@@ -64,6 +65,7 @@ class _Parts:
     taints: TaintController
     publisher: SlicePublisher
     preparation: Preparation
+    claim_status: ClaimStatus
     registration: DriverRegistration
 
 
@@ -141,6 +143,7 @@ class Driver:
         files = ClaimFiles(self.name, cdi.SpecDirectory(Path(serve.cdi), owner=_OWNER), metadata)
         prepared = PreparedClaims(directory / "checkpoint.json", read_boot_id(), files.find)
         split = ApiSplit(runtime, state_dir / f"split-{self.name}.json", (self.name, node), prepared, api)
+        claim_status = ClaimStatus(api, self.name)
         preparation = Preparation(
             self.name,
             node,
@@ -148,6 +151,7 @@ class Driver:
             PluginDevices(runtime, split),
             prepared,
             files,
+            report=claim_status.report,
             settings=PreparationSettings(host_root=Path(serve.host_root) if serve.host_root else None),
         )
         services = DriverServices(preparation, HealthService(runtime.inventory, node))
@@ -159,6 +163,7 @@ class Driver:
             taints=TaintController(runtime.inventory, serve.taints, state_dir / _TAINTS),
             publisher=SlicePublisher(api, self.name, node),
             preparation=preparation,
+            claim_status=claim_status,
             registration=DriverRegistration(self.name, sockets, services, runtime.service.metrics),
         )
 
@@ -174,7 +179,8 @@ class Driver:
         ]
         try:
             async with asyncio.TaskGroup() as group:
-                for part in (parts.split, parts.taints, parts.publisher, parts.preparation, parts.registration):
+                working = (parts.split, parts.taints, parts.publisher, parts.preparation, parts.claim_status)
+                for part in (*working, parts.registration):
                     group.create_task(part.run(), name=f"{type(part).__name__} of {self.name}")
                 group.create_task(self._offer(parts))
         finally:
