@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 from plugwright.errors import ConfigError
 from plugwright.sdk.daemon import ResourceRuntime
+from plugwright.sdk.serve_settings import DriverState
+from plugwright.system.concurrency import Latest
 
 __all__ = ["Driver"]
 
@@ -13,6 +15,7 @@ class Driver:
 
     def __init__(self, runtime: ResourceRuntime) -> None:
         self._runtime = runtime
+        self.state = Latest(DriverState("starting"))
 
     async def run(self) -> None:
         raise ConfigError(f"{self._runtime.resource} cannot be served by claims yet")

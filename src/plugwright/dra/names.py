@@ -3,8 +3,8 @@
 A name that cannot be kept as it is gets a digest of the original, so that two originals never share one.
 """
 
+import hashlib
 import re
-import zlib
 
 from plugwright.errors import ConfigError
 from plugwright.model import DNS_LABEL, DNS_SUBDOMAIN
@@ -52,5 +52,5 @@ def _is_label(text: str) -> bool:
 
 def _with_digest(text: str, original: str, keep: str = "") -> str:
     readable = re.sub(f"[^a-z0-9{re.escape(keep)}]+", "-", text.lower())[: _LIMIT - _DIGEST].strip("-.")
-    digest = f"{zlib.crc32(original.encode()):08x}"
+    digest = hashlib.sha256(original.encode()).hexdigest()[: _DIGEST - 1]  # which Helm's templates can make too
     return f"{readable}-{digest}" if readable else digest
