@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from plugwright import Allocation, Device, Limits, Plugin, Settings, Timeouts
+from plugwright.dra import handover
 from plugwright.dra.names import device_name
 from plugwright.dra.readings import MoveSettings
 from plugwright.dra.split import ApiSplit
@@ -15,7 +16,7 @@ from plugwright.errors import PeerGone, PeerRefused
 from plugwright.kubelet import Kubelet
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.run import serving
-from plugwright.sdk.serve_settings import Api, ServeSettings, Split
+from plugwright.sdk.serve_settings import Api, DriverState, ServeSettings, Split
 from plugwright.system.concurrency import Latest
 
 __all__ = [
@@ -134,6 +135,7 @@ class SplitDriver:
     def __init__(
         self, runtime: ResourceRuntime, path: Path, cluster: Cluster, prepared: Prepared, settings: MoveSettings
     ) -> None:
+        self.state = Latest(DriverState("registered", ready=True))
         self.cluster, self.prepared, self.runtime = cluster, prepared, runtime
         self.split = ApiSplit(runtime, path, (DRIVER, NODE), prepared, cluster, settings, boot_id=path.parent / "boot")
 
@@ -154,10 +156,10 @@ class SplitDriver:
         return refusal
 
     def status(self) -> Mapping[str, object]:
-        return {}
+        return {"node": NODE, **handover.status(self.split)}
 
     async def command(self, name: str, arguments: Mapping[str, str]) -> str:
-        raise NotImplementedError
+        return await handover.command(self.split, name, arguments)
 
     async def _publish(self) -> None:
         async for _ in self.split.placements.changes():
