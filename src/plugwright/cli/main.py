@@ -43,6 +43,8 @@ _COMMANDS = {
         "status": ("status", "Show resources, their registration, and the health of each device."),
         "checkpoint": ("checkpoint", "Show, verify and compare the kubelet's device checkpoint."),
         "node": ("node", "Show and clean up extended resources of nodes."),
+        "handover": ("handover", "Move a node's devices between the device plugin API and DRA."),
+        "dra": ("dra", "Show ResourceSlices and ResourceClaims of any cluster."),
         "cordon": ("cordon", "Take a device out of service; list what is out."),
         "uncordon": ("cordon", "Put a cordoned device back into service."),
         "log-level": ("log_level", "Change the daemon's log level for a while."),
