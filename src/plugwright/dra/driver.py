@@ -29,6 +29,7 @@ from plugwright.dra.prepared_claims import PreparedClaims, read_boot_id
 from plugwright.dra.publisher import SlicePublisher
 from plugwright.dra.registration import DriverRegistration, DriverServices, DriverSockets
 from plugwright.dra.split import ApiSplit
+from plugwright.dra.split_file import state_path
 from plugwright.dra.taints import TaintController
 from plugwright.errors import ConfigError
 from plugwright.kube.api_client import ApiClient
@@ -142,7 +143,9 @@ class Driver:
         metadata = DeviceMetadata(directory, self.name)
         files = ClaimFiles(self.name, cdi.SpecDirectory(Path(serve.cdi), owner=_OWNER), metadata)
         prepared = PreparedClaims(directory / "checkpoint.json", read_boot_id(), files.find)
-        split = ApiSplit(runtime, state_dir / f"split-{self.name}.json", (self.name, node), prepared, api)
+        split = ApiSplit(
+            runtime, state_path(settings.state_dir, directory, self.name), (self.name, node), prepared, api
+        )
         claim_status = ClaimStatus(api, self.name)
         preparation = Preparation(
             self.name,
@@ -194,12 +197,12 @@ class Driver:
         ends = [source.subscribe(lambda: changes.publish(changes.value + 1)) for source in sources]
         try:
             async for _ in changes.changes():
-                parts.taints.extra.publish_if_changed(parts.split.taints)
                 snapshot, taints = inventory.value, parts.taints.taints.value
                 if snapshot is None or taints is None:
                     continue
                 if not snapshot.devices or parts.split.placements.value:  # else what is published stays
-                    content = pool_content.pool_content(snapshot, parts.split.in_slices, taints)
+                    split = parts.split
+                    content = pool_content.pool_content(snapshot, split.in_slices, taints, split.taints)
                     parts.publisher.content.publish_if_changed(content)
         finally:
             for end in ends:

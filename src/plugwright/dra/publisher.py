@@ -190,7 +190,7 @@ class SlicePublisher:
         return slices.plan(existing, wanted, self._known.accepted)
 
     async def _try_fields(self, content: PoolContent) -> frozenset[str]:
-        """Of the fields without which devices must not be offered, those that the API server drops; nothing is stored."""
+        """Of the fields without which devices must not be offered, those that the API server drops; stores nothing."""
         tried: dict[frozenset[str], Document] = {}
         for device in content.devices:
             if needed := slice_comparison.needed_fields(device) - self._kept - self._dropped:
