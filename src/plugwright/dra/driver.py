@@ -23,6 +23,7 @@ from plugwright.dra.claim_status import ClaimStatus
 from plugwright.dra.device_access import PluginDevices
 from plugwright.dra.device_metadata import DeviceMetadata
 from plugwright.dra.health import HealthService
+from plugwright.dra.leftovers import CHECKPOINT
 from plugwright.dra.names import check_driver_name, device_name, driver_name
 from plugwright.dra.preparation import Preparation, PreparationSettings
 from plugwright.dra.prepared_claims import PreparedClaims, read_boot_id
@@ -31,7 +32,7 @@ from plugwright.dra.registration import DriverRegistration, DriverServices, Driv
 from plugwright.dra.split import ApiSplit
 from plugwright.dra.split_file import state_path
 from plugwright.dra.taints import TaintController
-from plugwright.errors import ConfigError
+from plugwright.errors import ConfigError, PlugwrightError
 from plugwright.kube.api_client import ApiClient
 from plugwright.model import DNS_SUBDOMAIN
 from plugwright.sdk import cdi
@@ -88,7 +89,7 @@ class Driver:
             try:
                 parts = await self._made()
             except (ConfigError, OSError) as error:
-                self._cannot_begin(str(error))
+                await self._cannot_begin(str(error))
                 await asyncio.sleep(retry.delay())
                 continue
             try:
@@ -142,7 +143,7 @@ class Driver:
         state_dir = settings.state_dir or directory
         metadata = DeviceMetadata(directory, self.name)
         files = ClaimFiles(self.name, cdi.SpecDirectory(Path(serve.cdi), owner=_OWNER), metadata)
-        prepared = PreparedClaims(directory / "checkpoint.json", read_boot_id(), files.find)
+        prepared = PreparedClaims(directory / CHECKPOINT, read_boot_id(), files.find)
         split = ApiSplit(
             runtime, state_path(settings.state_dir, directory, self.name), (self.name, node), prepared, api
         )
@@ -220,11 +221,23 @@ class Driver:
         state = driver_status.driver_state(parts.registration.status.value, parts.publisher.status.value)
         self.state.publish_if_changed(state)
 
-    def _cannot_begin(self, reason: str) -> None:
-        before = self.state.value
-        if before.reason != reason:
+    async def _cannot_begin(self, reason: str) -> None:
+        if self.state.value.reason != reason:
             logger.error("DRA driver cannot begin", extra={"resource": self._runtime.resource, "error": reason})
             self.state.publish(DriverState("failed", reason, since=time.time()))
+        if self._runtime.serve_asked.api is Api.DEVICE_PLUGIN:
+            await self._give_back_unclaimed()
+
+    async def _give_back_unclaimed(self) -> None:
+        """A resource of the device plugin API has its devices back without a driver, but for those of claims."""
+        prepared = PreparedClaims(self._runtime.settings.paths.plugins / self.name / CHECKPOINT, read_boot_id())
+        try:
+            claims = (await prepared.read()).values()
+        except (PlugwrightError, OSError) as error:
+            logger.error("devices of claims are not known", extra={"driver": self.name, "error": str(error)})
+            return
+        held = {device.id: f"held by ResourceClaim {claim}" for claim in claims for device in claim.devices}
+        self._runtime.inventory.withhold(held)
 
 
 def _node_name(settings: Settings) -> str:

@@ -29,6 +29,7 @@ from plugwright.sdk.run import serving
 from plugwright.sdk.serve_settings import Api, ResourceDriver, ServeSettings
 from plugwright.sdk.settings import Settings
 from plugwright.sdk.status import DaemonStatus
+from plugwright.serve import needs_driver
 from plugwright.system import directories
 from plugwright.system.concurrency import first
 from plugwright.testing.claims import ClaimSpec, PodWithClaims, pod_claim_name
@@ -182,7 +183,9 @@ async def running(
                     yield kubelet
 
 
-def _driver(api: ResourceApiServer, runtime: ResourceRuntime) -> ResourceDriver:
+def _driver(api: ResourceApiServer, runtime: ResourceRuntime) -> ResourceDriver | None:
+    if not needs_driver(runtime):
+        return None
     from plugwright.dra.driver import Driver  # a client of the API server, which most tests do without
 
     return Driver(runtime, connect=lambda _: api)
