@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 
 from plugwright.dra import driver_status, pool_content
-from plugwright.dra.api_objects import ClaimLookup, ResourceApiClient
 from plugwright.dra.claim_files import ClaimFiles
 from plugwright.dra.claim_status import ClaimStatus
 from plugwright.dra.device_access import PluginDevices
@@ -29,6 +28,7 @@ from plugwright.dra.preparation import Preparation, PreparationSettings
 from plugwright.dra.prepared_claims import PreparedClaims, read_boot_id
 from plugwright.dra.publisher import SlicePublisher
 from plugwright.dra.registration import DriverRegistration, DriverServices, DriverSockets
+from plugwright.dra.resource_api_client import ClaimLookup, ResourceApiClient
 from plugwright.dra.split import ApiSplit
 from plugwright.dra.split_file import state_path
 from plugwright.dra.taints import TaintController
@@ -59,7 +59,7 @@ def find_api_server(settings: Settings) -> ResourceApiClient:
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
+class _DriverParts:
     node: str
     api: ResourceApiClient
     prepared: PreparedClaims
@@ -80,7 +80,7 @@ class Driver:
         self.state = Latest(DriverState(RegistrationState.STARTING.value, since=time.time()))
         self.name = check_driver_name(runtime.serve.driver or driver_name(runtime.resource))
         self._runtime, self._connect = runtime, connect
-        self._parts: _Parts | None = None
+        self._parts: _DriverParts | None = None
         runtime.inventory.withhold({}, offered=())  # until it is known which API has them
 
     async def run(self) -> None:
@@ -133,7 +133,7 @@ class Driver:
                 return f"the devices of {self._runtime.resource} move to {to}"
         raise ConfigError(f"no command {name!r} with {', '.join(sorted(arguments)) or 'nothing'}")
 
-    async def _made(self) -> _Parts:
+    async def _made(self) -> _DriverParts:
         """`ConfigError` or OSError where something is missing that the driver cannot do without."""
         runtime, settings, serve = self._runtime, self._runtime.settings, self._runtime.serve
         node = _node_name(settings)
@@ -159,7 +159,7 @@ class Driver:
             settings=PreparationSettings(host_root=Path(serve.host_root) if serve.host_root else None),
         )
         services = DriverServices(preparation, HealthService(runtime.inventory, node))
-        return _Parts(
+        return _DriverParts(
             node=node,
             api=api,
             prepared=prepared,
@@ -171,7 +171,7 @@ class Driver:
             registration=DriverRegistration(self.name, sockets, services, runtime.service.metrics),
         )
 
-    async def _serve(self, parts: _Parts) -> None:
+    async def _serve(self, parts: _DriverParts) -> None:
         """For ever: ends by an error of one of the parts."""
         ends = [
             source.subscribe(partial(self._set_state, parts))
@@ -191,7 +191,7 @@ class Driver:
             for end in ends:
                 end()
 
-    async def _offer(self, parts: _Parts) -> None:
+    async def _offer(self, parts: _DriverParts) -> None:
         """Has those devices published that claims are to be allocated from, whenever they or their taints change."""
         inventory, changes = self._runtime.inventory.latest, Latest(0)
         sources = (inventory, parts.taints.taints, parts.split.placements)
@@ -209,7 +209,7 @@ class Driver:
             for end in ends:
                 end()
 
-    def _confirm(self, parts: _Parts) -> None:
+    def _confirm(self, parts: _DriverParts) -> None:
         """Tells the split what the API server has."""
         published = parts.publisher.published.value
         if published is not None:
@@ -217,7 +217,7 @@ class Driver:
             devices = pool_content.published_devices(published, ids)
             parts.split.confirm(devices, taints_dropped="taints" in parts.publisher.status.value.dropped)
 
-    def _set_state(self, parts: _Parts) -> None:
+    def _set_state(self, parts: _DriverParts) -> None:
         state = driver_status.driver_state(parts.registration.status.value, parts.publisher.status.value)
         self.state.publish_if_changed(state)
 
