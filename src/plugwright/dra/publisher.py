@@ -58,10 +58,11 @@ class PublisherStatus:
 
 
 class SlicePublisher:
-    """`content` is what to publish, None as long as nothing is known; set by the driver."""
+    """`content` is what to publish, None as long as nothing is known; `published` is the latest that was accepted."""
 
     def __init__(self, api: ApiClient, driver: str, node: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.content: Latest[PoolContent | None] = Latest(None)
+        self.published: Latest[PoolContent | None] = Latest(None)
         self.status = Latest(PublisherStatus())
         self._api, self._clock = api, clock
         self._pool = Pool(driver, node, node)
@@ -186,7 +187,7 @@ class SlicePublisher:
         return slices.plan(existing, wanted, self._known.accepted)
 
     async def _try_fields(self, content: PoolContent) -> frozenset[str]:
-        """Of the fields without which devices must not be offered, those that the API server drops; nothing is stored."""
+        """Of the fields without which devices must not be offered, those that the API server drops. It stores nothing."""
         tried: dict[frozenset[str], Document] = {}
         for device in content.devices:
             if needed := slice_comparison.needed_fields(device) - self._kept - self._dropped:
@@ -265,6 +266,8 @@ class SlicePublisher:
             dropped=tuple(sorted(self._dropped)),
             left_out=len(content.devices) - offered,
         )
+        if self.published.value is not content:
+            self.published.publish(content)
         if not plan:
             self._repairs.not_needed()
         elif is_new:
