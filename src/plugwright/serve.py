@@ -11,6 +11,7 @@ from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.serve_settings import ResourceDriver, ServeSettings
 from plugwright.sdk.settings import Settings
+from plugwright.system import left_out_modules
 
 __all__ = ["resource_driver", "run", "serving"]
 
@@ -35,6 +36,7 @@ async def serving(
 
 
 def resource_driver(runtime: ResourceRuntime) -> ResourceDriver:
+    left_out_modules.allow_ssl()
     from plugwright.dra.driver import Driver  # a client of the API server, which the device plugin API does not need
 
     return Driver(runtime)

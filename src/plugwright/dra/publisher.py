@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from plugwright.dra import slice_comparison, slices
+from plugwright.dra.api_objects import ResourceApiClient
 from plugwright.dra.known_slices import KnownSlices, Repairs
 from plugwright.dra.slice_comparison import Document
 from plugwright.dra.slices import Plan, Pool, PoolContent
 from plugwright.errors import InvalidValue, MalformedMessage, PeerGone, PeerRefused
-from plugwright.kube.api_client import ApiClient, segment
+from plugwright.kube.api_client import segment
 from plugwright.system.concurrency import Backoff, Latest, first
 
 __all__ = ["PublisherState", "PublisherStatus", "SlicePublisher"]
@@ -60,10 +61,13 @@ class PublisherStatus:
 class SlicePublisher:
     """`content` is what to publish, None as long as nothing is known; `published` is the latest that was accepted."""
 
-    def __init__(self, api: ApiClient, driver: str, node: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, api: ResourceApiClient, driver: str, node: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.content: Latest[PoolContent | None] = Latest(None)
         self.published: Latest[PoolContent | None] = Latest(None)
         self.status = Latest(PublisherStatus())
+        self.published: Latest[PoolContent | None] = Latest(None)  # what the API server has
         self._api, self._clock = api, clock
         self._pool = Pool(driver, node, node)
         self._known = KnownSlices()
@@ -253,6 +257,7 @@ class SlicePublisher:
 
     def _published(self, plan: Plan, content: PoolContent, is_new: bool) -> None:
         self._attempted = content
+        self.published.publish_if_changed(slices.published_content(self._known.slices.values(), self._pool.name))
         if self._refused is not None:
             return  # it is the content before that is published
         self._good, self._logged = content, ""
