@@ -79,7 +79,7 @@ async def _publish(port: str, directory: str) -> dict[str, float]:
     class Counted(ApiServer):
         requests = 0
 
-        def request(self, *arguments: object) -> tuple[int, bytes]:  # type: ignore[override]
+        def request(self, *arguments: object) -> tuple[int, bytes]:
             self.requests += 1
             return super().request(*arguments)  # type: ignore[arg-type]
 
@@ -107,7 +107,7 @@ async def _publish(port: str, directory: str) -> dict[str, float]:
     ):
         before, begun = server.requests, time.perf_counter()
         publisher.content.publish(content)
-        await publisher.published.until(lambda published, content=content: published is content)  # type: ignore[misc]
+        await publisher.published.until(lambda published, content=content: published == content)  # type: ignore[misc]
         measured[f"{name}_ms"] = (time.perf_counter() - begun) * 1000
         measured[f"{name}_requests"] = server.requests - before
     measured |= {"published_mib": _status("VmRSS") / 1024, "threads": _status("Threads")}
