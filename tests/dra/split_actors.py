@@ -135,7 +135,7 @@ class SplitDriver:
     def __init__(
         self, runtime: ResourceRuntime, path: Path, cluster: Cluster, prepared: Prepared, settings: MoveSettings
     ) -> None:
-        self.state = Latest(DriverState("registered", ready=True))
+        self.name, self.state = DRIVER, Latest(DriverState("registered", ready=True))
         self.cluster, self.prepared, self.runtime = cluster, prepared, runtime
         self.split = ApiSplit(runtime, path, (DRIVER, NODE), prepared, cluster, settings, boot_id=path.parent / "boot")
 

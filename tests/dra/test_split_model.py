@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.dra.split_actors import DRIVER, NODE, TAPE, Cluster, Prepared, Tapes, both
+from tests.dra.split_actors import DRIVER, NODE, Cluster, Prepared, Tapes, both
 
 from plugwright import Device, Settings
 from plugwright.dra.holders import HoldersUnreadable, PodHolders

@@ -8,7 +8,7 @@ one timer for the next change that comes by itself, and none where no such chang
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import TypeAlias
 from plugwright.dra.taint_budget import Decision, Moment, Observed, TaintRecord, TaintState, decide, evictions
 from plugwright.dra.taint_file import TaintFile, moment
 from plugwright.errors import PluginError
-from plugwright.model import Device
+from plugwright.model import Device, natural_order, some
 from plugwright.sdk.cordon_controller import utc
 from plugwright.sdk.inventory import Inventory, Snapshot
 from plugwright.sdk.serve_settings import TaintSettings
@@ -84,7 +84,7 @@ class TaintController:
             "effect": self._settings.effect,
             "budget": self._settings.budget,
             "evictions": len(evictions(self._state, now)),
-            "heldBack": dict(self._held_back),
+            "held_back": dict(self._held_back),
             "error": unknown or self._unwritten,
         }
 
@@ -164,15 +164,23 @@ class TaintController:
         taints = {
             key: taints_for(device, records.get(key, TaintRecord()), extra.get(key)) for key, device in devices.items()
         }
-        self.taints.publish_if_changed({key: some for key, some in taints.items() if some})
+        self.taints.publish_if_changed({key: tainted for key, tainted in taints.items() if tainted})
 
     def _log(self, decision: Decision) -> None:
-        """Once for each device that gets NoExecute, and for each reason why one does not."""
-        for device_id in sorted(decision.granted):
-            facts = {"resource": self._inventory.resource, "device": device_id}
-            logger.warning("device has the taint NoExecute, its pods will be evicted", extra=facts)
+        """Those that get NoExecute, and once those that do not, by reason: a whole node may fail at once."""
+        resource = self._inventory.resource
+        if decision.granted:
+            facts = {"resource": resource, "devices": _names(decision.granted)}
+            logger.warning("devices have the taint NoExecute, their pods will be evicted", extra=facts)
+        news: dict[str, list[str]] = {}
         for device_id, reason in decision.held_back.items():
             if self._logged.get(device_id) != reason:
-                facts = {"resource": self._inventory.resource, "device": device_id, "reason": reason}
-                logger.warning("device keeps the taint NoSchedule, its pods are not evicted", extra=facts)
+                news.setdefault(reason, []).append(device_id)
+        for reason, device_ids in sorted(news.items()):
+            facts = {"resource": resource, "devices": _names(device_ids), "reason": reason}
+            logger.warning("devices keep the taint NoSchedule, their pods are not evicted", extra=facts)
         self._logged = decision.held_back
+
+
+def _names(device_ids: Iterable[str]) -> str:
+    return some(sorted(device_ids, key=natural_order))

@@ -48,23 +48,30 @@ class TaintSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
-    """`driver` is the name of the DRA driver; empty: made of the resource's name. `cdi` is where claims' specs are."""
+    """`driver` is the name of the DRA driver; empty: made of the resource's name.
+
+    `cdi` is where the CDI specs of claims are written. `host_root` is where their device nodes must be seen; None where
+    nobody is to look, because a test has no hardware.
+    """
 
     api: Api = Api.DEVICE_PLUGIN
     driver: str = ""
     cdi: str = "/var/run/cdi"
+    host_root: str | None = "/"
     split: Split = field(default_factory=Split)
     taints: TaintSettings = field(default_factory=TaintSettings)
+
+    def __post_init__(self) -> None:
+        """Also makes the enum's member of an API's name."""
+        try:
+            object.__setattr__(self, "api", Api(self.api))
+        except ValueError:
+            raise ConfigError(f"serve must be one of {', '.join(Api)}, got {self.api!r}") from None
 
     @classmethod
     def of(cls, serve: "str | ServeSettings") -> "ServeSettings":
         """The settings, or those of an API's name alone."""
-        if isinstance(serve, ServeSettings):
-            return serve
-        try:
-            return cls(api=Api(serve))
-        except ValueError:
-            raise ConfigError(f"serve must be one of {', '.join(Api)}, got {serve!r}") from None
+        return serve if isinstance(serve, ServeSettings) else cls(api=serve)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +87,7 @@ class DriverState:
 class ResourceDriver(Protocol):
     """Serves the devices of one resource by claims, beside its device plugin service or instead of it."""
 
+    name: str
     state: Latest[DriverState]
 
     async def run(self) -> None: ...
