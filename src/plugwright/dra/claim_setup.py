@@ -77,8 +77,11 @@ class ClaimSetup:
 
     async def restore(self, claim: PreparedClaim) -> PreparedClaim:
         """A claim that is prepared, with the CDI file that may have vanished since."""
-        await _in_thread(partial(self._files.write_again, claim))
+        await self.write_again(claim)
         return await self.mark(claim, State.DONE)
+
+    async def write_again(self, claim: PreparedClaim) -> None:
+        await _in_thread(partial(self._files.write_again, claim))
 
     async def mark(self, claim: PreparedClaim, state: State) -> PreparedClaim:
         marked = replace(claim, state=state)

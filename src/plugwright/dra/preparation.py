@@ -33,6 +33,8 @@ __all__ = ["ClaimsApi", "Preparation", "PreparationSettings"]
 
 logger = logging.getLogger(__name__)
 
+_EXPECTED = (PlugwrightError, OSError)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparationSettings:
@@ -99,16 +101,32 @@ class Preparation:
         return {uid: task.result() for uid, task in tasks.items()}
 
     async def run(self) -> None:
-        """For ever: looks up claims that were started and not finished, and undoes those that are gone."""
+        """For ever: looks up claims that were started and not finished, and undoes those that are gone.
+
+        At first it writes CDI files again that have vanished since: no kubelet prepares a claim again for a container
+        that it starts again.
+        """
+        await self._supervised("CDI files of claims not written again", self._restore_all)
         while True:
-            try:
-                await self.undo_abandoned()
-                self._problem = ""
-            except (PlugwrightError, OSError) as error:
-                if str(error) != self._problem:
-                    logger.warning("claims that were left behind not looked up", extra={"reason": str(error)})
-                self._problem = str(error)
+            await self._supervised("claims that were left behind not looked up", self.undo_abandoned)
             await self._until_lookup()
+
+    async def _supervised(self, failure: str, work: Callable[[], Awaitable[None]]) -> None:
+        """The driver serves claims, whatever is wrong with old ones; said once for each reason."""
+        try:
+            await work()
+            self._problem = ""
+        except Exception as error:
+            problem = clean(error) or type(error).__name__
+            if problem != self._problem:
+                logger.warning(failure, extra={"reason": problem}, exc_info=not isinstance(error, _EXPECTED))
+            self._problem = problem
+
+    async def _restore_all(self) -> None:
+        async with self._turn:
+            for claim in (await self._prepared.read()).values():
+                if claim.is_ready(self._prepared.boot_id):
+                    await self._setup.write_again(claim)
 
     async def _until_lookup(self) -> None:
         """Soon where a claim has ended that is kept for a pod which may be gone by now."""
@@ -121,19 +139,28 @@ class Preparation:
 
     async def undo_abandoned(self) -> None:
         """Undoes claims that no kubelet will unprepare, and that exist no more, are not used or have other devices."""
+        unknown: ClaimWaits | None = None
         for claim in (await self._prepared.read()).values():
             if claim.is_awaited(self._prepared.boot_id) or not claim.name:
                 continue
-            devices = await self._devices_now(claim)
-            async with self._turn:
-                now = (await self._prepared.read()).get(claim.uid)
-                if now != claim or claim.uid in self._calls:
-                    continue
-                if not devices:
-                    await self._setup.undo(claim)
-                    logger.info("claim that was left behind undone", extra={"claim": str(claim), "uid": claim.uid})
-                elif claim.found:
-                    await self._prepared.change(partial(_complete, replace(claim, devices=devices)))
+            try:
+                await self._look_up(claim)
+            except ClaimWaits as error:
+                unknown = error
+        if unknown is not None:
+            raise unknown
+
+    async def _look_up(self, claim: PreparedClaim) -> None:
+        devices = await self._devices_now(claim)
+        async with self._turn:
+            now = (await self._prepared.read()).get(claim.uid)
+            if now != claim or claim.uid in self._calls:
+                return
+            if not devices:
+                await self._setup.undo(claim)
+                logger.info("claim that was left behind undone", extra={"claim": str(claim), "uid": claim.uid})
+            elif claim.found:
+                await self._prepared.change(partial(_complete, replace(claim, devices=devices)))
 
     async def _devices_now(self, claim: PreparedClaim) -> tuple[ClaimedDevice, ...]:
         """What the claim was given by now; nothing if it is another claim, has other devices, or has ended for good."""
@@ -213,9 +240,11 @@ class Preparation:
         try:
             if _has_ended(self._prepared.latest.value):
                 await self.undo_abandoned()
-            for result in claim.results:
-                if not result.admin_access:
-                    await self._devices.arriving(result.device)
+            stored = (await self._prepared.read()).get(claim.uid)
+            if stored is None or not stored.is_ready(self._prepared.boot_id):
+                for result in claim.results:
+                    if not result.admin_access:
+                        await self._devices.arriving(result.device)
             async with self._turn:
                 if self._calls.get(claim.uid) is not call:
                     raise ClaimRefused(f"ResourceClaim {claim} was unprepared while it waited")
