@@ -393,15 +393,15 @@ async def test_a_claim_unprepared_while_another_pod_has_it_stays_until_the_last_
     node.api.put(reserved(document("one"), "running", "never-started"))
     answer = await node.prepare(claim("one"))
     assert await node.unprepare(claim("one")) == ""
-    await node.preparation.undo_abandoned()
+    await node.preparation.abandoned.undo()
     assert edits(node, ONE)
     assert (list(node.prepared.held()), node.drives.released) == (["st0"], [])
     node.api.put(reserved(document("one"), "running"))
     node = node.restart()
-    await node.preparation.undo_abandoned()
+    await node.preparation.abandoned.undo()
     assert edits(node, ONE)
     node.api.put(reserved(document("one")))
-    await node.preparation.undo_abandoned()
+    await node.preparation.abandoned.undo()
     assert (node.leftovers(), node.prepared.held()) == ([], {})
     assert await node.prepare(claim("one")) == answer
 
@@ -439,7 +439,7 @@ async def test_a_claim_that_ended_is_the_kubelets_again_when_it_is_prepared(node
     assert await node.prepare(claim()) == answer
     assert node.drives.allocated == [["st0"]]
     node.api.put(reserved(document("one")))
-    await node.preparation.undo_abandoned()  # as for any claim that the kubelet has
+    await node.preparation.abandoned.undo()  # as for any claim that the kubelet has
     assert list(node.prepared.held()) == ["st0"]
     assert await node.unprepare(claim()) == ""
     assert node.leftovers() == []
@@ -533,11 +533,11 @@ async def test_claims_left_behind_are_undone_when_they_are_gone(node: ClaimNode)
     node = node.restart()
     node.api.remove("one")
     node.api.remove("three")  # it is prepared, so its pod may still run: the kubelet says when it ends
-    await node.preparation.undo_abandoned()
+    await node.preparation.abandoned.undo()
     assert list(node.prepared.held()) == ["st1", "st2"]
     assert [device.id for device in node.drives.released] == ["st0"]
     node = node.reboot("boot-2")
-    await node.preparation.undo_abandoned()
+    await node.preparation.abandoned.undo()
     assert list(node.prepared.held()) == ["st1"]
 
 
@@ -582,7 +582,7 @@ async def test_one_claim_that_cannot_be_read_does_not_keep_others(node: ClaimNod
     node.api.unreadable = "one"
     node.api.remove("two")
     with pytest.raises(ClaimWaits, match="ResourceClaim default/one cannot be read: nested too deep"):
-        await node.preparation.undo_abandoned()
+        await node.preparation.abandoned.undo()
     assert list(node.prepared.held()) == ["st0"]
 
 
