@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from plugwright import Allocation, Device, Limits, Plugin, Settings, Timeouts
+from plugwright.dra import handover
 from plugwright.dra.names import device_name
 from plugwright.dra.readings import MoveSettings
 from plugwright.dra.split import ApiSplit
@@ -155,10 +156,10 @@ class SplitDriver:
         return refusal
 
     def status(self) -> Mapping[str, object]:
-        return {}
+        return {"node": NODE, **handover.status(self.split)}
 
     async def command(self, name: str, arguments: Mapping[str, str]) -> str:
-        raise NotImplementedError
+        return await handover.command(self.split, name, arguments)
 
     async def _publish(self) -> None:
         async for _ in self.split.placements.changes():

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from plugwright import Allocation, Device, Plugin, ServeSettings, Settings
+from plugwright.dra.leftovers import may_have_claims
 from plugwright.errors import ConfigError
 from plugwright.kubelet import Kubelet, KubeletSettings
 from plugwright.kubelet.dra.resource_api import ClaimTable
@@ -233,3 +234,52 @@ async def test_a_resource_changes_from_one_api_to_the_other(tmp_path: Path) -> N
         await kubelet.daemon.apply([after])
         pod = await kubelet.admit(pod_requesting({}, claims=[claim_requesting({TAPE: 1})]))
         assert {held, kubelet.container(pod).env["TAPES"]} == {"st0", "st1"}
+
+
+async def test_a_device_that_a_claim_holds_is_not_given_out_by_the_device_plugin_api(tmp_path: Path) -> None:
+    before = Tapes(Device("st0"), Device("st1"))
+    async with running(before, tmp_path, KubeletSettings(timeout=LIMIT), serve="dra") as kubelet:
+        pod = await kubelet.admit(pod_requesting({}, claims=[claim_requesting({TAPE: 1})]))
+        after = Tapes(Device("st0"), Device("st1"))
+        after.serve = replace(before.serve, api=Api.DEVICE_PLUGIN)
+        await kubelet.daemon.apply([after])
+        async with asyncio.timeout(LIMIT):
+            await kubelet.daemon.changed.until(lambda _: not control.unready(kubelet.daemon))
+        assert await kubelet.capacity(TAPE, count=2) == 2
+        assert await kubelet.allocatable(TAPE, count=0) == 0
+        assert driver(kubelet)["devices"]["st0"]["target"] == "device-plugin"
+        await kubelet.remove(pod)
+        assert pod not in kubelet.pods
+
+
+async def test_a_driver_that_cannot_begin_keeps_only_devices_of_claims_from_the_device_plugin_api(
+    tmp_path: Path,
+) -> None:
+    before = Tapes(Device("st0"), Device("st1"))
+    async with running(before, tmp_path, KubeletSettings(timeout=LIMIT), serve="dra") as kubelet:
+        await kubelet.admit(pod_requesting({}, claims=[claim_requesting({TAPE: 1})]))
+        await kubelet.daemon.apply([])
+        after = Tapes(Device("st0"), Device("st1"))
+        after.serve = replace(before.serve, api=Api.DEVICE_PLUGIN)
+        settings = replace(kubelet.daemon.settings, node_name="")
+        async with serving(after, settings=settings) as daemon:
+            assert "the name of this node is not known" in await until_failed(daemon)
+            assert await kubelet.allocatable(TAPE, count=1) == 1
+            snapshot = daemon.resources[TAPE].inventory.latest.value
+            assert snapshot is not None
+            assert list(snapshot.withheld) == ["st0"]
+
+
+def test_a_resource_that_never_had_claims_needs_no_driver(root: Path) -> None:
+    assert not may_have_claims(Settings(kubelet_dir=root), "tape.example.com")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"devices": {"st0": {"phase": "tainted"}}}'])
+def test_a_driver_is_needed_where_claims_may_have_devices(root: Path, content: str) -> None:
+    (root / "split-tape.example.com.json").write_text(content)
+    assert may_have_claims(Settings(kubelet_dir=root, state_dir=root), "tape.example.com")
+
+
+def test_no_driver_is_needed_once_all_devices_are_back(root: Path) -> None:
+    (root / "split-tape.example.com.json").write_text('{"devices": {"st0": {"phase": "listed"}}}')
+    assert not may_have_claims(Settings(kubelet_dir=root, state_dir=root), "tape.example.com")

@@ -17,20 +17,22 @@ from functools import partial
 from pathlib import Path
 
 from plugwright.dra import driver_status, pool_content
-from plugwright.dra.api_objects import ClaimLookup, ResourceApiClient
 from plugwright.dra.claim_files import ClaimFiles
 from plugwright.dra.claim_status import ClaimStatus
 from plugwright.dra.device_access import PluginDevices
 from plugwright.dra.device_metadata import DeviceMetadata
 from plugwright.dra.health import HealthService
+from plugwright.dra.leftovers import CHECKPOINT
 from plugwright.dra.names import check_driver_name, device_name, driver_name
 from plugwright.dra.preparation import Preparation, PreparationSettings
 from plugwright.dra.prepared_claims import PreparedClaims, read_boot_id
 from plugwright.dra.publisher import SlicePublisher
 from plugwright.dra.registration import DriverRegistration, DriverServices, DriverSockets
+from plugwright.dra.resource_api_client import ClaimLookup, ResourceApiClient
 from plugwright.dra.split import ApiSplit
+from plugwright.dra.split_file import state_path
 from plugwright.dra.taints import TaintController
-from plugwright.errors import ConfigError
+from plugwright.errors import ConfigError, PlugwrightError
 from plugwright.kube.api_client import ApiClient
 from plugwright.model import DNS_SUBDOMAIN
 from plugwright.sdk import cdi
@@ -57,7 +59,7 @@ def find_api_server(settings: Settings) -> ResourceApiClient:
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
+class _DriverParts:
     node: str
     api: ResourceApiClient
     prepared: PreparedClaims
@@ -78,7 +80,7 @@ class Driver:
         self.state = Latest(DriverState(RegistrationState.STARTING.value, since=time.time()))
         self.name = check_driver_name(runtime.serve.driver or driver_name(runtime.resource))
         self._runtime, self._connect = runtime, connect
-        self._parts: _Parts | None = None
+        self._parts: _DriverParts | None = None
         runtime.inventory.withhold({}, offered=())  # until it is known which API has them
 
     async def run(self) -> None:
@@ -87,7 +89,7 @@ class Driver:
             try:
                 parts = await self._made()
             except (ConfigError, OSError) as error:
-                self._cannot_begin(str(error))
+                await self._cannot_begin(str(error))
                 await asyncio.sleep(retry.delay())
                 continue
             try:
@@ -131,7 +133,7 @@ class Driver:
                 return f"the devices of {self._runtime.resource} move to {to}"
         raise ConfigError(f"no command {name!r} with {', '.join(sorted(arguments)) or 'nothing'}")
 
-    async def _made(self) -> _Parts:
+    async def _made(self) -> _DriverParts:
         """`ConfigError` or OSError where something is missing that the driver cannot do without."""
         runtime, settings, serve = self._runtime, self._runtime.settings, self._runtime.serve
         node = _node_name(settings)
@@ -141,8 +143,10 @@ class Driver:
         state_dir = settings.state_dir or directory
         metadata = DeviceMetadata(directory, self.name)
         files = ClaimFiles(self.name, cdi.SpecDirectory(Path(serve.cdi), owner=_OWNER), metadata)
-        prepared = PreparedClaims(directory / "checkpoint.json", read_boot_id(), files.find)
-        split = ApiSplit(runtime, state_dir / f"split-{self.name}.json", (self.name, node), prepared, api)
+        prepared = PreparedClaims(directory / CHECKPOINT, read_boot_id(), files.find)
+        split = ApiSplit(
+            runtime, state_path(settings.state_dir, directory, self.name), (self.name, node), prepared, api
+        )
         claim_status = ClaimStatus(api, self.name)
         preparation = Preparation(
             self.name,
@@ -155,7 +159,7 @@ class Driver:
             settings=PreparationSettings(host_root=Path(serve.host_root) if serve.host_root else None),
         )
         services = DriverServices(preparation, HealthService(runtime.inventory, node))
-        return _Parts(
+        return _DriverParts(
             node=node,
             api=api,
             prepared=prepared,
@@ -167,7 +171,7 @@ class Driver:
             registration=DriverRegistration(self.name, sockets, services, runtime.service.metrics),
         )
 
-    async def _serve(self, parts: _Parts) -> None:
+    async def _serve(self, parts: _DriverParts) -> None:
         """For ever: ends by an error of one of the parts."""
         ends = [
             source.subscribe(partial(self._set_state, parts))
@@ -187,23 +191,25 @@ class Driver:
             for end in ends:
                 end()
 
-    async def _offer(self, parts: _Parts) -> None:
+    async def _offer(self, parts: _DriverParts) -> None:
         """Has those devices published that claims are to be allocated from, whenever they or their taints change."""
         inventory, changes = self._runtime.inventory.latest, Latest(0)
         sources = (inventory, parts.taints.taints, parts.split.placements)
         ends = [source.subscribe(lambda: changes.publish(changes.value + 1)) for source in sources]
         try:
             async for _ in changes.changes():
-                parts.taints.extra.publish_if_changed(parts.split.taints)
                 snapshot, taints = inventory.value, parts.taints.taints.value
-                if snapshot is not None and taints is not None:
-                    content = pool_content.pool_content(snapshot, parts.split.in_slices, taints)
+                if snapshot is None or taints is None:
+                    continue
+                if not snapshot.devices or parts.split.placements.value:  # else what is published stays
+                    split = parts.split
+                    content = pool_content.pool_content(snapshot, split.in_slices, taints, split.taints)
                     parts.publisher.content.publish_if_changed(content)
         finally:
             for end in ends:
                 end()
 
-    def _confirm(self, parts: _Parts) -> None:
+    def _confirm(self, parts: _DriverParts) -> None:
         """Tells the split what the API server has."""
         published = parts.publisher.published.value
         if published is not None:
@@ -211,15 +217,27 @@ class Driver:
             devices = pool_content.published_devices(published, ids)
             parts.split.confirm(devices, taints_dropped="taints" in parts.publisher.status.value.dropped)
 
-    def _set_state(self, parts: _Parts) -> None:
+    def _set_state(self, parts: _DriverParts) -> None:
         state = driver_status.driver_state(parts.registration.status.value, parts.publisher.status.value)
         self.state.publish_if_changed(state)
 
-    def _cannot_begin(self, reason: str) -> None:
-        before = self.state.value
-        if before.reason != reason:
+    async def _cannot_begin(self, reason: str) -> None:
+        if self.state.value.reason != reason:
             logger.error("DRA driver cannot begin", extra={"resource": self._runtime.resource, "error": reason})
             self.state.publish(DriverState("failed", reason, since=time.time()))
+        if self._runtime.serve_asked.api is Api.DEVICE_PLUGIN:
+            await self._give_back_unclaimed()
+
+    async def _give_back_unclaimed(self) -> None:
+        """A resource of the device plugin API has its devices back without a driver, but for those of claims."""
+        prepared = PreparedClaims(self._runtime.settings.paths.plugins / self.name / CHECKPOINT, read_boot_id())
+        try:
+            claims = (await prepared.read()).values()
+        except (PlugwrightError, OSError) as error:
+            logger.error("devices of claims are not known", extra={"driver": self.name, "error": str(error)})
+            return
+        held = {device.id: f"held by ResourceClaim {claim}" for claim in claims for device in claim.devices}
+        self._runtime.inventory.withhold(held)
 
 
 def _node_name(settings: Settings) -> str:

@@ -59,8 +59,8 @@ class PodHolders:
     here.
     """
 
-    def __init__(self, runtime: ResourceRuntime, stored: float) -> None:
-        self._runtime = runtime
+    def __init__(self, runtime: ResourceRuntime, stored: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._runtime, self._clock = runtime, clock
         self._admission = runtime.settings.limits.allocate + stored
         self._seen: dict[str, float] = {}  # the allocations whose pods the kubelet has listed since
 
@@ -105,7 +105,7 @@ class PodHolders:
         return frozenset(await self.pods()) | self._just_allocated()
 
     def _just_allocated(self) -> frozenset[str]:
-        since = time.monotonic() - self._admission
+        since = self._clock() - self._admission
         allocated = self._runtime.inventory.allocated.items()
         return frozenset(key for key, when in allocated if when > max(since, self._seen.get(key, 0.0)))
 

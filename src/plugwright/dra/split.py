@@ -52,6 +52,7 @@ class ApiSplit:
         settings: MoveSettings | None = None,
         clock: Callable[[], float] = time.monotonic,
         boot_id: Path = BOOT_ID,
+        holders: PodHolders | None = None,
     ) -> None:
         """`pool` is the driver's name and the pool's."""
         self.problem = Latest("")
@@ -61,7 +62,7 @@ class ApiSplit:
         self._clock = clock
         self._kept = KeptPlacements(runtime, SplitFile(path, boot_id), self.readings)
         self.placements = self._kept.latest
-        self._holders = PodHolders(runtime, self.settings.stored)
+        self._holders = holders or PodHolders(runtime, self.settings.stored, clock)
         self._units: Mapping[str, tuple[str, ...]] = {}
         self._taints_dropped = False
         self._loaded = False
