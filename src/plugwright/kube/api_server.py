@@ -129,7 +129,7 @@ class ApiServer:
     def decoded(self, text: bytes) -> Any:
         try:
             return json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # anybody may nest a claim's parameters as deep as 10 KiB go
             raise MalformedMessage(f"unreadable answer of {self.url}: {error!r}") from error
 
     def gone(self, error: Exception) -> PeerGone:
