@@ -115,7 +115,7 @@ class Config:
 def _served(entry: ResourceEntry[Any], context: FamilyContext) -> Plugin:
     plugin = entry.family.plugin(entry, context)
     if entry.serve.api is not Api.DEVICE_PLUGIN:
-        plugin.serve = replace(entry.serve, cdi=context.host.cdi)
+        plugin.serve = replace(entry.serve, cdi=context.host.cdi, host_root=context.host.root)
     return plugin
 
 

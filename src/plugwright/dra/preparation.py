@@ -44,14 +44,14 @@ class ClaimsApi(Protocol):
 class PreparationSettings:
     """`limit`: seconds within which a call is answered; `lookup`: between two looks at claims that were left behind.
 
-    `host_root` is where the host's files are seen.
+    `host_root` is where the host's files are seen; None where nobody is to look.
     """
 
     limit: float = 40.0  # a kubelet waits 45
     first_retry: float = 0.1
     longest_retry: float = 2.0
     lookup: float = 60.0
-    host_root: Path = Path("/")
+    host_root: Path | None = Path("/")
 
 
 async def _not_in_use(claim: Claim) -> str:

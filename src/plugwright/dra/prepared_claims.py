@@ -39,7 +39,6 @@ T = TypeVar("T")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FORMAT = 1
 _PRIVATE = 0o600  # edits may hold what only the claim's containers are to know
-_LOCK_LIMIT = 5.0  # seconds that another process may have the lock
 _LOCK_PAUSE = 0.005
 _DISK_LIMIT = 10.0
 
@@ -107,12 +106,16 @@ class PreparedClaims:
     """`find` finds claims again without the checkpoint; `latest` is what the file had when it was last read here."""
 
     def __init__(
-        self, path: Path, boot_id: str, find: Callable[[], Iterable[PreparedClaim]] = tuple[PreparedClaim]
+        self,
+        path: Path,
+        boot_id: str,
+        find: Callable[[], Iterable[PreparedClaim]] = tuple[PreparedClaim],
+        lock_limit: float = 5.0,  # seconds that another process may have the lock
     ) -> None:
         self.boot_id = boot_id
         self.latest: Latest[Claims] = Latest({})
         self.problem = ""  # why the file could not be used, the last time
-        self._path, self._find = path, find
+        self._path, self._find, self._lock_limit = path, find, lock_limit
         self._turn = asyncio.Lock()
 
     async def read(self) -> Claims:
@@ -127,7 +130,7 @@ class PreparedClaims:
         async with self._turn:
             call = begin_in_thread("claims", partial(self._transact, decide))
             call.add_done_callback(self._publish)  # also when nobody waits for it any more
-            done, _ = await asyncio.wait((call,), timeout=_LOCK_LIMIT + _DISK_LIMIT)
+            done, _ = await asyncio.wait((call,), timeout=self._lock_limit + _DISK_LIMIT)
             if not done:
                 raise ClaimWaits(f"{self._path} could not be read and written within {_DISK_LIMIT:g} s")
             result, _ = call.result()
@@ -147,7 +150,7 @@ class PreparedClaims:
 
     def _transact(self, decide: Callable[[dict[str, PreparedClaim]], T]) -> tuple[T, Claims]:
         self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with _locked(self._path.with_suffix(".lock")):
+        with _locked(self._path.with_suffix(".lock"), self._lock_limit):
             before = self._load()
             claims = dict(before)
             result = decide(claims)
@@ -213,24 +216,24 @@ def read_boot_id(path: Path = BOOT_ID) -> str:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path, limit: float) -> Iterator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _PRIVATE)
     try:
-        _lock(descriptor, path)
+        _lock(descriptor, path, limit)
         yield
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, path: Path) -> None:
+def _lock(descriptor: int, path: Path, limit: float) -> None:
     """Not a call that waits: another process may have been stopped while it has the lock."""
-    ends = time.monotonic() + _LOCK_LIMIT
+    ends = time.monotonic() + limit
     while True:
         try:
             return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > ends:
-                raise ClaimWaits(f"another process has had {path} locked for {_LOCK_LIMIT:g} s") from None
+                raise ClaimWaits(f"another process has had {path} locked for {limit:g} s") from None
         time.sleep(_LOCK_PAUSE)
 
 

@@ -48,11 +48,16 @@ class TaintSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
-    """`driver` is the name of the DRA driver; empty: made of the resource's name. `cdi` is where claims' specs are."""
+    """`driver` is the name of the DRA driver; empty: made of the resource's name.
+
+    `cdi` is where the CDI specs of claims are written. `host_root` is where their device nodes must be seen; None where
+    nobody is to look, because a test has no hardware.
+    """
 
     api: Api = Api.DEVICE_PLUGIN
     driver: str = ""
     cdi: str = "/var/run/cdi"
+    host_root: str | None = "/"
     split: Split = field(default_factory=Split)
     taints: TaintSettings = field(default_factory=TaintSettings)
 
@@ -80,6 +85,7 @@ class DriverState:
 class ResourceDriver(Protocol):
     """Serves the devices of one resource by claims, beside its device plugin service or instead of it."""
 
+    name: str
     state: Latest[DriverState]
 
     async def run(self) -> None: ...
