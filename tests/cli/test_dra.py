@@ -3,16 +3,17 @@
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from tests.cli.processes import Ended, ended
-from tests.kube.serving import Answer, api_server
+from tests.cluster.api.serving import TOKEN
+from tests.kube.serving import served_api
 
 from plugwright.cli.dra import incomplete_pools, listed_claims, published_devices
+
+GROUP, VERSION = "/apis/resource.k8s.io/v1", "resource.k8s.io/v1"
 
 
 def device_slice(name: str, generation: int = 1, count: int = 1, devices: tuple[str, ...] = ("st0",)) -> dict[str, Any]:
@@ -64,6 +65,49 @@ def test_a_claim_has_a_state() -> None:
     assert states == {"ends": "deleting", "left": "allocated", "read": "reserved", "waits": "pending"}
 
 
-assert Answer, api_server
-assert Ended, ended
-assert Iterator, (json, os, sys, Path, pytest, yaml)
+async def test_both_lists_are_read_from_the_cluster_of_a_kubeconfig(tmp_path: Path) -> None:
+    async with served_api(tmp_path / "api") as server:
+        api = server.client()
+        for document in SLICES[:1]:
+            await api.create(f"{GROUP}/resourceslices", {"apiVersion": VERSION, "kind": "ResourceSlice", **document})
+        requests = [{"name": "tape", "exactly": {"deviceClassName": "tape.example.com"}}]
+        wanted = {"metadata": {"name": "read"}, "spec": {"devices": {"requests": requests}}}
+        path = f"{GROUP}/namespaces/default/resourceclaims"
+        await api.create(path, {"apiVersion": VERSION, "kind": "ResourceClaim", **wanted})
+        kubeconfig = write_kubeconfig(tmp_path, api.url, tmp_path / "api")
+        slices = await dra("slices", "--kubeconfig", str(kubeconfig))
+        head, first, second = slices.out.splitlines()
+        assert head.split() == ["NODE", "DRIVER", "DEVICE", "TAINTS", "CLAIM", "ATTRIBUTES"]
+        assert first.split() == ["n1", "tape.example.com", "st9", "-", "-", "memory=1Gi", "model=LTO-9", "slot=4"]
+        assert second.split()[2] == "st10"
+        others = await dra("slices", "--kubeconfig", str(kubeconfig), "--node", "n2", "-o", "json")
+        assert json.loads(others.out) == {"devices": [], "incomplete": []}
+        claims = json.loads((await dra("claims", "--kubeconfig", str(kubeconfig), "-o", "json")).out)
+        assert claims == {
+            "claims": [{"namespace": "default", "name": "read", "state": "pending", "devices": [], "pods": []}]
+        }
+        api.close()
+
+
+async def test_a_cluster_that_cannot_be_reached_is_one_line(tmp_path: Path) -> None:
+    kubeconfig = write_kubeconfig(tmp_path, "https://127.0.0.1:1", tmp_path)
+    done = await dra("claims", "--kubeconfig", str(kubeconfig))
+    assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
+    assert "127.0.0.1:1" in done.err
+
+
+def write_kubeconfig(directory: Path, url: str, credentials: Path) -> Path:
+    cluster = {"server": url, **({"certificate-authority": str(ca)} if (ca := credentials / "ca.crt").exists() else {})}
+    document = {
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
+        "clusters": [{"name": "here", "cluster": cluster}],
+        "users": [{"name": "me", "user": {"token": TOKEN}}],
+    }
+    path = directory / "kubeconfig"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+async def dra(*arguments: str) -> Ended:
+    return await ended([sys.executable, "-m", "plugwright", "dra", *arguments], dict(os.environ))
