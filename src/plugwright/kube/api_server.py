@@ -106,7 +106,9 @@ class ApiServer:
         try:
             # Read again each time: the kubelet replaces the token before it expires.
             headers = {**self._authorization(), "Accept": "application/json", "User-Agent": _USER_AGENT}
-            headers["Content-Type"] = f"application/{kind}+json" if kind else "application/json"
+            # JSON is YAML, and an API server knows no apply patch by the name of JSON.
+            encoding = "yaml" if kind == "apply-patch" else "json"
+            headers["Content-Type"] = f"application/{kind}+{encoding}" if kind else "application/json"
             content = None if body is None else json.dumps(body, separators=(",", ":")).encode()
             connection.request(method, self._prefix + path, content, headers)
             return connection.getresponse()
