@@ -1,4 +1,4 @@
-"""What claims select devices by is checked where it is made: an API server refuses a whole slice for one value in it."""
+"""What claims select by is checked where it is made: for one wrong value an API server refuses a whole slice."""
 
 import re
 import string

@@ -100,7 +100,8 @@ async def test_json_has_every_fact(kubelet: ObservedKubelet, controlled: Setting
     assert devices[first]["health"] == "Healthy"
     assert devices[second] == {
         "id": second, "health": "Unhealthy", "reason": "fell off the bus", "code": "mock", "numa": [1], "pods": [],
-        "attributes": {"index": 1, "model": "Mock", "memory": 2**34, "links": {}},
+        "attributes": {"index": 1, "model": "Mock", "links": {}, "resource.kubernetes.io/numaNode": 1},
+        "capacity": {"memory": 2**34},
     }  # fmt: skip
 
 

@@ -145,6 +145,7 @@ def _devices(runtime: ResourceRuntime, holders: Holders) -> list[DeviceStatus]:
             numa=list(device.numa),
             pods=list(holders.pods.get((runtime.resource, device.id), ())),
             attributes={clean(name): shown(value) for name, value in device.attributes.items()},
+            capacity={name: capacity.value for name, capacity in device.capacity.items()},
         )
         for device in snapshot.devices.values()
     ]

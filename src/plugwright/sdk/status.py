@@ -66,6 +66,7 @@ class DeviceStatus(TypedDict):
     numa: list[int]
     pods: list[str]  # that hold it, as namespace/name
     attributes: dict[str, object]
+    capacity: dict[str, int]
 
 
 class ResourceStatus(TypedDict):

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from plugwright.model import NUMA_NODES
 
 __all__ = [
+    "NUMA_ATTRIBUTE",
     "Host",
     "PciFunction",
     "SysfsNode",
@@ -36,6 +37,7 @@ __all__ = [
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _PCI_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _STANDARD = "resource.kubernetes.io"
+NUMA_ATTRIBUTE = f"{_STANDARD}/numaNode"
 _NUMA_NODE = re.compile("[0-9]{1,9}")
 _MOUNTINFO = Path("/proc/self/mountinfo")
 _LINKS = 40  # as many as the kernel follows
@@ -253,7 +255,7 @@ def standard_attributes(directory: Path) -> dict[str, str | int]:
     nodes = numa_nodes(directory)
     # Without NUMA there is no attribute: with -1, all such devices would be on one node.
     if len(nodes) == 1 and nodes[0] in NUMA_NODES:
-        attributes[f"{_STANDARD}/numaNode"] = nodes[0]
+        attributes[NUMA_ATTRIBUTE] = nodes[0]
     return attributes
 
 
