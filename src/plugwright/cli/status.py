@@ -138,5 +138,6 @@ def _attribute(device: DeviceStatus, name: str) -> str:
 
 def _limit(device: DeviceStatus) -> str:
     """The memory of a share that is limited to it; whole devices and shares that take turns have no limit."""
-    memory, percent = device["attributes"].get("memory"), device["attributes"].get("percent")
+    percent = device["attributes"].get("percent")
+    memory = device["attributes"].get("memory", device["capacity"].get("memory"))
     return f"{memory / 2**30:.3g}Gi" if percent and isinstance(memory, int) and memory else "-"
