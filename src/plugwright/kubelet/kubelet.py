@@ -360,7 +360,7 @@ class _Components:
         if context.profile.prepares_claims:
             handlers[DRA_PLUGIN] = self.claims.drivers
         self.watcher = PluginWatcher(context, self.manager.metrics, handlers, tasks)
-        provider = DeviceManagerProvider(self.manager, table, self.allocator)
+        provider = DeviceManagerProvider(self.manager, self.claims, table, self.allocator)
         self.pod_resources = PodResourcesService(
             provider, context.profile, self.manager.metrics, context.settings.clock
         )

@@ -15,6 +15,7 @@ from plugwright.kubelet.dra.resource_api import ResourceApi, ResourceClaim
 from plugwright.kubelet.pods import ContainerSpec, PodSpec
 from plugwright.kubelet.settings import KubeletContext
 from plugwright.protocol.dra import Claim, PreparedDevice
+from plugwright.protocol.pod_resources import DynamicResource
 
 __all__ = ["DRAManager"]
 
@@ -79,6 +80,13 @@ class DRAManager:
             for _, device in info.devices(claim.request)
             for cdi_device in device.cdi_devices
         ]
+
+    def dynamic_resources(self, pod: PodSpec, container: ContainerSpec) -> list[DynamicResource]:
+        """The claims of a container in the pod-resources API: none while one of them is unknown here (11.27)."""
+        used = {claim.name for claim in container.claims}
+        infos = [self.claims.get(pod.namespace, claim.claim_name) for claim in pod.claims if claim.name in used]
+        known = [info for info in infos if info is not None]
+        return [info.dynamic_resource() for info in known] if len(known) == len(infos) else []
 
     async def _checked(self, pod: PodSpec, name: str, generated: bool) -> ResourceClaim:
         if self._api is None:
