@@ -189,20 +189,18 @@ class DRAManager:
         info = self.claims.get(pod.namespace, name)
         if info is None:
             return None
-        if pod.uid not in info.pods and info.pods:
-            if self._context.profile.spares_claims_in_use:
-                return None
-            if len(info.pods) == 1:
-                self._context.findings.report(
-                    "11.22",
-                    f"{pod.namespace}/{name}",
-                    f"{pod.name} goes, which never had it prepared, while another pod uses it",
-                    "has it unprepared under that other pod",
-                )
+        if pod.uid not in info.pods and self._context.profile.spares_claims_in_use:
             return None
         if len(info.pods) > 1:
             info.pods.discard(pod.uid)
             return None
+        if info.pods and pod.uid not in info.pods:
+            self._context.findings.report(
+                "11.22",
+                f"{pod.namespace}/{name}",
+                f"{pod.name} goes, which never had it prepared, while another pod uses it",
+                "has it unprepared under that other pod",
+            )
         info.unpreparing = True
         return info
 
