@@ -96,6 +96,7 @@ async def serving(
     async with serving_service(driver, directory / f"dra{suffix}.sock", kept=kept) as endpoint:
         announcement = registration.announcement_methods(Announcement(driver, endpoint))
         socket = kubelet.paths.plugins_registry / f"{driver.name}{suffix}-reg.sock"
+        socket.unlink(missing_ok=True)
         async with transport.serve(socket, announcement, kept=kept):
             yield driver
 
@@ -105,6 +106,7 @@ async def serving_service(driver: ScriptedDriver, socket: Path, *, kept: bool = 
     versions = [service for service in driver.services if service in dra.VERSIONS]
     health = [service for service in driver.services if service in dra_health.VERSIONS]
     methods = [*dra.methods(driver, versions), *dra_health.methods(driver, health)]
+    socket.unlink(missing_ok=True)  # of one that was killed
     async with transport.serve(socket, methods, kept=kept):
         yield socket
 
