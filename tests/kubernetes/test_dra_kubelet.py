@@ -26,7 +26,6 @@ from tests.kubernetes.claim_stages import (
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.kubectl import Object
 from tests.kubernetes.pods import Pods
-from tests.kubernetes.stages import plain
 
 from plugwright.kubelet import Kubelet
 from plugwright.kubelet.dra.resource_api import ClaimTable
@@ -410,7 +409,8 @@ async def test_a_killed_driver_stays_registered_and_loses_its_slices_after_30_se
             await stage.claim("later", driver.name)
             await stage.admit(pod_with_claims("killed", {"dev": "killed"}, one_container()))
         await stage.admit(pod_with_claims("later", {"dev": "later"}, one_container()))
-        told: list[object] = [[_without_paths(text, stage) for text in await stage.failures("later")]]
+        # How far a connection gets before it is refused is up to chance.
+        told: list[object] = [{text.partition(" desc = ")[0] for text in await stage.failures("later")}]
         began = asyncio.get_running_loop().time()
         await stage.wiped(driver.name)
         assert 20 < asyncio.get_running_loop().time() - began < 40
@@ -445,7 +445,3 @@ async def test_a_call_that_takes_too_long(both_kubelets: BothKubelets) -> None:
         return told
 
     await both_kubelets.agree_on(scenario)
-
-
-def _without_paths(text: str, stage: ClaimStage) -> str:
-    return plain(text).replace(str(stage.paths.root), "")
