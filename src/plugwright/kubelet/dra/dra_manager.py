@@ -51,6 +51,7 @@ class DRAManager:
                 info.unpreparing = False
         for info in ending:
             self.claims.remove(info)
+            self._context.record("unprepared", f"{info.claim.namespace}/{info.claim.name}")
         self.claims.save()
 
     async def end(self, pod: PodSpec, done: Callable[[], None]) -> None:
@@ -171,6 +172,7 @@ class DRAManager:
             _check_complete("NodePrepareResources", claims, answer)
         for info in infos:
             info.prepared = True
+            self._context.record("prepared", f"{info.claim.namespace}/{info.claim.name}", _devices_text(info))
         self.claims.save()
 
     async def _unprepare(self, plugin: DRAPlugin, claims: Sequence[Claim]) -> None:
@@ -224,6 +226,10 @@ def _claim_names(pod: PodSpec) -> list[tuple[str, bool]]:
                 f'pod "{pod.key}": pod claim {claim.name}: ResourceClaim has not been created for it yet'
             )
     return [(claim.claim_name, claim.generated) for claim in pod.claims if claim.claim_name]
+
+
+def _devices_text(info: ClaimInfo) -> str:
+    return ", ".join(f"{driver}/{device.pool}/{device.name}" for driver, device in info.devices()) or "no devices"
 
 
 def _by_driver(infos: Iterable[ClaimInfo]) -> dict[str, list[Claim]]:
