@@ -6,9 +6,11 @@ before the emulated one the stage plays that part. What differs by nature (uids)
 
 import asyncio
 import json
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Protocol
 
 from tests.kubernetes.cluster import Cluster
@@ -25,21 +27,34 @@ from plugwright.protocol import pod_resources
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.pod_resources import DynamicResource
 
-__all__ = ["ClaimStage", "EmulatedClaims", "RealClaims", "listed_claims", "pod_with_claims", "recorded_claims"]
+__all__ = [
+    "ClaimStage",
+    "EmulatedClaims",
+    "RealClaims",
+    "generated",
+    "listed_claims",
+    "pod_with_claims",
+    "recorded_claims",
+]
 
 CDI_KIND = "example.com/compared"
 _STAY = "trap exit TERM; sleep 1000000 & wait"
 _UID = "00000000-0000-4000-8000-{:012x}"
 _FAILED = "FailedPrepareDynamicResources"
+_GENERATED = re.compile(
+    r"(?<=-dev-|rces-)[a-z0-9]{5}\b"
+)  # of a claim from a template, and of one for extended resources
 
 
 class ClaimStage(Protocol):
     paths: KubeletPaths
 
-    async def offer(self, driver: str) -> None:
-        """The driver's slices are there."""
+    async def offer(self, driver: str, resource: str = "") -> None:
+        """The driver's slices are there; its class may serve an extended resource."""
 
     async def claim(self, name: str, *drivers: str, **form: object) -> None: ...
+
+    async def template(self, name: str, driver: str) -> None: ...
 
     async def admit(self, pod: Object) -> None:
         """Until it runs, or its claims could not be prepared."""
@@ -63,6 +78,9 @@ class ClaimStage(Protocol):
     async def remove(self, name: str) -> None: ...
 
     async def restart(self) -> None: ...
+
+    async def new_sandbox(self, name: str) -> None:
+        """The sandbox of the pod ends, and the kubelet has made another."""
 
     async def wiped(self, driver: str) -> None:
         """Once the driver's slices are gone."""
@@ -98,9 +116,14 @@ def recorded_claims(paths: KubeletPaths, *names: str) -> list[str]:
     assert [*document] == ["Data", "Checksum"]
     assert zlib.crc32(document["Data"].encode()) == document["Checksum"]
     data: dict[str, Any] = json.loads(document["Data"])
-    entries = [entry for entry in data.pop("ClaimInfoStateList") or () if entry["ClaimName"] in names]
+    entries = [entry for entry in data.pop("ClaimInfoStateList") or () if generated(entry["ClaimName"]) in names]
     written = [json.dumps(entry) for entry in sorted(entries, key=lambda entry: str(entry["ClaimName"]))]
-    return [json.dumps(data), *(plain(text) for text in written)]
+    return [json.dumps(data), *(generated(plain(text)) for text in written)]
+
+
+def generated(text: str) -> str:
+    """With one word for what is random in the names of claims."""
+    return _GENERATED.sub("<random>", text)
 
 
 async def listed_claims(paths: KubeletPaths, name: str) -> dict[str, tuple[DynamicResource, ...]]:
@@ -109,7 +132,10 @@ async def listed_claims(paths: KubeletPaths, name: str) -> dict[str, tuple[Dynam
         while not (listed := [pod for pod in await kubelet.pods(timeout=5) if pod.name == name]):
             await asyncio.sleep(0.2)
         assert listed == [await kubelet.pod(name, "default", timeout=5)]
-    return {container.name: container.claims for container in listed[0].containers}
+    return {
+        container.name: tuple(replace(claim, claim_name=generated(claim.claim_name)) for claim in container.claims)
+        for container in listed[0].containers
+    }
 
 
 class EmulatedClaims:
@@ -117,25 +143,47 @@ class EmulatedClaims:
         self._kubelet, self._api = kubelet, api
         self._drivers: dict[str, tuple[str, ...]] = {}
         self._users: dict[str, set[str]] = {}
+        self._resources: dict[str, str] = {}
         self.paths = kubelet.paths
 
-    async def offer(self, driver: str) -> None:
+    async def offer(self, driver: str, resource: str = "") -> None:
         self._api.wiped.clear()  # those of an earlier driver, or of the start
+        self._resources[resource] = driver
+
+    async def template(self, name: str, driver: str) -> None:
+        await self.claim(name, driver)
 
     async def claim(self, name: str, *drivers: str, **form: object) -> None:
         self._drivers[name] = drivers
         self._users[name] = set()
 
     async def admit(self, pod: Object) -> None:
-        spec = emulated_pods.read(pod)
+        spec = emulated_pods.read({**pod, "status": self._status(pod)})
         for claim in spec.claims:
-            self._users[claim.claim_name].add(spec.uid)
-            self._allocate(claim.claim_name)
+            self._users.setdefault(claim.claim_name, set()).add(spec.uid)
+            self._allocate(claim.claim_name, spec.uid if claim.generated else "")
         await self._kubelet.admit(spec)
 
-    def _allocate(self, name: str) -> None:
+    def _status(self, pod: Object) -> Object:
+        """What the scheduler and the controller manager write: the names of claims that were made for the pod."""
+        name, status = pod["metadata"]["name"], dict[str, Any]()
+        for entry in pod["spec"]["resourceClaims"]:
+            if template := entry.get("resourceClaimTemplateName"):
+                made = f"{name}-{entry['name']}-abcde"
+                self._drivers[made] = self._drivers[template]
+                status["resourceClaimStatuses"] = [{"name": entry["name"], "resourceClaimName": made}]
+        for number, container in enumerate(pod["spec"]["containers"]):
+            for resource in container["resources"].get("limits", {}):
+                made = f"{name}-extended-resources-abcde"
+                self._drivers[made] = (self._resources[resource],)
+                request = {"resourceName": resource, "requestName": f"container-{number}-request-0"}
+                mappings = [{"containerName": container["name"], **request}]
+                status["extendedResourceClaimStatus"] = {"resourceClaimName": made, "requestMappings": mappings}
+        return status
+
+    def _allocate(self, name: str, owner: str) -> None:
         uid, users = _UID.format(zlib.crc32(name.encode())), frozenset(self._users[name])
-        self._api.put(ResourceClaim("default", name, uid, reserved_for=users, drivers=self._drivers[name]))
+        self._api.put(ResourceClaim("default", name, uid, owner, users, self._drivers[name]))
 
     async def runs(self, name: str) -> None:
         await self._kubelet.start_waiting(self._pod(name))
@@ -173,6 +221,12 @@ class EmulatedClaims:
         self._api.wiped.clear()
         await self._kubelet.restart()
 
+    async def new_sandbox(self, name: str) -> None:
+        pod = self._pod(name)
+        for container in pod.containers:
+            self._kubelet.stop_container(pod, container)
+        await self._kubelet.start_waiting(pod)
+
     async def wiped(self, driver: str) -> None:
         def is_wiped() -> bool:
             return driver in self._api.wiped or "" in self._api.wiped
@@ -194,12 +248,12 @@ class RealClaims:
     async def listens(self) -> None:
         await self._stage.listens()
 
-    async def offer(self, driver: str) -> None:
+    async def offer(self, driver: str, resource: str = "") -> None:
         def publish() -> None:
             kubectl = self._cluster.kubectl
-            if not kubectl.get("deviceclass", driver):
-                selector = {"cel": {"expression": f'device.driver == "{driver}"'}}
-                kubectl.create(_object("DeviceClass", driver, {"selectors": [selector]}))
+            selector = {"cel": {"expression": f'device.driver == "{driver}"'}}
+            served = {"extendedResourceName": resource} if resource else {}
+            kubectl.create(_object("DeviceClass", driver, {"selectors": [selector], **served}))
             pool = {"name": "node", "generation": 1, "resourceSliceCount": 1}
             devices = [{"name": f"d{number}"} for number in range(8)]
             spec = {"driver": driver, "nodeName": "node", "pool": pool, "devices": devices}
@@ -219,6 +273,11 @@ class RealClaims:
         await asyncio.to_thread(
             self._cluster.kubectl.create, _object("ResourceClaim", name, {"devices": {"requests": requests}})
         )
+
+    async def template(self, name: str, driver: str) -> None:
+        spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": driver}}]}}
+        made = _object("ResourceClaimTemplate", name, {"spec": spec})
+        await asyncio.to_thread(self._cluster.kubectl.create, made)
 
     async def admit(self, pod: Object) -> None:
         name = pod["metadata"]["name"]
@@ -272,12 +331,21 @@ class RealClaims:
     async def restart(self) -> None:
         await self._stage.restart()
 
+    async def new_sandbox(self, name: str) -> None:
+        def started() -> set[str]:
+            return {container["containerID"] for container in self._read(name)["status"]["containerStatuses"]}
+
+        before = await asyncio.to_thread(started)
+        await asyncio.to_thread(self._cluster.end_containers)
+        is_new = lambda: self._is_running(name) and not before & started()  # noqa: E731
+        await asyncio.to_thread(until, f"pod {name} has new containers", is_new, 90)
+
     async def wiped(self, driver: str) -> None:
         is_gone = lambda: not self._cluster.kubectl.get("resourceslice", f"node-{driver}")  # noqa: E731
         await asyncio.to_thread(until, f"the slices of {driver} are gone", is_gone, 60)
 
     def end(self) -> None:
-        for kind in ("resourceslice", "resourceclaim", "deviceclass"):
+        for kind in ("resourceslice", "resourceclaim", "resourceclaimtemplate", "deviceclass"):
             self._cluster.kubectl("delete", kind, "--all", "--wait=false")
 
     def _read(self, name: str) -> Object:

@@ -141,7 +141,7 @@ async def test_slices_are_wiped_by_a_restart(workspace: Workspace) -> None:
         await kubelet.out.until("deleted                  ResourceSlices: of the node")
         async with driver(workspace):
             kubelet.signal(signal.SIGUSR1)
-            await kubelet.out.until("deleted                  ResourceSlices: of the node")
+            await kubelet.out.until("deleted                  ResourceSlices: of the node", count=2)
 
 
 async def test_a_claim_without_an_api_or_with_an_unknown_field_is_invalid(workspace: Workspace) -> None:
