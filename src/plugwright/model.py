@@ -75,7 +75,8 @@ class Device:
     other kinds are for the plugin's own methods. `allow_multiple`: several claims may share the device, each with its
     part of the capacity. `consumes` is what it takes of counter sets that it has in common with other devices.
 
-    In allocate() for a claim, `capacity` is what the claim was given, and `parameters` its opaque configuration.
+    In allocate() and release() for a claim, `capacity` is what the claim was given, `share_id` names its part of a
+    device that several claims share, and `parameters` is its opaque configuration.
 
     `physical` are names of the hardware behind it, such as a PCI address; a part of it is the whole's name, `/` and
     more. While a pod holds hardware under an id that is no longer offered, other devices with that hardware are
@@ -94,6 +95,7 @@ class Device:
     allow_multiple: bool
     consumes: tuple[Consumption, ...]
     parameters: Mapping[str, object] = field(hash=False)
+    share_id: str
 
     def __init__(
         self,
@@ -109,6 +111,7 @@ class Device:
         allow_multiple: bool = False,
         consumes: Iterable[Consumption] = (),
         parameters: Mapping[str, object] = _NOTHING,
+        share_id: str = "",
     ) -> None:
         _check_device_id(id)
         _freeze(self, "id", id)
@@ -123,6 +126,7 @@ class Device:
         _freeze(self, "allow_multiple", bool(allow_multiple))
         _freeze(self, "consumes", tuple(consumes))
         _freeze(self, "parameters", parameters)
+        _freeze(self, "share_id", _text(f"share_id of {id!r}", share_id))
 
     @property
     def healthy(self) -> bool:

@@ -35,7 +35,8 @@ from plugwright.plugins.nvidia.mps.plan import max_clients
 from plugwright.plugins.nvidia.mps.sharing import MpsSharing
 from plugwright.plugins.nvidia.nvml import Nvml
 from plugwright.plugins.nvidia.plugin import Nvidia
-from plugwright.plugins.nvidia.sharing import SharingBackend, TimeSlicing
+from plugwright.plugins.nvidia.sharing import SharingBackend
+from plugwright.plugins.nvidia.time_slicing import TimeSlicing
 from plugwright.plugins.nvidia.vgpu import VgpuSharing
 from plugwright.sdk.device_family import (
     DeviceFamily,
