@@ -269,8 +269,6 @@ def check_api(config: NvidiaConfig, api: Api) -> None:
             "share needs one API: the device plugin API counts shares, claims take parts of whole devices; set `serve` "
             "to device-plugin or dra, and use a second resource for the other"
         )
-    if api is not Api.DEVICE_PLUGIN and set(config.strategies) == {DeviceListStrategy.CDI_ANNOTATIONS}:
-        raise ConfigError("strategy must not be cdi-annotations alone for claims, which have no annotations")
 
 
 def _check_paths(config: NvidiaConfig) -> None:

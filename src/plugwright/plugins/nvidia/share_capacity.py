@@ -10,18 +10,23 @@ from collections.abc import Mapping
 from plugwright.attributes import Capacity
 from plugwright.plugins.nvidia.sharing import GpuUnit
 
-__all__ = ["any_memory", "any_percent", "multiples", "slots", "unlimited_memory"]
+__all__ = ["any_memory", "any_percent", "known", "multiples", "slots", "unlimited_memory"]
 
 _MIB = 2**20
+
+
+def known(**capacity: Capacity) -> Mapping[str, Capacity]:
+    """Without the memory of a device that does not say how much it has: such a device is Unhealthy."""
+    return {name: amount for name, amount in capacity.items() if amount.value}
 
 
 def multiples(unit: GpuUnit, share: GpuUnit, most: int) -> Mapping[str, Capacity]:
     """Memory and processors in whole shares, of which a claim may have `most`: limits are set for these sizes alone."""
     memory = _mebibytes(unit.memory)
-    return {
-        "memory": _in_steps(memory, min(memory, _mebibytes(share.memory)), most),
-        "percent": _in_steps(100, share.percent, most),
-    }
+    return known(
+        memory=_in_steps(memory, min(memory, _mebibytes(share.memory)), most),
+        percent=_in_steps(100, share.percent, most),
+    )
 
 
 def any_memory(unit: GpuUnit, share: GpuUnit, most: int) -> Capacity:

@@ -29,7 +29,7 @@ class TimeSlicing:
         if self._share is None:
             return {}
         turns = share_capacity.slots(sharing.replica_count(unit, self._share), self._share.most)
-        return {"slots": turns, "memory": share_capacity.unlimited_memory(unit)}
+        return share_capacity.known(slots=turns, memory=share_capacity.unlimited_memory(unit))
 
     def fault(self, unit: GpuUnit) -> str:
         return ""

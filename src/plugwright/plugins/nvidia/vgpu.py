@@ -68,7 +68,7 @@ class VgpuSharing:
         [share] = sharing.first_shares([unit], self._share)
         memory = share_capacity.any_memory(unit, share, self._share.most)
         percent = share_capacity.any_percent(share, self._share.most)
-        return {"memory": memory, **({"percent": percent} if self._library.limits_compute else {})}
+        return share_capacity.known(memory=memory, **({"percent": percent} if self._library.limits_compute else {}))
 
     def fault(self, unit: GpuUnit) -> str:
         if unit.memory < _MIB:
@@ -87,7 +87,9 @@ class VgpuSharing:
         return self._extras(units, is_fresh=False)
 
     def release(self, keys: Sequence[str]) -> None:
-        self._library.discard(_name(keys))
+        """Of one request, or of several, which had a share each."""
+        for name in sorted({_name(keys), *(_name([key]) for key in keys)}):
+            self._library.discard(name)
 
     async def follow(self, changed: Callable[[], object]) -> None:
         """Returns: the plugin asks for `fault` with every list, and the library is looked up then."""
