@@ -1,12 +1,14 @@
 """`plugwright run`: serve the configured resources on this node."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
+from plugwright import serve
 from plugwright.cli import logs
 from plugwright.cli.options import UncheckedPath, addresses, env_option
 from plugwright.cli.plugin_target import load_plugins
@@ -30,6 +32,12 @@ _SETTINGS = [
                help="Its device-plugins directory.  [default: under --kubelet-dir]"),
     env_option("--registration", type=click.Choice([mode.value for mode in Registration]), default="direct",
                show_default=True, help="Call the kubelet, or be found by its plugin watcher."),
+    click.Option(["--node-name"], envvar=["PLUGWRIGHT_NODE_NAME", "NODE_NAME"], show_envvar=True, default="",
+                 help="This node in the API server, for resources that claims are served from."),
+    click.Option(["--pod-uid"], envvar=["PLUGWRIGHT_POD_UID", "POD_UID"], show_envvar=True, default="",
+                 help="Of this pod, where a rolling update has two at a time."),
+    env_option("--kubeconfig", type=_PATH,
+               help="The API server, for the same.  [default: that of the pod, then KUBECONFIG]"),
     env_option("--state-dir", type=_PATH, default="/var/lib/plugwright", show_default=True,
                help="Where cordons and the last good configuration are kept."),
     env_option("--control-socket", type=_PATH, default="/run/plugwright/control.sock", show_default=True,
@@ -128,7 +136,7 @@ def _run_plugins(context: click.Context, targets: tuple[str, ...], values: dict[
     with logs.failure_in_log(context):
         plugins = _plugins(targets)
         log_start(plugins)
-        run_until_stopped(plugins, settings, rediscover)
+        run_until_stopped(plugins, settings, rediscover, drivers=serve.resource_driver)
 
 
 def _plugins(targets: tuple[str, ...]) -> list[Plugin]:
@@ -146,7 +154,7 @@ def _serve(context: click.Context, path: Path, values: dict[str, Any]) -> None:
         config = DaemonConfig(path, settings.state_dir)
         log_start(config.plugins, config=str(path), sha256=config.state.sha256)
         settings = replace(settings, cordons=config.cordons)
-        run_until_stopped(config.plugins, settings, config.reload, config.watching)
+        run_until_stopped(config.plugins, settings, config.reload, config.watching, serve.resource_driver)
 
 
 def _print_effective(context: click.Context, loaded: Config, style: str) -> None:
@@ -181,4 +189,7 @@ def _source(context: click.Context, option: click.Option) -> str:
     source = context.get_parameter_source(option.name or "")
     if source is click.core.ParameterSource.COMMANDLINE:
         return option.opts[-1]
-    return str(option.envvar) if source is click.core.ParameterSource.ENVIRONMENT else "default"
+    if source is not click.core.ParameterSource.ENVIRONMENT:
+        return "default"
+    names = [option.envvar] if isinstance(option.envvar, str) else option.envvar or ()
+    return next((name for name in names if os.environ.get(name)), "default")

@@ -1,24 +1,231 @@
-"""The DRA driver of one resource."""
+"""The DRA driver of one resource: its parts made, joined and run together.
 
-from collections.abc import Mapping
+    inventory → split, taints → the content of the pool → publisher → ResourceSlices
+    kubelet → registration → preparation → plugin, checkpoint, CDI files
 
+Each part has a module of its own. A driver that cannot begin, because it does not know its node or its API server, says
+so in one line and tries again; other resources go on without it.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from plugwright.dra import driver_status, pool_content
+from plugwright.dra.api_objects import ClaimLookup, ResourceApiClient
+from plugwright.dra.claim_files import ClaimFiles
+from plugwright.dra.device_access import PluginDevices
+from plugwright.dra.device_metadata import DeviceMetadata
+from plugwright.dra.health import HealthService
+from plugwright.dra.names import check_driver_name, device_name, driver_name
+from plugwright.dra.preparation import Preparation, PreparationSettings
+from plugwright.dra.prepared_claims import PreparedClaims, read_boot_id
+from plugwright.dra.publisher import SlicePublisher
+from plugwright.dra.registration import DriverRegistration, DriverServices, DriverSockets
+from plugwright.dra.split import ApiSplit
+from plugwright.dra.taints import TaintController
 from plugwright.errors import ConfigError
+from plugwright.kube.api_client import ApiClient
+from plugwright.model import DNS_SUBDOMAIN
+from plugwright.sdk import cdi
 from plugwright.sdk.daemon import ResourceRuntime
+from plugwright.sdk.registration import RegistrationState
+from plugwright.sdk.serve_settings import Api, DriverState
+from plugwright.sdk.settings import Settings
+from plugwright.system.concurrency import Backoff, Latest, in_thread
 
-__all__ = ["Driver"]
+__all__ = ["Driver", "find_api_server"]
+
+logger = logging.getLogger(__name__)
+
+_OWNER = "plugwright-dra"  # of CDI files: a plugin that removes its own leaves those of claims alone
+_TAINTS = "taints.json"
+_RETRY = 1.0, 30.0  # seconds; the first and the longest wait of a driver that cannot begin
+
+
+def find_api_server(settings: Settings) -> ResourceApiClient:
+    """That of the settings' kubeconfig, else of the pod, else of KUBECONFIG."""
+    if settings.kubeconfig is not None:
+        return ApiClient.of_kubeconfig(settings.kubeconfig)
+    return ApiClient.find(os.environ)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    node: str
+    api: ResourceApiClient
+    prepared: PreparedClaims
+    split: ApiSplit
+    taints: TaintController
+    publisher: SlicePublisher
+    preparation: Preparation
+    registration: DriverRegistration
 
 
 class Driver:
     """Implements `sdk.serve_settings.ResourceDriver`."""
 
-    def __init__(self, runtime: ResourceRuntime) -> None:
-        self._runtime = runtime
+    def __init__(
+        self, runtime: ResourceRuntime, connect: Callable[[Settings], ResourceApiClient] = find_api_server
+    ) -> None:
+        self.state = Latest(DriverState(RegistrationState.STARTING.value, since=time.time()))
+        self.name = check_driver_name(runtime.serve.driver or driver_name(runtime.resource))
+        self._runtime, self._connect = runtime, connect
+        self._parts: _Parts | None = None
+        runtime.inventory.withhold({}, offered=())  # until it is known which API has them
 
     async def run(self) -> None:
-        raise ConfigError(f"{self._runtime.resource} cannot be served by claims yet")
+        retry = Backoff(*_RETRY)
+        while True:
+            try:
+                parts = await self._made()
+            except (ConfigError, OSError) as error:
+                self._cannot_begin(str(error))
+                await asyncio.sleep(retry.delay())
+                continue
+            try:
+                self._parts = parts
+                await self._serve(parts)
+            finally:
+                self._parts = None
+                parts.api.close()
 
     def status(self) -> Mapping[str, object]:
-        return {}
+        state, parts = self.state.value, self._parts
+        common = {"name": self.name, "ready": state.ready, "state": state.state, "reason": state.reason}
+        if parts is None:
+            return common
+        registration = parts.registration
+        placements, handover = parts.split.placements.value, parts.split.handover
+        return {
+            **common,
+            "node": parts.node,
+            "registration": driver_status.registration_status(
+                registration.status.value, str(registration.sockets.service)
+            ),
+            "slices": driver_status.slices_status(parts.publisher.status.value),
+            "claims": driver_status.claims_status(parts.prepared.latest.value.values()),
+            "taints": parts.taints.status(),
+            "devices": driver_status.devices_status(placements, parts.prepared.held()),
+            "handover": handover.value if handover is not None else "",
+            "problem": parts.split.problem.value or parts.prepared.problem,
+        }
 
     async def command(self, name: str, arguments: Mapping[str, str]) -> str:
-        raise ConfigError(f"no command {name!r}")
+        parts = self._parts
+        if parts is None:
+            raise ConfigError(f"the DRA driver of {self._runtime.resource} does not run: {self.state.value.reason}")
+        match name, dict(arguments):
+            case "move", {"id": device_id, "to": to, **rest} if not rest:
+                await parts.split.move(device_id, _side(to))
+                return f"{device_id} of {self._runtime.resource} moves to {to}"
+            case "handover", {"to": to, **rest} if not rest:
+                await parts.split.hand_over(Api(to) if to == Api.BOTH else _side(to))
+                return f"the devices of {self._runtime.resource} move to {to}"
+        raise ConfigError(f"no command {name!r} with {', '.join(sorted(arguments)) or 'nothing'}")
+
+    async def _made(self) -> _Parts:
+        """`ConfigError` or OSError where something is missing that the driver cannot do without."""
+        runtime, settings, serve = self._runtime, self._runtime.settings, self._runtime.serve
+        node = _node_name(settings)
+        sockets = DriverSockets.of(settings.paths, self.name, settings.pod_uid)
+        api = await in_thread("API server", partial(self._connect, settings))
+        directory = settings.paths.plugins / self.name
+        state_dir = settings.state_dir or directory
+        metadata = DeviceMetadata(directory, self.name)
+        files = ClaimFiles(self.name, cdi.SpecDirectory(Path(serve.cdi), owner=_OWNER), metadata)
+        prepared = PreparedClaims(directory / "checkpoint.json", read_boot_id(), files.find)
+        split = ApiSplit(runtime, state_dir / f"split-{self.name}.json", (self.name, node), prepared, api)
+        preparation = Preparation(
+            self.name,
+            node,
+            ClaimLookup(api),
+            PluginDevices(runtime, split),
+            prepared,
+            files,
+            settings=PreparationSettings(host_root=Path(serve.host_root) if serve.host_root else None),
+        )
+        services = DriverServices(preparation, HealthService(runtime.inventory, node))
+        return _Parts(
+            node=node,
+            api=api,
+            prepared=prepared,
+            split=split,
+            taints=TaintController(runtime.inventory, serve.taints, state_dir / _TAINTS),
+            publisher=SlicePublisher(api, self.name, node),
+            preparation=preparation,
+            registration=DriverRegistration(self.name, sockets, services, runtime.service.metrics),
+        )
+
+    async def _serve(self, parts: _Parts) -> None:
+        """For ever: ends by an error of one of the parts."""
+        ends = [
+            source.subscribe(partial(self._set_state, parts))
+            for source in (parts.registration.status, parts.publisher.status)
+        ]
+        ends += [
+            source.subscribe(partial(self._confirm, parts))
+            for source in (parts.publisher.published, parts.publisher.status)
+        ]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for part in (parts.split, parts.taints, parts.publisher, parts.preparation, parts.registration):
+                    group.create_task(part.run(), name=f"{type(part).__name__} of {self.name}")
+                group.create_task(self._offer(parts))
+        finally:
+            for end in ends:
+                end()
+
+    async def _offer(self, parts: _Parts) -> None:
+        """Has those devices published that claims are to be allocated from, whenever they or their taints change."""
+        inventory, changes = self._runtime.inventory.latest, Latest(0)
+        sources = (inventory, parts.taints.taints, parts.split.placements)
+        ends = [source.subscribe(lambda: changes.publish(changes.value + 1)) for source in sources]
+        try:
+            async for _ in changes.changes():
+                parts.taints.extra.publish_if_changed(parts.split.taints)
+                snapshot, taints = inventory.value, parts.taints.taints.value
+                if snapshot is not None and taints is not None:
+                    content = pool_content.pool_content(snapshot, parts.split.in_slices, taints)
+                    parts.publisher.content.publish_if_changed(content)
+        finally:
+            for end in ends:
+                end()
+
+    def _confirm(self, parts: _Parts) -> None:
+        """Tells the split what the API server has."""
+        published = parts.publisher.published.value
+        if published is not None:
+            ids = {device_name(device_id): device_id for device_id in parts.split.placements.value}
+            devices = pool_content.published_devices(published, ids)
+            parts.split.confirm(devices, taints_dropped="taints" in parts.publisher.status.value.dropped)
+
+    def _set_state(self, parts: _Parts) -> None:
+        state = driver_status.driver_state(parts.registration.status.value, parts.publisher.status.value)
+        self.state.publish_if_changed(state)
+
+    def _cannot_begin(self, reason: str) -> None:
+        before = self.state.value
+        if before.reason != reason:
+            logger.error("DRA driver cannot begin", extra={"resource": self._runtime.resource, "error": reason})
+            self.state.publish(DriverState("failed", reason, since=time.time()))
+
+
+def _node_name(settings: Settings) -> str:
+    name = settings.node_name
+    if not name:
+        raise ConfigError("the name of this node is not known: set NODE_NAME or --node-name")
+    if not DNS_SUBDOMAIN.fullmatch(name) or len(name) > 253:
+        raise ConfigError(f"the name of this node must be that of a Node, got {name!r}")
+    return name
+
+
+def _side(to: str) -> Api:
+    if to not in (Api.DRA, Api.DEVICE_PLUGIN):
+        raise ConfigError(f"devices can move to {Api.DRA} or {Api.DEVICE_PLUGIN}, got {to!r}")
+    return Api(to)

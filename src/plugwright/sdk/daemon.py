@@ -114,6 +114,8 @@ class ResourceRuntime:
         self.supervisor.fault.subscribe(callback)
         self.service.streams.subscribe(callback)
         self.registration.status.subscribe(callback)
+        if self.driver is not None:
+            self.driver.state.subscribe(callback)
 
     async def run(self) -> None:
         await self.removed_devices.list_held()

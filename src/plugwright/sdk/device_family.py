@@ -25,6 +25,7 @@ import msgspec
 from plugwright.errors import ConfigError
 from plugwright.sdk.hotplug import HotplugSource
 from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.serve_settings import ServeSettings
 
 __all__ = [
     "ENTRY_POINTS",
@@ -143,6 +144,7 @@ class ResourceEntry(Generic[S]):
     family: DeviceFamily[S]
     settings: S
     options: Any = None
+    serve: ServeSettings = field(default_factory=ServeSettings)
 
     @property
     def is_template(self) -> bool:

@@ -8,7 +8,7 @@ given out, because a pod holds their hardware under another name, is `exclusivit
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -29,6 +29,8 @@ _LEFT_OUT = "no longer in the configuration: listed until no pod can hold it"
 _HELD = "a pod holds it, but it is not found, or no longer in the configuration"
 _LOGGED_APART = 8  # more changes of health at once than this are one line
 _CODE_OF_GONE = "gone"
+_CODE_OF_LEFT_OUT = "unconfigured"
+_UNDECIDED = "it is not decided yet which API offers it"
 _LASTING = 60.0  # seconds; a reason that changes more often, as one with a temperature, would fill the log
 
 
@@ -44,6 +46,7 @@ class DeviceSources:
     faults: Mapping[str, str] = field(default_factory=dict)  # part of the resource that has failed → why
     kept_back: Mapping[str, str] = field(default_factory=dict)  # device id → who holds its hardware under another name
     withheld: Mapping[str, str] = field(default_factory=dict)  # device id → why claims have it, and not this list
+    offered: Collection[str] | None = None  # the only devices that are not withheld; None: those without a reason
 
     def cordon(self, device: Device) -> str | None:
         """The reason of the device's cordon, None if it has none."""
@@ -60,7 +63,7 @@ class Snapshot:
     devices: Mapping[str, Device]
     since: Mapping[str, float]
     encoded: bytes
-    cordoned: frozenset[str] = frozenset()
+    cordoned: Mapping[str, Device] = field(default_factory=dict)  # as they would be without their cordons
     resent: int = 0  # how often the same list was to be sent once more
     withheld: Mapping[str, str] = field(default_factory=dict)  # in `encoded` Unhealthy, with the reasons
 
@@ -90,6 +93,14 @@ def compose(sources: DeviceSources) -> dict[str, Device]:
     return composed
 
 
+def _cordoned(sources: DeviceSources) -> dict[str, Device]:
+    """The devices that have a cordon, as they would be without it."""
+    if not sources.cordons and not sources.rules:
+        return {}
+    without = compose(replace(sources, cordons={}, rules=()))
+    return {key: device for key, device in without.items() if sources.cordon(device) is not None}
+
+
 class Inventory:
     """`clock` is for people, `elapsed` measures how long a device has been removed."""
 
@@ -107,7 +118,8 @@ class Inventory:
         self._clock, self._elapsed = clock, elapsed
         self._sources = DeviceSources()
         self._removed_since: dict[str, float] = {}
-        self._gone = _GONE  # why a device is missing in the next list
+        self._gone = _GONE, _CODE_OF_GONE  # why a device is missing in the next list
+        self._allocated: dict[str, float] = {}  # when, by `elapsed`
 
     @property
     def removed_since(self) -> Mapping[str, float]:
@@ -126,19 +138,19 @@ class Inventory:
             self._exclusivity.offer(self.resource, discovered)
         before = self._sources
         removed = {
-            device_id: device if device_id in before.removed else device.unhealthy(self._gone, _CODE_OF_GONE)
+            device_id: device if device_id in before.removed else device.unhealthy(*self._gone)
             for device_id, device in {**before.removed, **before.discovered}.items()
             if device_id not in discovered
         }
         self._change(replace(before, discovered=discovered, removed=removed, failure=""), publish=True)
         now = self._elapsed()
         self._removed_since = {device_id: self._removed_since.get(device_id, now) for device_id in removed}
-        self._gone = _GONE
+        self._gone = _GONE, _CODE_OF_GONE
         self.refused.publish_if_changed("")
 
     def reconfigure(self) -> None:
         """The next list follows another configuration: devices that it lacks were left out there."""
-        self._gone = _LEFT_OUT
+        self._gone = _LEFT_OUT, _CODE_OF_LEFT_OUT
 
     def add_held(self, held: Mapping[str, tuple[int, ...]]) -> None:
         """Lists devices that pods hold, with their NUMA nodes, as removed unless they are discovered."""
@@ -181,15 +193,26 @@ class Inventory:
         """Replaces the cordons: device id → reason, and those by the configuration."""
         self._change(replace(self._sources, cordons=dict(reasons), rules=tuple(rules)))
 
-    def withhold(self, reasons: Mapping[str, str]) -> None:
-        """Replaces the devices that only claims get: in the kubelet's list they are Unhealthy, for these reasons."""
-        self._change(replace(self._sources, withheld=dict(reasons)))
+    def withhold(self, reasons: Mapping[str, str], offered: Collection[str] | None = None) -> None:
+        """Replaces the devices that only claims get: in the kubelet's list they are Unhealthy, for these reasons.
+
+        With `offered`, all devices but these are withheld, new ones too, until it is decided which API offers them.
+        """
+        offered = None if offered is None else frozenset(offered)
+        self._change(replace(self._sources, withheld=dict(reasons), offered=offered))
+
+    def seconds_since_allocated(self) -> dict[str, float]:
+        """By device, the time since the kubelet was last answered an Allocate for it in this run."""
+        now = self._elapsed()
+        return {device_id: now - when for device_id, when in self._allocated.items()}
 
     def compare_holders(self) -> None:
         """Other pods than before hold hardware under names that are no longer offered."""
         self._change(self._sources)
 
     def note_allocated(self, device_ids: Iterable[str]) -> None:
+        device_ids = list(device_ids)
+        self._allocated |= dict.fromkeys(device_ids, self._elapsed())
         if self._exclusivity is not None:
             self._exclusivity.note_allocated(self.resource, device_ids)
 
@@ -205,13 +228,17 @@ class Inventory:
             sources = replace(sources, kept_back=kept_back)
         # Nothing is published before the first list: the kubelet would take an empty one for the truth.
         if before is not None or publish:
-            devices = compose(sources)
-            withheld = sources.withheld
-            if before is None or before.withheld != withheld or not _is_same(devices, before.devices):
+            devices, cordoned = compose(sources), _cordoned(sources)
+            withheld = _withheld(sources, devices)
+            if (
+                before is None
+                or before.withheld != withheld
+                or not _is_same(devices, before.devices)
+                or not _is_same(cordoned, before.cordoned)
+            ):
                 listed = [_listed(device, withheld) for device in devices.values()]
                 encoded = messages.encode_devices(self.resource, listed)
                 resent = before.resent if before is not None else 0
-                cordoned = frozenset(key for key, device in devices.items() if sources.cordon(device) is not None)
                 self.latest.publish(Snapshot(devices, self._since(devices), encoded, cordoned, resent, withheld))
                 self._log_changes(devices, before)
         self._sources = sources
@@ -257,6 +284,12 @@ class Inventory:
 def _listed(device: Device, withheld: Mapping[str, str]) -> Device:
     reason = withheld.get(device.id) if withheld else None
     return device if reason is None or not device.healthy else device.unhealthy(reason, "dra")
+
+
+def _withheld(sources: DeviceSources, devices: Iterable[str]) -> Mapping[str, str]:
+    if sources.offered is None:
+        return sources.withheld
+    return {key: sources.withheld.get(key, _UNDECIDED) for key in devices if key not in sources.offered}
 
 
 def _by_id(resource: str, devices: object) -> dict[str, Device]:

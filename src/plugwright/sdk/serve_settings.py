@@ -10,8 +10,9 @@ from enum import StrEnum
 from typing import Protocol
 
 from plugwright.errors import ConfigError
+from plugwright.system.concurrency import Latest
 
-__all__ = ["Api", "ResourceDriver", "ServeSettings", "Split", "TaintSettings"]
+__all__ = ["Api", "DriverState", "ResourceDriver", "ServeSettings", "Split", "TaintSettings"]
 
 
 class Api(StrEnum):
@@ -47,10 +48,16 @@ class TaintSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
-    """`driver` is the name of the DRA driver; empty: made of the resource's name."""
+    """`driver` is the name of the DRA driver; empty: made of the resource's name.
+
+    `cdi` is where the CDI specs of claims are written. `host_root` is where their device nodes must be seen; None where
+    nobody is to look, because a test has no hardware.
+    """
 
     api: Api = Api.DEVICE_PLUGIN
     driver: str = ""
+    cdi: str = "/var/run/cdi"
+    host_root: str | None = "/"
     split: Split = field(default_factory=Split)
     taints: TaintSettings = field(default_factory=TaintSettings)
 
@@ -65,8 +72,21 @@ class ServeSettings:
             raise ConfigError(f"serve must be one of {', '.join(Api)}, got {serve!r}") from None
 
 
+@dataclass(frozen=True, slots=True)
+class DriverState:
+    """Whether a driver is registered and its devices are published; `reason` says why not."""
+
+    state: str  # of its registration
+    reason: str = ""
+    ready: bool = False
+    since: float = 0.0
+
+
 class ResourceDriver(Protocol):
     """Serves the devices of one resource by claims, beside its device plugin service or instead of it."""
+
+    name: str
+    state: Latest[DriverState]
 
     async def run(self) -> None: ...
 

@@ -64,6 +64,9 @@ class Settings:
     kubelet_dir: str | Path | None = None  # PLUGWRIGHT_KUBELET_DIR, then /var/lib/kubelet
     device_plugins_dir: str | Path | None = None  # PLUGWRIGHT_DEVICE_PLUGINS_DIR, then device-plugins below it
     registration: Registration = Registration.DIRECT
+    node_name: str = ""  # of this node in the API server, for DRA drivers; NODE_NAME
+    pod_uid: str = ""  # of this pod, where another may serve beside it during a rolling update; POD_UID
+    kubeconfig: Path | None = None  # for DRA drivers; None: the pod's service account, then KUBECONFIG
     state_dir: Path | None = None  # where cordons are kept over restarts; None: not kept
     control_socket: Path | None = None  # None: no control socket
     listen: str = ""  # HOST:PORT for /healthz, /readyz and /metrics; empty: no HTTP
@@ -82,7 +85,13 @@ class Settings:
             if item.type in (Path | None, str | Path | None):
                 object.__setattr__(self, item.name, _path(item.name, getattr(self, item.name)))
         object.__setattr__(self, "registration", _registration(self.registration))
-        for name, kind in (("listen", str), ("limits", Limits), ("timeouts", Timeouts)):
+        for name, kind in (
+            ("node_name", str),
+            ("pod_uid", str),
+            ("listen", str),
+            ("limits", Limits),
+            ("timeouts", Timeouts),
+        ):
             if not isinstance(getattr(self, name), kind):
                 raise _wrong(name, f"a {kind.__name__}", getattr(self, name))
 

@@ -83,6 +83,8 @@ class ResourceStatus(TypedDict):
     discovery: str  # why discover() fails, empty if it does not
     empty: str  # why the latest list has no device, where the plugin knows
     refused: str  # why the latest list was refused, empty if it was not
+    serve: str  # by which API: device-plugin, dra or both
+    driver: dict[str, object] | None  # what the DRA driver says of itself; None where there is none
     devices: list[DeviceStatus]
 
 

@@ -138,19 +138,22 @@ class Drivers:
     async def _stay_connected(self, plugin: DRAPlugin) -> None:
         """A lost connection is made again, and does not deregister the driver (11.6)."""
         retry = Backoff(1.0, 120.0)
-        while True:
-            try:
-                await plugin.connection.dial()
-            except PlugwrightError:
-                await asyncio.sleep(retry.delay())
-                continue
-            retry.reset()
-            plugin.connected = True
-            self._connection_changed(plugin.driver)
-            await plugin.connection.lost()
-            plugin.connected = False
-            self._context.record("disconnected", plugin.driver, plugin.endpoint.name)
-            self._connection_changed(plugin.driver)
+        try:
+            while True:
+                try:
+                    await plugin.connection.dial()
+                except PlugwrightError:
+                    await asyncio.sleep(retry.delay())
+                    continue
+                retry.reset()
+                plugin.connected = True
+                self._connection_changed(plugin.driver)
+                await plugin.connection.lost()
+                plugin.connected = False
+                self._context.record("disconnected", plugin.driver, plugin.endpoint.name)
+                self._connection_changed(plugin.driver)
+        finally:
+            plugin.connection.close()  # the end of a kubelet ends its connections
 
     def _connection_changed(self, driver: str) -> None:
         wipe = self._wipes.get(driver)

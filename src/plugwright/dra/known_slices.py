@@ -1,0 +1,93 @@
+"""What a publisher knows of its slices in the API server, and when it repairs what somebody else has changed."""
+
+from collections.abc import Iterable
+
+from plugwright.dra.slice_comparison import Document, comparable, dropped_fields, taint_times, with_taint_times
+from plugwright.system.concurrency import Backoff
+
+__all__ = ["KnownSlices", "Repairs"]
+
+_KEPT = ("name", "uid", "resourceVersion", "generateName", "ownerReferences", "labels", "annotations", "finalizers")
+_STEADY = 10.0  # seconds without a change of somebody else, after which the next one is not one of many
+
+
+class KnownSlices:
+    """The slices by uid, from lists, watches and the answers to our own requests, whichever is the newest.
+
+    `accepted` by uid is what was sent, and what the API server has made of it, where that is not the same.
+    """
+
+    def __init__(self) -> None:
+        self.slices: dict[str, Document] = {}
+        self.accepted: dict[str, tuple[object, object]] = {}
+        self._removed: set[str] = set()
+
+    def replace_all(self, documents: Iterable[Document]) -> None:
+        self.slices = {str(document["metadata"]["uid"]): _trimmed(document) for document in documents}
+        self.accepted = {uid: pair for uid, pair in self.accepted.items() if uid in self.slices}
+        self._removed.clear()
+
+    def change(self, kind: str, document: Document) -> bool:
+        """A change from the watch: whether it was not known yet."""
+        uid = str(document["metadata"]["uid"])
+        if uid in self._removed:
+            return False
+        if kind == "DELETED":
+            return self.slices.pop(uid, None) is not None
+        if uid in self.slices and not _is_newer(document, self.slices[uid]):
+            return False
+        self.slices[uid] = _trimmed(document)
+        return True
+
+    def answered(self, sent: Document, answer: Document) -> frozenset[str]:
+        """Takes in the answer to a request of ours; the fields that did not come back as they were sent."""
+        uid, spec = str(answer["metadata"]["uid"]), answer["spec"]
+        self.slices[uid] = _trimmed(answer)
+        self.accepted.pop(uid, None)
+        timed = {**sent["spec"], "devices": with_taint_times(sent["spec"].get("devices") or (), taint_times([answer]))}
+        wanted, there = comparable(timed), comparable(spec)
+        if wanted == there:
+            return frozenset()
+        self.accepted[uid] = wanted, there
+        return dropped_fields(timed, spec)
+
+    def removed(self, uid: str) -> None:
+        self.slices.pop(uid, None)
+        self._removed.add(uid)  # the watch may still be behind
+
+
+class Repairs:
+    """Soon at first, since a kubelet that starts deletes slice by slice; ever later where somebody goes on."""
+
+    def __init__(self) -> None:
+        self._backoff = Backoff(0.1, 30.0)
+        self._delay, self._last = 0.0, float("-inf")
+        self._due: float | None = None
+
+    def wait(self, now: float) -> float:
+        """Seconds until what was found changed is to be repaired."""
+        if self._due is None:
+            if now - self._last > max(_STEADY, 3 * self._delay):
+                self._backoff.reset()
+            self._delay = self._backoff.delay()
+            self._due = now + self._delay
+        return max(0.0, self._due - now)
+
+    def done(self, now: float) -> None:
+        self._due, self._last = None, now
+
+    def not_needed(self) -> None:
+        self._due = None
+
+
+def _trimmed(document: Document) -> Document:
+    """Without what the API server keeps for itself: `managedFields` are larger than many a slice."""
+    metadata = {name: value for name, value in document["metadata"].items() if name in _KEPT}
+    return {"metadata": metadata, "spec": document["spec"]}
+
+
+def _is_newer(document: Document, known: Document) -> bool:
+    versions = [str(one["metadata"]["resourceVersion"]) for one in (document, known)]
+    if all(version.isdecimal() for version in versions):
+        return int(versions[0]) > int(versions[1])
+    return versions[0] != versions[1]
