@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 __all__ = [
     "Allocation",
+    "Api",
     "Capacity",
     "ConfigError",
     "Consumption",
@@ -24,6 +25,8 @@ __all__ = [
     "Registration",
     "ServeSettings",
     "Settings",
+    "Split",
+    "TaintSettings",
     "Timeouts",
     "Version",
     "__version__",
@@ -36,7 +39,7 @@ if TYPE_CHECKING:  # what a type checker sees; `_HOMES` is the same for the inte
     from plugwright.errors import ConfigError, InvalidValue, PluginError, PlugwrightError
     from plugwright.model import Allocation, Device, DeviceNode, Health, Mount
     from plugwright.sdk.plugin import Plugin
-    from plugwright.sdk.serve_settings import ServeSettings
+    from plugwright.sdk.serve_settings import Api, ServeSettings, Split, TaintSettings
     from plugwright.sdk.settings import Limits, Registration, Settings, Timeouts
     from plugwright.serve import run, serving
     from plugwright.version import __version__
@@ -47,7 +50,7 @@ _HOMES = {
     "plugwright.model": ("Allocation", "Device", "DeviceNode", "Health", "Mount"),
     "plugwright.sdk.plugin": ("Plugin",),
     "plugwright.sdk.settings": ("Limits", "Timeouts", "Registration", "Settings"),
-    "plugwright.sdk.serve_settings": ("ServeSettings",),
+    "plugwright.sdk.serve_settings": ("Api", "ServeSettings", "Split", "TaintSettings"),
     "plugwright.serve": ("run", "serving"),
     "plugwright.version": ("__version__",),
 }

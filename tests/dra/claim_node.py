@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from plugwright.dra.claim_files import ClaimFiles
+from plugwright.dra.claims import AllocatedClaim
 from plugwright.dra.device_metadata import DeviceMetadata
 from plugwright.dra.preparation import Preparation, PreparationSettings
 from plugwright.dra.prepared_claims import PreparedClaims
@@ -147,6 +148,7 @@ class ClaimNode:
     settings: PreparationSettings = QUICK
     in_use: Callable[[Claim], Awaitable[str]] | None = None
     tells_containers: bool = True
+    report: Callable[[AllocatedClaim, str], None] | None = None
     reports: list[tuple[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -163,7 +165,7 @@ class ClaimNode:
             self.drives,
             self.prepared,
             self.files,
-            report=lambda claim, reason: self.reports.append((claim.name, reason)),
+            report=self.report or (lambda claim, reason: self.reports.append((claim.name, reason))),
             settings=replace(self.settings, host_root=self.root / "host"),
             **more,
         )

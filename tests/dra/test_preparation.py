@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.dra.claim_node import (
@@ -383,6 +384,75 @@ async def test_a_claim_whose_use_is_seen_is_not_unprepared(root: Path) -> None: 
     }
     assert edits(node, ONE)
     assert list(node.prepared.held()) == ["st0"]
+
+
+def reserved(made: dict[str, Any], *pods: str) -> dict[str, Any]:
+    made["status"]["reservedFor"] = [{"resource": "pods", "name": pod, "uid": f"{pod}-pod"} for pod in pods]
+    return made
+
+
+async def test_a_claim_unprepared_while_another_pod_has_it_stays_until_the_last_is_gone(node: ClaimNode) -> None:  # 2.7
+    node.api.put(reserved(document("one"), "running", "never-started"))
+    answer = await node.prepare(claim("one"))
+    assert await node.unprepare(claim("one")) == ""
+    await node.preparation.undo_abandoned()
+    assert edits(node, ONE)
+    assert (list(node.prepared.held()), node.drives.released) == (["st0"], [])
+    node.api.put(reserved(document("one"), "running"))
+    node = node.restart()
+    await node.preparation.undo_abandoned()
+    assert edits(node, ONE)
+    node.api.put(reserved(document("one")))
+    await node.preparation.undo_abandoned()
+    assert (node.leftovers(), node.prepared.held()) == ([], {})
+    assert await node.prepare(claim("one")) == answer
+
+
+async def test_a_claim_that_ended_is_looked_at_soon(node: ClaimNode) -> None:
+    node = node.restart(settings=replace(PATIENT, lookup_ended=0.01))
+    node.api.put(reserved(document("one"), "a", "b"))
+    running = asyncio.create_task(node.preparation.run())
+    await node.prepare(claim())
+    await node.unprepare(claim())
+    asked = node.api.asked
+    await node.until(lambda: node.api.asked > asked + 3)
+    assert list(node.prepared.held()) == ["st0"]
+    node.api.put(reserved(document("one")))
+    await node.until(lambda: not node.prepared.held())
+    running.cancel()
+    await asyncio.wait((running,))
+    assert node.leftovers() == []
+
+
+async def test_a_device_of_a_claim_that_ended_is_free_for_the_next_at_once(node: ClaimNode) -> None:
+    node.api.put(reserved(document("one"), "a", "b"), document("two"))
+    await node.prepare(claim("one"))
+    assert await node.unprepare(claim("one")) == ""
+    assert "is held by ResourceClaim default/one" in await node.prepare(claim("two"))
+    node.api.remove("one")
+    assert len(await node.prepare(claim("two"))) == 1
+    assert [device.id for device in node.drives.released] == ["st0"]
+
+
+async def test_a_claim_that_ended_is_the_kubelets_again_when_it_is_prepared(node: ClaimNode) -> None:
+    node.api.put(reserved(document("one"), "a", "b"))
+    answer = await node.prepare(claim())
+    await node.unprepare(claim())
+    assert await node.prepare(claim()) == answer
+    assert node.drives.allocated == [["st0"]]
+    node.api.put(reserved(document("one")))
+    await node.preparation.undo_abandoned()  # as for any claim that the kubelet has
+    assert list(node.prepared.held()) == ["st0"]
+    assert await node.unprepare(claim()) == ""
+    assert node.leftovers() == []
+
+
+async def test_a_claim_is_unprepared_without_an_api_server_whoever_had_it(node: ClaimNode) -> None:
+    node.api.put(reserved(document("one"), "a", "b"))
+    await node.prepare(claim())
+    node.api.away = True
+    assert await node.unprepare(claim()) == ""
+    assert node.leftovers() == []
 
 
 async def test_a_claim_that_is_allocated_anew_gives_its_old_device_back(node: ClaimNode) -> None:

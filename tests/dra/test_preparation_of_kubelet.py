@@ -122,6 +122,7 @@ async def test_two_pods_on_one_claim_have_one_device_until_both_are_gone(cluster
     assert first.container("c").cdi == second.container("c").cdi
     await cluster.kubelet.remove(first)
     assert cluster.node.drives.released == []
+    cluster.put(document("one"), "b")  # as the controller does when a pod has ended
     await cluster.kubelet.remove(second)
     assert cluster.node.leftovers() == []
 

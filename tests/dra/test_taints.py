@@ -204,7 +204,7 @@ async def test_beyond_the_budget_is_said_once_and_in_the_status(
                 "effect": "NoExecute",
                 "budget": 1,
                 "evictions": 1,
-                "heldBack": {"st1": reason, "st2": reason},
+                "held_back": {"st1": reason, "st2": reason},
                 "error": "",
             }
     evicted, held_back = (record for record in caplog.records if record.name == "plugwright.dra.taints")
@@ -227,7 +227,7 @@ async def test_resources_of_one_daemon_share_the_budget(clock: Clock, path: Path
         disks.update([failed("sda", "lost")])
         await until(second, lambda taints: taints["sda"][0]["value"] == "lost")
         assert (await has_effect(second, "sda", "NoSchedule"))["value"] == "lost"
-        assert second.status()["heldBack"] == {"sda": "the budget of 1 devices an hour is spent"}
+        assert second.status()["held_back"] == {"sda": "the budget of 1 devices an hour is spent"}
 
 
 async def test_a_disk_that_cannot_be_written_keeps_pods_and_not_the_taint(

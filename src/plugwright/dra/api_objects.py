@@ -21,7 +21,7 @@ class ResourceApiClient(Protocol):
 
     async def list(self, path: str, **query: str) -> tuple[list[Document], str]: ...
 
-    async def create(self, path: str, body: Document) -> Document: ...
+    async def create(self, path: str, body: Document, **query: str) -> Document: ...
 
     async def update(self, path: str, body: Document) -> Document: ...
 
@@ -35,7 +35,7 @@ class ResourceApiClient(Protocol):
 
 
 class ClaimLookup:
-    """Implements `preparation.ClaimsApi`."""
+    """Implements `claim_reader.ClaimsApi`."""
 
     def __init__(self, api: ResourceApiClient) -> None:
         self._api = api

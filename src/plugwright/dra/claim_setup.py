@@ -78,7 +78,13 @@ class ClaimSetup:
     async def restore(self, claim: PreparedClaim) -> PreparedClaim:
         """A claim that is prepared, with the CDI file that may have vanished since."""
         await _in_thread(partial(self._files.write_again, claim))
-        return claim
+        return await self.mark(claim, State.DONE)
+
+    async def mark(self, claim: PreparedClaim, state: State) -> PreparedClaim:
+        marked = replace(claim, state=state)
+        if marked != claim:
+            await self._prepared.change(lambda claims: claims.__setitem__(claim.uid, marked))
+        return marked
 
     async def undo(self, claim: PreparedClaim) -> None:
         """Gives the devices back and removes every trace. A plugin that fails is logged, and does not stop it."""

@@ -70,13 +70,17 @@ class AllocatedDevice:
 
 @dataclass(frozen=True, slots=True)
 class AllocatedClaim:
-    """A claim with its devices of this driver. `pod_claim_name` is its name in the pod, if generated for one."""
+    """A claim with its devices of this driver. `pod_claim_name` is its name in the pod, if generated for one.
+
+    `reserved_for` are the uids of the pods that use it, or are about to.
+    """
 
     namespace: str
     name: str
     uid: str
     results: tuple[AllocatedDevice, ...]
     pod_claim_name: str = ""
+    reserved_for: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -109,6 +113,7 @@ def read_claim(document: Mapping[str, object], driver: str) -> AllocatedClaim:
         uid,
         tuple(_device(result, driver, configurations) for result in results),
         pod_claim_name if _is_label(pod_claim_name) else "",
+        tuple(sorted({_text(entry, "uid") for entry in _objects(status, "reservedFor")})),
     )
 
 

@@ -19,17 +19,20 @@ from pathlib import Path
 from plugwright.dra import driver_status, pool_content
 from plugwright.dra.api_objects import ClaimLookup, ResourceApiClient
 from plugwright.dra.claim_files import ClaimFiles
+from plugwright.dra.claim_status import ClaimStatus
 from plugwright.dra.device_access import PluginDevices
 from plugwright.dra.device_metadata import DeviceMetadata
 from plugwright.dra.health import HealthService
+from plugwright.dra.leftovers import CHECKPOINT
 from plugwright.dra.names import check_driver_name, device_name, driver_name
 from plugwright.dra.preparation import Preparation, PreparationSettings
 from plugwright.dra.prepared_claims import PreparedClaims, read_boot_id
 from plugwright.dra.publisher import SlicePublisher
 from plugwright.dra.registration import DriverRegistration, DriverServices, DriverSockets
 from plugwright.dra.split import ApiSplit
+from plugwright.dra.split_file import state_path
 from plugwright.dra.taints import TaintController
-from plugwright.errors import ConfigError
+from plugwright.errors import ConfigError, PlugwrightError
 from plugwright.kube.api_client import ApiClient
 from plugwright.model import DNS_SUBDOMAIN
 from plugwright.sdk import cdi
@@ -64,6 +67,7 @@ class _Parts:
     taints: TaintController
     publisher: SlicePublisher
     preparation: Preparation
+    claim_status: ClaimStatus
     registration: DriverRegistration
 
 
@@ -85,7 +89,7 @@ class Driver:
             try:
                 parts = await self._made()
             except (ConfigError, OSError) as error:
-                self._cannot_begin(str(error))
+                await self._cannot_begin(str(error))
                 await asyncio.sleep(retry.delay())
                 continue
             try:
@@ -139,8 +143,11 @@ class Driver:
         state_dir = settings.state_dir or directory
         metadata = DeviceMetadata(directory, self.name)
         files = ClaimFiles(self.name, cdi.SpecDirectory(Path(serve.cdi), owner=_OWNER), metadata)
-        prepared = PreparedClaims(directory / "checkpoint.json", read_boot_id(), files.find)
-        split = ApiSplit(runtime, state_dir / f"split-{self.name}.json", (self.name, node), prepared, api)
+        prepared = PreparedClaims(directory / CHECKPOINT, read_boot_id(), files.find)
+        split = ApiSplit(
+            runtime, state_path(settings.state_dir, directory, self.name), (self.name, node), prepared, api
+        )
+        claim_status = ClaimStatus(api, self.name)
         preparation = Preparation(
             self.name,
             node,
@@ -148,6 +155,7 @@ class Driver:
             PluginDevices(runtime, split),
             prepared,
             files,
+            report=claim_status.report,
             settings=PreparationSettings(host_root=Path(serve.host_root) if serve.host_root else None),
         )
         services = DriverServices(preparation, HealthService(runtime.inventory, node))
@@ -159,6 +167,7 @@ class Driver:
             taints=TaintController(runtime.inventory, serve.taints, state_dir / _TAINTS),
             publisher=SlicePublisher(api, self.name, node),
             preparation=preparation,
+            claim_status=claim_status,
             registration=DriverRegistration(self.name, sockets, services, runtime.service.metrics),
         )
 
@@ -174,7 +183,8 @@ class Driver:
         ]
         try:
             async with asyncio.TaskGroup() as group:
-                for part in (parts.split, parts.taints, parts.publisher, parts.preparation, parts.registration):
+                working = (parts.split, parts.taints, parts.publisher, parts.preparation, parts.claim_status)
+                for part in (*working, parts.registration):
                     group.create_task(part.run(), name=f"{type(part).__name__} of {self.name}")
                 group.create_task(self._offer(parts))
         finally:
@@ -188,10 +198,12 @@ class Driver:
         ends = [source.subscribe(lambda: changes.publish(changes.value + 1)) for source in sources]
         try:
             async for _ in changes.changes():
-                parts.taints.extra.publish_if_changed(parts.split.taints)
                 snapshot, taints = inventory.value, parts.taints.taints.value
-                if snapshot is not None and taints is not None:
-                    content = pool_content.pool_content(snapshot, parts.split.in_slices, taints)
+                if snapshot is None or taints is None:
+                    continue
+                if not snapshot.devices or parts.split.placements.value:  # else what is published stays
+                    split = parts.split
+                    content = pool_content.pool_content(snapshot, split.in_slices, taints, split.taints)
                     parts.publisher.content.publish_if_changed(content)
         finally:
             for end in ends:
@@ -209,11 +221,23 @@ class Driver:
         state = driver_status.driver_state(parts.registration.status.value, parts.publisher.status.value)
         self.state.publish_if_changed(state)
 
-    def _cannot_begin(self, reason: str) -> None:
-        before = self.state.value
-        if before.reason != reason:
+    async def _cannot_begin(self, reason: str) -> None:
+        if self.state.value.reason != reason:
             logger.error("DRA driver cannot begin", extra={"resource": self._runtime.resource, "error": reason})
             self.state.publish(DriverState("failed", reason, since=time.time()))
+        if self._runtime.serve_asked.api is Api.DEVICE_PLUGIN:
+            await self._give_back_unclaimed()
+
+    async def _give_back_unclaimed(self) -> None:
+        """A resource of the device plugin API has its devices back without a driver, but for those of claims."""
+        prepared = PreparedClaims(self._runtime.settings.paths.plugins / self.name / CHECKPOINT, read_boot_id())
+        try:
+            claims = (await prepared.read()).values()
+        except (PlugwrightError, OSError) as error:
+            logger.error("devices of claims are not known", extra={"driver": self.name, "error": str(error)})
+            return
+        held = {device.id: f"held by ResourceClaim {claim}" for claim in claims for device in claim.devices}
+        self._runtime.inventory.withhold(held)
 
 
 def _node_name(settings: Settings) -> str:

@@ -5,6 +5,7 @@ node, so a watch would send every claim of the cluster to every node.
 """
 
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 from urllib.parse import urlencode
@@ -19,7 +20,6 @@ __all__ = ["ClaimReader", "HoldersUnreadable", "PodHolders", "Prepared", "alloca
 logger = logging.getLogger(__name__)
 
 _PODS_TIMEOUT = 5.0
-_LISTED_BY_THEN = 30.0  # seconds after an allocation within which the kubelet lists its pod
 _CLAIMS = "/apis/resource.k8s.io/v1/resourceclaims"
 _PAGE = 250
 _STARTS = 3  # a list whose pages have expired is read from its start again
@@ -53,10 +53,16 @@ class Prepared(Protocol):
 
 
 class PodHolders:
-    """The pods that hold devices of one resource."""
+    """The pods that hold devices of one resource; the kubelet has stored an answer to Allocate `stored` seconds later.
 
-    def __init__(self, runtime: ResourceRuntime) -> None:
-        self._runtime = runtime
+    A kubelet that was stopped in between stores it when it goes on, before it has written the checkpoint that is read
+    here.
+    """
+
+    def __init__(self, runtime: ResourceRuntime, stored: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._runtime, self._clock = runtime, clock
+        self._admission = runtime.settings.limits.allocate + stored
+        self._seen: dict[str, float] = {}  # the allocations whose pods the kubelet has listed since
 
     async def stored(self) -> frozenset[str]:
         """Devices that the checkpoint gives to containers, of ended pods too."""
@@ -69,11 +75,13 @@ class PodHolders:
 
     async def pods(self) -> dict[str, str]:
         """The pod of each device that pod-resources lists."""
+        allocated = dict(self._runtime.inventory.allocated)
         try:
             held = await pod_resources.held_devices(self._runtime.settings.paths.pod_resources_socket, _PODS_TIMEOUT)
         except (OSError, PlugwrightError) as error:
             raise HoldersUnreadable(clean(f"pod-resources cannot be read: {error}")) from error
-        mine = (device for device in held if device.resource == self._runtime.resource)
+        mine = [device for device in held if device.resource == self._runtime.resource]
+        self._seen |= {device.device_id: allocated.get(device.device_id, 0.0) for device in mine}
         return {device.device_id: clean(f"{device.namespace}/{device.pod}") for device in mine}
 
     async def of(self, candidates: Collection[str]) -> dict[str, str]:
@@ -97,8 +105,9 @@ class PodHolders:
         return frozenset(await self.pods()) | self._just_allocated()
 
     def _just_allocated(self) -> frozenset[str]:
-        allocated = self._runtime.inventory.seconds_since_allocated().items()
-        return frozenset(device_id for device_id, seconds in allocated if seconds < _LISTED_BY_THEN)
+        since = self._clock() - self._admission
+        allocated = self._runtime.inventory.allocated.items()
+        return frozenset(key for key, when in allocated if when > max(since, self._seen.get(key, 0.0)))
 
 
 async def claims_by_device(api: ClaimReader, driver: str, pool: str) -> dict[str, list[str]]:

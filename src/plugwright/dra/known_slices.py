@@ -46,9 +46,8 @@ class KnownSlices:
         self.accepted.pop(uid, None)
         timed = {**sent["spec"], "devices": with_taint_times(sent["spec"].get("devices") or (), taint_times([answer]))}
         wanted, there = comparable(timed), comparable(spec)
-        if wanted == there:
-            return frozenset()
-        self.accepted[uid] = wanted, there
+        if wanted != there:
+            self.accepted[uid] = wanted, there
         return dropped_fields(timed, spec)
 
     def removed(self, uid: str) -> None:
@@ -57,9 +56,13 @@ class KnownSlices:
 
 
 class Repairs:
-    """Soon at first, since a kubelet that starts deletes slice by slice; ever later where somebody goes on."""
+    """Soon at first, since a kubelet that starts deletes slice by slice; ever later where somebody goes on.
+
+    `count` is that of the repairs since it was quiet.
+    """
 
     def __init__(self) -> None:
+        self.count = 0
         self._backoff = Backoff(0.1, 30.0)
         self._delay, self._last = 0.0, float("-inf")
         self._due: float | None = None
@@ -69,12 +72,14 @@ class Repairs:
         if self._due is None:
             if now - self._last > max(_STEADY, 3 * self._delay):
                 self._backoff.reset()
+                self.count = 0
             self._delay = self._backoff.delay()
             self._due = now + self._delay
         return max(0.0, self._due - now)
 
     def done(self, now: float) -> None:
         self._due, self._last = None, now
+        self.count += 1
 
     def not_needed(self) -> None:
         self._due = None

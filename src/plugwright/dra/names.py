@@ -9,7 +9,7 @@ import re
 from plugwright.errors import ConfigError
 from plugwright.model import DNS_LABEL, DNS_SUBDOMAIN
 
-__all__ = ["check_driver_name", "class_name", "device_name", "driver_name"]
+__all__ = ["check_driver_name", "class_name", "device_name", "driver_domain", "driver_name"]
 
 _LIMIT = 63  # bytes of a driver's name, of a label and of a device's name
 _DIGEST = 9  # a dash and eight digits
@@ -19,11 +19,16 @@ _DOMAINS = {"nvidia.com": "nvidia.plugwright.dev"}  # of resources whose domain'
 
 def driver_name(resource: str) -> str:
     """The DRA driver of a resource: `tape.example.com` for `example.com/tape`."""
-    domain, _, name = resource.partition("/")
-    domain = _DOMAINS.get(domain, domain)
+    name, domain = resource.partition("/")[2], driver_domain(resource)
     label = name if _is_label(name) else _with_digest(name, name)
     full = f"{label}.{domain}"
     return full if len(full) <= _LIMIT else _with_digest(full, resource, keep=".")
+
+
+def driver_domain(resource: str) -> str:
+    """The end of the driver's name."""
+    domain = resource.partition("/")[0]
+    return _DOMAINS.get(domain, domain)
 
 
 def class_name(resource: str) -> str:

@@ -17,14 +17,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from plugwright.dra import claim_devices, claims
 from plugwright.dra.claim_files import ClaimFiles
+from plugwright.dra.claim_reader import ClaimReader, ClaimsApi
 from plugwright.dra.claim_setup import ClaimSetup, DeviceAccess
 from plugwright.dra.claims import AllocatedClaim
-from plugwright.dra.prepared_claims import ClaimedDevice, PreparedClaim, PreparedClaims
-from plugwright.errors import ClaimRefused, ClaimWaits, PeerGone, PeerRefused, PlugwrightError
+from plugwright.dra.prepared_claims import ClaimedDevice, Claims, PreparedClaim, PreparedClaims, State
+from plugwright.errors import ClaimRefused, ClaimWaits, PlugwrightError
 from plugwright.protocol.dra import Claim, PreparedDevice
 from plugwright.system.concurrency import Backoff
 from plugwright.text import clean
@@ -34,23 +34,19 @@ __all__ = ["ClaimsApi", "Preparation", "PreparationSettings"]
 logger = logging.getLogger(__name__)
 
 
-class ClaimsApi(Protocol):
-    async def claim(self, namespace: str, name: str) -> Mapping[str, object]:
-        """The ResourceClaim; `PeerRefused` with the code `NotFound` where there is none, `PeerGone` without answer."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparationSettings:
     """`limit`: seconds within which a call is answered; `lookup`: between two looks at claims that were left behind.
 
-    `host_root` is where the host's files are seen; None where nobody is to look.
+    `lookup_ended` is for those that are kept for a pod which may be gone. `host_root` is where the host's files are
+    seen; None where nobody is to look.
     """
 
     limit: float = 40.0  # a kubelet waits 45
     first_retry: float = 0.1
     longest_retry: float = 2.0
     lookup: float = 60.0
+    lookup_ended: float = 5.0
     host_root: Path | None = Path("/")
 
 
@@ -82,8 +78,8 @@ class Preparation:
         report: Callable[[AllocatedClaim, str], None] = _ignore,
         settings: PreparationSettings | None = None,
     ) -> None:
-        self._driver, self._pool, self._api, self._devices = driver, pool, api, devices
-        self._prepared = prepared
+        self._reader = ClaimReader(api, driver, pool)
+        self._devices, self._prepared = devices, prepared
         self._settings = settings or PreparationSettings()
         self._setup = ClaimSetup(devices, prepared, files, self._settings.host_root)
         self._in_use, self._report = in_use, report
@@ -112,12 +108,21 @@ class Preparation:
                 if str(error) != self._problem:
                     logger.warning("claims that were left behind not looked up", extra={"reason": str(error)})
                 self._problem = str(error)
-            await asyncio.sleep(self._settings.lookup)
+            await self._until_lookup()
+
+    async def _until_lookup(self) -> None:
+        """Soon where a claim has ended that is kept for a pod which may be gone by now."""
+        if _has_ended(self._prepared.latest.value):
+            await asyncio.sleep(self._settings.lookup_ended)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.lookup):
+                await self._prepared.latest.until(_has_ended)
 
     async def undo_abandoned(self) -> None:
-        """Undoes the claims not prepared in this boot that exist no more, or have other devices now."""
+        """Undoes claims that no kubelet will unprepare, and that exist no more, are not used or have other devices."""
         for claim in (await self._prepared.read()).values():
-            if claim.is_ready(self._prepared.boot_id) or not claim.name:
+            if claim.is_awaited(self._prepared.boot_id) or not claim.name:
                 continue
             devices = await self._devices_now(claim)
             async with self._turn:
@@ -131,12 +136,14 @@ class Preparation:
                     await self._prepared.change(partial(_complete, replace(claim, devices=devices)))
 
     async def _devices_now(self, claim: PreparedClaim) -> tuple[ClaimedDevice, ...]:
-        """What the API server says that the claim was given; nothing where it is another claim or has other devices."""
+        """What the claim was given by now; nothing if it is another claim, has other devices, or has ended for good."""
         try:
-            allocated = await self._allocated(Claim(claim.namespace, claim.name, claim.uid))
+            allocated = await self._reader.allocated(Claim(claim.namespace, claim.name, claim.uid))
         except ClaimWaits:
             raise
         except ClaimRefused:
+            return ()
+        if claim.state is State.ENDED and not allocated.reserved_for:
             return ()
         known = {device.name: found for device in claim.devices if (found := self._devices.device(device.name))}
         devices = claim_devices.claimed(allocated, known)
@@ -188,7 +195,7 @@ class Preparation:
 
     async def _attempt(self, claim: Claim, call: object) -> PreparedClaim:
         try:
-            allocated = await self._allocated(claim)
+            allocated = await self._reader.allocated(claim)
         except ClaimWaits:
             stored = (await self._prepared.read()).get(claim.uid)
             if stored is None or not stored.is_ready(self._prepared.boot_id):
@@ -204,6 +211,8 @@ class Preparation:
 
     async def _set_up(self, claim: AllocatedClaim, call: object) -> PreparedClaim:
         try:
+            if _has_ended(self._prepared.latest.value):
+                await self.undo_abandoned()
             for result in claim.results:
                 if not result.admin_access:
                     await self._devices.arriving(result.device)
@@ -216,31 +225,13 @@ class Preparation:
         except (PlugwrightError, OSError) as error:
             raise ClaimWaits(str(error)) from error
 
-    async def _allocated(self, claim: Claim) -> AllocatedClaim:
-        """The claim as it is now; `ClaimWaits` where the API server cannot say."""
-        claims.check_identity(claim.namespace, claim.name, claim.uid)
-        where = f"ResourceClaim {claim.namespace}/{claim.name}"
-        try:
-            allocated = claims.read_claim(await self._api.claim(claim.namespace, claim.name), self._driver)
-        except PeerRefused as error:
-            if error.code == "NotFound":
-                raise ClaimRefused(f"{where} does not exist") from error
-            raise ClaimWaits(f"{where} cannot be read: {error}") from error
-        except (PeerGone, OSError) as error:
-            raise ClaimWaits(f"{where} cannot be read, the API server does not answer: {error}") from error
-        if allocated.uid != claim.uid:
-            raise ClaimRefused(f"{where} was replaced: its uid is {allocated.uid}, not {claim.uid}")
-        for result in allocated.results:
-            if result.pool != self._pool:
-                raise ClaimRefused(f"device {result.device} of pool {result.pool} is not on this node, {self._pool}")
-        return allocated
-
     async def _unprepare(self, claim: Claim) -> str:
         self._calls.pop(claim.uid, None)
         facts = {"claim": f"{claim.namespace}/{claim.name}", "uid": claim.uid}
         try:
+            several = await self._reader.is_used_by_several(claim)
             async with asyncio.timeout(self._settings.limit), self._turn:
-                undone = await self._undo(claim)
+                undone = await self._undo(claim, several)
         except TimeoutError:
             text = f"not unprepared within {self._settings.limit:g} s"
         except (PlugwrightError, OSError) as error:
@@ -255,8 +246,13 @@ class Preparation:
         logger.warning("claim not unprepared", extra={**facts, "reason": text})
         return text
 
-    async def _undo(self, claim: Claim) -> bool:
-        """Whether there was something to undo: a claim that was never seen, or cannot exist, is no error."""
+    async def _undo(self, claim: Claim, used_by_several: bool) -> bool:
+        """Whether something was undone: a claim that was never seen, or cannot exist, is no error.
+
+        A kubelet of 1.36 has a claim unprepared that a running pod uses, when another pod that could not be started
+        with it goes. Its pod would not survive a restart of its container, so nothing of it is touched then. Nor will
+        that kubelet ask again: `undo_abandoned` sees when the last pod is gone.
+        """
         try:
             claims.check_identity(claim.namespace, claim.name, claim.uid)
         except ClaimRefused:
@@ -264,8 +260,16 @@ class Preparation:
         stored = (await self._prepared.read()).get(claim.uid)
         if stored is not None and (reason := await self._in_use(claim)):
             raise ClaimRefused(reason)
+        if stored is not None and used_by_several and stored.is_ready(self._prepared.boot_id):
+            await self._setup.mark(stored, State.ENDED)
+            logger.info("claim that several pods use kept until they are gone", extra={"claim": str(stored)})
+            return False
         await self._setup.undo(stored or PreparedClaim(claim.uid, claim.namespace, claim.name))
         return stored is not None
+
+
+def _has_ended(claims: Claims) -> bool:
+    return any(claim.state is State.ENDED for claim in claims.values())
 
 
 def _complete(claim: PreparedClaim, claims: dict[str, PreparedClaim]) -> None:

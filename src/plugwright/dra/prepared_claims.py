@@ -30,7 +30,16 @@ from plugwright.errors import CheckpointCorrupt, ClaimWaits
 from plugwright.system import files
 from plugwright.system.concurrency import Latest, begin_in_thread
 
-__all__ = ["BOOT_ID", "ClaimedDevice", "PreparedClaim", "PreparedClaims", "State", "held_by_another", "read_boot_id"]
+__all__ = [
+    "BOOT_ID",
+    "ClaimedDevice",
+    "Claims",
+    "PreparedClaim",
+    "PreparedClaims",
+    "State",
+    "held_by_another",
+    "read_boot_id",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +53,11 @@ _DISK_LIMIT = 10.0
 
 
 class State(StrEnum):
+    """`ENDED`: unprepared while another pod seems to use it; everything stays until the API server says otherwise."""
+
     STARTED = "started"
     DONE = "done"
+    ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +108,10 @@ class PreparedClaim:
         return not self.boot_id
 
     def is_ready(self, boot_id: str) -> bool:
+        return self.state is not State.STARTED and self.boot_id == boot_id
+
+    def is_awaited(self, boot_id: str) -> bool:
+        """The kubelet has it, and says when it ends."""
         return self.state is State.DONE and self.boot_id == boot_id
 
 

@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from plugwright.dra import slice_comparison, slices
+from plugwright.dra.api_objects import ResourceApiClient
 from plugwright.dra.known_slices import KnownSlices, Repairs
 from plugwright.dra.slice_comparison import Document
 from plugwright.dra.slices import Plan, Pool, PoolContent
 from plugwright.errors import InvalidValue, MalformedMessage, PeerGone, PeerRefused
-from plugwright.kube.api_client import ApiClient, segment
+from plugwright.kube.api_client import segment
 from plugwright.system.concurrency import Backoff, Latest, first
 
 __all__ = ["PublisherState", "PublisherStatus", "SlicePublisher"]
@@ -33,6 +34,7 @@ _CHANGED = ("Conflict", "NotFound", "AlreadyExists", "Expired", "Gone")  # since
 _CONTENT = ("Invalid", "BadRequest", "RequestEntityTooLarge", "413")  # is not accepted, now or later
 _AGAIN = 300.0  # seconds until refused content is tried again
 _DROPPED_AGAIN = 3600.0  # seconds until dropped fields are sent again
+_REASON = 400  # characters of it that are shown
 _STEADY = 10.0  # seconds after which the end of a watch is not one of many
 
 
@@ -59,9 +61,12 @@ class PublisherStatus:
 class SlicePublisher:
     """`content` is what to publish, None as long as nothing is known; set by the driver."""
 
-    def __init__(self, api: ApiClient, driver: str, node: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, api: ResourceApiClient, driver: str, node: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.content: Latest[PoolContent | None] = Latest(None)
         self.status = Latest(PublisherStatus())
+        self.published: Latest[PoolContent | None] = Latest(None)  # what the API server has
         self._api, self._clock = api, clock
         self._pool = Pool(driver, node, node)
         self._known = KnownSlices()
@@ -71,7 +76,8 @@ class SlicePublisher:
         self._good: PoolContent | None = None  # the latest content that was accepted
         self._refused: tuple[PoolContent, float] | None = None  # and when to try it again
         self._dropped: frozenset[str] = frozenset()
-        self._dropped_until = 0.0
+        self._kept: frozenset[str] = frozenset()  # fields that the API server has been seen not to drop
+        self._dropped_until = float("inf")
         self._times: slice_comparison.TaintTimes = {}
         self._logged = ""
 
@@ -97,8 +103,8 @@ class SlicePublisher:
         selector = f"spec.driver={self._pool.driver},spec.nodeName={self._pool.node}"
         found, version = await self._api.list(_SLICES, fieldSelector=selector)
         self._known.replace_all(found)
-        if self._dropped and (self.status.value.state is PublisherState.AWAY or self._clock() >= self._dropped_until):
-            self._dropped = frozenset()
+        if self.status.value.state is PublisherState.AWAY or self._clock() >= self._dropped_until:
+            self._dropped = self._kept = frozenset()  # it may be another one now
             self._known.accepted.clear()
         if self._good is None:
             self._good = slices.published_content(self._known.slices.values(), self._pool.name)
@@ -144,16 +150,17 @@ class SlicePublisher:
             if is_repair and (wait := self._repairs.wait(self._clock())):
                 return wait
             self._attempted = content
-            if plan.create:
-                await self._find_node()
-                plan = self._plan(content)
-            dropped = await self._apply(plan)
-            if is_repair:
-                self._repairs.done(self._clock())
-                logger.warning("slices changed by another program, put back", extra=self._facts())
+            dropped = await self._try_fields(content)
+            if not dropped:
+                if plan.create:
+                    await self._find_node()
+                    plan = self._plan(content)
+                dropped = await self._apply(plan)
+                if is_repair:
+                    self._repaired()
             if dropped - self._dropped:
                 return self._drop(dropped)
-        self._published(plan, content)
+        self._published(plan, content, is_new=not is_repair)
         return None
 
     def _usable_content(self) -> tuple[PoolContent | None, float | None]:
@@ -181,6 +188,20 @@ class SlicePublisher:
         existing = tuple(self._known.slices.values())
         wanted = slices.wanted_slices(self._pool, PoolContent(devices, counter_sets), existing)
         return slices.plan(existing, wanted, self._known.accepted)
+
+    async def _try_fields(self, content: PoolContent) -> frozenset[str]:
+        """Of the fields without which devices must not be offered, those that the API server drops; stores nothing."""
+        tried: dict[frozenset[str], Document] = {}
+        for device in content.devices:
+            if needed := slice_comparison.needed_fields(device) - self._kept - self._dropped:
+                tried.setdefault(needed, device)
+        if not tried:
+            return frozenset()
+        [wanted] = slices.wanted_slices(self._pool, PoolContent(tuple(tried.values())))
+        answer = await self._api.create(_SLICES, wanted, dryRun="All")
+        dropped = slice_comparison.dropped_fields(wanted["spec"], answer["spec"])
+        self._kept |= frozenset().union(*tried) - dropped
+        return dropped
 
     async def _find_node(self) -> None:
         """The Node that is to own the slices: another one, where a Node of the same name was made anew."""
@@ -233,8 +254,9 @@ class SlicePublisher:
         self._log_once("slices refused", reason)
         return 0.0
 
-    def _published(self, plan: Plan, content: PoolContent) -> None:
+    def _published(self, plan: Plan, content: PoolContent, is_new: bool) -> None:
         self._attempted = content
+        self.published.publish_if_changed(slices.published_content(self._known.slices.values(), self._pool.name))
         if self._refused is not None:
             return  # it is the content before that is published
         self._good, self._logged = content, ""
@@ -248,13 +270,19 @@ class SlicePublisher:
             dropped=tuple(sorted(self._dropped)),
             left_out=len(content.devices) - offered,
         )
-        if plan:
-            logger.info(
-                "slices published",
-                extra={**self._facts(), "devices": offered, "slices": len(self._known.slices)},
-            )
-        else:
+        if not plan:
             self._repairs.not_needed()
+        elif is_new:
+            facts = {**self._facts(), "devices": offered, "slices": len(self._known.slices)}
+            logger.info("slices published", extra=facts)
+
+    def _repaired(self) -> None:
+        """Said at once, and again when it does not end."""
+        self._repairs.done(self._clock())
+        level = logging.WARNING if self._repairs.count in (1, 5) else logging.DEBUG
+        logger.log(
+            level, "slices changed by another program, put back", extra={**self._facts(), "times": self._repairs.count}
+        )
 
     def _failed(self, error: Exception) -> None:
         self._attempted = None
@@ -265,13 +293,15 @@ class SlicePublisher:
         self._set_status(state=state, reason=str(error))
         self._log_once("slices not published, trying again", str(error))
 
-    def _set_status(self, **changes: object) -> None:
-        self.status.publish_if_changed(replace(self.status.value, **changes))  # type: ignore[arg-type]
+    def _set_status(self, *, reason: str, **changes: object) -> None:
+        # An API server names every device of a slice that it refuses.
+        changed = replace(self.status.value, reason=reason[:_REASON], **changes)  # type: ignore[arg-type]
+        self.status.publish_if_changed(changed)
 
     def _log_once(self, message: str, reason: str) -> None:
         """Warns once for each reason; its repetitions are for debugging."""
         level = logging.DEBUG if message + reason == self._logged else logging.WARNING
-        logger.log(level, message, extra={**self._facts(), "reason": reason})
+        logger.log(level, message, extra={**self._facts(), "reason": reason[:_REASON]})
         self._logged = message + reason
 
     def _facts(self) -> dict[str, str]:

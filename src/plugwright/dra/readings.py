@@ -29,6 +29,7 @@ class MoveSettings:
     interval: float = 10.0  # between two readings while a device waits for its holder
     longest: float = 60.0  # the same for LISTs of claims, whose intervals double up to this
     asked: float = 120.0  # a claim that names a device is expected again within this; the kubelet takes up to 90
+    stored: float = 5.0  # after Allocate: the kubelet has stored the answer by then
     arrival: float = 8.0  # a claim waits inside its call for a device that moves
     readmission: float = 300.0  # after a reboot: pods that held a device are admitted again by then
 

@@ -10,12 +10,22 @@ from typing import Any, TypeAlias
 
 from plugwright import quantity
 
-__all__ = ["Document", "TaintTimes", "comparable", "dropped_fields", "taint_times", "with_taint_times", "without"]
+__all__ = [
+    "Document",
+    "TaintTimes",
+    "comparable",
+    "dropped_fields",
+    "needed_fields",
+    "taint_times",
+    "with_taint_times",
+    "without",
+]
 
 Document: TypeAlias = dict[str, Any]
 TaintTimes: TypeAlias = Mapping[tuple[str, str, str, str], str]
 
 _AMOUNTS = ("capacity", "consumesCounters", "counters")
+_COUNTERS = frozenset({"consumesCounters", "sharedCounters"})
 _KEPT_AWAY = ("NoSchedule", "NoExecute")
 
 
@@ -48,6 +58,7 @@ def _amounts(content: object) -> object:
 
 def dropped_fields(sent: Document, answered: Document) -> frozenset[str]:
     """The names of the fields that did not come back as they were sent."""
+    sent = {**sent, "devices": with_taint_times(sent.get("devices") or (), taint_times([{"spec": answered}]))}
     dropped = {
         name for name in ("devices", "sharedCounters") if len(sent.get(name) or ()) != len(answered.get(name) or ())
     }
@@ -70,13 +81,15 @@ def without(devices: Iterable[Document], dropped: frozenset[str]) -> tuple[Docum
     Without its taint, a device would be given to pods that it is to be kept from. Without its counters, it would be
     given to one pod while another has what it is a part of.
     """
-    return tuple(device for device in devices if not _needs(device) & dropped)
+    return tuple(device for device in devices if not needed_fields(device) & dropped)
 
 
-def _needs(device: Document) -> frozenset[str]:
-    is_tainted = any(taint.get("effect") in _KEPT_AWAY for taint in device.get("taints") or ())
-    has_counters = bool(device.get("consumesCounters"))
-    return frozenset([*(["taints"] if is_tainted else []), *(["consumesCounters"] if has_counters else [])])
+def needed_fields(device: Document) -> frozenset[str]:
+    """The fields without which a device must not be offered."""
+    is_kept_away = any(taint.get("effect") in _KEPT_AWAY for taint in device.get("taints") or ())
+    return frozenset(("taints",) if is_kept_away else ()) | (
+        _COUNTERS if device.get("consumesCounters") else frozenset()
+    )
 
 
 def taint_times(slices: Iterable[Document]) -> TaintTimes:

@@ -12,20 +12,19 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from plugwright.dra import adoption, moves
 from plugwright.dra.holders import ClaimReader, HoldersUnreadable, PodHolders, Prepared, claims_by_device
+from plugwright.dra.kept_placements import KeptPlacements
 from plugwright.dra.moves import Evidence, Phase, Placement
 from plugwright.dra.names import device_name
 from plugwright.dra.readings import MoveSettings, Readings
 from plugwright.dra.split_file import BOOT_ID, SplitFile, SplitState
-from plugwright.errors import ConfigError, PluginError, PlugwrightError
+from plugwright.errors import ConfigError, PlugwrightError
 from plugwright.model import Device, some
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.serve_settings import Api
-from plugwright.system.blocking import BlockingCalls
 from plugwright.system.concurrency import Latest
 from plugwright.text import clean
 
@@ -34,16 +33,7 @@ __all__ = ["MOVING", "ApiSplit"]
 logger = logging.getLogger(__name__)
 
 MOVING = {"key": "plugwright.dev/moving", "value": "device-plugin", "effect": "NoSchedule"}
-_DISK_LIMIT = 5.0  # seconds
 _FOLLOWING = 1.0  # seconds after which another daemon's decisions are read again
-_REASONS = {
-    Phase.WITHHELD: "moves to DRA, when the pod that holds it ends",
-    Phase.PUBLISHED: "served by DRA",
-    Phase.TAINTED: "served by DRA until no claim has it",
-    Phase.WITHDRAWN: "moves from DRA",
-    Phase.DISPUTED: "it is not clear who holds it",
-}
-_NO_PLACEMENTS: Mapping[str, Placement] = {}
 
 
 class ApiSplit:
@@ -62,24 +52,28 @@ class ApiSplit:
         settings: MoveSettings | None = None,
         clock: Callable[[], float] = time.monotonic,
         boot_id: Path = BOOT_ID,
+        holders: PodHolders | None = None,
     ) -> None:
         """`pool` is the driver's name and the pool's."""
-        self.placements: Latest[Mapping[str, Placement]] = Latest(_NO_PLACEMENTS)
         self.problem = Latest("")
         self.settings = settings or MoveSettings(interval=runtime.settings.timeouts.holders)
         self.readings = Readings(self.settings, clock)
-        self.state = SplitState()
         self._runtime, self._pool, self._prepared, self._api = runtime, pool, prepared, api
-        self._clock, self._file = clock, SplitFile(path, boot_id)
-        self._disk = BlockingCalls(f"split of {runtime.resource}", _DISK_LIMIT)
-        self._holders = PodHolders(runtime)
+        self._clock = clock
+        self._kept = KeptPlacements(runtime, SplitFile(path, boot_id), self.readings)
+        self.placements = self._kept.latest
+        self._holders = holders or PodHolders(runtime, self.settings.stored, clock)
         self._units: Mapping[str, tuple[str, ...]] = {}
         self._taints_dropped = False
         self._loaded = False
         self._start_held: frozenset[str] | None = None
         self._changing = asyncio.Lock()
-        self._wake, self._rounds = Latest(0), Latest(0)
-        runtime.inventory.withhold({}, offered=())  # until it is known which API has them
+        self._wake = Latest(0)
+        self.rounds = Latest(0)  # how often devices were looked at
+
+    @property
+    def state(self) -> SplitState:
+        return self._kept.state
 
     @property
     def handover(self) -> Api | None:
@@ -141,12 +135,12 @@ class ApiSplit:
             self.readings.ask(key)
         if self._phase(device_id).in_slice:
             return
-        begun = self._rounds.value
+        begun = self.rounds.value
         self._notice()
         with suppress(TimeoutError):
             async with asyncio.timeout(self.settings.arrival):
                 # The round that runs now may have begun before the claim came.
-                await self._rounds.until(lambda count: self._phase(device_id).in_slice or count > begun + 1)
+                await self.rounds.until(lambda count: self._phase(device_id).in_slice or count > begun + 1)
 
     async def move(self, device_id: str, to: Api) -> None:
         """Returns when the request is on disk."""
@@ -170,18 +164,18 @@ class ApiSplit:
     async def run(self) -> None:
         """For ever."""
         ends = [self._runtime.inventory.latest.subscribe(self._notice_devices)]
-        ends.append(self._prepared.latest.subscribe(self._notice))
+        ends.append(self._prepared.latest.subscribe(self._notice_prepared))
         try:
             while True:
                 seen = self._wake.value
                 await self._round()
-                self._rounds.publish(self._rounds.value + 1)
+                self.rounds.publish(self.rounds.value + 1)
                 await self._pause(seen)
         finally:
             for end in ends:
                 end()
             self._loaded = False
-            self._file.close()
+            self._kept.close()
 
     async def _round(self) -> None:
         """Whatever can move now, moves."""
@@ -204,14 +198,12 @@ class ApiSplit:
     async def _load(self) -> bool:
         """What an earlier run left, corrected by who holds what; False while another daemon decides."""
         await self._prepared.read()
-        decides = await self._disk.run(self._file.lock)
-        state = await self._disk.run(self._file.load)
-        if not decides:
+        state = await self._kept.load()
+        if state is None:
             self._set_problem("another process of the daemon decides until it ends")
-            self._take_effect(state)
             return False
         self._start_held = await self._held_at_start()
-        rebooted = state.boot not in ("", await self._disk.run(self._file.boot_id))
+        rebooted = self._kept.rebooted
         if rebooted:
             until = self._clock() + self.settings.readmission
             self.readings.pinned_until = dict.fromkeys(self._start_held or (), until)
@@ -220,7 +212,7 @@ class ApiSplit:
             key: adoption.restored(placement, self._evidence_at_start(self.unit(key)), rebooted=rebooted)
             for key, placement in state.placements.items()
         }
-        self.state, self._loaded = replace(state, placements=placements), True
+        self._kept.state, self._loaded = replace(state, placements=placements), True
         return True
 
     async def _held_at_start(self) -> frozenset[str] | None:
@@ -241,13 +233,16 @@ class ApiSplit:
         found = adoption.Found(self._devices(), self._units, self._evidence_at_start, self._start_held or ())
         state = adoption.adopt(self.state, self._runtime.serve, found)
         if state != self.state or not self.placements.value:
-            await self._commit(state)
+            await self._kept.commit(state)
 
     def _find_units(self) -> None:
+        self._units = moves.units(self._devices().values())
+        self._note_prepared()
+
+    def _note_prepared(self) -> None:
         ids = {device_name(key): key for key in (*self.state.placements, *self._devices())}
         held = self._prepared.held().items()
         self.readings.set_prepared({ids[name]: tuple(map(str, claims)) for name, claims in held if name in ids})
-        self._units = moves.units(self._devices().values())
 
     async def _advance(self) -> None:
         """The phases that follow from what is known; some follow from another."""
@@ -262,7 +257,7 @@ class ApiSplit:
                     changes |= dict.fromkeys(unit, placement)
             if not changes:
                 return
-            await self._commit(replace(self.state, placements={**self.state.placements, **changes}))
+            await self._kept.commit(replace(self.state, placements={**self.state.placements, **changes}))
 
     def _present_units(self) -> list[tuple[str, ...]]:
         return sorted({unit for unit in self._units.values() if all(key in self.state.placements for key in unit)})
@@ -315,7 +310,7 @@ class ApiSplit:
             key: Placement(self._phase(key), to, True) for unit, to in wanted.items() for key in present[unit]
         }
         if placements:
-            await self._commit(replace(self.state, placements={**self.state.placements, **placements}))
+            await self._kept.commit(replace(self.state, placements={**self.state.placements, **placements}))
             await self._advance()
         return ""
 
@@ -330,41 +325,9 @@ class ApiSplit:
             placements |= {
                 key: Placement(placements[key].phase, to) for key, to in targets.items() if key in placements
             }
-            await self._commit(replace(self.state, placements=placements, handover=handover))
+            await self._kept.commit(replace(self.state, placements=placements, handover=handover))
             await self._advance()
         self._notice()
-
-    async def _commit(self, state: SplitState) -> None:
-        """On disk first: what a phase allows must not be forgotten by a crash."""
-        save = partial(self._file.save, self._file.number(), state, tuple(self._devices()))
-        try:
-            await self._disk.run(save)
-        except (OSError, PluginError) as error:
-            raise ConfigError(
-                f"devices stay where they are: {self._file.path} cannot be written: {clean(error)}"
-            ) from error
-        self._take_effect(state)
-
-    def _take_effect(self, state: SplitState) -> None:
-        before, self.state = self.placements.value, state
-        for key, placement in state.placements.items():
-            old = before.get(key)
-            if old is None or old.phase is not placement.phase:
-                self.readings.enter(key)
-                self._log(key, placement, old)
-        self.readings.note_tainted(state.placements)
-        listed = {key for key, placement in state.placements.items() if placement.phase is Phase.LISTED}
-        reasons = {key: _REASONS[placement.phase] for key, placement in state.placements.items() if key not in listed}
-        self._runtime.inventory.withhold(reasons, offered=listed)
-        self.placements.publish_if_changed(state.placements)
-
-    def _log(self, device_id: str, placement: Placement, old: Placement | None) -> None:
-        facts = {"resource": self._runtime.resource, "device": device_id, "phase": placement.phase.value}
-        facts["was"] = old.phase.value if old is not None else ""
-        if placement.phase is Phase.DISPUTED:
-            logger.error("device is offered by neither API: it is not clear who holds it", extra=facts)
-        elif old is not None:
-            logger.info("device moves between the APIs", extra=facts)
 
     async def _pause(self, seen: int) -> None:
         """Until something changes, or until something may be due."""
@@ -390,6 +353,10 @@ class ApiSplit:
 
     def _notice(self) -> None:
         self._wake.publish(self._wake.value + 1)
+
+    def _notice_prepared(self) -> None:
+        self._note_prepared()
+        self._notice()
 
     def _notice_devices(self) -> None:
         """Only new devices are of interest; the list is also published because of what is decided here."""

@@ -84,7 +84,7 @@ class TaintController:
             "effect": self._settings.effect,
             "budget": self._settings.budget,
             "evictions": len(evictions(self._state, now)),
-            "heldBack": dict(self._held_back),
+            "held_back": dict(self._held_back),
             "error": unknown or self._unwritten,
         }
 

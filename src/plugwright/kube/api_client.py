@@ -92,8 +92,8 @@ class ApiClient:
                 return items, str(metadata.get("resourceVersion") or "")
             more = {"continue": str(metadata["continue"])}
 
-    async def create(self, path: str, body: Document) -> Document:
-        return await self._request("POST", path, body)
+    async def create(self, path: str, body: Document, **query: str) -> Document:
+        return await self._request("POST", path, body, query=query)
 
     async def update(self, path: str, body: Document) -> Document:
         """The whole object; with a resourceVersion in it, only if it has not changed since."""

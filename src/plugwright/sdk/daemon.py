@@ -63,7 +63,7 @@ class ResourceRuntime:
         drivers: "DriverFactory | None" = None,
     ) -> None:
         self.resource = plugin.resource
-        self.serve = plugin.serve
+        self.serve = self.serve_asked = plugin.serve
         self.inventory = Inventory(plugin.resource, exclusivity=exclusivity)
         self.settings, self.checkpoint, self.exclusivity = settings, checkpoint, exclusivity
         self.calls = PluginCalls(plugin.resource, stalls)
@@ -81,11 +81,9 @@ class ResourceRuntime:
         self.supervisor = ResourceSupervisor(plugin.resource, self.service.metrics, settings)
         self._starts = Latest(0)  # goes up when discover() is to be called again
         self.calls.threads.blocked.subscribe(self._apply_blocked)
-        self.driver: ResourceDriver | None = None
-        if self.serve.api is not Api.DEVICE_PLUGIN:
-            if drivers is None:
-                raise ConfigError(f"{plugin.resource} cannot be served by claims here: no DRA driver was given")
-            self.driver = drivers(self)
+        self.driver = drivers(self) if drivers is not None else None  # which may change how the resource is served
+        if self.driver is None and self.serve.api is not Api.DEVICE_PLUGIN:
+            raise ConfigError(f"{plugin.resource} cannot be served by claims here: no DRA driver was given")
 
     @property
     def is_idle(self) -> bool:
@@ -182,7 +180,8 @@ class ResourceRuntime:
                 logger.error("what containers were given earlier may not be there", extra=facts)
 
 
-DriverFactory = Callable[[ResourceRuntime], ResourceDriver]
+DriverFactory = Callable[[ResourceRuntime], ResourceDriver | None]
+"""None where a resource needs no driver."""
 
 
 class Daemon:
@@ -266,7 +265,7 @@ class Daemon:
         await self._stop(removed)
         for resource, plugin in new.items():
             runtime = self.resources.get(resource)
-            if runtime is not None and runtime.serve != plugin.serve:
+            if runtime is not None and runtime.serve_asked != plugin.serve:
                 logger.info("resource served in another way", extra={"resource": resource, "serve": plugin.serve.api})
                 await self._stop([resource])
                 self._start(plugin)

@@ -119,7 +119,7 @@ class Inventory:
         self._sources = DeviceSources()
         self._removed_since: dict[str, float] = {}
         self._gone = _GONE, _CODE_OF_GONE  # why a device is missing in the next list
-        self._allocated: dict[str, float] = {}  # when, by `elapsed`
+        self.allocated: dict[str, float] = {}  # when the kubelet was last given a device, by `elapsed`
 
     @property
     def removed_since(self) -> Mapping[str, float]:
@@ -201,18 +201,13 @@ class Inventory:
         offered = None if offered is None else frozenset(offered)
         self._change(replace(self._sources, withheld=dict(reasons), offered=offered))
 
-    def seconds_since_allocated(self) -> dict[str, float]:
-        """By device, the time since the kubelet was last answered an Allocate for it in this run."""
-        now = self._elapsed()
-        return {device_id: now - when for device_id, when in self._allocated.items()}
-
     def compare_holders(self) -> None:
         """Other pods than before hold hardware under names that are no longer offered."""
         self._change(self._sources)
 
     def note_allocated(self, device_ids: Iterable[str]) -> None:
         device_ids = list(device_ids)
-        self._allocated |= dict.fromkeys(device_ids, self._elapsed())
+        self.allocated |= dict.fromkeys(device_ids, self._elapsed())
         if self._exclusivity is not None:
             self._exclusivity.note_allocated(self.resource, device_ids)
 

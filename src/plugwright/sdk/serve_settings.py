@@ -61,15 +61,17 @@ class ServeSettings:
     split: Split = field(default_factory=Split)
     taints: TaintSettings = field(default_factory=TaintSettings)
 
+    def __post_init__(self) -> None:
+        """Also makes the enum's member of an API's name."""
+        try:
+            object.__setattr__(self, "api", Api(self.api))
+        except ValueError:
+            raise ConfigError(f"serve must be one of {', '.join(Api)}, got {self.api!r}") from None
+
     @classmethod
     def of(cls, serve: "str | ServeSettings") -> "ServeSettings":
         """The settings, or those of an API's name alone."""
-        if isinstance(serve, ServeSettings):
-            return serve
-        try:
-            return cls(api=Api(serve))
-        except ValueError:
-            raise ConfigError(f"serve must be one of {', '.join(Api)}, got {serve!r}") from None
+        return serve if isinstance(serve, ServeSettings) else cls(api=serve)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)

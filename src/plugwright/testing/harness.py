@@ -29,6 +29,7 @@ from plugwright.sdk.run import serving
 from plugwright.sdk.serve_settings import Api, ResourceDriver, ServeSettings
 from plugwright.sdk.settings import Settings
 from plugwright.sdk.status import DaemonStatus
+from plugwright.serve import needs_driver
 from plugwright.system import directories
 from plugwright.system.concurrency import first
 from plugwright.testing.claims import ClaimSpec, PodWithClaims, pod_claim_name
@@ -71,7 +72,7 @@ class PluginKubelet(Kubelet):
 
     def container(self, pod: Pod, name: str = "main") -> RunContainerOptions:
         """The options of a container with what a runtime makes of its CDI names: the same for both APIs."""
-        granted = self.granted(pod, name)
+        granted = pod.container(name)
         edits = resolution.edits_for(granted.cdi, [self.cdi]) if granted.cdi else []
         return replace(
             granted,
@@ -96,7 +97,12 @@ class PluginKubelet(Kubelet):
         try:
             async with asyncio.timeout(self.settings.timeout if drivers else 0):
                 await self.api.changes.until(is_allocated)
+                # A kubelet that does not know the driver yet would try again after a minute.
+                await self.daemon.changed.until(
+                    lambda _: not any(map(_has_waiting_driver, self.daemon.resources.values()))
+                )
         except TimeoutError:
+            problem = problem or "a driver is not registered"
             raise PodRefused(pod.key, "Unschedulable", f"cannot allocate all claims: {problem}") from None
 
     def status(self) -> DaemonStatus:
@@ -177,7 +183,9 @@ async def running(
                     yield kubelet
 
 
-def _driver(api: ResourceApiServer, runtime: ResourceRuntime) -> ResourceDriver:
+def _driver(api: ResourceApiServer, runtime: ResourceRuntime) -> ResourceDriver | None:
+    if not needs_driver(runtime):
+        return None
     from plugwright.dra.driver import Driver  # a client of the API server, which most tests do without
 
     return Driver(runtime, connect=lambda _: api)

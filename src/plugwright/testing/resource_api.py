@@ -49,8 +49,10 @@ class ResourceApiServer:
         items = [one for one in self._listed(path) if _is_selected(one, query.get("fieldSelector", ""))]
         return items, str(self.changes.value)
 
-    async def create(self, path: str, body: Document) -> Document:
+    async def create(self, path: str, body: Document, **query: str) -> Document:
         metadata = dict(body["metadata"])
+        if "dryRun" in query:
+            return copy.deepcopy(body)
         name = metadata.get("name") or f"{metadata['generateName']}{len(self._events):05x}"
         return self._put(f"{path}/{name}", {**body, "metadata": {**metadata, "name": name}})
 
