@@ -179,6 +179,15 @@ async def test_the_mps_daemon_of_its_size_holds_a_claim(root: Path, memory: int,
     assert allocation.env["PLUGWRIGHT_GPU_MEMORY"] == str(memory * GIB)
 
 
+async def test_a_claim_whose_part_is_not_said_has_one_share(root: Path, vgpu: NvidiaVgpu) -> None:
+    async with offered(mps(root, NvidiaShare(memory=20 * GIB, percent=14))) as (shared, devices):
+        allocation = await shared.allocate([claimed(devices[0], {"memory": 40 * GIB})])
+    assert allocation.env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "14"
+    async with offered(NvidiaShare(by=SharingStrategy.VGPU, memory=20 * GIB, vgpu=vgpu)) as (shared, devices):
+        allocation = await shared.allocate([claimed(devices[0], {})])
+    assert allocation.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "20480m"
+
+
 async def test_a_claim_that_no_mps_daemon_can_hold_is_refused(root: Path) -> None:
     async with offered(mps(root, NvidiaShare(memory=20 * GIB, percent=14))) as (shared, devices):
         with pytest.raises(PluginError, match="no MPS daemon is planned for claims with 81920 MiB and 56 %"):

@@ -145,11 +145,10 @@ def given(unit: GpuUnit, device: Device) -> GpuUnit:
     """What a claim was given of a device that claims share; the unit itself of another device."""
     if not device.allow_multiple:
         return unit
-    memory, percent = device.capacity.get("memory"), device.capacity.get("percent")
     return replace(
         unit,
-        memory=unit.memory if memory is None else memory.value,
-        percent=unit.percent if percent is None else percent.value,
+        memory=_amount(device, "memory", unit.memory),
+        percent=_amount(device, "percent", unit.percent),
         share_id=device.share_id,
     )
 
@@ -231,6 +230,14 @@ def check_list_size(resource: str, whole: Sequence[GpuUnit], share: NvidiaShare 
         f"{resource}: a list of {count:,} units has {size:,} bytes, the kubelet accepts {_MESSAGE_LIMIT:,}, about "
         f"{fitting:,} units: try {proposal}"
     )
+
+
+def _amount(device: Device, name: str, whole: int) -> int:
+    """What the claim was given of a capacity; of one that still has its policy, what a claim gets that does not say."""
+    capacity = device.capacity.get(name)
+    if capacity is None:
+        return whole
+    return capacity.default if capacity.default is not None and device.share_id else capacity.value
 
 
 def _share(unit: GpuUnit, share: NvidiaShare, number: int, count: int) -> GpuUnit:
