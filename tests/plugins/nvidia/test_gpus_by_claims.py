@@ -50,7 +50,7 @@ async def test_mig_devices_are_published_with_the_counters_of_their_cards(tmp_pa
     parts = NvidiaConfig(mig=MigStrategy.MIXED, select=NvidiaPattern(profile="*"))
     async with running(Nvidia(GPU, parts, machine("hgx-h100-mig")), tmp_path, serve="dra") as kubelet:
         given = await container(kubelet)
-        specs = [found["spec"] for found in kubelet.api.slices()]
+        specs = [found["spec"] for found in kubelet.api.slices]
     assert given.env["PLUGWRIGHT_GPU_UUID"].startswith("MIG-")
     assert sum(len(spec.get("sharedCounters", ())) for spec in specs) == 8
     devices = [device for spec in specs for device in spec.get("devices", ())]
