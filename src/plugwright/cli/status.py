@@ -110,13 +110,18 @@ def _device_table(devices: Sequence[DeviceStatus], now: float, *, pods: bool) ->
         "HEALTH": lambda device: (device["health"], _COLOURS.get(device["health"], "")),
         "NUMA": lambda device: ",".join(map(str, device["numa"])) or "-",
         "MEMORY": _limit,
+        "API": lambda device: device["api"] or "moving",
         "POD": lambda device: " ".join(device["pods"]) or "-",
+        "CLAIM": lambda device: " ".join(device["claims"]) or "-",
         "SINCE": lambda device: _age(now - device["since"]),
         "REASON": lambda device: device["reason"],
     }
-    optional = {"INDEX", "MODEL", "MEMORY"} | (set() if pods else {"POD"})
+    optional = {"INDEX", "MODEL", "MEMORY", "API", "CLAIM"} | (set() if pods else {"POD"})
+    usual = ("-", "device-plugin")
     shown = [
-        name for name, cell in columns.items() if name not in optional or any(cell(device) != "-" for device in devices)
+        name
+        for name, cell in columns.items()
+        if name not in optional or any(cell(device) not in usual for device in devices)
     ]
     ordered = sorted(
         devices, key=lambda device: (natural_order(_attribute(device, "index")), natural_order(device["id"]))

@@ -39,7 +39,8 @@ class ClaimSpec:
 
 
 def cdi_kind(driver: str) -> str:
-    return f"{driver}/claim"
+    """`<driver>/claim`; a driver's name may begin with a digit, a vendor's in CDI may not."""
+    return f"{driver}/claim" if driver[:1].isalpha() else f"dra-{driver}/claim"
 
 
 def claimed(claim: AllocatedClaim, devices: Mapping[str, Device]) -> tuple[ClaimedDevice, ...]:
@@ -92,7 +93,7 @@ def device_of_claim(
 def missing_nodes(allocations: Iterable[Allocation], root: Path) -> list[str]:
     """Device nodes that are not there on the host: a runtime would start the container without them, or not at all."""
     paths = sorted({node.host_path for allocation in allocations for node in allocation.nodes})
-    return [path for path in paths if not (root / path.lstrip("/")).exists()]
+    return [path for path in paths if not _is_there(root / path.lstrip("/"))]
 
 
 def spec_of(
@@ -125,6 +126,11 @@ def with_names(devices: Sequence[ClaimedDevice], names: Mapping[str, tuple[str, 
     """The devices with the CDI names of their requests, each name once: at the first device of its request."""
     left = dict(names)
     return tuple(replace(device, cdi=left.pop(device.request, ())) for device in devices)
+
+
+def _is_there(path: Path) -> bool:
+    """A link may lead to a path that only the host has."""
+    return path.exists() or path.is_symlink()
 
 
 def _device_name(claim: AllocatedClaim, request: str, taken: Collection[str]) -> str:

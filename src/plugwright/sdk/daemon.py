@@ -82,7 +82,7 @@ class ResourceRuntime:
         self._starts = Latest(0)  # goes up when discover() is to be called again
         self.calls.threads.blocked.subscribe(self._apply_blocked)
         self.driver = drivers(self) if drivers is not None else None  # which may change how the resource is served
-        if self.driver is None and self.serve.api is not Api.DEVICE_PLUGIN:
+        if drivers is None and self.serve.api is not Api.DEVICE_PLUGIN:
             raise ConfigError(f"{plugin.resource} cannot be served by claims here: no DRA driver was given")
 
     @property
