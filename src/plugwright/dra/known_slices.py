@@ -54,8 +54,9 @@ class KnownSlices:
         self.accepted.pop(uid, None)
         timed = {**sent["spec"], "devices": with_taint_times(sent["spec"].get("devices") or (), taint_times([answer]))}
         wanted, there = comparable(timed), comparable(spec)
-        if wanted != there:
-            self.accepted[uid] = wanted, there
+        if wanted == there:
+            return frozenset()
+        self.accepted[uid] = wanted, there
         return dropped_fields(timed, spec)
 
     def removed(self, uid: str) -> None:
