@@ -133,6 +133,7 @@ async def test_a_prepared_claim_is_in_the_status(tmp_path: Path) -> None:
             "api": "dra",
             "phase": "published",
             "target": "dra",
+            "waits": "",
             "claims": ["default/drive"],
         }
 
@@ -194,7 +195,7 @@ async def test_an_operator_moves_a_device(tmp_path: Path) -> None:
         await kubelet.allocatable(TAPE, count=2)
         found = kubelet.daemon.resources[TAPE].driver
         assert found is not None
-        assert await found.command("move", {"id": "st1", "to": "dra"}) == f"st1 of {TAPE} moves to dra"
+        assert (await found.command("move", {"device": "st1", "to": "dra"})).startswith("1 devices: ")
         await until(kubelet, ["st1"])
         await kubelet.allocatable(TAPE, count=1)
 
@@ -203,7 +204,7 @@ async def test_an_unknown_command_is_refused(tmp_path: Path) -> None:
     async with running(Tapes(Device("st0")), tmp_path, serve="both") as kubelet:
         found = kubelet.daemon.resources[TAPE].driver
         assert found is not None
-        for name, arguments in (("fly", {}), ("move", {"id": "st0"}), ("handover", {"to": "x"})):
+        for name, arguments in (("fly", {}), ("move", {"device": "st0"}), ("handover", {"to": "x"})):
             with pytest.raises(ConfigError):
                 await found.command(name, arguments)
 

@@ -230,10 +230,12 @@ async def test_claims_share_a_device_by_its_capacity(node: ClaimNode) -> None:
     (first,), (second,) = await node.prepare(claim("one")), await node.prepare(claim("two"))
     assert (first.share_id, second.share_id) == ("s-1", "s-2")
     assert [device.capacity["memory"].value for device in node.drives.given] == [20 * 2**30, 10 * 2**30]
+    assert [device.share_id for device in node.drives.given] == ["s-1", "s-2"]
     assert "its claims would have 53687091200" in await node.prepare(claim("three"))
     assert "card is held by ResourceClaim default/one" in await node.prepare(claim("whole"))
     await node.unprepare(claim("one"))
     assert node.drives.released[0].capacity["memory"].value == 20 * 2**30
+    assert node.drives.released[0].share_id == "s-1"
     assert len(await node.prepare(claim("three"))) == 1
 
 

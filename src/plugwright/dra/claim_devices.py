@@ -61,23 +61,33 @@ def claimed(claim: AllocatedClaim, devices: Mapping[str, Device]) -> tuple[Claim
 
 
 def devices_by_request(claim: AllocatedClaim, devices: Mapping[str, Device]) -> dict[str, list[Device]]:
-    """What allocate() is called with. Two shares of one device in one request are one device with both."""
+    """What allocate() is called with. Two shares of one device in one request are one device with both.
+
+    It has the name of the first share then, which is that of no other claim.
+    """
     requests: dict[str, dict[str, list[AllocatedDevice]]] = {}
     for result in claim.results:
         requests.setdefault(result.request, {}).setdefault(result.device, []).append(result)
     return {
         request: [
-            device_of_claim(devices[name], _total(result.consumed for result in results), results[-1].parameters)
+            device_of_claim(
+                devices[name],
+                _total(result.consumed for result in results),
+                results[-1].parameters,
+                results[0].share_id,
+            )
             for name, results in by_name.items()
         ]
         for request, by_name in requests.items()
     }
 
 
-def device_of_claim(device: Device, consumed: Mapping[str, int], parameters: Mapping[str, object]) -> Device:
-    """The device with the claim's part of its capacity, and with its parameters."""
+def device_of_claim(
+    device: Device, consumed: Mapping[str, int], parameters: Mapping[str, object], share_id: str = ""
+) -> Device:
+    """The device with the claim's part of its capacity, the name of that part, and the claim's parameters."""
     capacity = {**device.capacity, **{name: Capacity(amount) for name, amount in consumed.items()}}
-    return replace(device, capacity=capacity, parameters=parameters)
+    return replace(device, capacity=capacity, parameters=parameters, share_id=share_id)
 
 
 def missing_nodes(allocations: Iterable[Allocation], root: Path) -> list[str]:

@@ -203,7 +203,7 @@ class ClaimSetup:
     def _released(self, claimed: ClaimedDevice) -> Device:
         """As the plugin knows it; a device that is gone has nothing but its id."""
         device = self.devices.device(claimed.name) or Device(claimed.id)
-        return claim_devices.device_of_claim(device, claimed.consumed, claimed.parameters)
+        return claim_devices.device_of_claim(device, claimed.consumed, claimed.parameters, claimed.share_id)
 
 
 def _is_allocation(stored: PreparedClaim, claim: AllocatedClaim) -> bool:
