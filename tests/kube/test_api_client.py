@@ -170,6 +170,19 @@ async def test_a_server_in_trouble_counts_as_gone(code: int, text: str) -> None:
             await client.get("/api")
 
 
+@pytest.mark.parametrize("depth", [10, 4900, 200_000])
+async def test_an_object_that_is_nested_absurdly_deep_costs_no_other(depth: int) -> None:
+    plain = {"name": 'one [ " {'}
+    deep = '{"a":' * depth + '"]}"' + "}" * depth
+    text = f'{{"items":[{json.dumps(plain)},{deep},{{"name":"two"}}]}}'
+    async with answering(f"HTTP/1.1 200 OK\r\nContent-Length: {len(text)}\r\n\r\n{text}") as client:
+        found = await client.get("/api")
+    one, between, two = found["items"]
+    assert (one, two) == (plain, {"name": "two"})
+    for _ in range(min(depth, 290)):
+        between = between["a"]
+
+
 async def test_a_token_is_read_again_for_each_request(api: ApiClient, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("old")
     with pytest.raises(PeerRefused, match="the token may have expired"):
