@@ -102,7 +102,8 @@ async def test_json_has_every_fact(kubelet: ObservedKubelet, controlled: Setting
     assert devices[second] == {
         "id": second, "health": "Unhealthy", "reason": "fell off the bus", "code": "mock", "numa": [1], "pods": [],
         "api": "device-plugin", "claims": [],
-        "attributes": {"index": 1, "model": "Mock", "memory": 2**34, "links": {}},
+        "attributes": {"index": 1, "model": "Mock", "links": {}, "resource.kubernetes.io/numaNode": 1},
+        "capacity": {"memory": 2**34},
     }  # fmt: skip
 
 

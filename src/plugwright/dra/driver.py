@@ -33,8 +33,8 @@ from plugwright.dra.split import ApiSplit
 from plugwright.dra.split_file import state_path
 from plugwright.dra.taints import TaintController
 from plugwright.errors import ConfigError, PlugwrightError
+from plugwright.grammars import DNS_SUBDOMAIN
 from plugwright.kube.api_client import ApiClient
-from plugwright.model import DNS_SUBDOMAIN
 from plugwright.sdk import cdi
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.registration import RegistrationState

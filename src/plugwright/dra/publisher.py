@@ -21,7 +21,7 @@ from plugwright.dra.known_slices import KnownSlices, Repairs
 from plugwright.dra.resource_api_client import ResourceApiClient
 from plugwright.dra.slice_comparison import Document
 from plugwright.dra.slices import Plan, Pool, PoolContent
-from plugwright.errors import InvalidValue, MalformedMessage, PeerGone, PeerRefused
+from plugwright.errors import ConfigError, InvalidValue, MalformedMessage, PeerGone, PeerRefused
 from plugwright.kube.api_client import segment
 from plugwright.system.concurrency import Backoff, Latest, first
 
@@ -90,7 +90,7 @@ class SlicePublisher:
                 begun = self._clock()
                 try:
                     await self._follow()
-                except (PeerGone, PeerRefused, MalformedMessage) as error:
+                except (ConfigError, MalformedMessage, PeerGone, PeerRefused) as error:
                     self._failed(error)
                 if self._clock() - begun > _STEADY:
                     backoff.reset()
@@ -101,20 +101,29 @@ class SlicePublisher:
     async def _follow(self) -> None:
         """Lists the slices, and publishes until the watch of them ends."""
         selector = f"spec.driver={self._pool.driver},spec.nodeName={self._pool.node}"
-        found, version = await self._api.list(_SLICES, fieldSelector=selector)
+        found, version = await self._list(selector)
         self._known.replace_all(found)
         if self.status.value.state is PublisherState.AWAY or self._clock() >= self._dropped_until:
             self._dropped = self._kept = frozenset()  # it may be another one now
             self._known.accepted.clear()
         if self._good is None:
             self._good = slices.published_content(self._known.slices.values(), self._pool.name)
+        await self._synchronize_once()  # whatever becomes of the watch
         await first(self._watch(selector, version), self._synchronize())
+
+    async def _list(self, selector: str) -> tuple[list[Document], str]:
+        try:
+            return await self._api.list(_SLICES, fieldSelector=selector)
+        except PeerRefused as error:
+            if error.code != "NotFound":
+                raise
+            raise PeerGone("the API server has no resource.k8s.io/v1, which Kubernetes has from 1.34 on") from error
 
     async def _watch(self, selector: str, version: str) -> None:
         with suppress(PeerGone):  # the next list says whether the server is away
             async with aclosing(self._api.watch(_SLICES, version, fieldSelector=selector)) as changes:
                 async for kind, document in changes:
-                    if kind != "BOOKMARK" and self._known.change(kind, document):
+                    if self._known.change(kind, document):
                         self._wake()
 
     async def _synchronize(self) -> None:

@@ -163,6 +163,7 @@ def _devices(runtime: ResourceRuntime, holders: Holders, driver: Mapping[str, ob
             api=_api(places.get(device.id), driver),
             claims=_claims(places.get(device.id)),
             attributes={clean(name): shown(value) for name, value in device.attributes.items()},
+            capacity={name: capacity.value for name, capacity in device.capacity.items()},
         )
         for device in snapshot.devices.values()
     ]

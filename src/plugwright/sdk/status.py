@@ -68,6 +68,7 @@ class DeviceStatus(TypedDict):
     api: str  # that offers it; empty while it is on its way from one to the other
     claims: list[str]  # that hold it, as namespace/name
     attributes: dict[str, object]
+    capacity: dict[str, int]
 
 
 class ResourceStatus(TypedDict):
