@@ -27,7 +27,7 @@ STEMS: Mapping[str, str] = {
     "control": "the daemon's control socket, and the command line's requests to it",
     "daemon": "ours, and NVIDIA's MPS control daemon",
     "discovery": "of devices, and of the API's kinds: both are the upstream word",
-    "driver": "of claims, and of NVIDIA's devices: both are the upstream word",
+    "driver": "the DRA driver of a resource, and the kernel's of NVIDIA GPUs: both are the upstream word",
     "errors": "the exceptions of the tree, and the API server's Status objects",
     "events": "what an emulated kubelet did, and the Event objects of a cluster",
     "family": "what a package of plugins provides to the configuration",

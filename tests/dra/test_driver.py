@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plugwright import Allocation, Device, Plugin, ServeSettings, Settings
+from plugwright import Allocation, Consumption, CounterSet, Device, Plugin, ServeSettings, Settings
 from plugwright.dra.leftovers import may_have_claims
 from plugwright.errors import ConfigError
 from plugwright.kubelet import Kubelet, KubeletSettings
@@ -133,6 +133,7 @@ async def test_a_prepared_claim_is_in_the_status(tmp_path: Path) -> None:
             "api": "dra",
             "phase": "published",
             "target": "dra",
+            "waits": "",
             "claims": ["default/drive"],
         }
 
@@ -148,6 +149,20 @@ async def test_a_resource_served_by_claims_is_ready_when_its_devices_are_publish
         [line] = control.unready(kubelet.daemon)
         assert line.startswith(f"{TAPE}: DRA driver waiting")
         await kubelet.start()
+
+
+async def test_devices_that_cannot_be_published_keep_no_claim_from_ending(tmp_path: Path) -> None:
+    one, other = CounterSet("card", {"memory": 4}), CounterSet("card", {"memory": 8})
+    tapes = Tapes(Device("st0", consumes=[Consumption(one, {"memory": 1})]))
+    async with running(tapes, tmp_path, serve="dra") as kubelet:
+        pod = await kubelet.admit(pod_requesting({}, claims=[claim_requesting({TAPE: 1})]))
+        second = Device("st1", consumes=[Consumption(other, {"memory": 1})])
+        tapes.lists.publish((*tapes.lists.value, second))
+        async with asyncio.timeout(LIMIT):
+            await kubelet.daemon.changed.until(lambda _: bool(control.unready(kubelet.daemon)))
+        assert "the counter set card must be the same" in control.unready(kubelet.daemon)[0]
+        await kubelet.remove(pod)
+        assert driver(kubelet)["claims"] == []
 
 
 async def until_failed(daemon: Daemon) -> str:
@@ -194,7 +209,7 @@ async def test_an_operator_moves_a_device(tmp_path: Path) -> None:
         await kubelet.allocatable(TAPE, count=2)
         found = kubelet.daemon.resources[TAPE].driver
         assert found is not None
-        assert await found.command("move", {"id": "st1", "to": "dra"}) == f"st1 of {TAPE} moves to dra"
+        assert (await found.command("move", {"device": "st1", "to": "dra"})).startswith("1 devices: ")
         await until(kubelet, ["st1"])
         await kubelet.allocatable(TAPE, count=1)
 
@@ -203,7 +218,7 @@ async def test_an_unknown_command_is_refused(tmp_path: Path) -> None:
     async with running(Tapes(Device("st0")), tmp_path, serve="both") as kubelet:
         found = kubelet.daemon.resources[TAPE].driver
         assert found is not None
-        for name, arguments in (("fly", {}), ("move", {"id": "st0"}), ("handover", {"to": "x"})):
+        for name, arguments in (("fly", {}), ("move", {"device": "st0"}), ("handover", {"to": "x"})):
             with pytest.raises(ConfigError):
                 await found.command(name, arguments)
 

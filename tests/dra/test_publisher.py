@@ -18,6 +18,7 @@ from plugwright.dra.publisher import PublisherState, SlicePublisher
 from plugwright.dra.slice_comparison import Document
 from plugwright.dra.slices import PoolContent
 from plugwright.kube.api_client import ApiClient
+from plugwright.kube.api_server import ApiServer, Credentials
 from plugwright.system.concurrency import cancel
 
 DRIVER = "gpu.example.com"
@@ -285,6 +286,24 @@ async def test_a_taint_keeps_its_time_when_slices_are_written_again(node: Node) 
     await node.wipe()
     await node.until(lambda: len(node.devices) == 100, seconds=1)
     assert node.slices[0]["spec"]["devices"][0]["taints"][0]["timeAdded"] == EPOCH
+
+
+async def test_an_api_server_without_claims_is_said() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 19\r\n\r\n404 page not found\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1") as server:
+        port = server.sockets[0].getsockname()[1]
+        publisher = SlicePublisher(ApiClient(ApiServer(f"http://127.0.0.1:{port}", Credentials())), DRIVER, "node")
+        running = asyncio.create_task(publisher.run())
+        await reached(publisher, PublisherState.AWAY)
+        await cancel(running)
+    assert (
+        publisher.status.value.reason == "the API server has no resource.k8s.io/v1, which Kubernetes has from 1.34 on"
+    )
 
 
 async def test_slices_wait_for_their_node(node: Node) -> None:

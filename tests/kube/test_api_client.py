@@ -15,6 +15,8 @@ import trustme
 from tests.cluster.api.serving import TOKEN
 from tests.kube.serving import ServedApi, served_api
 
+from plugwright.cluster.api.kinds import CONFIG_MAPS
+from plugwright.cluster.api.registry import ResourcePath, Writer
 from plugwright.errors import ConfigError, PeerGone, PeerRefused, PeerSilent
 from plugwright.kube.api_client import ApiClient, Document, segment
 from plugwright.kube.api_server import ApiServer, Credentials
@@ -46,6 +48,8 @@ async def test_an_object_is_created_read_changed_and_deleted(api: ApiClient) -> 
     assert updated["data"] == {"a": "2"}
     patched = await api.patch(f"{MAPS}/one", {"data": {"b": "3"}}, "merge-patch")
     assert patched["data"] == {"a": "2", "b": "3"}
+    with pytest.raises(PeerRefused, match="server-side apply is not served by the embedded cluster"):
+        await api.patch(f"{MAPS}/one", config_map("one"), "apply-patch", fieldManager="test")
     await api.delete(f"{MAPS}/one", uid=made["metadata"]["uid"])
     with pytest.raises(PeerRefused) as caught:
         await api.get(f"{MAPS}/one")
@@ -73,11 +77,14 @@ async def test_an_invalid_object_is_refused_with_the_reason(api: ApiClient) -> N
 
 
 async def test_a_list_of_many_pages_is_one_list(api: ApiClient, served: ServedApi) -> None:
-    for number in range(3):
-        await api.create(MAPS, config_map(f"map-{number}"))
+    writer = Writer(served.store)
+    for number in range(501):
+        path = ResourcePath(CONFIG_MAPS, "default", f"map-{number:03}")
+        writer.create(path, {"metadata": {"name": path.name}}, "test")
     items, version = await api.list(MAPS, labelSelector="!a")
-    assert [item["metadata"]["name"] for item in items] == ["map-0", "map-1", "map-2"]
-    assert int(version) >= served.store.revision
+    assert [item["metadata"]["name"] for item in items] == [f"map-{number:03}" for number in range(501)]
+    assert int(version) == served.store.revision
+    assert len(served.requests) == 2
 
 
 async def test_a_watch_yields_each_change(api: ApiClient) -> None:
@@ -172,6 +179,13 @@ async def test_a_token_is_read_again_for_each_request(api: ApiClient, tmp_path: 
     await api.get(MAPS)
 
 
+async def test_a_token_that_cannot_be_sent_is_not_shown(api: ApiClient, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret\nX-Other: header")
+    with pytest.raises(ConfigError, match="must be one line of ASCII") as caught:
+        await api.get(MAPS)
+    assert "secret" not in str(caught.value)
+
+
 async def test_an_authority_that_is_replaced_is_trusted_from_then_on(served: ServedApi, tmp_path: Path) -> None:
     right = (tmp_path / "ca.crt").read_bytes()
     client = served.client()
@@ -210,6 +224,39 @@ async def test_a_kubeconfig_with_a_token_is_used(served: ServedApi, tmp_path: Pa
     client.close()
 
 
+async def test_a_kubeconfig_with_a_credential_command_is_used(served: ServedApi, tmp_path: Path) -> None:
+    """It is run again when what it printed is about to expire."""
+    counted, url = tmp_path / "counted", f"https://127.0.0.1:{served.environment['KUBERNETES_SERVICE_PORT']}"
+    for expiry, runs in (("2999-01-01T00:00:00Z", 1), ("2020-01-01T00:00:00Z", 2)):
+        status = {"status": {"token": TOKEN, "expirationTimestamp": expiry}}
+        user = credential_command(tmp_path, f"echo >> {counted}; echo '{json.dumps(status)}'")
+        path = kubeconfig(tmp_path, {"server": url, "certificate-authority": "ca.crt"}, user)
+        client = ApiClient.of_kubeconfig(path)
+        counted.write_text("")
+        for _ in range(2):
+            assert (await client.get("/api/v1/nodes/node"))["metadata"]["name"] == "node"
+        assert len(counted.read_text()) == runs
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("script", "text"),
+    [
+        ("echo no cloud here >&2; exit 3", "credentials ended with 3: no cloud here"),
+        ("echo nonsense", "must print an ExecCredential"),
+        ("echo '{}'", "must print an ExecCredential"),
+        ("", "cannot get credentials"),
+    ],
+)
+async def test_a_credential_command_that_fails_is_named(tmp_path: Path, script: str, text: str) -> None:
+    user = credential_command(tmp_path, script)
+    if not script:
+        (tmp_path / "credentials").unlink()
+    client = ApiClient.of_kubeconfig(kubeconfig(tmp_path, {"server": "http://127.0.0.1:1"}, user))
+    with pytest.raises(ConfigError, match=text):
+        await client.get("/api")
+
+
 @pytest.mark.parametrize("how", ["files", "data"])
 async def test_a_kubeconfig_with_a_client_certificate_is_used(tmp_path: Path, how: str) -> None:
     """The server asks for a certificate of the authority, and says who has sent one."""
@@ -240,7 +287,7 @@ async def test_a_kubeconfig_with_a_client_certificate_is_used(tmp_path: Path, ho
 @pytest.mark.parametrize(
     ("cluster", "user", "text"),
     [
-        ({"server": "https://a"}, {"exec": {"command": "x"}}, "a token or a client certificate, got exec"),
+        ({"server": "https://a"}, {"username": "x"}, "a token or a client certificate, got username"),
         ({"server": "https://a", "proxy-url": "http://b"}, {}, "proxy-url"),
         ({"server": "ftp://a"}, {}, "must look like https://HOST:PORT"),
         ({"server": "https://a:b"}, {}, "must look like https://HOST:PORT"),
@@ -257,6 +304,13 @@ def test_a_kubeconfig_that_cannot_be_used_is_the_operators_fault(
 def test_without_a_pod_and_a_kubeconfig_there_is_no_api_server(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no service account of a pod, no KUBECONFIG"):
         ApiClient.find({"HOME": str(tmp_path)}, tmp_path / "none")
+
+
+def credential_command(directory: Path, script: str) -> Document:
+    path = directory / "credentials"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o700)
+    return {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "./credentials"}}
 
 
 def kubeconfig(directory: Path, cluster: Document, user: Document) -> Path:

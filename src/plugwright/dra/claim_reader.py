@@ -7,7 +7,7 @@ from typing import Protocol
 
 from plugwright.dra import claims
 from plugwright.dra.claims import AllocatedClaim
-from plugwright.errors import ClaimRefused, ClaimWaits, PeerGone, PeerRefused, PlugwrightError
+from plugwright.errors import ClaimRefused, ClaimWaits, PeerGone, PeerRefused, PlugwrightError, ProtocolError
 from plugwright.protocol.dra import Claim
 
 __all__ = ["ClaimReader", "ClaimsApi"]
@@ -41,6 +41,8 @@ class ClaimReader:
             raise ClaimWaits(f"{where} cannot be read: {error}") from error
         except (PeerGone, OSError) as error:
             raise ClaimWaits(f"{where} cannot be read, the API server does not answer: {error}") from error
+        except ProtocolError as error:
+            raise ClaimWaits(f"{where} cannot be read: {error}") from error
         if allocated.uid != claim.uid:
             raise ClaimRefused(f"{where} was replaced: its uid is {allocated.uid}, not {claim.uid}")
         for result in allocated.results:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from plugwright import quantity
 from plugwright.errors import ClaimRefused, InvalidValue
-from plugwright.model import DNS_LABEL, DNS_SUBDOMAIN
+from plugwright.grammars import DNS_LABEL, DNS_SUBDOMAIN
 
 __all__ = ["AllocatedClaim", "AllocatedDevice", "Toleration", "check_identity", "is_uid", "read_claim"]
 

@@ -6,7 +6,7 @@ A name that cannot be kept as it is gets a digest of the original, so that two o
 import re
 
 from plugwright.errors import ConfigError
-from plugwright.model import DNS_LABEL, DNS_SUBDOMAIN
+from plugwright.grammars import DNS_LABEL, DNS_SUBDOMAIN
 from plugwright.system.left_out_modules import sha256
 
 __all__ = ["check_driver_name", "class_name", "device_name", "driver_domain", "driver_name"]

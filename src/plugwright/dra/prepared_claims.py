@@ -139,7 +139,7 @@ class PreparedClaims:
         return await self.change(dict)
 
     async def change(self, decide: Callable[[dict[str, PreparedClaim]], T]) -> T:
-        """Lets `decide` change the claims; they are on disk when this returns. Where it raises, nothing changes.
+        """Lets `decide` change the claims; they are written when this returns. Where it raises, nothing changes.
 
         It runs in a thread. OSError or ClaimWaits where the file cannot be read, written or locked in time.
         """
@@ -171,8 +171,12 @@ class PreparedClaims:
             claims = dict(before)
             result = decide(claims)
             if claims != before:
-                files.write_atomically(self._path, _encode(claims.values()), mode=_PRIVATE)
+                self._write(claims)
             return result, dict(claims)
+
+    def _write(self, claims: Claims) -> None:
+        """Whole or not at all. What the last moment before a loss of power wrote may be gone: so are its containers."""
+        files.write_atomically(self._path, _encode(claims.values()), mode=_PRIVATE, sync_name=False)
 
     def _load(self) -> dict[str, PreparedClaim]:
         try:
@@ -193,7 +197,7 @@ class PreparedClaims:
             self.problem = problem
             facts = {"path": str(self._path), "reason": problem, "claims": len(claims)}
             logger.error("checkpoint of claims cannot be used, claims are found again by their files", extra=facts)
-            files.write_atomically(self._path, _encode(claims.values()), mode=_PRIVATE)
+            self._write(claims)
         return claims
 
 

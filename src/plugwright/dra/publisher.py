@@ -21,7 +21,7 @@ from plugwright.dra.known_slices import KnownSlices, Repairs
 from plugwright.dra.resource_api_client import ResourceApiClient
 from plugwright.dra.slice_comparison import Document
 from plugwright.dra.slices import Plan, Pool, PoolContent
-from plugwright.errors import InvalidValue, MalformedMessage, PeerGone, PeerRefused
+from plugwright.errors import ConfigError, InvalidValue, MalformedMessage, PeerGone, PeerRefused
 from plugwright.kube.api_client import segment
 from plugwright.system.concurrency import Backoff, Latest, first
 
@@ -59,14 +59,14 @@ class PublisherStatus:
 
 
 class SlicePublisher:
-    """`content` is what to publish, None as long as nothing is known; set by the driver."""
+    """`content` is what to publish, None as long as nothing is known; `published` is what the API server has."""
 
     def __init__(
         self, api: ResourceApiClient, driver: str, node: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.content: Latest[PoolContent | None] = Latest(None)
+        self.published: Latest[PoolContent | None] = Latest(None)
         self.status = Latest(PublisherStatus())
-        self.published: Latest[PoolContent | None] = Latest(None)  # what the API server has
         self._api, self._clock = api, clock
         self._pool = Pool(driver, node, node)
         self._known = KnownSlices()
@@ -90,7 +90,7 @@ class SlicePublisher:
                 begun = self._clock()
                 try:
                     await self._follow()
-                except (PeerGone, PeerRefused, MalformedMessage) as error:
+                except (ConfigError, MalformedMessage, PeerGone, PeerRefused) as error:
                     self._failed(error)
                 if self._clock() - begun > _STEADY:
                     backoff.reset()
@@ -101,20 +101,29 @@ class SlicePublisher:
     async def _follow(self) -> None:
         """Lists the slices, and publishes until the watch of them ends."""
         selector = f"spec.driver={self._pool.driver},spec.nodeName={self._pool.node}"
-        found, version = await self._api.list(_SLICES, fieldSelector=selector)
+        found, version = await self._list(selector)
         self._known.replace_all(found)
         if self.status.value.state is PublisherState.AWAY or self._clock() >= self._dropped_until:
             self._dropped = self._kept = frozenset()  # it may be another one now
             self._known.accepted.clear()
         if self._good is None:
             self._good = slices.published_content(self._known.slices.values(), self._pool.name)
+        await self._synchronize_once()  # whatever becomes of the watch
         await first(self._watch(selector, version), self._synchronize())
+
+    async def _list(self, selector: str) -> tuple[list[Document], str]:
+        try:
+            return await self._api.list(_SLICES, fieldSelector=selector)
+        except PeerRefused as error:
+            if error.code != "NotFound":
+                raise
+            raise PeerGone("the API server has no resource.k8s.io/v1, which Kubernetes has from 1.34 on") from error
 
     async def _watch(self, selector: str, version: str) -> None:
         with suppress(PeerGone):  # the next list says whether the server is away
             async with aclosing(self._api.watch(_SLICES, version, fieldSelector=selector)) as changes:
                 async for kind, document in changes:
-                    if kind != "BOOKMARK" and self._known.change(kind, document):
+                    if self._known.change(kind, document):
                         self._wake()
 
     async def _synchronize(self) -> None:
@@ -190,7 +199,7 @@ class SlicePublisher:
         return slices.plan(existing, wanted, self._known.accepted)
 
     async def _try_fields(self, content: PoolContent) -> frozenset[str]:
-        """Of the fields without which devices must not be offered, those that the API server drops; stores nothing."""
+        """Of the fields without which devices must not be offered, those that are dropped. Nothing is stored."""
         tried: dict[frozenset[str], Document] = {}
         for device in content.devices:
             if needed := slice_comparison.needed_fields(device) - self._kept - self._dropped:
@@ -256,25 +265,28 @@ class SlicePublisher:
 
     def _published(self, plan: Plan, content: PoolContent, is_new: bool) -> None:
         self._attempted = content
-        self.published.publish_if_changed(slices.published_content(self._known.slices.values(), self._pool.name))
-        if self._refused is not None:
-            return  # it is the content before that is published
-        self._good, self._logged = content, ""
-        offered = sum(len(one["spec"].get("devices") or ()) for one in self._known.slices.values())
-        self._set_status(
-            state=PublisherState.PUBLISHED,
-            reason="",
-            generation=plan.generation,
-            slices=len(self._known.slices),
-            devices=offered,
-            dropped=tuple(sorted(self._dropped)),
-            left_out=len(content.devices) - offered,
-        )
         if not plan:
             self._repairs.not_needed()
-        elif is_new:
-            facts = {**self._facts(), "devices": offered, "slices": len(self._known.slices)}
-            logger.info("slices published", extra=facts)
+        if self._refused is None:  # else it is the content before that is published
+            self._good, self._logged = content, ""
+            self._set_status(reason="", **self._pool_facts(plan, content))
+            if plan and is_new:
+                status = self.status.value
+                facts = {**self._facts(), "devices": status.devices, "slices": status.slices}
+                logger.info("slices published", extra=facts)
+        self.published.publish_if_changed(slices.published_content(self._known.slices.values(), self._pool.name))
+
+    def _pool_facts(self, plan: Plan, content: PoolContent) -> dict[str, object]:
+        found = self._known.slices.values()
+        offered = sum(len(one["spec"].get("devices") or ()) for one in found)
+        return {
+            "state": PublisherState.PUBLISHED,
+            "generation": plan.generation,
+            "slices": len(found),
+            "devices": offered,
+            "dropped": tuple(sorted(self._dropped)),
+            "left_out": len(content.devices) - offered,
+        }
 
     def _repaired(self) -> None:
         """Said at once, and again when it does not end."""

@@ -56,7 +56,8 @@ class ApiSplit:
     ) -> None:
         """`pool` is the driver's name and the pool's."""
         self.problem = Latest("")
-        self.settings = settings or MoveSettings(interval=runtime.settings.timeouts.holders)
+        timeouts = runtime.settings.timeouts
+        self.settings = settings or MoveSettings(in_flight=timeouts.in_flight, interval=timeouts.holders)
         self.readings = Readings(self.settings, clock)
         self._runtime, self._pool, self._prepared, self._api = runtime, pool, prepared, api
         self._clock = clock

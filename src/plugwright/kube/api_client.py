@@ -33,7 +33,7 @@ _AT_ONCE = 4  # requests, and so threads
 _LIMIT = 10.0  # seconds for a request
 _KEPT = 15.0  # seconds that a connection waits for the next request
 _CHUNK = 500
-_WATCH = 540  # seconds until the server ends a watch
+_WATCH = 600  # seconds after which a server ends a watch at the latest
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
 
@@ -111,12 +111,13 @@ class ApiClient:
         return await self._request("DELETE", path, body)
 
     async def watch(self, path: str, resource_version: str, **query: str) -> AsyncGenerator[tuple[str, Document], None]:
-        """Each change as its type (`ADDED`, `MODIFIED`, `DELETED`, `BOOKMARK`) and the object; it ends by an error.
+        """Each change as its type (`ADDED`, `MODIFIED`, `DELETED`) and the object; it ends by an error.
 
         `PeerRefused` with the code `Expired`: list again. `PeerGone`: the connection is lost, or the watch's time is
         over. To be closed by `contextlib.aclosing`.
         """
-        options = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(_WATCH)}
+        # Some earlier than others: nodes that began together would all list again together.
+        options = {"watch": "true", "timeoutSeconds": str(_WATCH - os.urandom(1)[0] // 2)}
         target = _target(path, {**query, **options, "resourceVersion": resource_version})
         connection = _Connection(self._server, self._limit)
         try:
@@ -221,7 +222,11 @@ class _Connection:
     def is_usable(self) -> bool:
         """Not where the server has closed it, or sent what nobody asked for."""
         found = self._http.sock if self._http is not None else None
-        return found is not None and not select.select([found], [], [], 0)[0]
+        if found is None:
+            return False
+        poll = select.poll()
+        poll.register(found, select.POLLIN)
+        return not poll.poll(0)
 
     def close(self) -> None:
         """On the event loop; where a thread still waits, its wait ends, and then the connection is closed."""

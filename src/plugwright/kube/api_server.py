@@ -10,7 +10,7 @@ import json
 import os
 import ssl
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,11 @@ _USER_AGENT = "plugwright"  # and so the name of our writes in managedFields
 class Credentials:
     """Files, which are read again when they change, or what would be in them; None without.
 
-    `authority` None is that of the system, `certificate` is the client's own and has its `key`.
+    `token` may be what gives one, `authority` None is that of the system, `certificate` is the client's own and has its
+    `key`.
     """
 
-    token: Path | str | None = field(default=None, repr=False)
+    token: Path | str | Callable[[], str] | None = field(default=None, repr=False)
     authority: Path | bytes | None = None
     certificate: Path | bytes | None = None
     key: Path | bytes | None = field(default=None, repr=False)
@@ -75,12 +76,12 @@ class ApiServer:
     def of_kubeconfig(cls, document: Mapping[str, Any]) -> "ApiServer":
         """That of a document of `kubeconfig.select_context`."""
         cluster, user = document["clusters"][0]["cluster"], document["users"][0]["user"]
-        if unknown := sorted({"exec", "auth-provider", "username"} & user.keys()):
+        if unknown := sorted({"auth-provider", "username"} & user.keys()):
             raise ConfigError(f"the kubeconfig must have a token or a client certificate, got {', '.join(unknown)}")
         if "proxy-url" in cluster:
             raise ConfigError("the kubeconfig has a proxy-url, which is not supported here")
         credentials = Credentials(
-            token=_file_or_text(user, "tokenFile", "token"),
+            token=_token(user),
             authority=_file_or_data(cluster, "certificate-authority"),
             certificate=_file_or_data(user, "client-certificate"),
             key=_file_or_data(user, "client-key"),
@@ -106,7 +107,9 @@ class ApiServer:
         try:
             # Read again each time: the kubelet replaces the token before it expires.
             headers = {**self._authorization(), "Accept": "application/json", "User-Agent": _USER_AGENT}
-            headers["Content-Type"] = f"application/{kind}+json" if kind else "application/json"
+            # JSON is YAML, and an API server knows no apply patch by the name of JSON.
+            encoding = "yaml" if kind == "apply-patch" else "json"
+            headers["Content-Type"] = f"application/{kind}+{encoding}" if kind else "application/json"
             content = None if body is None else json.dumps(body, separators=(",", ":")).encode()
             connection.request(method, self._prefix + path, content, headers)
             return connection.getresponse()
@@ -126,7 +129,7 @@ class ApiServer:
     def decoded(self, text: bytes) -> Any:
         try:
             return json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # anybody may nest a claim's parameters as deep as 10 KiB go
             raise MalformedMessage(f"unreadable answer of {self.url}: {error!r}") from error
 
     def gone(self, error: Exception) -> PeerGone:
@@ -134,7 +137,11 @@ class ApiServer:
 
     def _authorization(self) -> dict[str, str]:
         token = self._credentials.token
-        text = token.read_text().strip() if isinstance(token, Path) else token
+        if isinstance(token, Path):
+            token = token.read_text().strip()
+        text = token() if callable(token) else token
+        if text and not (text.isascii() and text.isprintable()):  # http.client's own error would show it
+            raise ConfigError(f"the token for {self.url} must be one line of ASCII")
         return {"Authorization": f"Bearer {text}"} if text else {}
 
     def _tls(self) -> ssl.SSLContext:
@@ -212,10 +219,14 @@ def _status(text: str) -> Mapping[str, object]:
     return status if isinstance(status, dict) else {}
 
 
-def _file_or_text(entry: Mapping[str, object], file: str, text: str) -> Path | str | None:
-    if file in entry:
-        return Path(str(entry[file]))
-    return str(entry[text]) if text in entry else None
+def _token(user: Mapping[str, Any]) -> Path | str | Callable[[], str] | None:
+    if "exec" in user:
+        from plugwright.kube.credential_command import CredentialCommand  # subprocess, which few kubeconfigs need
+
+        return CredentialCommand(user["exec"]).token
+    if "tokenFile" in user:
+        return Path(str(user["tokenFile"]))
+    return str(user["token"]) if "token" in user else None
 
 
 def _file_or_data(entry: Mapping[str, object], name: str) -> Path | bytes | None:

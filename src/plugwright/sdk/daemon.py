@@ -30,6 +30,7 @@ from plugwright.sdk.plugin import Plugin, supported_options
 from plugwright.sdk.plugin_calls import PluginCalls, StallDetector
 from plugwright.sdk.plugin_checks import check_plugins
 from plugwright.sdk.registration import ResourceRegistration
+from plugwright.sdk.released_devices import ReleasedDevices
 from plugwright.sdk.removed_devices import RemovedDevices
 from plugwright.sdk.serve_settings import Api, ResourceDriver
 from plugwright.sdk.service import PluginService
@@ -71,6 +72,10 @@ class ResourceRuntime:
         self.discovery = Discovery(self.inventory, self.calls, self.service.metrics, settings.timeouts)
         self.registration = ResourceRegistration(self.inventory, self.service, directory, settings)
         self.removed_devices = RemovedDevices(self.inventory, settings.paths, settings.timeouts, checkpoint)
+        self.released_devices = ReleasedDevices(
+            self.inventory, self.service, self.removed_devices.holders, settings.timeouts
+        )
+        self.service.before_allocate = self.released_devices.allocating
         self._node = NodeState(
             plugin.resource,
             settings.paths.pod_resources_socket,
@@ -80,9 +85,10 @@ class ResourceRuntime:
         )
         self.supervisor = ResourceSupervisor(plugin.resource, self.service.metrics, settings)
         self._starts = Latest(0)  # goes up when discover() is to be called again
+        self._starts.subscribe(self.released_devices.restart)
         self.calls.threads.blocked.subscribe(self._apply_blocked)
         self.driver = drivers(self) if drivers is not None else None  # which may change how the resource is served
-        if self.driver is None and self.serve.api is not Api.DEVICE_PLUGIN:
+        if drivers is None and self.serve.api is not Api.DEVICE_PLUGIN:
             raise ConfigError(f"{plugin.resource} cannot be served by claims here: no DRA driver was given")
 
     @property
@@ -120,6 +126,7 @@ class ResourceRuntime:
         parts = [Part("discovery", self._discover, self.inventory.distrust)]  # its next list ends the distrust
         if self.serve.api is not Api.DRA:
             parts.append(self._part("registration", self.registration.run))
+            parts.append(self._part("released devices", self.released_devices.run))
         if self.driver is not None:
             parts.append(self._part("driver", self.driver.run))
         parts.append(self._part("removed devices", self.removed_devices.run))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from plugwright import quantity
 from plugwright.cluster.store import Object
-from plugwright.model import DNS_LABEL, DNS_SUBDOMAIN
+from plugwright.grammars import DNS_LABEL, DNS_SUBDOMAIN
 
 __all__ = [
     "FieldError",

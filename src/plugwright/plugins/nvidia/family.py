@@ -35,7 +35,8 @@ from plugwright.plugins.nvidia.mps.plan import max_clients
 from plugwright.plugins.nvidia.mps.sharing import MpsSharing
 from plugwright.plugins.nvidia.nvml import Nvml
 from plugwright.plugins.nvidia.plugin import Nvidia
-from plugwright.plugins.nvidia.sharing import SharingBackend, TimeSlicing
+from plugwright.plugins.nvidia.sharing import SharingBackend
+from plugwright.plugins.nvidia.time_slicing import TimeSlicing
 from plugwright.plugins.nvidia.vgpu import VgpuSharing
 from plugwright.sdk.device_family import (
     DeviceFamily,
@@ -46,6 +47,7 @@ from plugwright.sdk.device_family import (
     ResourceEntry,
 )
 from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.serve_settings import Api
 
 __all__ = ["FAMILY", "NvidiaFamily", "NvidiaNameTemplates", "driver_for", "resource_name"]
 
@@ -60,6 +62,7 @@ class NvidiaFamily(DeviceFamily[NvidiaConfig]):
 
     def plugin(self, entry: ResourceEntry[NvidiaConfig], context: FamilyContext) -> Nvidia:
         nvidia_config.check(entry.settings)
+        nvidia_config.check_api(entry.settings, entry.serve.api)
         return Nvidia(entry.name, entry.settings, _monitor(entry.settings), _sharing(entry))
 
     def check(self, entry: ResourceEntry[NvidiaConfig], earlier: Sequence[ResourceEntry[NvidiaConfig]]) -> None:
@@ -122,7 +125,10 @@ class NvidiaFamily(DeviceFamily[NvidiaConfig]):
         for uuid, resources in selection.overlaps(gpus, selections).items():
             raise ConfigError(f"{uuid} is selected by {' and '.join(resources)}: a device can be in one resource only")
         whole = selection.select_devices(gpus, selections[entry.name]) if entry.settings.share else []
-        if whole and not _sharing(entry).units(whole):  # raises where the list would be too long
+        backend = _sharing(entry)
+        # `units` raises where the list would be too long for the kubelet.
+        offered = backend.claimable if entry.serve.api is Api.DRA else backend.units
+        if whole and not offered(whole):
             raise ConfigError("no device is large enough for one share")
 
 

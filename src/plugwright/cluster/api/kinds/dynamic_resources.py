@@ -203,6 +203,7 @@ RESOURCE_SLICES = Kind(
     name="ResourceSlice",
     group=_GROUP,
     namespaced=False,
+    protobuf=True,
     validate=_validate_slice,
     validate_update=_validate_slice_update,
     columns=(
@@ -220,6 +221,7 @@ RESOURCE_CLAIMS = Kind(
     name="ResourceClaim",
     group=_GROUP,
     has_status=True,
+    protobuf=True,
     validate=_validate_claim,
     validate_update=_validate_claim_update,
     validate_status=_validate_claim_status,
@@ -231,6 +233,7 @@ RESOURCE_CLAIM_TEMPLATES = Kind(
     plural="resourceclaimtemplates",
     name="ResourceClaimTemplate",
     group=_GROUP,
+    protobuf=True,
     validate=lambda template: _validate_claim({"spec": (template.get("spec") or {}).get("spec") or {}}),
     validate_update=_validate_claim_update,
 )
@@ -239,5 +242,5 @@ DYNAMIC_RESOURCE_KINDS = (
     RESOURCE_SLICES,
     RESOURCE_CLAIMS,
     RESOURCE_CLAIM_TEMPLATES,
-    Kind(plural="deviceclasses", name="DeviceClass", group=_GROUP, namespaced=False),
+    Kind(plural="deviceclasses", name="DeviceClass", group=_GROUP, namespaced=False, protobuf=True),
 )
