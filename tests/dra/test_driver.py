@@ -13,7 +13,7 @@ from plugwright.dra.leftovers import may_have_claims
 from plugwright.errors import ConfigError
 from plugwright.kubelet import Kubelet, KubeletSettings
 from plugwright.kubelet.dra.resource_api import ClaimTable
-from plugwright.sdk import control
+from plugwright.sdk import control, prometheus
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.serve_settings import Api, Split
 from plugwright.serve import serving
@@ -148,6 +148,22 @@ async def test_a_resource_served_by_claims_is_ready_when_its_devices_are_publish
             await kubelet.daemon.changed.until(lambda _: bool(control.unready(kubelet.daemon)))
         [line] = control.unready(kubelet.daemon)
         assert line.startswith(f"{TAPE}: DRA driver waiting")
+        await kubelet.start()
+
+
+async def test_metrics_say_whether_the_driver_serves(tmp_path: Path) -> None:
+    async with running(Tapes(Device("st0")), tmp_path, serve="dra") as kubelet:
+        await kubelet.admit(pod_requesting({}, claims=[claim_requesting({TAPE: 1})]))
+        _, text = prometheus.page(kubelet.daemon)()
+        lines = text.decode().splitlines()
+        assert f'plugwright_dra_driver_ready{{resource="{TAPE}"}} 1.0' in lines
+        call = f'plugwright_calls_total{{method="NodePrepareResources",outcome="ok",resource="{TAPE}"}} 1.0'
+        assert call in lines
+        await kubelet.stop()
+        async with asyncio.timeout(LIMIT):
+            await kubelet.daemon.changed.until(lambda _: bool(control.unready(kubelet.daemon)))
+        _, text = prometheus.page(kubelet.daemon)()
+        assert f'plugwright_dra_driver_ready{{resource="{TAPE}"}} 0.0' in text.decode().splitlines()
         await kubelet.start()
 
 
