@@ -188,6 +188,10 @@ class PeerGone(PlugwrightError):
         self.message = message
 
 
+class HoldersUnknown(PlugwrightError):
+    """It cannot be read which devices pods hold."""
+
+
 class PeerSilent(PeerGone):
     """The peer did not answer within the time limit."""
 

@@ -12,7 +12,7 @@ from plugwright.dra.claims import AllocatedClaim
 from plugwright.dra.device_metadata import DeviceMetadata
 from plugwright.dra.preparation import Preparation, PreparationSettings
 from plugwright.dra.prepared_claims import PreparedClaims
-from plugwright.errors import PeerGone, PeerRefused
+from plugwright.errors import MalformedMessage, PeerGone, PeerRefused
 from plugwright.model import Allocation, Device
 from plugwright.protocol import dra, transport
 from plugwright.protocol.dra import Claim, DRAPluginClient
@@ -63,6 +63,7 @@ class Documents:
 
     documents: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     away: bool = False
+    unreadable: str = ""  # the name of a claim
     asked: int = 0
 
     def put(self, *documents: dict[str, Any]) -> None:
@@ -76,6 +77,8 @@ class Documents:
         self.asked += 1
         if self.away:
             raise PeerGone("connection refused")
+        if name == self.unreadable:
+            raise MalformedMessage("nested too deep")
         try:
             return self.documents[namespace, name]
         except KeyError:

@@ -99,10 +99,11 @@ async def test_a_claim_that_waits_and_is_prepared_says_so(node: ClaimNode) -> No
 
 
 async def test_a_refusal_is_said_once_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    api = Patches(PeerRefused("Invalid", "not authorized to associated-node:patch"))
+    api = Patches()
     status = ClaimStatus(api, DRIVER)
     async with running(status):
         for number in range(3):
+            api.error = PeerRefused("Invalid", f"claim {number}: not authorized to associated-node:patch")
             status.report(replace(CLAIM, uid=f"u-{number}"), "")
             await api.asked.until(lambda asked, number=number: asked == number + 1)  # type: ignore[misc]
         assert caplog.text.count("status of claims not written") == 1

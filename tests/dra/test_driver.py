@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from plugwright import Allocation, Device, Plugin, ServeSettings, Settings
+from plugwright import Allocation, Consumption, CounterSet, Device, Plugin, ServeSettings, Settings
+from plugwright.dra.leftovers import may_have_claims
 from plugwright.errors import ConfigError
 from plugwright.kubelet import Kubelet, KubeletSettings
 from plugwright.kubelet.dra.resource_api import ClaimTable
@@ -132,6 +133,7 @@ async def test_a_prepared_claim_is_in_the_status(tmp_path: Path) -> None:
             "api": "dra",
             "phase": "published",
             "target": "dra",
+            "waits": "",
             "claims": ["default/drive"],
         }
 
@@ -147,6 +149,20 @@ async def test_a_resource_served_by_claims_is_ready_when_its_devices_are_publish
         [line] = control.unready(kubelet.daemon)
         assert line.startswith(f"{TAPE}: DRA driver waiting")
         await kubelet.start()
+
+
+async def test_devices_that_cannot_be_published_keep_no_claim_from_ending(tmp_path: Path) -> None:
+    one, other = CounterSet("card", {"memory": 4}), CounterSet("card", {"memory": 8})
+    tapes = Tapes(Device("st0", consumes=[Consumption(one, {"memory": 1})]))
+    async with running(tapes, tmp_path, serve="dra") as kubelet:
+        pod = await kubelet.admit(pod_requesting({}, claims=[claim_requesting({TAPE: 1})]))
+        second = Device("st1", consumes=[Consumption(other, {"memory": 1})])
+        tapes.lists.publish((*tapes.lists.value, second))
+        async with asyncio.timeout(LIMIT):
+            await kubelet.daemon.changed.until(lambda _: bool(control.unready(kubelet.daemon)))
+        assert "the counter set card must be the same" in control.unready(kubelet.daemon)[0]
+        await kubelet.remove(pod)
+        assert driver(kubelet)["claims"] == []
 
 
 async def until_failed(daemon: Daemon) -> str:
@@ -193,7 +209,7 @@ async def test_an_operator_moves_a_device(tmp_path: Path) -> None:
         await kubelet.allocatable(TAPE, count=2)
         found = kubelet.daemon.resources[TAPE].driver
         assert found is not None
-        assert await found.command("move", {"id": "st1", "to": "dra"}) == f"st1 of {TAPE} moves to dra"
+        assert (await found.command("move", {"device": "st1", "to": "dra"})).startswith("1 devices: ")
         await until(kubelet, ["st1"])
         await kubelet.allocatable(TAPE, count=1)
 
@@ -202,7 +218,7 @@ async def test_an_unknown_command_is_refused(tmp_path: Path) -> None:
     async with running(Tapes(Device("st0")), tmp_path, serve="both") as kubelet:
         found = kubelet.daemon.resources[TAPE].driver
         assert found is not None
-        for name, arguments in (("fly", {}), ("move", {"id": "st0"}), ("handover", {"to": "x"})):
+        for name, arguments in (("fly", {}), ("move", {"device": "st0"}), ("handover", {"to": "x"})):
             with pytest.raises(ConfigError):
                 await found.command(name, arguments)
 
@@ -233,3 +249,52 @@ async def test_a_resource_changes_from_one_api_to_the_other(tmp_path: Path) -> N
         await kubelet.daemon.apply([after])
         pod = await kubelet.admit(pod_requesting({}, claims=[claim_requesting({TAPE: 1})]))
         assert {held, kubelet.container(pod).env["TAPES"]} == {"st0", "st1"}
+
+
+async def test_a_device_that_a_claim_holds_is_not_given_out_by_the_device_plugin_api(tmp_path: Path) -> None:
+    before = Tapes(Device("st0"), Device("st1"))
+    async with running(before, tmp_path, KubeletSettings(timeout=LIMIT), serve="dra") as kubelet:
+        pod = await kubelet.admit(pod_requesting({}, claims=[claim_requesting({TAPE: 1})]))
+        after = Tapes(Device("st0"), Device("st1"))
+        after.serve = replace(before.serve, api=Api.DEVICE_PLUGIN)
+        await kubelet.daemon.apply([after])
+        async with asyncio.timeout(LIMIT):
+            await kubelet.daemon.changed.until(lambda _: not control.unready(kubelet.daemon))
+        assert await kubelet.capacity(TAPE, count=2) == 2
+        assert await kubelet.allocatable(TAPE, count=0) == 0
+        assert driver(kubelet)["devices"]["st0"]["target"] == "device-plugin"
+        await kubelet.remove(pod)
+        assert pod not in kubelet.pods
+
+
+async def test_a_driver_that_cannot_begin_keeps_only_devices_of_claims_from_the_device_plugin_api(
+    tmp_path: Path,
+) -> None:
+    before = Tapes(Device("st0"), Device("st1"))
+    async with running(before, tmp_path, KubeletSettings(timeout=LIMIT), serve="dra") as kubelet:
+        await kubelet.admit(pod_requesting({}, claims=[claim_requesting({TAPE: 1})]))
+        await kubelet.daemon.apply([])
+        after = Tapes(Device("st0"), Device("st1"))
+        after.serve = replace(before.serve, api=Api.DEVICE_PLUGIN)
+        settings = replace(kubelet.daemon.settings, node_name="")
+        async with serving(after, settings=settings) as daemon:
+            assert "the name of this node is not known" in await until_failed(daemon)
+            assert await kubelet.allocatable(TAPE, count=1) == 1
+            snapshot = daemon.resources[TAPE].inventory.latest.value
+            assert snapshot is not None
+            assert list(snapshot.withheld) == ["st0"]
+
+
+def test_a_resource_that_never_had_claims_needs_no_driver(root: Path) -> None:
+    assert not may_have_claims(Settings(kubelet_dir=root), "tape.example.com")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"devices": {"st0": {"phase": "tainted"}}}'])
+def test_a_driver_is_needed_where_claims_may_have_devices(root: Path, content: str) -> None:
+    (root / "split-tape.example.com.json").write_text(content)
+    assert may_have_claims(Settings(kubelet_dir=root, state_dir=root), "tape.example.com")
+
+
+def test_no_driver_is_needed_once_all_devices_are_back(root: Path) -> None:
+    (root / "split-tape.example.com.json").write_text('{"devices": {"st0": {"phase": "listed"}}}')
+    assert not may_have_claims(Settings(kubelet_dir=root, state_dir=root), "tape.example.com")

@@ -22,7 +22,7 @@ from tests.dra.claim_node import (
     uid_of,
 )
 
-from plugwright.errors import PluginError, PluginFailed
+from plugwright.errors import ClaimWaits, PluginError, PluginFailed
 from plugwright.model import Allocation, Device, Mount
 from plugwright.protocol import dra
 from plugwright.protocol.dra import Claim, PreparedDevice
@@ -230,10 +230,12 @@ async def test_claims_share_a_device_by_its_capacity(node: ClaimNode) -> None:
     (first,), (second,) = await node.prepare(claim("one")), await node.prepare(claim("two"))
     assert (first.share_id, second.share_id) == ("s-1", "s-2")
     assert [device.capacity["memory"].value for device in node.drives.given] == [20 * 2**30, 10 * 2**30]
+    assert [device.share_id for device in node.drives.given] == ["s-1", "s-2"]
     assert "its claims would have 53687091200" in await node.prepare(claim("three"))
     assert "card is held by ResourceClaim default/one" in await node.prepare(claim("whole"))
     await node.unprepare(claim("one"))
     assert node.drives.released[0].capacity["memory"].value == 20 * 2**30
+    assert node.drives.released[0].share_id == "s-1"
     assert len(await node.prepare(claim("three"))) == 1
 
 
@@ -393,15 +395,15 @@ async def test_a_claim_unprepared_while_another_pod_has_it_stays_until_the_last_
     node.api.put(reserved(document("one"), "running", "never-started"))
     answer = await node.prepare(claim("one"))
     assert await node.unprepare(claim("one")) == ""
-    await node.preparation.undo_abandoned()
+    await node.preparation.abandoned.undo()
     assert edits(node, ONE)
     assert (list(node.prepared.held()), node.drives.released) == (["st0"], [])
     node.api.put(reserved(document("one"), "running"))
     node = node.restart()
-    await node.preparation.undo_abandoned()
+    await node.preparation.abandoned.undo()
     assert edits(node, ONE)
     node.api.put(reserved(document("one")))
-    await node.preparation.undo_abandoned()
+    await node.preparation.abandoned.undo()
     assert (node.leftovers(), node.prepared.held()) == ([], {})
     assert await node.prepare(claim("one")) == answer
 
@@ -439,7 +441,7 @@ async def test_a_claim_that_ended_is_the_kubelets_again_when_it_is_prepared(node
     assert await node.prepare(claim()) == answer
     assert node.drives.allocated == [["st0"]]
     node.api.put(reserved(document("one")))
-    await node.preparation.undo_abandoned()  # as for any claim that the kubelet has
+    await node.preparation.abandoned.undo()  # as for any claim that the kubelet has
     assert list(node.prepared.held()) == ["st0"]
     assert await node.unprepare(claim()) == ""
     assert node.leftovers() == []
@@ -500,14 +502,14 @@ async def test_a_call_that_is_given_up_leaves_what_the_next_can_finish(root: Pat
     ],
     ids=repr,
 )
-async def test_hostile_names_are_refused_and_reach_no_path(node: ClaimNode, hostile: Claim) -> None:
-    before = sorted(path for path in node.root.parent.iterdir())
+async def test_hostile_names_are_refused_and_reach_no_path(root: Path, hostile: Claim) -> None:
+    node = ClaimNode.on(root / "a" / "b")
     async with node.serving() as client:
         answer = await client.prepare([hostile])
         assert "must be one that Kubernetes allows" in str(answer[hostile.uid])
         assert await client.unprepare([hostile]) == {hostile.uid: ""}
     assert node.api.asked == 0
-    assert sorted(path for path in node.root.parent.iterdir()) == before
+    assert ([*root.iterdir()], [*(root / "a").iterdir()]) == ([root / "a"], [node.root])
     assert node.leftovers() == []
 
 
@@ -533,11 +535,11 @@ async def test_claims_left_behind_are_undone_when_they_are_gone(node: ClaimNode)
     node = node.restart()
     node.api.remove("one")
     node.api.remove("three")  # it is prepared, so its pod may still run: the kubelet says when it ends
-    await node.preparation.undo_abandoned()
+    await node.preparation.abandoned.undo()
     assert list(node.prepared.held()) == ["st1", "st2"]
     assert [device.id for device in node.drives.released] == ["st0"]
     node = node.reboot("boot-2")
-    await node.preparation.undo_abandoned()
+    await node.preparation.abandoned.undo()
     assert list(node.prepared.held()) == ["st1"]
 
 
@@ -558,6 +560,45 @@ async def test_claims_left_behind_stay_while_the_api_server_is_away(
     await node.until(lambda: not node.prepared.held())
     running.cancel()
     await asyncio.wait((running,))
+
+
+async def test_cdi_files_that_vanished_are_written_again_when_the_driver_starts(node: ClaimNode) -> None:  # 2.6
+    node.api.put(document("one"), document("two", result("st1")))
+    await node.prepare(claim("one"), claim("two"))
+    files = node.cdi_files()
+    for path in files:
+        path.unlink()
+    node = node.restart()
+    node.api.away = True
+    running = asyncio.create_task(node.preparation.run())
+    await node.until(lambda: [path for path in node.cdi_files() if path.suffix == ".json"] == files)
+    running.cancel()
+    await asyncio.wait((running,))
+    assert edits(node, ONE).env == {"TAPES": "st0"}
+
+
+async def test_one_claim_that_cannot_be_read_does_not_keep_others(node: ClaimNode) -> None:
+    node.api.put(document("one"), document("two", result("st1")))
+    node.drives.allocation = lambda devices: Allocation(nodes=["/dev/missing"])
+    await node.prepare(claim("one"), claim("two"))
+    node.api.unreadable = "one"
+    node.api.remove("two")
+    with pytest.raises(ClaimWaits, match="ResourceClaim default/one cannot be read: nested too deep"):
+        await node.preparation.abandoned.undo()
+    assert list(node.prepared.held()) == ["st0"]
+
+
+async def test_a_claim_that_is_prepared_asks_no_device_to_move(node: ClaimNode) -> None:
+    arrived = []
+
+    async def arrive(name: str) -> None:
+        arrived.append(name)
+
+    node.drives.arrived = arrive
+    node.api.put(document())
+    for _ in range(3):
+        await node.prepare(claim())
+    assert arrived == ["st0"]
 
 
 async def test_containers_are_told_of_their_devices(node: ClaimNode) -> None:  # 2.9

@@ -131,7 +131,7 @@ class PreparationAtRandom(RuleBasedStateMachine):
         if self.node.checkpoint.exists():
             self.node.checkpoint.write_bytes(b"damaged")
             self.restart()
-            self.runner.run(self.node.preparation.undo_abandoned())
+            self.runner.run(self.node.preparation.abandoned.undo())
 
     @rule(name=names)
     def prepare_without_api_server(self, name: str) -> None:
@@ -141,7 +141,7 @@ class PreparationAtRandom(RuleBasedStateMachine):
 
     @rule()
     def look_up(self) -> None:
-        self.runner.run(self.node.preparation.undo_abandoned())
+        self.runner.run(self.node.preparation.abandoned.undo())
 
     @rule(health=st.booleans())
     def device_health(self, health: bool) -> None:

@@ -121,7 +121,7 @@ async def test_claims_found_by_their_cdi_files_alone_hold_their_devices_until_th
     await node.prepare(claim("one"))
     node.checkpoint.write_bytes(b"damaged")
     node = node.restart()
-    await node.preparation.undo_abandoned()
+    await node.preparation.abandoned.undo()
     assert f"is held by ResourceClaim with uid {uid_of('one')}" in await node.prepare(claim("two"))
     assert await node.unprepare(claim("one")) == ""
     assert len(await node.prepare(claim("two"))) == 1
@@ -133,7 +133,7 @@ async def test_what_claims_found_again_share_is_asked_of_the_api_server(node: Cl
     node.checkpoint.write_bytes(b"damaged")
     node = node.restart()
     assert "is held by" in await node.prepare(claim("two"))
-    await node.preparation.undo_abandoned()
+    await node.preparation.abandoned.undo()
     assert len(await node.prepare(claim("two"))) == 1
 
 
@@ -143,7 +143,7 @@ async def test_a_claim_found_again_that_is_gone_is_undone(node: ClaimNode) -> No
     node.checkpoint.write_bytes(b"damaged")
     node.api.remove("one")
     node = node.restart()
-    await node.preparation.undo_abandoned()
+    await node.preparation.abandoned.undo()
     assert node.leftovers() == []
     assert node.prepared.held() == {}
 

@@ -13,11 +13,10 @@ from typing import Any, TypeVar
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.dra.split_actors import DRIVER, NODE, TAPE, Cluster, Prepared, Tapes, both
+from tests.dra.split_actors import DRIVER, NODE, Cluster, Prepared, Tapes, both
 
 from plugwright import Device, Settings
 from plugwright.dra.holders import HoldersUnreadable, PodHolders
-from plugwright.dra.moves import Phase
 from plugwright.dra.readings import MoveSettings
 from plugwright.dra.split import ApiSplit
 from plugwright.errors import PlugwrightError
@@ -145,6 +144,7 @@ class Split(RuleBasedStateMachine):
         self.world = World()
         self.claims = 0
         self.start()
+        self.look()
 
     def do(self, step: Coroutine[Any, Any, T]) -> T:
         return self.loop.run(step)
@@ -188,6 +188,33 @@ class Split(RuleBasedStateMachine):
             except PlugwrightError:
                 return
             world.answered.add(key)
+
+    @rule(key=some_device, stored=st.booleans())
+    def pod_comes(self, key: str, stored: bool) -> None:
+        self.kubelet_reads_the_list()
+        self.kubelet_calls_allocate(key)
+        if stored:
+            self.kubelet_reads_the_list()
+
+    @rule(key=some_device)
+    def claim_comes(self, key: str) -> None:
+        """At once for a device in a slice, or late for one that has moved since."""
+        self.scheduler_ignores_everything(key)
+        for claim, devices in sorted(self.world.cluster.claims.items()):
+            if devices == (key,) and not self.prepare(claim):
+                self.look()
+                self.prepare(claim)
+
+    @rule(key=some_device, to=some_side, waited=st.booleans())
+    def device_moves(self, key: str, to: Api, waited: bool) -> None:
+        self.look()
+        self.operator_moves(key, to)
+        for _ in range(3):
+            self.look()
+            self.publisher_writes()
+            self.publisher_hears()
+            if waited:
+                self.time_passes(31.0)
 
     @rule(key=some_device)
     def pod_ends(self, key: str) -> None:
@@ -332,4 +359,3 @@ TestSplit: Callable[..., object] = Split.TestCase
 TestBalancedSplit: Callable[..., object] = BalancedSplit.TestCase
 Split.TestCase.settings = hypothesis_settings(max_examples=60, stateful_step_count=40, deadline=None)
 BalancedSplit.TestCase.settings = hypothesis_settings(max_examples=30, stateful_step_count=40, deadline=None)
-assert Phase.LISTED

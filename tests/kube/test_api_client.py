@@ -48,6 +48,8 @@ async def test_an_object_is_created_read_changed_and_deleted(api: ApiClient) -> 
     assert updated["data"] == {"a": "2"}
     patched = await api.patch(f"{MAPS}/one", {"data": {"b": "3"}}, "merge-patch")
     assert patched["data"] == {"a": "2", "b": "3"}
+    with pytest.raises(PeerRefused, match="server-side apply is not served by the embedded cluster"):
+        await api.patch(f"{MAPS}/one", config_map("one"), "apply-patch", fieldManager="test")
     await api.delete(f"{MAPS}/one", uid=made["metadata"]["uid"])
     with pytest.raises(PeerRefused) as caught:
         await api.get(f"{MAPS}/one")
@@ -166,6 +168,19 @@ async def test_a_server_in_trouble_counts_as_gone(code: int, text: str) -> None:
     async with answering(f"HTTP/1.1 {code} No\r\nContent-Length: {len(text)}\r\n\r\n{text}") as client:
         with pytest.raises(PeerGone, match=f"cannot answer now: {text}"):
             await client.get("/api")
+
+
+@pytest.mark.parametrize("depth", [10, 4900, 200_000])
+async def test_an_object_that_is_nested_absurdly_deep_costs_no_other(depth: int) -> None:
+    plain = {"name": 'one [ " {'}
+    deep = '{"a":' * depth + '"]}"' + "}" * depth
+    text = f'{{"items":[{json.dumps(plain)},{deep},{{"name":"two"}}]}}'
+    async with answering(f"HTTP/1.1 200 OK\r\nContent-Length: {len(text)}\r\n\r\n{text}") as client:
+        found = await client.get("/api")
+    one, between, two = found["items"]
+    assert (one, two) == (plain, {"name": "two"})
+    for _ in range(min(depth, 290)):
+        between = between["a"]
 
 
 async def test_a_token_is_read_again_for_each_request(api: ApiClient, tmp_path: Path) -> None:

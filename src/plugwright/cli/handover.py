@@ -42,7 +42,7 @@ _Moves = list[dict[str, Any]]  # by device: resource, device, api, target, pods,
 @click.argument("node", metavar="[NODE]", default="")
 @click.option(
     "--to",
-    type=click.Choice([Api.DRA, Api.DEVICE_PLUGIN, Api.BOTH]),
+    type=click.Choice([Api.DRA.value, Api.DEVICE_PLUGIN.value, Api.BOTH.value]),
     help="Move all devices there; `both`: as the operator's file splits them.",
 )
 @click.option("--status", is_flag=True, help="Only show which API offers each device, and what waits for whom.")
@@ -72,7 +72,8 @@ def handover(
         raise click.UsageError("give --to or --status")
     if device is not None and (len(resources) != 1 or to in (None, Api.BOTH)):
         raise click.UsageError("--device needs one --resource, and --to dra or device-plugin")
-    wait = options.pop("timeout") if options.pop("wait") else None
+    timeout = options.pop("timeout")
+    wait = timeout if options.pop("wait") else None
     socket = options.pop("control_socket")
     if node and not _is_here(socket, node):
         arguments = _arguments(to, resources, device, wait)

@@ -17,7 +17,7 @@ from plugwright.cli.output import Dumper
 from plugwright.config import schema
 from plugwright.config.schema import ConfigFile
 from plugwright.errors import ConfigError
-from plugwright.model import DNS_LABEL
+from plugwright.grammars import DNS_LABEL
 from plugwright.sdk.serve_settings import Api
 from plugwright.version import __version__
 

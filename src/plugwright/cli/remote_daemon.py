@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from plugwright.errors import ConfigError, PeerGone, PeerRefused
-from plugwright.model import DNS_SUBDOMAIN
+from plugwright.grammars import DNS_SUBDOMAIN
 from plugwright.text import clean
 
 __all__ = ["RemoteDaemon"]

@@ -19,6 +19,7 @@ from plugwright.protocol.paths import KubeletPaths
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.plugin_checks import check_plugins
 from plugwright.sdk.run import log_start, rediscover, run_until_stopped
+from plugwright.sdk.serve_settings import Api
 from plugwright.sdk.settings import Registration, Settings
 
 __all__ = ["run"]
@@ -77,6 +78,8 @@ Examples:
     is_flag=True,
     help="Only show which devices would be listed and what each Allocate would answer, without a kubelet.",
 )
+@click.option("--serve", "api", type=click.Choice([api.value for api in Api]),
+              help="With MODULE:CLASS: through which API.  [default: as the plugin says]")  # fmt: skip
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), help="With --once.  [default: text]")
 @click.option("--timeout", type=click.FloatRange(0.1), metavar="SECONDS",
               help="With --once: for each plugin.  [default: 10]")  # fmt: skip
@@ -97,11 +100,13 @@ def run(
 
     Plugins of your own are named instead of a file: as MODULE:CLASS, as FILE.py:CLASS, or as FILE.py where it has one.
     """
-    once, output, timeout = (values.pop(name) for name in ("once", "output", "timeout"))
+    once, output, timeout, api = (values.pop(name) for name in ("once", "output", "timeout", "api"))
     if not once and (output or timeout):
         raise click.UsageError("--output and --timeout are for --once")
+    if api and not targets:
+        raise click.UsageError("--serve is for a plugin of your own; in the file it is the key `serve` of a resource")
     if targets:
-        _run_plugins(context, targets, values)
+        _run_plugins(context, targets, values, api)
         return
     if not (once or print_config or check):
         _serve(context, path, values)
@@ -125,7 +130,7 @@ def run(
 run.params.extend(_SETTINGS)
 
 
-def _run_plugins(context: click.Context, targets: tuple[str, ...], values: dict[str, Any]) -> None:
+def _run_plugins(context: click.Context, targets: tuple[str, ...], values: dict[str, Any], api: str | None) -> None:
     if context.get_parameter_source("path") is click.core.ParameterSource.COMMANDLINE or context.params["print_config"]:
         raise click.UsageError("plugins are served without a file: leave out --config and --print-config")
     if context.params["check"]:
@@ -135,6 +140,9 @@ def _run_plugins(context: click.Context, targets: tuple[str, ...], values: dict[
     settings = _settings(values)
     with logs.failure_in_log(context):
         plugins = _plugins(targets)
+        if api is not None:
+            for plugin in plugins:
+                plugin.serve = replace(plugin.serve, api=Api(api))
         log_start(plugins)
         run_until_stopped(plugins, settings, rediscover, drivers=serve.resource_driver)
 

@@ -6,11 +6,9 @@ type of the key's value; this module combines them into the type of a resource.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,6 +31,7 @@ from plugwright.sdk.device_family import (
 from plugwright.sdk.hotplug import HotplugSource
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.serve_settings import Api
+from plugwright.system.left_out_modules import sha256
 from plugwright.text import clean
 
 __all__ = ["Config", "ConfigFile", "decode", "digest", "effective", "file_type", "load", "read", "read_bytes"]
@@ -149,10 +148,7 @@ def decode(path: Path, content: bytes) -> Config:
 
 def digest(content: bytes) -> str:
     """The first digits of what `sha256sum` prints."""
-    for module in ("_sha2", "_sha256", "hashlib"):  # hashlib loads OpenSSL: 4 MiB that the daemon has no other use for
-        with suppress(ImportError):
-            return str(import_module(module).sha256(content).hexdigest())[:_DIGITS]
-    raise AssertionError("no SHA-256 in this Python")
+    return sha256(content)[:_DIGITS]
 
 
 def read(name: str, text: str) -> Config:

@@ -39,7 +39,8 @@ class ClaimSpec:
 
 
 def cdi_kind(driver: str) -> str:
-    return f"{driver}/claim"
+    """`<driver>/claim`; a driver's name may begin with a digit, a vendor's in CDI may not."""
+    return f"{driver}/claim" if driver[:1].isalpha() else f"dra-{driver}/claim"
 
 
 def claimed(claim: AllocatedClaim, devices: Mapping[str, Device]) -> tuple[ClaimedDevice, ...]:
@@ -60,29 +61,39 @@ def claimed(claim: AllocatedClaim, devices: Mapping[str, Device]) -> tuple[Claim
 
 
 def devices_by_request(claim: AllocatedClaim, devices: Mapping[str, Device]) -> dict[str, list[Device]]:
-    """What allocate() is called with. Two shares of one device in one request are one device with both."""
+    """What allocate() is called with. Two shares of one device in one request are one device with both.
+
+    It has the name of the first share then, which is that of no other claim.
+    """
     requests: dict[str, dict[str, list[AllocatedDevice]]] = {}
     for result in claim.results:
         requests.setdefault(result.request, {}).setdefault(result.device, []).append(result)
     return {
         request: [
-            device_of_claim(devices[name], _total(result.consumed for result in results), results[-1].parameters)
+            device_of_claim(
+                devices[name],
+                _total(result.consumed for result in results),
+                results[-1].parameters,
+                results[0].share_id,
+            )
             for name, results in by_name.items()
         ]
         for request, by_name in requests.items()
     }
 
 
-def device_of_claim(device: Device, consumed: Mapping[str, int], parameters: Mapping[str, object]) -> Device:
-    """The device with the claim's part of its capacity, and with its parameters."""
+def device_of_claim(
+    device: Device, consumed: Mapping[str, int], parameters: Mapping[str, object], share_id: str = ""
+) -> Device:
+    """The device with the claim's part of its capacity, the name of that part, and the claim's parameters."""
     capacity = {**device.capacity, **{name: Capacity(amount) for name, amount in consumed.items()}}
-    return replace(device, capacity=capacity, parameters=parameters)
+    return replace(device, capacity=capacity, parameters=parameters, share_id=share_id)
 
 
 def missing_nodes(allocations: Iterable[Allocation], root: Path) -> list[str]:
     """Device nodes that are not there on the host: a runtime would start the container without them, or not at all."""
     paths = sorted({node.host_path for allocation in allocations for node in allocation.nodes})
-    return [path for path in paths if not (root / path.lstrip("/")).exists()]
+    return [path for path in paths if not _is_there(root / path.lstrip("/"))]
 
 
 def spec_of(
@@ -115,6 +126,11 @@ def with_names(devices: Sequence[ClaimedDevice], names: Mapping[str, tuple[str, 
     """The devices with the CDI names of their requests, each name once: at the first device of its request."""
     left = dict(names)
     return tuple(replace(device, cdi=left.pop(device.request, ())) for device in devices)
+
+
+def _is_there(path: Path) -> bool:
+    """A link may lead to a path that only the host has."""
+    return path.exists() or path.is_symlink()
 
 
 def _device_name(claim: AllocatedClaim, request: str, taken: Collection[str]) -> str:

@@ -6,7 +6,7 @@ When to try, and again, is `preparation`; nothing here is called twice at a time
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -21,7 +21,7 @@ from plugwright.model import Allocation, Device
 from plugwright.sdk import cdi
 from plugwright.system.concurrency import begin_in_thread
 
-__all__ = ["UNHEALTHY_TAINT", "ClaimSetup", "DeviceAccess"]
+__all__ = ["UNHEALTHY_TAINT", "ClaimSetup", "DeviceAccess", "PreparationSettings"]
 
 logger = logging.getLogger(__name__)
 
@@ -53,20 +53,37 @@ class DeviceAccess(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparationSettings:
+    """`limit`: seconds within which a call is answered; `lookup`: between two looks at claims that were left behind.
+
+    `lookup_ended` is for those that are kept for a pod which may be gone. `host_root` is where the host's files are
+    seen; None where nobody is to look.
+    """
+
+    limit: float = 40.0  # a kubelet waits 45
+    first_retry: float = 0.1
+    longest_retry: float = 2.0
+    lookup: float = 60.0
+    lookup_ended: float = 5.0
+    host_root: Path | None = Path("/")
+
+
 class ClaimSetup:
     """`host_root` is where the host's files are seen; None where nobody is to look whether device nodes are there."""
 
     def __init__(
         self, devices: DeviceAccess, prepared: PreparedClaims, files: ClaimFiles, host_root: Path | None = Path("/")
     ) -> None:
-        self._devices, self._prepared, self._files, self._host_root = devices, prepared, files, host_root
+        self.devices, self.prepared, self._files, self._host_root = devices, prepared, files, host_root
+        self.turn = asyncio.Lock()  # held by whoever sets up or undoes a claim
 
     async def prepare(self, claim: AllocatedClaim) -> PreparedClaim:
         """The same answer for a claim that is prepared; `ClaimWaits` where a later attempt may succeed."""
-        stored = (await self._prepared.read()).get(claim.uid)
+        stored = (await self.prepared.read()).get(claim.uid)
         if stored is not None and not _is_allocation(stored, claim):
             await self.undo(stored)  # allocated anew, without an unprepare in between
-        elif stored is not None and stored.is_ready(self._prepared.boot_id):
+        elif stored is not None and stored.is_ready(self.prepared.boot_id):
             return await self.restore(stored)
         await self._check_parameters(claim)
         devices = {result.device: self._usable(result) for result in claim.results}
@@ -77,25 +94,28 @@ class ClaimSetup:
 
     async def restore(self, claim: PreparedClaim) -> PreparedClaim:
         """A claim that is prepared, with the CDI file that may have vanished since."""
-        await _in_thread(partial(self._files.write_again, claim))
+        await self.write_again(claim)
         return await self.mark(claim, State.DONE)
+
+    async def write_again(self, claim: PreparedClaim) -> None:
+        await _in_thread(partial(self._files.write_again, claim))
 
     async def mark(self, claim: PreparedClaim, state: State) -> PreparedClaim:
         marked = replace(claim, state=state)
         if marked != claim:
-            await self._prepared.change(lambda claims: claims.__setitem__(claim.uid, marked))
+            await self.prepared.change(lambda claims: claims.__setitem__(claim.uid, marked))
         return marked
 
     async def undo(self, claim: PreparedClaim) -> None:
         """Gives the devices back and removes every trace. A plugin that fails is logged, and does not stop it."""
         try:
             if devices := [self._released(device) for device in claim.devices if not device.admin_access]:
-                await self._devices.release(devices)
+                await self.devices.release(devices)
         except PluginError as error:
             facts = {"claim": str(claim), "uid": claim.uid, "reason": str(error)}
             logger.error("devices of a claim were not released by the plugin", extra=facts)
         await _in_thread(partial(self._files.remove, claim))
-        await self._prepared.change(lambda claims: claims.pop(claim.uid, None))
+        await self.prepared.change(lambda claims: claims.pop(claim.uid, None))
 
     async def _check_parameters(self, claim: AllocatedClaim) -> None:
         checked: list[Mapping[str, object]] = []
@@ -104,19 +124,19 @@ class ClaimSetup:
                 continue
             checked.append(result.parameters)
             try:
-                await self._devices.check_parameters(result.parameters)
+                await self.devices.check_parameters(result.parameters)
             except PluginTimeout as error:
                 raise ClaimWaits(str(error)) from error
             except PluginError as error:
                 raise ClaimRefused(f"parameters for request {result.request}: {error}") from error
 
     def _usable(self, result: AllocatedDevice) -> Device:
-        device = self._devices.device(result.device)
+        device = self.devices.device(result.device)
         if device is None:
             raise ClaimWaits(f"device {result.device} is not on this node")
         if result.admin_access:
             return device
-        if refusal := self._devices.refusal(device):
+        if refusal := self.devices.refusal(device):
             raise ClaimWaits(f"device {result.device} cannot be given to a claim: {refusal}")
         if not device.healthy and not result.tolerates(UNHEALTHY_TAINT, device.code):
             raise ClaimWaits(f"device {result.device} is Unhealthy: {device.reason}")
@@ -132,7 +152,7 @@ class ClaimSetup:
             claim.namespace,
             claim.name,
             State.STARTED,
-            self._prepared.boot_id,
+            self.prepared.boot_id,
             claim_devices.claimed(claim, devices),
         )
 
@@ -141,13 +161,13 @@ class ClaimSetup:
                 raise ClaimWaits(reason)
             claims[claim.uid] = started
 
-        await self._prepared.change(start)
+        await self.prepared.change(start)
         return started
 
     async def _allocate(self, claim: AllocatedClaim, devices: Mapping[str, Device]) -> dict[str, Allocation]:
         try:
             allocations = {
-                request: await self._devices.allocate(given)
+                request: await self.devices.allocate(given)
                 for request, given in claim_devices.devices_by_request(claim, devices).items()
             }
         except PluginError as error:
@@ -173,7 +193,7 @@ class ClaimSetup:
                 claims[started.uid] = done
             return now
 
-        now = await self._prepared.change(finish)
+        now = await self.prepared.change(finish)
         if now is None:  # unprepared by another process of this driver
             await self.undo(started)
         if now is None or _keys(now.devices) != _keys(started.devices):
@@ -182,8 +202,8 @@ class ClaimSetup:
 
     def _released(self, claimed: ClaimedDevice) -> Device:
         """As the plugin knows it; a device that is gone has nothing but its id."""
-        device = self._devices.device(claimed.name) or Device(claimed.id)
-        return claim_devices.device_of_claim(device, claimed.consumed, claimed.parameters)
+        device = self.devices.device(claimed.name) or Device(claimed.id)
+        return claim_devices.device_of_claim(device, claimed.consumed, claimed.parameters, claimed.share_id)
 
 
 def _is_allocation(stored: PreparedClaim, claim: AllocatedClaim) -> bool:

@@ -45,7 +45,7 @@ class ClaimStatus:
     """`report` may be called at any time; `run` writes the latest report of each claim. `problem` is why it cannot."""
 
     def __init__(self, api: StatusApi, driver: str, clock: Callable[[], float] = time.time) -> None:
-        self.problem = ""
+        self.problem = self._failure = ""
         self._api, self._driver, self._clock = api, driver, clock
         self._reports: dict[str, _Report] = {}  # still to be written, by the claim's uid
         self._written: dict[str, str] = {}  # the reasons, the latest last
@@ -67,7 +67,7 @@ class ClaimStatus:
                 try:
                     await self._write(report)
                 except PeerGone as error:
-                    self._failed(str(error))
+                    self._failed("PeerGone", str(error))
                     await asyncio.sleep(backoff.delay())
                     continue
                 backoff.reset()
@@ -82,19 +82,20 @@ class ClaimStatus:
             await self._api.patch(path, body, "apply-patch", fieldManager=self._driver, force="true")
         except PeerRefused as error:
             if error.code not in ("NotFound", "Conflict"):  # the claim is gone, or there is another of that name
-                self._failed(str(error))
+                self._failed(error.code, str(error))
             return
-        self.problem = ""
+        self.problem = self._failure = ""
         self._written.pop(claim.uid, None)
         self._written[claim.uid] = report.reason
         while len(self._written) > _REMEMBERED:
             del self._written[next(iter(self._written))]
 
-    def _failed(self, problem: str) -> None:
-        if problem != self.problem:
+    def _failed(self, failure: str, problem: str) -> None:
+        """Said once for each kind of failure: the texts name the claim."""
+        if failure != self._failure:
             facts = {"driver": self._driver, "reason": clean(problem)}
             logger.warning("status of claims not written, they are prepared all the same", extra=facts)
-        self.problem = problem
+        self.problem, self._failure = problem, failure
 
 
 def status_patch(claim: AllocatedClaim, driver: str, reason: str, at: float) -> dict[str, object]:

@@ -1,16 +1,14 @@
 """What a driver says of itself, for `plugwright status`, probes and metrics: plain functions over its parts' states."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
 
-from plugwright.dra.moves import Placement
-from plugwright.dra.names import device_name
 from plugwright.dra.prepared_claims import PreparedClaim
 from plugwright.dra.publisher import PublisherState, PublisherStatus
 from plugwright.sdk.registration import RegistrationState, RegistrationStatus
 from plugwright.sdk.serve_settings import DriverState
 
-__all__ = ["claims_status", "devices_status", "driver_state", "registration_status", "slices_status"]
+__all__ = ["claims_status", "driver_state", "registration_status", "slices_status"]
 
 
 def driver_state(registration: RegistrationStatus, slices: PublisherStatus) -> DriverState:
@@ -23,7 +21,7 @@ def driver_state(registration: RegistrationStatus, slices: PublisherStatus) -> D
     if is_published or was_published:
         return DriverState(registration.state.value, slices.reason, True, registration.since)
     reason = slices.reason or "its devices are not published yet"
-    return DriverState(f"unpublished ({slices.state.value})", reason, False, registration.since)
+    return DriverState("unpublished", reason, False, registration.since)
 
 
 def registration_status(status: RegistrationStatus, endpoint: str) -> dict[str, object]:
@@ -50,19 +48,3 @@ def claims_status(claims: Iterable[PreparedClaim]) -> list[dict[str, object]]:
         }
         for claim in sorted(claims, key=lambda claim: (claim.namespace, claim.name, claim.uid))
     ]
-
-
-def devices_status(
-    placements: Mapping[str, Placement], held: Mapping[str, Iterable[PreparedClaim]]
-) -> dict[str, dict[str, object]]:
-    """By device id: which API offers it, where it is going, and the claims that have it."""
-    return {
-        device_id: {
-            "name": device_name(device_id),
-            "api": placement.phase.offered_by.value if placement.phase.offered_by is not None else "",
-            "phase": placement.phase.value,
-            "target": placement.target.value,
-            "claims": [str(claim) for claim in held.get(device_name(device_id), ())],
-        }
-        for device_id, placement in sorted(placements.items())
-    }

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from plugwright.dra.moves import Phase, Placement
+from plugwright.dra.names import device_name
 from plugwright.dra.split import ApiSplit
 from plugwright.errors import ConfigError
 from plugwright.model import natural_order
@@ -40,6 +41,7 @@ def status(split: ApiSplit) -> dict[str, object]:
         "problem": split.problem.value,
         "devices": {
             key: {
+                "name": device_name(key),
                 "api": placements[key].phase.offered_by or "",
                 "phase": placements[key].phase.value,
                 "target": placements[key].target.value,

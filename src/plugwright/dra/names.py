@@ -3,11 +3,11 @@
 A name that cannot be kept as it is gets a digest of the original, so that two originals never share one.
 """
 
-import hashlib
 import re
 
 from plugwright.errors import ConfigError
-from plugwright.model import DNS_LABEL, DNS_SUBDOMAIN
+from plugwright.grammars import DNS_LABEL, DNS_SUBDOMAIN
+from plugwright.system.left_out_modules import sha256
 
 __all__ = ["check_driver_name", "class_name", "device_name", "driver_domain", "driver_name"]
 
@@ -57,5 +57,5 @@ def _is_label(text: str) -> bool:
 
 def _with_digest(text: str, original: str, keep: str = "") -> str:
     readable = re.sub(f"[^a-z0-9{re.escape(keep)}]+", "-", text.lower())[: _LIMIT - _DIGEST].strip("-.")
-    digest = hashlib.sha256(original.encode()).hexdigest()[: _DIGEST - 1]  # which Helm's templates can make too
+    digest = sha256(original.encode())[: _DIGEST - 1]  # which Helm's templates can make too
     return f"{readable}-{digest}" if readable else digest

@@ -14,16 +14,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
 
 from plugwright.dra import claim_devices, claims
+from plugwright.dra.abandoned_claims import AbandonedClaims
+from plugwright.dra.allocated_claims import AllocatedClaims, ClaimsApi
 from plugwright.dra.claim_files import ClaimFiles
-from plugwright.dra.claim_reader import ClaimReader, ClaimsApi
-from plugwright.dra.claim_setup import ClaimSetup, DeviceAccess
+from plugwright.dra.claim_setup import ClaimSetup, DeviceAccess, PreparationSettings
 from plugwright.dra.claims import AllocatedClaim
-from plugwright.dra.prepared_claims import ClaimedDevice, Claims, PreparedClaim, PreparedClaims, State
+from plugwright.dra.prepared_claims import PreparedClaim, PreparedClaims, State
 from plugwright.errors import ClaimRefused, ClaimWaits, PlugwrightError
 from plugwright.protocol.dra import Claim, PreparedDevice
 from plugwright.system.concurrency import Backoff
@@ -32,22 +30,6 @@ from plugwright.text import clean
 __all__ = ["ClaimsApi", "Preparation", "PreparationSettings"]
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparationSettings:
-    """`limit`: seconds within which a call is answered; `lookup`: between two looks at claims that were left behind.
-
-    `lookup_ended` is for those that are kept for a pod which may be gone. `host_root` is where the host's files are
-    seen; None where nobody is to look.
-    """
-
-    limit: float = 40.0  # a kubelet waits 45
-    first_retry: float = 0.1
-    longest_retry: float = 2.0
-    lookup: float = 60.0
-    lookup_ended: float = 5.0
-    host_root: Path | None = Path("/")
 
 
 async def _not_in_use(claim: Claim) -> str:
@@ -78,14 +60,14 @@ class Preparation:
         report: Callable[[AllocatedClaim, str], None] = _ignore,
         settings: PreparationSettings | None = None,
     ) -> None:
-        self._reader = ClaimReader(api, driver, pool)
+        self._reader = AllocatedClaims(api, driver, pool)
         self._devices, self._prepared = devices, prepared
         self._settings = settings or PreparationSettings()
         self._setup = ClaimSetup(devices, prepared, files, self._settings.host_root)
+        self._turn = self._setup.turn
         self._in_use, self._report = in_use, report
-        self._turn = asyncio.Lock()
         self._calls: dict[str, object] = {}  # by the uid of the claim, the latest call that prepares it
-        self._problem = ""  # of the last look at claims that were left behind
+        self.abandoned = AbandonedClaims(self._reader, self._setup, self._calls.__contains__, self._settings)
 
     async def prepare(self, claims: Sequence[Claim]) -> Mapping[str, Sequence[PreparedDevice] | str]:
         deadline = asyncio.get_running_loop().time() + self._settings.limit
@@ -99,55 +81,8 @@ class Preparation:
         return {uid: task.result() for uid, task in tasks.items()}
 
     async def run(self) -> None:
-        """For ever: looks up claims that were started and not finished, and undoes those that are gone."""
-        while True:
-            try:
-                await self.undo_abandoned()
-                self._problem = ""
-            except (PlugwrightError, OSError) as error:
-                if str(error) != self._problem:
-                    logger.warning("claims that were left behind not looked up", extra={"reason": str(error)})
-                self._problem = str(error)
-            await self._until_lookup()
-
-    async def _until_lookup(self) -> None:
-        """Soon where a claim has ended that is kept for a pod which may be gone by now."""
-        if _has_ended(self._prepared.latest.value):
-            await asyncio.sleep(self._settings.lookup_ended)
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.lookup):
-                await self._prepared.latest.until(_has_ended)
-
-    async def undo_abandoned(self) -> None:
-        """Undoes claims that no kubelet will unprepare, and that exist no more, are not used or have other devices."""
-        for claim in (await self._prepared.read()).values():
-            if claim.is_awaited(self._prepared.boot_id) or not claim.name:
-                continue
-            devices = await self._devices_now(claim)
-            async with self._turn:
-                now = (await self._prepared.read()).get(claim.uid)
-                if now != claim or claim.uid in self._calls:
-                    continue
-                if not devices:
-                    await self._setup.undo(claim)
-                    logger.info("claim that was left behind undone", extra={"claim": str(claim), "uid": claim.uid})
-                elif claim.found:
-                    await self._prepared.change(partial(_complete, replace(claim, devices=devices)))
-
-    async def _devices_now(self, claim: PreparedClaim) -> tuple[ClaimedDevice, ...]:
-        """What the claim was given by now; nothing if it is another claim, has other devices, or has ended for good."""
-        try:
-            allocated = await self._reader.allocated(Claim(claim.namespace, claim.name, claim.uid))
-        except ClaimWaits:
-            raise
-        except ClaimRefused:
-            return ()
-        if claim.state is State.ENDED and not allocated.reserved_for:
-            return ()
-        known = {device.name: found for device in claim.devices if (found := self._devices.device(device.name))}
-        devices = claim_devices.claimed(allocated, known)
-        return devices if {device.name for device in claim.devices} <= {device.name for device in devices} else ()
+        """For ever: see `AbandonedClaims`."""
+        await self.abandoned.run()
 
     async def _prepare(self, claim: Claim, deadline: float) -> Sequence[PreparedDevice] | str:
         call = self._calls[claim.uid] = object()
@@ -211,11 +146,13 @@ class Preparation:
 
     async def _set_up(self, claim: AllocatedClaim, call: object) -> PreparedClaim:
         try:
-            if _has_ended(self._prepared.latest.value):
-                await self.undo_abandoned()
-            for result in claim.results:
-                if not result.admin_access:
-                    await self._devices.arriving(result.device)
+            if self.abandoned.has_ended:
+                await self.abandoned.undo()
+            stored = (await self._prepared.read()).get(claim.uid)
+            if stored is None or not stored.is_ready(self._prepared.boot_id):
+                for result in claim.results:
+                    if not result.admin_access:
+                        await self._devices.arriving(result.device)
             async with self._turn:
                 if self._calls.get(claim.uid) is not call:
                     raise ClaimRefused(f"ResourceClaim {claim} was unprepared while it waited")
@@ -266,11 +203,3 @@ class Preparation:
             return False
         await self._setup.undo(stored or PreparedClaim(claim.uid, claim.namespace, claim.name))
         return stored is not None
-
-
-def _has_ended(claims: Claims) -> bool:
-    return any(claim.state is State.ENDED for claim in claims.values())
-
-
-def _complete(claim: PreparedClaim, claims: dict[str, PreparedClaim]) -> None:
-    claims[claim.uid] = claim

@@ -139,7 +139,7 @@ class PreparedClaims:
         return await self.change(dict)
 
     async def change(self, decide: Callable[[dict[str, PreparedClaim]], T]) -> T:
-        """Lets `decide` change the claims; they are on disk when this returns. Where it raises, nothing changes.
+        """Lets `decide` change the claims; they are written when this returns. Where it raises, nothing changes.
 
         It runs in a thread. OSError or ClaimWaits where the file cannot be read, written or locked in time.
         """
@@ -171,8 +171,12 @@ class PreparedClaims:
             claims = dict(before)
             result = decide(claims)
             if claims != before:
-                files.write_atomically(self._path, _encode(claims.values()), mode=_PRIVATE)
+                self._write(claims)
             return result, dict(claims)
+
+    def _write(self, claims: Claims) -> None:
+        """Whole or not at all. What the last moment before a loss of power wrote may be gone: so are its containers."""
+        files.write_atomically(self._path, _encode(claims.values()), mode=_PRIVATE, sync_name=False)
 
     def _load(self) -> dict[str, PreparedClaim]:
         try:
@@ -193,7 +197,7 @@ class PreparedClaims:
             self.problem = problem
             facts = {"path": str(self._path), "reason": problem, "claims": len(claims)}
             logger.error("checkpoint of claims cannot be used, claims are found again by their files", extra=facts)
-            files.write_atomically(self._path, _encode(claims.values()), mode=_PRIVATE)
+            self._write(claims)
         return claims
 
 
@@ -253,29 +257,29 @@ def _lock(descriptor: int, path: Path, limit: float) -> None:
         time.sleep(_LOCK_PAUSE)
 
 
-class _Header(msgspec.Struct):
+class _CheckpointHeader(msgspec.Struct):
     format: int
     crc32: int = 0
 
 
-class _Content(msgspec.Struct):
+class _CheckpointContent(msgspec.Struct):
     claims: list[PreparedClaim]
 
 
 def _encode(claims: Iterable[PreparedClaim]) -> bytes:
-    content = msgspec.json.encode(_Content(sorted(claims, key=lambda claim: claim.uid)))
-    return msgspec.json.encode(_Header(_FORMAT, zlib.crc32(content))) + b"\n" + content + b"\n"
+    content = msgspec.json.encode(_CheckpointContent(sorted(claims, key=lambda claim: claim.uid)))
+    return msgspec.json.encode(_CheckpointHeader(_FORMAT, zlib.crc32(content))) + b"\n" + content + b"\n"
 
 
 def _decode(text: bytes) -> dict[str, PreparedClaim]:
     first, _, content = text.partition(b"\n")
     try:
-        header = msgspec.json.decode(first, type=_Header)
+        header = msgspec.json.decode(first, type=_CheckpointHeader)
         if header.format != _FORMAT:
             raise CheckpointCorrupt(f"it has format {header.format}, this version reads {_FORMAT}")
         content = content.removesuffix(b"\n")
         if zlib.crc32(content) != header.crc32:
             raise CheckpointCorrupt("its checksum is wrong")
-        return {claim.uid: claim for claim in msgspec.json.decode(content, type=_Content).claims}
+        return {claim.uid: claim for claim in msgspec.json.decode(content, type=_CheckpointContent).claims}
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CheckpointCorrupt(f"it cannot be parsed: {error}") from error

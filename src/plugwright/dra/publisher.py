@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from plugwright.dra import slice_comparison, slices
-from plugwright.dra.api_objects import ResourceApiClient
 from plugwright.dra.known_slices import DroppedFields, KnownSlices, Repairs
+from plugwright.dra.resource_api_client import ResourceApiClient
 from plugwright.dra.slice_comparison import Document
 from plugwright.dra.slices import Plan, Pool, PoolContent
 from plugwright.errors import ConfigError, InvalidValue, MalformedMessage, PeerGone, PeerRefused

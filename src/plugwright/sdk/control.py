@@ -12,7 +12,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict
 from functools import partial
@@ -124,6 +124,7 @@ def _resource(runtime: ResourceRuntime, holders: Holders) -> ResourceStatus:
     status: RegistrationStatus | DriverState = runtime.registration.status.value
     if runtime.serve.api is Api.DRA and runtime.driver is not None:
         status = runtime.driver.state.value
+    driver = dict(runtime.driver.status()) if runtime.driver is not None else None
     return ResourceStatus(
         name=runtime.resource,
         state="idle" if runtime.is_idle else str(status.state),
@@ -140,15 +141,16 @@ def _resource(runtime: ResourceRuntime, holders: Holders) -> ResourceStatus:
         empty=runtime.discovery.empty.value,
         refused=runtime.inventory.refused.value,
         serve=runtime.serve.api.value,
-        driver=dict(runtime.driver.status()) if runtime.driver is not None else None,
-        devices=_devices(runtime, holders),
+        driver=driver,
+        devices=_devices(runtime, holders, driver),
     )
 
 
-def _devices(runtime: ResourceRuntime, holders: Holders) -> list[DeviceStatus]:
+def _devices(runtime: ResourceRuntime, holders: Holders, driver: Mapping[str, object] | None) -> list[DeviceStatus]:
     snapshot = runtime.inventory.latest.value
     if snapshot is None:
         return []
+    places = _places(driver)
     return [
         DeviceStatus(
             id=device.id,
@@ -158,10 +160,30 @@ def _devices(runtime: ResourceRuntime, holders: Holders) -> list[DeviceStatus]:
             since=round(snapshot.since[device.id], 3),
             numa=list(device.numa),
             pods=list(holders.pods.get((runtime.resource, device.id), ())),
+            api=_api(places.get(device.id), driver),
+            claims=_claims(places.get(device.id)),
             attributes={clean(name): shown(value) for name, value in device.attributes.items()},
+            capacity={name: capacity.value for name, capacity in device.capacity.items()},
         )
         for device in snapshot.devices.values()
     ]
+
+
+def _places(driver: Mapping[str, object] | None) -> Mapping[str, object]:
+    """By device id, what the driver says of each device."""
+    devices = driver.get("devices") if driver is not None else None
+    return devices if isinstance(devices, Mapping) else {}
+
+
+def _api(place: object, driver: object) -> str:
+    if driver is None:
+        return Api.DEVICE_PLUGIN.value
+    return clean(place.get("api") or "") if isinstance(place, Mapping) else ""
+
+
+def _claims(place: object) -> list[str]:
+    claims = place.get("claims") if isinstance(place, Mapping) else None
+    return [clean(claim) for claim in claims] if isinstance(claims, list) else []
 
 
 async def _handle(daemon: Daemon, request: Request) -> object:

@@ -30,6 +30,7 @@ from plugwright.sdk.plugin import Plugin, supported_options
 from plugwright.sdk.plugin_calls import PluginCalls, StallDetector
 from plugwright.sdk.plugin_checks import check_plugins
 from plugwright.sdk.registration import ResourceRegistration
+from plugwright.sdk.released_devices import ReleasedDevices
 from plugwright.sdk.removed_devices import RemovedDevices
 from plugwright.sdk.serve_settings import Api, ResourceDriver
 from plugwright.sdk.service import PluginService
@@ -63,7 +64,7 @@ class ResourceRuntime:
         drivers: "DriverFactory | None" = None,
     ) -> None:
         self.resource = plugin.resource
-        self.serve = plugin.serve
+        self.serve = self.serve_asked = plugin.serve
         self.inventory = Inventory(plugin.resource, exclusivity=exclusivity)
         self.settings, self.checkpoint, self.exclusivity = settings, checkpoint, exclusivity
         self.calls = PluginCalls(plugin.resource, stalls)
@@ -71,6 +72,10 @@ class ResourceRuntime:
         self.discovery = Discovery(self.inventory, self.calls, self.service.metrics, settings.timeouts)
         self.registration = ResourceRegistration(self.inventory, self.service, directory, settings)
         self.removed_devices = RemovedDevices(self.inventory, settings.paths, settings.timeouts, checkpoint)
+        self.released_devices = ReleasedDevices(
+            self.inventory, self.service, self.removed_devices.holders, settings.timeouts
+        )
+        self.service.before_allocate = self.released_devices.allocating
         self._node = NodeState(
             plugin.resource,
             settings.paths.pod_resources_socket,
@@ -80,12 +85,11 @@ class ResourceRuntime:
         )
         self.supervisor = ResourceSupervisor(plugin.resource, self.service.metrics, settings)
         self._starts = Latest(0)  # goes up when discover() is to be called again
+        self._starts.subscribe(self.released_devices.restart)
         self.calls.threads.blocked.subscribe(self._apply_blocked)
-        self.driver: ResourceDriver | None = None
-        if self.serve.api is not Api.DEVICE_PLUGIN:
-            if drivers is None:
-                raise ConfigError(f"{plugin.resource} cannot be served by claims here: no DRA driver was given")
-            self.driver = drivers(self)
+        self.driver = drivers(self) if drivers is not None else None  # which may change how the resource is served
+        if drivers is None and self.serve.api is not Api.DEVICE_PLUGIN:
+            raise ConfigError(f"{plugin.resource} cannot be served by claims here: no DRA driver was given")
 
     @property
     def is_idle(self) -> bool:
@@ -125,6 +129,7 @@ class ResourceRuntime:
         if self.driver is not None:
             parts.append(self._part("driver", self.driver.run))
         parts.append(self._part("removed devices", self.removed_devices.run))
+        parts.append(self._part("released devices", self.released_devices.run))
         await self.supervisor.run(parts)
 
     def replace_plugin(self, plugin: Plugin) -> None:
@@ -182,7 +187,8 @@ class ResourceRuntime:
                 logger.error("what containers were given earlier may not be there", extra=facts)
 
 
-DriverFactory = Callable[[ResourceRuntime], ResourceDriver]
+DriverFactory = Callable[[ResourceRuntime], ResourceDriver | None]
+"""None where a resource needs no driver."""
 
 
 class Daemon:
@@ -266,7 +272,7 @@ class Daemon:
         await self._stop(removed)
         for resource, plugin in new.items():
             runtime = self.resources.get(resource)
-            if runtime is not None and runtime.serve != plugin.serve:
+            if runtime is not None and runtime.serve_asked != plugin.serve:
                 logger.info("resource served in another way", extra={"resource": resource, "serve": plugin.serve.api})
                 await self._stop([resource])
                 self._start(plugin)

@@ -50,6 +50,7 @@ class PluginService:
         self.plugin = plugin
         self.metrics = ResourceMetrics()
         self.streams = Latest(StreamCounts(0, 0))
+        self.before_allocate: Callable[[Sequence[str]], Awaitable[None]] | None = None
         self.on_allocated: Callable[[str, list[str]], None] = lambda resource, device_ids: None
         self._last_stream = time.monotonic()  # when a list was last watched, or else when serving began
         self._inventory, self._calls = inventory, calls
@@ -97,6 +98,9 @@ class PluginService:
     async def pre_start(self, device_ids: Sequence[str]) -> None:
         await self._counted("PreStartContainer", self._prepare(device_ids))
 
+    async def release(self, devices: Sequence[Device]) -> None:
+        await self._calls.call("release", self.plugin.release, devices, limit=self._limits.allocate)
+
     async def _counted(self, method: str, answer: Coroutine[Any, Any, T]) -> T:
         """One call of the kubelet: an exception that is not ours is logged here and made ours."""
         start, outcome = time.perf_counter(), "failed"
@@ -125,6 +129,8 @@ class PluginService:
 
     async def _answer(self, containers: Sequence[Sequence[str]]) -> bytes:
         requests = self._requests(containers)
+        if self.before_allocate is not None:
+            await self.before_allocate([device.id for devices in requests for device in devices])
         self._inventory.note_allocated(device.id for devices in requests for device in devices)
         answer = self._encoded([await self._allocate(devices) for devices in requests])
         # After the answer is on its way: the kubelet admits one pod at a time, and waits.

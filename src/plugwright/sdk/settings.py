@@ -41,7 +41,8 @@ class Timeouts:
 
     discovery: float = 30.0  # discover() fails: devices keep their last health for this long, then turn Unhealthy
     departed: float = 60.0  # a removed device stays listed as Unhealthy for at least this long
-    holders: float = 10.0  # hardware is held under another name: whether it still is, is read again after this
+    holders: float = 10.0  # which devices pods hold is read again after this, while the end of a pod matters
+    in_flight: float = 30.0  # a device that leaves DRA has its taint for this long before it is looked for in claims
     first_stream: float = 10.0  # registered without a ListAndWatch call for this long: registered again
     lost_stream: float = 0.2  # the kubelet ended ListAndWatch: registered again after this, doubling each time
     retry: float = 0.01  # registration failed: tried again after this, doubling each time

@@ -65,7 +65,10 @@ class DeviceStatus(TypedDict):
     since: float
     numa: list[int]
     pods: list[str]  # that hold it, as namespace/name
+    api: str  # that offers it; empty while it is on its way from one to the other
+    claims: list[str]  # that hold it, as namespace/name
     attributes: dict[str, object]
+    capacity: dict[str, int]
 
 
 class ResourceStatus(TypedDict):

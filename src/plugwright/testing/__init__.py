@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # for type checkers; `_HOMES` is the same for the interpreter
     )
     from plugwright.kubelet.kubelet import Kubelet
     from plugwright.kubelet.settings import KubeletSettings, Timing
-    from plugwright.testing.claims import claim_requesting
+    from plugwright.testing.claim_requests import claim_requesting
     from plugwright.testing.harness import PluginKubelet, running
     from plugwright.testing.machine import Machine
     from plugwright.testing.pods import pod_requesting
@@ -59,7 +59,7 @@ _HOMES = {
     "plugwright.kubelet.settings": ("KubeletSettings", "Timing"),
     "plugwright.testing.processes": ("PluginProcess", "plugin_process"),
     "plugwright.testing.machine": ("Machine",),
-    "plugwright.testing.claims": ("claim_requesting",),
+    "plugwright.testing.claim_requests": ("claim_requesting",),
     "plugwright.testing.pods": ("pod_requesting",),
     "plugwright.testing.harness": ("PluginKubelet", "running"),
 }

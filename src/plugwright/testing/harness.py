@@ -29,10 +29,11 @@ from plugwright.sdk.run import serving
 from plugwright.sdk.serve_settings import Api, ResourceDriver, ServeSettings
 from plugwright.sdk.settings import Settings
 from plugwright.sdk.status import DaemonStatus
+from plugwright.serve import needs_driver
 from plugwright.system import directories
 from plugwright.system.concurrency import first
-from plugwright.testing.claims import ClaimSpec, PodWithClaims, pod_claim_name
-from plugwright.testing.resource_api import ResourceApiServer
+from plugwright.testing.claim_requests import PodWithClaims, RequestedClaim, pod_claim_name
+from plugwright.testing.resource_api_server import ResourceApiServer
 
 __all__ = ["PluginKubelet", "checked_findings", "kubelet_root", "running", "until_listed"]
 
@@ -80,7 +81,7 @@ class PluginKubelet(Kubelet):
             nodes=(*granted.nodes, *(_node(node) for edit in edits for node in edit.device_nodes)),
         )
 
-    async def _allocate(self, pod: PodSpec, name: str, claim: ClaimSpec) -> None:
+    async def _allocate(self, pod: PodSpec, name: str, claim: RequestedClaim) -> None:
         drivers = {
             resource: runtime.driver.name
             for resource, runtime in self.daemon.resources.items()
@@ -182,7 +183,9 @@ async def running(
                     yield kubelet
 
 
-def _driver(api: ResourceApiServer, runtime: ResourceRuntime) -> ResourceDriver:
+def _driver(api: ResourceApiServer, runtime: ResourceRuntime) -> ResourceDriver | None:
+    if not needs_driver(runtime):
+        return None
     from plugwright.dra.driver import Driver  # a client of the API server, which most tests do without
 
     return Driver(runtime, connect=lambda _: api)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from plugwright.kubelet.pods import ClaimUse, ContainerKind, ContainerSpec, PodSpec
-from plugwright.testing.claims import ClaimSpec, PodWithClaims, pod_claim_name
+from plugwright.testing.claim_requests import PodWithClaims, RequestedClaim, pod_claim_name
 
 __all__ = ["ResourceRequests", "pod_requesting"]
 
@@ -21,7 +21,7 @@ def pod_requesting(
     *,
     init: Mapping[str, ResourceRequests] | None = None,
     sidecars: Mapping[str, ResourceRequests] | None = None,
-    claims: Sequence[ClaimSpec] = (),
+    claims: Sequence[RequestedClaim] = (),
     name: str = _PREFIX,
 ) -> PodSpec:
     """A pod whose container `main` requests `requests`; or with several containers, `{"first": {…}, "second": {…}}`.

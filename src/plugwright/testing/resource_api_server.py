@@ -1,6 +1,6 @@
 """An API server in memory, for one node: ResourceSlices as a driver publishes them, and claims allocated out of them.
 
-It is what a driver asks (`dra.api_objects.ResourceApiClient`) and what the emulated kubelet asks
+It is what a driver asks (`dra.resource_api_client.ResourceApiClient`) and what the emulated kubelet asks
 (`kubelet.dra.resource_api.ResourceApi`). There is no scheduler: a claim gets the first free devices, in the order of
 the slices, or those that it names.
 """
@@ -13,7 +13,7 @@ from typing import Any
 from plugwright.errors import KubeletError, PeerRefused
 from plugwright.kubelet.dra.resource_api import ResourceClaim
 from plugwright.system.concurrency import Latest
-from plugwright.testing.claims import AllocatedResult, ClaimSpec, claim_document, is_satisfied
+from plugwright.testing.claim_requests import AllocatedResult, RequestedClaim, claim_document, is_satisfied
 
 __all__ = ["ResourceApiServer"]
 
@@ -50,9 +50,9 @@ class ResourceApiServer:
         return items, str(self.changes.value)
 
     async def create(self, path: str, body: Document, **query: str) -> Document:
+        metadata = dict(body["metadata"])
         if "dryRun" in query:
             return copy.deepcopy(body)
-        metadata = dict(body["metadata"])
         name = metadata.get("name") or f"{metadata['generateName']}{len(self._events):05x}"
         return self._put(f"{path}/{name}", {**body, "metadata": {**metadata, "name": name}})
 
@@ -118,7 +118,7 @@ class ResourceApiServer:
         if not left:
             self._record("DELETED", path, self._objects.pop(path))
 
-    def allocate(self, key: tuple[str, str], spec: ClaimSpec, drivers: Mapping[str, str]) -> str:
+    def allocate(self, key: tuple[str, str], spec: RequestedClaim, drivers: Mapping[str, str]) -> str:
         """Makes the claim with its devices; why that is not possible, empty if it is. `drivers` are by resource."""
         if _claim_path(*key) in self._objects:
             return ""
@@ -133,7 +133,7 @@ class ResourceApiServer:
         self._put(_claim_path(*key), claim_document(key, str(uuid.uuid4()), spec, results))
         return ""
 
-    def _fitting(self, resource: str, driver: str, spec: ClaimSpec) -> Fitting:
+    def _fitting(self, resource: str, driver: str, spec: RequestedClaim) -> Fitting:
         """The devices that the claim can have, and how many it wants of them."""
         wanted = spec.requests[resource]
         held, found = self._held(driver), []

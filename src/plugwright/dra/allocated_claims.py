@@ -7,10 +7,10 @@ from typing import Protocol
 
 from plugwright.dra import claims
 from plugwright.dra.claims import AllocatedClaim
-from plugwright.errors import ClaimRefused, ClaimWaits, PeerGone, PeerRefused, PlugwrightError
+from plugwright.errors import ClaimRefused, ClaimWaits, PeerGone, PeerRefused, PlugwrightError, ProtocolError
 from plugwright.protocol.dra import Claim
 
-__all__ = ["ClaimReader", "ClaimsApi"]
+__all__ = ["AllocatedClaims", "ClaimsApi"]
 
 _RESERVATIONS_LIMIT = 2.0  # seconds; a claim is unprepared without an API server too
 
@@ -22,7 +22,7 @@ class ClaimsApi(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimReader:
+class AllocatedClaims:
     """For one driver, whose devices are in one pool."""
 
     api: ClaimsApi
@@ -41,6 +41,8 @@ class ClaimReader:
             raise ClaimWaits(f"{where} cannot be read: {error}") from error
         except (PeerGone, OSError) as error:
             raise ClaimWaits(f"{where} cannot be read, the API server does not answer: {error}") from error
+        except ProtocolError as error:
+            raise ClaimWaits(f"{where} cannot be read: {error}") from error
         if allocated.uid != claim.uid:
             raise ClaimRefused(f"{where} was replaced: its uid is {allocated.uid}, not {claim.uid}")
         for result in allocated.results:

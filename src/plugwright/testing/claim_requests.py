@@ -13,8 +13,8 @@ from plugwright.quantity import parse
 
 __all__ = [
     "AllocatedResult",
-    "ClaimSpec",
     "PodWithClaims",
+    "RequestedClaim",
     "claim_document",
     "claim_requesting",
     "is_satisfied",
@@ -27,7 +27,7 @@ Wanted: TypeAlias = int | Sequence[str] | Mapping[str, str | int]
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimSpec:
+class RequestedClaim:
     """`requests` are by resource. An empty `name`: each pod gets a claim of its own."""
 
     requests: Mapping[str, Wanted] = field(hash=False)
@@ -52,7 +52,7 @@ class AllocatedResult:
 class PodWithClaims(PodSpec):
     """A pod whose claims are made and allocated when it is admitted."""
 
-    wanted: tuple[ClaimSpec, ...] = ()
+    wanted: tuple[RequestedClaim, ...] = ()
 
 
 def claim_requesting(
@@ -61,7 +61,7 @@ def claim_requesting(
     name: str = "",
     admin_access: bool = False,
     parameters: Mapping[str, object] | None = None,
-) -> ClaimSpec:
+) -> RequestedClaim:
     """A claim for `{"example.com/tape": 1}`, for `{"example.com/tape": ["st1"]}`, or for a share of one device.
 
     Pods share a claim that has a `name`. `parameters` are its opaque configuration. `admin_access` is that of a
@@ -69,7 +69,7 @@ def claim_requesting(
     """
     if not requests:
         raise TypeError("a claim must request something, got nothing")
-    return ClaimSpec(dict(requests), name, admin_access, dict(parameters or {}))
+    return RequestedClaim(dict(requests), name, admin_access, dict(parameters or {}))
 
 
 def pod_claim_name(number: int) -> str:
@@ -91,7 +91,7 @@ def is_satisfied(
 
 
 def claim_document(
-    key: tuple[str, str], uid: str, spec: ClaimSpec, results: Sequence[AllocatedResult]
+    key: tuple[str, str], uid: str, spec: RequestedClaim, results: Sequence[AllocatedResult]
 ) -> dict[str, Any]:
     """The object of an allocated claim."""
     drivers = sorted({result.driver for result in results})
@@ -112,7 +112,7 @@ def claim_document(
     }
 
 
-def _request(resource: str, spec: ClaimSpec) -> dict[str, Any]:
+def _request(resource: str, spec: RequestedClaim) -> dict[str, Any]:
     exactly: dict[str, Any] = {"deviceClassName": resource.replace("/", ".")}
     wanted = spec.requests[resource]
     if isinstance(wanted, Mapping):
@@ -122,7 +122,7 @@ def _request(resource: str, spec: ClaimSpec) -> dict[str, Any]:
     return {"name": request_name(resource), "exactly": exactly}
 
 
-def _result(result: AllocatedResult, spec: ClaimSpec) -> dict[str, Any]:
+def _result(result: AllocatedResult, spec: RequestedClaim) -> dict[str, Any]:
     document: dict[str, Any] = {
         "request": request_name(result.resource),
         "driver": result.driver,
