@@ -15,7 +15,7 @@ from plugwright.protocol import pod_resources
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.text import clean
 
-__all__ = ["ClaimReader", "HoldersUnreadable", "PodHolders", "Prepared", "allocated_devices", "claims_by_device"]
+__all__ = ["ClaimLister", "HoldersUnreadable", "PodHolders", "Prepared", "allocated_devices", "claims_by_device"]
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class HoldersUnreadable(PlugwrightError):
     """It cannot be read who holds devices; the text says which source and why."""
 
 
-class ClaimReader(Protocol):
+class ClaimLister(Protocol):
     """Implemented by `kube.api_client.ApiClient`."""
 
     async def get(self, path: str) -> dict[str, object]: ...
@@ -110,7 +110,7 @@ class PodHolders:
         return frozenset(key for key, when in allocated if when > max(since, self._seen.get(key, 0.0)))
 
 
-async def claims_by_device(api: ClaimReader, driver: str, pool: str) -> dict[str, list[str]]:
+async def claims_by_device(api: ClaimLister, driver: str, pool: str) -> dict[str, list[str]]:
     """By the name of each device of the pool that is allocated, the claims that have it, from one LIST."""
     for _ in range(_STARTS):
         try:
@@ -128,7 +128,7 @@ async def claims_by_device(api: ClaimReader, driver: str, pool: str) -> dict[str
     raise HoldersUnreadable("claims cannot be listed: the list changes faster than it can be read")
 
 
-async def _pages(api: ClaimReader) -> AsyncIterator[Iterable[object]]:
+async def _pages(api: ClaimLister) -> AsyncIterator[Iterable[object]]:
     """Without a resourceVersion, so that the server asks its store and not a cache that may be behind."""
     query = {"limit": str(_PAGE)}
     while True:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from plugwright.dra import adoption, moves
-from plugwright.dra.holders import ClaimReader, HoldersUnreadable, PodHolders, Prepared, claims_by_device
+from plugwright.dra.holders import ClaimLister, HoldersUnreadable, PodHolders, Prepared, claims_by_device
 from plugwright.dra.kept_placements import KeptPlacements
 from plugwright.dra.moves import Evidence, Phase, Placement
 from plugwright.dra.names import device_name
@@ -48,7 +48,7 @@ class ApiSplit:
         path: Path,
         pool: tuple[str, str],
         prepared: Prepared,
-        api: ClaimReader,
+        api: ClaimLister,
         settings: MoveSettings | None = None,
         clock: Callable[[], float] = time.monotonic,
         boot_id: Path = BOOT_ID,
