@@ -101,6 +101,8 @@ class Readings:
         for key, placement in placements.items() if published is not None else ():
             if placement.phase is Phase.TAINTED and published is not None and published.get(key, True):
                 self._tainted_since.setdefault(key, now)
+            else:
+                self._tainted_since.pop(key, None)
 
     def pod(self, device_id: str) -> str:
         """The pod that was found to hold the device in its present stay; empty if none is known."""
