@@ -64,6 +64,9 @@ class Readings:
     def is_asked(self, device_id: str) -> bool:
         return self._asked.get(device_id, 0.0) > self._clock()
 
+    def asked(self) -> list[str]:
+        return [key for key in self._asked if self.is_asked(key)]
+
     def set_prepared(self, prepared: Mapping[str, tuple[str, ...]]) -> None:
         for device_id in self.prepared.keys() - prepared.keys():
             self._asked.pop(device_id, None)  # it was served, and is over
