@@ -17,10 +17,12 @@ CLASSES: Mapping[str, str] = {
     "Device": "a device that the kubelet counts, and one of a CDI spec",
     "DeviceNode": "a node in an Allocate response, and one in the edits of a CDI spec",
     "Mount": "a mount in an Allocate response, and one in the edits of a CDI spec",
+    "Phase": "of a pod, and of a device on its way from one API to the other",
 }
 STEMS: Mapping[str, str] = {
     "__init__": "every package has one",
     "allocation": "what a container gets: decided by the device manager, answered by each plugin",
+    "attributes": "what claims select devices by, and those of NVIDIA GPUs",
     "cdi": "each plugin's CDI specs",
     "claims": "as a driver reads them, and as the emulated kubelet keeps them",
     "checkpoint": "the file's format, the device manager's use of it, and the command that reads it",

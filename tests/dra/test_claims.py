@@ -62,6 +62,15 @@ def test_parameters_that_are_no_object_are_refused(parameters: object) -> None:
         read(configs=[config(parameters)])
 
 
+def test_parameters_nested_too_deep_are_refused() -> None:
+    parameters: dict[str, object] = {"a": [{"b": 1}, 2]}
+    assert read(configs=[config(parameters)]).results[0].parameters == parameters
+    for _ in range(100):
+        parameters = {"a": parameters}
+    with pytest.raises(ClaimRefused, match=f"parameters for {DRIVER} must not be nested deeper than 100"):
+        read(configs=[config(parameters)])
+
+
 def test_admin_access_and_shares_are_those_of_one_result() -> None:
     monitor, tape, share = read(
         result("st0", "monitor", adminAccess=True), result("st0"), result("st1", "part", shareID="s-1")

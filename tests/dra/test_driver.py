@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from plugwright import Allocation, Device, Plugin, ServeSettings, Settings
+from plugwright import Allocation, Consumption, CounterSet, Device, Plugin, ServeSettings, Settings
 from plugwright.dra.leftovers import may_have_claims
 from plugwright.errors import ConfigError
 from plugwright.kubelet import Kubelet, KubeletSettings
 from plugwright.kubelet.dra.resource_api import ClaimTable
-from plugwright.sdk import control
+from plugwright.sdk import control, prometheus
 from plugwright.sdk.daemon import Daemon
 from plugwright.sdk.serve_settings import Api, Split
 from plugwright.serve import serving
@@ -149,6 +149,36 @@ async def test_a_resource_served_by_claims_is_ready_when_its_devices_are_publish
         [line] = control.unready(kubelet.daemon)
         assert line.startswith(f"{TAPE}: DRA driver waiting")
         await kubelet.start()
+
+
+async def test_metrics_say_whether_the_driver_serves(tmp_path: Path) -> None:
+    async with running(Tapes(Device("st0")), tmp_path, serve="dra") as kubelet:
+        await kubelet.admit(pod_requesting({}, claims=[claim_requesting({TAPE: 1})]))
+        _, text = prometheus.page(kubelet.daemon)()
+        lines = text.decode().splitlines()
+        assert f'plugwright_dra_driver_ready{{resource="{TAPE}"}} 1.0' in lines
+        call = f'plugwright_calls_total{{method="NodePrepareResources",outcome="ok",resource="{TAPE}"}} 1.0'
+        assert call in lines
+        await kubelet.stop()
+        async with asyncio.timeout(LIMIT):
+            await kubelet.daemon.changed.until(lambda _: bool(control.unready(kubelet.daemon)))
+        _, text = prometheus.page(kubelet.daemon)()
+        assert f'plugwright_dra_driver_ready{{resource="{TAPE}"}} 0.0' in text.decode().splitlines()
+        await kubelet.start()
+
+
+async def test_devices_that_cannot_be_published_keep_no_claim_from_ending(tmp_path: Path) -> None:
+    one, other = CounterSet("card", {"memory": 4}), CounterSet("card", {"memory": 8})
+    tapes = Tapes(Device("st0", consumes=[Consumption(one, {"memory": 1})]))
+    async with running(tapes, tmp_path, serve="dra") as kubelet:
+        pod = await kubelet.admit(pod_requesting({}, claims=[claim_requesting({TAPE: 1})]))
+        second = Device("st1", consumes=[Consumption(other, {"memory": 1})])
+        tapes.lists.publish((*tapes.lists.value, second))
+        async with asyncio.timeout(LIMIT):
+            await kubelet.daemon.changed.until(lambda _: bool(control.unready(kubelet.daemon)))
+        assert "the counter set card must be the same" in control.unready(kubelet.daemon)[0]
+        await kubelet.remove(pod)
+        assert driver(kubelet)["claims"] == []
 
 
 async def until_failed(daemon: Daemon) -> str:

@@ -502,14 +502,14 @@ async def test_a_call_that_is_given_up_leaves_what_the_next_can_finish(root: Pat
     ],
     ids=repr,
 )
-async def test_hostile_names_are_refused_and_reach_no_path(node: ClaimNode, hostile: Claim) -> None:
-    before = sorted(path for path in node.root.parent.iterdir())
+async def test_hostile_names_are_refused_and_reach_no_path(root: Path, hostile: Claim) -> None:
+    node = ClaimNode.on(root / "a" / "b")
     async with node.serving() as client:
         answer = await client.prepare([hostile])
         assert "must be one that Kubernetes allows" in str(answer[hostile.uid])
         assert await client.unprepare([hostile]) == {hostile.uid: ""}
     assert node.api.asked == 0
-    assert sorted(path for path in node.root.parent.iterdir()) == before
+    assert ([*root.iterdir()], [*(root / "a").iterdir()]) == ([root / "a"], [node.root])
     assert node.leftovers() == []
 
 

@@ -10,9 +10,9 @@ from plugwright.dra.taint_budget import (
     HOUR,
     NO_EXECUTE,
     NO_SCHEDULE,
-    Decision,
     Moment,
     Observed,
+    TaintDecision,
     TaintRecord,
     TaintState,
     decide,
@@ -35,7 +35,7 @@ def failing(*ids: str, resource: str = TAPE) -> Observed:
 
 def after(
     *steps: tuple[float, Observed], settings: TaintSettings = EVICTING, state: TaintState | None = None
-) -> Decision:
+) -> TaintDecision:
     """The decision at the last of these times, each with what fails then."""
     state, decision = state or TaintState(), None
     for seconds, seen in steps:
@@ -45,7 +45,7 @@ def after(
     return decision
 
 
-def effects(decision: Decision, resource: str = TAPE) -> dict[str, str]:
+def effects(decision: TaintDecision, resource: str = TAPE) -> dict[str, str]:
     return {key: record.effect for key, record in decision.state.of(resource).items()}
 
 

@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from plugwright.dra.taint_budget import HOUR, NO_EXECUTE, NO_SCHEDULE, Decision, Moment, Observed, TaintState, decide
+from plugwright.dra.taint_budget import (
+    HOUR,
+    NO_EXECUTE,
+    NO_SCHEDULE,
+    Moment,
+    Observed,
+    TaintDecision,
+    TaintState,
+    decide,
+)
 from plugwright.dra.taint_file import TaintFile, moment
 from plugwright.sdk.serve_settings import TaintSettings
 
@@ -27,12 +36,12 @@ def boot_id(tmp_path: Path) -> Path:
 
 def update(
     file: TaintFile, now: Moment, *failed: str, resource: str = TAPE, mine: TaintState | None = None
-) -> Decision:
+) -> TaintDecision:
     seen = Observed(resource, dict.fromkeys(failed, True))
     return file.update(resource, mine or TaintState(), partial(decide, observed=seen, settings=EVICTING, now=now), now)
 
 
-def effect(decision: Decision, device_id: str, resource: str = TAPE) -> str:
+def effect(decision: TaintDecision, device_id: str, resource: str = TAPE) -> str:
     return decision.state.of(resource)[device_id].effect
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ from plugwright.cluster.store import Object, Store
 from plugwright.kube.api_client import ApiClient
 from plugwright.kube.api_server import ApiServer
 
-__all__ = ["ServedApi", "served_api"]
+__all__ = ["ServedApi", "requests_ended", "served_api"]
 
 
 class ServedApi:
@@ -122,6 +123,13 @@ async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     writer.close()
 
 
+async def requests_ended() -> None:
+    """Returns when no thread of a client waits for an answer."""
+    async with asyncio.timeout(5):
+        while any("request to the API server" in thread.name for thread in threading.enumerate()):
+            await asyncio.sleep(0.01)
+
+
 @asynccontextmanager
 async def served_api(directory: Path) -> AsyncIterator[ServedApi]:
     served = ServedApi(directory)
@@ -135,6 +143,7 @@ async def served_api(directory: Path) -> AsyncIterator[ServedApi]:
         yield served
     finally:
         await served.stop()
+        await requests_ended()
         running.should_exit = running.force_exit = True
         await task
         listening.close()

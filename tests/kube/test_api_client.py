@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trustme
 from tests.cluster.api.serving import TOKEN
-from tests.kube.serving import ServedApi, served_api
+from tests.kube.serving import ServedApi, requests_ended, served_api
 
 from plugwright.cluster.api.kinds import CONFIG_MAPS
 from plugwright.cluster.api.registry import ResourcePath, Writer
@@ -120,9 +120,7 @@ async def test_a_watch_that_is_left_leaves_no_thread_behind(api: ApiClient) -> N
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
-    async with asyncio.timeout(5):
-        while any("request to the API server" in thread.name for thread in threading.enumerate()):
-            await asyncio.sleep(0.01)
+    await requests_ended()
 
 
 async def test_a_watch_from_an_old_version_has_expired() -> None:
@@ -162,6 +160,7 @@ async def test_a_server_that_never_answers_costs_the_limit_and_a_few_threads() -
         busy = [thread for thread in threading.enumerate() if "request to the API server" in thread.name]
     assert {type(answer) for answer in answers} <= {PeerSilent, PeerGone}
     assert len(busy) <= 4
+    await requests_ended()
 
 
 @pytest.mark.parametrize(("code", "text"), [(429, "slow down"), (500, "etcd"), (503, "starting")])
@@ -169,6 +168,19 @@ async def test_a_server_in_trouble_counts_as_gone(code: int, text: str) -> None:
     async with answering(f"HTTP/1.1 {code} No\r\nContent-Length: {len(text)}\r\n\r\n{text}") as client:
         with pytest.raises(PeerGone, match=f"cannot answer now: {text}"):
             await client.get("/api")
+
+
+@pytest.mark.parametrize("depth", [10, 4900, 200_000])
+async def test_an_object_that_is_nested_absurdly_deep_costs_no_other(depth: int) -> None:
+    plain = {"name": 'one [ " {'}
+    deep = '{"a":' * depth + '"]}"' + "}" * depth
+    text = f'{{"items":[{json.dumps(plain)},{deep},{{"name":"two"}}]}}'
+    async with answering(f"HTTP/1.1 200 OK\r\nContent-Length: {len(text)}\r\n\r\n{text}") as client:
+        found = await client.get("/api")
+    one, between, two = found["items"]
+    assert (one, two) == (plain, {"name": "two"})
+    for _ in range(min(depth, 290)):
+        between = between["a"]
 
 
 async def test_a_token_is_read_again_for_each_request(api: ApiClient, tmp_path: Path) -> None:

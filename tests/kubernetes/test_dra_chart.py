@@ -11,17 +11,23 @@ from tests.kubernetes.pods import Pods
 from tests.kubernetes.shipping import Release
 from tests.kubernetes.waiting import until
 
+NAME = "plugwright-claims"
 RESOURCE = "claims.chart/tape"
 DRIVER = "tape.claims.chart"
-VALUES = (f"config.resources[0].name={RESOURCE}", "config.resources[0].mock.count=4", "config.resources[0].serve=dra")
+VALUES = (
+    f"config.resources[0].name={RESOURCE}",
+    "config.resources[0].mock.count=4",
+    "config.resources[0].serve=dra",
+    "cleanup.enabled=false",  # no kubelet keeps the name of what claims serve
+)
 WIPE = 30  # seconds after the end of a driver, then the kubelet removes its slices
 
 
 @pytest.fixture
 def release(cluster: Cluster, helm: Path, images: None) -> Iterator[Release]:
-    release = Release(cluster, helm, "plugwright-claims")
+    release = Release(cluster, helm, NAME)
     yield release
-    if release.pods():
+    if cluster.kubectl.works("get", "daemonset", NAME, f"--namespace={NAME}"):
         release.uninstall()
 
 
@@ -51,4 +57,4 @@ def test_the_chart_serves_claims_and_leaves_no_slice(release: Release, cluster: 
         "deviceclasses,validatingadmissionpolicies,validatingadmissionpolicybindings,clusterroles,clusterrolebindings"
     )
     found = cluster.kubectl("get", kinds, "--output=name", "--selector=app.kubernetes.io/component=daemon")
-    assert "plugwright-claims" not in found
+    assert NAME not in found

@@ -4,6 +4,7 @@ import asyncio
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from plugwright.system.concurrency import cancel
 
 pytestmark = pytest.mark.essential
 
+LIMIT = 5.0  # seconds, where others use the machine too; the bar is 1 s, and measured by bench
 DRIVER, NODE = "gpu.example.com", "node"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 TAINT = {"key": "example.com/broken", "effect": "NoSchedule"}
@@ -74,9 +76,21 @@ class Publishing:
     async def versions(self) -> set[str]:
         return {one["metadata"]["resourceVersion"] for one in await self.slices()}
 
+    async def changes_since(self, version: str) -> list[Document]:
+        last = max(map(int, await self.versions()))
+        seen: list[Document] = []
+        async with aclosing(self.api.watch(SLICES, version)) as changes:
+            while not seen or int(seen[-1]["metadata"]["resourceVersion"]) < last:
+                seen.append((await anext(changes))[1])
+        return seen
+
     async def end(self) -> None:
         await cancel(*self._running)
         self._running.clear()
+
+
+def names(one: Document) -> set[str]:
+    return {device["name"] for device in one["spec"].get("devices") or ()}
 
 
 async def reached(publisher: SlicePublisher, accept: Callable[[PublisherStatus], bool], limit: float = 10) -> None:
@@ -97,36 +111,40 @@ async def publishing(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
 async def test_slices_in_a_real_api_server(publishing: Publishing, request: pytest.FixtureRequest) -> None:
     """One server for all of it: each takes seconds to start."""
     features_are_off = "off" in request.node.name
-    await a_thousand_devices_are_published_within_a_second(publishing)
-    await wiped_slices_are_back_within_a_second(publishing)
+    await a_thousand_devices_are_published(publishing)
+    await wiped_slices_are_back(publishing)
     await devices_that_need_a_dropped_field_are_left_out(publishing, features_are_off)
     if not features_are_off:
         await the_same_devices_are_not_written_again(publishing)
         await refused_devices_leave_those_before(publishing)
+        await a_server_that_hangs_is_said_and_waited_for(publishing)
         await a_server_that_was_killed_is_found_again(publishing)
 
 
-async def a_thousand_devices_are_published_within_a_second(publishing: Publishing) -> None:
+async def a_thousand_devices_are_published(publishing: Publishing) -> None:
     begun = time.monotonic()
     await publishing.start(gpus(1000))
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < LIMIT
     slices = await publishing.slices()
     assert [one["metadata"]["generateName"][:6] for one in slices] == [f"{index:05x}-" for index in range(8)]
     assert await publishing.devices() == [f"gpu-{number}" for number in range(1000)]
     assert {one["metadata"]["ownerReferences"][0]["kind"] for one in slices} == {"Node"}
 
 
-async def wiped_slices_are_back_within_a_second(publishing: Publishing) -> None:
+async def wiped_slices_are_back(publishing: Publishing) -> None:
     await publishing.api.delete(SLICES)
     begun = time.monotonic()
     while len(await publishing.devices()) < 1000:
-        assert time.monotonic() - begun < 1
+        assert time.monotonic() - begun < LIMIT
     await publishing.end()
 
 
 async def devices_that_need_a_dropped_field_are_left_out(publishing: Publishing, features_are_off: bool) -> None:
+    before, version = await publishing.api.list(SLICES)
     publisher = await publishing.start(EVERYTHING)
     status = publisher.status.value
+    stored = [names(one) for one in [*before, *await publishing.changes_since(version)]]
+    assert any({"broken", "part"} & found for found in stored) is not features_are_off
     if not features_are_off:
         assert (status.dropped, status.left_out) == ((), 0)
         assert await publishing.devices() == ["shared", "part", "broken", "plain"]
@@ -151,6 +169,18 @@ async def refused_devices_leave_those_before(publishing: Publishing) -> None:
     await reached(publisher, lambda status: status.state is PublisherState.REFUSED)
     assert "semver" in publisher.status.value.reason
     assert await publishing.devices() == ["shared", "part", "broken", "plain"]
+
+
+async def a_server_that_hangs_is_said_and_waited_for(publishing: Publishing) -> None:
+    await publishing.end()
+    publisher = await publishing.start(EVERYTHING)
+    publishing.server.kill(signal.SIGSTOP)
+    publisher.content.publish(gpus(300))
+    await reached(publisher, lambda status: status.state is PublisherState.AWAY, limit=40)
+    assert "did not answer" in publisher.status.value.reason
+    publishing.server.kill(signal.SIGCONT)
+    await reached(publisher, lambda status: status.devices == 300, limit=30)
+    assert len(await publishing.devices()) == 300
 
 
 async def a_server_that_was_killed_is_found_again(publishing: Publishing) -> None:

@@ -145,5 +145,5 @@ def _notes(device: DeviceStatus) -> Iterator[tuple[str, str]]:
 def _limit(device: DeviceStatus) -> str:
     """The memory of a share that is limited to it; whole devices and shares that take turns have no limit."""
     percent = device["attributes"].get("percent")
-    memory = device["attributes"].get("memory", device["capacity"].get("memory"))
+    memory = device["attributes"].get("memory", device.get("capacity", {}).get("memory"))
     return f"{memory / 2**30:.3g}Gi" if percent and isinstance(memory, int) and memory else "-"

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from plugwright.dra import claim_devices
-from plugwright.dra.claim_reader import ClaimReader
+from plugwright.dra.allocated_claims import AllocatedClaims
 from plugwright.dra.claim_setup import ClaimSetup, PreparationSettings
 from plugwright.dra.prepared_claims import ClaimedDevice, Claims, PreparedClaim, State
 from plugwright.errors import ClaimRefused, ClaimWaits, PlugwrightError
@@ -30,7 +30,7 @@ class AbandonedClaims:
 
     def __init__(
         self,
-        reader: ClaimReader,
+        reader: AllocatedClaims,
         setup: ClaimSetup,
         is_wanted: Callable[[str], bool],
         settings: PreparationSettings,

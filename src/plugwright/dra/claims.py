@@ -18,6 +18,7 @@ __all__ = ["AllocatedClaim", "AllocatedDevice", "Toleration", "check_identity", 
 
 _UID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 _SUBDOMAIN_LIMIT = 253
+_DEPTH_LIMIT = 100  # of parameters
 _POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 _SOURCES = {"FromClass": 0, "FromClaim": 1}
 _NO_SETTINGS: Mapping[str, object] = MappingProxyType({})
@@ -160,7 +161,22 @@ def _parameters(opaque: _Object) -> Mapping[str, object]:
     parameters = opaque.get("parameters")
     if not isinstance(parameters, Mapping):
         raise ClaimRefused(f"parameters for {opaque.get('driver')} must be an object, got {parameters!r}")
+    if _depth(parameters) > _DEPTH_LIMIT:  # what is deeper may not even have been read
+        raise ClaimRefused(f"parameters for {opaque.get('driver')} must not be nested deeper than {_DEPTH_LIMIT}")
     return MappingProxyType(dict(parameters))
+
+
+def _depth(value: object) -> int:
+    depth, inner = 0, [value]
+    while inner := [entry for part in inner for entry in _entries(part)]:
+        depth += 1
+    return depth
+
+
+def _entries(value: object) -> Iterable[object]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _consumed(capacity: _Object, driver: str) -> Mapping[str, int]:

@@ -11,8 +11,8 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -31,12 +31,13 @@ from plugwright.dra.registration import DriverRegistration, DriverServices, Driv
 from plugwright.dra.resource_api_client import ClaimLookup, ResourceApiClient
 from plugwright.dra.split import ApiSplit
 from plugwright.dra.split_file import state_path
-from plugwright.dra.taints import TaintController
-from plugwright.errors import ConfigError, PlugwrightError
+from plugwright.dra.taints import Taint, TaintController
+from plugwright.errors import ConfigError, InvalidValue, PlugwrightError
 from plugwright.grammars import DNS_SUBDOMAIN
 from plugwright.kube.api_client import ApiClient
 from plugwright.sdk import cdi
 from plugwright.sdk.daemon import ResourceRuntime
+from plugwright.sdk.inventory import Snapshot
 from plugwright.sdk.registration import RegistrationState
 from plugwright.sdk.serve_settings import Api, DriverState
 from plugwright.sdk.settings import Settings
@@ -84,6 +85,7 @@ class Driver:
         self.name = check_driver_name(runtime.serve.driver or driver_name(runtime.resource))
         self._runtime, self._connect, self._split = runtime, connect, split
         self._parts: _DriverParts | None = None
+        self._unpublishable = ""  # why the devices cannot be in slices
         runtime.inventory.withhold({}, offered=())  # until it is known which API has them
 
     async def run(self) -> None:
@@ -197,12 +199,23 @@ class Driver:
                 if snapshot is None or taints is None:
                     continue
                 if not snapshot.devices or parts.split.placements.value:  # else what is published stays
-                    split = parts.split
-                    content = pool_content.pool_content(snapshot, split.in_slices, taints, split.taints)
-                    parts.publisher.content.publish_if_changed(content)
+                    self._publish(parts, snapshot, taints)
         finally:
             for end in ends:
                 end()
+
+    def _publish(self, parts: _DriverParts, snapshot: Snapshot, taints: Mapping[str, Sequence[Taint]]) -> None:
+        """Devices that cannot be published leave the slices as they are, and claims are prepared all the same."""
+        split, problem = parts.split, ""
+        try:
+            content = pool_content.pool_content(snapshot, split.in_slices, taints, split.taints)
+            parts.publisher.content.publish_if_changed(content)
+        except InvalidValue as error:
+            problem = str(error)
+            if problem != self._unpublishable:
+                logger.error("devices cannot be published", extra={"driver": self.name, "error": problem})
+        self._unpublishable = problem
+        self._set_state(parts)
 
     def _confirm(self, parts: _DriverParts) -> None:
         """Tells the split what the API server has."""
@@ -214,6 +227,8 @@ class Driver:
 
     def _set_state(self, parts: _DriverParts) -> None:
         state = driver_status.driver_state(parts.registration.status.value, parts.publisher.status.value)
+        if self._unpublishable and state.ready:
+            state = replace(state, state="unpublished", reason=self._unpublishable, ready=False)
         self.state.publish_if_changed(state)
 
     async def _cannot_begin(self, reason: str) -> None:

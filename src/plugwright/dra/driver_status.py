@@ -21,7 +21,7 @@ def driver_state(registration: RegistrationStatus, slices: PublisherStatus) -> D
     if is_published or was_published:
         return DriverState(registration.state.value, slices.reason, True, registration.since)
     reason = slices.reason or "its devices are not published yet"
-    return DriverState(f"unpublished ({slices.state.value})", reason, False, registration.since)
+    return DriverState("unpublished", reason, False, registration.since)
 
 
 def registration_status(status: RegistrationStatus, endpoint: str) -> dict[str, object]:

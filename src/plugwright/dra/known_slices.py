@@ -1,13 +1,21 @@
-"""What a publisher knows of its slices in the API server, and when it repairs what somebody else has changed."""
+"""What a publisher knows of its slices and of the API server, and when it repairs what somebody else has changed."""
 
 from collections.abc import Iterable
 
-from plugwright.dra.slice_comparison import Document, comparable, dropped_fields, taint_times, with_taint_times
+from plugwright.dra.slice_comparison import (
+    Document,
+    comparable,
+    dropped_fields,
+    needed_fields,
+    taint_times,
+    with_taint_times,
+)
 from plugwright.system.concurrency import Backoff
 
-__all__ = ["KnownSlices", "Repairs"]
+__all__ = ["DroppedFields", "KnownSlices", "Repairs"]
 
 _KEPT = ("name", "uid", "resourceVersion", "generateName", "ownerReferences", "labels", "annotations", "finalizers")
+_DROPPED_AGAIN = 3600.0  # seconds until fields that were dropped are sent again
 _STEADY = 10.0  # seconds without a change of somebody else, after which the next one is not one of many
 
 
@@ -46,13 +54,52 @@ class KnownSlices:
         self.accepted.pop(uid, None)
         timed = {**sent["spec"], "devices": with_taint_times(sent["spec"].get("devices") or (), taint_times([answer]))}
         wanted, there = comparable(timed), comparable(spec)
-        if wanted != there:
-            self.accepted[uid] = wanted, there
+        if wanted == there:
+            return frozenset()
+        self.accepted[uid] = wanted, there
         return dropped_fields(timed, spec)
 
     def removed(self, uid: str) -> None:
         self.slices.pop(uid, None)
         self._removed.add(uid)  # the watch may still be behind
+
+
+class DroppedFields:
+    """Which fields the API server drops, and which it has been seen to keep."""
+
+    def __init__(self) -> None:
+        self.names: frozenset[str] = frozenset()
+        self._kept: frozenset[str] = frozenset()
+        self._until = float("inf")
+
+    def forget(self) -> None:
+        """For an API server that may be another one now."""
+        self.names = self._kept = frozenset()
+
+    def is_old(self, now: float) -> bool:
+        return now >= self._until
+
+    def add(self, names: frozenset[str], now: float) -> bool:
+        """Whether there are new ones among them."""
+        if names <= self.names:
+            return False
+        self.names |= names
+        self._until = now + _DROPPED_AGAIN
+        return True
+
+    def untried(self, devices: Iterable[Document]) -> tuple[Document, ...]:
+        """A device for each kind of those that need fields of which nothing is known yet."""
+        found: dict[frozenset[str], Document] = {}
+        for device in devices:
+            if needed := needed_fields(device) - self._kept - self.names:
+                found.setdefault(needed, device)
+        return tuple(found.values())
+
+    def tried(self, sent: Document, answered: Document) -> frozenset[str]:
+        """The fields that were dropped."""
+        dropped = dropped_fields(sent, answered)
+        self._kept |= frozenset().union(*map(needed_fields, sent["devices"])) - dropped
+        return dropped
 
 
 class Repairs:

@@ -17,8 +17,8 @@ from contextlib import suppress
 
 from plugwright.dra import claim_devices, claims
 from plugwright.dra.abandoned_claims import AbandonedClaims
+from plugwright.dra.allocated_claims import AllocatedClaims, ClaimsApi
 from plugwright.dra.claim_files import ClaimFiles
-from plugwright.dra.claim_reader import ClaimReader, ClaimsApi
 from plugwright.dra.claim_setup import ClaimSetup, DeviceAccess, PreparationSettings
 from plugwright.dra.claims import AllocatedClaim
 from plugwright.dra.prepared_claims import PreparedClaim, PreparedClaims, State
@@ -60,7 +60,7 @@ class Preparation:
         report: Callable[[AllocatedClaim, str], None] = _ignore,
         settings: PreparationSettings | None = None,
     ) -> None:
-        self._reader = ClaimReader(api, driver, pool)
+        self._reader = AllocatedClaims(api, driver, pool)
         self._devices, self._prepared = devices, prepared
         self._settings = settings or PreparationSettings()
         self._setup = ClaimSetup(devices, prepared, files, self._settings.host_root)

@@ -257,29 +257,29 @@ def _lock(descriptor: int, path: Path, limit: float) -> None:
         time.sleep(_LOCK_PAUSE)
 
 
-class _Header(msgspec.Struct):
+class _CheckpointHeader(msgspec.Struct):
     format: int
     crc32: int = 0
 
 
-class _Content(msgspec.Struct):
+class _CheckpointContent(msgspec.Struct):
     claims: list[PreparedClaim]
 
 
 def _encode(claims: Iterable[PreparedClaim]) -> bytes:
-    content = msgspec.json.encode(_Content(sorted(claims, key=lambda claim: claim.uid)))
-    return msgspec.json.encode(_Header(_FORMAT, zlib.crc32(content))) + b"\n" + content + b"\n"
+    content = msgspec.json.encode(_CheckpointContent(sorted(claims, key=lambda claim: claim.uid)))
+    return msgspec.json.encode(_CheckpointHeader(_FORMAT, zlib.crc32(content))) + b"\n" + content + b"\n"
 
 
 def _decode(text: bytes) -> dict[str, PreparedClaim]:
     first, _, content = text.partition(b"\n")
     try:
-        header = msgspec.json.decode(first, type=_Header)
+        header = msgspec.json.decode(first, type=_CheckpointHeader)
         if header.format != _FORMAT:
             raise CheckpointCorrupt(f"it has format {header.format}, this version reads {_FORMAT}")
         content = content.removesuffix(b"\n")
         if zlib.crc32(content) != header.crc32:
             raise CheckpointCorrupt("its checksum is wrong")
-        return {claim.uid: claim for claim in msgspec.json.decode(content, type=_Content).claims}
+        return {claim.uid: claim for claim in msgspec.json.decode(content, type=_CheckpointContent).claims}
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CheckpointCorrupt(f"it cannot be parsed: {error}") from error

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from plugwright.dra import slice_comparison, slices
-from plugwright.dra.known_slices import KnownSlices, Repairs
+from plugwright.dra.known_slices import DroppedFields, KnownSlices, Repairs
 from plugwright.dra.resource_api_client import ResourceApiClient
 from plugwright.dra.slice_comparison import Document
 from plugwright.dra.slices import Plan, Pool, PoolContent
@@ -33,7 +33,6 @@ _SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 _CHANGED = ("Conflict", "NotFound", "AlreadyExists", "Expired", "Gone")  # since it was read: read again
 _CONTENT = ("Invalid", "BadRequest", "RequestEntityTooLarge", "413")  # is not accepted, now or later
 _AGAIN = 300.0  # seconds until refused content is tried again
-_DROPPED_AGAIN = 3600.0  # seconds until dropped fields are sent again
 _REASON = 400  # characters of it that are shown
 _STEADY = 10.0  # seconds after which the end of a watch is not one of many
 
@@ -75,9 +74,7 @@ class SlicePublisher:
         self._attempted: PoolContent | None = None  # the latest content that requests were made for
         self._good: PoolContent | None = None  # the latest content that was accepted
         self._refused: tuple[PoolContent, float] | None = None  # and when to try it again
-        self._dropped: frozenset[str] = frozenset()
-        self._kept: frozenset[str] = frozenset()  # fields that the API server has been seen not to drop
-        self._dropped_until = float("inf")
+        self._dropped = DroppedFields()
         self._times: slice_comparison.TaintTimes = {}
         self._logged = ""
 
@@ -108,8 +105,8 @@ class SlicePublisher:
         selector = f"spec.driver={self._pool.driver},spec.nodeName={self._pool.node}"
         found, version = await self._list(selector)
         self._known.replace_all(found)
-        if self.status.value.state is PublisherState.AWAY or self._clock() >= self._dropped_until:
-            self._dropped = self._kept = frozenset()  # it may be another one now
+        if self.status.value.state is PublisherState.AWAY or self._dropped.is_old(self._clock()):
+            self._dropped.forget()
             self._known.accepted.clear()
         if self._good is None:
             self._good = slices.published_content(self._known.slices.values(), self._pool.name)
@@ -172,8 +169,8 @@ class SlicePublisher:
                 dropped = await self._apply(plan)
                 if is_repair:
                     self._repaired()
-            if dropped - self._dropped:
-                return self._drop(dropped)
+            if self._dropped.add(dropped, self._clock()):
+                return self._say_dropped()
         self._published(plan, content, is_new=not is_repair)
         return None
 
@@ -193,29 +190,24 @@ class SlicePublisher:
 
     def _plan(self, content: PoolContent) -> Plan:
         slices.check(content)
-        offered = slice_comparison.without(content.devices, self._dropped)
+        offered = slice_comparison.without(content.devices, self._dropped.names)
         self._times = {**self._times, **slice_comparison.taint_times(self._known.slices.values())}
         devices = slice_comparison.with_taint_times(offered, self._times)
         # Only of the taints there are now: one that comes back begins anew.
         self._times = slice_comparison.taint_times([{"spec": {"devices": devices}}])
-        counter_sets = content.counter_sets if not {"sharedCounters", "consumesCounters"} & self._dropped else ()
+        counter_sets = content.counter_sets if not {"sharedCounters", "consumesCounters"} & self._dropped.names else ()
         existing = tuple(self._known.slices.values())
         wanted = slices.wanted_slices(self._pool, PoolContent(devices, counter_sets), existing)
         return slices.plan(existing, wanted, self._known.accepted)
 
     async def _try_fields(self, content: PoolContent) -> frozenset[str]:
         """Of the fields without which devices must not be offered, those that are dropped. Nothing is stored."""
-        tried: dict[frozenset[str], Document] = {}
-        for device in content.devices:
-            if needed := slice_comparison.needed_fields(device) - self._kept - self._dropped:
-                tried.setdefault(needed, device)
-        if not tried:
+        devices = self._dropped.untried(content.devices)
+        if not devices:
             return frozenset()
-        [wanted] = slices.wanted_slices(self._pool, PoolContent(tuple(tried.values())))
+        [wanted] = slices.wanted_slices(self._pool, PoolContent(devices))
         answer = await self._api.create(_SLICES, wanted, dryRun="All")
-        dropped = slice_comparison.dropped_fields(wanted["spec"], answer["spec"])
-        self._kept |= frozenset().union(*tried) - dropped
-        return dropped
+        return self._dropped.tried(wanted["spec"], answer["spec"])
 
     async def _find_node(self) -> None:
         """The Node that is to own the slices: another one, where a Node of the same name was made anew."""
@@ -250,11 +242,9 @@ class SlicePublisher:
                 raise
         self._known.removed(metadata["uid"])
 
-    def _drop(self, dropped: frozenset[str]) -> float:
-        self._dropped |= dropped
-        self._dropped_until = self._clock() + _DROPPED_AGAIN
-        fields = ", ".join(sorted(self._dropped))
+    def _say_dropped(self) -> float:
         self._attempted = None
+        fields = ", ".join(sorted(self._dropped.names))
         logger.warning("the API server drops fields of slices", extra={**self._facts(), "fields": fields})
         return 0.0  # there may be devices to leave out now
 
@@ -290,7 +280,7 @@ class SlicePublisher:
             "generation": plan.generation,
             "slices": len(found),
             "devices": offered,
-            "dropped": tuple(sorted(self._dropped)),
+            "dropped": tuple(sorted(self._dropped.names)),
             "left_out": len(content.devices) - offered,
         }
 

@@ -35,7 +35,7 @@ class ResourceApiClient(Protocol):
 
 
 class ClaimLookup:
-    """Implements `claim_reader.ClaimsApi`."""
+    """Implements `allocated_claims.ClaimsApi`."""
 
     def __init__(self, api: ResourceApiClient) -> None:
         self._api = api

@@ -13,7 +13,6 @@ __all__ = ["counter_sets", "slice_device"]
 _VALUES_LIMIT = 32  # attributes and capacities of one device together
 _TEXT_LIMIT = 64  # bytes
 _TAINTS_LIMIT = 16
-_CONSUMPTIONS_LIMIT = 2  # counter sets that one device consumes of
 _NUMA_NODE = "resource.kubernetes.io/numaNode"
 _UNITS = [(f"{unit}i", 1024**power) for power, unit in reversed([*enumerate("KMGTPE", 1)]) if power > 1]
 
@@ -27,11 +26,13 @@ def slice_device(device: Device, taints: Sequence[Document] = ()) -> Document:
         document["attributes"] = attributes
     if device.capacity:
         capacity = sorted(device.capacity.items())
-        document["capacity"] = {name: _capacity(value, device.allow_multiple) for name, value in capacity}
+        document["capacity"] = {name: _capacity(value) for name, value in capacity}
     if device.allow_multiple:
         document["allowMultipleAllocations"] = True
     if device.consumes:
-        document["consumesCounters"] = _consumptions(device)
+        document["consumesCounters"] = [
+            _consumption(one) for one in sorted(device.consumes, key=lambda one: one.of.name)
+        ]
     if taints:
         document["taints"] = [dict(taint) for taint in taints]
     return document
@@ -70,10 +71,9 @@ def _attribute(value: object) -> Document:
     return {"version" if isinstance(value, Version) else "string": str(value)}
 
 
-def _capacity(capacity: Capacity, allow_multiple: bool) -> Document:
-    """An API server refuses a request policy of a device that is not shared."""
+def _capacity(capacity: Capacity) -> Document:
     made: Document = {"value": _amount(capacity.value)}
-    if not allow_multiple or capacity.default is None:
+    if capacity.default is None:
         return made
     policy: Document = {"default": _amount(capacity.default)}
     if capacity.values:
@@ -82,15 +82,6 @@ def _capacity(capacity: Capacity, allow_multiple: bool) -> Document:
         limits = {"min": capacity.minimum, "max": capacity.maximum, "step": capacity.step}
         policy["validRange"] = {name: _amount(value) for name, value in limits.items() if value is not None}
     return {**made, "requestPolicy": policy}
-
-
-def _consumptions(device: Device) -> list[Document]:
-    sets = [consumption.of.name for consumption in device.consumes]
-    if len(sets) > _CONSUMPTIONS_LIMIT or len(set(sets)) != len(sets):
-        raise InvalidValue(
-            f"{device.id!r} must consume of at most {_CONSUMPTIONS_LIMIT} different counter sets, got {sets}"
-        )
-    return [_consumption(consumption) for consumption in sorted(device.consumes, key=lambda one: one.of.name)]
 
 
 def _consumption(consumption: Consumption) -> Document:

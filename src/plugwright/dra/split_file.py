@@ -46,7 +46,7 @@ class SplitState:
     lost: bool = False
 
 
-class _Content(msgspec.Struct, kw_only=True, omit_defaults=True):
+class _SplitContent(msgspec.Struct, kw_only=True, omit_defaults=True):
     version: int
     boot: str
     settings: str
@@ -91,7 +91,7 @@ class SplitFile:
     def load(self) -> SplitState:
         """OSError if the disk cannot be read: what it holds is then to be waited for."""
         try:
-            content = msgspec.json.decode(self.path.read_bytes(), type=_Content)
+            content = msgspec.json.decode(self.path.read_bytes(), type=_SplitContent)
         except FileNotFoundError:
             return SplitState()
         except msgspec.MsgspecError as error:
@@ -109,7 +109,7 @@ class SplitFile:
         """`present` are the devices that discovery lists; of the others, only so many are kept."""
         absent = sorted(state.placements.keys() - set(present))[:_MOST_ABSENT]
         kept = {key: state.placements[key] for key in sorted({*absent, *(state.placements.keys() & set(present))})}
-        content = _Content(
+        content = _SplitContent(
             version=_VERSION, boot=self.boot_id(), settings=state.settings, handover=state.handover, devices=kept
         )
         with self._writing:

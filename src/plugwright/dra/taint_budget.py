@@ -16,9 +16,9 @@ __all__ = [
     "HOUR",
     "NO_EXECUTE",
     "NO_SCHEDULE",
-    "Decision",
     "Moment",
     "Observed",
+    "TaintDecision",
     "TaintRecord",
     "TaintState",
     "decide",
@@ -78,7 +78,7 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class TaintDecision:
     """`state` from now on, the time of the next change that comes by itself, and who has only NoSchedule, and why."""
 
     state: TaintState
@@ -100,7 +100,7 @@ def evictions(state: TaintState, now: float) -> list[float]:
     return sorted(time for time in times if time is not None and now < time + HOUR)
 
 
-def decide(state: TaintState, observed: Observed, settings: TaintSettings, now: Moment) -> Decision:
+def decide(state: TaintState, observed: Observed, settings: TaintSettings, now: Moment) -> TaintDecision:
     """Of several devices that may get NoExecute, those that failed first do."""
     before, spent = state.of(observed.resource), evictions(state, now.elapsed)
     records = {device_id: _recovered(record, now) for device_id, record in before.items()}
@@ -120,7 +120,7 @@ def decide(state: TaintState, observed: Observed, settings: TaintSettings, now: 
         until = min(until, verdict.until)
     records = _with_cordons(records, observed.cordoned, now)
     kept = {key: records[key] for key in sorted(records, key=natural_order) if _matters(records[key], now)}
-    return Decision(state.with_records(observed.resource, kept), until, held_back, frozenset(granted))
+    return TaintDecision(state.with_records(observed.resource, kept), until, held_back, frozenset(granted))
 
 
 def _verdict(record: TaintRecord, settings: TaintSettings, free_at: float, now: Moment) -> _Verdict:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from plugwright.dra.taint_budget import HOUR, Decision, Moment, TaintRecord, TaintState
+from plugwright.dra.taint_budget import HOUR, Moment, TaintDecision, TaintRecord, TaintState
 from plugwright.errors import ConfigError
 from plugwright.system import files
 from plugwright.text import clean
@@ -31,7 +31,7 @@ _EFFECTS = ("", "None", "NoSchedule", "NoExecute")
 _LATEST = 253_402_300_799  # the last second of the year 9999
 
 
-class _Content(msgspec.Struct, kw_only=True, omit_defaults=True):
+class _TaintContent(msgspec.Struct, kw_only=True, omit_defaults=True):
     version: int
     boot: str
     wall: float  # when it was written: for a reader after a reboot
@@ -76,8 +76,8 @@ class TaintFile:
         return self._known
 
     def update(
-        self, resource: str, mine: TaintState, decide: Callable[[TaintState], Decision], now: Moment
-    ) -> Decision:
+        self, resource: str, mine: TaintState, decide: Callable[[TaintState], TaintDecision], now: Moment
+    ) -> TaintDecision:
         """Decides over what the file has, and writes what comes of it. OSError, with nothing granted, if it cannot.
 
         `mine` is what the caller knows of its own resource, newer than the file unless another process has written.
@@ -117,7 +117,7 @@ class TaintFile:
         return replace(self._known, unknown_until=now.elapsed + HOUR)
 
     def _write(self, state: TaintState, now: Moment) -> None:
-        content = _Content(
+        content = _TaintContent(
             version=_VERSION,
             boot=self._boot(),
             wall=now.wall,
@@ -136,7 +136,7 @@ class TaintFile:
 
 
 def _state(data: bytes, boot: str, now: Moment) -> TaintState:
-    content = msgspec.json.decode(data, type=_Content)
+    content = msgspec.json.decode(data, type=_TaintContent)
     if content.version != _VERSION:
         raise ConfigError(f"it must have version {_VERSION}, got {content.version}")
     # After a reboot the old times are moved to the new clock: as old as the calendar says, and never in the future.

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from plugwright.dra.taint_budget import Decision, Moment, Observed, TaintRecord, TaintState, decide, evictions
+from plugwright.dra.taint_budget import Moment, Observed, TaintDecision, TaintRecord, TaintState, decide, evictions
 from plugwright.dra.taint_file import TaintFile, moment
 from plugwright.errors import PluginError
 from plugwright.model import Device, natural_order, some
@@ -138,7 +138,9 @@ class TaintController:
         self._log(decision)
         return decision.next_change
 
-    async def _written(self, seen: Observed, due: Decision, without_new: Decision, now: Moment) -> Decision:
+    async def _written(
+        self, seen: Observed, due: TaintDecision, without_new: TaintDecision, now: Moment
+    ) -> TaintDecision:
         change = partial(decide, observed=seen, settings=self._settings, now=now)
         try:
             decision = await self._disk.run(partial(self._file.update, seen.resource, without_new.state, change, now))
@@ -166,7 +168,7 @@ class TaintController:
         }
         self.taints.publish_if_changed({key: tainted for key, tainted in taints.items() if tainted})
 
-    def _log(self, decision: Decision) -> None:
+    def _log(self, decision: TaintDecision) -> None:
         """Those that get NoExecute, and once those that do not, by reason: a whole node may fail at once."""
         resource = self._inventory.resource
         if decision.granted:

@@ -177,6 +177,7 @@ class _Connection:
         self._server, self._limit = server, limit
         self._http: http.client.HTTPConnection | None = None
         self._watch: http.client.HTTPResponse | None = None
+        self._is_abandoned = False
         self.call: asyncio.Future[Any] | None = None  # of the thread that uses it, or did
 
     def exchange(self, method: str, target: str, body: object, kind: str) -> tuple[int, Any]:
@@ -186,7 +187,7 @@ class _Connection:
             code, text = self._server.request(self._opened(), method, target, body, kind)
         except PeerGone:
             self._close()
-            if not is_used or method not in _RETRIED:
+            if not is_used or self._is_abandoned or method not in _RETRIED:
                 raise
             # The server may have closed a connection that was idle.
             code, text = self._server.request(self._opened(), method, target, body, kind)
@@ -233,12 +234,16 @@ class _Connection:
         if self.call is None or self.call.done():
             self._close()
             return
+        self._is_abandoned = True
         self.call.add_done_callback(self._close_after)
         found = self._http.sock if self._http is not None else None
         if found is not None:
             with suppress(OSError):
                 # Of the plain socket: that of TLS would take its state away from the thread that uses it.
                 socket.socket.shutdown(found, socket.SHUT_RDWR)
+
+    def __del__(self) -> None:
+        self._close()  # the loop may have ended before the thread
 
     def _close_after(self, call: "asyncio.Future[Any]") -> None:
         call.exception()  # retrieved: asyncio logs an exception that nobody does

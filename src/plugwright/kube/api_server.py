@@ -8,6 +8,7 @@ import base64
 import http.client
 import json
 import os
+import re
 import ssl
 import threading
 from collections.abc import Callable, Mapping
@@ -21,6 +22,8 @@ from plugwright.errors import ConfigError, MalformedMessage, PeerGone, PeerRefus
 __all__ = ["SERVICE_ACCOUNT", "ApiServer", "Credentials", "refusal"]
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_NESTING = re.compile(rb'"(?:[^"\\]|\\.)*"|[][{}]', re.DOTALL)  # whole strings, so that none in them counts
+_DEPTH_LIMIT = 300  # Python's own limit is below 1000
 _USER_AGENT = "plugwright"  # and so the name of our writes in managedFields
 
 
@@ -127,9 +130,13 @@ class ApiServer:
             raise self.gone(error) from error
 
     def decoded(self, text: bytes) -> Any:
+        """The document; one object in it that is nested absurdly deep must not cost a whole list."""
         try:
-            return json.loads(text)
-        except (ValueError, RecursionError) as error:  # anybody may nest a claim's parameters as deep as 10 KiB go
+            try:
+                return json.loads(text)
+            except RecursionError:
+                return json.loads(_without_depths(text))
+        except (ValueError, RecursionError) as error:
             raise MalformedMessage(f"unreadable answer of {self.url}: {error!r}") from error
 
     def gone(self, error: Exception) -> PeerGone:
@@ -209,6 +216,22 @@ def refusal(code: int, text: str, permission: str = "") -> PeerRefused | PeerGon
     if code == 404:
         return PeerRefused("NotFound", message)
     return PeerRefused(str(status.get("reason") or code), message)
+
+
+def _without_depths(text: bytes) -> bytes:
+    """The document with null for what is nested too deep: a claim's parameters may be, as deep as 10 KiB go."""
+    parts, depth, begin, kept = [], 0, 0, 0
+    for token in _NESTING.finditer(text):
+        match token[0]:
+            case b"[" | b"{":
+                depth += 1
+                begin = token.start() if depth == _DEPTH_LIMIT + 1 else begin
+            case b"]" | b"}":
+                depth -= 1
+                if depth == _DEPTH_LIMIT:
+                    parts += [text[kept:begin], b"null"]
+                    kept = token.end()
+    return b"".join((*parts, text[kept:]))
 
 
 def _status(text: str) -> Mapping[str, object]:

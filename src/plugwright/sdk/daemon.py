@@ -126,10 +126,10 @@ class ResourceRuntime:
         parts = [Part("discovery", self._discover, self.inventory.distrust)]  # its next list ends the distrust
         if self.serve.api is not Api.DRA:
             parts.append(self._part("registration", self.registration.run))
-            parts.append(self._part("released devices", self.released_devices.run))
         if self.driver is not None:
             parts.append(self._part("driver", self.driver.run))
         parts.append(self._part("removed devices", self.removed_devices.run))
+        parts.append(self._part("released devices", self.released_devices.run))
         await self.supervisor.run(parts)
 
     def replace_plugin(self, plugin: Plugin) -> None:

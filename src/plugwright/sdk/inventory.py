@@ -304,7 +304,7 @@ def _by_id(resource: str, devices: object) -> dict[str, Device]:
 
 
 def _is_same(devices: Mapping[str, Device], before: Mapping[str, Device]) -> bool:
-    """By what the kubelet gets and `status` shows: objects of the plugin in attributes compare as they like."""
+    """By what the kubelet and claims get and `status` shows: a plugin's own objects compare as they like."""
     return devices.keys() == before.keys() and all(
         device is old or (_is_alike(device, old) and _shows_the_same(device, old))
         for device, old in zip(devices.values(), before.values(), strict=True)  # both are sorted
@@ -312,14 +312,17 @@ def _is_same(devices: Mapping[str, Device], before: Mapping[str, Device]) -> boo
 
 
 def _is_alike(device: Device, old: Device) -> bool:
-    return (device.id, device.health, device.reason, device.code, device.numa) == (
-        old.id,
-        old.health,
-        old.reason,
-        old.code,
-        old.numa,
-    )
+    return _compared(device) == _compared(old)
+
+
+def _compared(device: Device) -> tuple[object, ...]:
+    listed = (device.id, device.health, device.reason, device.code, device.numa)
+    return (*listed, device.capacity, device.allow_multiple, device.consumes)
 
 
 def _shows_the_same(device: Device, old: Device) -> bool:
-    return device.attributes is old.attributes or shown(device.attributes) == shown(old.attributes)
+    before, after = old.attributes, device.attributes
+    if after is before:
+        return True
+    # True is 1 and a version is a text, but not to a claim.
+    return shown(after) == shown(before) and [*map(type, after.values())] == [*map(type, before.values())]

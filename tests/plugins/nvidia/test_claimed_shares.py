@@ -20,16 +20,20 @@ from plugwright.plugins.nvidia.config import (
     SharingStrategy,
     VgpuLibrary,
 )
+from plugwright.plugins.nvidia.family import FAMILY
 from plugwright.plugins.nvidia.monitor import GpuMonitor
 from plugwright.plugins.nvidia.mps.plan import MpsPaths
 from plugwright.plugins.nvidia.mps.sharing import MpsSharing
-from plugwright.plugins.nvidia.plugin import Nvidia
+from plugwright.plugins.nvidia.plugin import ClaimedNvidia, Nvidia
 from plugwright.plugins.nvidia.sharing import SharingBackend
 from plugwright.plugins.nvidia.vgpu import VgpuSharing
+from plugwright.sdk.device_family import FamilyContext, ResourceEntry
+from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.serve_settings import Api, ServeSettings
 
 GIB = 2**30
 RESOURCE = "nvidia.com/gpu"
+QUARTERS = NvidiaShare(replicas=4)
 DIRECTORY = "/usr/local/plugwright/vgpu"
 SHARES = ("0c5b3cf0-0000-0000-0000-000000000001", "0c5b3cf0-0000-0000-0000-000000000002")
 
@@ -46,7 +50,8 @@ def plugin(config: NvidiaConfig, monitor: GpuMonitor | None = None, api: Api = A
     share = config.share
     backends = {SharingStrategy.MPS: MpsSharing, SharingStrategy.VGPU: VgpuSharing}
     backend: SharingBackend | None = backends[share.by](RESOURCE, share) if share and share.by in backends else None
-    made = Nvidia(RESOURCE, config, monitor or machine("hgx-h200"), backend)
+    kind = ClaimedNvidia if api is Api.DRA else Nvidia
+    made = kind(RESOURCE, config, monitor or machine("hgx-h200"), backend)
     made.serve = ServeSettings(api=api)
     return made
 
@@ -136,19 +141,22 @@ async def test_a_released_claim_leaves_no_files(vgpu: NvidiaVgpu, library: VgpuL
         before = files()
         await shared.allocate([gone])
         assert len(files()) > len(before)
+        assert isinstance(shared, ClaimedNvidia)
         await shared.release([gone])
         await shared.release([gone])
         assert files() == before
 
 
-async def test_a_pod_of_the_device_plugin_api_keeps_its_files(vgpu: NvidiaVgpu) -> None:
-    share = NvidiaShare(by=SharingStrategy.VGPU, replicas=2, vgpu=vgpu)
-    shared = plugin(NvidiaConfig(share=share), api=Api.DEVICE_PLUGIN)
-    async with listing(shared) as lists:
-        first = next(iter((await lists.first()).values()))
-        usage = mounted(await shared.allocate([first]))[f"{DIRECTORY}/usage"]
-        await shared.release([first])
-    assert usage.exists()
+@pytest.mark.parametrize(
+    ("share", "api", "looked_for"),
+    [(None, Api.DRA, False), (QUARTERS, Api.DEVICE_PLUGIN, False), (QUARTERS, Api.DRA, True)],
+)
+def test_the_end_of_a_claim_is_looked_for_only_where_it_leaves_files(
+    share: NvidiaShare | None, api: Api, looked_for: bool
+) -> None:
+    settings = NvidiaConfig(share=share, simulate="h200")
+    entry = ResourceEntry(RESOURCE, "nvidia", FAMILY, settings, serve=ServeSettings(api=api))
+    assert (type(FAMILY.plugin(entry, FamilyContext())).release is not Plugin.release) is looked_for
 
 
 async def test_hamis_library_holds_a_claim_to_its_percentage(vgpu: NvidiaVgpu) -> None:
@@ -217,3 +225,7 @@ def test_shares_are_not_offered_through_both_apis() -> None:
     with pytest.raises(ConfigError, match="share needs one API"):
         plugin(NvidiaConfig(share=NvidiaShare(replicas=2)), api=Api.BOTH)
     assert plugin(NvidiaConfig(), api=Api.BOTH).serve.api is Api.BOTH
+    settings = NvidiaConfig(share=QUARTERS, simulate="h200")
+    entry = ResourceEntry(RESOURCE, "nvidia", FAMILY, settings, serve=ServeSettings(api=Api.BOTH))
+    with pytest.raises(ConfigError, match="share needs one API"):  # also by `plugwright run --check`
+        FAMILY.plugin(entry, FamilyContext())

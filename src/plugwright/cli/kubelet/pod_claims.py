@@ -1,4 +1,4 @@
-"""The ResourceClaims of the pods of `plugwright kubelet`: none by default; with --api they are those of `node_api`."""
+"""The ResourceClaims of the pods of `plugwright kubelet`: none by default, with --api those of `driver_api`."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -77,7 +77,7 @@ def pod_claims(node: str) -> PodClaims:
     try:
         for name in _EXTRA:
             import_module(name)
-        claims: PodClaims = import_module("plugwright.cli.kubelet.node_api").NodeApi(node)
+        claims: PodClaims = import_module("plugwright.cli.kubelet.driver_api").DriverApi(node)
     except ModuleNotFoundError as missing:
         name = (missing.name or "").partition(".")[0]
         if name not in _EXTRA:

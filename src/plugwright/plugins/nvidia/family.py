@@ -34,7 +34,7 @@ from plugwright.plugins.nvidia.monitor import GpuMonitor, PollIntervals
 from plugwright.plugins.nvidia.mps.plan import max_clients
 from plugwright.plugins.nvidia.mps.sharing import MpsSharing
 from plugwright.plugins.nvidia.nvml import Nvml
-from plugwright.plugins.nvidia.plugin import Nvidia
+from plugwright.plugins.nvidia.plugin import ClaimedNvidia, Nvidia
 from plugwright.plugins.nvidia.sharing import SharingBackend
 from plugwright.plugins.nvidia.time_slicing import TimeSlicing
 from plugwright.plugins.nvidia.vgpu import VgpuSharing
@@ -63,7 +63,9 @@ class NvidiaFamily(DeviceFamily[NvidiaConfig]):
     def plugin(self, entry: ResourceEntry[NvidiaConfig], context: FamilyContext) -> Nvidia:
         nvidia_config.check(entry.settings)
         nvidia_config.check_api(entry.settings, entry.serve.api)
-        return Nvidia(entry.name, entry.settings, _monitor(entry.settings), _sharing(entry))
+        is_shared_by_claims = entry.settings.share is not None and entry.serve.api is Api.DRA
+        kind = ClaimedNvidia if is_shared_by_claims else Nvidia
+        return kind(entry.name, entry.settings, _monitor(entry.settings), _sharing(entry))
 
     def check(self, entry: ResourceEntry[NvidiaConfig], earlier: Sequence[ResourceEntry[NvidiaConfig]]) -> None:
         """Refuses devices that two resources select, as far as they are known without the machine.

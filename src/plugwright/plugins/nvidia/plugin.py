@@ -38,7 +38,7 @@ from plugwright.system import concurrency
 from plugwright.system.blocking import BlockingCalls
 from plugwright.text import clean
 
-__all__ = ["Nvidia"]
+__all__ = ["ClaimedNvidia", "Nvidia"]
 
 logger = logging.getLogger(__name__)
 
@@ -119,12 +119,6 @@ class Nvidia(Plugin):
 
     async def allocate(self, devices: Sequence[Device]) -> Allocation:
         return await self._allocating.run(partial(self._allocate, devices))
-
-    async def release(self, devices: Sequence[Device]) -> None:
-        """Files of a share that a pod of the device plugin API had are used again by the next one."""
-        keys = [sharing.unit_key(device.id, device.share_id) for device in devices if device.share_id]
-        if keys:
-            await self._allocating.run(partial(self._sharing.release, keys))
 
     async def prefer(self, available: Sequence[Device], required: Sequence[Device], size: int) -> Sequence[Device]:
         """Uses the links of the newest view: the driver is not asked."""
@@ -352,6 +346,18 @@ class Nvidia(Plugin):
             if name in (unit.id, unit.uuid, unit.gpu.uuid, unit.index, str(unit.gpu.index)):
                 return unit
         raise PluginError(f"{self.resource} has no device {name!r} (it has: {some(self._units)})")
+
+
+class ClaimedNvidia(Nvidia):
+    """GPUs that claims share: what a claim had of them leaves files.
+
+    A class of its own, because the end of a pod of the device plugin API is looked for only where there is a release().
+    """
+
+    async def release(self, devices: Sequence[Device]) -> None:
+        keys = [sharing.unit_key(device.id, device.share_id) for device in devices if device.share_id]
+        if keys:
+            await self._allocating.run(partial(self._sharing.release, keys))
 
 
 class _CachedPreference:

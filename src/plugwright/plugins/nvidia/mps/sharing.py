@@ -67,7 +67,7 @@ class MpsSharing:
         clients = plan.max_clients(unit.gpu.capability)
         if sharing.replica_count(unit, self._share) <= clients:
             return capacity
-        return {**capacity, "slots": share_capacity.slots(clients, most=1)}
+        return {**capacity, **share_capacity.known(slots=share_capacity.slots(clients, most=1))}
 
     def fault(self, unit: GpuUnit) -> str:
         return (

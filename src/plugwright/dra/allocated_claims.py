@@ -10,7 +10,7 @@ from plugwright.dra.claims import AllocatedClaim
 from plugwright.errors import ClaimRefused, ClaimWaits, PeerGone, PeerRefused, PlugwrightError, ProtocolError
 from plugwright.protocol.dra import Claim
 
-__all__ = ["ClaimReader", "ClaimsApi"]
+__all__ = ["AllocatedClaims", "ClaimsApi"]
 
 _RESERVATIONS_LIMIT = 2.0  # seconds; a claim is unprepared without an API server too
 
@@ -22,7 +22,7 @@ class ClaimsApi(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimReader:
+class AllocatedClaims:
     """For one driver, whose devices are in one pool."""
 
     api: ClaimsApi

@@ -25,13 +25,13 @@ from plugwright.cluster.store import Object, Store
 from plugwright.errors import ClusterError, ConfigError
 from plugwright.kubelet import PodSpec
 
-__all__ = ["NodeApi"]
+__all__ = ["DriverApi"]
 
 _MANAGER = "plugwright-kubelet"
 _Document = Mapping[str, Any]
 
 
-class NodeApi:
+class DriverApi:
     """The objects: a node, the namespaces of the pods, and their claims; drivers add their slices."""
 
     def __init__(self, node: str) -> None:
