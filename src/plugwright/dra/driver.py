@@ -220,7 +220,7 @@ class Driver:
     def _confirm(self, parts: _DriverParts) -> None:
         """Tells the split what the API server has."""
         published = parts.publisher.published.value
-        if published is not None:
+        if published is not None and parts.publisher.is_current:
             ids = {device_name(device_id): device_id for device_id in parts.split.placements.value}
             devices = pool_content.published_devices(published, ids)
             parts.split.confirm(devices, taints_dropped="taints" in parts.publisher.status.value.dropped)

@@ -78,6 +78,11 @@ class SlicePublisher:
         self._times: slice_comparison.TaintTimes = {}
         self._logged = ""
 
+    @property
+    def is_current(self) -> bool:
+        """Whether `published` is what came of the latest `content`; not while a request for it is under way."""
+        return self.status.value.state is PublisherState.PUBLISHED and self._good is self.content.value
+
     async def run(self) -> None:
         """Publishes for ever."""
         end = self.content.subscribe(self._wake)
@@ -259,12 +264,13 @@ class SlicePublisher:
             self._repairs.not_needed()
         if self._refused is None:  # else it is the content before that is published
             self._good, self._logged = content, ""
+        self.published.publish_if_changed(slices.published_content(self._known.slices.values(), self._pool.name))
+        if self._refused is None:
             self._set_status(reason="", **self._pool_facts(plan, content))
             if plan and is_new:
                 status = self.status.value
                 facts = {**self._facts(), "devices": status.devices, "slices": status.slices}
                 logger.info("slices published", extra=facts)
-        self.published.publish_if_changed(slices.published_content(self._known.slices.values(), self._pool.name))
 
     def _pool_facts(self, plan: Plan, content: PoolContent) -> dict[str, object]:
         found = self._known.slices.values()

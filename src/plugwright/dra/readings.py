@@ -64,6 +64,9 @@ class Readings:
     def is_asked(self, device_id: str) -> bool:
         return self._asked.get(device_id, 0.0) > self._clock()
 
+    def asked(self) -> list[str]:
+        return [key for key in self._asked if self.is_asked(key)]
+
     def set_prepared(self, prepared: Mapping[str, tuple[str, ...]]) -> None:
         for device_id in self.prepared.keys() - prepared.keys():
             self._asked.pop(device_id, None)  # it was served, and is over
@@ -101,6 +104,8 @@ class Readings:
         for key, placement in placements.items() if published is not None else ():
             if placement.phase is Phase.TAINTED and published is not None and published.get(key, True):
                 self._tainted_since.setdefault(key, now)
+            else:
+                self._tainted_since.pop(key, None)
 
     def pod(self, device_id: str) -> str:
         """The pod that was found to hold the device in its present stay; empty if none is known."""

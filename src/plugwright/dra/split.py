@@ -65,6 +65,11 @@ class ApiSplit:
         self.placements = self._kept.latest
         self._holders = holders or PodHolders(runtime, self.settings.stored, clock)
         self._units: Mapping[str, tuple[str, ...]] = {}
+        self._adopted: Mapping[str, tuple[str, ...]] = {}  # the units that have placements
+        self._distinct: list[tuple[str, ...]] = []
+        self._found_in: Mapping[str, Device] = {}  # the devices that the units are of
+        self._names: dict[str, str] = {}
+        self._ids: dict[str, str] = {}  # by name
         self._taints_dropped = False
         self._loaded = False
         self._start_held: frozenset[str] | None = None
@@ -129,8 +134,8 @@ class ApiSplit:
 
         To be called before `refusal`, for every claim that is not prepared yet.
         """
-        device_id = next((key for key in self.placements.value if device_name(key) == name), "")
-        if not device_id:
+        device_id = self._ids.get(name, "")
+        if device_id not in self.placements.value:
             return
         for key in self.unit(device_id):
             self.readings.ask(key)
@@ -203,7 +208,9 @@ class ApiSplit:
         if state is None:
             self._set_problem("another process of the daemon decides until it ends")
             return False
-        self._start_held = await self._held_at_start()
+        self._start_held = None
+        with suppress(HoldersUnreadable):
+            self._start_held = await self._holders.stored()
         rebooted = self._kept.rebooted
         if rebooted:
             until = self._clock() + self.settings.readmission
@@ -213,15 +220,8 @@ class ApiSplit:
             key: adoption.restored(placement, self._evidence_at_start(self.unit(key)), rebooted=rebooted)
             for key, placement in state.placements.items()
         }
-        self._kept.state, self._loaded = replace(state, placements=placements), True
+        self._kept.state, self._loaded, self._adopted = replace(state, placements=placements), True, {}
         return True
-
-    async def _held_at_start(self) -> frozenset[str] | None:
-        try:
-            return await self._holders.stored()
-        except HoldersUnreadable as error:
-            self._set_problem(clean(error))
-            return None
 
     def _evidence_at_start(self, unit: Collection[str]) -> Evidence:
         held = self._start_held
@@ -231,26 +231,37 @@ class ApiSplit:
     async def _adopt(self) -> None:
         """Gives new devices a placement."""
         self._find_units()
+        if self._units == self._adopted and self.placements.value:
+            return
         found = adoption.Found(self._devices(), self._units, self._evidence_at_start, self._start_held or ())
         state = adoption.adopt(self.state, self._runtime.serve, found)
         if state != self.state or not self.placements.value:
             await self._kept.commit(state)
+        self._adopted = self._units
 
     def _find_units(self) -> None:
-        self._units = moves.units(self._devices().values())
+        devices = self._devices()
+        if devices is not self._found_in:
+            self._found_in, self._units = devices, moves.units(devices.values())
+            self._distinct = sorted(set(self._units.values()))
         self._note_prepared()
 
     def _note_prepared(self) -> None:
-        ids = {device_name(key): key for key in (*self.state.placements, *self._devices())}
+        for key in (*self.state.placements, *self._devices()):
+            if key not in self._names:
+                self._names[key] = device_name(key)
+                self._ids[self._names[key]] = key
         held = self._prepared.held().items()
-        self.readings.set_prepared({ids[name]: tuple(map(str, claims)) for name, claims in held if name in ids})
+        self.readings.set_prepared(
+            {self._ids[name]: tuple(map(str, claims)) for name, claims in held if name in self._ids}
+        )
 
     async def _advance(self) -> None:
         """The phases that follow from what is known; some follow from another."""
         for _ in Phase:
             self._find_units()
             changes: dict[str, Placement] = {}
-            for unit in self._present_units():
+            for unit in self._unsettled_units():
                 before, evidence = self.state.placements[unit[0]], self.readings.evidence(unit)
                 placement = moves.reconsidered(before, evidence)
                 placement = replace(placement, phase=moves.next_phase(placement, evidence))
@@ -261,13 +272,23 @@ class ApiSplit:
             await self._kept.commit(replace(self.state, placements={**self.state.placements, **changes}))
 
     def _present_units(self) -> list[tuple[str, ...]]:
-        return sorted({unit for unit in self._units.values() if all(key in self.state.placements for key in unit)})
+        placements = self.state.placements
+        return [unit for unit in self._distinct if all(key in placements for key in unit)]
+
+    def _unsettled_units(self) -> list[tuple[str, ...]]:
+        """Those that are not where they are to be, or that a claim may want elsewhere; of many devices, few are."""
+        placements, claimed = self.state.placements, {*self.readings.asked(), *self.readings.prepared}
+        return [
+            unit
+            for unit in self._present_units()
+            if placements[unit[0]].phase.offered_by is not placements[unit[0]].target or not claimed.isdisjoint(unit)
+        ]
 
     async def _read_pods(self) -> str:
         """Reads which pods hold the devices that wait for them; returns why that is not possible."""
         self.readings.forget_free()
         placements = self.state.placements
-        waiting = [unit for unit in self._present_units() if self.readings.waits_for_pods(unit, placements[unit[0]])]
+        waiting = [unit for unit in self._unsettled_units() if self.readings.waits_for_pods(unit, placements[unit[0]])]
         stays = {key: self.readings.stay(key) for unit in waiting for key in unit}
         try:
             self.readings.set_pods(stays, await self._holders.of(stays) if stays else {})
@@ -278,7 +299,9 @@ class ApiSplit:
     async def _read_claims(self) -> str:
         """Lists claims, once for all devices that wait for that; returns why that is not possible."""
         placements = self.state.placements
-        waiting = [unit for unit in self._present_units() if self.readings.waits_for_claims(unit, placements[unit[0]])]
+        waiting = [
+            unit for unit in self._unsettled_units() if self.readings.waits_for_claims(unit, placements[unit[0]])
+        ]
         stays = {key: self.readings.stay(key) for unit in waiting for key in unit}
         if not stays:
             return ""
@@ -287,7 +310,7 @@ class ApiSplit:
         except HoldersUnreadable as error:
             self.readings.postpone(stays)
             return f"devices stay where they are: {error}"
-        self.readings.set_claims(stays, {key: claims.get(device_name(key), ()) for key in stays})
+        self.readings.set_claims(stays, {key: claims.get(self._names[key], ()) for key in stays})
         return ""
 
     async def _balance(self) -> str:
@@ -339,7 +362,7 @@ class ApiSplit:
             due = now + self.settings.interval
         if self._loaded:
             placements = self.state.placements
-            due = min([due, *(self.readings.next_time(unit, placements[unit[0]]) for unit in self._present_units())])
+            due = min([due, *(self.readings.next_time(unit, placements[unit[0]]) for unit in self._unsettled_units())])
         with suppress(TimeoutError):
             async with asyncio.timeout(None if math.isinf(due) else max(0.0, due - now)):
                 await self._wake.until(lambda count: count != seen)

@@ -2,7 +2,9 @@
 
 import sys
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
+from types import ModuleType
 
 __all__ = ["allow_ssl", "leave_out_archives", "leave_out_ssl", "sha256"]
 
@@ -27,7 +29,13 @@ def leave_out_archives() -> None:
 
 def sha256(content: bytes) -> str:
     """As `sha256sum` prints it, without hashlib: that loads OpenSSL, 4 MiB that the daemon has no other use for."""
-    for module in ("_sha2", "_sha256", "hashlib"):
+    return str(_sha256_module().sha256(content).hexdigest())
+
+
+@cache
+def _sha256_module() -> ModuleType:
+    """Found once: to look for a module that is not there takes longer than a digest."""
+    for name in ("_sha2", "_sha256", "hashlib"):
         with suppress(ImportError):
-            return str(import_module(module).sha256(content).hexdigest())
+            return import_module(name)
     raise AssertionError("no SHA-256 in this Python")
