@@ -113,6 +113,7 @@ bench: $(READY) ## the numbers beside the bars: make bench [PEER='program and fl
 	@$(BIN)/python -m bench.manager $(filter --quick,$(ARGS))
 	@$(BIN)/python -m bench.preference $(filter --quick,$(ARGS))
 	@$(BIN)/python -m bench.cluster $(filter --quick,$(ARGS))
+	@$(BIN)/python -m bench.slices $(filter --quick,$(ARGS))
 
 build/yardstick: $(wildcard bench/yardstick/*)
 	@cd bench/yardstick && CGO_ENABLED=0 go build -trimpath -o ../../$@ .

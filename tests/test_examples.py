@@ -85,7 +85,7 @@ def test_the_tests_of_the_tape_plugin_pass_in_a_project_of_their_own(tmp_path: P
         check=False,
     )
     assert tests.returncode == 0, tests.stdout
-    assert "5 passed" in tests.stdout
+    assert "7 passed" in tests.stdout
 
 
 def _first_python_block(page: str) -> str:

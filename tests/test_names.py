@@ -17,15 +17,19 @@ CLASSES: Mapping[str, str] = {
     "Device": "a device that the kubelet counts, and one of a CDI spec",
     "DeviceNode": "a node in an Allocate response, and one in the edits of a CDI spec",
     "Mount": "a mount in an Allocate response, and one in the edits of a CDI spec",
+    "Phase": "of a pod, and of a device on its way from one API to the other",
 }
 STEMS: Mapping[str, str] = {
     "__init__": "every package has one",
     "allocation": "what a container gets: decided by the device manager, answered by each plugin",
+    "attributes": "what claims select devices by, and those of NVIDIA GPUs",
     "cdi": "each plugin's CDI specs",
+    "claims": "as a driver reads them, and as the emulated kubelet keeps them",
     "checkpoint": "the file's format, the device manager's use of it, and the command that reads it",
     "control": "the daemon's control socket, and the command line's requests to it",
     "daemon": "ours, and NVIDIA's MPS control daemon",
     "discovery": "of devices, and of the API's kinds: both are the upstream word",
+    "driver": "the DRA driver of a resource, and the kernel's of NVIDIA GPUs: both are the upstream word",
     "errors": "the exceptions of the tree, and the API server's Status objects",
     "events": "what an emulated kubelet did, and the Event objects of a cluster",
     "family": "what a package of plugins provides to the configuration",
@@ -46,6 +50,8 @@ STEMS: Mapping[str, str] = {
     # an importer has the name of what it imports
     "rdma": "the device family, and the importer of the shared RDMA device plugin's file",
     # a command's module has the command's name, whatever it shows
+    "dra": "the kubelet's service for claims, and the command that shows slices and claims",
+    "handover": "of a node's devices from one API to the other, and the command for it",
     "log_level": "of the daemon, and the command that changes it",
     "mock": "the plugin, and the command for its devices",
     "node": "an emulated node, and the command for the resources of real ones",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugwright.text import clean
+from plugwright.text import clean, fitted
 
 ANY_TEXT = st.text(st.characters(exclude_categories=())) | st.text(st.sampled_from("\x00\x1b\x9b\u202e\udcff\n\\ é"))
 
@@ -61,3 +61,17 @@ def test_any_text_can_be_shown_and_sent(text: str, limit: int) -> None:
     assert len(cleaned) <= limit
     assert cleaned.encode().decode() == cleaned
     assert clean(cleaned, limit) == cleaned
+
+
+def test_a_text_that_fits_into_its_bytes_is_whole() -> None:
+    assert fitted("Lüfter", 7) == "Lüfter"
+    assert fitted("Lüfter", 6) == "Lü…"
+    assert fitted("風扇風扇", 8) == "風…"
+
+
+@given(ANY_TEXT, st.integers(3, 64))
+def test_any_text_fits_into_its_bytes(text: str, size: int) -> None:
+    cut = fitted(text, size)
+    assert cut.isprintable()
+    assert len(cut.encode()) <= size
+    assert cut == clean(text) or cut.endswith("…")

@@ -48,6 +48,13 @@ class MockMode(_Strict):
 class OwnPlugin(_Strict):
     target: Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*:[A-Za-z0-9_]+)?$")]
     resources: list[str]
+    serve: Literal["device-plugin", "dra", "both"]
+
+
+class Dra(_Strict):
+    device_classes: bool
+    extended_resource_name: bool
+    admission_policies: bool
 
 
 class NamedConfig(_Strict):
@@ -157,6 +164,7 @@ class Values(_Strict):
     config: ConfigFile
     plugin: OwnPlugin
     mock: MockMode
+    dra: Dra
     configs: dict[ConfigName, NamedConfig]
     image_registry: Annotated[str, msgspec.Meta(pattern="^([^/ ].*[^/])?$")]
     image: Image

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from plugwright.testing import PodRefused, pod_requesting, running
+from plugwright import ServeSettings, Split
+from plugwright.testing import PodRefused, claim_requesting, pod_requesting, running
 from tape import Tape
 
 
@@ -34,6 +35,22 @@ async def test_a_pod_keeps_its_drive_when_the_kubelet_restarts(tmp_path):
         await kubelet.allocatable("example.com/tape", count=2)
         assert pod.phase == "Running"
         assert [call.method for call in kubelet.calls].count("Allocate") == 1
+
+
+async def test_a_pod_gets_its_drive_by_a_claim(tmp_path):
+    async with running(Tape(), tmp_path, serve="dra") as kubelet:
+        pod = await kubelet.admit(pod_requesting({}, claims=[claim_requesting({"example.com/tape": 1})]))
+        assert kubelet.container(pod).nodes[0].host_path.startswith("/dev/st")
+
+
+async def test_both_apis_serve_the_drives_and_none_of_them_twice(tmp_path):
+    serve = ServeSettings(api="both", split=Split(dra=1))
+    async with running(Tape(), tmp_path, serve=serve) as kubelet:
+        by_claim = await kubelet.admit(pod_requesting({}, claims=[claim_requesting({"example.com/tape": 1})]))
+        await kubelet.allocatable("example.com/tape", count=1)
+        by_count = await kubelet.admit(pod_requesting({"example.com/tape": 1}))
+        drives = {kubelet.container(pod).nodes[0].host_path for pod in (by_claim, by_count)}
+        assert drives == {"/dev/st0", "/dev/st1"}
 
 
 @pytest.mark.kubelet(version="1.35", numa=2, policy="single-numa-node")

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 
 __all__ = [
     "Allocation",
+    "Api",
+    "Capacity",
     "ConfigError",
+    "Consumption",
+    "CounterSet",
     "Device",
     "DeviceNode",
     "Health",
@@ -19,27 +23,35 @@ __all__ = [
     "PluginError",
     "PlugwrightError",
     "Registration",
+    "ServeSettings",
     "Settings",
+    "Split",
+    "TaintSettings",
     "Timeouts",
+    "Version",
     "__version__",
     "run",
     "serving",
 ]
 
 if TYPE_CHECKING:  # what a type checker sees; `_HOMES` is the same for the interpreter, and a test compares them
+    from plugwright.attributes import Capacity, Consumption, CounterSet, Version
     from plugwright.errors import ConfigError, InvalidValue, PluginError, PlugwrightError
     from plugwright.model import Allocation, Device, DeviceNode, Health, Mount
     from plugwright.sdk.plugin import Plugin
-    from plugwright.sdk.run import run, serving
+    from plugwright.sdk.serve_settings import Api, ServeSettings, Split, TaintSettings
     from plugwright.sdk.settings import Limits, Registration, Settings, Timeouts
+    from plugwright.serve import run, serving
     from plugwright.version import __version__
 
 _HOMES = {
+    "plugwright.attributes": ("Capacity", "Consumption", "CounterSet", "Version"),
     "plugwright.errors": ("ConfigError", "InvalidValue", "PluginError", "PlugwrightError"),
     "plugwright.model": ("Allocation", "Device", "DeviceNode", "Health", "Mount"),
     "plugwright.sdk.plugin": ("Plugin",),
-    "plugwright.sdk.run": ("run", "serving"),
     "plugwright.sdk.settings": ("Limits", "Timeouts", "Registration", "Settings"),
+    "plugwright.sdk.serve_settings": ("Api", "ServeSettings", "Split", "TaintSettings"),
+    "plugwright.serve": ("run", "serving"),
     "plugwright.version": ("__version__",),
 }
 

@@ -15,6 +15,8 @@
     ├── PeerGone                the peer cannot be reached, or went away during a call
     │   └── PeerSilent              it did not answer in time
     ├── PeerRefused             the peer answered with an error
+    ├── ClaimRefused            a ResourceClaim cannot be prepared; the text is for the pod's owner
+    │   └── ClaimWaits              not now: it is tried again
     ├── DirectoryReplaced       the kubelet's directory was deleted under a mount of it
     ├── CheckpointCorrupt       a checkpoint file that cannot be trusted
     ├── ClusterError            the embedded cluster cannot do what was asked
@@ -36,6 +38,8 @@ from plugwright.text import clean
 __all__ = [
     "AllocationFailed",
     "CheckpointCorrupt",
+    "ClaimRefused",
+    "ClaimWaits",
     "ClusterError",
     "ConfigError",
     "ContainerWaiting",
@@ -184,6 +188,10 @@ class PeerGone(PlugwrightError):
         self.message = message
 
 
+class HoldersUnknown(PlugwrightError):
+    """It cannot be read which devices pods hold."""
+
+
 class PeerSilent(PeerGone):
     """The peer did not answer within the time limit."""
 
@@ -194,6 +202,14 @@ class PeerRefused(PlugwrightError):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{message} ({code})" if message and code else message or code)
         self.code, self.message = code, message
+
+
+class ClaimRefused(PlugwrightError):
+    """A ResourceClaim cannot be prepared on this node; the text reaches the owner of its pod."""
+
+
+class ClaimWaits(ClaimRefused):
+    """The claim cannot be prepared now: a device is held, away or failing, or the API server does not answer."""
 
 
 class DirectoryReplaced(PlugwrightError):

@@ -1,4 +1,4 @@
-"""The values of every package: devices, allocations, resource names, and the grammars of names.
+"""The values of every package: devices, allocations, resource names.
 
 Frozen, and checked where they are made: a value that exists can be sent. Their messages are in `protocol.messages`.
 """
@@ -6,23 +6,37 @@ Frozen, and checked where they are made: a value that exists can be sent. Their 
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import TypeAlias, TypeVar
 
+from plugwright.attributes import (
+    NO_ATTRIBUTES,
+    NO_CAPACITY,
+    Capacity,
+    Consumption,
+    Quantity,
+    checked_attributes,
+    checked_capacity,
+    checked_consumption,
+)
 from plugwright.errors import InvalidValue
+from plugwright.grammars import (
+    CDI_NAME,
+    PERMISSIONS,
+    broken_resource_rule,
+    checked_list,
+    checked_path,
+    checked_text,
+    checked_texts,
+)
 from plugwright.text import clean
 
 __all__ = [
-    "CDI_DEVICE",
-    "CDI_KIND",
     "DEVICE_ID_LIMIT",
-    "DNS_LABEL",
-    "DNS_SUBDOMAIN",
     "NUMA_NODES",
-    "PERMISSIONS",
     "Allocation",
     "Device",
     "DeviceNode",
@@ -37,19 +51,12 @@ __all__ = [
 
 DEVICE_ID_LIMIT = 63  # by a comment in the API; kubelets do not check it, other tools do
 NUMA_NODES = range(1024)  # what Linux can be built for at most
-PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{1,3}")
-CDI_KIND = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
-CDI_DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
-DNS_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
-DNS_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
-_CDI_NAME = re.compile(f"{CDI_KIND.pattern}={CDI_DEVICE.pattern}")
-_NAME_PART = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _DIGITS = re.compile(r"(\d+)")
 _NO_REASON = "no reason given"
 _CODE = re.compile(r"(?=.{1,32}\Z)[a-z0-9]+(?:-[a-z0-9]+)*")
 _OTHER = "other"
-_NOTHING: Mapping[str, object] = MappingProxyType({})
 _NO_TEXT: Mapping[str, str] = MappingProxyType({})
+_freeze = object.__setattr__
 
 AnyPath: TypeAlias = str | os.PathLike[str]
 
@@ -65,9 +72,16 @@ class Health(StrEnum):
 class Device:
     """One device that a container can be allocated.
 
-    `numa` are the NUMA nodes it is near to; sysfs writes -1 for none, and so may you. `attributes` are for people and
-    for the plugin's own methods: the kubelet never sees them. `code` is the kind of the reason in one word that
-    programs can rely on, as `xid-79` or `lost`; an Unhealthy device without one has `other`, a Healthy one none.
+    `numa` are the NUMA nodes it is near to; sysfs writes -1 for none, and so may you. `code` is the kind of the reason
+    in one word that programs can rely on, as `xid-79` or `lost`; an Unhealthy device without one has `other`, a Healthy
+    one none.
+
+    Claims select by `attributes` that are strings, integers, booleans or a `Version`, and by `capacity`; attributes of
+    other kinds are for the plugin's own methods. `allow_multiple`: several claims may share the device, each with its
+    part of the capacity. `consumes` is what it takes of counter sets that it has in common with other devices.
+
+    In allocate() and release() for a claim, `capacity` is what the claim was given, `share_id` names its part of a
+    device that several claims share, and `parameters` is its opaque configuration.
 
     `physical` are names of the hardware behind it, such as a PCI address; a part of it is the whole's name, `/` and
     more. While a pod holds hardware under an id that is no longer offered, other devices with that hardware are
@@ -82,6 +96,11 @@ class Device:
     code: str
     physical: tuple[str, ...]
     sharing: str
+    capacity: Mapping[str, Capacity] = field(hash=False)
+    allow_multiple: bool
+    consumes: tuple[Consumption, ...]
+    parameters: Mapping[str, object] = field(hash=False)
+    share_id: str
 
     def __init__(
         self,
@@ -89,20 +108,30 @@ class Device:
         health: Health | str = Health.HEALTHY,
         reason: str = "",
         numa: Iterable[int] = (),
-        attributes: Mapping[str, object] = _NOTHING,
+        attributes: Mapping[str, object] = NO_ATTRIBUTES,
         code: str = "",
         physical: Iterable[str] = (),
         sharing: str = "",
+        capacity: Mapping[str, Capacity | Quantity] = NO_CAPACITY,
+        allow_multiple: bool = False,
+        consumes: Iterable[Consumption] = (),
+        parameters: Mapping[str, object] = NO_ATTRIBUTES,
+        share_id: str = "",
     ) -> None:
         _check_device_id(id)
         _freeze(self, "id", id)
         _freeze(self, "health", _health(id, health))
         _freeze(self, "reason", _reason(id, reason))
         _freeze(self, "numa", _numa(id, numa))
-        _freeze(self, "attributes", _attributes(id, attributes))
+        _freeze(self, "attributes", checked_attributes(id, attributes))
         _freeze(self, "code", _code(id, self.health, code))
         _freeze(self, "physical", _physical(id, physical))
-        _freeze(self, "sharing", _text(f"sharing of {id!r}", sharing))
+        _freeze(self, "sharing", sharing if sharing == "" else checked_text(f"sharing of {id!r}", sharing))
+        _freeze(self, "capacity", checked_capacity(id, capacity, self.attributes, allow_multiple))
+        _freeze(self, "allow_multiple", _flag(f"allow_multiple of {id!r}", allow_multiple))
+        _freeze(self, "consumes", () if consumes == () else checked_consumption(id, consumes))
+        _freeze(self, "parameters", _parameters(id, parameters))
+        _freeze(self, "share_id", share_id if share_id == "" else checked_text(f"share_id of {id!r}", share_id))
 
     @property
     def healthy(self) -> bool:
@@ -111,7 +140,12 @@ class Device:
     def unhealthy(self, reason: str, code: str = "") -> "Device":
         """The same device, Unhealthy for `reason`. Never raises: a device must not stay healthy for want of words."""
         code = code if _is_code(code) else _OTHER
-        return replace(self, health=Health.UNHEALTHY, reason=clean(reason) or _NO_REASON, code=code)
+        # Not dataclasses.replace(), which checks everything again, for 60,000 devices when their driver fails.
+        device = copy(self)
+        _freeze(device, "health", Health.UNHEALTHY)
+        _freeze(device, "reason", clean(reason) or _NO_REASON)
+        _freeze(device, "code", code)
+        return device
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -123,11 +157,9 @@ class Mount:
     read_only: bool
 
     def __init__(self, host_path: AnyPath, container_path: AnyPath = "", read_only: bool = False) -> None:
-        _freeze(self, "host_path", _path("mount's host path", host_path))
-        _freeze(self, "container_path", _path("mount's container path", container_path or host_path))
-        if not isinstance(read_only, bool):
-            raise InvalidValue(f"read_only of {self.host_path} must be True or False, got {read_only!r}")
-        _freeze(self, "read_only", read_only)
+        _freeze(self, "host_path", checked_path("mount's host path", host_path))
+        _freeze(self, "container_path", checked_path("mount's container path", container_path or host_path))
+        _freeze(self, "read_only", _flag(f"read_only of {self.host_path}", read_only))
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -139,8 +171,8 @@ class DeviceNode:
     permissions: str
 
     def __init__(self, host_path: AnyPath, container_path: AnyPath = "", permissions: str = "rw") -> None:
-        _freeze(self, "host_path", _path("device node's host path", host_path))
-        _freeze(self, "container_path", _path("device node's container path", container_path or host_path))
+        _freeze(self, "host_path", checked_path("device node's host path", host_path))
+        _freeze(self, "container_path", checked_path("device node's container path", container_path or host_path))
         if not isinstance(permissions, str) or not PERMISSIONS.fullmatch(permissions):
             raise InvalidValue(f"permissions of {self.host_path} must be letters of 'rwm', got {permissions!r}")
         _freeze(self, "permissions", permissions)
@@ -198,7 +230,7 @@ class Resource:
     name: str
 
     def __post_init__(self) -> None:
-        reason = _broken_rule(self.name)
+        reason = broken_resource_rule(self.name)
         if reason:
             raise InvalidValue(f"{self.name!r} is not a resource name: it {reason}")
 
@@ -223,10 +255,6 @@ def some(names: Iterable[str], most: int = 16) -> str:
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
-def _freeze(value: object, name: str, content: object) -> None:
-    object.__setattr__(value, name, content)
-
-
 def _check_device_id(device_id: object) -> None:
     if not isinstance(device_id, str) or not device_id:
         raise InvalidValue(f"device id must be a non-empty string, got {device_id!r}")
@@ -239,6 +267,8 @@ def _check_device_id(device_id: object) -> None:
 
 
 def _health(device_id: str, health: str) -> Health:
+    if type(health) is Health:
+        return health
     try:
         return Health(health)
     except ValueError:
@@ -249,7 +279,7 @@ def _reason(device_id: str, reason: object) -> str:
     """Cleaned, not refused: it may quote what another program or a device said."""
     if not isinstance(reason, str):
         raise InvalidValue(f"the reason of {device_id!r} must be a string, got {reason!r}")
-    return clean(reason)
+    return clean(reason) if reason else ""
 
 
 def _code(device_id: str, health: Health, code: object) -> str:
@@ -265,7 +295,9 @@ def _is_code(code: object) -> bool:
 
 
 def _numa(device_id: str, nodes: Iterable[int]) -> tuple[int, ...]:
-    numbers = _list(f"numa of {device_id!r}", nodes)
+    if nodes == ():
+        return ()
+    numbers = nodes if isinstance(nodes, list | tuple) else checked_list(f"numa of {device_id!r}", nodes)
     for node in numbers:
         if not isinstance(node, int) or isinstance(node, bool) or (node != -1 and node not in NUMA_NODES):
             raise InvalidValue(
@@ -275,62 +307,38 @@ def _numa(device_id: str, nodes: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted({node for node in numbers if isinstance(node, int) and node >= 0}))
 
 
-def _attributes(device_id: str, attributes: Mapping[str, object]) -> Mapping[str, object]:
-    if not isinstance(attributes, Mapping):
-        raise InvalidValue(f"attributes of {device_id!r} must be a mapping, got {attributes!r}")
-    for name in attributes:
-        if not isinstance(name, str):
-            raise InvalidValue(f"names of attributes of {device_id!r} must be strings, got {name!r}")
-    return MappingProxyType(dict(attributes)) if attributes else _NOTHING
-
-
 def _physical(device_id: str, names: Iterable[str]) -> tuple[str, ...]:
+    if names == ():
+        return ()
     if names and isinstance(names, tuple) and all(isinstance(name, str) and name for name in names):
         return names  # the same object for all shares of one GPU
-    checked = _list(f"physical of {device_id!r}", names)
+    checked = checked_list(f"physical of {device_id!r}", names)
     for name in checked:
         if not isinstance(name, str) or not name:
             raise InvalidValue(f"physical names of {device_id!r} must be non-empty strings, got {name!r}")
     return tuple(str(name) for name in checked)
 
 
-def _text(what: str, text: object) -> str:
-    """A string that can be sent: half of a surrogate pair, as in a file name that is not UTF-8, cannot."""
-    if not isinstance(text, str):
-        raise InvalidValue(f"{what} must be a string, got {text!r}")
-    if "\0" in text or not (text.isascii() or _is_sendable(text)):
-        raise InvalidValue(f"{what} must be valid Unicode without NUL, got {text!r}")
-    return text
+def _flag(what: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidValue(f"{what} must be True or False, got {value!r}")
+    return value
 
 
-def _is_sendable(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _path(what: str, path: object) -> str:
-    path = os.fspath(path) if isinstance(path, os.PathLike) else path
-    if not isinstance(path, str) or not path.startswith("/"):
-        raise InvalidValue(f"{what} must be absolute, got {path!r}")
-    if (".." in path and ".." in PurePosixPath(path).parts) or not path.isprintable():
-        raise InvalidValue(f"{what} must have no '..' and no unprintable characters, got {path!r}")
-    return path
-
-
-def _list(what: str, values: object) -> list[object]:
-    """A lone string is iterable too: `nodes="/dev/fuse"` would become nine device nodes."""
-    if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
-        raise InvalidValue(f"{what} must be a list, got {values!r}")
-    return list(values)
+def _parameters(device_id: str, parameters: object) -> Mapping[str, object]:
+    if not isinstance(parameters, Mapping):
+        raise InvalidValue(f"parameters of {device_id!r} must be a mapping, got {parameters!r}")
+    return parameters
 
 
 def _mounts(mounts: Iterable[Mount | AnyPath]) -> tuple[Mount, ...]:
-    made = tuple(_made("mounts", mount, Mount) for mount in _list("mounts", mounts))
+    made = tuple(_made("mounts", mount, Mount) for mount in checked_list("mounts", mounts))
     _check_distinct("mounts", [mount.container_path for mount in made])
     return made
 
 
 def _nodes(nodes: Iterable[DeviceNode | AnyPath]) -> tuple[DeviceNode, ...]:
-    made = tuple(_made("nodes", node, DeviceNode) for node in _list("nodes", nodes))
+    made = tuple(_made("nodes", node, DeviceNode) for node in checked_list("nodes", nodes))
     _check_distinct("device nodes", [node.container_path for node in made])
     return made
 
@@ -349,7 +357,7 @@ def _check_distinct(what: str, paths: list[str]) -> None:
 
 
 def _env(env: Mapping[str, str]) -> Mapping[str, str]:
-    checked = _text_map("env", env)
+    checked = checked_texts("env", env)
     for name in checked:
         if "=" in name:
             raise InvalidValue(f"env name must have no '=', got {name!r}")
@@ -357,41 +365,17 @@ def _env(env: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _annotations(annotations: Mapping[str, str]) -> Mapping[str, str]:
-    checked = _text_map("annotation", annotations)
+    checked = checked_texts("annotation", annotations)
     for name in checked:
         if " " in name or not name.isprintable():
             raise InvalidValue(f"annotation name must have no spaces and no unprintable characters, got {name!r}")
     return checked
 
 
-def _text_map(what: str, texts: Mapping[str, str]) -> Mapping[str, str]:
-    if not isinstance(texts, Mapping):
-        raise InvalidValue(f"{what} must be a mapping of strings, got {texts!r}")
-    for name, text in texts.items():
-        if not _text(f"{what} name", name):
-            raise InvalidValue(f"{what} name must not be empty")
-        _text(f"the value of {what} {name}", text)
-    return MappingProxyType(dict(sorted(texts.items())))
-
-
 def _cdi_names(names: Iterable[str]) -> tuple[str, ...]:
     checked = []
-    for name in _list("cdi", names):
-        if not isinstance(name, str) or not _CDI_NAME.fullmatch(name):
+    for name in checked_list("cdi", names):
+        if not isinstance(name, str) or not CDI_NAME.fullmatch(name):
             raise InvalidValue(f"CDI name must look like vendor.com/class=name, got {name!r}")
         checked.append(name)
     return tuple(dict.fromkeys(checked))
-
-
-def _broken_rule(name: object) -> str:
-    """The rule of resource names that `name` breaks; empty if none."""
-    if not isinstance(name, str) or name.count("/") != 1:
-        return "must have one '/', as in example.com/fpga"
-    domain, _, kind = name.partition("/")
-    if "kubernetes.io/" in name or domain.startswith("requests."):
-        return "must not use kubernetes.io or 'requests.', which are Kubernetes' own"
-    if len("requests." + domain) > 253 or not DNS_SUBDOMAIN.fullmatch(domain):
-        return "must have a lower-case DNS name of at most 244 characters before the '/'"
-    if not _NAME_PART.fullmatch(kind):
-        return "must have 1 to 63 letters, digits, '-', '_' or '.' after the '/', a letter or digit first and last"
-    return ""

@@ -4,7 +4,7 @@ A device's reason may quote a file name that is not UTF-8, an HTTP server's own 
 may break the list it is in, write to an operator's terminal or fill a log.
 """
 
-__all__ = ["clean", "escaped"]
+__all__ = ["clean", "escaped", "fitted"]
 
 _CUT = "…"
 
@@ -25,6 +25,16 @@ def escaped(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else _escape(character) for character in text)
+
+
+def fitted(text: object, size: int) -> str:
+    """As `clean`, in at most `size` bytes of UTF-8."""
+    shown = clean(text, size)
+    encoded = shown.encode()
+    if len(encoded) <= size:
+        return shown
+    # Half a character at the cut is left out.
+    return encoded[: size - len(_CUT.encode())].decode(errors="ignore") + _CUT
 
 
 def _string(text: object) -> str:

@@ -37,6 +37,22 @@ def test_the_manifest_equals_the_chart_with_its_default_values(kind: str) -> Non
     assert printed()[kind] == rendered
 
 
+def test_what_claims_need_equals_the_chart_too(tmp_path: Path) -> None:
+    rendered = {(made["kind"], made["metadata"]["name"]): made for made in objects("claims")}
+    path = tmp_path / "plugwright.yaml"
+    path.write_text(rendered["ConfigMap", "plugwright"]["data"]["plugwright.yaml"])
+    result = run("-c", path)
+    assert result.exit_code == 0, result.output
+    printed = [made for made in yaml.safe_load_all(result.output) if made["kind"] != "Namespace"]
+    for made in printed:
+        wanted = rendered[made["kind"], made["metadata"]["name"]]
+        for helms_own in ("app.kubernetes.io/managed-by", "helm.sh/chart"):
+            del wanted["metadata"]["labels"][helms_own]
+        assert made == wanted
+    kinds = [made["kind"] for made in printed]
+    assert [kinds.count(kind) for kind in ("DeviceClass", "ValidatingAdmissionPolicy", "ClusterRole")] == [2, 2, 1]
+
+
 def test_the_file_is_taken_as_it_is_with_its_comments(path: Path) -> None:
     assert printed("-c", path)["ConfigMap"]["data"] == {"plugwright.yaml": FILE}
 
@@ -96,7 +112,9 @@ def test_a_plugin_of_ones_own_is_served_without_a_file() -> None:
     ("flags", "line"),
     [
         (("--plugin", "npu:Npu", "--host-path", "run"), "--host-path must be absolute, got 'run'"),
-        (("--name", "npu"), "--name and --host-path are for --plugin"),
+        (("--name", "npu"), "--name, --host-path, --serve and --resource are for --plugin"),
+        (("--plugin", "npu:Npu", "--serve", "dra"), "--serve needs --resource"),
+        (("--plugin", "npu:Npu", "--resource", "example.com/npu"), "--resource needs --serve"),
         (("--plugin", "npu:Npu", "--name", "N P U"), "must have lower-case letters"),
     ],
 )
@@ -104,6 +122,22 @@ def test_flags_of_a_plugin_that_make_no_sense_are_refused(flags: tuple[str, ...]
     result = run(*flags)
     assert result.exit_code == 2
     assert line in result.output
+
+
+def test_a_plugin_of_ones_own_may_serve_claims() -> None:
+    flags = ("--plugin", "npu:Npu", "--name", "npu", "--namespace", "devices", "--serve", "dra")
+    found = printed(*flags, "--resource", "example.com/npu")
+    assert found["DeviceClass"]["metadata"]["name"] == "npu.example.com"
+    account = found["ServiceAccount"]["metadata"]
+    assert found["ClusterRoleBinding"]["subjects"] == [
+        {"kind": "ServiceAccount", "name": account["name"], "namespace": account["namespace"]}
+    ]
+    assert "system:serviceaccount:devices:npu" in str(found["ValidatingAdmissionPolicy"])
+    pod = found["DaemonSet"]["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is True
+    assert pod["containers"][0]["args"][:3] == ["run", "npu:Npu", "--serve=dra"]
+    paths = [volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume]
+    assert {"/var/lib/kubelet/plugins", "/var/lib/kubelet/plugins_registry", "/var/run/cdi"} <= set(paths)
 
 
 def test_a_plugin_and_a_file_are_not_served_together(path: Path) -> None:

@@ -104,7 +104,8 @@ async def test_mock_devices_are_listed_with_their_allocations(node: Node) -> Non
     first, second = shown["mock/gpu"]["devices"]
     assert first == {
         "id": "mock-0-d2006724", "health": "Healthy", "reason": "", "numa": [0], "error": "",
-        "attributes": {"index": 0, "model": "Mock", "memory": 2**34, "links": {}},
+        "attributes": {"index": 0, "model": "Mock", "links": {}, "resource.kubernetes.io/numaNode": 0},
+        "capacity": {"memory": 2**34},
         "allocation": {
             "env": {"MOCK_MEMORY": str(2**34), "MOCK_MODEL": "Mock", "MOCK_VISIBLE_DEVICES": "mock-0-d2006724"},
             "mounts": [{

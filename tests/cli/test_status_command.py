@@ -96,11 +96,14 @@ async def test_json_has_every_fact(kubelet: ObservedKubelet, controlled: Setting
         "name": "mock/gpu", "state": "registered", "reason": "", "endpoint": endpoint,
         "streams": 1, "registrations": 1, "discovery": "", "empty": "", "refused": "",
         "fault": "", "restarts": 0, "held": "", "stuck": {},
+        "serve": "device-plugin", "driver": None,
     }  # fmt: skip
     assert devices[first]["health"] == "Healthy"
     assert devices[second] == {
         "id": second, "health": "Unhealthy", "reason": "fell off the bus", "code": "mock", "numa": [1], "pods": [],
-        "attributes": {"index": 1, "model": "Mock", "memory": 2**34, "links": {}},
+        "api": "device-plugin", "claims": [],
+        "attributes": {"index": 1, "model": "Mock", "links": {}, "resource.kubernetes.io/numaNode": 1},
+        "capacity": {"memory": 2**34},
     }  # fmt: skip
 
 

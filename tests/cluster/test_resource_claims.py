@@ -9,6 +9,8 @@ from tests.kubelet.dra.driver import DRIVER, ScriptedDriver, registered
 from plugwright.cluster.api.kinds import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from plugwright.cluster.api.registry import ResourcePath
 from plugwright.cluster.store import Object, ObjectKey
+from plugwright.protocol.dra import VERSIONS
+from plugwright.protocol.dra_health import HealthStatus, ReportedHealth
 
 CLAIM_SPEC = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com"}}]}}
 USE = {"resources": {"claims": [{"name": "dev"}]}}
@@ -92,6 +94,35 @@ async def test_a_pod_goes_where_its_claim_is() -> None:
         await lab.cluster.until(
             lambda: any("DRA driver gpu.example.com is not registered" in text for _, text in lab.events("p"))
         )
+        assert lab.status("p")["containerStatuses"][0]["state"] == {"waiting": {"reason": "ContainerCreating"}}
+        prefix = "Failed to prepare dynamic resources: prepare dynamic resources: "
+        assert {(reason, text.startswith(prefix)) for reason, text in lab.events("p") if reason != "Scheduled"} == {
+            ("FailedPrepareDynamicResources", True)
+        }
+
+
+async def test_the_status_of_a_pod_has_the_health_of_its_claims() -> None:
+    services = (*VERSIONS, "v1alpha1.DRAResourceHealth")
+
+    async def shows(lab: Lab, **health: str) -> None:
+        wanted = [{"name": "claim:dev", "resources": [{"resourceID": "example.com/gpu=0", **health}]}]
+        await lab.cluster.until(
+            lambda: lab.status("p")["containerStatuses"][0].get("allocatedResourcesStatus") == wanted
+        )
+
+    async with (
+        embedded() as lab,
+        registered(ScriptedDriver(services=services), lab.cluster.nodes["node-1"].kubelet) as driver,
+    ):
+        create_claim(lab, "one")
+        allocate(lab, "one")
+        create_pod(lab, "p", resourceClaimName="one")
+        await lab.phase("p")
+        await shows(lab, health="Unknown")
+        driver.health.publish([ReportedHealth("node", "gpu-0", HealthStatus.UNHEALTHY, "too hot")])
+        await shows(lab, health="Unhealthy", message="too hot")
+        driver.health.publish([ReportedHealth("node", "gpu-0", HealthStatus.HEALTHY)])
+        await shows(lab, health="Healthy")
 
 
 async def test_the_slices_of_a_node_go_when_its_kubelet_starts() -> None:

@@ -62,7 +62,8 @@ async def test_a_container_with_a_vgpu_share_gets_its_limits(node: Node, kubelet
     assert "CUDA_DEVICE_MEMORY_LIMIT_0=20480m\n" in Path(limits.host_path).read_text()
     attributes = shown["devices"][0]["attributes"]
     assert (attributes["memory"], attributes["percent"]) == (10 * 2**30, 14)
-    assert attributes["sharing"].startswith("vgpu, not confined")
+    assert attributes["sharing"] == "vgpu"
+    assert attributes["notes"]["shared"].startswith("vgpu, not confined")
 
 
 @pytest.mark.parametrize(

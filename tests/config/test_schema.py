@@ -207,9 +207,14 @@ def test_kibibytes_have_a_capital_letter() -> None:
 
 
 @UNHURRIED
-@given(st.integers(0, 10**30), st.sampled_from(["", "k", "M", "G", "T", "P", "Mi", "Gi", "Ti", "Pi"]))
-def test_a_size_is_its_number_times_its_unit(number: int, unit: str) -> None:
-    assert byte_size(f"{number}{unit}") == number * byte_size(f"1{unit}")
+@given(st.integers(0, 10**30), st.sampled_from(["", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"]))
+def test_a_size_is_its_number_times_its_unit_and_fits_into_64_bits(number: int, unit: str) -> None:
+    size = number * byte_size(f"1{unit}")
+    if size < 2**63:
+        assert byte_size(f"{number}{unit}") == size
+    else:
+        with pytest.raises(ConfigError, match="a size must be below 8Ei"):
+            byte_size(f"{number}{unit}")
 
 
 def test_a_plugin_whose_entry_is_unchanged_is_kept(path: Path) -> None:

@@ -43,6 +43,15 @@ def test_mig_devices_are_those_of_nvidia_smi(snapshot: GpuSnapshot) -> None:
     assert actual == listed
 
 
+def test_what_claims_select_by_is_known(snapshot: GpuSnapshot, seen: Callable[[str], None]) -> None:
+    for gpu in snapshot.gpus:
+        seen(f"{gpu.model}: {gpu.brand}, {gpu.architecture}, {gpu.multiprocessors} multiprocessors, {gpu.standard}")
+        assert gpu.brand
+        assert gpu.architecture
+        assert gpu.multiprocessors
+        assert gpu.standard["resource.kubernetes.io/pciBusID"] == gpu.pci
+
+
 def test_numa_nodes_are_the_kernels(snapshot: GpuSnapshot) -> None:
     for gpu in snapshot.gpus:
         node = int(Path(f"/sys/bus/pci/devices/{gpu.pci}/numa_node").read_text())

@@ -167,7 +167,7 @@ async def test_a_program_outside_the_pipe_has_no_limits_and_the_resource_says_so
     result = await shared.gets(1, {"CUDA_MPS_PIPE_DIRECTORY": "/nonexistent", **HIGHER})
     assert result["mebibytes"] == MUCH
     (unit, *_) = shared.mps.units([sharing.whole_device(shared.gpu)])
-    assert str(shared.mps.attributes(unit)["sharing"]).startswith("mps, not confined: the compute mode is Default")
+    assert shared.mps.note(unit).startswith("mps, not confined: the compute mode is Default")
 
 
 async def test_limits_hold_again_after_the_daemon_was_killed(shared: Shared, processors: int) -> None:

@@ -118,7 +118,7 @@ class Cluster:
         The API server is back only when the block has ended: a kubelet that boots waits for it with its pods.
         """
         self.stop("kubelet", signal.SIGKILL)
-        self._end_containers()
+        self.end_containers()
         for component in ("containerd", "kube-apiserver"):
             self.stop(component, signal.SIGKILL)
         self.run("find", "/run", "-xdev", "-mindepth", "1", "-delete")  # what is mounted there stays
@@ -136,7 +136,7 @@ class Cluster:
             self.start("kube-apiserver")
             until("the API server is ready", lambda: self.kubectl.works("get", "--raw=/readyz"))
 
-    def _end_containers(self) -> None:
+    def end_containers(self) -> None:
         """With their shims, as a reboot does."""
         tasks = (self._programs["ctr"], f"--address={self.files.runtime_socket}", "--namespace=k8s.io", "tasks")
         for task in self.run(*tasks, "list", "--quiet").stdout.split():

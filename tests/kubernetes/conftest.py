@@ -14,6 +14,7 @@ import pytest
 from tests.kubernetes import building, machine, shipping
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.comparing import Both
+from tests.kubernetes.comparing_claims import BothKubelets
 from tests.kubernetes.findings import Findings
 from tests.kubernetes.node import Node
 from tests.kubernetes.pods import Pods
@@ -95,6 +96,11 @@ def pods(cluster: Cluster) -> Iterator[Pods]:
 @pytest.fixture
 def both(cluster: Cluster, pods: Pods, root: Path) -> Both:
     return Both(cluster, root)
+
+
+@pytest.fixture
+def both_kubelets(cluster: Cluster, pods: Pods, root: Path) -> BothKubelets:
+    return BothKubelets(cluster, root)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.observed_kubelet import ObservedKubelet
 
 from plugwright import Device, DeviceNode, Mount, PluginError, Settings, serving
+from plugwright.errors import InvalidValue
 from plugwright.model import PreferenceRequest
 from plugwright.plugins.mock import Links, Mock, MockOptions
 
@@ -63,9 +64,21 @@ async def test_ids_depend_on_the_seed_and_the_resource() -> None:
 
 async def test_a_device_has_a_model_memory_and_an_index() -> None:
     options = MockOptions(count=2, model="Mock-A100", memory=40 * 2**30)
-    assert [dict(device.attributes) for device in (await listed(Mock("mock/gpu", options))).values()] == [
-        {"index": index, "model": "Mock-A100", "memory": 40 * 2**30, "links": {}} for index in range(2)
+    devices = (await listed(Mock("mock/gpu", options))).values()
+    assert [dict(device.attributes) for device in devices] == [
+        {"index": index, "model": "Mock-A100", "links": {}, "resource.kubernetes.io/numaNode": 0} for index in range(2)
     ]
+    assert [device.capacity["memory"].value for device in devices] == [40 * 2**30, 40 * 2**30]
+
+
+async def test_a_device_on_no_numa_node_has_no_attribute_for_it() -> None:
+    [device] = (await listed(Mock("mock/gpu", MockOptions(count=1, numa=0)))).values()
+    assert set(device.attributes) == {"index", "model", "links"}
+
+
+def test_a_model_that_no_claim_could_select_by_is_refused_before_it_is_served() -> None:
+    with pytest.raises(InvalidValue, match="attribute model of 'mock' must have at most 64 bytes"):
+        Mock("mock/gpu", MockOptions(model="x" * 65))
 
 
 @UNHURRIED

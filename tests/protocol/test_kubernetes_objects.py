@@ -1,4 +1,4 @@
-"""Protobuf bodies, byte for byte as kubectl 1.36 sends them."""
+"""Protobuf bodies, byte for byte as kubectl and the helper for DRA drivers, both of 1.36, send them."""
 
 import base64
 from typing import Any
@@ -9,11 +9,120 @@ from hypothesis import strategies as st
 
 from plugwright.errors import MalformedMessage
 from plugwright.protocol import kubernetes_objects
+from plugwright.protocol.apimachinery.v1 import apimachinery_pb2
 
 NAMESPACE = base64.b64decode("azhzAAoPCgJ2MRIJTmFtZXNwYWNlEhkKEQoBbRIAGgAiACoAMgA4AEIAEgAaAgoAGgAiAA==")
 CONFIG_MAP = base64.b64decode("azhzAAoPCgJ2MRIJQ29uZmlnTWFwEhsKEQoBbRIAGgAiACoAMgA4AEIAEgYKAWESAWIaACIA")
 
-KINDS = {"ConfigMap", "Namespace", *kubernetes_objects.REQUEST_KINDS}
+SLICE = base64.b64decode(
+    "azhzAAojChJyZXNvdXJjZS5rOHMuaW8vdjESDVJlc291cmNlU2xpY2USyAIKaAoAEhwwMDAwMC1nby5leGFtcGxlLmNvbS1ub2RlLTEtGgAiACoA"
+    "MgA4AEIAajoKBE5vZGUaBm5vZGUtMSIkMTNhNzRjNDQtYzMzMS00OGQ1LWJlZWYtNzVmNzk2ZWFiN2QwKgJ2MTABEtsBCg5nby5leGFtcGxlLmNv"
+    "bRIMCgZub2RlLTEQARgBGgZub2RlLTEyqQEKBWdwdS0wEgsKBWluZGV4EgIQABIMCgZtZW1vcnkSAhAoEg8KBW1vZGVsEgYiBEExMDASDAoGc3Bh"
+    "cnNlEgIYABIWCgd2ZXJzaW9uEgsqCTU3MC44Ni4xNRorCgZtZW1vcnkSIQoGCgQ0MEdpEhcKBQoDMUdpIg4KBQoDMUdpGgUKAzFHaUIfCg9leGFt"
+    "cGxlLmNvbS9ob3QSABoKTm9TY2hlZHVsZWABMgcKBWdwdS0xGgAiAA=="
+)
+SLICE_DOCUMENT: dict[str, Any] = {
+    "kind": "ResourceSlice",
+    "apiVersion": "resource.k8s.io/v1",
+    "metadata": {
+        "generateName": "00000-go.example.com-node-1-",
+        "ownerReferences": [
+            {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "name": "node-1",
+                "uid": "13a74c44-c331-48d5-beef-75f796eab7d0",
+                "controller": True,
+            }
+        ],
+    },
+    "spec": {
+        "driver": "go.example.com",
+        "nodeName": "node-1",
+        "pool": {"name": "node-1", "generation": 1, "resourceSliceCount": 1},
+        "devices": [
+            {
+                "name": "gpu-0",
+                "attributes": {
+                    "index": {"int": 0},
+                    "memory": {"int": 40},
+                    "model": {"string": "A100"},
+                    "sparse": {"bool": False},
+                    "version": {"version": "570.86.15"},
+                },
+                "capacity": {
+                    "memory": {
+                        "value": "40Gi",
+                        "requestPolicy": {"default": "1Gi", "validRange": {"min": "1Gi", "step": "1Gi"}},
+                    }
+                },
+                "taints": [{"key": "example.com/hot", "effect": "NoSchedule"}],
+                "allowMultipleAllocations": True,
+            },
+            {"name": "gpu-1"},
+        ],
+    },
+}
+CLAIM_DOCUMENT: dict[str, Any] = {
+    "kind": "ResourceClaim",
+    "apiVersion": "resource.k8s.io/v1",
+    "metadata": {
+        "name": "one",
+        "namespace": "default",
+        "uid": "u-1",
+        "creationTimestamp": "2026-08-01T12:00:00Z",
+        "managedFields": [{"manager": "kubectl", "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {}}}],
+    },
+    "spec": {
+        "devices": {
+            "requests": [
+                {"name": "gpu", "firstAvailable": [{"name": "big", "deviceClassName": "c", "count": 2}]},
+                {"name": "all", "exactly": {"deviceClassName": "c", "allocationMode": "All", "adminAccess": True}},
+                {"name": "part", "exactly": {"deviceClassName": "c", "capacity": {"requests": {"memory": "20Gi"}}}},
+            ],
+            "constraints": [{"requests": ["gpu"], "matchAttribute": "resource.kubernetes.io/pcieRoot"}],
+            "config": [{"requests": ["gpu"], "opaque": {"driver": "d", "parameters": {"a": [1, None, "x"]}}}],
+        }
+    },
+    "status": {
+        "allocation": {
+            "devices": {
+                "results": [
+                    {
+                        "request": "gpu/big",
+                        "driver": "d",
+                        "pool": "p",
+                        "device": "gpu-0",
+                        "adminAccess": False,
+                        "tolerations": [{"key": "k", "operator": "Exists", "tolerationSeconds": 0}],
+                        "shareID": "s-1",
+                        "consumedCapacity": {"memory": "20Gi"},
+                    }
+                ],
+                "config": [{"source": "FromClass", "opaque": {"driver": "d", "parameters": {}}}],
+            },
+            "nodeSelector": {
+                "nodeSelectorTerms": [
+                    {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]}
+                ]
+            },
+        },
+        "reservedFor": [{"resource": "pods", "name": "p", "uid": "u-2"}],
+        "devices": [
+            {
+                "driver": "d",
+                "pool": "p",
+                "device": "gpu-0",
+                "shareID": "s-1",
+                "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-08-01T12:00:00Z"}],
+                "data": {"x": 1},
+                "networkData": {"interfaceName": "eth1", "ips": ["10.0.0.1/24"]},
+            }
+        ],
+    },
+}
+
+KINDS = {"ConfigMap", "Namespace", "ResourceClaim", "ResourceSlice", *kubernetes_objects.REQUEST_KINDS}
 
 
 def decode(content: bytes) -> dict[str, Any]:
@@ -49,3 +158,42 @@ def test_random_bytes_are_refused_or_decoded(content: bytes) -> None:
     except MalformedMessage:
         return
     assert decoded["kind"] in ("ConfigMap", "Namespace")
+
+
+def test_the_helpers_bytes_decode_to_the_slice_with_its_zeros() -> None:
+    assert decode(SLICE) == SLICE_DOCUMENT
+
+
+@pytest.mark.parametrize("document", [SLICE_DOCUMENT, CLAIM_DOCUMENT], ids=["slice", "claim"])
+def test_what_is_written_is_read_again(document: dict[str, Any]) -> None:
+    assert decode(kubernetes_objects.encode(document)) == document
+
+
+def test_a_list_and_the_frame_of_a_watch_have_their_envelopes() -> None:
+    listed = {
+        "kind": "ResourceSliceList",
+        "apiVersion": "resource.k8s.io/v1",
+        "metadata": {"resourceVersion": "7"},
+        "items": [{key: part for key, part in SLICE_DOCUMENT.items() if key in ("metadata", "spec")}],
+    }
+    assert kubernetes_objects.decode(kubernetes_objects.encode(listed), {"ResourceSliceList"}) == listed
+    frame = kubernetes_objects.watch_frame("ADDED", SLICE_DOCUMENT)
+    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+    event = apimachinery_pb2.WatchEvent.FromString(frame[4:])
+    assert (event.type, decode(event.object.raw)) == ("ADDED", SLICE_DOCUMENT)
+
+
+def test_a_kind_without_a_whole_message_is_not_written() -> None:
+    assert not kubernetes_objects.is_written("v1", "Pod")
+    with pytest.raises(kubernetes_objects.UnknownKind, match="kind 'Pod' is not written as protobuf"):
+        kubernetes_objects.encode({"kind": "Pod", "apiVersion": "v1"})
+
+
+@given(st.integers(0, len(SLICE)), st.integers(0, 255))
+def test_a_damaged_slice_is_refused_or_decoded(position: int, byte: int) -> None:
+    damaged = SLICE[:position] + bytes([byte]) + SLICE[position + 1 :]
+    try:
+        decoded = decode(damaged)
+    except MalformedMessage:
+        return
+    assert decoded["kind"] == "ResourceSlice"

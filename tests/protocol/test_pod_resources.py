@@ -14,8 +14,11 @@ from plugwright.errors import MalformedMessage, PeerGone, PeerRefused
 from plugwright.protocol import pod_resources, transport
 from plugwright.protocol.pod_resources import (
     AllocatableDevice,
+    ClaimDevice,
     ContainerDevices,
     ContainerResources,
+    DynamicResource,
+    HeldClaimDevice,
     HeldDevice,
     PodResources,
 )
@@ -141,6 +144,43 @@ async def test_pods_are_served_as_the_bytes_of_the_api(root: Path) -> None:  # A
     pod = b"\x0a\x01p\x12\x01n\x1a" + bytes([len(container)]) + container
     async with pod_resources.serve(Lister(POD_P), root / "s"), transport.connect(root / "s") as kubelet:
         assert await kubelet.call_encoded(LIST, b"") == b"\x0a" + bytes([len(pod)]) + pod
+
+
+CLAIM_DEVICE = ClaimDevice("gpu.example.com", "n1", "gpu-0", ("example.com/gpu=0", "example.com/all=1"), "s-1")
+BARE_DEVICE = ClaimDevice("nic.example.com", "n1", "nic-0")
+CLAIMING = PodResources(
+    "p",
+    "n",
+    (
+        ContainerResources("c", (HOLDING,), (DynamicResource("n", "one", (CLAIM_DEVICE, BARE_DEVICE)),)),
+        ContainerResources("d", (), (DynamicResource("n", "two"),)),
+    ),
+)
+
+
+async def test_claims_are_served_as_the_bytes_of_the_api_and_read_again(root: Path) -> None:  # 11.27
+    method = Method(LIST, pb.ListPodResourcesRequest, pb.ListPodResourcesResponse)
+    async with pod_resources.serve(Lister(CLAIMING), root / "s"):
+        async with transport.connect(root / "s") as kubelet:
+            reply = await call(kubelet, method, pb.ListPodResourcesRequest())
+        first, second = (container.dynamic_resources[0] for container in reply.pod_resources[0].containers)
+        assert (first.claim_namespace, first.claim_name, second.claim_name) == ("n", "one", "two")
+        shared, bare = first.claim_resources
+        assert (shared.driver_name, shared.pool_name, shared.device_name) == ("gpu.example.com", "n1", "gpu-0")
+        assert [name.name for name in shared.cdi_devices] == ["example.com/gpu=0", "example.com/all=1"]
+        assert (shared.share_id, bare.HasField("share_id")) == ("s-1", False)
+        async with pod_resources.connect(root / "s") as client:
+            assert await client.pods() == [CLAIMING]
+            assert [container.claims for container in (await client.alpha_pods())[0].containers] == [(), ()]
+
+
+async def test_devices_of_claims_are_held_apart_from_those_of_plugins(root: Path) -> None:
+    async with pod_resources.serve(Lister(CLAIMING), root / "s"):
+        assert await pod_resources.held_devices(root / "s", 5) == [HeldDevice("a/b", "st0", "n", "p", "c")]
+        assert await pod_resources.held_claims(root / "s", 5) == [
+            HeldClaimDevice("gpu.example.com", "n1", "gpu-0", "n", "one", "p", "c", "s-1"),
+            HeldClaimDevice("nic.example.com", "n1", "nic-0", "n", "one", "p", "c"),
+        ]
 
 
 async def test_one_pod_is_got_by_its_name(root: Path) -> None:  # 6.12

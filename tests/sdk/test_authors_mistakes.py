@@ -141,6 +141,25 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [HumanFormatter().format(record) for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+class Relase(Plugin):
+    resource = "example.com/relase"
+
+    async def discover(self) -> AsyncIterator[list[Device]]:
+        yield []
+
+    def relase(self, devices: object) -> None: ...
+
+    def check_parameter(self, parameters: object) -> None: ...
+
+
+def test_misspelt_methods_for_claims_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_misspelt_methods([Relase()])
+    assert [record.__dict__["hint"] for record in caplog.records] == [
+        "did you mean check_parameters?",
+        "did you mean release?",
+    ]
+
+
 def test_a_misspelt_method_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     warn_of_misspelt_methods([Alocate(), Allocated()])
     [line] = lines(caplog)

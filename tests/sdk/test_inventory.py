@@ -2,11 +2,13 @@
 
 import logging
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from plugwright.attributes import Consumption, CounterSet, Version
 from plugwright.errors import InvalidValue, ListTooLarge
 from plugwright.model import Device
 from plugwright.sdk.inventory import DeviceSources, Inventory, Snapshot, compose
@@ -236,6 +238,32 @@ def test_a_change_that_the_kubelet_cannot_see_keeps_the_message(inventory: Inven
     inventory.update([Device("st0", "Unhealthy", "very hot", attributes={"temperature": 99})])
     assert latest(inventory) is not before
     assert latest(inventory).encoded == before.encoded
+
+
+CARD = CounterSet("card0", {"memory": 2})
+ONLY_FOR_CLAIMS = {
+    "a capacity": Device("st0", capacity={"memory": "40Gi"}),
+    "another capacity": Device("st0", capacity={"memory": "80Gi"}),
+    "a device that is shared": Device("st0", capacity={"memory": "80Gi"}, allow_multiple=True),
+    "counters": Device("st0", consumes=[Consumption(CARD, {"memory": 1})]),
+    "other counters": Device("st0", consumes=[Consumption(CARD, {"memory": 2})]),
+    "a text": Device("st0", attributes={"driver": "1.2.3"}),
+    "a version": Device("st0", attributes={"driver": Version("1.2.3")}),
+    "a number": Device("st0", attributes={"driver": 1}),
+    "a truth": Device("st0", attributes={"driver": True}),
+}
+
+
+def test_what_only_claims_see_is_a_change_too(inventory: Inventory) -> None:
+    inventory.update([Device("st0")])
+    for name, device in ONLY_FOR_CLAIMS.items():
+        before = latest(inventory)
+        inventory.update([device])
+        assert latest(inventory) is not before, name
+        assert latest(inventory).encoded == before.encoded
+        same = latest(inventory)
+        inventory.update([replace(device)])
+        assert latest(inventory) is same, name
 
 
 @steady

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from plugwright.model import Device
 from plugwright.sdk import sysfs
 from plugwright.sdk.sysfs import Host
 
@@ -72,6 +73,42 @@ def test_the_address_is_that_of_the_nearest_function(tmp_path: Path) -> None:
     place = made(tmp_path / "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/usb1/1-4")
     assert sysfs.pci_address_of(place) == "0000:01:00.0"
     assert sysfs.pci_address_of(made(tmp_path / "sys/devices/virtual/x")) == ""
+
+
+def test_a_device_behind_a_pci_function_has_the_standard_attributes(tmp_path: Path) -> None:
+    function = made(tmp_path / "sys/devices/pci0000:3a/0000:3a:01.0/0000:3b:00.0", numa_node="1")
+    link = made(tmp_path / "sys/bus/pci/devices") / function.name
+    link.symlink_to(function)
+    standard = {
+        "resource.kubernetes.io/pciBusID": "0000:3b:00.0",
+        "resource.kubernetes.io/pcieRoot": "pci0000:3a",
+        "resource.kubernetes.io/numaNode": 1,
+    }
+    assert sysfs.standard_attributes(function) == standard
+    assert sysfs.standard_attributes(link) == standard
+    assert sysfs.standard_attributes(made(function / "net/ens1")) == standard
+    assert dict(Device("x", attributes=standard).attributes) == standard
+
+
+@pytest.mark.parametrize("node", ["-1", "", "none", "99999"])
+def test_a_device_without_numa_has_no_numa_node(tmp_path: Path, node: str) -> None:
+    function = made(tmp_path / "sys/devices/pci0000:00/0000:00:01.0", numa_node=node)
+    assert set(sysfs.standard_attributes(function)) == {
+        "resource.kubernetes.io/pciBusID",
+        "resource.kubernetes.io/pcieRoot",
+    }
+
+
+def test_a_root_behind_another_one_is_a_part_of_it(tmp_path: Path) -> None:
+    function = made(tmp_path / "sys/devices/pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:01.0/10000:e1:00.0")
+    attributes = sysfs.standard_attributes(function)
+    assert attributes["resource.kubernetes.io/pcieRoot"] == "pci0000:00"
+    assert attributes["resource.kubernetes.io/pciBusID"] == "10000:e1:00.0"
+
+
+def test_what_is_not_behind_pci_has_no_standard_attributes(tmp_path: Path) -> None:
+    assert sysfs.standard_attributes(made(tmp_path / "sys/devices/platform/uart", numa_node="0")) == {}
+    assert sysfs.standard_attributes(tmp_path / "sys/devices/none") == {}
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ async def _run(development: "_Development", options: KubeletOptions) -> None:
     """Until a signal ends the kubelet."""
     ready = asyncio.Event()
 
-    def begin(kubelet: Kubelet) -> None:
+    def begin(kubelet: Kubelet, _kubeconfig: Path | None) -> None:
         for line in _start_lines(kubelet, development):
             click.echo(line)
         ready.set()

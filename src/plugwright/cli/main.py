@@ -13,6 +13,7 @@ from keyword import iskeyword
 import click
 
 from plugwright.errors import PlugwrightError
+from plugwright.system.left_out_modules import leave_out_archives, leave_out_ssl
 from plugwright.text import clean
 from plugwright.version import __version__
 
@@ -42,6 +43,8 @@ _COMMANDS = {
         "status": ("status", "Show resources, their registration, and the health of each device."),
         "checkpoint": ("checkpoint", "Show, verify and compare the kubelet's device checkpoint."),
         "node": ("node", "Show and clean up extended resources of nodes."),
+        "handover": ("handover", "Move a node's devices between the device plugin API and DRA."),
+        "dra": ("dra", "Show ResourceSlices and ResourceClaims of any cluster."),
         "cordon": ("cordon", "Take a device out of service; list what is out."),
         "uncordon": ("cordon", "Put a cordoned device back into service."),
         "log-level": ("log_level", "Change the daemon's log level for a while."),
@@ -127,17 +130,6 @@ def _needs_ssl() -> bool:
     words = {name.removeprefix("PLUGWRIGHT_") for name, value in os.environ.items() if value}
     words |= {word.partition("=")[0].removeprefix("--").replace("-", "_").upper() for word in sys.argv}
     return "TLS_CERT" in words or ("LISTEN" in words and find_spec("prometheus_client") is not None)
-
-
-def leave_out_ssl() -> None:
-    """asyncio loads ssl where there is one; a daemon that has only unix sockets saves 4 MiB without it."""
-    sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]  # None makes an import fail
-
-
-def leave_out_archives() -> None:
-    """ctypes loads shutil to find libraries, and shutil loads every archive module that exists."""
-    for name in ("bz2", "lzma"):
-        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
 
 
 def _fail(message: str) -> None:

@@ -12,11 +12,13 @@ from typing import Any
 import click
 import yaml
 
+from plugwright.cli import manifest_claims
 from plugwright.cli.output import Dumper
 from plugwright.config import schema
 from plugwright.config.schema import ConfigFile
 from plugwright.errors import ConfigError
-from plugwright.model import DNS_LABEL
+from plugwright.grammars import DNS_LABEL
+from plugwright.sdk.serve_settings import Api
 from plugwright.version import __version__
 
 __all__ = ["manifest", "objects"]
@@ -31,6 +33,7 @@ _SELECTOR = {
 }
 _LABELS = {**_SELECTOR, "app.kubernetes.io/version": __version__}
 _KUBELET = "/var/lib/kubelet"
+_CDI = "/var/run/cdi"
 _SYSTEM = ("/dev", "/proc", "/sys", "/usr")  # on every node
 _TAKEN = ("/", "/etc", "/opt", "/proc", "/run", "/tmp", "/usr", "/var", "/var/lib", "/var/run")  # in the container
 # Asks the daemon on its socket whether it serves, and waits for a yes there: by the least of Python that there is.
@@ -82,6 +85,12 @@ def _namespace(_: click.Context, __: click.Parameter, value: str) -> str:
 @click.option("--name", default=_NAME, show_default=True, callback=_namespace, help="Name of the objects.")
 @click.option("--host-path", "host_paths", multiple=True, metavar="DIR",
               help="A directory of the node that the plugin looks at, read-only; may be repeated.")  # fmt: skip
+@click.option(
+    "--serve", type=click.Choice([Api.DRA.value, Api.BOTH.value]), help="Serve the plugin by claims, or both ways."
+)
+@click.option(
+    "--resource", "resources", multiple=True, metavar="NAME", help="Of --serve: what it serves; may be repeated."
+)
 def manifest(path: Path | None, namespace: str, image: str | None, **plugin: Any) -> None:
     """Print manifests that run plugwright on every node of a cluster, equal to the Helm chart with its default values.
 
@@ -93,9 +102,9 @@ def manifest(path: Path | None, namespace: str, image: str | None, **plugin: Any
     if plugin["plugin"]:
         if path is not None:
             raise click.UsageError("a plugin is served without a file: leave out --config")
-        made = _with_plugin(made, **plugin)
-    elif plugin["name"] != _NAME or plugin["host_paths"]:
-        raise click.UsageError("--name and --host-path are for --plugin")
+        made = _with_plugin(made, namespace, **plugin)
+    elif plugin["name"] != _NAME or plugin["host_paths"] or plugin["serve"] or plugin["resources"]:
+        raise click.UsageError("--name, --host-path, --serve and --resource are for --plugin")
     printed = [yaml.dump(manifest, Dumper=Dumper, sort_keys=False, width=120) for manifest in made]
     click.echo("---\n".join(printed), nl=False)
 
@@ -104,8 +113,19 @@ def objects(text: str, file: ConfigFile, namespace: str, image: str | None) -> l
     own = [] if _is_built_in(namespace) else [_namespace_object(namespace)]
     extras = any(entry.key == "nvidia" for entry in file.resources)
     daemon_set = _daemon_set(namespace, image or f"{_NAME}{'-tools' if extras else ''}:{__version__}")
-    _mount(daemon_set["spec"]["template"]["spec"], _host_mounts(file))
-    return [*own, _priority_class(namespace), _service_account(namespace), _config_map(namespace, text), daemon_set]
+    pod = daemon_set["spec"]["template"]["spec"]
+    served = manifest_claims.served_by_claims(file)
+    if served:
+        manifest_claims.extend_pod(pod, _KUBELET)
+    _mount(pod, _host_mounts(file))
+    return [
+        *own,
+        _priority_class(namespace),
+        _service_account(namespace),
+        *manifest_claims.objects(served, namespace, _NAME, _LABELS),
+        _config_map(namespace, text),
+        daemon_set,
+    ]
 
 
 def _host_mounts(file: ConfigFile) -> list[Manifest]:
@@ -121,6 +141,8 @@ def _host_mounts(file: ConfigFile) -> list[Manifest]:
                 )
             propagation = {"mountPropagation": "HostToContainer"} if needed.mounts else {}
             mounts[at] = {"path": needed.path, "mountPath": at, "readOnly": not needed.written, **propagation}
+    if manifest_claims.served_by_claims(file):
+        mounts[file.host.cdi] = {"path": file.host.cdi, "mountPath": file.host.cdi, "readOnly": False}
     return [mounts[at] for at in sorted(mounts)]
 
 
@@ -132,18 +154,35 @@ def _mount(pod: Manifest, mounts: Sequence[Manifest]) -> None:
         pod["volumes"].append(_host_path(name, path, "Directory" if path in _SYSTEM else "DirectoryOrCreate"))
 
 
-def _with_plugin(made: list[Manifest], plugin: str, name: str, host_paths: Sequence[str]) -> list[Manifest]:
+def _with_plugin(
+    made: list[Manifest],
+    namespace: str,
+    plugin: str,
+    name: str,
+    host_paths: Sequence[str],
+    serve: str | None,
+    resources: Sequence[str],
+) -> list[Manifest]:
     """The same objects for a plugin in the image: no file, names of its own, and the directories that it looks at."""
     for path in host_paths:
         if not path.startswith("/"):
             raise click.UsageError(f"--host-path must be absolute, got {path!r}")
+    if bool(serve) != bool(resources):
+        raise click.UsageError("--serve needs --resource, and --resource needs --serve: drivers are named after them")
     kept = [_renamed(manifest, name) for manifest in made if manifest["kind"] != "ConfigMap"]
     pod = kept[-1]["spec"]["template"]["spec"]
     container = pod["containers"][0]
     container["args"].insert(1, plugin)
     container["volumeMounts"] = [mount for mount in container["volumeMounts"] if mount["name"] != "config"]
     pod["volumes"] = [volume for volume in pod["volumes"] if volume["name"] != "config"]
-    _mount(pod, [{"path": path, "mountPath": path, "readOnly": True} for path in host_paths])
+    directories = [{"path": path, "mountPath": path, "readOnly": True} for path in host_paths]
+    if serve:
+        served = [manifest_claims.Served.of(resource, Api(serve)) for resource in sorted(set(resources))]
+        kept[-1:-1] = manifest_claims.objects(served, namespace, name, kept[-1]["metadata"]["labels"])
+        manifest_claims.extend_pod(pod, _KUBELET)
+        container["args"].insert(2, f"--serve={serve}")
+        directories.append({"path": _CDI, "mountPath": _CDI, "readOnly": False})
+    _mount(pod, directories)
     for volume in pod["volumes"]:
         if volume["name"] == "state":  # two daemons of one node keep their cordons apart
             volume["hostPath"]["path"] = f"/var/lib/plugwright-{name}" if name != _NAME else "/var/lib/plugwright"

@@ -49,6 +49,7 @@ def _device_fields(listed: DryDevice) -> dict[str, Any]:
         "reason": device.reason,
         "numa": list(device.numa),
         "attributes": dict(device.attributes),
+        "capacity": {name: capacity.value for name, capacity in device.capacity.items()},
         "allocation": _allocation_fields(listed.allocation) if listed.allocation is not None else None,
         "error": listed.error,
     }

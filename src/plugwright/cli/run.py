@@ -1,12 +1,14 @@
 """`plugwright run`: serve the configured resources on this node."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
+from plugwright import serve
 from plugwright.cli import logs
 from plugwright.cli.options import UncheckedPath, addresses, env_option
 from plugwright.cli.plugin_target import load_plugins
@@ -17,6 +19,7 @@ from plugwright.protocol.paths import KubeletPaths
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.plugin_checks import check_plugins
 from plugwright.sdk.run import log_start, rediscover, run_until_stopped
+from plugwright.sdk.serve_settings import Api
 from plugwright.sdk.settings import Registration, Settings
 
 __all__ = ["run"]
@@ -30,6 +33,12 @@ _SETTINGS = [
                help="Its device-plugins directory.  [default: under --kubelet-dir]"),
     env_option("--registration", type=click.Choice([mode.value for mode in Registration]), default="direct",
                show_default=True, help="Call the kubelet, or be found by its plugin watcher."),
+    click.Option(["--node-name"], envvar=["PLUGWRIGHT_NODE_NAME", "NODE_NAME"], show_envvar=True, default="",
+                 help="This node in the API server, for resources that claims are served from."),
+    click.Option(["--pod-uid"], envvar=["PLUGWRIGHT_POD_UID", "POD_UID"], show_envvar=True, default="",
+                 help="Of this pod, where a rolling update has two at a time."),
+    env_option("--kubeconfig", type=_PATH,
+               help="The API server, for the same.  [default: that of the pod, then KUBECONFIG]"),
     env_option("--state-dir", type=_PATH, default="/var/lib/plugwright", show_default=True,
                help="Where cordons and the last good configuration are kept."),
     env_option("--control-socket", type=_PATH, default="/run/plugwright/control.sock", show_default=True,
@@ -69,6 +78,8 @@ Examples:
     is_flag=True,
     help="Only show which devices would be listed and what each Allocate would answer, without a kubelet.",
 )
+@click.option("--serve", "api", type=click.Choice([api.value for api in Api]),
+              help="With MODULE:CLASS: through which API.  [default: as the plugin says]")  # fmt: skip
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), help="With --once.  [default: text]")
 @click.option("--timeout", type=click.FloatRange(0.1), metavar="SECONDS",
               help="With --once: for each plugin.  [default: 10]")  # fmt: skip
@@ -89,11 +100,13 @@ def run(
 
     Plugins of your own are named instead of a file: as MODULE:CLASS, as FILE.py:CLASS, or as FILE.py where it has one.
     """
-    once, output, timeout = (values.pop(name) for name in ("once", "output", "timeout"))
+    once, output, timeout, api = (values.pop(name) for name in ("once", "output", "timeout", "api"))
     if not once and (output or timeout):
         raise click.UsageError("--output and --timeout are for --once")
+    if api and not targets:
+        raise click.UsageError("--serve is for a plugin of your own; in the file it is the key `serve` of a resource")
     if targets:
-        _run_plugins(context, targets, values)
+        _run_plugins(context, targets, values, api)
         return
     if not (once or print_config or check):
         _serve(context, path, values)
@@ -117,7 +130,7 @@ def run(
 run.params.extend(_SETTINGS)
 
 
-def _run_plugins(context: click.Context, targets: tuple[str, ...], values: dict[str, Any]) -> None:
+def _run_plugins(context: click.Context, targets: tuple[str, ...], values: dict[str, Any], api: str | None) -> None:
     if context.get_parameter_source("path") is click.core.ParameterSource.COMMANDLINE or context.params["print_config"]:
         raise click.UsageError("plugins are served without a file: leave out --config and --print-config")
     if context.params["check"]:
@@ -127,8 +140,11 @@ def _run_plugins(context: click.Context, targets: tuple[str, ...], values: dict[
     settings = _settings(values)
     with logs.failure_in_log(context):
         plugins = _plugins(targets)
+        if api is not None:
+            for plugin in plugins:
+                plugin.serve = replace(plugin.serve, api=Api(api))
         log_start(plugins)
-        run_until_stopped(plugins, settings, rediscover)
+        run_until_stopped(plugins, settings, rediscover, drivers=serve.resource_driver)
 
 
 def _plugins(targets: tuple[str, ...]) -> list[Plugin]:
@@ -146,7 +162,7 @@ def _serve(context: click.Context, path: Path, values: dict[str, Any]) -> None:
         config = DaemonConfig(path, settings.state_dir)
         log_start(config.plugins, config=str(path), sha256=config.state.sha256)
         settings = replace(settings, cordons=config.cordons)
-        run_until_stopped(config.plugins, settings, config.reload, config.watching)
+        run_until_stopped(config.plugins, settings, config.reload, config.watching, serve.resource_driver)
 
 
 def _print_effective(context: click.Context, loaded: Config, style: str) -> None:
@@ -181,4 +197,7 @@ def _source(context: click.Context, option: click.Option) -> str:
     source = context.get_parameter_source(option.name or "")
     if source is click.core.ParameterSource.COMMANDLINE:
         return option.opts[-1]
-    return str(option.envvar) if source is click.core.ParameterSource.ENVIRONMENT else "default"
+    if source is not click.core.ParameterSource.ENVIRONMENT:
+        return "default"
+    names = [option.envvar] if isinstance(option.envvar, str) else option.envvar or ()
+    return next((name for name in names if os.environ.get(name)), "default")

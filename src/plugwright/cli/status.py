@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +95,8 @@ def _resource_lines(resource: ResourceStatus, now: float, *, pods: bool) -> Iter
             yield f"  {key}: {clean(resource[key])}"
     for method, count in sorted(resource["stuck"].items()):
         yield f"  stuck: {count} threads in {method}()"
-    for key, title in (("sharing", "shared"), ("loader_cache", "loader cache in containers")):
-        for text in sorted({str(device["attributes"].get(key, "")) for device in devices} - {""}):
-            yield f"  {title}: {clean(text)}"
+    for title, text in sorted({note for device in devices for note in _notes(device)}):
+        yield f"  {clean(title)}: {clean(text)}"
     if devices:
         yield from _device_table(devices, now, pods=pods)
 
@@ -111,13 +110,18 @@ def _device_table(devices: Sequence[DeviceStatus], now: float, *, pods: bool) ->
         "HEALTH": lambda device: (device["health"], _COLOURS.get(device["health"], "")),
         "NUMA": lambda device: ",".join(map(str, device["numa"])) or "-",
         "MEMORY": _limit,
+        "API": lambda device: device["api"] or "moving",
         "POD": lambda device: " ".join(device["pods"]) or "-",
+        "CLAIM": lambda device: " ".join(device["claims"]) or "-",
         "SINCE": lambda device: _age(now - device["since"]),
         "REASON": lambda device: device["reason"],
     }
-    optional = {"INDEX", "MODEL", "MEMORY"} | (set() if pods else {"POD"})
+    optional = {"INDEX", "MODEL", "MEMORY", "API", "CLAIM"} | (set() if pods else {"POD"})
+    usual = ("-", "device-plugin")
     shown = [
-        name for name, cell in columns.items() if name not in optional or any(cell(device) != "-" for device in devices)
+        name
+        for name, cell in columns.items()
+        if name not in optional or any(cell(device) not in usual for device in devices)
     ]
     ordered = sorted(
         devices, key=lambda device: (natural_order(_attribute(device, "index")), natural_order(device["id"]))
@@ -131,7 +135,15 @@ def _attribute(device: DeviceStatus, name: str) -> str:
     return str(value) if isinstance(value, str | int) and value != "" else "-"
 
 
+def _notes(device: DeviceStatus) -> Iterator[tuple[str, str]]:
+    """What a plugin says of its devices beside their facts, by title."""
+    notes = device["attributes"].get("notes")
+    if isinstance(notes, Mapping):
+        yield from ((str(title), str(text)) for title, text in notes.items())
+
+
 def _limit(device: DeviceStatus) -> str:
     """The memory of a share that is limited to it; whole devices and shares that take turns have no limit."""
-    memory, percent = device["attributes"].get("memory"), device["attributes"].get("percent")
+    percent = device["attributes"].get("percent")
+    memory = device["attributes"].get("memory", device.get("capacity", {}).get("memory"))
     return f"{memory / 2**30:.3g}Gi" if percent and isinstance(memory, int) and memory else "-"

@@ -12,7 +12,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from plugwright.cluster import KUBERNETES_VERSION, clock
@@ -32,7 +32,7 @@ from plugwright.cluster.store import Change, Expired, Object, ObjectKey, Store
 from plugwright.errors import ConfigError
 from plugwright.kubelet import KubeletSettings
 from plugwright.plugins.mock import Mock, MockOptions
-from plugwright.sdk.daemon import Daemon
+from plugwright.sdk.daemon import Daemon, DriverFactory
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.run import serving
 from plugwright.sdk.settings import Settings
@@ -55,7 +55,8 @@ class ClusterOptions:
     """The options of an embedded cluster; defaults are those of a real cluster where it has the option.
 
     `plugins` makes the plugins of the node of that name, served in this process; it may return none, and plugins of
-    other programs may register in the node's directory (`EmbeddedCluster.directory`). With `state`, objects and
+    other programs may register in the node's directory (`EmbeddedCluster.directory`). `drivers` serves those that are
+    served by claims; their CDI specs are in that directory too. With `state`, objects and
     checkpoints are kept in that directory for the next start; without, they are removed with the cluster.
     """
 
@@ -70,6 +71,7 @@ class ClusterOptions:
     retry: float = 10.0  # seconds until a container that could not start is started again
     release: str = KUBERNETES_VERSION
     token: str = field(default="", repr=False)  # random if empty
+    drivers: DriverFactory | None = None  # for plugins that are served by claims
     now: Clock = clock.now
 
     def __post_init__(self) -> None:
@@ -126,7 +128,7 @@ class EmbeddedCluster:
 
     async def serve(self, node: str, plugins: Iterable[Plugin]) -> None:
         """Replaces the plugins of a node: those that are not in `plugins` end, as a plugin does that stops."""
-        await self.daemon(node).apply(plugins)
+        await self.daemon(node).apply(_on_node(plugins, self.directory(node)))
 
     async def stop_node(self, node: str) -> None:
         """Ends a node's kubelet as if killed; its plugins keep running and wait for it."""
@@ -189,8 +191,11 @@ class EmbeddedCluster:
         settings = NodeSettings(options.kubelet, runtime, options.heartbeat)
         node = await stack.enter_async_context(EmulatedNode(client, identity, root / name, settings))
         paths = node.kubelet.paths
-        served = Settings(kubelet_dir=paths.root, device_plugins_dir=paths.device_plugins)
-        self._daemons[name] = await stack.enter_async_context(serving(*options.plugins(name), settings=served))
+        served = Settings(kubelet_dir=paths.root, device_plugins_dir=paths.device_plugins, node_name=name)
+        plugins = _on_node(options.plugins(name), paths.root)
+        self._daemons[name] = await stack.enter_async_context(
+            serving(*plugins, settings=served, drivers=options.drivers)
+        )
         self.nodes[name] = node
 
     async def _dispatch(self) -> None:
@@ -224,6 +229,14 @@ class EmbeddedCluster:
         if name not in self.nodes:
             raise ConfigError(f"there is no node {name!r}, only {', '.join(self.nodes)}")
         return self.nodes[name]
+
+
+def _on_node(plugins: Iterable[Plugin], directory: Path) -> list[Plugin]:
+    """Nothing of an emulated node is elsewhere on this machine: claims have their CDI specs in its directory."""
+    plugins = list(plugins)
+    for plugin in plugins:
+        plugin.serve = replace(plugin.serve, cdi=str(directory / "cdi"), host_root=None)
+    return plugins
 
 
 def _waiting_reason(pod: Mapping[str, object], container: str) -> str:

@@ -269,15 +269,23 @@ class PodWorker:
     async def _retry_waiting(self, pod: Pod) -> None:
         """Starts containers that could not be started, until all run."""
         while any(container.reason for container in pod.containers.values()):
-            for container in pod.containers.values():
-                if container.message:
-                    self._record(EventRecord("Failed", f"Error: {container.message}", "Warning"), container)
+            self._record_failures(pod)
             await asyncio.sleep(self._context.runtime.retry)
             started = {name for name, container in pod.containers.items() if container.starts}
             with suppress(ContainerWaiting, KubeletError):
                 await self._context.kubelet.start_waiting(pod)
             self._record_started(pod, started)
             self.refresh()
+
+    def _record_failures(self, pod: Pod) -> None:
+        """Claims that are not prepared keep the whole pod waiting (11.15)."""
+        waiting = [container for container in pod.containers.values() if container.message]
+        if waiting and waiting[0].reason == "ContainerCreating":
+            text = f"Failed to prepare dynamic resources: {waiting[0].message}"
+            self._context.recorder.record(self.stored, EventRecord("FailedPrepareDynamicResources", text, "Warning"))
+            return
+        for container in waiting:
+            self._record(EventRecord("Failed", f"Error: {container.message}", "Warning"), container)
 
     async def _run_processes(self, pod: Pod) -> None:
         def write_log(event: StateChange | Output) -> None:
@@ -323,12 +331,11 @@ class PodWorker:
     def _status(self, stored: Object) -> Object:
         assert self.pod is not None
         context = self._context
-        try:
-            health = context.kubelet.device_health(self.pod)
-        except KubeletError:  # it is being stopped
-            health = {}
         host = context.identity.address
-        inputs = PodStatusInputs(context.client.stamp(), host, self.address, health, self._exit_codes)
+        inputs = PodStatusInputs(context.client.stamp(), host, self.address, exit_codes=self._exit_codes)
+        with suppress(KubeletError):  # it is being stopped
+            health, claims = context.kubelet.device_health(self.pod), context.kubelet.claim_health(self.pod)
+            inputs = replace(inputs, health=health, claim_health=claims)
         return pod_status.status(stored, self.pod, inputs)
 
     def _write(self, status: Callable[[Object], Object]) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from plugwright import quantity
 from plugwright.cluster.store import Object
 from plugwright.kubelet.devicemanager.manager import DeviceHealth
+from plugwright.kubelet.dra.health import ClaimDeviceHealth
 from plugwright.kubelet.pod_table import Container, Phase, Pod
 from plugwright.kubelet.pods import ContainerKind
 
@@ -29,6 +30,7 @@ class PodStatusInputs:
     host_address: str
     pod_address: str
     health: Mapping[str, tuple[DeviceHealth, ...]] = field(default_factory=dict)
+    claim_health: Mapping[str, tuple[ClaimDeviceHealth, ...]] = field(default_factory=dict)
     exit_codes: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -98,8 +100,9 @@ class _ContainerStatuses:
             result["lastState"] = self._terminated(before, 0)
         if requests := (spec.get("resources") or {}).get("requests"):
             result["allocatedResources"] = requests
-        if health := self.inputs.health.get(name):
-            result["allocatedResourcesStatus"] = list(_device_health(health))
+        devices, claims = self.inputs.health.get(name, ()), self.inputs.claim_health.get(name, ())
+        if health := [*_device_health(devices), *_claim_health(claims)]:
+            result["allocatedResourcesStatus"] = health
         return result
 
     def _state(self, container: Container, before: Object) -> Object:
@@ -108,7 +111,9 @@ class _ContainerStatuses:
         previous = before.get("state") or {}
         if container.reason:
             reason = "ContainerCreating" if self._is_first(container) else container.reason
-            return {"waiting": {"reason": reason} | ({"message": container.message} if container.message else {})}
+            # Why claims are not prepared is told by an event alone (11.15).
+            message = "" if reason == "ContainerCreating" else container.message
+            return {"waiting": {"reason": reason} | ({"message": message} if message else {})}
         if container.running and name not in exit_codes and self.pod.phase not in _FINISHED:
             started = previous["running"]["startedAt"] if is_same and "running" in previous else self.inputs.now
             return {"running": {"startedAt": started}}
@@ -151,6 +156,17 @@ def _device_health(devices: tuple[DeviceHealth, ...]) -> Iterator[Object]:
     for resource in dict.fromkeys(device.resource for device in devices):
         resources = [
             {"resourceID": device.device_id, "health": device.health.value}
+            for device in devices
+            if device.resource == resource
+        ]
+        yield {"name": resource, "resources": resources}
+
+
+def _claim_health(devices: tuple[ClaimDeviceHealth, ...]) -> Iterator[Object]:
+    for resource in dict.fromkeys(device.resource for device in devices):
+        resources = [
+            {"resourceID": device.resource_id, "health": device.health}
+            | ({"message": device.message} if device.message else {})
             for device in devices
             if device.resource == resource
         ]

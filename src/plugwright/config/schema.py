@@ -6,11 +6,9 @@ type of the key's value; this module combines them into the type of a resource.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +16,7 @@ import msgspec
 
 from plugwright.config import families
 from plugwright.config.document import Document, parse
+from plugwright.config.serve_entry import ServeValue, driver_of, serve_settings, serve_value
 from plugwright.errors import ConfigError, InvalidValue, PluginError
 from plugwright.model import Resource, some
 from plugwright.sdk.cordons import CordonRule
@@ -31,6 +30,8 @@ from plugwright.sdk.device_family import (
 )
 from plugwright.sdk.hotplug import HotplugSource
 from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.serve_settings import Api
+from plugwright.system.left_out_modules import sha256
 from plugwright.text import clean
 
 __all__ = ["Config", "ConfigFile", "decode", "digest", "effective", "file_type", "load", "read", "read_bytes"]
@@ -104,10 +105,17 @@ class Config:
             same = same and entry.family.context(old.resources) == entry.family.context(self.file.resources)
             kept = (serving or {}).get(entry.name) if same else None
             context = FamilyContext(self.file.host, hotplug, self.file.resources[:index])
-            plugins.append(kept or entry.family.plugin(entry, context))
+            plugins.append(kept or _served(entry, context))
         for family in dict.fromkeys(entry.family for entry in self.file.resources):
             family.join(plugins, list((serving or {}).values()))
         return plugins
+
+
+def _served(entry: ResourceEntry[Any], context: FamilyContext) -> Plugin:
+    plugin = entry.family.plugin(entry, context)
+    if entry.serve.api is not Api.DEVICE_PLUGIN:
+        plugin.serve = replace(entry.serve, cdi=context.host.cdi, host_root=context.host.root)
+    return plugin
 
 
 class _Outline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -140,10 +148,7 @@ def decode(path: Path, content: bytes) -> Config:
 
 def digest(content: bytes) -> str:
     """The first digits of what `sha256sum` prints."""
-    for module in ("_sha2", "_sha256", "hashlib"):  # hashlib loads OpenSSL: 4 MiB that the daemon has no other use for
-        with suppress(ImportError):
-            return str(import_module(module).sha256(content).hexdigest())[:_DIGITS]
-    raise AssertionError("no SHA-256 in this Python")
+    return sha256(content)[:_DIGITS]
 
 
 def read(name: str, text: str) -> Config:
@@ -167,7 +172,8 @@ def file_type() -> type[msgspec.Struct]:
             fields[option.name] = (option.name, option.type, _default(option))
     strict: dict[str, Any] = {"frozen": True, "forbid_unknown_fields": True, "kw_only": True}
     text = "One resource: its name, and one key that says what kind of device it is."
-    entry = msgspec.defstruct("ResourceEntry", [("name", str), *fields.values()], namespace={"__doc__": text}, **strict)
+    own: list[Any] = [("name", str), ("serve", ServeValue, Api.DEVICE_PLUGIN)]
+    entry = msgspec.defstruct("ResourceEntry", [*own, *fields.values()], namespace={"__doc__": text}, **strict)
     host = ("host", HostSettings, HostSettings())
     cordons = ("cordons", tuple[CordonEntry, ...], ())
     return msgspec.defstruct("ConfigFile", [("resources", list[entry]), host, cordons], **strict)  # type: ignore[valid-type]
@@ -196,6 +202,10 @@ def _values(entry: ResourceEntry[Any]) -> Iterator[tuple[str, object]]:
     if entry.options is not None:
         for name, value in msgspec.structs.asdict(entry.options).items():
             yield name, msgspec.to_builtins(value)
+    if entry.serve.api is Api.DEVICE_PLUGIN:
+        yield "serve", Api.DEVICE_PLUGIN.value
+    else:
+        yield from serve_value(entry.serve).items()
 
 
 def _flat(name: str, value: object) -> Iterator[tuple[str, object]]:
@@ -232,13 +242,17 @@ def _entry(document: Document, path: str, content: dict[str, Any]) -> ResourceEn
     present = {name: value for name, value in content.items() if name == key or name not in registered}
     value: Any = document.convert(_entry_type(key, family), path, present)
     options = family.options
-    return ResourceEntry(
+    entry: ResourceEntry[Any] = ResourceEntry(
         name=value.name,
         key=key,
         family=family,
         settings=value.settings,
         options=options(**{name: getattr(value, name) for name in options.__struct_fields__}) if options else None,
     )
+    try:
+        return replace(entry, serve=serve_settings(value.serve, entry.is_template))
+    except InvalidSetting as error:
+        raise document.error(f"{path}.{error.path}", str(error)) from error
 
 
 def _used_families(
@@ -256,7 +270,7 @@ def _used_families(
 
 
 def _known_keys(registered: set[str], used: Mapping[str, DeviceFamily[Any]]) -> set[str]:
-    return {"name"}.union(registered, *map(_option_keys, used.values()))
+    return {"name", "serve"}.union(registered, *map(_option_keys, used.values()))
 
 
 def _option_keys(family: DeviceFamily[Any]) -> Sequence[str]:
@@ -267,9 +281,8 @@ def _option_keys(family: DeviceFamily[Any]) -> Sequence[str]:
 def _entry_type(key: str, family: DeviceFamily[Any]) -> type[msgspec.Struct]:
     bases = (family.options,) if family.options else ()
     settings = ("settings", family.settings, msgspec.field(name=key))
-    return msgspec.defstruct(
-        "ResourceEntry", [("name", str), settings], bases=bases, frozen=True, forbid_unknown_fields=True, kw_only=True
-    )
+    own: list[Any] = [("name", str), settings, ("serve", ServeValue, Api.DEVICE_PLUGIN)]
+    return msgspec.defstruct("ResourceEntry", own, bases=bases, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 def _default(option: msgspec.structs.FieldInfo) -> Any:
@@ -296,6 +309,10 @@ def _check(document: Document, file: ConfigFile, index: int) -> None:
         if same.name == entry.name:
             line = document.line(f"$.resources[{other}].name")
             raise document.error(f"{path}.name", f"{entry.name} is a resource already in line {line}")
+        driver = driver_of(entry)
+        if driver and driver_of(same) == driver:
+            line = document.line(f"$.resources[{other}]", "serve")
+            raise document.error(path, f"driver {driver} is that of {same.name} already, in line {line}", "serve")
     example = entry.name
     for placeholder, value in entry.family.placeholders.items():
         example = example.replace(f"{{{placeholder}}}", value)

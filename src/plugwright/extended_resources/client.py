@@ -28,7 +28,8 @@ from plugwright.extended_resources.changes import PatchOperation
 from plugwright.extended_resources.resources import BoundPod, NodeSnapshot
 from plugwright.extended_resources.survey import ClusterApi
 from plugwright.kube import kubeconfig
-from plugwright.kube.in_cluster import SERVICE_ACCOUNT, InClusterClient
+from plugwright.kube.api_server import SERVICE_ACCOUNT
+from plugwright.kube.in_cluster import InClusterClient
 
 __all__ = ["ClusterAccess", "InClusterApi", "connect"]
 

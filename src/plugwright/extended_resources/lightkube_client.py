@@ -19,7 +19,7 @@ from plugwright.extended_resources.api_objects import (
 from plugwright.extended_resources.changes import PatchOperation
 from plugwright.extended_resources.resources import BoundPod, NodeSnapshot
 from plugwright.kube import kubeconfig
-from plugwright.kube.in_cluster import refusal
+from plugwright.kube.api_server import refusal
 
 try:
     import httpx2
@@ -31,7 +31,7 @@ try:
 except ModuleNotFoundError as missing:
     raise ConfigError("plugwright node needs the extra: pip install 'plugwright[cluster]'") from missing
 
-__all__ = ["ApiClient", "connect"]
+__all__ = ["KubeconfigApi", "connect"]
 
 _NODE = ResourceDef("", "v1", "Node")
 _MANAGER = "plugwright"
@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 
 
 @contextmanager
-def connect(document: Mapping[str, object]) -> Iterator["ApiClient"]:
+def connect(document: Mapping[str, object]) -> Iterator["KubeconfigApi"]:
     """`document` is a kubeconfig of one context."""
     try:
         # The proxy's URL is what lightkube does not read.
@@ -51,7 +51,7 @@ def connect(document: Mapping[str, object]) -> Iterator["ApiClient"]:
     except _UNUSABLE as error:
         raise ConfigError(f"the kubeconfig cannot be used: {error!s:.300}") from error
     with client:
-        yield ApiClient(client)
+        yield KubeconfigApi(client)
 
 
 # Generic resources are read as plain JSON: lightkube's own models refuse an object for any member that they miss.
@@ -71,7 +71,7 @@ class _DeviceClasses(GenericGlobalResource):
     _api_info = ApiInfo(ResourceDef("resource.k8s.io", "v1", "DeviceClass"), "deviceclasses", ["list"])
 
 
-class ApiClient:
+class KubeconfigApi:
     """Nodes, pods and device classes of one cluster, as values of `resources`."""
 
     def __init__(self, client: lightkube.Client) -> None:
@@ -110,7 +110,7 @@ class ApiClient:
         try:
             return call()
         except httpx2.HTTPStatusError as error:
-            raise refusal(permission, error.response.status_code, error.response.text) from error
+            raise refusal(error.response.status_code, error.response.text, permission) from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise PeerGone(f"cannot reach {server}: {str(error) or type(error).__name__}") from error
         except lightkube.ConfigError as error:

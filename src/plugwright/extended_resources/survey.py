@@ -11,7 +11,7 @@ from plugwright.extended_resources import backing, kubelet_dir
 from plugwright.extended_resources.changes import ChangeOptions, ChangeTarget, NodeApi
 from plugwright.extended_resources.removal import stale_targets
 from plugwright.extended_resources.resources import BoundPod, ClusterContext, NodeResource, NodeSnapshot
-from plugwright.model import DNS_SUBDOMAIN
+from plugwright.grammars import DNS_SUBDOMAIN
 from plugwright.protocol.paths import KubeletPaths
 
 __all__ = [

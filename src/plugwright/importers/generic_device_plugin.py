@@ -8,10 +8,10 @@ import re
 from dataclasses import dataclass, field
 
 from plugwright.errors import ConfigError
+from plugwright.grammars import PERMISSIONS
 from plugwright.importers import text
 from plugwright.importers.source import ForeignConfig, ImportedResource, ImportResult
 from plugwright.importers.values import ConfigValue, ImportNote, parse_flags
-from plugwright.model import PERMISSIONS
 
 __all__ = ["recognises", "translate"]
 

@@ -6,37 +6,28 @@ status, the event log and the findings outlive a restart.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from plugwright.errors import ClaimNotPrepared, ConfigError, KubeletError, PeerGone, PodRefused
-from plugwright.kubelet import pod_resources, pods, root_dir
-from plugwright.kubelet.admission import Admission
-from plugwright.kubelet.devicemanager.allocation import Allocator
-from plugwright.kubelet.devicemanager.container_start import ContainerStarter
+from plugwright.kubelet import pods, root_dir
+from plugwright.kubelet.components import Components, running_components
 from plugwright.kubelet.devicemanager.devices import DeviceCount
 from plugwright.kubelet.devicemanager.endpoints import Endpoint
-from plugwright.kubelet.devicemanager.manager import DeviceHealth, DeviceManager, pod_device_health
-from plugwright.kubelet.devicemanager.registration import DevicePluginHandler, RegistrationServer
-from plugwright.kubelet.dra.dra_manager import DRAManager
+from plugwright.kubelet.devicemanager.manager import DeviceHealth, pod_device_health
+from plugwright.kubelet.dra.health import ClaimDeviceHealth
 from plugwright.kubelet.dra.resource_api import ResourceApi
 from plugwright.kubelet.events import Call, Event, EventLog, Finding, Findings
 from plugwright.kubelet.metrics import KubeletMetrics
-from plugwright.kubelet.plugin_watcher import PluginHandler, PluginWatcher
-from plugwright.kubelet.pod_resources import DeviceManagerProvider, PodResourcesService
 from plugwright.kubelet.pod_table import Phase, Pod, PodTable, RunContainerOptions
 from plugwright.kubelet.pods import PodSpec
 from plugwright.kubelet.settings import KubeletContext, KubeletSettings
 from plugwright.model import natural_order, some
-from plugwright.protocol import registration
-from plugwright.protocol.dra import DRA_PLUGIN
 from plugwright.protocol.messages import AllocateResponse
 from plugwright.protocol.paths import KubeletPaths
-from plugwright.protocol.registration import DEVICE_PLUGIN
 from plugwright.system.concurrency import unwrapped
 
 __all__ = ["Kubelet"]
@@ -66,7 +57,7 @@ class Kubelet:
         # Pods are admitted one at a time: a plugin that hangs in Allocate blocks all of them (3.37).
         self._admission_lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
-        self._components: _Components | None = None
+        self._components: Components | None = None
 
     async def __aenter__(self) -> Self:
         root_dir.claim(self.paths)
@@ -208,6 +199,12 @@ class Kubelet:
             return {}
         return pod_device_health(pod, manager.devices, manager.pod_devices)
 
+    def claim_health(self, pod: Pod) -> Mapping[str, tuple[ClaimDeviceHealth, ...]]:
+        """The health of the devices of the pod's claims in the pod status, by container; empty before 1.36 (11.26a)."""
+        if not self._context.profile.reports_device_health:
+            return {}
+        return self._running.claims.device_health(pod.spec)
+
     def endpoint(self, resource: str) -> Endpoint:
         """The connected plugin, for direct calls: the device manager records nothing."""
         endpoint = self._running.manager.endpoints.get(resource)
@@ -259,14 +256,14 @@ class Kubelet:
         return self._event_log.follow(new=new)
 
     @property
-    def _running(self) -> "_Components":
+    def _running(self) -> Components:
         if self._components is None:
             raise KubeletError("the kubelet is not running")
         return self._components
 
     async def _run(self, ready: "asyncio.Future[None]") -> None:
         """Runs in a task of its own, so that `start` and `stop` may be called from different tasks."""
-        async with _running_components(self._context, self._table, self._resource_api) as components:
+        async with running_components(self._context, self._table, self._resource_api) as components:
             self._components = components
             ready.set_result(None)
             await asyncio.Event().wait()
@@ -343,57 +340,3 @@ class Kubelet:
             self._findings.report(
                 "10.4", f"{pod.key} {field}", text, "never sees such a pod: the API server refuses it"
             )
-
-
-class _Components:
-    """The components of one running kubelet, from its start to its stop."""
-
-    def __init__(
-        self, context: KubeletContext, table: PodTable, api: ResourceApi | None, tasks: asyncio.TaskGroup
-    ) -> None:
-        self.manager = DeviceManager(context, tasks)
-        self.claims = DRAManager(context, api, tasks)
-        self.allocator = Allocator(self.manager, table)
-        self.admission = Admission(self.manager, table, self.allocator)
-        self.starter = ContainerStarter(self.manager, self.allocator, self.claims.cdi_devices)
-        handlers: dict[str, PluginHandler] = {DEVICE_PLUGIN: DevicePluginHandler(self.manager)}
-        if context.profile.prepares_claims:
-            handlers[DRA_PLUGIN] = self.claims.drivers
-        self.watcher = PluginWatcher(context, self.manager.metrics, handlers, tasks)
-        provider = DeviceManagerProvider(self.manager, table, self.allocator)
-        self.pod_resources = PodResourcesService(
-            provider, context.profile, self.manager.metrics, context.settings.clock
-        )
-
-
-@asynccontextmanager
-async def _running_components(
-    context: KubeletContext, table: PodTable, api: ResourceApi | None
-) -> AsyncIterator[_Components]:
-    """Starts in the kubelet's order: checkpoint, directory, sockets (1.5). Ends when it is cancelled."""
-    async with asyncio.TaskGroup() as tasks:
-        components = _Components(context, table, api, tasks)
-        components.manager.read_checkpoint()
-        if context.profile.prepares_claims:
-            components.claims.claims.load()
-        profile = context.profile
-        removed = root_dir.clean(
-            context.paths, only_sockets=profile.cleans_only_sockets, writes_deprecation=profile.writes_deprecation
-        )
-        context.record("started", f"kubelet {profile.name}", f"removed {', '.join(removed)}" if removed else "")
-        async with (
-            registration.serve(RegistrationServer(components.manager), context.paths.kubelet_socket, kept=True),
-            pod_resources.serving(components.pod_resources, context.paths.pod_resources_socket, kept=True),
-        ):
-            if context.profile.prepares_claims:
-                tasks.create_task(components.claims.drivers.wipe())
-            tasks.create_task(components.watcher.run())
-            tasks.create_task(_update_node_status(components.manager))
-            yield components
-
-
-async def _update_node_status(manager: DeviceManager) -> None:
-    # The node status is computed every ten seconds, which also removes resources whose plugin is gone (7.12).
-    while True:
-        await asyncio.sleep(manager.context.settings.timing.node_status)
-        manager.get_capacity()

@@ -14,12 +14,19 @@ from plugwright.errors import PeerRefused
 from plugwright.kubelet.devicemanager.allocation import Allocator
 from plugwright.kubelet.devicemanager.manager import DeviceManager
 from plugwright.kubelet.devicemanager.pod_devices import NO_NUMA
+from plugwright.kubelet.dra.dra_manager import DRAManager
 from plugwright.kubelet.metrics import KubeletMetrics, MetricName
 from plugwright.kubelet.pod_table import Pod, PodTable
 from plugwright.kubelet.pods import ContainerKind, ContainerSpec
 from plugwright.kubelet.versions import VersionProfile
 from plugwright.protocol import pod_resources
-from plugwright.protocol.pod_resources import AllocatableDevice, ContainerDevices, ContainerResources, PodResources
+from plugwright.protocol.pod_resources import (
+    AllocatableDevice,
+    ContainerDevices,
+    ContainerResources,
+    DynamicResource,
+    PodResources,
+)
 from plugwright.system.sockets import SocketFile
 
 __all__ = [
@@ -48,11 +55,12 @@ async def serving(service: "PodResourcesService", socket: Path, *, kept: bool = 
 
 @dataclass(frozen=True, slots=True)
 class ContainerView:
-    """A container with its recorded devices: one item for each device and NUMA node."""
+    """A container with its recorded devices, one item for each device and NUMA node, and its claims."""
 
     name: str
     kind: ContainerKind = ContainerKind.MAIN
     devices: tuple[ContainerDevices, ...] = ()
+    claims: tuple[DynamicResource, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +148,7 @@ def _pod_resources(pod: PodView, kinds: set[ContainerKind]) -> PodResources:
         return device.resource, device.device_id, NO_NUMA if device.numa is None else device.numa
 
     containers = (
-        ContainerResources(container.name, tuple(sorted(container.devices, key=order)))
+        ContainerResources(container.name, tuple(sorted(container.devices, key=order)), container.claims)
         for container in pod.containers
         if container.kind in kinds
     )
@@ -165,10 +173,10 @@ class TokenBucket:
 
 
 class DeviceManagerProvider:
-    """The `DevicesProvider` over the device manager and the pod table."""
+    """The `DevicesProvider` over the device manager, the DRA manager and the pod table."""
 
-    def __init__(self, manager: DeviceManager, table: PodTable, allocator: Allocator) -> None:
-        self._manager, self._table, self._allocator = manager, table, allocator
+    def __init__(self, manager: DeviceManager, claims: DRAManager, table: PodTable, allocator: Allocator) -> None:
+        self._manager, self._claims, self._table, self._allocator = manager, claims, table, allocator
 
     def update_allocated_devices(self) -> None:
         self._allocator.update_allocated_devices()
@@ -191,7 +199,12 @@ class DeviceManagerProvider:
 
     def _view(self, pod: Pod) -> PodView:
         containers = (
-            ContainerView(container.name, container.kind, tuple(self._devices(pod, container)))
+            ContainerView(
+                container.name,
+                container.kind,
+                tuple(self._devices(pod, container)),
+                tuple(self._claims.dynamic_resources(pod.spec, container)),
+            )
             for container in pod.spec.containers
         )
         return PodView(pod.spec.name, pod.spec.namespace, tuple(containers))

@@ -36,7 +36,10 @@ class ClaimUse:
 
 @dataclass(frozen=True, slots=True)
 class PodClaim:
-    """A claim of a pod by the name that its containers use; one from a template is `generated`, and then named."""
+    """A claim of a pod by the name that its containers use; one from a template is `generated`, and then named.
+
+    The claim that the scheduler makes for extended resources has no name of its own.
+    """
 
     name: str
     claim_name: str = ""
@@ -149,9 +152,32 @@ def read(document: object) -> PodSpec:
     if not name:
         raise InvalidPod("metadata.name is missing")
     namespace = _text(metadata, "namespace") or "default"
-    claims = tuple(_pod_claims(spec, _mapping(pod.get("status"), "status")))
+    status = _mapping(pod.get("status"), "status")
+    claims = tuple(_pod_claims(spec, status))
     _check_claims([*inits, *mains], claims)
-    return PodSpec(name, (*inits, *mains), namespace, _text(metadata, "uid"), claims)
+    extended = _mapping(status.get("extendedResourceClaimStatus"), "status.extendedResourceClaimStatus")
+    containers = tuple(_with_extended_claim(container, extended) for container in (*inits, *mains))
+    if extended:
+        claims += (PodClaim("", _text(extended, "resourceClaimName")),)
+    return PodSpec(name, containers, namespace, _text(metadata, "uid"), claims)
+
+
+def _with_extended_claim(container: ContainerSpec, extended: Mapping[str, object]) -> ContainerSpec:
+    """Resources that DRA serves become a use of the claim made for them: the device manager skips them (3.9)."""
+    mappings = map(_claim_mapping, _list(extended.get("requestMappings"), "requestMappings"))
+    requests = {
+        _text(item, "resourceName"): _text(item, "requestName")
+        for item in mappings
+        if _text(item, "containerName") == container.name
+    }
+    if not requests:
+        return container
+    limits, asked = (
+        {name: text for name, text in amounts.items() if name not in requests}
+        for amounts in (container.limits, container.requests)
+    )
+    uses = tuple(ClaimUse("", request) for request in requests.values())
+    return replace(container, limits=limits, requests=asked, claims=(*container.claims, *uses))
 
 
 def _pod_claims(spec: Mapping[str, object], status: Mapping[str, object]) -> Iterator[PodClaim]:

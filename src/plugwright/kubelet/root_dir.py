@@ -12,7 +12,11 @@ from plugwright.system import sockets
 __all__ = ["claim", "clean"]
 
 _MARKER = ".plugwright-kubelet"  # present in every root that an emulated kubelet created
-_MADE_BEFORE = ("device-plugins", "plugins_registry")  # by a plugin, or a volume of its container, that was first
+_MADE_BEFORE = (
+    "device-plugins",
+    "plugins",
+    "plugins_registry",
+)  # by a plugin, or a volume of its container, that was first
 _REAL_ROOT = Path("/var/lib/kubelet")
 _DEPRECATION = "DEPRECATION"
 

@@ -17,7 +17,7 @@ import msgspec
 
 from plugwright.errors import ConfigError, PluginError
 from plugwright.model import Allocation, Device, DeviceNode, Mount, some
-from plugwright.sdk import plugin
+from plugwright.sdk import plugin, sysfs
 from plugwright.sdk.device_family import (
     DeviceFamily,
     FamilyContext,
@@ -85,6 +85,7 @@ class Mock(Plugin):
                 raise ConfigError(f"facts must be an absolute path, got {self._options.facts!r}")
             Mount(str(self._facts))
         Allocation(env={"MOCK_MODEL": self._options.model})  # refuses a model that no container could get
+        self._device("mock", _MockDevice(0), ())  # and one that no claim could select by
         devices = {self._generated_id(index): _MockDevice(index) for index in range(self._options.count)}
         self._devices = Latest(devices)
         self._writing = BlockingCalls(f"facts of {resource}", _FACTS_LIMIT, most_stuck=1)
@@ -156,18 +157,16 @@ class Mock(Plugin):
     def _device(self, device_id: str, mock: _MockDevice, links: Iterable[str]) -> Device:
         # Neighbours share a NUMA node, as they do on real boards; devices added later are on the last one.
         numa, count = self._options.numa, max(1, self._options.count)
+        node = min(mock.index * numa // count, numa - 1)
+        attributes = {"index": mock.index, "model": self._options.model, "links": dict.fromkeys(links, _LINK)}
         return Device(
             device_id,
             health="Unhealthy" if mock.fault else "Healthy",
             reason=mock.fault,
             code=mock.code,
-            numa=[min(mock.index * numa // count, numa - 1)] if numa else [],
-            attributes={
-                "index": mock.index,
-                "model": self._options.model,
-                "memory": self._memory,
-                "links": dict.fromkeys(links, _LINK),
-            },
+            numa=[node] if numa else [],
+            attributes=attributes | {sysfs.NUMA_ATTRIBUTE: node} if numa else attributes,
+            capacity={"memory": self._memory},
         )
 
     def _write_facts(self, facts: Path, devices: Iterable[Device]) -> None:
@@ -222,7 +221,9 @@ def linked(links: Links, ids: Sequence[str]) -> dict[str, list[str]]:
 
 def _write_facts(path: Path, device: Device) -> None:
     """The file stays when the daemon ends: the kubelet mounts it again when a container restarts."""
-    facts = {"id": device.id, "numa": list(device.numa), **device.attributes}
+    own = {name: value for name, value in device.attributes.items() if name != sysfs.NUMA_ATTRIBUTE}
+    capacity = {name: capacity.value for name, capacity in device.capacity.items()}
+    facts = {"id": device.id, "numa": list(device.numa), **own, **capacity}
     files.write_atomically(path, json.dumps(facts, indent=2) + "\n", sync=False)
 
 

@@ -52,6 +52,11 @@ class KubeletPaths:
         return self.root / "plugins_registry"
 
     @property
+    def plugins(self) -> Path:
+        """Where DRA drivers have their sockets and files, each in a directory of its name."""
+        return self.root / "plugins"
+
+    @property
     def pod_resources_socket(self) -> Path:
         return self.root / "pod-resources" / "kubelet.sock"
 

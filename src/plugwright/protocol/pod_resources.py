@@ -1,4 +1,4 @@
-"""The kubelet's pod-resources service: which container holds which device, and which devices are allocatable.
+"""The kubelet's pod-resources service: which container holds which device, by device plugin or by claim.
 
 v1 and v1alpha1 are served on one socket. Answers grow with the node: Go's clients accept 4 MiB unless a limit is set,
 and most set 16; ours accepts any size.
@@ -19,14 +19,18 @@ from plugwright.system.sockets import SocketFile
 
 __all__ = [
     "AllocatableDevice",
+    "ClaimDevice",
     "ContainerDevices",
     "ContainerResources",
+    "DynamicResource",
+    "HeldClaimDevice",
     "HeldDevice",
     "PodResources",
     "PodResourcesClient",
     "PodResourcesLister",
     "connect",
     "decode_pods",
+    "held_claims",
     "held_devices",
     "serve",
 ]
@@ -48,6 +52,20 @@ class HeldDevice:
     container: str
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class HeldClaimDevice:
+    """One device of a prepared ResourceClaim in one container of one pod."""
+
+    driver: str
+    pool: str
+    device: str
+    namespace: str  # of the pod and of the claim
+    claim: str
+    pod: str
+    container: str
+    share_id: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerDevices:
     """One device on one NUMA node; a device on two is two of these, `numa` is None where it is on none."""
@@ -58,9 +76,30 @@ class ContainerDevices:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimDevice:
+    """A device that a DRA driver has prepared for a claim."""
+
+    driver: str
+    pool: str
+    name: str
+    cdi_devices: tuple[str, ...] = ()
+    share_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicResource:
+    """A ResourceClaim that a container uses, with all devices of the claim."""
+
+    claim_namespace: str
+    claim_name: str
+    devices: tuple[ClaimDevice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerResources:
     name: str
     devices: tuple[ContainerDevices, ...] = ()
+    claims: tuple[DynamicResource, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +169,25 @@ def _encoded_pod(pod: PodResources) -> bytes:
 
 
 def _encoded_container(container: ContainerResources) -> bytes:
-    return b"".join([write_text(1, container.name), *(write(2, _encoded_device(item)) for item in container.devices)])
+    devices = (write(2, _encoded_device(item)) for item in container.devices)
+    claims = (write(5, _encoded_claim(item)) for item in container.claims)
+    return b"".join([write_text(1, container.name), *devices, *claims])
 
 
 def _encoded_device(device: ContainerDevices) -> bytes:
     topology = b"" if device.numa is None else write(3, write(1, write_integer(1, device.numa)))
     return write_text(1, device.resource) + write(2, device.device_id.encode()) + topology
+
+
+def _encoded_claim(claim: DynamicResource) -> bytes:
+    devices = (write(4, _encoded_claim_device(device)) for device in claim.devices)
+    return b"".join([write_text(2, claim.claim_name), write_text(3, claim.claim_namespace), *devices])
+
+
+def _encoded_claim_device(device: ClaimDevice) -> bytes:
+    names = (write(1, write_text(1, name)) for name in device.cdi_devices)
+    identity = (write_text(2, device.driver), write_text(3, device.pool), write_text(4, device.name))
+    return b"".join([*names, *identity, write_text(5, device.share_id)])
 
 
 def _by_node(devices: Iterable[AllocatableDevice]) -> Iterable[ContainerDevices]:
@@ -145,8 +197,9 @@ def _by_node(devices: Iterable[AllocatableDevice]) -> Iterable[ContainerDevices]
 
 
 def _without_nodes(pod: PodResources) -> PodResources:
+    """As in v1alpha1, which has neither NUMA nodes nor claims."""
     containers = (
-        replace(container, devices=tuple(replace(device, numa=None) for device in container.devices))
+        ContainerResources(container.name, tuple(replace(device, numa=None) for device in container.devices))
         for container in pod.containers
     )
     return replace(pod, containers=tuple(containers))
@@ -166,6 +219,21 @@ class PodResourcesClient:
                 for pod in await self.pods(timeout)
                 for container in pod.containers
                 for device in container.devices
+            }
+        )
+
+    async def held_claims(self, timeout: float | None = None) -> list[HeldClaimDevice]:
+        """Every device that an active pod holds by a ResourceClaim, sorted."""
+        return sorted(
+            {
+                HeldClaimDevice(
+                    *(device.driver, device.pool, device.name, claim.claim_namespace, claim.claim_name),
+                    *(pod.name, container.name, device.share_id),
+                )
+                for pod in await self.pods(timeout)
+                for container in pod.containers
+                for claim in container.claims
+                for device in claim.devices
             }
         )
 
@@ -202,10 +270,28 @@ def _decode_devices(message: bytes) -> list[ContainerDevices]:
 
 def _pod(pod: Fields) -> PodResources:
     containers = (
-        ContainerResources(wire_format.text(container, 1), tuple(_devices(wire_format.messages(container, 2))))
+        ContainerResources(
+            wire_format.text(container, 1),
+            tuple(_devices(wire_format.messages(container, 2))),
+            tuple(map(_claim, wire_format.messages(container, 5))),
+        )
         for container in wire_format.messages(pod, 3)
     )
     return PodResources(wire_format.text(pod, 1), wire_format.text(pod, 2), tuple(containers))
+
+
+def _claim(claim: Fields) -> DynamicResource:
+    devices = (
+        ClaimDevice(
+            wire_format.text(device, 2),
+            wire_format.text(device, 3),
+            wire_format.text(device, 4),
+            tuple(wire_format.text(name, 1) for name in wire_format.messages(device, 1)),
+            wire_format.text(device, 5),
+        )
+        for device in wire_format.messages(claim, 4)
+    )
+    return DynamicResource(wire_format.text(claim, 3), wire_format.text(claim, 2), tuple(devices))
 
 
 def _devices(items: Iterable[Fields]) -> Iterator[ContainerDevices]:
@@ -230,6 +316,12 @@ async def held_devices(socket: Path, timeout: float) -> list[HeldDevice]:
     """Every device that an active pod holds, by one question. It has an effect: what ended pods held is freed (6.4)."""
     async with connect(socket) as kubelet:
         return await kubelet.held_devices(timeout)
+
+
+async def held_claims(socket: Path, timeout: float) -> list[HeldClaimDevice]:
+    """Every device that an active pod holds by a ResourceClaim, by one question; its effect is that of the other."""
+    async with connect(socket) as kubelet:
+        return await kubelet.held_claims(timeout)
 
 
 @asynccontextmanager

@@ -73,13 +73,14 @@ async def serve(
     *,
     kept: bool = False,
     listening_on: Callable[[Path], socket.socket] | None = None,
+    connected: Latest[int] | None = None,
 ) -> AsyncIterator[SocketFile]:
     """Serves `methods` on a socket of mode 0600; leaving ends every call and connection and removes the socket.
 
     Streams end at once, other calls have a moment to finish. `kept` leaves the file, as a killed process does.
-    `listening_on` replaces `sockets.listen`.
+    `listening_on` replaces `sockets.listen`; `connected` gets the number of connections.
     """
-    connections = _Connections(methods)
+    connections = _Connections(methods, connected)
     loop = asyncio.get_running_loop()
     listening = (listening_on or sockets.listen)(path)
     try:
@@ -114,9 +115,10 @@ async def _server(connections: "_Connections", listening: socket.socket) -> asyn
 class _Connections:
     """The connections of one server, oldest first."""
 
-    def __init__(self, methods: Sequence[Bound]) -> None:
+    def __init__(self, methods: Sequence[Bound], connected: Latest[int] | None = None) -> None:
         self._handlers = {bound.path: bound.handler() for bound in methods}
         self._open: dict[GrpcServerConnection, None] = {}
+        self._connected = connected or Latest(0)
         self._changes = Latest(0)  # goes up when a call or a connection has ended
 
     def accept(self) -> GrpcServerConnection:
@@ -125,6 +127,7 @@ class _Connections:
             (idle or next(iter(self._open))).abort("too many connections")
         connection = GrpcServerConnection(self._handlers, self._changed)
         self._open[connection] = None
+        self._connected.publish(len(self._open))
         return connection
 
     async def end(self) -> None:
@@ -152,6 +155,7 @@ class _Connections:
     def _changed(self, connection: GrpcServerConnection) -> None:
         if connection.is_over:
             self._open.pop(connection, None)
+            self._connected.publish_if_changed(len(self._open))
         self._changes.publish(self._changes.value + 1)
 
 

@@ -12,7 +12,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict
 from functools import partial
@@ -24,7 +24,8 @@ from plugwright.sdk.cordon_controller import utc
 from plugwright.sdk.cordons import LATEST, Cordon
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.device_holders import Holders
-from plugwright.sdk.registration import RegistrationState
+from plugwright.sdk.registration import RegistrationState, RegistrationStatus
+from plugwright.sdk.serve_settings import Api, DriverState, ResourceDriver
 from plugwright.sdk.status import DaemonStatus, DeviceStatus, ResourceStatus, shown
 from plugwright.system import json_lines
 from plugwright.system.concurrency import in_thread
@@ -93,28 +94,40 @@ def one_line(daemon: Daemon) -> str:
 
 
 def is_ready(runtime: ResourceRuntime) -> bool:
-    """Registered, and the kubelet has a stream open; or idle."""
-    registered = runtime.registration.status.value.state is RegistrationState.REGISTERED
-    return runtime.is_idle or (registered and runtime.service.streams.value.open > 0)
+    """Registered, and the kubelet has a stream open, or the driver's devices are published; or idle."""
+    return runtime.is_idle or not any(_waiting(runtime))
 
 
 def unready(daemon: Daemon) -> list[str]:
     """What a readiness probe waits for, in lines; none if the daemon serves all of its resources."""
     waiting = [] if daemon.serving else ["starting or stopping"]
     for name, runtime in sorted(dict(daemon.resources).items()):
-        if not is_ready(runtime):
-            status = runtime.registration.status.value
-            state = "no stream open" if status.state is RegistrationState.REGISTERED else status.state
-            waiting.append(clean(f"{name}: {state} {status.reason or runtime.discovery.failing.value}"))
+        if not runtime.is_idle:
+            waiting += [clean(f"{name}: {reason}") for reason in _waiting(runtime)]
     return waiting
+
+
+def _waiting(runtime: ResourceRuntime) -> Iterator[str]:
+    """What a resource waits for: a line for each API that it is to be served by and is not."""
+    failing = runtime.discovery.failing.value
+    if runtime.serve.api is not Api.DRA:
+        status = runtime.registration.status.value
+        is_registered = status.state is RegistrationState.REGISTERED
+        if not is_registered or not runtime.service.streams.value.open:
+            yield f"{'no stream open' if is_registered else status.state} {status.reason or failing}"
+    if runtime.driver is not None and not (driver := runtime.driver.state.value).ready:
+        yield f"DRA driver {driver.state} {driver.reason or failing}"
 
 
 def _resource(runtime: ResourceRuntime, holders: Holders) -> ResourceStatus:
     idle = runtime.discovery.idle.value
-    status = runtime.registration.status.value
+    status: RegistrationStatus | DriverState = runtime.registration.status.value
+    if runtime.serve.api is Api.DRA and runtime.driver is not None:
+        status = runtime.driver.state.value
+    driver = dict(runtime.driver.status()) if runtime.driver is not None else None
     return ResourceStatus(
         name=runtime.resource,
-        state="idle" if runtime.is_idle else status.state.value,
+        state="idle" if runtime.is_idle else str(status.state),
         reason=idle if runtime.is_idle else status.reason,
         since=round(status.since, 3),
         endpoint=runtime.registration.endpoint,
@@ -127,14 +140,17 @@ def _resource(runtime: ResourceRuntime, holders: Holders) -> ResourceStatus:
         discovery=runtime.discovery.failing.value or ("" if runtime.is_idle else idle),
         empty=runtime.discovery.empty.value,
         refused=runtime.inventory.refused.value,
-        devices=_devices(runtime, holders),
+        serve=runtime.serve.api.value,
+        driver=driver,
+        devices=_devices(runtime, holders, driver),
     )
 
 
-def _devices(runtime: ResourceRuntime, holders: Holders) -> list[DeviceStatus]:
+def _devices(runtime: ResourceRuntime, holders: Holders, driver: Mapping[str, object] | None) -> list[DeviceStatus]:
     snapshot = runtime.inventory.latest.value
     if snapshot is None:
         return []
+    places = _places(driver)
     return [
         DeviceStatus(
             id=device.id,
@@ -144,10 +160,30 @@ def _devices(runtime: ResourceRuntime, holders: Holders) -> list[DeviceStatus]:
             since=round(snapshot.since[device.id], 3),
             numa=list(device.numa),
             pods=list(holders.pods.get((runtime.resource, device.id), ())),
+            api=_api(places.get(device.id), driver),
+            claims=_claims(places.get(device.id)),
             attributes={clean(name): shown(value) for name, value in device.attributes.items()},
+            capacity={name: capacity.value for name, capacity in device.capacity.items()},
         )
         for device in snapshot.devices.values()
     ]
+
+
+def _places(driver: Mapping[str, object] | None) -> Mapping[str, object]:
+    """By device id, what the driver says of each device."""
+    devices = driver.get("devices") if driver is not None else None
+    return devices if isinstance(devices, Mapping) else {}
+
+
+def _api(place: object, driver: object) -> str:
+    if driver is None:
+        return Api.DEVICE_PLUGIN.value
+    return clean(place.get("api") or "") if isinstance(place, Mapping) else ""
+
+
+def _claims(place: object) -> list[str]:
+    claims = place.get("claims") if isinstance(place, Mapping) else None
+    return [clean(claim) for claim in claims] if isinstance(claims, list) else []
 
 
 async def _handle(daemon: Daemon, request: Request) -> object:
@@ -172,10 +208,20 @@ async def _handle(daemon: Daemon, request: Request) -> object:
             return daemon.log_level.describe()
         case {"do": "log level"} if "level" not in request:
             return daemon.log_level.describe()
+        case {"do": "driver", "resource": str(resource), "name": str(name), "arguments": dict(arguments)}:
+            texts = {str(key): str(value) for key, value in arguments.items()}
+            return await _driver(daemon, resource).command(name, texts)
         case {"do": "plugin", "resource": str(resource), "name": str(name), "arguments": dict(arguments)}:
             texts = {str(key): str(value) for key, value in arguments.items()}
             return await daemon.resource(resource).command(name, texts)
     raise ConfigError(f"unknown request: {json.dumps(request)[:200]}")
+
+
+def _driver(daemon: Daemon, resource: str) -> ResourceDriver:
+    driver = daemon.resource(resource).driver
+    if driver is None:
+        raise ConfigError(f"{resource} is served by the device plugin API alone")
+    return driver
 
 
 def _end(request: Request) -> float:

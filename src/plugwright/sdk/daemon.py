@@ -30,7 +30,9 @@ from plugwright.sdk.plugin import Plugin, supported_options
 from plugwright.sdk.plugin_calls import PluginCalls, StallDetector
 from plugwright.sdk.plugin_checks import check_plugins
 from plugwright.sdk.registration import ResourceRegistration
+from plugwright.sdk.released_devices import ReleasedDevices
 from plugwright.sdk.removed_devices import RemovedDevices
+from plugwright.sdk.serve_settings import Api, ResourceDriver
 from plugwright.sdk.service import PluginService
 from plugwright.sdk.settings import Registration, Settings
 from plugwright.sdk.socket_directory import watch_for_replacement
@@ -41,7 +43,7 @@ from plugwright.system.concurrency import Latest, cancel_within, single_error
 from plugwright.system.inotify import Directory
 from plugwright.text import clean
 
-__all__ = ["Daemon", "ResourceRuntime"]
+__all__ = ["Daemon", "DriverFactory", "ResourceRuntime"]
 
 logger = logging.getLogger(__name__)
 
@@ -59,15 +61,21 @@ class ResourceRuntime:
         stalls: StallDetector,
         checkpoint: KubeletCheckpoint,
         exclusivity: Exclusivity,
+        drivers: "DriverFactory | None" = None,
     ) -> None:
         self.resource = plugin.resource
+        self.serve = self.serve_asked = plugin.serve
         self.inventory = Inventory(plugin.resource, exclusivity=exclusivity)
-        self._settings, self._exclusivity = settings, exclusivity
-        self._calls = PluginCalls(plugin.resource, stalls)
-        self.service = PluginService(plugin, self.inventory, self._calls, settings)
-        self.discovery = Discovery(self.inventory, self._calls, self.service.metrics, settings.timeouts)
+        self.settings, self.checkpoint, self.exclusivity = settings, checkpoint, exclusivity
+        self.calls = PluginCalls(plugin.resource, stalls)
+        self.service = PluginService(plugin, self.inventory, self.calls, settings)
+        self.discovery = Discovery(self.inventory, self.calls, self.service.metrics, settings.timeouts)
         self.registration = ResourceRegistration(self.inventory, self.service, directory, settings)
         self.removed_devices = RemovedDevices(self.inventory, settings.paths, settings.timeouts, checkpoint)
+        self.released_devices = ReleasedDevices(
+            self.inventory, self.service, self.removed_devices.holders, settings.timeouts
+        )
+        self.service.before_allocate = self.released_devices.allocating
         self._node = NodeState(
             plugin.resource,
             settings.paths.pod_resources_socket,
@@ -77,7 +85,11 @@ class ResourceRuntime:
         )
         self.supervisor = ResourceSupervisor(plugin.resource, self.service.metrics, settings)
         self._starts = Latest(0)  # goes up when discover() is to be called again
-        self._calls.threads.blocked.subscribe(self._apply_blocked)
+        self._starts.subscribe(self.released_devices.restart)
+        self.calls.threads.blocked.subscribe(self._apply_blocked)
+        self.driver = drivers(self) if drivers is not None else None  # which may change how the resource is served
+        if drivers is None and self.serve.api is not Api.DEVICE_PLUGIN:
+            raise ConfigError(f"{plugin.resource} cannot be served by claims here: no DRA driver was given")
 
     @property
     def is_idle(self) -> bool:
@@ -87,7 +99,7 @@ class ResourceRuntime:
     @property
     def stuck(self) -> dict[str, int]:
         """Threads that hang in a method of the plugin, by method."""
-        return self._calls.threads.stuck
+        return self.calls.threads.stuck
 
     @property
     def listed(self) -> int:
@@ -106,35 +118,38 @@ class ResourceRuntime:
         self.supervisor.fault.subscribe(callback)
         self.service.streams.subscribe(callback)
         self.registration.status.subscribe(callback)
+        if self.driver is not None:
+            self.driver.state.subscribe(callback)
 
     async def run(self) -> None:
         await self.removed_devices.list_held()
-        await self.supervisor.run(
-            (
-                Part("discovery", self._discover, self.inventory.distrust),  # its next list ends the distrust
-                self._part("registration", self.registration.run),
-                self._part("removed devices", self.removed_devices.run),
-            )
-        )
+        parts = [Part("discovery", self._discover, self.inventory.distrust)]  # its next list ends the distrust
+        if self.serve.api is not Api.DRA:
+            parts.append(self._part("registration", self.registration.run))
+        if self.driver is not None:
+            parts.append(self._part("driver", self.driver.run))
+        parts.append(self._part("removed devices", self.removed_devices.run))
+        parts.append(self._part("released devices", self.released_devices.run))
+        await self.supervisor.run(parts)
 
     def replace_plugin(self, plugin: Plugin) -> None:
         """Another plugin takes over the resource; the device list stays until the new one yields its first."""
         if plugin is not self.service.plugin:
             self.inventory.reconfigure()
-            self._exclusivity.withdraw(self.resource)
+            self.exclusivity.withdraw(self.resource)
         before, self.service.plugin = supported_options(self.service.plugin), plugin
         self._starts.publish(self._starts.value + 1)
         if supported_options(plugin) != before:
             self.registration.register_again()
 
     async def command(self, name: str, arguments: Mapping[str, str]) -> str:
-        return await self._calls.call(
-            "command", self.service.plugin.command, name, arguments, limit=self._settings.limits.command
+        return await self.calls.call(
+            "command", self.service.plugin.command, name, arguments, limit=self.settings.limits.command
         )
 
     def _apply_blocked(self) -> None:
         """A device whose container could not start is not Healthy."""
-        blocked = self._calls.threads.blocked.value
+        blocked = self.calls.threads.blocked.value
         for method in ("allocate", "pre_start"):
             if method in blocked:
                 self.inventory.add_fault(method, blocked[method])
@@ -148,7 +163,7 @@ class ResourceRuntime:
         while True:
             start = self._starts.value
             await self._restore()
-            self._exclusivity.accept(self.resource)
+            self.exclusivity.accept(self.resource)
             name = f"discover() of {self.resource}"
             discovering = asyncio.create_task(self.discovery.run(self.service.plugin), name=name)
             restarted = asyncio.create_task(self._starts.until(lambda count: count != start))  # noqa: B023  awaited here
@@ -166,15 +181,21 @@ class ResourceRuntime:
         plugin = self.service.plugin
         if type(plugin).restore is not Plugin.restore:
             try:
-                await self._calls.call("restore", plugin.restore, self._node, limit=self._settings.limits.command)
+                await self.calls.call("restore", plugin.restore, self._node, limit=self.settings.limits.command)
             except PluginError as error:
                 facts = {"resource": self.resource, "error": clean(error)}
                 logger.error("what containers were given earlier may not be there", extra=facts)
 
 
+DriverFactory = Callable[[ResourceRuntime], ResourceDriver | None]
+"""None where a resource needs no driver."""
+
+
 class Daemon:
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    """`drivers` makes what serves a resource by claims, where one is to be."""
+
+    def __init__(self, settings: Settings, drivers: DriverFactory | None = None) -> None:
+        self.settings, self._drivers = settings, drivers
         self.heartbeat = Heartbeat()
         self.stalls = StallDetector(settings.limits.loop_step)
         self.resources: dict[str, ResourceRuntime] = {}
@@ -251,7 +272,11 @@ class Daemon:
         await self._stop(removed)
         for resource, plugin in new.items():
             runtime = self.resources.get(resource)
-            if runtime is None:
+            if runtime is not None and runtime.serve_asked != plugin.serve:
+                logger.info("resource served in another way", extra={"resource": resource, "serve": plugin.serve.api})
+                await self._stop([resource])
+                self._start(plugin)
+            elif runtime is None:
                 if self.serving:
                     logger.info("resource added", extra={"resource": resource})
                 self._start(plugin)
@@ -282,7 +307,13 @@ class Daemon:
 
     def _start(self, plugin: Plugin) -> None:
         runtime = ResourceRuntime(
-            plugin, self.settings, self._directory, self.stalls, self._checkpoint, self._exclusivity
+            plugin,
+            self.settings,
+            self._directory,
+            self.stalls,
+            self._checkpoint,
+            self._exclusivity,
+            self._drivers,
         )
         self.cordons.attach(runtime.inventory)
         runtime.service.on_allocated = self._audit.add

@@ -13,7 +13,6 @@ It brings the type of its settings and makes plugins of them; reading the file, 
     tpu = "acme_tpu:family"
 """
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -22,9 +21,11 @@ from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
 
-from plugwright.errors import ConfigError
+from plugwright.attributes import whole_quantity
+from plugwright.errors import ConfigError, InvalidValue
 from plugwright.sdk.hotplug import HotplugSource
 from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.serve_settings import ServeSettings
 
 __all__ = [
     "ENTRY_POINTS",
@@ -44,11 +45,6 @@ ENTRY_POINTS = "plugwright.families"
 
 AbsolutePath = Annotated[str, msgspec.Meta(pattern="^/")]
 S = TypeVar("S")
-
-# Whole bytes only, so without `plugwright.quantity`: it needs decimal, half a MiB that the daemon has no other use for.
-_SIZE = re.compile(r"([0-9]{1,31})([kMGTP]|[KMGTP]i)?")
-_UNITS = {unit: 1000**power for power, unit in enumerate("kMGTP", 1)}
-_UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("KMGTP", 1)}
 
 
 class InvalidSetting(ConfigError):
@@ -143,6 +139,7 @@ class ResourceEntry(Generic[S]):
     family: DeviceFamily[S]
     settings: S
     options: Any = None
+    serve: ServeSettings = field(default_factory=ServeSettings)
 
     @property
     def is_template(self) -> bool:
@@ -177,10 +174,7 @@ class NameTemplates(Protocol[S]):
 
 def byte_size(text: int | str) -> int:
     """The bytes in `40Gi`, `16G` or a plain number."""
-    if isinstance(text, int) and 0 <= text < 10**30:
-        return text
-    matched = _SIZE.fullmatch(text) if isinstance(text, str) else None
-    if not matched:
-        shown = repr(text) if isinstance(text, str) or abs(text) < 10**30 else "a number that large"
-        raise ConfigError(f"a size must look like 40Gi, got {shown}")
-    return int(matched[1]) * (_UNITS[matched[2]] if matched[2] else 1)
+    try:
+        return whole_quantity("a size", text)
+    except InvalidValue as error:
+        raise ConfigError(str(error)) from None

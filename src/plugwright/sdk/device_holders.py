@@ -1,21 +1,23 @@
-"""The pods that hold devices, as the kubelet's pod-resources API names them: for `status`.
+"""The pods that hold devices: as the kubelet's pod-resources API names them, for `status`; and by its checkpoint too.
 
-Whether a removed device may leave the list is `removed_devices`, which also reads the checkpoint.
+Either of those alone may lack a device that a pod holds: whoever acts on the end of a pod asks `ResourceHolders`.
 """
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plugwright.errors import PlugwrightError
+from plugwright.errors import HoldersUnknown, PlugwrightError
 from plugwright.protocol import pod_resources
+from plugwright.sdk.kubelet_checkpoint import Held, KubeletCheckpoint
 from plugwright.text import clean
 
-__all__ = ["DeviceHolders", "Holders"]
+__all__ = ["DeviceHolders", "Holders", "ResourceHolders"]
 
 _LIMIT = 2.0  # seconds; an operator waits for it
+_PODS_LIMIT = 5.0  # seconds, where nobody waits
 _FRESH = 1.0  # seconds; a watcher of `status` may get ten reports in that time
 
 
@@ -52,3 +54,44 @@ class DeviceHolders:
             key, pod = (device.resource, device.device_id), clean(f"{device.namespace}/{device.pod}")
             pods[key] = tuple(dict.fromkeys((*pods.get(key, ()), pod)))  # once for all containers of a pod
         return Holders(pods)
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceHolders:
+    """Of one resource; `resend` has the kubelet get its device list once more."""
+
+    resource: str
+    socket: Path
+    checkpoint: KubeletCheckpoint
+    resend: Callable[[], None]
+
+    async def held(self, device_ids: Collection[str]) -> set[str]:
+        """The devices that pods hold, by pod-resources or by the checkpoint.
+
+        `device_ids` are those whose end matters: where only the checkpoint has one, it is written again.
+        """
+        try:
+            pods = await pod_resources.held_devices(self.socket, _PODS_LIMIT)
+        except (OSError, PlugwrightError) as error:
+            raise HoldersUnknown(f"pod-resources cannot be read: {error}") from error
+        active = {device.device_id for device in pods if device.resource == self.resource}
+        stored = await self._stored()
+        if any(device_id in stored and device_id not in active for device_id in device_ids):
+            await self.checkpoint.rewritten(self.resend)
+            stored = await self._stored()
+        return active | set(stored)
+
+    async def stored(self) -> Held:
+        """By the checkpoint alone, with what pods held that have ended; nothing where no kubelet has been yet."""
+        try:
+            return await self.checkpoint.held(self.resource)
+        except FileNotFoundError:
+            return {}
+        except Exception as error:  # one reading of whatever a checkpoint holds
+            raise HoldersUnknown(f"the checkpoint cannot be read: {error}") from error
+
+    async def _stored(self) -> Held:
+        try:
+            return await self.checkpoint.held(self.resource)
+        except (OSError, RuntimeError, PlugwrightError) as error:  # RuntimeError: no thread could be started
+            raise HoldersUnknown(f"the checkpoint cannot be read: {error}") from error

@@ -19,13 +19,14 @@ __all__ = ["configure_logs", "with_environment"]
 _PREFIX = "PLUGWRIGHT_"
 _FORMATS: Mapping[str, Callable[[], logging.Formatter]] = {"human": HumanFormatter, "json": JsonFormatter}
 _READ_ELSEWHERE = ("kubelet_dir", "device_plugins_dir", "cordons")  # in `protocol.paths`, and in the operator's file
+_PLAIN = {"node_name": "NODE_NAME", "pod_uid": "POD_UID"}  # as pods commonly get them
 
 
 def with_environment(settings: Settings, environment: Mapping[str, str]) -> Settings:
     """`settings`, with the variables' values where it has its defaults: `state_dir` is PLUGWRIGHT_STATE_DIR."""
     changes: dict[str, Any] = {}
     for item in fields(settings):
-        text = environment.get(_PREFIX + item.name.upper(), "")
+        text = environment.get(_PREFIX + item.name.upper(), "") or environment.get(_PLAIN.get(item.name, ""), "")
         if text and item.name not in _READ_ELSEWHERE and getattr(settings, item.name) == item.default:
             changes[item.name] = _converted(item, text)
     return replace(settings, **changes)

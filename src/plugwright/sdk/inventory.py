@@ -8,7 +8,7 @@ given out, because a pod holds their hardware under another name, is `exclusivit
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -29,6 +29,8 @@ _LEFT_OUT = "no longer in the configuration: listed until no pod can hold it"
 _HELD = "a pod holds it, but it is not found, or no longer in the configuration"
 _LOGGED_APART = 8  # more changes of health at once than this are one line
 _CODE_OF_GONE = "gone"
+_CODE_OF_LEFT_OUT = "unconfigured"
+_UNDECIDED = "it is not decided yet which API offers it"
 _LASTING = 60.0  # seconds; a reason that changes more often, as one with a temperature, would fill the log
 
 
@@ -43,6 +45,8 @@ class DeviceSources:
     failure: str = ""  # why the last list of discovery can no longer be trusted
     faults: Mapping[str, str] = field(default_factory=dict)  # part of the resource that has failed → why
     kept_back: Mapping[str, str] = field(default_factory=dict)  # device id → who holds its hardware under another name
+    withheld: Mapping[str, str] = field(default_factory=dict)  # device id → why claims have it, and not this list
+    offered: Collection[str] | None = None  # the only devices that are not withheld; None: those without a reason
 
     def cordon(self, device: Device) -> str | None:
         """The reason of the device's cordon, None if it has none."""
@@ -54,13 +58,19 @@ class DeviceSources:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The list as the kubelet gets it, and since when each device has had its health and reason."""
+    """The devices, and since when each has had its health and reason; `encoded` is the list as the kubelet gets it."""
 
     devices: Mapping[str, Device]
     since: Mapping[str, float]
     encoded: bytes
-    cordoned: frozenset[str] = frozenset()
+    cordoned: Mapping[str, Device] = field(default_factory=dict)  # as they would be without their cordons
     resent: int = 0  # how often the same list was to be sent once more
+    withheld: Mapping[str, str] = field(default_factory=dict)  # in `encoded` Unhealthy, with the reasons
+
+    def listed(self, device_id: str) -> Device | None:
+        """The device as the kubelet's list has it."""
+        device = self.devices.get(device_id)
+        return device if device is None else _listed(device, self.withheld)
 
 
 def compose(sources: DeviceSources) -> dict[str, Device]:
@@ -83,6 +93,14 @@ def compose(sources: DeviceSources) -> dict[str, Device]:
     return composed
 
 
+def _cordoned(sources: DeviceSources) -> dict[str, Device]:
+    """The devices that have a cordon, as they would be without it."""
+    if not sources.cordons and not sources.rules:
+        return {}
+    without = compose(replace(sources, cordons={}, rules=()))
+    return {key: device for key, device in without.items() if sources.cordon(device) is not None}
+
+
 class Inventory:
     """`clock` is for people, `elapsed` measures how long a device has been removed."""
 
@@ -100,7 +118,8 @@ class Inventory:
         self._clock, self._elapsed = clock, elapsed
         self._sources = DeviceSources()
         self._removed_since: dict[str, float] = {}
-        self._gone = _GONE  # why a device is missing in the next list
+        self._gone = _GONE, _CODE_OF_GONE  # why a device is missing in the next list
+        self.allocated: dict[str, float] = {}  # when the kubelet was last given a device, by `elapsed`
 
     @property
     def removed_since(self) -> Mapping[str, float]:
@@ -119,19 +138,19 @@ class Inventory:
             self._exclusivity.offer(self.resource, discovered)
         before = self._sources
         removed = {
-            device_id: device if device_id in before.removed else device.unhealthy(self._gone, _CODE_OF_GONE)
+            device_id: device if device_id in before.removed else device.unhealthy(*self._gone)
             for device_id, device in {**before.removed, **before.discovered}.items()
             if device_id not in discovered
         }
         self._change(replace(before, discovered=discovered, removed=removed, failure=""), publish=True)
         now = self._elapsed()
         self._removed_since = {device_id: self._removed_since.get(device_id, now) for device_id in removed}
-        self._gone = _GONE
+        self._gone = _GONE, _CODE_OF_GONE
         self.refused.publish_if_changed("")
 
     def reconfigure(self) -> None:
         """The next list follows another configuration: devices that it lacks were left out there."""
-        self._gone = _LEFT_OUT
+        self._gone = _LEFT_OUT, _CODE_OF_LEFT_OUT
 
     def add_held(self, held: Mapping[str, tuple[int, ...]]) -> None:
         """Lists devices that pods hold, with their NUMA nodes, as removed unless they are discovered."""
@@ -174,11 +193,21 @@ class Inventory:
         """Replaces the cordons: device id → reason, and those by the configuration."""
         self._change(replace(self._sources, cordons=dict(reasons), rules=tuple(rules)))
 
+    def withhold(self, reasons: Mapping[str, str], offered: Collection[str] | None = None) -> None:
+        """Replaces the devices that only claims get: in the kubelet's list they are Unhealthy, for these reasons.
+
+        With `offered`, all devices but these are withheld, new ones too, until it is decided which API offers them.
+        """
+        offered = None if offered is None else frozenset(offered)
+        self._change(replace(self._sources, withheld=dict(reasons), offered=offered))
+
     def compare_holders(self) -> None:
         """Other pods than before hold hardware under names that are no longer offered."""
         self._change(self._sources)
 
     def note_allocated(self, device_ids: Iterable[str]) -> None:
+        device_ids = list(device_ids)
+        self.allocated |= dict.fromkeys(device_ids, self._elapsed())
         if self._exclusivity is not None:
             self._exclusivity.note_allocated(self.resource, device_ids)
 
@@ -194,12 +223,18 @@ class Inventory:
             sources = replace(sources, kept_back=kept_back)
         # Nothing is published before the first list: the kubelet would take an empty one for the truth.
         if before is not None or publish:
-            devices = compose(sources)
-            if before is None or not _is_same(devices, before.devices):
-                encoded = messages.encode_devices(self.resource, list(devices.values()))
+            devices, cordoned = compose(sources), _cordoned(sources)
+            withheld = _withheld(sources, devices)
+            if (
+                before is None
+                or before.withheld != withheld
+                or not _is_same(devices, before.devices)
+                or not _is_same(cordoned, before.cordoned)
+            ):
+                listed = [_listed(device, withheld) for device in devices.values()]
+                encoded = messages.encode_devices(self.resource, listed)
                 resent = before.resent if before is not None else 0
-                cordoned = frozenset(key for key, device in devices.items() if sources.cordon(device) is not None)
-                self.latest.publish(Snapshot(devices, self._since(devices), encoded, cordoned, resent))
+                self.latest.publish(Snapshot(devices, self._since(devices), encoded, cordoned, resent, withheld))
                 self._log_changes(devices, before)
         self._sources = sources
 
@@ -241,6 +276,17 @@ class Inventory:
         return device.reason != old.reason and self._clock() - before.since[device.id] >= _LASTING
 
 
+def _listed(device: Device, withheld: Mapping[str, str]) -> Device:
+    reason = withheld.get(device.id) if withheld else None
+    return device if reason is None or not device.healthy else device.unhealthy(reason, "dra")
+
+
+def _withheld(sources: DeviceSources, devices: Iterable[str]) -> Mapping[str, str]:
+    if sources.offered is None:
+        return sources.withheld
+    return {key: sources.withheld.get(key, _UNDECIDED) for key in devices if key not in sources.offered}
+
+
 def _by_id(resource: str, devices: object) -> dict[str, Device]:
     if isinstance(devices, Device):
         text = f"got the device {devices.id!r} alone: write `yield [device]`"
@@ -258,7 +304,7 @@ def _by_id(resource: str, devices: object) -> dict[str, Device]:
 
 
 def _is_same(devices: Mapping[str, Device], before: Mapping[str, Device]) -> bool:
-    """By what the kubelet gets and `status` shows: objects of the plugin in attributes compare as they like."""
+    """By what the kubelet and claims get and `status` shows: a plugin's own objects compare as they like."""
     return devices.keys() == before.keys() and all(
         device is old or (_is_alike(device, old) and _shows_the_same(device, old))
         for device, old in zip(devices.values(), before.values(), strict=True)  # both are sorted
@@ -266,14 +312,17 @@ def _is_same(devices: Mapping[str, Device], before: Mapping[str, Device]) -> boo
 
 
 def _is_alike(device: Device, old: Device) -> bool:
-    return (device.id, device.health, device.reason, device.code, device.numa) == (
-        old.id,
-        old.health,
-        old.reason,
-        old.code,
-        old.numa,
-    )
+    return _compared(device) == _compared(old)
+
+
+def _compared(device: Device) -> tuple[object, ...]:
+    listed = (device.id, device.health, device.reason, device.code, device.numa)
+    return (*listed, device.capacity, device.allow_multiple, device.consumes)
 
 
 def _shows_the_same(device: Device, old: Device) -> bool:
-    return device.attributes is old.attributes or shown(device.attributes) == shown(old.attributes)
+    before, after = old.attributes, device.attributes
+    if after is before:
+        return True
+    # True is 1 and a version is a text, but not to a claim.
+    return shown(after) == shown(before) and [*map(type, after.values())] == [*map(type, before.values())]

@@ -11,6 +11,7 @@ from itertools import combinations, islice
 from plugwright.errors import PluginError
 from plugwright.model import Allocation, Device, Options, PreferenceRequest, natural_order
 from plugwright.sdk.node_state import NodeState
+from plugwright.sdk.serve_settings import ServeSettings
 
 __all__ = ["Plugin", "fewest_numa_nodes", "supported_options", "valid_preference"]
 
@@ -26,6 +27,9 @@ class Plugin:
 
     empty_reason: str = ""
     """Why the last list has no device, where the plugin knows; `plugwright status` shows it."""
+
+    serve: ServeSettings = ServeSettings()
+    """Through which API the devices are offered; set by run() and by the operator's file."""
 
     def discover(self) -> "AsyncIterable[Devices] | Iterable[Devices] | Awaitable[Devices] | Devices":
         """Yields complete device lists, each one the whole truth, replacing the last.
@@ -47,6 +51,17 @@ class Plugin:
 
     def pre_start(self, devices: Sequence[Device]) -> Awaitable[None] | None:
         """Called before each start of a container that holds `devices`: to reset them, for one."""
+        return None
+
+    def check_parameters(self, parameters: Mapping[str, object]) -> Awaitable[None] | None:
+        """Raises where a claim's opaque configuration cannot be followed; the text reaches the owner of the pod."""
+        raise PluginError(f"{self.resource} takes no parameters, got {', '.join(sorted(parameters))}")
+
+    def release(self, devices: Sequence[Device]) -> Awaitable[None] | None:
+        """Called when `devices` that were allocated are given back; the same ones may be given back again.
+
+        At the end of a claim before its pod is gone, and of a device plugin's pod some time after it is gone.
+        """
         return None
 
     def restore(self, node: NodeState) -> Awaitable[None] | None:

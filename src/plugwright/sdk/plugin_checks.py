@@ -18,7 +18,7 @@ __all__ = ["ListPacer", "check_plugins", "preference_problem", "warn_of_misspelt
 
 logger = logging.getLogger(__name__)
 
-_METHODS = ("discover", "allocate", "prefer", "pre_start", "command")
+_METHODS = ("discover", "allocate", "prefer", "pre_start", "check_parameters", "release", "restore", "command")
 _BURST = 1000  # lists in a row; no hardware changes that often
 _PACE = 0.1  # seconds between two lists of a discover() that had more, and the pace that it may go on with
 

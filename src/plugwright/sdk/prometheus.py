@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from plugwright.sdk import logs
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.metrics import BUCKETS
+from plugwright.sdk.serve_settings import Api
 from plugwright.sdk.status import ConfigState
 from plugwright.system.histogram import Histogram
 from plugwright.version import __version__
@@ -45,6 +46,7 @@ class _DaemonCollector(Collector):
         yield _durations(runtimes)
         yield _registrations(runtimes)
         yield from _streams(runtimes)
+        yield _drivers(runtimes)
         yield from _discovery(runtimes)
         yield from _supervision(runtimes)
         yield CounterMetricFamily(
@@ -128,10 +130,23 @@ def _streams(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:
         "plugwright_resource_idle", "Whether the node has nothing for the resource to serve", labels=["resource"]
     )
     for runtime in runtimes:
+        has_none = runtime.is_idle or runtime.serve.api is Api.DRA
         opened.add_metric([runtime.resource], runtime.service.streams.value.open)
-        without.add_metric([runtime.resource], 0 if runtime.is_idle else runtime.service.seconds_without_stream)
+        without.add_metric([runtime.resource], 0 if has_none else runtime.service.seconds_without_stream)
         idle.add_metric([runtime.resource], int(runtime.is_idle))
     yield from (opened, without, idle)
+
+
+def _drivers(runtimes: list[ResourceRuntime]) -> Metric:
+    family = GaugeMetricFamily(
+        "plugwright_dra_driver_ready",
+        "Whether the DRA driver is registered and its devices are published",
+        labels=["resource"],
+    )
+    for runtime in runtimes:
+        if runtime.driver is not None:
+            family.add_metric([runtime.resource], int(runtime.driver.state.value.ready))
+    return family
 
 
 def _discovery(runtimes: list[ResourceRuntime]) -> Iterator[Metric]:

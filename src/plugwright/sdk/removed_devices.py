@@ -10,9 +10,9 @@ import asyncio
 import logging
 import time
 
-from plugwright.errors import PlugwrightError
-from plugwright.protocol import pod_resources
+from plugwright.errors import HoldersUnknown
 from plugwright.protocol.paths import KubeletPaths
+from plugwright.sdk.device_holders import ResourceHolders
 from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
 from plugwright.sdk.settings import Timeouts
@@ -23,8 +23,6 @@ __all__ = ["RemovedDevices"]
 
 logger = logging.getLogger(__name__)
 
-_POD_RESOURCES_TIMEOUT = 5.0
-
 
 class RemovedDevices:
     """`unreadable` is why it is not known which devices pods hold, empty if it is."""
@@ -33,17 +31,16 @@ class RemovedDevices:
         self, inventory: Inventory, paths: KubeletPaths, timeouts: Timeouts, checkpoint: KubeletCheckpoint
     ) -> None:
         self.unreadable = Latest("")
-        self._inventory, self._paths, self._checkpoint = inventory, paths, checkpoint
+        self._inventory = inventory
+        self.holders = ResourceHolders(inventory.resource, paths.pod_resources_socket, checkpoint, inventory.resend)
         self._keep = timeouts.departed
 
     async def list_held(self) -> None:
         """Lists what pods hold by the checkpoint; for the start, before discovery has listed anything."""
         try:
-            self._inventory.add_held(await self._checkpoint.held(self._inventory.resource))
-        except FileNotFoundError:
-            return  # no kubelet has been here yet
-        except Exception as error:  # noqa: BLE001  whatever a checkpoint holds: the resource is served without it
-            self._cannot_read("the checkpoint", error)
+            self._inventory.add_held(await self.holders.stored())
+        except HoldersUnknown as error:  # the resource is served without it
+            self._cannot_read(error)
 
     async def run(self) -> None:
         """Takes devices off the list that were removed for a while and that no pod holds; runs for ever."""
@@ -59,8 +56,10 @@ class RemovedDevices:
 
     async def _forget(self, due: list[str]) -> bool:
         """Whether all of `due` could be forgotten."""
-        held = await self._held(due)
-        if held is None:
+        try:
+            held = await self.holders.held(due)
+        except HoldersUnknown as error:
+            self._cannot_read(error)
             return False
         self.unreadable.publish_if_changed("")
         removed = self._inventory.removed_since
@@ -71,25 +70,9 @@ class RemovedDevices:
             logger.info("removed devices are no longer listed", extra=facts)
         return len(free) == len(due)
 
-    async def _held(self, due: list[str]) -> set[str] | None:
-        """The devices that pods hold by the pod-resources API or by the checkpoint; None if either cannot be read."""
-        source = "pod-resources"
-        try:
-            pods = await pod_resources.held_devices(self._paths.pod_resources_socket, _POD_RESOURCES_TIMEOUT)
-            active = {device.device_id for device in pods if device.resource == self._inventory.resource}
-            source = "the checkpoint"
-            stored = await self._checkpoint.held(self._inventory.resource)
-            if any(device_id in stored and device_id not in active for device_id in due):
-                await self._checkpoint.rewritten(self._inventory.resend)
-                stored = await self._checkpoint.held(self._inventory.resource)
-        except (OSError, RuntimeError, PlugwrightError) as error:  # RuntimeError: no thread could be started
-            self._cannot_read(source, error)
-            return None
-        return active | set(stored)
-
-    def _cannot_read(self, source: str, error: Exception) -> None:
+    def _cannot_read(self, error: HoldersUnknown) -> None:
         """Warns once for each reason; its repetitions are for debugging."""
-        reason = clean(f"{source} cannot be read: {error}")
+        reason = clean(error)
         level = logging.DEBUG if reason == self.unreadable.value else logging.WARNING
         facts = {"resource": self._inventory.resource, "error": reason}
         logger.log(level, "removed devices stay listed: cannot read which devices pods hold", extra=facts)

@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from plugwright.errors import PlugwrightError
 from plugwright.sdk import control, logs, watchdog
 from plugwright.sdk.control import serve_control_socket
-from plugwright.sdk.daemon import Daemon
+from plugwright.sdk.daemon import Daemon, DriverFactory
 from plugwright.sdk.environment import configure_logs, with_environment
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.plugin_checks import check_plugins, warn_of_misspelt_methods
@@ -38,7 +38,7 @@ Reload = Callable[[Daemon], Awaitable[None]]
 Watching = Callable[[Daemon, Callable[[], None]], AbstractAsyncContextManager[None]]
 
 
-def run(*plugins: Plugin, settings: Settings | None = None) -> None:
+def run(*plugins: Plugin, settings: Settings | None = None, drivers: DriverFactory | None = None) -> None:
     """Serves `plugins` until SIGTERM or SIGINT; SIGHUP calls their discover() again.
 
     Settings that are left at their defaults come from the same variables as those of `plugwright run`. A mistake ends
@@ -54,7 +54,7 @@ def run(*plugins: Plugin, settings: Settings | None = None) -> None:
         configure_logs(os.environ)
         checked = check_plugins(plugins)
         log_start(checked)
-        run_until_stopped(checked, with_environment(settings or Settings(), os.environ), rediscover)
+        run_until_stopped(checked, with_environment(settings or Settings(), os.environ), rediscover, drivers=drivers)
     except (PlugwrightError, OSError) as error:
         if logs.log_failure(error):
             raise SystemExit(1) from error
@@ -82,14 +82,18 @@ def collected_plugins() -> Iterator[list[Plugin]]:
 
 
 def run_until_stopped(
-    plugins: Iterable[Plugin], settings: Settings, reload: Reload, watching: Watching | None = None
+    plugins: Iterable[Plugin],
+    settings: Settings,
+    reload: Reload,
+    watching: Watching | None = None,
+    drivers: DriverFactory | None = None,
 ) -> None:
     """Serves until SIGTERM or SIGINT; `reload` is called on SIGHUP and when `watching` requests it."""
 
     async def main() -> None:
         requests, systemd = _Requests(signals), Systemd()
         async with AsyncExitStack() as stack:
-            daemon = await stack.enter_async_context(serving(*plugins, settings=settings))
+            daemon = await stack.enter_async_context(serving(*plugins, settings=settings, drivers=drivers))
             if watching is not None:
                 await stack.enter_async_context(watching(daemon, requests.request_reload))
             await stack.enter_async_context(_telling(systemd, daemon))
@@ -107,12 +111,14 @@ def run_until_stopped(
 
 
 @asynccontextmanager
-async def serving(*plugins: Plugin, settings: Settings | None = None) -> AsyncIterator[Daemon]:
+async def serving(
+    *plugins: Plugin, settings: Settings | None = None, drivers: DriverFactory | None = None
+) -> AsyncIterator[Daemon]:
     """Serves `plugins` while inside, in the caller's own event loop; touches no signals."""
     settings = settings or Settings()
     warn_of_misspelt_methods(check_plugins(plugins))
     async with AsyncExitStack() as stack:
-        daemon = Daemon(settings)
+        daemon = Daemon(settings, drivers)
         if settings.listen:
             from plugwright.sdk.probes import serve_probes  # loads an HTTP server
 

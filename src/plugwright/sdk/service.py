@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -50,6 +50,7 @@ class PluginService:
         self.plugin = plugin
         self.metrics = ResourceMetrics()
         self.streams = Latest(StreamCounts(0, 0))
+        self.before_allocate: Callable[[Sequence[str]], Awaitable[None]] | None = None
         self.on_allocated: Callable[[str, list[str]], None] = lambda resource, device_ids: None
         self._last_stream = time.monotonic()  # when a list was last watched, or else when serving began
         self._inventory, self._calls = inventory, calls
@@ -97,6 +98,9 @@ class PluginService:
     async def pre_start(self, device_ids: Sequence[str]) -> None:
         await self._counted("PreStartContainer", self._prepare(device_ids))
 
+    async def release(self, devices: Sequence[Device]) -> None:
+        await self._calls.call("release", self.plugin.release, devices, limit=self._limits.allocate)
+
     async def _counted(self, method: str, answer: Coroutine[Any, Any, T]) -> T:
         """One call of the kubelet: an exception that is not ours is logged here and made ours."""
         start, outcome = time.perf_counter(), "failed"
@@ -125,6 +129,8 @@ class PluginService:
 
     async def _answer(self, containers: Sequence[Sequence[str]]) -> bytes:
         requests = self._requests(containers)
+        if self.before_allocate is not None:
+            await self.before_allocate([device.id for devices in requests for device in devices])
         self._inventory.note_allocated(device.id for devices in requests for device in devices)
         answer = self._encoded([await self._allocate(devices) for devices in requests])
         # After the answer is on its way: the kubelet admits one pod at a time, and waits.
@@ -167,8 +173,8 @@ class PluginService:
     def _listed(self, device_ids: Sequence[str]) -> list[Device]:
         """Those that are listed, sorted: the kubelet's own order is random, and the same devices get one answer."""
         snapshot = self._inventory.latest.value
-        devices: Mapping[str, Device] = snapshot.devices if snapshot else {}
-        listed = [devices[device_id] for device_id in device_ids if device_id in devices]
+        found = map(snapshot.listed, device_ids) if snapshot else ()
+        listed = [device for device in found if device is not None]
         if len(listed) > 1:
             listed.sort(key=lambda device: natural_order(device.id))
         return listed

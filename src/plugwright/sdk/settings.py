@@ -41,7 +41,8 @@ class Timeouts:
 
     discovery: float = 30.0  # discover() fails: devices keep their last health for this long, then turn Unhealthy
     departed: float = 60.0  # a removed device stays listed as Unhealthy for at least this long
-    holders: float = 10.0  # hardware is held under another name: whether it still is, is read again after this
+    holders: float = 10.0  # which devices pods hold is read again after this, while the end of a pod matters
+    in_flight: float = 30.0  # a device that leaves DRA has its taint for this long before it is looked for in claims
     first_stream: float = 10.0  # registered without a ListAndWatch call for this long: registered again
     lost_stream: float = 0.2  # the kubelet ended ListAndWatch: registered again after this, doubling each time
     retry: float = 0.01  # registration failed: tried again after this, doubling each time
@@ -64,6 +65,9 @@ class Settings:
     kubelet_dir: str | Path | None = None  # PLUGWRIGHT_KUBELET_DIR, then /var/lib/kubelet
     device_plugins_dir: str | Path | None = None  # PLUGWRIGHT_DEVICE_PLUGINS_DIR, then device-plugins below it
     registration: Registration = Registration.DIRECT
+    node_name: str = ""  # of this node in the API server, for DRA drivers; NODE_NAME
+    pod_uid: str = ""  # of this pod, where another may serve beside it during a rolling update; POD_UID
+    kubeconfig: Path | None = None  # for DRA drivers; None: the pod's service account, then KUBECONFIG
     state_dir: Path | None = None  # where cordons are kept over restarts; None: not kept
     control_socket: Path | None = None  # None: no control socket
     listen: str = ""  # HOST:PORT for /healthz, /readyz and /metrics; empty: no HTTP
@@ -82,7 +86,13 @@ class Settings:
             if item.type in (Path | None, str | Path | None):
                 object.__setattr__(self, item.name, _path(item.name, getattr(self, item.name)))
         object.__setattr__(self, "registration", _registration(self.registration))
-        for name, kind in (("listen", str), ("limits", Limits), ("timeouts", Timeouts)):
+        for name, kind in (
+            ("node_name", str),
+            ("pod_uid", str),
+            ("listen", str),
+            ("limits", Limits),
+            ("timeouts", Timeouts),
+        ):
             if not isinstance(getattr(self, name), kind):
                 raise _wrong(name, f"a {kind.__name__}", getattr(self, name))
 

@@ -65,7 +65,10 @@ class DeviceStatus(TypedDict):
     since: float
     numa: list[int]
     pods: list[str]  # that hold it, as namespace/name
+    api: str  # that offers it; empty while it is on its way from one to the other
+    claims: list[str]  # that hold it, as namespace/name
     attributes: dict[str, object]
+    capacity: dict[str, int]
 
 
 class ResourceStatus(TypedDict):
@@ -83,6 +86,8 @@ class ResourceStatus(TypedDict):
     discovery: str  # why discover() fails, empty if it does not
     empty: str  # why the latest list has no device, where the plugin knows
     refused: str  # why the latest list was refused, empty if it was not
+    serve: str  # by which API: device-plugin, dra or both
+    driver: dict[str, object] | None  # what the DRA driver says of itself; None where there is none
     devices: list[DeviceStatus]
 
 

@@ -12,7 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from plugwright.model import NUMA_NODES
+
 __all__ = [
+    "NUMA_ATTRIBUTE",
     "Host",
     "PciFunction",
     "SysfsNode",
@@ -27,10 +30,14 @@ __all__ = [
     "pci_function",
     "pci_functions",
     "real",
+    "standard_attributes",
     "uevent",
 ]
 
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_PCI_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+_STANDARD = "resource.kubernetes.io"
+NUMA_ATTRIBUTE = f"{_STANDARD}/numaNode"
 _NUMA_NODE = re.compile("[0-9]{1,9}")
 _MOUNTINFO = Path("/proc/self/mountinfo")
 _LINKS = 40  # as many as the kernel follows
@@ -230,6 +237,26 @@ def pci_address_of(directory: Path) -> str:
     """The PCI function that a device is, or is behind."""
     device = real(directory)
     return next((path.name for path in (device, *device.parents) if _PCI_ADDRESS.fullmatch(path.name)), "")
+
+
+def standard_attributes(directory: Path) -> dict[str, str | int]:
+    """The attributes that Kubernetes has names for, of a device that is a PCI function or is behind one; else none.
+
+    Drivers of all vendors publish them alike, so that a claim can ask for a GPU and a NIC on one PCIe root.
+    """
+    address = pci_address_of(directory)
+    if not address:
+        return {}
+    # The outermost root: behind Intel's VMD there is another one, which shares the wires of the first.
+    root = next((part for part in real(directory).parts if _PCI_ROOT.fullmatch(part)), "")
+    attributes: dict[str, str | int] = {f"{_STANDARD}/pciBusID": address}
+    if root:
+        attributes[f"{_STANDARD}/pcieRoot"] = root
+    nodes = numa_nodes(directory)
+    # Without NUMA there is no attribute: with -1, all such devices would be on one node.
+    if len(nodes) == 1 and nodes[0] in NUMA_NODES:
+        attributes[NUMA_ATTRIBUTE] = nodes[0]
+    return attributes
 
 
 def pci_function(directory: Path) -> PciFunction:

@@ -21,6 +21,7 @@ __all__ = [
     "PluginProcess",
     "PodRefused",
     "Timing",
+    "claim_requesting",
     "plugin_process",
     "pod_requesting",
     "running",
@@ -38,6 +39,7 @@ if TYPE_CHECKING:  # for type checkers; `_HOMES` is the same for the interpreter
     )
     from plugwright.kubelet.kubelet import Kubelet
     from plugwright.kubelet.settings import KubeletSettings, Timing
+    from plugwright.testing.claim_requests import claim_requesting
     from plugwright.testing.harness import PluginKubelet, running
     from plugwright.testing.machine import Machine
     from plugwright.testing.pods import pod_requesting
@@ -57,6 +59,7 @@ _HOMES = {
     "plugwright.kubelet.settings": ("KubeletSettings", "Timing"),
     "plugwright.testing.processes": ("PluginProcess", "plugin_process"),
     "plugwright.testing.machine": ("Machine",),
+    "plugwright.testing.claim_requests": ("claim_requesting",),
     "plugwright.testing.pods": ("pod_requesting",),
     "plugwright.testing.harness": ("PluginKubelet", "running"),
 }

@@ -9,25 +9,36 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from plugwright.errors import PeerGone, PluginError
-from plugwright.kubelet import Kubelet, KubeletSettings
+from plugwright.errors import PeerGone, PluginError, PodRefused
+from plugwright.kubelet import Kubelet, KubeletSettings, Pod, PodSpec
 from plugwright.kubelet.events import Event, StateChange
+from plugwright.kubelet.pod_table import RunContainerOptions
+from plugwright.kubelet.pods import PodClaim
 from plugwright.model import Device, Health
+from plugwright.protocol.messages import DeviceSpec, MountSpec
+from plugwright.sdk import cdi
+from plugwright.sdk.cdi import resolution
 from plugwright.sdk.control import report
 from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.plugin_checks import check_plugins
 from plugwright.sdk.run import serving
+from plugwright.sdk.serve_settings import Api, ResourceDriver, ServeSettings
 from plugwright.sdk.settings import Settings
 from plugwright.sdk.status import DaemonStatus
+from plugwright.serve import needs_driver
 from plugwright.system import directories
 from plugwright.system.concurrency import first
+from plugwright.testing.claim_requests import PodWithClaims, RequestedClaim, pod_claim_name
+from plugwright.testing.resource_api_server import ResourceApiServer
 
 __all__ = ["PluginKubelet", "checked_findings", "kubelet_root", "running", "until_listed"]
 
 _LONGEST_SOCKET = len("device-plugins/") + 56  # bytes; the SDK's socket names have up to 56
+_NODE = "node"
 _RETRY_TIME = 1.0  # seconds for a discover() that failed: the SDK calls it three or four times in them
 
 
@@ -35,6 +46,64 @@ class PluginKubelet(Kubelet):
     """The kubelet of `running`, with a view of the plugins that it serves: the wire has no reasons."""
 
     daemon: Daemon
+    api: ResourceApiServer
+    cdi: Path  # where the CDI specs of claims are
+
+    async def admit(self, pod: PodSpec | Mapping[str, object]) -> Pod:
+        """As `Kubelet.admit`; first, as the scheduler does, allocates the claims that the pod wants.
+
+        Raises `PodRefused` where devices for them are not free within the kubelet's `timeout`: a real pod would wait.
+        """
+        if not isinstance(pod, PodWithClaims):
+            return await super().admit(pod)
+        spec = self._table.generate_name(pod).with_unused_uid(self._running.manager.pod_devices.has_pod)
+        assert isinstance(spec, PodWithClaims)
+        names = [claim.name or f"{spec.name}-{number}" for number, claim in enumerate(spec.wanted)]
+        for name, claim in zip(names, spec.wanted, strict=True):
+            await self._allocate(spec, name, claim)
+            self.api.reserve(spec.namespace, name, (spec.name, spec.uid))
+        claims = tuple(PodClaim(pod_claim_name(number), name) for number, name in enumerate(names))
+        return await super().admit(replace(spec, claims=claims))
+
+    def _delete(self, pod: Pod) -> None:
+        super()._delete(pod)
+        for claim in pod.spec.claims:
+            self.api.release(pod.spec.namespace, claim.claim_name, pod.uid)
+
+    def container(self, pod: Pod, name: str = "main") -> RunContainerOptions:
+        """The options of a container with what a runtime makes of its CDI names: the same for both APIs."""
+        granted = pod.container(name)
+        edits = resolution.edits_for(granted.cdi, [self.cdi]) if granted.cdi else []
+        return replace(
+            granted,
+            env={**granted.env, **{key: value for edit in edits for key, value in edit.env.items()}},
+            mounts=(*granted.mounts, *(_mount(mount) for edit in edits for mount in edit.mounts)),
+            nodes=(*granted.nodes, *(_node(node) for edit in edits for node in edit.device_nodes)),
+        )
+
+    async def _allocate(self, pod: PodSpec, name: str, claim: RequestedClaim) -> None:
+        drivers = {
+            resource: runtime.driver.name
+            for resource, runtime in self.daemon.resources.items()
+            if runtime.driver is not None
+        }
+        problem = ""
+
+        def is_allocated(_: int) -> bool:
+            nonlocal problem
+            problem = self.api.allocate((pod.namespace, name), claim, drivers)
+            return not problem
+
+        try:
+            async with asyncio.timeout(self.settings.timeout if drivers else 0):
+                await self.api.changes.until(is_allocated)
+                # A kubelet that does not know the driver yet would try again after a minute.
+                await self.daemon.changed.until(
+                    lambda _: not any(map(_has_waiting_driver, self.daemon.resources.values()))
+                )
+        except TimeoutError:
+            problem = problem or "a driver is not registered"
+            raise PodRefused(pod.key, "Unschedulable", f"cannot allocate all claims: {problem}") from None
 
     def status(self) -> DaemonStatus:
         """What `plugwright status -o json` would show of the plugins."""
@@ -55,6 +124,14 @@ class PluginKubelet(Kubelet):
         return snapshot.devices[device_id].reason
 
 
+def _mount(mount: cdi.Mount) -> MountSpec:
+    return MountSpec(mount.host_path, mount.container_path or mount.host_path, "ro" in mount.options)
+
+
+def _node(node: cdi.DeviceNode) -> DeviceSpec:
+    return DeviceSpec(node.host_path or node.path, node.path, node.permissions or "rwm")
+
+
 def _health(devices: Mapping[str, Device], device_id: str) -> Health | None:
     return devices[device_id].health if device_id in devices else None
 
@@ -65,29 +142,65 @@ async def running(
     tmp_path: Path,
     settings: KubeletSettings | None = None,
     served: Settings | None = None,
+    serve: str | ServeSettings = "",
 ) -> AsyncIterator[PluginKubelet]:
     """Serves one plugin or several while inside; yields the kubelet once it has a device list of each.
 
     The kubelet's files are in `tmp_path/kubelet`. `settings` are the kubelet's; `served` are the plugins', with the
-    kubelet's directories put in. Raises `PluginError` with the reason where a list does not come, and at the end
+    kubelet's directories put in. `serve` is `device-plugin`, `dra` or `both`, as for run(); the API server that DRA
+    needs is in memory, `kubelet.api`. Raises `PluginError` with the reason where a list does not come, and at the end
     `KubeletFindings` where there are findings that `settings.allowed` does not have.
     """
     __tracebackhide__ = True
     plugins = _checked_arguments(plugins, tmp_path)
+    api, cdi_directory = ResourceApiServer(_NODE), Path(tmp_path).absolute() / "cdi"
+    for plugin in plugins:
+        wanted = ServeSettings.of(serve) if serve else plugin.serve
+        host_root = settings.host_root if settings is not None else None
+        plugin.serve = replace(wanted, cdi=str(cdi_directory), host_root=str(host_root) if host_root else None)
     with kubelet_root(tmp_path) as root:
-        async with PluginKubelet(root, settings) as kubelet:
+        async with PluginKubelet(root, settings, resource_api=api) as kubelet:
             paths = kubelet.paths
-            served = replace(served or Settings(), kubelet_dir=paths.root, device_plugins_dir=paths.device_plugins)
-            async with aclosing(kubelet.events(new=True)) as events, serving(*plugins, settings=served) as daemon:
+            served = replace(
+                served or Settings(),
+                kubelet_dir=paths.root,
+                device_plugins_dir=paths.device_plugins,
+                node_name=_NODE,
+            )
+            kubelet.api, kubelet.cdi = api, cdi_directory
+            async with (
+                aclosing(kubelet.events(new=True)) as events,
+                serving(*plugins, settings=served, drivers=partial(_driver, api)) as daemon,
+            ):
                 listed: set[str] = set()
-                all_listed = until_listed(events, [plugin.resource for plugin in plugins], listed)
+                by_list = [plugin.resource for plugin in plugins if plugin.serve.api is not Api.DRA]
                 with suppress(TimeoutError):
                     async with asyncio.timeout(kubelet.settings.timeout):
-                        await first(all_listed, _until_discovery_fails(daemon))
-                _check_listed(daemon, listed, kubelet.settings.timeout)
+                        await first(_until_served(daemon, events, by_list, listed), _until_discovery_fails(daemon))
+                _check_served(daemon, listed, kubelet.settings.timeout)
                 kubelet.daemon = daemon
                 with checked_findings(kubelet):
                     yield kubelet
+
+
+def _driver(api: ResourceApiServer, runtime: ResourceRuntime) -> ResourceDriver | None:
+    if not needs_driver(runtime):
+        return None
+    from plugwright.dra.driver import Driver  # a client of the API server, which most tests do without
+
+    return Driver(runtime, connect=lambda _: api)
+
+
+async def _until_served(
+    daemon: Daemon, events: AsyncGenerator[Event, None], resources: Collection[str], listed: set[str]
+) -> None:
+    if resources:
+        await until_listed(events, resources, listed)
+    await daemon.changed.until(lambda _: not any(map(_has_waiting_driver, daemon.resources.values())))
+
+
+def _has_waiting_driver(runtime: ResourceRuntime) -> bool:
+    return runtime.driver is not None and not runtime.driver.state.value.ready
 
 
 @contextmanager
@@ -140,9 +253,13 @@ def _discovery_fails(runtime: ResourceRuntime) -> bool:
     return runtime.inventory.latest.value is None and bool(runtime.discovery.failing.value)
 
 
-def _check_listed(daemon: Daemon, listed: set[str], timeout: float) -> None:
+def _check_served(daemon: Daemon, listed: set[str], timeout: float) -> None:
     __tracebackhide__ = True
-    missing = [runtime for resource, runtime in sorted(daemon.resources.items()) if resource not in listed]
+    missing = [
+        runtime
+        for resource, runtime in sorted(daemon.resources.items())
+        if _has_waiting_driver(runtime) or (resource not in listed and runtime.serve.api is not Api.DRA)
+    ]
     if missing:
         raise PluginError("; ".join(_reason(runtime, timeout) for runtime in missing))
 
@@ -152,5 +269,10 @@ def _reason(runtime: ResourceRuntime, timeout: float) -> str:
         return runtime.discovery.failing.value
     if runtime.inventory.latest.value is None:
         return f"discover() of {runtime.resource} yielded no list within {timeout:g} s"
+    if runtime.driver is not None and _has_waiting_driver(runtime):
+        state = runtime.driver.state.value
+        return (
+            f"the devices of {runtime.resource} were not published within {timeout:g} s: {state.reason or state.state}"
+        )
     status = runtime.registration.status.value
     return f"{runtime.resource} was not listed within {timeout:g} s: {status.reason or status.state.value}"

@@ -3,10 +3,12 @@
 A module of its own, so that a test with the emulated kubelet alone loads no SDK.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
-from plugwright.kubelet.pods import ContainerKind, ContainerSpec, PodSpec
+from plugwright.kubelet.pods import ClaimUse, ContainerKind, ContainerSpec, PodSpec
+from plugwright.testing.claim_requests import PodWithClaims, RequestedClaim, pod_claim_name
 
 __all__ = ["ResourceRequests", "pod_requesting"]
 
@@ -19,19 +21,24 @@ def pod_requesting(
     *,
     init: Mapping[str, ResourceRequests] | None = None,
     sidecars: Mapping[str, ResourceRequests] | None = None,
+    claims: Sequence[RequestedClaim] = (),
     name: str = _PREFIX,
 ) -> PodSpec:
     """A pod whose container `main` requests `requests`; or with several containers, `{"first": {…}, "second": {…}}`.
 
-    Init containers come first, then `sidecars`. A name that ends in `-` gets a number when the pod is admitted, so that
-    the same pod can be admitted again.
+    Init containers come first, then `sidecars`; all have the devices of all `claims`, for the kubelet of `running`. A
+    name that ends in `-` gets a number when the pod is admitted, so that the same pod can be admitted again.
     """
     containers = [
         *_containers(init or {}, ContainerKind.INIT),
         *_containers(sidecars or {}, ContainerKind.SIDECAR),
         *_containers(_by_container(requests), ContainerKind.MAIN),
     ]
-    return PodSpec(name, tuple(containers))
+    if not claims:
+        return PodSpec(name, tuple(containers))
+    uses = tuple(ClaimUse(pod_claim_name(number)) for number in range(len(claims)))
+    containers = [replace(container, claims=uses) for container in containers]
+    return PodWithClaims(name, tuple(containers), wanted=tuple(claims))
 
 
 def _by_container(

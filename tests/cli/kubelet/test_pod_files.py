@@ -24,7 +24,7 @@ def keys(changes: PodChanges) -> tuple[list[str], list[str]]:
 def test_a_file_may_have_several_pods_and_empty_documents(tmp_path: Path) -> None:
     path = tmp_path / "pods.yaml"
     path.write_text(f"---\n{pod('one')}\n---\n# nothing\n---\n{pod('two')}\n")
-    assert [spec.key for spec in read(path)] == ["default/one", "default/two"]
+    assert [spec.key for spec in read(path).pods] == ["default/one", "default/two"]
 
 
 @pytest.mark.parametrize(

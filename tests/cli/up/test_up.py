@@ -1,12 +1,13 @@
 """`plugwright up` and `down` as real processes, with a real client over TLS."""
 
+import asyncio
 import json
 import signal
 import socket
 import ssl
 import stat
 import sys
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -17,6 +18,9 @@ from tests.cli.processes import Node as Daemons
 from tests.cli.processes import configuration, ended, python, running
 from tests.cli.up.clusters import RuntimeDirectory, allocatable, client, pod, ready, until_node
 
+from plugwright.kube.api_client import ApiClient
+
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 QUICK = ("--heartbeat", "0.2", "--silence", "1")
 WITHOUT = (
     "import sys; sys.modules[{name!r}] = None; from plugwright.cli.main import main; sys.argv[1:] = ['up']; main()"
@@ -231,3 +235,19 @@ async def test_a_missing_extra_is_reported_in_one_line(runtime: RuntimeDirectory
 
 async def test_bare_and_a_file_exclude_each_other(runtime: RuntimeDirectory) -> None:
     assert (await runtime.ask("up", "--bare", "-c", "plugwright.yaml")).code == 2
+
+
+async def test_a_resource_of_the_file_is_served_by_claims(runtime: RuntimeDirectory, tmp_path: Path) -> None:
+    config = tmp_path / "plugwright.yaml"
+    config.write_text("resources: [{name: mock/gpu, mock: {count: 3}, serve: dra}]")
+    async with runtime.up("-c", config) as up:
+        api = ApiClient.of_kubeconfig(up.kubeconfig)
+        try:
+            slices, version = await api.list(SLICES)
+            if not slices:
+                async with asyncio.timeout(30), aclosing(api.watch(SLICES, version)) as changes:
+                    slices = [(await anext(changes))[1]]
+        finally:
+            api.close()
+        assert slices[0]["spec"]["nodeName"] == "node-1"
+        assert slices[0]["spec"]["driver"] == "gpu.mock"

@@ -76,7 +76,7 @@ BAD = {
     "no slices": ({"pool": {"name": "node", "generation": 0, "resourceSliceCount": 0}}, "must be greater than zero"),
     "an effect": (
         {"devices": devices(1, taints=[{"key": "a", "effect": "Never"}])},
-        'Unsupported value: "Never": supported values: "None", "NoExecute", "NoSchedule"',
+        'Unsupported value: "Never": supported values: "NoExecute", "NoSchedule", "None"',
     ),
     "a long driver": ({"driver": "a" * 64}, "spec.driver: Too long: may not be more than 63 bytes"),
 }

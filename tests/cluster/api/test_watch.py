@@ -13,7 +13,7 @@ from tests.cluster.api.serving import TOKEN, Api, pod, populated, served
 
 from plugwright.cluster.api.kinds import CONFIG_MAPS, PODS
 from plugwright.cluster.api.registry import ResourcePath, Writer
-from plugwright.cluster.api.watch import Watch, WatchOptions, watch_lines
+from plugwright.cluster.api.watch import Watch, WatchOptions, watch_events
 from plugwright.cluster.database import Database
 from plugwright.cluster.store import ObjectKey, Store
 
@@ -101,7 +101,7 @@ async def test_a_watch_ends_at_its_timeout_with_a_bookmark(over_http: Api, store
 async def test_bookmarks_are_sent_while_only_other_kinds_change(store: Store) -> None:
     options = WatchOptions(bookmarks=True, bookmark_interval=0.05)
     watch = Watch(CONFIG_MAPS, "", lambda _: True, lambda content: content, options)
-    lines = watch_lines(store, watch, store.revision)
+    lines = watch_events(store, watch, store.revision)
     writer = Writer(store)
 
     async def create_pods() -> None:
@@ -148,7 +148,7 @@ async def test_a_watcher_behind_the_history_gets_expired() -> None:
     store = populated(Store(history=50))
     writer, start = Writer(store), store.revision
     watch = Watch(CONFIG_MAPS, "", lambda _: True, lambda content: content)
-    slow = watch_lines(store, watch, start)
+    slow = watch_events(store, watch, start)
     writer.create(ResourcePath(CONFIG_MAPS, "default", ""), config_map("first"), "test")
     assert json.loads(await anext(slow))["object"]["metadata"]["name"] == "first"
     for number in range(500):

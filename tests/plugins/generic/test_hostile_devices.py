@@ -204,7 +204,7 @@ async def test_an_allocation_from_a_dead_file_system_is_refused_in_time(
 async def test_a_scan_that_hangs_makes_devices_unhealthy_and_the_next_one_healthy(
     dead: DeadHost, kubelet: ObservedKubelet, settings: Settings
 ) -> None:
-    async with serving(Generic(NAME, PATHS, access=access(dead, scan_timeout=0.05)), settings=settings):
+    async with serving(Generic(NAME, PATHS, access=access(dead, scan_timeout=0.5)), settings=settings):
         thing = await kubelet.endpoint(NAME, 1)
         dead.closed.set()
         (dead.dev / "nfs1").touch()

@@ -52,6 +52,7 @@ class Binding:
         self._nvmlGetFunctionPointer_cache: dict[str, object] = {}
         self.opened = 0
         self.links_read = 0
+        self.kinds_read = 0
         self.happening: queue.SimpleQueue[tuple[Card, int, int] | int] = queue.SimpleQueue()
 
     def __getattr__(self, name: str) -> Any:
@@ -117,6 +118,13 @@ class Binding:
     def _nvmlDeviceGetCudaComputeCapability(self, _: Card) -> tuple[int, int]:
         return (9, 0)
 
+    def _nvmlDeviceGetBrand(self, _: Card) -> int:
+        self.kinds_read += 1
+        return 14
+
+    def _nvmlDeviceGetNumGpuCores(self, _: Card) -> int:
+        return 16896
+
     def _nvmlDeviceGetComputeMode(self, _: Card) -> int:
         return 3
 
@@ -133,7 +141,7 @@ class Binding:
         return SimpleNamespace(uuid=uuid, name=name, instance=7 + index)
 
     def _nvmlDeviceGetAttributes_v2(self, _: object) -> SimpleNamespace:
-        return SimpleNamespace(memorySizeMB=9984)
+        return SimpleNamespace(memorySizeMB=9984, multiprocessorCount=16, sharedCopyEngineCount=1, sharedDecoderCount=1)
 
     def _nvmlDeviceGetGpuInstanceId(self, part: SimpleNamespace) -> int:
         return int(part.instance)

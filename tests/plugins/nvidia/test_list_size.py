@@ -12,7 +12,7 @@ from plugwright.errors import ListTooLarge, PluginError
 from plugwright.model import Device
 from plugwright.plugins.nvidia import sharing
 from plugwright.plugins.nvidia.config import NvidiaShare
-from plugwright.plugins.nvidia.sharing import TimeSlicing
+from plugwright.plugins.nvidia.time_slicing import TimeSlicing
 from plugwright.protocol import messages
 
 MIB = 2**20

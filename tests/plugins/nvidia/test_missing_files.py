@@ -30,6 +30,7 @@ async def test_a_gpu_is_unhealthy_while_its_files_are_missing(tmp_path: Path, st
         install_driver(tmp_path)
         await lists.reason("GPU-0", "")
         await lists.reason("GPU-1", "/dev/nvidia1 does not exist")
-        assert lists.devices["GPU-0"].attributes["loader_cache"] == "not refreshed, TRITON_LIBCUDA_PATH is set instead"
+        text = "not refreshed, TRITON_LIBCUDA_PATH is set instead"
+        assert lists.devices["GPU-0"].attributes["notes"] == {"loader cache in containers": text}
         (tmp_path / "dev/nvidia1").touch()
         await lists.reason("GPU-1", "")

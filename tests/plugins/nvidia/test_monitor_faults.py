@@ -16,8 +16,9 @@ from plugwright.plugins.nvidia.driver import EventKind, GpuEvent, GpuSnapshot
 from plugwright.plugins.nvidia.monitor import GpuMonitor
 from plugwright.plugins.nvidia.nvml_events import EventThread
 from plugwright.plugins.nvidia.plugin import Nvidia
-from plugwright.plugins.nvidia.sharing import ContainerExtras, GpuUnit, TimeSlicing
+from plugwright.plugins.nvidia.sharing import ContainerExtras, GpuUnit
 from plugwright.plugins.nvidia.simulation import SimulatedDriver, SimulatedEvents
+from plugwright.plugins.nvidia.time_slicing import TimeSlicing
 
 NOT_UTF_8 = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
 

@@ -13,6 +13,7 @@ from plugwright.plugins.nvidia.driver import (
     DriverGone,
     DriverLoad,
     EventKind,
+    Gpu,
     GpuEvent,
     GpuLink,
     PcieLevel,
@@ -49,6 +50,45 @@ def test_a_gpu_is_read_with_all_its_values(tmp_path: Path) -> None:
     assert (gpu.compute_mode, gpu.mig_enabled, gpu.fault) == (ComputeMode.EXCLUSIVE_PROCESS, False, "")
 
 
+def test_a_gpu_is_read_with_what_claims_select_by(tmp_path: Path) -> None:
+    function = tmp_path / "devices/pci0000:00/0000:00:01.0/0000:01:00.0"
+    function.mkdir(parents=True)
+    (function / "numa_node").write_text("1\n")
+    (tmp_path / "bus/pci/devices").mkdir(parents=True)
+    (tmp_path / "bus/pci/devices/0000:01:00.0").symlink_to(function)
+    binding = Binding(*cards(1))
+    nvml = driver(binding, tmp_path)
+    [gpu] = nvml.read().gpus
+    assert (gpu.brand, gpu.architecture, gpu.multiprocessors) == ("Nvidia", "Hopper", 132)
+    assert gpu.standard == {
+        "resource.kubernetes.io/pciBusID": "0000:01:00.0",
+        "resource.kubernetes.io/pcieRoot": "pci0000:00",
+        "resource.kubernetes.io/numaNode": 1,
+    }
+    nvml.read()
+    assert binding.kinds_read == 1
+
+
+@pytest.mark.parametrize("error", [NOT_SUPPORTED, LOST])
+def test_a_gpu_whose_kind_cannot_be_read_has_no_fault_for_it(error: int) -> None:
+    [card] = cards(1)
+    card.broken = {"nvmlDeviceGetBrand": error}
+    nvml = driver(Binding(card))
+    [gpu] = nvml.read().gpus
+    assert (gpu.brand, gpu.fault) == ("", "")
+    card.broken = {}
+    assert nvml.read().gpus[0].brand == ("" if error == NOT_SUPPORTED else "Nvidia")
+
+
+@pytest.mark.parametrize(
+    ("capability", "architecture"),
+    [((7, 0), "Volta"), ((7, 5), "Turing"), ((8, 6), "Ampere"), ((8, 9), "Ada Lovelace"), ((12, 0), "Blackwell")],
+)
+def test_the_architecture_follows_from_the_compute_capability(capability: tuple[int, int], architecture: str) -> None:
+    assert Gpu(uuid="GPU-0", index=0, capability=capability).architecture == architecture
+    assert Gpu(uuid="GPU-0", index=0).architecture == ""
+
+
 @pytest.mark.parametrize("text", ["-1\n", "what?", None])
 def test_a_gpu_without_a_numa_node_has_none(tmp_path: Path, text: str | None) -> None:
     if text is not None:
@@ -65,7 +105,8 @@ def test_mig_devices_are_read() -> None:
         ("MIG-a", 0, "1g.18gb", 7),
         ("MIG-b", 1, "1g.18gb+me", 8),
     ]
-    assert gpu.mig[0].memory == 9984 * 2**20
+    assert (gpu.mig[0].memory, gpu.mig[0].multiprocessors) == (9984 * 2**20, 16)
+    assert gpu.mig[0].engines == {"copyEngines": 1, "decoders": 1}
 
 
 def test_links_are_counted_direct_and_through_switches() -> None:

@@ -23,8 +23,8 @@ from plugwright.plugins.nvidia.config import (
 from plugwright.plugins.nvidia.driver import GpuEvent, GpuSnapshot
 from plugwright.plugins.nvidia.monitor import GpuMonitor, PollIntervals
 from plugwright.plugins.nvidia.plugin import Nvidia
-from plugwright.plugins.nvidia.sharing import TimeSlicing
 from plugwright.plugins.nvidia.simulation import SimulatedDriver, SimulatedEvents
+from plugwright.plugins.nvidia.time_slicing import TimeSlicing
 from plugwright.plugins.nvidia.xids import XidAction
 from plugwright.sdk.cdi.resolution import resolve
 
@@ -45,7 +45,7 @@ async def test_a_device_has_the_attributes_of_its_gpu() -> None:
     assert len(devices) == 8
     first = next(iter(devices.values()))
     assert (first.healthy, first.numa, first.attributes["model"]) == (True, (0,), "NVIDIA H200")
-    assert (first.attributes["memory"], first.attributes["pci"]) == (143771 * 2**20, "0000:18:00.0")
+    assert (first.capacity["memory"].value, first.attributes["pci"]) == (143771 * 2**20, "0000:18:00.0")
 
 
 async def test_a_machine_is_read_once_for_all_resources() -> None:

@@ -1,32 +1,25 @@
-"""A vgpu share's size is in its id."""
+"""A vgpu share's size is in its id, and a container has the sum of its shares."""
 
-import pytest
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.plugins.nvidia.mps.node import gpu
 
-from plugwright.errors import PluginError
 from plugwright.model import Device
-from plugwright.plugins.nvidia.vgpu_sizes import VgpuSize, decode, encode
+from plugwright.plugins.nvidia import sharing
+from plugwright.plugins.nvidia.vgpu_sizes import DeviceShare, device_shares, sized_id
 
-FIRST = gpu(0).uuid
-
-
-@given(
-    size=st.builds(
-        VgpuSize,
-        device=st.sampled_from([FIRST, "MIG-00000000-0000-0000-0000-000000000000"]),
-        mebibytes=st.integers(0, 9_999_999),
-        percent=st.integers(0, 100),
-        number=st.integers(0, 9999),
-    )
-)
-def test_a_size_is_decoded_from_its_id(size: VgpuSize) -> None:
-    assert decode(encode(size)) == size
-    assert Device(encode(size)).id == encode(size)
+MIB = 2**20
+FIRST = sharing.whole_device(gpu(0))
 
 
-@pytest.mark.parametrize("other", ["GPU-1", "GPU-1::3", "GPU-1::m-c-", "GPU-1::1m-2c-x"])
-def test_an_id_without_a_size_is_refused(other: str) -> None:
-    with pytest.raises(PluginError, match="must end in its size"):
-        decode(other)
+@given(st.integers(0, 9_999_999), st.integers(0, 100), st.integers(0, 9999))
+def test_an_id_has_the_size(mebibytes: int, percent: int, number: int) -> None:
+    share = replace(FIRST, memory=mebibytes * MIB, percent=percent, replica=number)
+    assert Device(sized_id(share)).id == f"{FIRST.uuid}::{mebibytes}m-{percent}c-{number}"
+
+
+def test_a_container_has_the_sum_of_its_shares_and_no_more_than_all_processors() -> None:
+    share = replace(FIRST, memory=10 * 2**30, percent=60, replica=0)
+    assert device_shares([share, replace(share, replica=1)]) == [DeviceShare(FIRST.uuid, 20480, 100)]

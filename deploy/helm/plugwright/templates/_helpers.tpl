@@ -111,6 +111,11 @@ sys.exit(not answer.startswith(b'{"ok"'))
 {{- end -}}
 {{- if .Values.plugin.target -}}
 {{- $own := dict "name" $name "component" "daemon" "path" "config" "config" (dict "resources" list) -}}
+{{- if ne .Values.plugin.serve "device-plugin" -}}
+{{- if not .Values.plugin.resources -}}
+{{- fail (printf "plugin.serve: %s needs plugin.resources, whose drivers get rights" .Values.plugin.serve) -}}
+{{- end -}}
+{{- end -}}
 {{- $instances = append $instances (merge $own $shared) -}}
 {{- end -}}
 {{- if not $instances -}}
@@ -132,7 +137,7 @@ sys.exit(not answer.startswith(b'{"ok"'))
 {{- $at := printf "%s.resources[%d]" $path $index -}}
 {{- $found := list -}}
 {{- $others := list -}}
-{{- range $key, $value := omit $resource "name" -}}
+{{- range $key, $value := omit $resource "name" "serve" -}}
 {{- if and (has $key $kinds) (not (kindIs "invalid" $value)) -}}
 {{- $found = append $found $key -}}
 {{- else if not (has $key (concat $kinds $options)) -}}
@@ -217,6 +222,9 @@ must have 1 to 63 letters, digits, '-', '_' or '.' after the '/', a letter or di
 {{- end -}}
 {{- range $seen -}}
 {{- $paths = append $paths (dict "path" . "mountPath" (printf "%s%s" $root .)) -}}
+{{- end -}}
+{{- if include "plugwright.claims" . | fromJsonArray -}}
+{{- $paths = append $paths (dict "path" ($host.cdi | default "/var/run/cdi") "written" true) -}}
 {{- end -}}
 {{- $mounts := dict -}}
 {{- range $paths -}}
@@ -332,4 +340,99 @@ must have 1 to 63 letters, digits, '-', '_' or '.' after the '/', a letter or di
 {{- end -}}
 {{- end -}}
 {{- $found -}}
+{{- end -}}
+
+{{/* The API through which a resource is offered: device-plugin, dra or both. */}}
+{{- define "plugwright.api" -}}
+{{- if kindIs "map" .serve -}}
+{{- .serve.api -}}
+{{- else -}}
+{{- .serve | default "device-plugin" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A name with the letters that DNS allows, and a digest of what it was: as in plugwright/dra/names.py. */}}
+{{- define "plugwright.withDigest" -}}
+{{- $readable := regexReplaceAll .others (lower .text) "-" | trunc 54 | trimAll "-." -}}
+{{- $digest := sha256sum .original | trunc 8 -}}
+{{- ternary (printf "%s-%s" $readable $digest) $digest (ne $readable "") -}}
+{{- end -}}
+
+{{/* The domain of the drivers of a domain's resources: NVIDIA makes drivers of its own. */}}
+{{- define "plugwright.driverDomain" -}}
+{{- ternary "nvidia.plugwright.dev" . (eq . "nvidia.com") -}}
+{{- end -}}
+
+{{/* The DRA driver of a resource, which is also the name of its DeviceClass. */}}
+{{- define "plugwright.driver" -}}
+{{- $name := last (splitList "/" .name) -}}
+{{- if not (regexMatch "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$" $name) -}}
+{{- $name = include "plugwright.withDigest" (dict "text" $name "original" $name "others" "[^a-z0-9]+") -}}
+{{- end -}}
+{{- $full := printf "%s.%s" $name (include "plugwright.driverDomain" (first (splitList "/" .name))) -}}
+{{- if and (kindIs "map" .serve) (dig "driver" "" (ternary .serve dict (kindIs "map" .serve))) -}}
+{{- .serve.driver -}}
+{{- else if gt (len $full) 63 -}}
+{{- include "plugwright.withDigest" (dict "text" $full "original" .name "others" "[^a-z0-9.]+") -}}
+{{- else -}}
+{{- $full -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What a configuration, or the plugin in its place, serves by claims: entries with name, api and driver, or with the
+     domain of its drivers where the machine decides the name. */}}
+{{- define "plugwright.claims" -}}
+{{- $resources := .config.resources -}}
+{{- $plugin := .root.Values.plugin -}}
+{{- if $plugin.target -}}
+{{- $resources = list -}}
+{{- range $plugin.resources -}}
+{{- $resources = append $resources (dict "name" . "serve" $plugin.serve) -}}
+{{- end -}}
+{{- end -}}
+{{- $claims := list -}}
+{{- range $resources -}}
+{{- $api := include "plugwright.api" . -}}
+{{- if eq $api "device-plugin" -}}
+{{- else if contains "{" .name -}}
+{{- $domain := include "plugwright.driverDomain" (first (splitList "/" .name)) -}}
+{{- $claims = append $claims (dict "name" .name "api" $api "domain" $domain) -}}
+{{- else -}}
+{{- $claims = append $claims (dict "name" .name "api" $api "driver" (include "plugwright.driver" .)) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $claims -}}
+{{- end -}}
+
+{{/* The same of all DaemonSets together, each driver once; refuses what only one of them would be refused for. */}}
+{{- define "plugwright.allClaims" -}}
+{{- $drivers := dict -}}
+{{- $names := dict -}}
+{{- $claims := dict -}}
+{{- range include "plugwright.instances" . | fromJsonArray -}}
+{{- range include "plugwright.claims" (dict "root" $ "config" .config) | fromJsonArray -}}
+{{- $driver := .driver | default (printf "*.%s" .domain) -}}
+{{- if and .driver (ne (get $drivers .name | default .driver) .driver) -}}
+{{- fail (printf "%s must have one driver, got %s and %s" .name (get $drivers .name) .driver) -}}
+{{- end -}}
+{{- if and .driver (ne (get $names .driver | default .name) .name) -}}
+{{- fail (printf "driver %s must be of one resource, got %s and %s" .driver (get $names .driver) .name) -}}
+{{- end -}}
+{{- $_ := set $drivers .name $driver -}}
+{{- $_ := set $names $driver .name -}}
+{{- $before := get $claims $driver | default dict -}}
+{{- $_ := set $claims $driver (merge (dict "api" (ternary "both" .api (eq ($before.api | default "") "both"))) .) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $claims (semverCompare "<1.34.0-0" .Capabilities.KubeVersion.Version) -}}
+{{- fail (printf "serve: dra and both need Kubernetes 1.34 or newer, and the API server is %s" .Capabilities.KubeVersion.Version) -}}
+{{- end -}}
+{{- if and $claims (eq (include "plugwright.serviceAccount" .) "default") -}}
+{{- fail "serve: dra and both need a service account of their own: serviceAccount.create, or serviceAccount.name" -}}
+{{- end -}}
+{{- $sorted := list -}}
+{{- range $driver := keys $claims | sortAlpha -}}
+{{- $sorted = append $sorted (get $claims $driver) -}}
+{{- end -}}
+{{- toJson $sorted -}}
 {{- end -}}

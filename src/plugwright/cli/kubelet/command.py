@@ -27,6 +27,7 @@ Examples:
   plugwright kubelet --root /tmp/node                      and beside it a plugin with --kubelet-dir /tmp/node
   plugwright kubelet --root /tmp/node --pods pods/ --run   pods from a folder, their commands as local processes
   plugwright kubelet --root /tmp/node --once --strict pod.yaml    in a script: exit code 1 if anything is wrong
+  plugwright kubelet --root /tmp/node --api pod.yaml       for a DRA driver: with an API server for slices and claims
 """
 
 
@@ -97,6 +98,13 @@ Examples:
     show_default=True,
     help="Directory of CDI specs, for --run; may be repeated.",
 )
+@click.option(
+    "--api",
+    is_flag=True,
+    help="Serve an API with the node, ResourceSlices and the files' ResourceClaims for a DRA driver, and write its "
+    "kubeconfig into the root. ResourceClaims in files named here imply it.",
+)
+@click.option("--node-name", default="node", show_default=True, help="Name of the node in that API.")
 @click.option("--strict", is_flag=True, help="Exit with code 1 if there was any finding.")
 @click.option(
     "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format."
@@ -106,6 +114,9 @@ def kubelet(pods: tuple[Path, ...], root: Path, output: str, **values: Any) -> N
 
     Plugins register as on a node. Pods are admitted and get devices as from the real kubelet. The output has every
     call, state change and finding, and what each container would run with; no container is started without --run.
+
+    A DRA driver registers in the same way. Its claims are ResourceClaims in the files of pods, whose status.allocation
+    names the devices; see --api.
 
     Ctrl-C and SIGTERM stop it. SIGUSR1 restarts the kubelet, and plugins have to register again.
     """
@@ -129,13 +140,19 @@ def kubelet_options(pods: tuple[Path, ...], root: Path, values: dict[str, Any]) 
         settings = KubeletSettings(**machine, host_root="/" if values["starts"] else None)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
-    return KubeletOptions(root, settings, tuple(pod for path in pods for pod in pod_files.read(path)), **values)
+    read = [pod_files.read(path) for path in pods]
+    claims = tuple(claim for file in read for claim in file.claims)
+    values["api"] = values.get("api", False) or bool(claims)
+    return KubeletOptions(root, settings, tuple(pod for file in read for pod in file.pods), claims=claims, **values)
 
 
-def _show_start(output: str, folder: Path | None, kubelet: Kubelet) -> None:
+def _show_start(output: str, folder: Path | None, kubelet: Kubelet, kubeconfig: Path | None) -> None:
     if output == "json":
-        click.echo(json.dumps(view.start_facts(kubelet, folder, os.getpid())))
+        facts = view.start_facts(kubelet, folder, os.getpid())
+        click.echo(json.dumps({**facts, "kubeconfig": str(kubeconfig) if kubeconfig else None}))
         return
     for line in view.start_lines(kubelet, folder, os.getpid()):
         click.echo(line)
+    if kubeconfig is not None:
+        click.echo(f"A DRA driver finds its claims by KUBECONFIG={kubeconfig}")
     click.echo()

@@ -1,4 +1,4 @@
-"""Pods in YAML: files named on the command line, and a folder whose files are added, changed and deleted.
+"""Pods and their ResourceClaims in YAML: files named on the command line, and a folder whose files come and go.
 
 A folder is only read here; watching it is `program`.
 """
@@ -7,29 +7,55 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeGuard
 
 from plugwright.config.document import parse_all
 from plugwright.errors import ConfigError, InvalidPod
 from plugwright.kubelet import PodSpec, pods
 
-__all__ = ["PodChanges", "PodFolder", "read"]
+__all__ = ["Claim", "PodChanges", "PodFile", "PodFolder", "claim_key", "read"]
+
+Claim = Mapping[str, Any]  # a ResourceClaim as it is written
 
 _SUFFIXES = (".json", ".yaml", ".yml")
 _STDIN = Path("-")
 
 
-def read(path: Path) -> list[PodSpec]:
-    """The pods of a file, or of standard input for `-`; raises `ConfigError` with the line."""
+@dataclass(frozen=True, slots=True)
+class PodFile:
+    """What one file has."""
+
+    pods: tuple[PodSpec, ...] = ()
+    claims: tuple[Claim, ...] = ()
+
+
+def read(path: Path) -> PodFile:
+    """The pods and claims of a file, or of standard input for `-`; raises `ConfigError` with the line."""
     name, text = _text(path)
-    specs = []
+    specs, claims = [], []
     for document in parse_all(name, text):
         if document.content is None:
             continue  # nothing between two separators
+        if _is_claim(document.content):
+            if not claim_key(document.content).rpartition("/")[2]:
+                raise ConfigError(f"{name}:{document.line('$', 'kind')}: a ResourceClaim must have a name")
+            claims.append(document.content)
+            continue
         try:
             specs.append(pods.read(document.content))
         except InvalidPod as error:
             raise ConfigError(f"{name}:{document.line(error.path, error.key)}: {error}") from error
-    return specs
+    return PodFile(tuple(specs), tuple(claims))
+
+
+def _is_claim(content: object) -> TypeGuard[Claim]:
+    return isinstance(content, Mapping) and content.get("kind") == "ResourceClaim"
+
+
+def claim_key(claim: Claim) -> str:
+    metadata = claim.get("metadata")
+    metadata = metadata if isinstance(metadata, Mapping) else {}
+    return f"{metadata.get('namespace') or 'default'}/{metadata.get('name') or ''}"
 
 
 def _text(path: Path) -> tuple[str, str]:
@@ -43,10 +69,12 @@ def _text(path: Path) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class PodChanges:
-    """Pods by key, namespace/name; a changed pod is both removed and added. `problems` are by file."""
+    """Pods and claims by key, namespace/name; a changed pod is both removed and added. `problems` are by file."""
 
     removed: tuple[str, ...] = ()
     added: Mapping[str, PodSpec] = field(default_factory=dict)
+    removed_claims: tuple[str, ...] = ()
+    claims: Mapping[str, Claim] = field(default_factory=dict)  # new and changed ones
     problems: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -55,8 +83,9 @@ class PodFolder:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._files: dict[Path, list[PodSpec]] = {}
+        self._files: dict[Path, PodFile] = {}
         self._pods: dict[str, PodSpec] = {}
+        self._claims: dict[str, Claim] = {}
         self._problems: dict[str, str] = {}
 
     def scan(self) -> PodChanges:
@@ -64,10 +93,14 @@ class PodFolder:
         problems = self._read_files()
         now = self._pods_by_key(problems)
         before, self._pods = self._pods, now
+        claims = {claim_key(claim): claim for file in self._files.values() for claim in file.claims}
+        known, self._claims = self._claims, claims
         known_problems, self._problems = self._problems, problems
         return PodChanges(
             removed=tuple(sorted(key for key, pod in before.items() if now.get(key) != pod)),
             added={key: pod for key, pod in sorted(now.items()) if before.get(key) != pod},
+            removed_claims=tuple(sorted(known.keys() - claims.keys())),
+            claims={key: claim for key, claim in sorted(claims.items()) if known.get(key) != claim},
             problems={name: text for name, text in sorted(problems.items()) if known_problems.get(name) != text},
         )
 
@@ -79,7 +112,7 @@ class PodFolder:
             except ConfigError as error:
                 line = str(error).removeprefix(f"{path}:")
                 problems[path.name] = f"line {line}" if line != str(error) else line
-                files[path] = self._files.get(path, [])
+                files[path] = self._files.get(path, PodFile())
         self._files = files
         return problems
 
@@ -92,8 +125,8 @@ class PodFolder:
 
     def _pods_by_key(self, problems: dict[str, str]) -> dict[str, PodSpec]:
         pods_by_key: dict[str, PodSpec] = {}
-        for path, specs in self._files.items():
-            for pod in specs:
+        for path, file in self._files.items():
+            for pod in file.pods:
                 if pods_by_key.setdefault(pod.key, pod) is not pod:
                     problems[path.name] = f"{path}: another file in this folder has a pod {pod.key} too"
         return pods_by_key

@@ -9,15 +9,16 @@ import itertools
 import signal
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from plugwright.cli.kubelet.cdi_devices import apply_cdi_devices
-from plugwright.cli.kubelet.pod_files import PodChanges, PodFolder
+from plugwright.cli.kubelet.pod_claims import NoClaims, PodClaims, pod_claims
+from plugwright.cli.kubelet.pod_files import Claim, PodChanges, PodFolder
 from plugwright.cli.kubelet.view import Show, Shown
-from plugwright.errors import KubeletError, PodRefused
+from plugwright.errors import ConfigError, KubeletError, PodRefused
 from plugwright.kubelet import ContainerKind, Kubelet, KubeletSettings, Phase, Pod, PodSpec, processes
 from plugwright.kubelet.devicemanager.devices import DeviceCount
 from plugwright.kubelet.events import StateChange
@@ -29,6 +30,7 @@ from plugwright.system.inotify import settled_changes
 
 __all__ = ["KubeletOptions", "PodRunner", "emulate"]
 
+_PREPARE_RETRY = 10.0  # seconds; sooner than a real kubelet, for those who wait in front of it
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -45,14 +47,24 @@ class KubeletOptions:
     timeout: float = 60.0  # how long a pod waits for its resources
     strict: bool = False
     cdi_dirs: tuple[Path, ...] = (cdi.STATIC, cdi.DYNAMIC)  # where a runtime looks for the specs of CDI devices
+    api: bool = False  # an API server for DRA drivers is beside the kubelet
+    node_name: str = "node"
+    claims: tuple[Claim, ...] = ()
 
 
-async def emulate(options: KubeletOptions, show: Show, begin: Callable[[Kubelet], None]) -> bool:
+async def emulate(options: KubeletOptions, show: Show, begin: Callable[[Kubelet, Path | None], None]) -> bool:
     """Runs until a signal, or until the pods are done; whether everything succeeded."""
-    async with asyncio.TaskGroup() as followers, Kubelet(options.root, options.settings) as kubelet:
-        begin(kubelet)
+    claims = pod_claims(options.node_name) if options.api else NoClaims()
+    for claim in options.claims:
+        claims.put(claim)
+    async with (
+        asyncio.TaskGroup() as followers,
+        Kubelet(options.root, options.settings, resource_api=claims.resource_api) as kubelet,
+        claims.served(kubelet.paths.root) as kubeconfig,
+    ):
+        begin(kubelet, kubeconfig)
         async with asyncio.TaskGroup() as tasks:
-            runner = PodRunner(kubelet, options, show, tasks)
+            runner = PodRunner(kubelet, options, show, tasks, claims)
             followers.create_task(runner.follow())  # ends with the kubelet, after the last event
             succeeded = await _run(runner, options, tasks)
     return succeeded and not (options.strict and kubelet.findings)
@@ -74,7 +86,7 @@ async def _run(runner: "PodRunner", options: KubeletOptions, tasks: asyncio.Task
         for task in (stopped, work, *restarts):
             task.cancel()  # a plugin may hang in a call, and with it the task that made it
         await runner.end()
-    return succeeded
+    return succeeded and not (options.once and runner.is_terminating)
 
 
 async def _watch(runner: "PodRunner", path: Path | None, folder: PodFolder | None) -> None:
@@ -116,8 +128,11 @@ class _PodTask:
 class PodRunner:
     """The pods, each in a task of its own."""
 
-    def __init__(self, kubelet: Kubelet, options: KubeletOptions, show: Show, tasks: asyncio.TaskGroup) -> None:
+    def __init__(
+        self, kubelet: Kubelet, options: KubeletOptions, show: Show, tasks: asyncio.TaskGroup, claims: PodClaims
+    ) -> None:
         self._kubelet = kubelet
+        self._claims = claims
         self._options = options
         self._show = show
         self._tasks = tasks
@@ -157,12 +172,20 @@ class PodRunner:
         pod = self._find(removed.spec)
         if pod is not None:
             await self._kubelet.remove(pod)
+            self._claims.release(pod.spec)
 
     async def apply(self, changes: PodChanges) -> None:
         for name, problem in changes.problems.items():
             self.show(StateChange("invalid", name, problem))
         for key in changes.removed:
             await self.remove(key)
+        for key in changes.removed_claims:
+            self._claims.remove(key)
+        for key, claim in changes.claims.items():
+            try:
+                self._claims.put(claim)
+            except ConfigError as error:
+                self.show(StateChange("invalid", key, str(error)))
         for key, pod in changes.added.items():
             self.add(key, pod)
 
@@ -182,9 +205,18 @@ class PodRunner:
             await asyncio.wait([pod_task.task for pod_task in self._pods.values()])
 
     async def end(self) -> None:
+        """Ends the pods; those with claims are removed, so that their drivers are left with nothing prepared."""
         for pod_task in self._pods.values():
             pod_task.task.cancel()
         await self.wait()
+        for pod in self._kubelet.pods:
+            if pod.spec.claims and not pod.terminating:
+                await self._kubelet.remove(pod)
+
+    @property
+    def is_terminating(self) -> bool:
+        """Whether a driver has failed to unprepare the claims of a pod."""
+        return any(pod.terminating for pod in self._kubelet.pods)
 
     @property
     def succeeded(self) -> bool:
@@ -192,7 +224,8 @@ class PodRunner:
         return all(task.done() and not task.cancelled() and task.result() for task in tasks)
 
     async def _run_pod(self, spec: PodSpec) -> bool:
-        has_resources = await self._wait_for_resources(spec)
+        has_resources = await self._wait_for_resources(spec) and await self._wait_for_claims(spec)
+        self._claims.reserve(spec)
         try:
             pod = await self._kubelet.admit(spec)
         except PodRefused:
@@ -201,6 +234,8 @@ class PodRunner:
             self.show(StateChange("refused", spec.key, str(error)))
             return False
         has_started = self._check_started(pod)
+        if not self._options.once:
+            await self._retry_claims(pod)
         has_succeeded = await self._run_processes(pod) if self._options.starts else True
         return has_resources and has_started and has_succeeded
 
@@ -219,6 +254,26 @@ class PodRunner:
             self.show(StateChange("not waiting", spec.key, f"{missing}; the pod is submitted anyway"))
             return False
         return True
+
+    async def _wait_for_claims(self, spec: PodSpec) -> bool:
+        """Waits as a scheduler does until the claims are allocated; whether they are in time."""
+        problem = self._claims.unallocated(spec)
+        if not problem or not self._options.timeout:
+            return True
+        self.show(StateChange("waiting", spec.key, f"at most {self._options.timeout:g} s, because {problem}"))
+        if await self._claims.until_allocated(spec, self._options.timeout):
+            return True
+        self.show(
+            StateChange("not waiting", spec.key, f"{self._claims.unallocated(spec)}; the pod is submitted anyway")
+        )
+        return False
+
+    async def _retry_claims(self, pod: Pod) -> None:
+        """A real kubelet tries again after 60 to 90 seconds (11.15)."""
+        while any(container.reason == "ContainerCreating" for container in pod.containers.values()):
+            await asyncio.sleep(_PREPARE_RETRY)
+            with suppress(KubeletError):  # it is being restarted
+                await self._kubelet.start_waiting(pod)
 
     def _check_started(self, pod: Pod) -> bool:
         waiting = [(name, container) for name, container in pod.containers.items() if container.reason]

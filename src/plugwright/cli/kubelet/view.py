@@ -26,8 +26,8 @@ Show = Callable[[Shown, RunContainerOptions | None], None]
 _WIDTH = 24  # the length of NotifyRegistrationStatus
 _MAX_DEVICES = 4  # in one line; more are counted
 _MAX_TEXT = 500  # characters of a value
-_GOOD = ("admitted", "list", "loaded", "registered", "started", "succeeded")
-_BAD = ("checkpoint", "invalid", "not loaded", "refused", "removed", "stopped")
+_GOOD = ("admitted", "list", "loaded", "prepared", "registered", "started", "succeeded")
+_BAD = ("checkpoint", "invalid", "not loaded", "refused", "removed", "stopped", "terminating")
 _SUCCESSES = ("OK", "open")  # outcomes of calls
 _INDENT = " " * (12 + 2)  # the width of the time
 

@@ -26,11 +26,16 @@ from plugwright.cluster.store import Object
 from plugwright.config import schema
 from plugwright.config.reload import CurrentConfig
 from plugwright.config.schema import Config
+from plugwright.dra.driver import Driver
 from plugwright.errors import ConfigError
+from plugwright.kube.api_client import ApiClient
+from plugwright.kube.api_server import ApiServer, Credentials
 from plugwright.kubelet import KubeletSettings, Timing
 from plugwright.sdk.control import serve_control_socket
-from plugwright.sdk.daemon import Daemon
+from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.serve_settings import ResourceDriver
+from plugwright.serve import needs_driver
 from plugwright.system import json_lines
 from plugwright.system.concurrency import single_error
 from plugwright.system.json_lines import Request
@@ -147,25 +152,32 @@ async def _cluster(
 ) -> AsyncIterator[tuple[EmbeddedCluster, socket.socket]]:
     """The cluster, served over TLS, and the socket that its API server listens on."""
     token, last_port = directory.credentials()
-    cluster_options = ClusterOptions(
-        nodes=options.nodes,
-        plugins=plugins.of,
-        state=directory.path if directory.kept else None,
-        kubelet=KubeletSettings(numa=2, timing=Timing(grace=options.plugin_grace)),
-        processes=options.processes,
-        heartbeat=options.heartbeat,
-        silence=options.silence,
-        token=token,
-    )
     certificates = tls.obtain(directory.path)
     with listen(last_port if options.port is None else options.port) as listening:
-        directory.save_credentials(token, listening.getsockname()[1])
+        port = listening.getsockname()[1]
+        directory.save_credentials(token, port)
+        server = ApiServer(f"https://127.0.0.1:{port}", Credentials(token, certificates.authority))
+        cluster_options = ClusterOptions(
+            nodes=options.nodes,
+            plugins=plugins.of,
+            state=directory.path if directory.kept else None,
+            kubelet=KubeletSettings(numa=2, timing=Timing(grace=options.plugin_grace)),
+            processes=options.processes,
+            heartbeat=options.heartbeat,
+            silence=options.silence,
+            token=token,
+            drivers=partial(_driver, server),
+        )
         async with (
             EmbeddedCluster(cluster_options) as cluster,
             serving(cluster.application, listening, certificates),
         ):
             await _until_listed(cluster)
             yield cluster, listening
+
+
+def _driver(server: ApiServer, runtime: ResourceRuntime) -> ResourceDriver | None:
+    return Driver(runtime, connect=lambda _: ApiClient(server)) if needs_driver(runtime) else None
 
 
 @asynccontextmanager

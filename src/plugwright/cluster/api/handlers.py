@@ -4,6 +4,7 @@ Reads are answered from the store; writes go through `registry`, or through one 
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from starlette.requests import Request
@@ -21,9 +22,10 @@ from plugwright.cluster.api.list_options import Chunk
 from plugwright.cluster.api.patch import Json, json_patch, merge_patch, strategic_merge_patch
 from plugwright.cluster.api.registry import DeleteOptions, ResourcePath, Writer
 from plugwright.cluster.api.responses import ResponseForm
-from plugwright.cluster.api.watch import Watch, WatchOptions, watch_lines
+from plugwright.cluster.api.watch import Watch, WatchOptions, watch_events
 from plugwright.cluster.clock import Clock
 from plugwright.cluster.store import DryRun, Object, Store
+from plugwright.protocol import kubernetes_objects
 
 __all__ = ["Logs", "ResourceHandlers"]
 
@@ -98,7 +100,8 @@ class ResourceHandlers:
             metadata["continue"] = list_options.encode_token(revision, chunk.objects[-1])
             if not query.get("labelSelector") and not query.get("fieldSelector"):
                 metadata["remainingItemCount"] = chunk.remaining
-        return responses.json(self._present_list(request, path.kind, chunk, metadata))
+        form = responses.accepted_form(request, path.kind)
+        return responses.encoded(form, self._present_list(request, path.kind, chunk, metadata))
 
     def _revision_to_list(self, query: Mapping[str, str]) -> int:
         """The current one, which is no older than any that a client may ask for, unless it asks for an exact one."""
@@ -110,7 +113,7 @@ class ResourceHandlers:
         return requested if requested and query.get("resourceVersionMatch") == "Exact" else current
 
     def _present_list(self, request: Request, kind: Kind, chunk: Chunk, metadata: Object) -> Object:
-        form = responses.accepted_form(request)
+        form = responses.accepted_form(request, kind)
         if form is ResponseForm.TABLE:
             include = request.query_params.get("includeObject", "Metadata")
             return {**printers.table(kind.columns, chunk.objects, self._now(), include), "metadata": metadata}
@@ -126,9 +129,9 @@ class ResourceHandlers:
 
     def watch(self, request: Request, path: ResourcePath) -> Response:
         query = request.query_params
-        is_table = responses.accepted_form(request) is ResponseForm.TABLE
+        form = responses.accepted_form(request, path.kind)
         options = WatchOptions(
-            bookmarks=requests.is_true(query, "allowWatchBookmarks") and not is_table,
+            bookmarks=requests.is_true(query, "allowWatchBookmarks") and form is not ResponseForm.TABLE,
             initial_events=query.get("sendInitialEvents") == "true",
             timeout=requests.number(query, "timeoutSeconds"),
         )
@@ -141,8 +144,12 @@ class ResourceHandlers:
         watch = Watch(
             path.kind, path.namespace, is_watched, responses.presenter(request, path.kind, self._now), options
         )
-        lines = watch_lines(self._store, watch, None if options.initial_events else since)
-        return StreamingResponse(lines, media_type="application/json")
+        media = kubernetes_objects.WATCH_MEDIA_TYPE if form is ResponseForm.PROTOBUF else "application/json"
+        if form is ResponseForm.PROTOBUF:
+            watch = replace(watch, event=kubernetes_objects.watch_frame)
+        return StreamingResponse(
+            watch_events(self._store, watch, None if options.initial_events else since), media_type=media
+        )
 
     def log(self, request: Request, path: ResourcePath) -> Response:
         query, pod = request.query_params, self._store.require(path.key)
@@ -199,7 +206,7 @@ class ResourceHandlers:
             return self._delete_collection(request, path, options, writer)
         deleted, is_gone = writer.delete(path, options)
         if path.kind.returns_deleted_object or not is_gone:
-            return responses.json(deleted)
+            return responses.encoded(responses.accepted_form(request, path.kind), deleted)
         details = {"name": path.name, "group": path.kind.group, "kind": path.kind.plural}
         non_empty = {name: value for name, value in details.items() if value}
         return responses.success(200, {**non_empty, "uid": deleted["metadata"]["uid"]})
@@ -213,7 +220,8 @@ class ResourceHandlers:
             metadata = content["metadata"]
             writer.delete(ResourcePath(path.kind, metadata.get("namespace", ""), metadata["name"]), options)
         metadata = {"resourceVersion": str(self._store.revision)}
-        return responses.json(responses.object_list(path.kind, objects, metadata))
+        form = responses.accepted_form(request, path.kind)
+        return responses.encoded(form, responses.object_list(path.kind, objects, metadata))
 
     def bind(self, request: Request, path: ResourcePath, content: object) -> Response:
         target = content.get("target") if isinstance(content, dict) else None
@@ -229,7 +237,8 @@ class ResourceHandlers:
         return responses.success(201)
 
     def _present(self, request: Request, kind: Kind, content: Object, code: int = 200) -> Response:
-        return responses.json(responses.presenter(request, kind, self._now)(content), code)
+        form = responses.accepted_form(request, kind)
+        return responses.encoded(form, responses.presenter(request, kind, self._now)(content), code)
 
     def _writer_for(self, request: Request, content: object = None) -> Writer:
         return self._dry_run_writer if requests.is_dry_run(request.query_params, content) else self._writer

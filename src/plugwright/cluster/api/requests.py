@@ -1,6 +1,7 @@
 """Requests: the resource that a path names, the object in the body, and the options in the query.
 
-Bodies are JSON, YAML, or protobuf for the kinds that kubectl sends so. `schema` checks the types of an object's fields.
+Bodies are JSON, YAML, or protobuf for the kinds that kubectl and DRA drivers send so. `schema` checks the types of an
+object's fields.
 """
 
 from collections.abc import Mapping

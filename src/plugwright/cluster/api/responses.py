@@ -1,4 +1,7 @@
-"""Responses: objects, lists and statuses in the form that the client accepts, as JSON."""
+"""Responses: objects, lists and statuses in the form that the client accepts.
+
+JSON, or protobuf for the kinds that DRA drivers read; errors are JSON always, which every client of Go reads too.
+"""
 
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -12,11 +15,13 @@ from plugwright.cluster.api.errors import StatusError, status_object
 from plugwright.cluster.api.kinds import Kind
 from plugwright.cluster.clock import Clock
 from plugwright.cluster.store import Object
+from plugwright.protocol import kubernetes_objects
 
 __all__ = [
     "ResponseForm",
     "accepted_form",
     "as_quoted_json",
+    "encoded",
     "failure",
     "json",
     "object_list",
@@ -35,25 +40,32 @@ class ResponseForm(Enum):
     TABLE = "Table"
     METADATA = "PartialObjectMetadata"
     METADATA_LIST = "PartialObjectMetadataList"
+    PROTOBUF = "protobuf"  # whole; by the media type, not by `as=`
 
     @property
     def is_metadata_only(self) -> bool:
         return self in (ResponseForm.METADATA, ResponseForm.METADATA_LIST)
 
 
-def accepted_form(request: Request) -> ResponseForm:
-    """The first of the client's media types that is served."""
+_BY_PARAMETER = {form.value: form for form in ResponseForm if form is not ResponseForm.PROTOBUF}
+
+
+def accepted_form(request: Request, kind: Kind) -> ResponseForm:
+    """The first of the client's media types that is served for this kind."""
+    is_written = kubernetes_objects.is_written(kind.api_version, kind.name)
     for accepted in request.headers.get("accept", "").split(","):
         media, *parameters = (part.strip() for part in accepted.split(";"))
         name = dict(parameter.partition("=")[::2] for parameter in parameters).get("as", "")
-        if media in _JSON and name in {form.value for form in ResponseForm}:
-            return ResponseForm(name)
+        if media in _JSON and name in _BY_PARAMETER:
+            return _BY_PARAMETER[name]
+        if media == kubernetes_objects.MEDIA_TYPE and is_written and not name:
+            return ResponseForm.PROTOBUF
     raise StatusError(406, "NotAcceptable", "only the following media types are accepted: application/json")
 
 
 def presenter(request: Request, kind: Kind, now: Clock) -> Callable[[Object], Object]:
     """A function that puts one object into the form that the client accepts."""
-    form = accepted_form(request)
+    form = accepted_form(request, kind)
     if form is ResponseForm.TABLE:
         include = request.query_params.get("includeObject", "Metadata")
         return lambda content: {
@@ -68,6 +80,13 @@ def presenter(request: Request, kind: Kind, now: Clock) -> Callable[[Object], Ob
 
 def object_list(kind: Kind, objects: Sequence[Object], metadata: Object) -> Object:
     return {"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": metadata, "items": list(objects)}
+
+
+def encoded(form: ResponseForm, content: Object, code: int = 200) -> Response:
+    """An object or a list that is in that form already."""
+    if form is ResponseForm.PROTOBUF:
+        return Response(kubernetes_objects.encode(content), code, media_type=kubernetes_objects.MEDIA_TYPE)
+    return json(content, code)
 
 
 def json(content: Object, code: int = 200) -> Response:

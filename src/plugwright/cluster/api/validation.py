@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from plugwright import quantity
 from plugwright.cluster.store import Object
-from plugwright.model import DNS_LABEL, DNS_SUBDOMAIN
+from plugwright.grammars import DNS_LABEL, DNS_SUBDOMAIN
 
 __all__ = [
     "FieldError",
@@ -18,6 +18,8 @@ __all__ = [
     "dns_subdomain_errors",
     "generate_name",
     "is_extended_resource",
+    "label_value_errors",
+    "qualified_name_errors",
     "quantity_errors",
     "validate_metadata",
     "validate_resources",
@@ -95,18 +97,23 @@ def validate_metadata(metadata: Object, name_errors: Iterator[str]) -> Iterator[
 
 def _validate_keys(field: str, values: Mapping[str, str]) -> Iterator[FieldError]:
     for key in sorted(values):
-        for error in _qualified_name_errors(key.lower() if field.endswith("annotations") else key):
+        for error in qualified_name_errors(key.lower() if field.endswith("annotations") else key):
             yield FieldError(field, f'Invalid value: "{key}": {error}')
 
 
 def _validate_label_value(value: str) -> Iterator[FieldError]:
+    for error in label_value_errors(value):
+        yield FieldError("metadata.labels", f'Invalid value: "{value}": {error}')
+
+
+def label_value_errors(value: str) -> Iterator[str]:
     if len(value) > _LONGEST_LABEL:
-        yield FieldError("metadata.labels", f'Invalid value: "{value}": must be no more than {_LONGEST_LABEL} bytes')
+        yield f"must be no more than {_LONGEST_LABEL} bytes"
     elif value and not _NAME_PART.fullmatch(value):
-        yield FieldError("metadata.labels", f'Invalid value: "{value}": {_LABEL_VALUE_RULE}')
+        yield _LABEL_VALUE_RULE
 
 
-def _qualified_name_errors(name: str) -> Iterator[str]:
+def qualified_name_errors(name: str) -> Iterator[str]:
     """Of a name like `example.com/tape`."""
     prefix, slash, part = name.rpartition("/")
     if "/" in prefix:
@@ -133,7 +140,7 @@ def is_extended_resource(resource: str) -> bool:
     return (
         has_own_domain
         and not resource.startswith("requests.")
-        and not any(_qualified_name_errors(f"requests.{resource}"))
+        and not any(qualified_name_errors(f"requests.{resource}"))
     )
 
 
@@ -157,7 +164,7 @@ def validate_resources(field: str, resources: Object) -> Iterator[FieldError]:
 
 
 def _resource_name_errors(resource: str) -> Iterator[str]:
-    errors = list(_qualified_name_errors(resource))
+    errors = list(qualified_name_errors(resource))
     yield from errors
     if "/" not in resource:
         if resource.startswith((*_CONTAINER_RESOURCES, _HUGE_PAGES)):

@@ -1,4 +1,4 @@
-"""Watches: a stream of events, one JSON object a line, until the client or its timeout ends it."""
+"""Watches: a stream of events, one JSON object a line or protobuf frames, until the client or its timeout ends it."""
 
 import asyncio
 import logging
@@ -12,10 +12,14 @@ from plugwright.cluster.api.kinds import Kind
 from plugwright.cluster.api.list_options import Predicate
 from plugwright.cluster.store import Change, Expired, Object, Store
 
-__all__ = ["Watch", "WatchOptions", "watch_lines"]
+__all__ = ["Watch", "WatchOptions", "watch_events"]
 
 logger = logging.getLogger(__name__)
 _INITIAL_EVENTS_END = {"k8s.io/initial-events-end": "true"}
+
+
+def _json_line(event_type: str, content: Object) -> bytes:
+    return msgspec.json.encode({"type": event_type, "object": content}) + b"\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,40 +34,41 @@ class WatchOptions:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """`present` puts an object into the form that the client accepts."""
+    """`present` puts an object into the form that the client accepts, `event` encodes it with the type of the event."""
 
     kind: Kind
     namespace: str
     matches: Predicate
     present: Callable[[Object], Object]
     options: WatchOptions = WatchOptions()
+    event: Callable[[str, Object], bytes] = _json_line
 
 
-async def watch_lines(store: Store, watch: Watch, since: int | None) -> AsyncIterator[bytes]:
+async def watch_events(store: Store, watch: Watch, since: int | None) -> AsyncIterator[bytes]:
     """The changes after a revision; without one, all objects that exist and then the changes."""
     try:
         if since is None:
             since = store.revision
-            for line in _initial_events(store, watch, since):
-                yield line
-        async for line in _changes(store, watch, since):
-            yield line
+            for event in _initial_events(store, watch, since):
+                yield event
+        async for event in _changes(store, watch, since):
+            yield event
     except Expired as error:
-        yield _line("ERROR", status_object(from_cluster_error(error)))
+        yield watch.event("ERROR", status_object(from_cluster_error(error)))
     except Exception:
         # The response has begun: an event is the only way left to report the error.
         logger.exception("watch failed", extra={"kind": watch.kind.qualified})
         error_status = StatusError(500, "InternalError", "Internal error occurred: the watch failed")
-        yield _line("ERROR", status_object(error_status))
+        yield watch.event("ERROR", status_object(error_status))
         raise
 
 
 def _initial_events(store: Store, watch: Watch, revision: int) -> Iterator[bytes]:
     for content in store.objects(watch.kind.qualified, watch.namespace):
         if watch.matches(content):
-            yield _line("ADDED", watch.present(content))
+            yield watch.event("ADDED", watch.present(content))
     if watch.options.initial_events:
-        yield _bookmark(watch.kind, revision, _INITIAL_EVENTS_END)
+        yield _bookmark(watch, revision, _INITIAL_EVENTS_END)
 
 
 async def _changes(store: Store, watch: Watch, since: int) -> AsyncIterator[bytes]:
@@ -73,13 +78,13 @@ async def _changes(store: Store, watch: Watch, since: int) -> AsyncIterator[byte
     while loop.time() < end:
         changes = await store.changes(since, max(0.0, min(next_bookmark, end) - loop.time()))
         for change in changes:
-            if line := _event(watch, change):
-                yield line
+            if event := _event(watch, change):
+                yield event
         since = changes[-1].revision if changes else since
         if loop.time() >= min(next_bookmark, end):
             next_bookmark = loop.time() + options.bookmark_interval
             if options.bookmarks:
-                yield _bookmark(watch.kind, since)
+                yield _bookmark(watch, since)
 
 
 def _event(watch: Watch, change: Change) -> bytes:
@@ -89,15 +94,13 @@ def _event(watch: Watch, change: Change) -> bytes:
     matched = change.before is not None and watch.matches(change.before)
     matches = change.type != "DELETED" and watch.matches(change.object)
     if matches:
-        return _line("MODIFIED" if matched else "ADDED", watch.present(change.object))
-    return _line("DELETED", watch.present(change.object)) if matched else b""
+        return watch.event("MODIFIED" if matched else "ADDED", watch.present(change.object))
+    return watch.event("DELETED", watch.present(change.object)) if matched else b""
 
 
-def _bookmark(kind: Kind, revision: int, annotations: Object | None = None) -> bytes:
+def _bookmark(watch: Watch, revision: int, annotations: Object | None = None) -> bytes:
     metadata: Object = {"resourceVersion": str(revision), "creationTimestamp": None}
     metadata |= {"annotations": annotations} if annotations else {}
-    return _line("BOOKMARK", {"kind": kind.name, "apiVersion": kind.api_version, "metadata": metadata})
-
-
-def _line(event_type: str, content: Object) -> bytes:
-    return msgspec.json.encode({"type": event_type, "object": content}) + b"\n"
+    return watch.event(
+        "BOOKMARK", {"kind": watch.kind.name, "apiVersion": watch.kind.api_version, "metadata": metadata}
+    )

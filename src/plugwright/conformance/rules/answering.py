@@ -15,13 +15,13 @@ from plugwright.conformance.asking import answered, answers, expect, with_device
 from plugwright.conformance.rule import Level, Rule, RuleNotApplicable
 from plugwright.conformance.verifier import Verifier
 from plugwright.errors import PlugwrightError
-from plugwright.model import CDI_DEVICE, CDI_KIND, PERMISSIONS, some
+from plugwright.grammars import CDI_NAME, PERMISSIONS
+from plugwright.model import some
 from plugwright.protocol.messages import AllocateResponse
 
 __all__ = ["RULES", "cdi_names"]
 
 _LIMIT = 4 * 1024 * 1024
-_CDI_NAME = re.compile(f"{CDI_KIND.pattern}={CDI_DEVICE.pattern}")
 _ANNOTATION_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _ENDINGS = (".json", ".yaml")
 
@@ -144,7 +144,7 @@ class CdiNamesAreQualified(Rule):
 
     async def check(self, verifier: Verifier) -> None:
         def odd(response: AllocateResponse) -> Iterator[str]:
-            return (repr(name) for name in response.cdi if not _CDI_NAME.fullmatch(name))
+            return (repr(name) for name in response.cdi if not CDI_NAME.fullmatch(name))
 
         await answered(verifier, odd, "names such as example.com/gpu=0")
 
@@ -165,7 +165,7 @@ class CdiNamesResolve(Rule):
         ]
         if not used:
             raise RuleNotApplicable("no answer has CDI devices")
-        missing = [name for name in dict.fromkeys(used) if _CDI_NAME.fullmatch(name) and name not in known]
+        missing = [name for name in dict.fromkeys(used) if CDI_NAME.fullmatch(name) and name not in known]
         directories = ", ".join(map(str, verifier.options.cdi_dirs))
         expect(not missing, f"a spec in {directories} for each", f"none for {some(missing)}")
 

@@ -13,6 +13,7 @@ from typing import Any
 from plugwright.errors import KubeletError
 from plugwright.kubelet.dra.resource_api import ResourceClaim
 from plugwright.protocol.dra import Claim, PreparedDevice
+from plugwright.protocol.pod_resources import ClaimDevice, DynamicResource
 from plugwright.system import files
 
 __all__ = ["ClaimInfo", "ClaimInfos"]
@@ -41,6 +42,18 @@ class ClaimInfo:
             for device in devices:
                 if not request or not device.requests or request in device.requests:
                     yield driver, device
+
+    def dynamic_resource(self) -> DynamicResource:
+        """The claim in the pod-resources API, with all its devices, whatever a container asks of it (11.27)."""
+        return DynamicResource(self.claim.namespace, self.claim.name, tuple(self._claim_devices()))
+
+    def _claim_devices(self) -> Iterator[ClaimDevice]:
+        for driver, devices in sorted(self.drivers.items()):
+            names: tuple[str, ...] = ()
+            for device in devices:
+                # The list of CDI names is not begun anew for each device of a driver (11.28).
+                names += device.cdi_devices
+                yield ClaimDevice(driver, device.pool, device.name, names, device.share_id)
 
 
 class ClaimInfos:

@@ -4,17 +4,18 @@ All checks come first, and leave no trace; only then is the pod recorded, and th
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from plugwright.errors import ClaimNotPrepared, KubeletError, PlugwrightError
 from plugwright.kubelet.devicemanager.endpoints import grpc_status_text
 from plugwright.kubelet.dra.claims import ClaimInfo, ClaimInfos
 from plugwright.kubelet.dra.drivers import DRAPlugin, Drivers
-from plugwright.kubelet.dra.health import ClaimHealth
+from plugwright.kubelet.dra.health import ClaimDeviceHealth, ClaimHealth
 from plugwright.kubelet.dra.resource_api import ResourceApi, ResourceClaim
-from plugwright.kubelet.pods import ContainerSpec, PodSpec
+from plugwright.kubelet.pods import ContainerKind, ContainerSpec, PodSpec
 from plugwright.kubelet.settings import KubeletContext
 from plugwright.protocol.dra import Claim, PreparedDevice
+from plugwright.protocol.pod_resources import DynamicResource
 
 __all__ = ["DRAManager"]
 
@@ -24,7 +25,7 @@ class DRAManager:
         self._context = context
         self._api = api
         self._tasks = tasks
-        self.health = ClaimHealth(context.settings.clock)
+        self.health = ClaimHealth(context.settings.clock, self._health_changed)
         self.drivers = Drivers(context, api, tasks, self.health)
         self.claims = ClaimInfos(context.paths.root)
 
@@ -50,6 +51,7 @@ class DRAManager:
                 info.unpreparing = False
         for info in ending:
             self.claims.remove(info)
+            self._context.record("unprepared", f"{info.claim.namespace}/{info.claim.name}")
         self.claims.save()
 
     async def end(self, pod: PodSpec, done: Callable[[], None]) -> None:
@@ -79,6 +81,49 @@ class DRAManager:
             for _, device in info.devices(claim.request)
             for cdi_device in device.cdi_devices
         ]
+
+    def dynamic_resources(self, pod: PodSpec, container: ContainerSpec) -> list[DynamicResource]:
+        """The claims of a container in the pod-resources API: none while one of them is unknown here (11.27)."""
+        used = {claim.name for claim in container.claims}
+        infos = [self.claims.get(pod.namespace, claim.claim_name) for claim in pod.claims if claim.name in used]
+        known = [info for info in infos if info is not None]
+        return [info.dynamic_resource() for info in known] if len(known) == len(infos) else []
+
+    def device_health(self, pod: PodSpec) -> dict[str, tuple[ClaimDeviceHealth, ...]]:
+        """The devices of the claims of each main container, as the pod status has them (11.26a)."""
+        found = {
+            container.name: [*self._health_of(pod, container)]
+            for container in pod.containers
+            if container.kind is ContainerKind.MAIN
+        }
+        return {
+            name: tuple({(health.resource, health.resource_id): health for health in reversed(devices)}.values())[::-1]
+            for name, devices in found.items()
+        }
+
+    def _health_of(self, pod: PodSpec, container: ContainerSpec) -> Iterator[ClaimDeviceHealth]:
+        names = {claim.name: claim.claim_name for claim in pod.claims}
+        for use in container.claims:
+            info = self.claims.get(pod.namespace, names.get(use.name, ""))
+            # The claim for extended resources has no name in the pod, and no health (11.26a).
+            if info is None or not use.name:
+                continue
+            resource = f"claim:{use.name}/{use.request}" if use.request else f"claim:{use.name}"
+            for driver, device in info.devices(use.request):
+                health, message = self.health.of(driver, device.pool, device.name)
+                named = device.cdi_devices[0] if device.cdi_devices else f"{driver}/{device.pool}/{device.name}"
+                yield ClaimDeviceHealth(resource, named, health.name.capitalize(), message)
+
+    def _health_changed(self, driver: str, changed: set[tuple[str, str]]) -> None:
+        """The statuses of pods that use one of these devices are written again."""
+        users = {
+            pod
+            for info in self.claims
+            if any((device.pool, device.name) in changed for device in info.drivers.get(driver, ()))
+            for pod in info.pods
+        }
+        for uid in sorted(users):
+            self._context.record("health", uid, f"{driver} has told of {', '.join(sorted(map('/'.join, changed)))}")
 
     async def _checked(self, pod: PodSpec, name: str, generated: bool) -> ResourceClaim:
         if self._api is None:
@@ -127,6 +172,7 @@ class DRAManager:
             _check_complete("NodePrepareResources", claims, answer)
         for info in infos:
             info.prepared = True
+            self._context.record("prepared", f"{info.claim.namespace}/{info.claim.name}", _devices_text(info))
         self.claims.save()
 
     async def _unprepare(self, plugin: DRAPlugin, claims: Sequence[Claim]) -> None:
@@ -145,20 +191,18 @@ class DRAManager:
         info = self.claims.get(pod.namespace, name)
         if info is None:
             return None
-        if pod.uid not in info.pods and info.pods:
-            if self._context.profile.spares_claims_in_use:
-                return None
-            if len(info.pods) == 1:
-                self._context.findings.report(
-                    "11.22",
-                    f"{pod.namespace}/{name}",
-                    f"{pod.name} goes, which never had it prepared, while another pod uses it",
-                    "has it unprepared under that other pod",
-                )
+        if pod.uid not in info.pods and self._context.profile.spares_claims_in_use:
             return None
         if len(info.pods) > 1:
             info.pods.discard(pod.uid)
             return None
+        if info.pods and pod.uid not in info.pods:
+            self._context.findings.report(
+                "11.22",
+                f"{pod.namespace}/{name}",
+                f"{pod.name} goes, which never had it prepared, while another pod uses it",
+                "has it unprepared under that other pod",
+            )
         info.unpreparing = True
         return info
 
@@ -182,6 +226,10 @@ def _claim_names(pod: PodSpec) -> list[tuple[str, bool]]:
                 f'pod "{pod.key}": pod claim {claim.name}: ResourceClaim has not been created for it yet'
             )
     return [(claim.claim_name, claim.generated) for claim in pod.claims if claim.claim_name]
+
+
+def _devices_text(info: ClaimInfo) -> str:
+    return ", ".join(f"{driver}/{device.pool}/{device.name}" for driver, device in info.devices()) or "no devices"
 
 
 def _by_driver(infos: Iterable[ClaimInfo]) -> dict[str, list[Claim]]:

@@ -6,7 +6,7 @@ a driver that is gone for half a minute are deleted, because pods would wait for
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -100,6 +100,7 @@ class Drivers:
         connection = transport.Connection(endpoint, transport.MESSAGE_LIMIT)
         plugin = DRAPlugin(info.name, endpoint, version, info.versions, self._context, connection)
         plugins.append(plugin)
+        await self._dial_at_once(plugin)
         plugin.tasks.append(self._tasks.create_task(self._stay_connected(plugin)))
         if health_version := self._health_version(plugin):
             plugin.tasks.append(self._tasks.create_task(self._watch_health(plugin, health_version)))
@@ -135,22 +136,32 @@ class Drivers:
             return _OLD_HEALTH
         return next((version for version in dra_health.VERSIONS if version in plugin.services), "")
 
+    async def _dial_at_once(self, plugin: DRAPlugin) -> None:
+        """The newest plugin that is connected is called (11.7): so that it is, once it knows that it has registered."""
+        with suppress(PlugwrightError, TimeoutError):
+            async with asyncio.timeout(self._context.settings.timing.get_info):
+                await plugin.connection.dial()
+            plugin.connected = True
+
     async def _stay_connected(self, plugin: DRAPlugin) -> None:
         """A lost connection is made again, and does not deregister the driver (11.6)."""
         retry = Backoff(1.0, 120.0)
-        while True:
-            try:
-                await plugin.connection.dial()
-            except PlugwrightError:
-                await asyncio.sleep(retry.delay())
-                continue
-            retry.reset()
-            plugin.connected = True
-            self._connection_changed(plugin.driver)
-            await plugin.connection.lost()
-            plugin.connected = False
-            self._context.record("disconnected", plugin.driver, plugin.endpoint.name)
-            self._connection_changed(plugin.driver)
+        try:
+            while True:
+                try:
+                    await plugin.connection.dial()
+                except PlugwrightError:
+                    await asyncio.sleep(retry.delay())
+                    continue
+                retry.reset()
+                plugin.connected = True
+                self._connection_changed(plugin.driver)
+                await plugin.connection.lost()
+                plugin.connected = False
+                self._context.record("disconnected", plugin.driver, plugin.endpoint.name)
+                self._connection_changed(plugin.driver)
+        finally:
+            plugin.connection.close()  # the end of a kubelet ends its connections
 
     def _connection_changed(self, driver: str) -> None:
         wipe = self._wipes.get(driver)

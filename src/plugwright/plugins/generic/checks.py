@@ -6,7 +6,6 @@ firmware of a network adapter is dead. Loaded only for resources with health che
 """
 
 import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from plugwright.plugins.generic.health import HealthCheck, Probe
 from plugwright.sdk import sysfs
 from plugwright.sdk.device_family import InvalidSetting
 from plugwright.sdk.sysfs import Host
-from plugwright.system import concurrency, processes
+from plugwright.system import concurrency, left_out_modules, processes
 from plugwright.system.blocking import BlockingCalls
 
 __all__ = ["CommandProbe", "probe_of", "probes_of"]
@@ -146,7 +145,7 @@ class HttpProbe:
         if not address.startswith(("http://", "https://")):
             raise ConfigError(f"an http address must look like http://127.0.0.1:8080/health, got {address!r}")
         if address.startswith("https://"):
-            _allow_https()
+            left_out_modules.allow_ssl()
 
     async def fault(self, host: Host, unit: Unit) -> str | None:
         address = allocation.fill(self.check.http or "", facts_of(unit))
@@ -211,13 +210,6 @@ _PROBES: Mapping[str, Callable[[HealthCheck], Probe]] = {
 
 def _conditions(check: HealthCheck) -> dict[str, object]:
     return {"equals": check.equals, "not": check.not_, "below": check.below, "above": check.above}
-
-
-def _allow_https() -> None:
-    """The daemon runs without ssl, which saves 4 MiB, until an address needs it."""
-    if sys.modules.get("ssl", sys) is None:
-        for name in ("ssl", "http.client", "urllib.request"):  # the last two may have been loaded without it
-            sys.modules.pop(name, None)
 
 
 def _find_file(host: Host, unit: Unit, name: str) -> Path | None:

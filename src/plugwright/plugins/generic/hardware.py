@@ -18,6 +18,7 @@ from plugwright.sdk import sysfs
 from plugwright.sdk.device_family import FamilySettings
 from plugwright.sdk.hotplug import Uevent
 from plugwright.sdk.sysfs import Host, PciFunction
+from plugwright.text import fitted
 
 __all__ = [
     "AllAsOne",
@@ -45,6 +46,7 @@ __all__ = [
     "matches_id",
     "pattern",
     "physical_names",
+    "published_facts",
     "stable_id",
 ]
 
@@ -60,6 +62,7 @@ _ESCAPED = re.compile(r"\\(.)")
 _LONGEST = 50  # of 63; the rest is for the number of a copy
 _NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_.:-]+")
 _SEPARATOR = "::"
+_TEXT_LIMIT = 64  # bytes of an attribute that claims select by
 # Nodes that many devices have in common: having one of them does not make two devices the same.
 _SHARED = frozenset(
     ("/dev/vfio/vfio", "/dev/iommu", "/dev/infiniband/rdma_cm", "/dev/kfd", "/dev/vhost-net", "/dev/net/tun")
@@ -322,6 +325,17 @@ def physical_names(host: Host, unit: Unit) -> tuple[str, ...]:
     nodes = {path.host_path for path in unit.paths if _is_hardware(host, path)}
     names = {name for name in _identity(unit) if not name.startswith("/") or name in nodes}
     return tuple(sorted({unit.id, *names, *map(host.resolve, nodes & names)})) if names else ()
+
+
+def published_facts(host: Host, unit: Unit) -> dict[str, str | int]:
+    """The attributes that claims select by: its facts, and those of the one PCI function that it is or is behind."""
+    facts: dict[str, str | int] = {name: fitted(text, _TEXT_LIMIT) for name, text in unit.facts.items() if text}
+    address, directory = unit.facts.get("pci", ""), unit.directory
+    if not address or "," in address:
+        return facts
+    if directory is None or sysfs.pci_address_of(directory) != address:  # a drive with several paths to it, for one
+        directory = host.sys / "bus" / "pci" / "devices" / address
+    return facts | sysfs.standard_attributes(directory)
 
 
 def _is_hardware(host: Host, path: HostPath) -> bool:

@@ -60,7 +60,7 @@ class HostAccess:
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """The units that were found, their stamps and hardware by id, and the directories where others may appear.
+    """The units that were found, and by their ids stamps, hardware and attributes; where others may appear.
 
     `empty_reason` is why there are no units.
     """
@@ -68,6 +68,7 @@ class _Scan:
     units: Mapping[str, Unit]
     stamps: Mapping[str, Stamp | None]
     physical: Mapping[str, tuple[str, ...]]
+    attributes: Mapping[str, Mapping[str, str | int]]
     directories: Sequence[Path]
     empty_reason: str
 
@@ -94,6 +95,7 @@ class Generic(Plugin):
         self._offered: Mapping[str, Unit] = {}  # by the ids of devices
         self._stamps: Mapping[str, Stamp | None] = {}
         self._physical: Mapping[str, tuple[str, ...]] = {}
+        self._attributes: Mapping[str, Mapping[str, str | int]] = {}
         self._cdi = WrittenUnits()
         self._warned: set[str] = set()
         self._listed = asyncio.Event()
@@ -116,7 +118,8 @@ class Generic(Plugin):
         async with hotplug.watching(), monitor.running():
             while True:
                 scan = await self._scanning.run(partial(self._scan, self._units))
-                self._units, self._stamps, self._physical = scan.units, scan.stamps, scan.physical
+                self._units, self._stamps = scan.units, scan.stamps
+                self._physical, self._attributes = scan.physical, scan.attributes
                 self.empty_reason = scan.empty_reason
                 units = list(scan.units.values())
                 await monitor.follow(units)
@@ -170,7 +173,10 @@ class Generic(Plugin):
         found, directories = {**visible, **in_pods}, list(self._selector.directories(host))
         physical = {unit_id: hardware.physical_names(host, unit) for unit_id, unit in visible.items()}
         physical |= {unit_id: self._physical.get(unit_id, ()) for unit_id in in_pods}
-        return _Scan(found, stamps, physical, directories, "" if found else _empty_reason(host, directories))
+        attributes = {unit_id: hardware.published_facts(host, unit) for unit_id, unit in visible.items()}
+        attributes |= {unit_id: dict(self._attributes.get(unit_id, {})) for unit_id in in_pods}
+        reason = "" if found else _empty_reason(host, directories)
+        return _Scan(found, stamps, physical, attributes, directories, reason)
 
     def _examined(self, unit: Unit) -> Unit:
         try:
@@ -266,8 +272,8 @@ class Generic(Plugin):
         return devices
 
     def _device(self, device_id: str, unit: Unit, reasons: Mapping[str, str]) -> Device:
-        facts = {key: clean(value) for key, value in unit.facts.items() if value}
-        attributes = {**facts, "unit": unit.id, "nodes": [clean(path.path) for path in unit.paths]}
+        nodes = [clean(path.path) for path in unit.paths]
+        attributes = {**self._attributes.get(unit.id, {}), "unit": unit.id, "nodes": nodes}
         device = Device(
             device_id,
             numa=unit.numa if self._options.topology else (),

@@ -16,6 +16,7 @@ from plugwright.errors import ConfigError
 from plugwright.plugins.nvidia.xids import NEEDS_RESET, XidAction
 from plugwright.sdk import cdi
 from plugwright.sdk.device_family import FamilySettings, byte_size
+from plugwright.sdk.serve_settings import Api
 
 __all__ = [
     "HAMI_LIBRARY",
@@ -40,6 +41,7 @@ __all__ = [
     "VgpuLibrary",
     "XidAction",
     "check",
+    "check_api",
 ]
 
 HOOK_DIRECTORY = "/var/lib/plugwright/bin"
@@ -258,6 +260,15 @@ def check(config: NvidiaConfig) -> None:
             raise ConfigError("prefer must not be spread here: with MPS the shares of a container must be of one GPU")
         if config.share.by is SharingStrategy.VGPU:
             _check_vgpu(config, config.share)
+
+
+def check_api(config: NvidiaConfig, api: Api) -> None:
+    """ConfigError where devices cannot be offered through this API."""
+    if api is Api.BOTH and config.share is not None:
+        raise ConfigError(
+            "share needs one API: the device plugin API counts shares, claims take parts of whole devices; set `serve` "
+            "to device-plugin or dra, and use a second resource for the other"
+        )
 
 
 def _check_paths(config: NvidiaConfig) -> None:

@@ -35,6 +35,18 @@ __all__ = [
     "digest",
 ]
 
+_ARCHITECTURES = {
+    3: "Kepler",
+    5: "Maxwell",
+    6: "Pascal",
+    7: "Volta",
+    8: "Ampere",
+    9: "Hopper",
+    10: "Blackwell",
+    12: "Blackwell",
+    13: "Rubin",
+}  # by the major number of the compute capability
+
 
 class DriverGone(PlugwrightError):
     """The driver or its library is missing or does not answer; it may come back.
@@ -120,9 +132,11 @@ class MigDevice:
     uuid: str
     index: int
     profile: str  # 1g.10gb, 1g.10gb+me
-    memory: int  # bytes
+    memory: int  # bytes, of its GPU instance
     gpu_instance: int
     compute_instance: int
+    multiprocessors: int = 0  # 0 where it is not known
+    engines: Mapping[str, int] = field(default_factory=dict, hash=False)  # by the name that claims have for them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +154,18 @@ class Gpu:
     mig_enabled: bool = False
     mig: tuple[MigDevice, ...] = ()
     compute_mode: ComputeMode = ComputeMode.UNKNOWN
+    brand: str = ""  # Tesla, Nvidia, GeForceRTX
+    multiprocessors: int = 0  # 0 where it is not known
+    standard: Mapping[str, str | int] = field(default_factory=dict, hash=False)  # attributes that Kubernetes names
     fault: str = ""
+
+    @property
+    def architecture(self) -> str:
+        """Hopper, Ada Lovelace; empty where it is not known."""
+        major, minor = self.capability
+        if major == 7 and minor >= 5:
+            return "Turing"
+        return "Ada Lovelace" if self.capability == (8, 9) else _ARCHITECTURES.get(major, "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,9 @@ from plugwright.plugins.nvidia.monitor import GpuMonitor, PollIntervals
 from plugwright.plugins.nvidia.mps.plan import max_clients
 from plugwright.plugins.nvidia.mps.sharing import MpsSharing
 from plugwright.plugins.nvidia.nvml import Nvml
-from plugwright.plugins.nvidia.plugin import Nvidia
-from plugwright.plugins.nvidia.sharing import SharingBackend, TimeSlicing
+from plugwright.plugins.nvidia.plugin import ClaimedNvidia, Nvidia
+from plugwright.plugins.nvidia.sharing import SharingBackend
+from plugwright.plugins.nvidia.time_slicing import TimeSlicing
 from plugwright.plugins.nvidia.vgpu import VgpuSharing
 from plugwright.sdk.device_family import (
     DeviceFamily,
@@ -46,6 +47,7 @@ from plugwright.sdk.device_family import (
     ResourceEntry,
 )
 from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.serve_settings import Api
 
 __all__ = ["FAMILY", "NvidiaFamily", "NvidiaNameTemplates", "driver_for", "resource_name"]
 
@@ -60,7 +62,10 @@ class NvidiaFamily(DeviceFamily[NvidiaConfig]):
 
     def plugin(self, entry: ResourceEntry[NvidiaConfig], context: FamilyContext) -> Nvidia:
         nvidia_config.check(entry.settings)
-        return Nvidia(entry.name, entry.settings, _monitor(entry.settings), _sharing(entry))
+        nvidia_config.check_api(entry.settings, entry.serve.api)
+        is_shared_by_claims = entry.settings.share is not None and entry.serve.api is Api.DRA
+        kind = ClaimedNvidia if is_shared_by_claims else Nvidia
+        return kind(entry.name, entry.settings, _monitor(entry.settings), _sharing(entry))
 
     def check(self, entry: ResourceEntry[NvidiaConfig], earlier: Sequence[ResourceEntry[NvidiaConfig]]) -> None:
         """Refuses devices that two resources select, as far as they are known without the machine.
@@ -122,7 +127,10 @@ class NvidiaFamily(DeviceFamily[NvidiaConfig]):
         for uuid, resources in selection.overlaps(gpus, selections).items():
             raise ConfigError(f"{uuid} is selected by {' and '.join(resources)}: a device can be in one resource only")
         whole = selection.select_devices(gpus, selections[entry.name]) if entry.settings.share else []
-        if whole and not _sharing(entry).units(whole):  # raises where the list would be too long
+        backend = _sharing(entry)
+        # `units` raises where the list would be too long for the kubelet.
+        offered = backend.claimable if entry.serve.api is Api.DRA else backend.units
+        if whole and not offered(whole):
             raise ConfigError("no device is large enough for one share")
 
 

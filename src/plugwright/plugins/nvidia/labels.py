@@ -29,17 +29,6 @@ _MIB = 2**20
 _NOT_IN_VALUES = re.compile(r"[^A-Za-z0-9_.-]+")
 _SLICES = re.compile(r"(?:(\d+)c\.)?(\d+)g\.")
 _GRAPHICS, _COMPUTE = "0x0300", "0x0302"  # PCI classes
-_FAMILIES = {
-    3: "kepler",
-    5: "maxwell",
-    6: "pascal",
-    7: "volta",
-    8: "ampere",
-    9: "hopper",
-    10: "blackwell",
-    12: "blackwell",
-    13: "rubin",
-}
 _MIG_CAPABLE = ((8, 0), (9, 0), (10, 0), (10, 3))  # data-centre GPUs since the A100
 
 
@@ -124,7 +113,7 @@ def resource_labels(
         "count": str(len(whole)),
         "replicas": str(len(units) // len(whole)),
         "sharing-strategy": share.by.value if share else "none",
-        "family": _family(first.gpu.capability),
+        "family": first.gpu.architecture.lower().replace(" ", "-") or "undefined",
         "compute.major": str(first.gpu.capability[0]),
         "compute.minor": str(first.gpu.capability[1]),
     }
@@ -141,12 +130,6 @@ def _product(resource: str, config: NvidiaConfig, unit: GpuUnit) -> str:
     suffix += "-SHARED" if config.share and _PLAIN_NAMES.fullmatch(resource) else ""
     suffix = _NOT_IN_VALUES.sub(".", suffix)
     return _value(_value(unit.gpu.model)[: _LONGEST - len(suffix)].rstrip("_.-") + suffix)
-
-
-def _family(capability: tuple[int, int]) -> str:
-    if capability[0] == 7 and capability[1] >= 5:
-        return "turing"
-    return "ada-lovelace" if capability == (8, 9) else _FAMILIES.get(capability[0], "undefined")
 
 
 def _slices(profile: str) -> Mapping[str, str]:

@@ -22,12 +22,12 @@ from plugwright.plugins.nvidia.driver import (
     GpuLink,
     GpuLinks,
     GpuSnapshot,
-    MigDevice,
     PcieLevel,
     RecoveryAction,
 )
 from plugwright.plugins.nvidia.nvml_events import NvmlEvents
 from plugwright.plugins.nvidia.nvml_library import NvmlCalls, NvmlLibrary
+from plugwright.plugins.nvidia.nvml_properties import GpuKinds, mig_devices
 from plugwright.sdk import sysfs
 from plugwright.text import clean
 
@@ -84,6 +84,7 @@ class Nvml:
         self._last_read: dict[int, Gpu] = {}
         self._count = 0
         self._models: dict[str, str] = {}  # by UUID
+        self._kinds = GpuKinds()
         self._links: tuple[object, GpuLinks] = (None, GpuLinks())
 
     def read(self) -> GpuSnapshot:
@@ -180,6 +181,8 @@ class Nvml:
         memory = calls.optional("nvmlDeviceGetMemoryInfo", handle)
         mig_mode = calls.optional("nvmlDeviceGetMigMode", handle)
         mig_enabled = bool(mig_mode and mig_mode[0])
+        capability = tuple(calls.optional("nvmlDeviceGetCudaComputeCapability", handle) or (0, 0))
+        kind = self._kinds.of(calls, handle, uuid)
         gpu = Gpu(
             uuid=uuid,
             index=index,
@@ -188,9 +191,12 @@ class Nvml:
             memory=memory.total if memory else 0,
             pci=pci,
             numa=self._numa_node(pci),
-            capability=tuple(calls.optional("nvmlDeviceGetCudaComputeCapability", handle) or (0, 0)),
+            capability=capability,
+            brand=kind.brand,
+            multiprocessors=kind.multiprocessors(capability),
+            standard=self._standard_attributes(pci),
             mig_enabled=mig_enabled,
-            mig=_mig_devices(calls, handle) if mig_enabled else (),
+            mig=mig_devices(calls, handle) if mig_enabled else (),
             compute_mode=_COMPUTE_MODES.get(calls.optional("nvmlDeviceGetComputeMode", handle), ComputeMode.UNKNOWN),
             fault=calls.fault,
         )
@@ -205,6 +211,9 @@ class Nvml:
             self._models[uuid] = clean(name)
         return self._models.get(uuid, "")
 
+    def _standard_attributes(self, pci: str) -> dict[str, str | int]:
+        return sysfs.standard_attributes(self._paths.sys / "bus/pci/devices" / pci) if pci else {}
+
     def _from_procfs(self, read: Sequence[Gpu], unread: Sequence[int]) -> list[Gpu]:
         """The GPUs of the indexes that the library could not read, as far as the kernel knows their UUIDs."""
         if not unread:
@@ -212,7 +221,13 @@ class Nvml:
         uuids = {gpu.uuid for gpu in read}
         others = [gpu for gpu in procfs_gpus(self._paths.proc) if gpu.uuid not in uuids]
         return [
-            replace(gpu, index=index, numa=self._numa_node(gpu.pci), fault="NVIDIA's library cannot read it")
+            replace(
+                gpu,
+                index=index,
+                numa=self._numa_node(gpu.pci),
+                standard=self._standard_attributes(gpu.pci),
+                fault="NVIDIA's library cannot read it",
+            )
             for gpu, index in zip(others, unread, strict=False)
         ]
 
@@ -291,29 +306,6 @@ def _recovery_action(calls: NvmlCalls, handle: object) -> RecoveryAction:
     if not fields or fields[0].nvmlReturn:
         return RecoveryAction.UNKNOWN
     return _RECOVERY_ACTIONS.get(int(fields[0].value.uiVal), RecoveryAction.UNKNOWN)
-
-
-def _mig_devices(calls: NvmlCalls, handle: object) -> tuple[MigDevice, ...]:
-    count = calls.optional("nvmlDeviceGetMaxMigDeviceCount", handle) or 0
-    handles = [calls.lookup("nvmlDeviceGetMigDeviceHandleByIndex", handle, index) for index in range(count)]
-    devices = [_mig_device(calls, mig, index) for index, mig in enumerate(handles) if mig is not None]
-    return tuple(device for device in devices if device is not None)
-
-
-def _mig_device(calls: NvmlCalls, handle: object, index: int) -> MigDevice | None:
-    uuid = calls.optional("nvmlDeviceGetUUID", handle)
-    if uuid is None:
-        return None
-    attributes = calls.optional("nvmlDeviceGetAttributes_v2", handle)
-    name = clean(calls.optional("nvmlDeviceGetName", handle) or "")
-    return MigDevice(
-        uuid=uuid,
-        index=index,
-        profile=name.rpartition("MIG ")[2],  # NVIDIA A100-SXM4-40GB MIG 1g.5gb
-        memory=attributes.memorySizeMB * 2**20 if attributes else 0,
-        gpu_instance=calls.optional("nvmlDeviceGetGpuInstanceId", handle) or 0,
-        compute_instance=calls.optional("nvmlDeviceGetComputeInstanceId", handle) or 0,
-    )
 
 
 def _pci_address(info: Any) -> str:

@@ -13,28 +13,32 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
+from plugwright.attributes import Capacity, Quantity
 from plugwright.errors import HardwareMissing, InvalidValue, PluginError
 from plugwright.model import Allocation, Device, some
-from plugwright.plugins.nvidia import health, selection, sharing, stored
+from plugwright.plugins.nvidia import config as nvidia_config
+from plugwright.plugins.nvidia import gpu_attributes, health, selection, sharing, stored
 from plugwright.plugins.nvidia.allocation import AllocationBuilder
 from plugwright.plugins.nvidia.cdi import GpuSpecs
 from plugwright.plugins.nvidia.config import DeviceListStrategy, NvidiaConfig, NvidiaMps, SharingStrategy
-from plugwright.plugins.nvidia.driver import GpuHealth, GpuLinks
+from plugwright.plugins.nvidia.driver import GpuHealth
 from plugwright.plugins.nvidia.driver_files import DriverFiles
 from plugwright.plugins.nvidia.health import HealthAssessment
 from plugwright.plugins.nvidia.labels import NodeLabels
 from plugwright.plugins.nvidia.monitor import GpuMonitor, View
-from plugwright.plugins.nvidia.preference import PlacementPolicy, UnitPreference
-from plugwright.plugins.nvidia.sharing import GpuUnit, SharingBackend, TimeSlicing
+from plugwright.plugins.nvidia.preference import CachedPreference
+from plugwright.plugins.nvidia.sharing import ContainerExtras, GpuUnit, SharingBackend
 from plugwright.plugins.nvidia.stored import MovedGpu
+from plugwright.plugins.nvidia.time_slicing import TimeSlicing
 from plugwright.sdk.cdi import recreation
 from plugwright.sdk.node_state import NodeState, StoredAllocation
 from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.serve_settings import Api, ServeSettings
 from plugwright.system import concurrency
 from plugwright.system.blocking import BlockingCalls
 from plugwright.text import clean
 
-__all__ = ["Nvidia"]
+__all__ = ["ClaimedNvidia", "Nvidia"]
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +54,7 @@ class Nvidia(Plugin):
         self.config = config
         self._selection = selection.from_config(config)
         self._sharing = backend or TimeSlicing(resource, config.share)
+        self._serve = ServeSettings()
         files = DriverFiles(config, simulated=monitor.driver.inject is not None)
         self._specs = GpuSpecs(config, files)
         self._labels = NodeLabels(resource, config)
@@ -59,15 +64,30 @@ class Nvidia(Plugin):
         self._units: dict[str, GpuUnit] = {}
         self._listed: list[Device] = []
         self._left_out: set[str] = set()  # devices that no list can have
-        self._loader: dict[str, object] = {}  # an attribute of every device
+        self._versions = ("", "")  # of the driver and of CUDA
+        self._loader_note = ""
         self._missing: dict[str, str] = {}  # why devices cannot be handed out, by UUID
-        self._preferences = _CachedPreference()
+        self._preferences = CachedPreference()
         self._recheck_after: float | None = None
         self._node: NodeState | None = None
         self._stored: Sequence[StoredAllocation] = ()
         self._restored: Sequence[StoredAllocation] = ()  # those whose files have been made again
         self._not_restored: dict[StoredAllocation, str] = {}
         self._moved: list[MovedGpu] = []
+
+    @property
+    def serve(self) -> ServeSettings:
+        return self._serve
+
+    @serve.setter
+    def serve(self, settings: ServeSettings) -> None:
+        """ConfigError where devices cannot be offered in this way."""
+        nvidia_config.check_api(self.config, settings.api)
+        self._serve = settings
+
+    @property
+    def _is_shared_by_claims(self) -> bool:
+        return self.config.share is not None and self._serve.api is Api.DRA
 
     async def restore(self, node: NodeState) -> None:
         self._node, self._stored = node, await node.allocations() or ()
@@ -98,7 +118,7 @@ class Nvidia(Plugin):
                     await concurrency.cancel(follow)
 
     async def allocate(self, devices: Sequence[Device]) -> Allocation:
-        return await self._allocating.run(partial(self._allocate, [device.id for device in devices]))
+        return await self._allocating.run(partial(self._allocate, devices))
 
     async def prefer(self, available: Sequence[Device], required: Sequence[Device], size: int) -> Sequence[Device]:
         """Uses the links of the newest view: the driver is not asked."""
@@ -121,8 +141,11 @@ class Nvidia(Plugin):
         self.monitor.read_now()
         return done
 
-    def _allocate(self, ids: Sequence[str]) -> Allocation:
-        units = [self._unit(device_id) for device_id in ids]
+    def _allocate(self, devices: Sequence[Device]) -> Allocation:
+        units = [sharing.given(self._unit(device.id), device) for device in devices]
+        if self._is_shared_by_claims and not any(unit.share_id or unit.is_part for unit in units):
+            # Admin access, or an API server that knows no shared devices: the claim was given no part.
+            return self._allocations.build(units, ContainerExtras(env=sharing.device_env(units)))
         return self._allocations.build(units, self._sharing.extras(units))
 
     async def _wait_for_change(self, view: View) -> None:
@@ -167,13 +190,14 @@ class Nvidia(Plugin):
         self._recheck_after = min(waits, default=None)
         self._units = {unit.id: unit for unit in units}
         overlaps = selection.overlaps(view.snapshot.gpus, view.selections)
+        self._versions = (view.snapshot.driver, view.snapshot.cuda)
         return list(self._devices(units, assessments, overlaps))
 
     def _look_for_files(self, units: Iterable[GpuUnit]) -> None:
         """A device that cannot be handed out is Unhealthy: no pod is to be refused for it."""
         devices = {unit.uuid: unit for unit in units}
         self._missing = {uuid: fault for uuid, unit in devices.items() if (fault := self._allocations.fault(unit))}
-        self._loader = {"loader_cache": text} if (text := self._allocations.loader_cache()) else {}
+        self._loader_note = self._allocations.loader_cache()
 
     def _devices(
         self,
@@ -194,7 +218,8 @@ class Nvidia(Plugin):
                 self._left_out.add(unit.id)
 
     def _shares_of(self, whole: Sequence[GpuUnit]) -> list[GpuUnit]:
-        units = self._sharing.units(whole)
+        by_claims = self._is_shared_by_claims
+        units = self._sharing.claimable(whole) if by_claims else self._sharing.units(whole)
         if whole and not units:
             raise PluginError(f"{self.resource}: no device is large enough for one share")
         return units
@@ -232,9 +257,12 @@ class Nvidia(Plugin):
         device = Device(
             unit.id,
             numa=[unit.gpu.numa] if unit.gpu.numa is not None else [],
-            attributes={**_attributes(unit), **self._loader, **self._sharing.attributes(unit)},
+            attributes=self._attributes(unit),
             physical=physical,
             sharing=sharing.kind_of_share(self.resource, self.config.share, unit),
+            capacity=self._capacity(unit),
+            allow_multiple=self._is_shared_by_claims,
+            consumes=gpu_attributes.shared_counters(unit) if unit.replica is None else (),
         )
         resources = sorted({name for uuid in selection.occupied_uuids(unit) for name in overlaps.get(uuid, ())})
         if resources:
@@ -250,6 +278,22 @@ class Nvidia(Plugin):
         if fault := self._sharing.fault(unit):
             return device.unhealthy(fault, _sharing_code(self.config))
         return device.unhealthy(self._missing[unit.uuid], "files") if unit.uuid in self._missing else device
+
+    def _attributes(self, unit: GpuUnit) -> Mapping[str, object]:
+        notes = {"shared": self._sharing.note(unit), "loader cache in containers": self._loader_note}
+        facts: dict[str, object] = {"notes": {title: text for title, text in notes.items() if text}}
+        if self.config.share:
+            facts["sharing"] = self.config.share.by.value
+        driver, cuda = self._versions
+        whole = unit.replica is None
+        return (
+            gpu_attributes.device_attributes(unit, driver, cuda) if whole else gpu_attributes.of_share(unit)
+        ) | facts
+
+    def _capacity(self, unit: GpuUnit) -> Mapping[str, Capacity | Quantity]:
+        if unit.replica is not None:
+            return {}
+        return self._sharing.capacity(unit) if self._is_shared_by_claims else gpu_attributes.whole_capacity(unit)
 
     def _is_empty_in_mig_mode(self, unit: GpuUnit) -> bool:
         """NVIDIA's runtime gives a container all MIG devices of a GPU, the other strategies its node alone."""
@@ -306,18 +350,16 @@ class Nvidia(Plugin):
         raise PluginError(f"{self.resource} has no device {name!r} (it has: {some(self._units)})")
 
 
-class _CachedPreference:
-    """Made again when the units or their links have changed."""
+class ClaimedNvidia(Nvidia):
+    """GPUs that claims share: what a claim had of them leaves files.
 
-    def __init__(self) -> None:
-        self._cached: tuple[dict[str, GpuUnit], GpuLinks, UnitPreference] | None = None
+    A class of its own, because the end of a pod of the device plugin API is looked for only where there is a release().
+    """
 
-    def get(self, units: dict[str, GpuUnit], links: GpuLinks, packed: bool) -> UnitPreference:
-        cached = self._cached
-        if cached is None or (cached[0] is not units and cached[0] != units) or cached[1] != links:
-            policy = PlacementPolicy.PACKED if packed else PlacementPolicy.SPREAD
-            cached = self._cached = (units, links, UnitPreference(units.values(), links, policy))
-        return cached[2]
+    async def release(self, devices: Sequence[Device]) -> None:
+        keys = [sharing.unit_key(device.id, device.share_id) for device in devices if device.share_id]
+        if keys:
+            await self._allocating.run(partial(self._sharing.release, keys))
 
 
 def _mps_root(config: NvidiaConfig) -> str:
@@ -327,16 +369,3 @@ def _mps_root(config: NvidiaConfig) -> str:
 
 def _sharing_code(config: NvidiaConfig) -> str:
     return "mps-down" if config.share is not None and config.share.by is SharingStrategy.MPS else "sharing"
-
-
-def _attributes(unit: GpuUnit) -> dict[str, object]:
-    """For `plugwright status`; `memory` is in bytes."""
-    attributes: dict[str, object] = {
-        "index": unit.index,
-        "model": unit.gpu.model,
-        "memory": unit.memory,
-        "pci": unit.gpu.pci,
-        "gpu": unit.gpu.uuid,
-        "compute_mode": str(unit.gpu.compute_mode),
-    }
-    return {**attributes, "profile": unit.mig.profile} if unit.mig else attributes

@@ -1,17 +1,20 @@
 """Units, the devices that the kubelet counts, and how several units share one GPU or MIG device.
 
 A whole device is one unit under its UUID. A shared device is several units, `UUID::0`, `UUID::1` and so on, which the
-plugin handles through a `SharingBackend`: `TimeSlicing` here, which limits nothing, `mps.sharing` and `vgpu`. Every
-backend calls `check_list_size` before it makes units, because units of one MiB look reasonable in a configuration and
-make a list that the kubelet does not accept.
+plugin handles through a `SharingBackend`: `TimeSlicing` in `time_slicing`, which limits nothing, `mps.sharing` and
+`vgpu`. Every backend calls `check_list_size` before it makes units, because units of one MiB look reasonable in a
+configuration and make a list that the kubelet does not accept.
+
+Claims share a device otherwise: it stays one unit, and each claim is given a part of its capacity.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from plugwright.attributes import Capacity
 from plugwright.errors import PluginError
-from plugwright.model import Mount
+from plugwright.model import Device, Mount
 from plugwright.plugins.nvidia.config import NvidiaShare, SharingStrategy
 from plugwright.plugins.nvidia.driver import Gpu, MigDevice
 
@@ -20,15 +23,17 @@ __all__ = [
     "ContainerExtras",
     "GpuUnit",
     "SharingBackend",
-    "TimeSlicing",
     "check_list_size",
     "check_request",
     "device_env",
+    "first_shares",
+    "given",
     "kind_of_share",
-    "share_attributes",
+    "replica_count",
     "share_env",
     "split",
     "split_all",
+    "unit_key",
     "units_by_device",
     "whole_device",
 ]
@@ -52,12 +57,23 @@ class GpuUnit:
     mig: MigDevice | None = None
     memory: int = 0  # bytes
     percent: int = 100
-    replica: int | None = None  # None for a whole device
+    replica: int | None = None  # None for a whole device, and for what a claim has of one
+    share_id: str = ""  # of what a claim has of a shared device
 
     @property
     def uuid(self) -> str:
         """The device that the container sees."""
         return self.mig.uuid if self.mig else self.gpu.uuid
+
+    @property
+    def key(self) -> str:
+        """The same for the same unit of the same container, which claims of one device do not have in common."""
+        return unit_key(self.id, self.share_id)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it has less memory than its device, in MiB."""
+        return self.memory // _MIB < (self.mig or self.gpu).memory // _MIB
 
     @property
     def index(self) -> str:
@@ -84,11 +100,21 @@ class SharingBackend(Protocol):
         """All units of these whole devices; PluginError if they are more than the kubelet accepts."""
         ...
 
+    def claimable(self, whole: Sequence[GpuUnit]) -> list[GpuUnit]:
+        """Those of these whole devices that claims can share: one share fits into them."""
+        ...
+
+    def capacity(self, unit: GpuUnit) -> Mapping[str, Capacity]:
+        """What claims may ask for of a device that they share."""
+        ...
+
     def fault(self, unit: GpuUnit) -> str:
         """Why the unit cannot be used now although its GPU is healthy; empty if it can."""
         ...
 
-    def attributes(self, unit: GpuUnit) -> Mapping[str, object]: ...
+    def note(self, unit: GpuUnit) -> str:
+        """How containers share the device, and whether they are held to their parts, for `plugwright status`."""
+        ...
 
     def extras(self, units: Sequence[GpuUnit]) -> ContainerExtras:
         """For the container that gets `units`; PluginError when it cannot have these together."""
@@ -98,55 +124,45 @@ class SharingBackend(Protocol):
         """As `extras`, for a container that may be running with these units: what it uses is left alone."""
         ...
 
+    def release(self, keys: Sequence[str]) -> None:
+        """Removes the files of the claim that had the units with these keys."""
+        ...
+
     async def follow(self, changed: Callable[[], object]) -> None:
-        """Calls `changed` whenever `fault` or `attributes` may have changed; returns if they never will."""
+        """Calls `changed` whenever `fault` or `note` may have changed; returns if they never will."""
         ...
 
 
-class TimeSlicing:
-    """Whole devices, and time-slicing: containers take turns, and every one may use all the memory."""
-
-    def __init__(self, resource: str, share: NvidiaShare | None) -> None:
-        self._resource, self._share = resource, share
-
-    def units(self, whole: Sequence[GpuUnit]) -> list[GpuUnit]:
-        check_list_size(self._resource, whole, self._share)
-        return split_all(whole, self._share)
-
-    def fault(self, unit: GpuUnit) -> str:
-        return ""
-
-    def attributes(self, unit: GpuUnit) -> Mapping[str, object]:
-        """Without sizes: they would look like limits."""
-        return {"sharing": "time-slicing: containers take turns, memory is not limited"} if self._share else {}
-
-    def extras(self, units: Sequence[GpuUnit]) -> ContainerExtras:
-        if not self._share:
-            return ContainerExtras(env=device_env(units))
-        check_request(self._resource, self._share.most, units)
-        return ContainerExtras(env=share_env(units))
-
-    def restored(self, units: Sequence[GpuUnit]) -> ContainerExtras:
-        return self.extras(units)
-
-    async def follow(self, changed: Callable[[], object]) -> None:
-        return
+def unit_key(unit_id: str, share_id: str) -> str:
+    return f"{unit_id}/{share_id}" if share_id else unit_id
 
 
 def whole_device(gpu: Gpu, mig: MigDevice | None = None) -> GpuUnit:
     return GpuUnit(id=mig.uuid if mig else gpu.uuid, gpu=gpu, mig=mig, memory=mig.memory if mig else gpu.memory)
 
 
+def given(unit: GpuUnit, device: Device) -> GpuUnit:
+    """What a claim was given of a device that claims share; the unit itself of another device."""
+    if not device.allow_multiple:
+        return unit
+    return replace(
+        unit,
+        memory=_amount(device, "memory", unit.memory),
+        percent=_amount(device, "percent", unit.percent),
+        share_id=device.share_id,
+    )
+
+
 def split(unit: GpuUnit, share: NvidiaShare) -> list[GpuUnit]:
     """The shares of one whole device."""
-    count = _replica_count(unit, share)
-    if not count:
-        return []
-    memory, percent = share.memory_bytes or unit.memory // count, share.percent or 100 // count
-    return [
-        replace(unit, id=f"{unit.id}{_REPLICA}{number}", memory=memory, percent=percent, replica=number)
-        for number in range(count)
-    ]
+    count = replica_count(unit, share)
+    return [_share(unit, share, number, count) for number in range(count)]
+
+
+def first_shares(units: Iterable[GpuUnit], share: NvidiaShare) -> list[GpuUnit]:
+    """One share of each device that is large enough for one."""
+    counts = [(unit, replica_count(unit, share)) for unit in units]
+    return [_share(unit, share, 0, count) for unit, count in counts if count]
 
 
 def split_all(units: Iterable[GpuUnit], share: NvidiaShare | None) -> list[GpuUnit]:
@@ -159,11 +175,6 @@ def units_by_device(units: Sequence[GpuUnit]) -> dict[str, list[GpuUnit]]:
     for unit in sorted(units, key=lambda unit: (unit.gpu.index, unit.mig.index if unit.mig else 0)):
         devices.setdefault(unit.uuid, []).append(unit)
     return devices
-
-
-def share_attributes(unit: GpuUnit, sharing: str) -> dict[str, object]:
-    """For `plugwright status`; `memory` is in bytes."""
-    return {"memory": unit.memory, "percent": unit.percent, "sharing": sharing}
 
 
 def device_env(units: Sequence[GpuUnit]) -> dict[str, str]:
@@ -184,10 +195,13 @@ def share_env(units: Sequence[GpuUnit]) -> dict[str, str]:
 def kind_of_share(resource: str, share: NvidiaShare | None, unit: GpuUnit) -> str:
     """The same for units that may be held beside each other; empty for a whole device.
 
-    Limits belong to it: where a reload changes them, the shares of both sizes together would exceed the GPU.
+    Limits belong to it: where a reload changes them, the shares of both sizes together would exceed the GPU. Claims
+    have limits of their own, which are added up.
     """
-    if share is None or unit.replica is None:
+    if share is None:
         return ""
+    if unit.replica is None:
+        return f"{resource} {share.by} by claims"
     limits = "" if share.by is SharingStrategy.TIME_SLICING else f" {unit.memory} bytes {unit.percent} %"
     return f"{resource} {share.by}{limits}"
 
@@ -201,7 +215,7 @@ def check_list_size(resource: str, whole: Sequence[GpuUnit], share: NvidiaShare 
     """PluginError when the list would be too long for the kubelet; ids are `suffix` bytes longer than `split`'s."""
     if share is None:
         return
-    counts = [_replica_count(unit, share) for unit in whole]
+    counts = [replica_count(unit, share) for unit in whole]
     size = sum(count * (_wire_size(unit, count) + suffix) for unit, count in zip(whole, counts, strict=True))
     if size <= _MESSAGE_LIMIT:
         return
@@ -218,7 +232,20 @@ def check_list_size(resource: str, whole: Sequence[GpuUnit], share: NvidiaShare 
     )
 
 
-def _replica_count(unit: GpuUnit, share: NvidiaShare) -> int:
+def _amount(device: Device, name: str, whole: int) -> int:
+    """What the claim was given of a capacity; of one that still has its policy, what a claim gets that does not say."""
+    capacity = device.capacity.get(name)
+    if capacity is None:
+        return whole
+    return capacity.default if capacity.default is not None and device.share_id else capacity.value
+
+
+def _share(unit: GpuUnit, share: NvidiaShare, number: int, count: int) -> GpuUnit:
+    memory, percent = share.memory_bytes or unit.memory // count, share.percent or 100 // count
+    return replace(unit, id=f"{unit.id}{_REPLICA}{number}", memory=memory, percent=percent, replica=number)
+
+
+def replica_count(unit: GpuUnit, share: NvidiaShare) -> int:
     """As configured, else as often as the configured sizes fit into the device."""
     if share.replicas:
         return share.replicas

@@ -4,7 +4,7 @@ Data only; `simulation` makes a driver of it.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
@@ -21,11 +21,12 @@ from plugwright.plugins.nvidia.driver import (
     digest,
 )
 
-__all__ = ["MACHINES", "MachineModel", "load", "partition_gpu"]
+__all__ = ["CUDA_VERSION", "DRIVER_VERSION", "MACHINES", "MachineModel", "load", "partition_gpu"]
 
 _GIB = 2**30
+DRIVER_VERSION, CUDA_VERSION = "580.95.05", "13.0"
 _FIRST_INSTANCE = 7  # the driver counts the smallest instances from there
-_PROFILE = re.compile(r"(?:\d+c\.)?\d+g\.(?P<gigabytes>\d+)gb(?:[+.-][a-z]+)*")
+_PROFILE = re.compile(r"(?:(?P<compute>\d+)c\.)?(?P<slices>\d+)g\.(?P<gigabytes>\d+)gb(?:[+.-][a-z]+)*")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _LISTED = re.compile(r"GPU (?P<index>\d+): (?P<model>.+?) \(UUID: (?P<uuid>GPU-[0-9a-f-]{36})\)")
 _NVLINK = re.compile(r"NV(\d+)")
@@ -38,6 +39,8 @@ class MachineModel:
     model: str
     memory: int  # MiB
     capability: tuple[int, int]
+    multiprocessors: int
+    brand: str = "Nvidia"
     numa: tuple[int | None, ...]
     buses: str = ""
     nvlinks: Callable[[int, int], int] = field(default=lambda _, __: 0)
@@ -76,6 +79,7 @@ def _mig_device(gpu: Gpu, index: int, profile: str) -> MigDevice:
     match = _PROFILE.fullmatch(profile)
     if not match:
         raise ConfigError(f"a MIG profile must look like 1g.10gb, got {profile!r}")
+    slices = int(match["compute"] or match["slices"])
     return MigDevice(
         uuid=_stable_uuid("MIG", f"{gpu.uuid}/{index}/{profile}"),
         index=index,
@@ -83,7 +87,14 @@ def _mig_device(gpu: Gpu, index: int, profile: str) -> MigDevice:
         memory=int(match["gigabytes"]) * _GIB,
         gpu_instance=_FIRST_INSTANCE + index,
         compute_instance=0,
+        multiprocessors=slices * _slice_multiprocessors(gpu.multiprocessors),
+        engines={"copyEngines": int(match["slices"])},
     )
+
+
+def _slice_multiprocessors(whole: int) -> int:
+    """An even number: 14 of an A100's 108, 16 of an H100's 132, 18 of a B200's 148."""
+    return (whole + 8) // 16 * 2
 
 
 def _stable_uuid(kind: str, name: str) -> str:
@@ -98,7 +109,22 @@ def _from_model(name: str, machine: MachineModel) -> GpuSnapshot:
         _pair(gpus[one], gpus[other]): GpuLink(machine.level(one, other), machine.nvlinks(one, other))
         for one, other in combinations(range(len(gpus)), 2)
     }
-    return GpuSnapshot(driver="simulated", gpus=gpus, links=GpuLinks(pairs))
+    return _machine(gpus, GpuLinks(pairs))
+
+
+def _machine(gpus: Sequence[Gpu], links: GpuLinks) -> GpuSnapshot:
+    """The PCIe root of a GPU is named after the first GPU at the same host bridge."""
+    located: list[Gpu] = []
+    for gpu in gpus:
+        first = next(one for one in gpus if one is gpu or links.between(one.uuid, gpu.uuid).level >= PcieLevel.PHB)
+        standard: dict[str, str | int] = {
+            "resource.kubernetes.io/pciBusID": gpu.pci,
+            "resource.kubernetes.io/pcieRoot": f"pci{first.pci.rpartition(':')[0]}",
+        }
+        if gpu.numa is not None:
+            standard["resource.kubernetes.io/numaNode"] = gpu.numa
+        located.append(replace(gpu, standard=standard))
+    return GpuSnapshot(driver=DRIVER_VERSION, cuda=CUDA_VERSION, gpus=tuple(located), links=links)
 
 
 def _gpu(name: str, machine: MachineModel, index: int) -> Gpu:
@@ -112,6 +138,8 @@ def _gpu(name: str, machine: MachineModel, index: int) -> Gpu:
         pci=_pci(buses[index] if buses else format(index + 1, "02x")),
         numa=machine.numa[index],
         capability=machine.capability,
+        brand=machine.brand,
+        multiprocessors=machine.multiprocessors,
         compute_mode=ComputeMode.DEFAULT,
     )
     profiles = machine.mig[index] if machine.mig else "-"
@@ -141,7 +169,7 @@ def _from_topology(name: str, text: str) -> GpuSnapshot:
         _pair(gpus[one], gpus[other]): _link(name, rows[one][other : other + 1], numa.get(one) == numa.get(other))
         for one, other in combinations(range(len(gpus)), 2)
     }
-    return GpuSnapshot(driver="simulated", gpus=gpus, links=GpuLinks(pairs))
+    return _machine(gpus, GpuLinks(pairs))
 
 
 def _listed_gpu(name: str, index: int, numa: int | None, listed: "re.Match[str] | None") -> Gpu:
@@ -154,6 +182,8 @@ def _listed_gpu(name: str, index: int, numa: int | None, listed: "re.Match[str] 
         pci=f"0000:{index + 1:02x}:00.0",
         numa=numa,
         capability=(9, 0),
+        brand="Nvidia",
+        multiprocessors=132,
         compute_mode=ComputeMode.DEFAULT,
     )
 
@@ -210,6 +240,7 @@ _A100 = MachineModel(
     model="NVIDIA A100-SXM4-40GB",
     memory=40960,
     capability=(8, 0),
+    multiprocessors=108,
     numa=(3, 3, 1, 1, 7, 7, 5, 5),
     buses="07 0f 47 4e 87 90 b7 bd",
     nvlinks=lambda _, __: 12,
@@ -219,6 +250,7 @@ _H100 = MachineModel(
     model="NVIDIA H100 80GB HBM3",
     memory=81559,
     capability=(9, 0),
+    multiprocessors=132,
     numa=(0, 0, 0, 0, 1, 1, 1, 1),
     buses="18 2a 3a 5d 9a ab ba db",
     nvlinks=lambda _, __: 18,
@@ -228,6 +260,7 @@ _B200 = MachineModel(
     model="NVIDIA B200",
     memory=183359,
     capability=(10, 0),
+    multiprocessors=148,
     numa=(0, 0, 0, 0, 1, 1, 1, 1),
     buses="18 2a 3a 5d 9a ab ba db",  # as on the H100's board: addresses differ between makers
     nvlinks=lambda _, __: 18,
@@ -238,6 +271,8 @@ MACHINES = {
         model="Tesla V100-SXM2-32GB",
         memory=32768,
         capability=(7, 0),
+        multiprocessors=80,
+        brand="Tesla",
         numa=(0, 0, 0, 0, 1, 1, 1, 1),
         buses="06 07 0a 0b 85 86 89 8a",
         nvlinks=_cube_mesh,
@@ -247,6 +282,8 @@ MACHINES = {
         model="Tesla V100-SXM3-32GB",
         memory=32768,
         capability=(7, 0),
+        multiprocessors=80,
+        brand="Tesla",
         numa=(0,) * 8 + (1,) * 8,
         buses="34 36 39 3b 57 59 5c 5e b7 b9 bc be e0 e2 e5 e7",
         nvlinks=lambda _, __: 6,
@@ -264,6 +301,8 @@ MACHINES = {
         model="Tesla T4",
         memory=15360,
         capability=(7, 5),
+        multiprocessors=40,
+        brand="Tesla",
         numa=(0, 0, 1, 1),
         buses="3b 5e 86 d8",
         level=_two_sockets_of_two,
@@ -272,6 +311,7 @@ MACHINES = {
         model="NVIDIA L40S",
         memory=46068,
         capability=(8, 9),
+        multiprocessors=142,
         numa=(0, 0, 1, 1),
         buses="21 41 a1 c1",
         level=_two_sockets_of_two,
@@ -284,6 +324,7 @@ MACHINES = {
         model="NVIDIA GB200",
         memory=189471,
         capability=(10, 0),
+        multiprocessors=152,
         numa=(0, 0, 1, 1),
         buses="0008:01 0009:01 0018:01 0019:01",
         nvlinks=lambda _, __: 18,

@@ -60,8 +60,8 @@ class SimulatedDriver:
             gpus = sorted(self._present.values(), key=lambda gpu: gpu.index)
             pairs = {pair: link for pair, link in self._links.pairs.items() if self._present.keys() >= set(pair)}
             return GpuSnapshot(
-                driver="simulated",
-                cuda="13.0",
+                driver=simulated_machines.DRIVER_VERSION,
+                cuda=simulated_machines.CUDA_VERSION,
                 gpus=tuple(replace(gpu, fault=self._health[gpu.uuid].fault) for gpu in gpus),
                 links=GpuLinks(pairs),
             )

@@ -1,22 +1,23 @@
 """vgpu: shares whose limits a library enforces inside every process of the container.
 
-The size of a share is in its id, so the kubelet's own allocation has all the information. The library counts memory
-inside the container's own processes, so it stops only those that do not try to evade it: `vgpu_builtin` is ours,
-`vgpu_hami` is HAMi's.
+The size of a share is in its id, so the kubelet's own allocation has all the information; that of a claim is what the
+scheduler gave it. The library counts memory inside the container's own processes, so it stops only those that do not
+try to evade it: `vgpu_builtin` is ours, `vgpu_hami` is HAMi's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from plugwright.attributes import Capacity
 from plugwright.errors import PluginError
-from plugwright.plugins.nvidia import sharing
+from plugwright.plugins.nvidia import share_capacity, sharing
 from plugwright.plugins.nvidia.config import NvidiaShare, NvidiaVgpu, VgpuLibrary
 from plugwright.plugins.nvidia.driver import digest
 from plugwright.plugins.nvidia.sharing import NOT_CONFINED, ContainerExtras, GpuUnit
 from plugwright.plugins.nvidia.vgpu_builtin import BuiltinLibrary
 from plugwright.plugins.nvidia.vgpu_hami import HamiLibrary
-from plugwright.plugins.nvidia.vgpu_sizes import LONGEST_SIZE, ContainerShare, VgpuSize, device_shares, encode
+from plugwright.plugins.nvidia.vgpu_sizes import LONGEST_SIZE, ContainerShare, device_shares, sized_id
 
 __all__ = ["LimiterLibrary", "VgpuSharing"]
 
@@ -25,6 +26,7 @@ _MIB = 2**20
 
 class LimiterLibrary(Protocol):
     compute: str  # what becomes of the percentage, for `plugwright status`
+    limits_compute: bool
 
     def fault(self, unit: GpuUnit) -> str:
         """Why the library could not limit this unit; empty if it could."""
@@ -32,6 +34,10 @@ class LimiterLibrary(Protocol):
 
     def extras(self, share: ContainerShare) -> ContainerExtras:
         """OSError where the files cannot be made."""
+        ...
+
+    def discard(self, name: str) -> None:
+        """Deletes the files of a container that is gone."""
         ...
 
 
@@ -52,33 +58,48 @@ class VgpuSharing:
         self._oversubscribed = {
             unit.uuid for unit in whole if sum(part.memory for part in shares[unit.uuid]) > unit.memory
         }
-        return [replace(part, id=encode(_size(part))) for parts in shares.values() for part in parts]
+        return [replace(part, id=sized_id(part)) for parts in shares.values() for part in parts]
+
+    def claimable(self, whole: Sequence[GpuUnit]) -> list[GpuUnit]:
+        return [unit for unit in whole if sharing.replica_count(unit, self._share)]
+
+    def capacity(self, unit: GpuUnit) -> Mapping[str, Capacity]:
+        """Without a percentage where the library does not limit that: it would keep claims out for nothing."""
+        [share] = sharing.first_shares([unit], self._share)
+        memory = share_capacity.any_memory(unit, share, self._share.most)
+        percent = share_capacity.any_percent(share, self._share.most)
+        return share_capacity.known(memory=memory, **({"percent": percent} if self._library.limits_compute else {}))
 
     def fault(self, unit: GpuUnit) -> str:
         if unit.memory < _MIB:
             return "a vgpu share has less than 1 MiB: that would be no limit"
         return self._library.fault(unit)
 
-    def attributes(self, unit: GpuUnit) -> Mapping[str, object]:
-        facts = f"vgpu, {NOT_CONFINED}: the limiter runs in the tenant's own process; {self._library.compute}"
-        return sharing.share_attributes(unit, facts)
+    def note(self, unit: GpuUnit) -> str:
+        return f"vgpu, {NOT_CONFINED}: the limiter runs in the tenant's own process; {self._library.compute}"
 
     def extras(self, units: Sequence[GpuUnit]) -> ContainerExtras:
-        return self._extras(units, is_fresh=True)
+        """A claim may be prepared again while its containers run; its files are its own, and new at first."""
+        return self._extras(units, is_fresh=not any(unit.share_id for unit in units))
 
     def restored(self, units: Sequence[GpuUnit]) -> ContainerExtras:
         """As `extras`, for a container that may be running with these units: what it has used stays counted."""
         return self._extras(units, is_fresh=False)
 
+    def release(self, keys: Sequence[str]) -> None:
+        """Of one request, or of several, which had a share each."""
+        for name in sorted({_name(keys), *(_name([key]) for key in keys)}):
+            self._library.discard(name)
+
     async def follow(self, changed: Callable[[], object]) -> None:
         """Returns: the plugin asks for `fault` with every list, and the library is looked up then."""
 
     def _extras(self, units: Sequence[GpuUnit], is_fresh: bool) -> ContainerExtras:
-        sharing.check_request(self._resource, self._share.most, units)
+        if units[0].replica is not None:  # else the scheduler has kept to what a claim may have
+            sharing.check_request(self._resource, self._share.most, units)
         devices = device_shares(units)
         share = ContainerShare(
-            # The kubelet may allocate the same devices again: the same units have the same files.
-            name=digest((unit.id for unit in units), 24),
+            name=_name([unit.key for unit in units]),
             devices=devices,
             is_oversubscribed=not self._oversubscribed.isdisjoint(device.uuid for device in devices),
             is_fresh=is_fresh,
@@ -90,5 +111,6 @@ class VgpuSharing:
         return replace(extras, env=sharing.share_env(units))
 
 
-def _size(part: GpuUnit) -> VgpuSize:
-    return VgpuSize(device=part.uuid, mebibytes=part.memory // _MIB, percent=part.percent, number=part.replica or 0)
+def _name(keys: Sequence[str]) -> str:
+    """The kubelet may allocate the same devices again: the same units have the same files."""
+    return digest(keys, 24)

@@ -23,6 +23,7 @@ _MIB = 2**20
 class BuiltinLibrary:
     """A `LimiterLibrary`."""
 
+    limits_compute = False
     compute = "processor time is not limited, CUDA_DEVICE_SM_LIMIT is not enforced"
 
     def __init__(self, config: NvidiaVgpu) -> None:
@@ -53,6 +54,10 @@ class BuiltinLibrary:
                 Mount(str(usage), f"{_CONTAINER_DIRECTORY}/usage"),
             ),
         )
+
+    def discard(self, name: str) -> None:
+        self._files.discard("limits", f"{name}.builtin")
+        self._files.discard("usage", name)
 
     def _installed(self, soname: str) -> Path:
         content = (self._source / soname).read_bytes()

@@ -74,6 +74,10 @@ class TenantFiles:
             self._discard(path)
         return self.directory(path, 0o777)
 
+    def discard(self, *names: str) -> None:
+        """Deletes a file or directory of a container that is gone; none is there if it never came so far."""
+        self._discard(self._root.joinpath(*names))
+
     def _discard(self, path: Path) -> None:
         """Moves it away, and deletes it in a thread: a container may have left a million files, or a terabyte."""
         if not path.is_symlink() and not path.exists():

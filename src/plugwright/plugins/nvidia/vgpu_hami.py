@@ -24,6 +24,7 @@ _PRELOAD = "/etc/ld.so.preload"
 class HamiLibrary:
     """A `LimiterLibrary`."""
 
+    limits_compute = True
     compute = "kernels are slowed down in the tenant's own process"
 
     def __init__(self, config: NvidiaVgpu) -> None:
@@ -43,6 +44,10 @@ class HamiLibrary:
     def extras(self, share: ContainerShare) -> ContainerExtras:
         limits = self._limits(share)
         return ContainerExtras(limits=limits, mounts=self._mounts(share, limits))
+
+    def discard(self, name: str) -> None:
+        self._files.discard("limits", name)
+        self._files.discard("containers", name)
 
     def _limits(self, share: ContainerShare) -> dict[str, str]:
         limits = {}

@@ -1,27 +1,15 @@
 """The sizes of vgpu shares: `GPU-…::20480m-25c-3` is the id of share 3, with 20480 MiB and 25 %."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from plugwright.errors import PluginError
 from plugwright.plugins.nvidia import sharing
 from plugwright.plugins.nvidia.sharing import GpuUnit
 
-__all__ = ["LONGEST_SIZE", "ContainerShare", "DeviceShare", "VgpuSize", "decode", "device_shares", "encode"]
+__all__ = ["LONGEST_SIZE", "ContainerShare", "DeviceShare", "device_shares", "sized_id"]
 
 LONGEST_SIZE = len("9999999m-100c-")
-_ID = re.compile(r"(?P<device>.+)::(?P<memory>[0-9]+)m-(?P<percent>[0-9]+)c-(?P<number>[0-9]+)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VgpuSize:
-    """The parts of a unit's id."""
-
-    device: str
-    mebibytes: int
-    percent: int
-    number: int
+_MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,27 +31,13 @@ class ContainerShare:
     is_fresh: bool
 
 
-def encode(size: VgpuSize) -> str:
-    return f"{size.device}::{size.mebibytes}m-{size.percent}c-{size.number}"
-
-
-def decode(unit_id: str) -> VgpuSize:
-    match = _ID.fullmatch(unit_id)
-    if not match:
-        raise PluginError(f"the id of a vgpu share must end in its size, got {unit_id!r}")
-    return VgpuSize(
-        device=match["device"],
-        mebibytes=int(match["memory"]),
-        percent=int(match["percent"]),
-        number=int(match["number"]),
-    )
+def sized_id(unit: GpuUnit) -> str:
+    return f"{unit.uuid}::{unit.memory // _MIB}m-{unit.percent}c-{unit.replica or 0}"
 
 
 def device_shares(units: Sequence[GpuUnit]) -> list[DeviceShare]:
     """In the order in which a program in the container counts devices."""
-    shares = []
-    for uuid, parts in sharing.units_by_device(units).items():
-        sizes = [decode(unit.id) for unit in parts]
-        percent = min(100, sum(size.percent for size in sizes))
-        shares.append(DeviceShare(uuid, sum(size.mebibytes for size in sizes), percent))
-    return shares
+    return [
+        DeviceShare(uuid, sum(unit.memory // _MIB for unit in parts), min(100, sum(unit.percent for unit in parts)))
+        for uuid, parts in sharing.units_by_device(units).items()
+    ]

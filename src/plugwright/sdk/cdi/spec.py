@@ -10,7 +10,8 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from plugwright.errors import InvalidValue
-from plugwright.model import CDI_DEVICE, CDI_KIND, PERMISSIONS, Allocation
+from plugwright.grammars import CDI_DEVICE, CDI_KIND, PERMISSIONS
+from plugwright.model import Allocation
 
 __all__ = [
     "ContainerEdits",

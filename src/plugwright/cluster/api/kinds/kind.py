@@ -68,7 +68,7 @@ class Kind:
     columns: tuple[Column, ...] = (NAME, AGE)
     selectable_fields: frozenset[str] = frozenset()  # besides metadata.name and metadata.namespace
     merge_keys: Mapping[str, str] = field(default_factory=dict)  # of strategic merge: a list's name, its items' key
-    protobuf: bool = False  # kubectl sends it so; its message is in apimachinery.proto
+    protobuf: bool = False  # clients send it so; it has a message of its name below `protocol`
 
     @property
     def api_version(self) -> str:

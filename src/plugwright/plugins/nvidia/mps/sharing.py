@@ -5,6 +5,9 @@ daemon serves several sizes. A process that does not use the pipe has no limits,
 
 A container is a client of one daemon, which has one GPU: its shares are of that GPU. So it needs no
 CUDA_VISIBLE_DEVICES, and programs that expect numbers in that variable find no UUID there.
+
+Claims ask for memory and processors in whole shares, because there is a daemon for each of these sizes: the limits of a
+claim are those of its daemon, and not of an environment that a tenant can change.
 """
 
 import asyncio
@@ -13,9 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from plugwright.attributes import Capacity
 from plugwright.errors import PluginError
 from plugwright.model import Mount
-from plugwright.plugins.nvidia import sharing
+from plugwright.plugins.nvidia import share_capacity, sharing
 from plugwright.plugins.nvidia.config import NvidiaMps, NvidiaShare
 from plugwright.plugins.nvidia.driver import ComputeMode
 from plugwright.plugins.nvidia.mps import plan, state
@@ -50,10 +54,20 @@ class MpsSharing:
     def units(self, whole: Sequence[GpuUnit]) -> list[GpuUnit]:
         sharing.check_list_size(self._resource, whole, self._share)
         units = sharing.split_all(whole, self._share)
-        self._plans = plan.plan_daemons(self._share, units)
-        if not self._is_loaded:  # the first list, made in a thread
-            self._load()
+        self._plan(units)
         return units
+
+    def claimable(self, whole: Sequence[GpuUnit]) -> list[GpuUnit]:
+        self._plan(sharing.first_shares(whole, self._share))
+        return [unit for unit in whole if sharing.replica_count(unit, self._share)]
+
+    def capacity(self, unit: GpuUnit) -> Mapping[str, Capacity]:
+        [share] = sharing.first_shares([unit], self._share)
+        capacity = share_capacity.multiples(unit, share, plan.max_units(self._share))
+        clients = plan.max_clients(unit.gpu.capability)
+        if sharing.replica_count(unit, self._share) <= clients:
+            return capacity
+        return {**capacity, **share_capacity.known(slots=share_capacity.slots(clients, most=1))}
 
     def fault(self, unit: GpuUnit) -> str:
         return (
@@ -62,19 +76,23 @@ class MpsSharing:
             or state.unusable_reason(self._state, self._plans, unit.gpu.uuid, self._clock())
         )
 
-    def attributes(self, unit: GpuUnit) -> Mapping[str, object]:
+    def note(self, unit: GpuUnit) -> str:
         reason = self._unconfined_reason(unit)
         confinement = f"{NOT_CONFINED}: {reason}" if reason else "confined"
-        return sharing.share_attributes(unit, f"mps, {confinement}; {_CAVEAT}")
+        return f"mps, {confinement}; {_CAVEAT}"
 
     def extras(self, units: Sequence[GpuUnit]) -> ContainerExtras:
-        sharing.check_request(self._resource, plan.max_units(self._share), units)
-        gpu, size = self._gpu(units), len(units)
-        daemon = self._daemon_for(gpu, size)
+        gpu = self._gpu(units)
+        memory, percent = sum(unit.memory for unit in units), sum(unit.percent for unit in units)
+        if units[0].replica is not None:
+            sharing.check_request(self._resource, plan.max_units(self._share), units)
+            daemon = self._daemon_for(gpu, len(units))
+        else:
+            daemon = self._daemon_with(gpu, memory // _MIB, percent)
         limits = {
             "CUDA_MPS_PIPE_DIRECTORY": _PIPE,
-            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(min(daemon.percent, size * units[0].percent)),
-            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={min(daemon.mebibytes, size * units[0].memory // _MIB)}M",
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(min(daemon.percent, percent)),
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={min(daemon.mebibytes, memory // _MIB)}M",
         }
         mounts = [Mount(str(self._paths.pipe(*daemon.key)), _PIPE)]
         mounts += [Mount(self._config.shm, _SHM)] if self._config.shm else []
@@ -82,6 +100,9 @@ class MpsSharing:
 
     def restored(self, units: Sequence[GpuUnit]) -> ContainerExtras:
         return self.extras(units)
+
+    def release(self, keys: Sequence[str]) -> None:
+        """A client has no files of its own."""
 
     async def follow(self, changed: Callable[[], object]) -> None:
         directory = Directory(self._paths.directory)
@@ -95,6 +116,11 @@ class MpsSharing:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._valid_for()):
                         await directory.ticks.until(lambda now, tick=tick: now != tick)  # type: ignore[misc]
+
+    def _plan(self, shares: Sequence[GpuUnit]) -> None:
+        self._plans = plan.plan_daemons(self._share, shares)
+        if not self._is_loaded:  # the first list, made in a thread
+            self._load()
 
     def _load(self) -> None:
         self._is_loaded = True
@@ -132,6 +158,16 @@ class MpsSharing:
             if daemon.gpu == gpu and daemon.size >= size:
                 return daemon
         raise PluginError(f"{self._resource}: no MPS daemon is planned for containers with {size} shares of {gpu}")
+
+    def _daemon_with(self, gpu: str, mebibytes: int, percent: int) -> DaemonPlan:
+        """The one with the lowest limits that give a claim what it was given."""
+        for daemon in sorted(self._plans, key=lambda daemon: daemon.size):
+            if daemon.gpu == gpu and daemon.mebibytes >= mebibytes and daemon.percent >= percent:
+                return daemon
+        raise PluginError(
+            f"{self._resource}: no MPS daemon is planned for claims with {mebibytes} MiB and {percent} % of {gpu}: its "
+            "configuration has changed since, create the pod again"
+        )
 
     def _unconfined_reason(self, unit: GpuUnit) -> str:
         if unit.gpu.compute_mode is not ComputeMode.EXCLUSIVE_PROCESS:

@@ -1,0 +1,177 @@
+"""`plugwright handover`: moves the devices of a node from one API to the other while its pods run.
+
+On the node the request goes through the daemon's control socket. For another node, kubectl carries the same command
+into the daemon's pod there: whoever may exec into it may do this, and no new right is needed by anyone, least of all by
+the daemon.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from plugwright.cli.control import ask, control_socket
+from plugwright.cli.options import duration
+from plugwright.cli.output import Cell, table_lines
+from plugwright.cli.remote_daemon import RemoteDaemon
+from plugwright.errors import ConfigError, PlugwrightError
+from plugwright.model import natural_order, some
+from plugwright.sdk.serve_settings import Api
+from plugwright.text import clean
+
+__all__ = ["handover"]
+
+_EXAMPLES = """\b
+Examples:
+  plugwright handover worker-1 --to dra
+  plugwright handover worker-1 --status
+  plugwright handover --to device-plugin --resource example.com/tape --device st1
+"""
+_COLUMNS = ["RESOURCE", "DEVICE", "API", "MOVES TO", "HELD BY", "WAITS FOR"]
+
+_POLL = 1.0  # seconds
+
+_Moves = list[dict[str, Any]]  # by device: resource, device, api, target, pods, claims, waits
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("node", metavar="[NODE]", default="")
+@click.option(
+    "--to",
+    type=click.Choice([Api.DRA.value, Api.DEVICE_PLUGIN.value, Api.BOTH.value]),
+    help="Move all devices there; `both`: as the operator's file splits them.",
+)
+@click.option("--status", is_flag=True, help="Only show which API offers each device, and what waits for whom.")
+@click.option(
+    "--resource", "resources", multiple=True, metavar="RESOURCE", help="Only these.  [default: all with both]"
+)
+@click.option("--device", metavar="ID", help="Only this device, of one --resource.")
+@click.option("--wait", is_flag=True, help="Return when nothing is left to move.")
+@click.option("--timeout", type=duration, default="1h", metavar="TIME", show_default=True, help="With --wait.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--namespace", metavar="NAME", help="Of the daemon's pod on NODE.  [default: any]")
+@click.option(
+    "--selector", default="app.kubernetes.io/name=plugwright", show_default=True, help="Labels of the daemon's pod."
+)
+@click.option("--kubeconfig", type=click.Path(path_type=Path), help="For kubectl, with NODE.")
+@click.option("--context", help="Context of the kubeconfig.")
+@control_socket
+def handover(
+    node: str, to: str | None, status: bool, resources: Sequence[str], device: str | None, output: str, **options: Any
+) -> None:
+    """Move a node's devices from one API to the other while its pods run.
+
+    Free devices move at once, held ones when their pod or claim ends; nothing is drained. Without NODE on this machine,
+    with NODE through kubectl in the daemon's pod on that node.
+    """
+    if status == (to is not None):
+        raise click.UsageError("give --to or --status")
+    if device is not None and (len(resources) != 1 or to in (None, Api.BOTH)):
+        raise click.UsageError("--device needs one --resource, and --to dra or device-plugin")
+    timeout = options.pop("timeout")
+    wait = timeout if options.pop("wait") else None
+    socket = options.pop("control_socket")
+    if node and not _is_here(socket, node):
+        arguments = _arguments(to, resources, device, wait)
+        sys.exit(RemoteDaemon(node, **options).run(["handover", *arguments, "--output", output]))
+    if to is not None:
+        _request(socket, to, resources, device)
+    moves = _waited(socket, resources, wait) if wait is not None else _moves(ask(socket, {"do": "status"}), resources)
+    click.echo(json.dumps({"devices": moves}) if output == "json" else "\n".join(_lines(moves)))
+
+
+def _is_here(socket: Path, node: str) -> bool:
+    """Whether the daemon on this machine serves that node."""
+    try:
+        report = ask(socket, {"do": "status"})
+    except PlugwrightError:
+        return False
+    return any((resource.get("driver") or {}).get("node") == node for resource in report["resources"])
+
+
+def _arguments(to: str | None, resources: Sequence[str], device: str | None, wait: float | None) -> list[str]:
+    arguments = ["--status"] if to is None else ["--to", to]
+    for resource in resources:
+        arguments += ["--resource", resource]
+    if device is not None:
+        arguments += ["--device", device]
+    return [*arguments, "--wait", "--timeout", f"{wait:g}s"] if wait is not None else arguments
+
+
+def _request(socket: Path, to: str, resources: Sequence[str], device: str | None) -> None:
+    report = ask(socket, {"do": "status"})
+    served = [resource["name"] for resource in report["resources"] if resource.get("serve") == Api.BOTH]
+    _check_served(report, resources)
+    if not resources and not served:
+        raise ConfigError("no resource is served by both APIs here: nothing can move (serve: both in plugwright.yaml)")
+    for resource in resources or served:
+        request = {"do": "driver", "resource": resource, "name": "move" if device else "handover"}
+        ask(socket, {**request, "arguments": {"to": to, **({"device": device} if device else {})}})
+
+
+def _check_served(report: Mapping[str, Any], resources: Sequence[str]) -> None:
+    names = sorted(resource["name"] for resource in report["resources"])
+    for name in resources:
+        if name not in names:
+            raise ConfigError(f"no resource {name!r} is served here (served: {some(names)})")
+
+
+def _waited(socket: Path, resources: Sequence[str], seconds: float) -> _Moves:
+    """The devices once none of them moves any more."""
+    end = time.monotonic() + seconds
+    while True:
+        moves = _moves(ask(socket, {"do": "status"}), resources)
+        waits = list(_waits(moves))
+        if not waits:
+            return moves
+        if time.monotonic() >= end:
+            raise ConfigError(f"still moving after {seconds:g} s: {'; '.join(waits)}")
+        time.sleep(_POLL)
+
+
+def _moves(report: Mapping[str, Any], resources: Sequence[str]) -> _Moves:
+    _check_served(report, resources)
+    moves = []
+    for resource in report["resources"]:
+        if resource["name"] in resources or (not resources and resource.get("driver")):
+            placements = (resource.get("driver") or {}).get("devices") or {}
+            for device in sorted(resource["devices"], key=lambda device: natural_order(device["id"])):
+                placement = placements.get(device["id"], {})
+                moves.append(
+                    {
+                        "resource": resource["name"],
+                        "device": device["id"],
+                        "api": placement.get("api", ""),
+                        "target": placement.get("target", ""),
+                        "pods": device["pods"],
+                        "claims": list(placement.get("claims", ())),
+                        "waits": placement.get("waits", ""),
+                    }
+                )
+    return moves
+
+
+def _lines(moves: _Moves) -> Iterator[str]:
+    if not moves:
+        yield "no resource is served by claims here"
+        return
+    yield from table_lines(_COLUMNS, [_row(move) for move in moves])
+    waiting = len(list(_waits(moves)))
+    offered = [move["api"] for move in moves]
+    yield ""
+    yield f"{offered.count('device-plugin')} device-plugin, {offered.count('dra')} dra, {waiting} moving"
+
+
+def _waits(moves: _Moves) -> Iterator[str]:
+    return (clean(f"{move['device']}: {move['waits']}") for move in moves if move["waits"])
+
+
+def _row(move: Mapping[str, Any]) -> list[Cell]:
+    holders = [*(f"pod {pod}" for pod in move["pods"]), *(f"claim {claim}" for claim in move["claims"])]
+    target = move["target"] if move["target"] != move["api"] else "-"
+    cells = [move["resource"], move["device"], move["api"] or "neither", target, ", ".join(holders) or "-"]
+    return [*cells, move["waits"] or "-"]

@@ -1,0 +1,179 @@
+"""The part of `plugwright manifest` for resources that are served by claims: rights, policies, classes, directories.
+
+They equal those of the chart, in deploy/helm/plugwright/templates/dra.yaml, which has the reasons.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from plugwright.config.schema import ConfigFile
+from plugwright.config.serve_entry import driver_of
+from plugwright.dra.names import driver_domain, driver_name
+from plugwright.model import Resource
+from plugwright.sdk.serve_settings import Api
+
+__all__ = ["Served", "extend_pod", "objects", "served_by_claims"]
+
+Manifest = dict[str, Any]
+
+_GROUP = "resource.k8s.io"
+_BOUND_NODE = 'request.userInfo.extra[?"authentication.kubernetes.io/node-name"][0].orValue("")'
+_UNBOUND = "the token is not bound to a pod on a node"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A resource: its driver, or the domain of its drivers where the machine decides the resource's name."""
+
+    resource: str
+    api: Api
+    driver: str
+    domain: str
+
+    @classmethod
+    def of(cls, resource: str, api: Api) -> "Served":
+        return cls(Resource(resource).name, api, driver_name(resource), driver_domain(resource))
+
+
+def served_by_claims(file: ConfigFile) -> list[Served]:
+    """Sorted as the chart does: by the driver's name, and `*` where it is not known."""
+    served = [
+        Served(entry.name, entry.serve.api, driver_of(entry), driver_domain(entry.name))
+        for entry in file.resources
+        if entry.serve.api is not Api.DEVICE_PLUGIN
+    ]
+    return sorted(served, key=lambda one: one.driver or f"*.{one.domain}")
+
+
+def objects(served: Sequence[Served], namespace: str, account: str, labels: dict[str, str]) -> list[Manifest]:
+    """None where nothing is served by claims."""
+    if not served:
+        return []
+    name, user = f"{namespace}-{account}", f"system:serviceaccount:{namespace}:{account}"
+    drivers = [one.driver for one in served if one.driver]
+    role: Manifest = _object("rbac.authorization.k8s.io/v1", "ClusterRole", name, labels)
+    role["rules"] = _rules(drivers, any(one.api is Api.BOTH for one in served))
+    binding = _object("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", name, labels)
+    binding["roleRef"] = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    binding["subjects"] = [{"kind": "ServiceAccount", "name": account, "namespace": namespace}]
+    domains = [one.domain for one in served if not one.driver]
+    policies = {"slices": _slices_policy(user, drivers, domains), "claims": _claims_policy(user)}
+    return [
+        role,
+        binding,
+        *(_policy_binding(f"{name}-{subject}", labels) for subject in policies),
+        *(_policy(f"{name}-{subject}", labels, spec) for subject, spec in policies.items()),
+        *(_device_class(one, labels) for one in served if one.driver),
+    ]
+
+
+def extend_pod(pod: Manifest, kubelet: str) -> None:
+    """The token of its account, its own names, and the kubelet's directories of DRA drivers."""
+    pod["automountServiceAccountToken"] = True
+    container = pod["containers"][0]
+    container["env"] = [_field("NODE_NAME", "spec.nodeName"), _field("POD_UID", "metadata.uid")]
+    after = [mount["name"] for mount in container["volumeMounts"]].index("device-plugins") + 1
+    for name, directory, kind in (
+        ("plugins", "plugins", "DirectoryOrCreate"),
+        ("plugins-registry", "plugins_registry", "Directory"),
+    ):
+        path = f"{kubelet}/{directory}"
+        container["volumeMounts"].insert(after, {"name": name, "mountPath": path})
+        pod["volumes"].insert(after, {"name": name, "hostPath": {"path": path, "type": kind}})
+
+
+def _rules(drivers: Sequence[str], has_moves: bool) -> list[Manifest]:
+    claims = ["get", "list"] if has_moves else ["get"]
+    rules = [
+        {"apiGroups": [_GROUP], "resources": ["resourceclaims"], "verbs": claims},
+        {
+            "apiGroups": [_GROUP],
+            "resources": ["resourceslices"],
+            "verbs": ["list", "watch", "create", "update", "delete"],
+        },
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]},
+        {"apiGroups": [_GROUP], "resources": ["resourceclaims/status"], "verbs": ["patch"]},
+    ]
+    if drivers:
+        verbs, resources = ["associated-node:patch"], ["resourceclaims/driver"]
+        rules.append({"apiGroups": [_GROUP], "resources": resources, "resourceNames": [*drivers], "verbs": verbs})
+    return rules
+
+
+def _slices_policy(user: str, drivers: Sequence[str], domains: Sequence[str]) -> Manifest:
+    allowed = [f"variables.slice.driver in {json.dumps(drivers, separators=(',', ':'))}"]
+    allowed += [f'variables.slice.driver.endsWith(".{domain}")' for domain in domains]
+    denied = '"node " + variables.tokenNode + " may not change slices of '
+    return {
+        **_matched(user, ["CREATE", "UPDATE", "DELETE"], "resourceslices"),
+        "variables": [
+            {"name": "tokenNode", "expression": _BOUND_NODE},
+            {"name": "slice", "expression": 'request.operation == "DELETE" ? oldObject.spec : object.spec'},
+            {"name": "node", "expression": 'variables.slice.?nodeName.orValue("")'},
+        ],
+        "validations": [
+            {"expression": 'variables.tokenNode != ""', "message": _UNBOUND},
+            {
+                "expression": "variables.tokenNode == variables.node",
+                "messageExpression": f'{denied}node " + variables.node',
+            },
+            {
+                "expression": "variables.slice.pool.name == variables.tokenNode",
+                "messageExpression": f'{denied}pool " + variables.slice.pool.name',
+            },
+            {
+                "expression": " || ".join(allowed),
+                "messageExpression": '"this account may not change slices of driver " + variables.slice.driver',
+            },
+        ],
+    }
+
+
+def _claims_policy(user: str) -> Manifest:
+    unchanged = (f"object.?status.?{key} == oldObject.?status.?{key}" for key in ("allocation", "reservedFor"))
+    return {
+        **_matched(user, ["UPDATE"], "resourceclaims/status"),
+        "validations": [
+            {"expression": f'{_BOUND_NODE} != ""', "message": _UNBOUND},
+            {
+                "expression": " && ".join(unchanged),
+                "message": "this account may change nothing of a claim's status but its devices",
+            },
+        ],
+    }
+
+
+def _matched(user: str, operations: list[str], resource: str) -> Manifest:
+    rule = {"apiGroups": [_GROUP], "apiVersions": ["*"], "operations": operations, "resources": [resource]}
+    condition = {"name": "account", "expression": f'request.userInfo.username == "{user}"'}
+    return {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [rule]},
+        "matchConditions": [condition],
+    }
+
+
+def _policy(name: str, labels: dict[str, str], spec: Manifest) -> Manifest:
+    return {**_object("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy", name, labels), "spec": spec}
+
+
+def _policy_binding(name: str, labels: dict[str, str]) -> Manifest:
+    spec = {"policyName": name, "validationActions": ["Deny"]}
+    binding = _object("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding", name, labels)
+    return {**binding, "spec": spec}
+
+
+def _device_class(one: Served, labels: dict[str, str]) -> Manifest:
+    selector = {"cel": {"expression": f'device.driver == "{one.driver}"'}}
+    spec = {"selectors": [selector], "extendedResourceName": one.resource}
+    return {**_object(f"{_GROUP}/v1", "DeviceClass", one.driver, labels), "spec": spec}
+
+
+def _object(version: str, kind: str, name: str, labels: dict[str, str]) -> Manifest:
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "labels": labels}}
+
+
+def _field(name: str, path: str) -> Manifest:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}

@@ -1,0 +1,235 @@
+"""A ResourceClaim as this driver reads it: which of its devices a claim was given, and with which settings.
+
+Errors are `ClaimRefused`: their texts reach the owner of the pod, in its events. Names become parts of paths and of CDI
+names, so each is checked here; an API server lets none through that would fail.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TypeAlias
+
+from plugwright import quantity
+from plugwright.errors import ClaimRefused, InvalidValue
+from plugwright.grammars import DNS_LABEL, DNS_SUBDOMAIN
+
+__all__ = ["AllocatedClaim", "AllocatedDevice", "Toleration", "check_identity", "is_uid", "read_claim"]
+
+_UID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
+_SUBDOMAIN_LIMIT = 253
+_DEPTH_LIMIT = 100  # of parameters
+_POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
+_SOURCES = {"FromClass": 0, "FromClaim": 1}
+_NO_SETTINGS: Mapping[str, object] = MappingProxyType({})
+
+_Object: TypeAlias = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+    def tolerates(self, key: str, value: str) -> bool:
+        """Whether a device with the taint `key` may be allocated all the same."""
+        if self.effect not in ("", "NoSchedule"):
+            return False
+        if self.operator == "Exists":
+            return self.key in ("", key)
+        return (self.key, self.value) == (key, value)
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatedDevice:
+    """One result of an allocation.
+
+    `request` is the name of the claim's request, `reference` the same with that of the chosen subrequest, if any.
+    `consumed` is what the claim has of a shared device's capacity, by names without this driver's domain.
+    """
+
+    request: str
+    pool: str
+    device: str
+    share_id: str = ""
+    admin_access: bool = False
+    consumed: Mapping[str, int] = field(default_factory=dict, hash=False)
+    parameters: Mapping[str, object] = field(default_factory=dict, hash=False)
+    reference: str = ""
+    tolerations: tuple[Toleration, ...] = ()
+
+    @property
+    def exclusive(self) -> bool:
+        """No other claim may have the device at the same time."""
+        return not self.admin_access and not self.share_id
+
+    def tolerates(self, key: str, value: str) -> bool:
+        return any(toleration.tolerates(key, value) for toleration in self.tolerations)
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatedClaim:
+    """A claim with its devices of this driver. `pod_claim_name` is its name in the pod, if generated for one.
+
+    `reserved_for` are the uids of the pods that use it, or are about to.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    results: tuple[AllocatedDevice, ...]
+    pod_claim_name: str = ""
+    reserved_for: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Configuration:
+    requests: tuple[str, ...]
+    parameters: Mapping[str, object]
+
+    def concerns(self, reference: str) -> bool:
+        """A request without subrequest stands for all of its subrequests, none for every request."""
+        return not self.requests or reference in self.requests or _main(reference) in self.requests
+
+
+def read_claim(document: Mapping[str, object], driver: str) -> AllocatedClaim:
+    """The claim in an object of `resource.k8s.io/v1`; `ClaimRefused` where it has no allocation or a wrong one."""
+    metadata, status = _object(document, "metadata"), _object(document, "status")
+    namespace, name, uid = (_text(metadata, key) for key in ("namespace", "name", "uid"))
+    check_identity(namespace, name, uid)
+    if not isinstance(status.get("allocation"), Mapping):
+        raise ClaimRefused(f"ResourceClaim {namespace}/{name} is not allocated")
+    devices = _object(_object(status, "allocation"), "devices")
+    configurations = _configurations(_objects(devices, "config"), driver)
+    results = [result for result in _objects(devices, "results") if _text(result, "driver") == driver]
+    pod_claim_name = _text(_object(metadata, "annotations"), _POD_CLAIM_NAME)
+    return AllocatedClaim(
+        namespace,
+        name,
+        uid,
+        tuple(_device(result, driver, configurations) for result in results),
+        pod_claim_name if _is_label(pod_claim_name) else "",
+        tuple(sorted({_text(entry, "uid") for entry in _objects(status, "reservedFor")})),
+    )
+
+
+def is_uid(text: str) -> bool:
+    return bool(_UID.fullmatch(text))
+
+
+def check_identity(namespace: str, name: str, uid: str) -> None:
+    _check_name("namespace of a ResourceClaim", namespace, _is_label(namespace))
+    _check_name("name of a ResourceClaim", name, _is_subdomain(name))
+    _check_name("uid of a ResourceClaim", uid, is_uid(uid))
+
+
+def _device(result: _Object, driver: str, configurations: Iterable[_Configuration]) -> AllocatedDevice:
+    reference, pool, device = (_text(result, key) for key in ("request", "pool", "device"))
+    for part in reference.split("/"):
+        _check_name("name of a request", part, _is_label(part))
+    _check_name("name of a device", device, _is_label(device))
+    _check_name("name of a pool", pool, all(_is_subdomain(part) for part in pool.split("/")))
+    share_id = _text(result, "shareID")
+    _check_name("shareID", share_id, not share_id or is_uid(share_id))
+    matching = [configuration for configuration in configurations if configuration.concerns(reference)]
+    return AllocatedDevice(
+        _main(reference),
+        pool,
+        device,
+        share_id,
+        result.get("adminAccess") is True,
+        _consumed(_object(result, "consumedCapacity"), driver),
+        matching[-1].parameters if matching else _NO_SETTINGS,
+        reference,
+        tuple(map(_toleration, _objects(result, "tolerations"))),
+    )
+
+
+def _configurations(entries: Iterable[_Object], driver: str) -> list[_Configuration]:
+    """This driver's, the strongest last: the claim's beat those of its class, later ones earlier ones."""
+    ours = [entry for entry in entries if _text(_object(entry, "opaque"), "driver") == driver]
+    ours.sort(key=lambda entry: _SOURCES.get(_text(entry, "source"), 0))
+    return [_Configuration(_texts(entry, "requests"), _parameters(_object(entry, "opaque"))) for entry in ours]
+
+
+def _parameters(opaque: _Object) -> Mapping[str, object]:
+    parameters = opaque.get("parameters")
+    if not isinstance(parameters, Mapping):
+        raise ClaimRefused(f"parameters for {opaque.get('driver')} must be an object, got {parameters!r}")
+    if _depth(parameters) > _DEPTH_LIMIT:  # what is deeper may not even have been read
+        raise ClaimRefused(f"parameters for {opaque.get('driver')} must not be nested deeper than {_DEPTH_LIMIT}")
+    return MappingProxyType(dict(parameters))
+
+
+def _depth(value: object) -> int:
+    depth, inner = 0, [value]
+    while inner := [entry for part in inner for entry in _entries(part)]:
+        depth += 1
+    return depth
+
+
+def _entries(value: object) -> Iterable[object]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _consumed(capacity: _Object, driver: str) -> Mapping[str, int]:
+    """By plain names: a claim may spell this driver's with its domain or without it."""
+    consumed: dict[str, int] = {}
+    for name, amount in sorted(capacity.items()):
+        try:
+            number = quantity.whole(quantity.parse(str(amount)))
+        except InvalidValue as error:
+            raise ClaimRefused(f"consumedCapacity {name}: {error}") from error
+        plain = name.removeprefix(f"{driver}/")
+        consumed[plain] = max(number, consumed.get(plain, 0))
+    return MappingProxyType(consumed)
+
+
+def _toleration(entry: _Object) -> Toleration:
+    return Toleration(
+        _text(entry, "key"), _text(entry, "operator") or "Equal", _text(entry, "value"), _text(entry, "effect")
+    )
+
+
+def _main(reference: str) -> str:
+    return reference.partition("/")[0]
+
+
+def _is_label(text: str) -> bool:
+    return bool(DNS_LABEL.fullmatch(text))
+
+
+def _is_subdomain(text: str) -> bool:
+    return len(text) <= _SUBDOMAIN_LIMIT and bool(DNS_SUBDOMAIN.fullmatch(text))
+
+
+def _check_name(what: str, text: str, valid: bool) -> None:
+    if not valid:
+        raise ClaimRefused(f"{what} must be one that Kubernetes allows, got {text[:_SUBDOMAIN_LIMIT]!r}")
+
+
+def _object(parent: _Object, key: str) -> _Object:
+    value = parent.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _objects(parent: _Object, key: str) -> list[_Object]:
+    value = parent.get(key)
+    return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
+
+
+def _text(parent: _Object, key: str) -> str:
+    value = parent.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _texts(parent: _Object, key: str) -> tuple[str, ...]:
+    value = parent.get(key)
+    return tuple(entry for entry in value if isinstance(entry, str)) if isinstance(value, list) else ()

@@ -1,0 +1,66 @@
+"""The devices of a resource as claims see them, and the plugin's methods: what `claim_setup` asks of the SDK."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from plugwright.dra.names import device_name
+from plugwright.dra.split import ApiSplit
+from plugwright.errors import InvalidValue
+from plugwright.model import Allocation, Device
+from plugwright.sdk.daemon import ResourceRuntime
+from plugwright.sdk.inventory import Snapshot
+from plugwright.sdk.plugin import Plugin
+
+__all__ = ["PluginDevices"]
+
+_NOT_THERE = ("gone", "held")  # codes: no plugin call can make such a device usable
+
+
+class PluginDevices:
+    """Implements `claim_setup.DeviceAccess`; devices are known by their names in the slices."""
+
+    def __init__(self, runtime: ResourceRuntime, split: ApiSplit) -> None:
+        self._runtime, self._split = runtime, split
+        self._snapshot: Snapshot | None = None  # that `_by_name` was made of
+        self._by_name: dict[str, Device] = {}
+
+    def device(self, name: str) -> Device | None:
+        """As it is without a cordon: that is a taint, which claims that have the device already do not mind."""
+        snapshot = self._runtime.inventory.latest.value
+        if snapshot is None:
+            return None
+        if snapshot is not self._snapshot:
+            devices = {**snapshot.devices, **snapshot.cordoned}.values()
+            self._snapshot, self._by_name = snapshot, {device_name(device.id): device for device in devices}
+        return self._by_name.get(name)
+
+    def refusal(self, device: Device) -> str:
+        if not device.healthy and device.code in _NOT_THERE:
+            return device.reason
+        return self._split.refusal(device.id)
+
+    async def arriving(self, name: str) -> None:
+        await self._split.arriving(name)
+
+    async def allocate(self, devices: Sequence[Device]) -> Allocation:
+        """Also what comes before the start of a container: no kubelet asks a DRA driver for that."""
+        plugin, limits = self._runtime.service.plugin, self._runtime.settings.limits
+        allocation: object = await self._call("allocate", plugin.allocate, devices, limit=limits.allocate)
+        if not isinstance(allocation, Allocation):
+            raise InvalidValue(f"allocate() of {plugin.resource} must return an Allocation, got {allocation!r}")
+        if type(plugin).pre_start is not Plugin.pre_start:
+            await self._call("pre_start", plugin.pre_start, devices, limit=limits.pre_start)
+        return allocation
+
+    async def release(self, devices: Sequence[Device]) -> None:
+        plugin = self._runtime.service.plugin
+        if type(plugin).release is not Plugin.release:
+            await self._call("release", plugin.release, devices, limit=self._runtime.settings.limits.allocate)
+
+    async def check_parameters(self, parameters: Mapping[str, object]) -> None:
+        plugin = self._runtime.service.plugin
+        await self._call(
+            "check_parameters", plugin.check_parameters, parameters, limit=self._runtime.settings.limits.prefer
+        )
+
+    async def _call(self, name: str, method: Callable[..., object], argument: object, limit: float) -> object:
+        return await self._runtime.calls.call(name, method, argument, limit=limit)

@@ -1,0 +1,259 @@
+"""The DRA driver of one resource: its parts made, joined and run together.
+
+    inventory → split, taints → the content of the pool → publisher → ResourceSlices
+    kubelet → registration → preparation → plugin, checkpoint, CDI files
+
+Each part has a module of its own. A driver that cannot begin, because it does not know its node or its API server, says
+so in one line and tries again; other resources go on without it.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from plugwright.dra import driver_status, handover, pool_content
+from plugwright.dra.claim_files import ClaimFiles
+from plugwright.dra.claim_status import ClaimStatus
+from plugwright.dra.device_access import PluginDevices
+from plugwright.dra.device_metadata import DeviceMetadata
+from plugwright.dra.health import HealthService
+from plugwright.dra.leftovers import CHECKPOINT
+from plugwright.dra.names import check_driver_name, device_name, driver_name
+from plugwright.dra.preparation import Preparation, PreparationSettings
+from plugwright.dra.prepared_claims import PreparedClaims, read_boot_id
+from plugwright.dra.publisher import SlicePublisher
+from plugwright.dra.registration import DriverRegistration, DriverServices, DriverSockets
+from plugwright.dra.resource_api_client import ClaimLookup, ResourceApiClient
+from plugwright.dra.split import ApiSplit
+from plugwright.dra.split_file import state_path
+from plugwright.dra.taints import Taint, TaintController
+from plugwright.errors import ConfigError, InvalidValue, PlugwrightError
+from plugwright.grammars import DNS_SUBDOMAIN
+from plugwright.kube.api_client import ApiClient
+from plugwright.sdk import cdi
+from plugwright.sdk.daemon import ResourceRuntime
+from plugwright.sdk.inventory import Snapshot
+from plugwright.sdk.registration import RegistrationState
+from plugwright.sdk.serve_settings import Api, DriverState
+from plugwright.sdk.settings import Settings
+from plugwright.system.concurrency import Backoff, Latest, in_thread
+
+__all__ = ["Driver", "find_api_server"]
+
+logger = logging.getLogger(__name__)
+
+_OWNER = "plugwright-dra"  # of CDI files: a plugin that removes its own leaves those of claims alone
+_TAINTS = "taints.json"
+_RETRY = 1.0, 30.0  # seconds; the first and the longest wait of a driver that cannot begin
+
+
+def find_api_server(settings: Settings) -> ResourceApiClient:
+    """That of the settings' kubeconfig, else of the pod, else of KUBECONFIG."""
+    if settings.kubeconfig is not None:
+        return ApiClient.of_kubeconfig(settings.kubeconfig)
+    return ApiClient.find(os.environ)
+
+
+@dataclass(frozen=True, slots=True)
+class _DriverParts:
+    node: str
+    api: ResourceApiClient
+    prepared: PreparedClaims
+    split: ApiSplit
+    taints: TaintController
+    publisher: SlicePublisher
+    preparation: Preparation
+    claim_status: ClaimStatus
+    registration: DriverRegistration
+
+
+class Driver:
+    """Implements `sdk.serve_settings.ResourceDriver`."""
+
+    def __init__(
+        self,
+        runtime: ResourceRuntime,
+        connect: Callable[[Settings], ResourceApiClient] = find_api_server,
+        split: type[ApiSplit] = ApiSplit,
+    ) -> None:
+        self.state = Latest(DriverState(RegistrationState.STARTING.value, since=time.time()))
+        self.name = check_driver_name(runtime.serve.driver or driver_name(runtime.resource))
+        self._runtime, self._connect, self._split = runtime, connect, split
+        self._parts: _DriverParts | None = None
+        self._unpublishable = ""  # why the devices cannot be in slices
+        runtime.inventory.withhold({}, offered=())  # until it is known which API has them
+
+    async def run(self) -> None:
+        retry = Backoff(*_RETRY)
+        while True:
+            try:
+                parts = await self._made()
+            except (ConfigError, OSError) as error:
+                await self._cannot_begin(str(error))
+                await asyncio.sleep(retry.delay())
+                continue
+            try:
+                self._parts = parts
+                await self._serve(parts)
+            finally:
+                self._parts = None
+                parts.api.close()
+
+    def status(self) -> Mapping[str, object]:
+        state, parts = self.state.value, self._parts
+        common = {"name": self.name, "ready": state.ready, "state": state.state, "reason": state.reason}
+        if parts is None:
+            return common
+        registration = parts.registration
+        split = handover.status(parts.split)
+        return {
+            **common,
+            "node": parts.node,
+            "registration": driver_status.registration_status(
+                registration.status.value, str(registration.sockets.service)
+            ),
+            "slices": driver_status.slices_status(parts.publisher.status.value),
+            "claims": driver_status.claims_status(parts.prepared.latest.value.values()),
+            "taints": parts.taints.status(),
+            **split,
+            "problem": split["problem"] or parts.prepared.problem,
+        }
+
+    async def command(self, name: str, arguments: Mapping[str, str]) -> str:
+        parts = self._parts
+        if parts is None:
+            raise ConfigError(f"the DRA driver of {self._runtime.resource} does not run: {self.state.value.reason}")
+        return await handover.command(parts.split, name, arguments)
+
+    async def _made(self) -> _DriverParts:
+        """`ConfigError` or OSError where something is missing that the driver cannot do without."""
+        runtime, settings, serve = self._runtime, self._runtime.settings, self._runtime.serve
+        node = _node_name(settings)
+        sockets = DriverSockets.of(settings.paths, self.name, settings.pod_uid)
+        api = await in_thread("API server", partial(self._connect, settings))
+        directory = settings.paths.plugins / self.name
+        state_dir = settings.state_dir or directory
+        metadata = DeviceMetadata(directory, self.name)
+        files = ClaimFiles(self.name, cdi.SpecDirectory(Path(serve.cdi), owner=_OWNER), metadata)
+        prepared = PreparedClaims(directory / CHECKPOINT, read_boot_id(), files.find)
+        split = self._split(
+            runtime, state_path(settings.state_dir, directory, self.name), (self.name, node), prepared, api
+        )
+        claim_status = ClaimStatus(api, self.name)
+        preparation = Preparation(
+            self.name,
+            node,
+            ClaimLookup(api),
+            PluginDevices(runtime, split),
+            prepared,
+            files,
+            report=claim_status.report,
+            settings=PreparationSettings(host_root=Path(serve.host_root) if serve.host_root else None),
+        )
+        services = DriverServices(preparation, HealthService(runtime.inventory, node))
+        return _DriverParts(
+            node=node,
+            api=api,
+            prepared=prepared,
+            split=split,
+            taints=TaintController(runtime.inventory, serve.taints, state_dir / _TAINTS),
+            publisher=SlicePublisher(api, self.name, node),
+            preparation=preparation,
+            claim_status=claim_status,
+            registration=DriverRegistration(self.name, sockets, services, runtime.service.metrics),
+        )
+
+    async def _serve(self, parts: _DriverParts) -> None:
+        """For ever: ends by an error of one of the parts."""
+        ends = [
+            source.subscribe(partial(self._set_state, parts))
+            for source in (parts.registration.status, parts.publisher.status)
+        ]
+        ends += [
+            source.subscribe(partial(self._confirm, parts))
+            for source in (parts.publisher.published, parts.publisher.status)
+        ]
+        try:
+            async with asyncio.TaskGroup() as group:
+                working = (parts.split, parts.taints, parts.publisher, parts.preparation, parts.claim_status)
+                for part in (*working, parts.registration):
+                    group.create_task(part.run(), name=f"{type(part).__name__} of {self.name}")
+                group.create_task(self._offer(parts))
+        finally:
+            for end in ends:
+                end()
+
+    async def _offer(self, parts: _DriverParts) -> None:
+        """Has those devices published that claims are to be allocated from, whenever they or their taints change."""
+        inventory, changes = self._runtime.inventory.latest, Latest(0)
+        sources = (inventory, parts.taints.taints, parts.split.placements)
+        ends = [source.subscribe(lambda: changes.publish(changes.value + 1)) for source in sources]
+        try:
+            async for _ in changes.changes():
+                snapshot, taints = inventory.value, parts.taints.taints.value
+                if snapshot is None or taints is None:
+                    continue
+                if not snapshot.devices or parts.split.placements.value:  # else what is published stays
+                    self._publish(parts, snapshot, taints)
+        finally:
+            for end in ends:
+                end()
+
+    def _publish(self, parts: _DriverParts, snapshot: Snapshot, taints: Mapping[str, Sequence[Taint]]) -> None:
+        """Devices that cannot be published leave the slices as they are, and claims are prepared all the same."""
+        split, problem = parts.split, ""
+        try:
+            content = pool_content.pool_content(snapshot, split.in_slices, taints, split.taints)
+            parts.publisher.content.publish_if_changed(content)
+        except InvalidValue as error:
+            problem = str(error)
+            if problem != self._unpublishable:
+                logger.error("devices cannot be published", extra={"driver": self.name, "error": problem})
+        self._unpublishable = problem
+        self._set_state(parts)
+
+    def _confirm(self, parts: _DriverParts) -> None:
+        """Tells the split what the API server has."""
+        published = parts.publisher.published.value
+        if published is not None and parts.publisher.is_current:
+            ids = {device_name(device_id): device_id for device_id in parts.split.placements.value}
+            devices = pool_content.published_devices(published, ids)
+            parts.split.confirm(devices, taints_dropped="taints" in parts.publisher.status.value.dropped)
+
+    def _set_state(self, parts: _DriverParts) -> None:
+        state = driver_status.driver_state(parts.registration.status.value, parts.publisher.status.value)
+        if self._unpublishable and state.ready:
+            state = replace(state, state="unpublished", reason=self._unpublishable, ready=False)
+        self.state.publish_if_changed(state)
+
+    async def _cannot_begin(self, reason: str) -> None:
+        if self.state.value.reason != reason:
+            logger.error("DRA driver cannot begin", extra={"resource": self._runtime.resource, "error": reason})
+            self.state.publish(DriverState("failed", reason, since=time.time()))
+        if self._runtime.serve_asked.api is Api.DEVICE_PLUGIN:
+            await self._give_back_unclaimed()
+
+    async def _give_back_unclaimed(self) -> None:
+        """A resource of the device plugin API has its devices back without a driver, but for those of claims."""
+        prepared = PreparedClaims(self._runtime.settings.paths.plugins / self.name / CHECKPOINT, read_boot_id())
+        try:
+            claims = (await prepared.read()).values()
+        except (PlugwrightError, OSError) as error:
+            logger.error("devices of claims are not known", extra={"driver": self.name, "error": str(error)})
+            return
+        held = {device.id: f"held by ResourceClaim {claim}" for claim in claims for device in claim.devices}
+        self._runtime.inventory.withhold(held)
+
+
+def _node_name(settings: Settings) -> str:
+    name = settings.node_name
+    if not name:
+        raise ConfigError("the name of this node is not known: set NODE_NAME or --node-name")
+    if not DNS_SUBDOMAIN.fullmatch(name) or len(name) > 253:
+        raise ConfigError(f"the name of this node must be that of a Node, got {name!r}")
+    return name

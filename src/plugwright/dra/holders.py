@@ -1,0 +1,157 @@
+"""Who holds the devices of a resource: pods, by the kubelet's checkpoint and pod-resources; claims, by the API server.
+
+Claims are read by one LIST when a device waits for them, page by page, and never watched: they have no selector by
+node, so a watch would send every claim of the cluster to every node.
+"""
+
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+from urllib.parse import urlencode
+
+from plugwright.errors import PeerRefused, PlugwrightError
+from plugwright.protocol import pod_resources
+from plugwright.sdk.daemon import ResourceRuntime
+from plugwright.text import clean
+
+__all__ = ["ClaimLister", "HoldersUnreadable", "PodHolders", "Prepared", "allocated_devices", "claims_by_device"]
+
+logger = logging.getLogger(__name__)
+
+_PODS_TIMEOUT = 5.0
+_CLAIMS = "/apis/resource.k8s.io/v1/resourceclaims"
+_PAGE = 250
+_STARTS = 3  # a list whose pages have expired is read from its start again
+
+
+class HoldersUnreadable(PlugwrightError):
+    """It cannot be read who holds devices; the text says which source and why."""
+
+
+class ClaimLister(Protocol):
+    """Implemented by `kube.api_client.ApiClient`."""
+
+    async def get(self, path: str) -> dict[str, object]: ...
+
+
+class Subscribable(Protocol):
+    def subscribe(self, callback: Callable[[], object]) -> Callable[[], None]: ...
+
+
+class Prepared(Protocol):
+    """Implemented by `prepared_claims.PreparedClaims`."""
+
+    async def read(self) -> object: ...
+
+    def held(self) -> Mapping[str, Sequence[object]]:
+        """The claims that hold each device, by its name."""
+        ...
+
+    @property
+    def latest(self) -> Subscribable: ...
+
+
+class PodHolders:
+    """The pods that hold devices of one resource; the kubelet has stored an answer to Allocate `stored` seconds later.
+
+    A kubelet that was stopped in between stores it when it goes on, before it has written the checkpoint that is read
+    here.
+    """
+
+    def __init__(self, runtime: ResourceRuntime, stored: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._runtime, self._clock = runtime, clock
+        self._admission = runtime.settings.limits.allocate + stored
+        self._seen: dict[str, float] = {}  # the allocations whose pods the kubelet has listed since
+
+    async def stored(self) -> frozenset[str]:
+        """Devices that the checkpoint gives to containers, of ended pods too."""
+        try:
+            return frozenset(await self._runtime.checkpoint.held(self._runtime.resource))
+        except FileNotFoundError:
+            return frozenset()  # no kubelet has been here yet
+        except (OSError, RuntimeError, PlugwrightError) as error:
+            raise HoldersUnreadable(clean(f"the checkpoint cannot be read: {error}")) from error
+
+    async def pods(self) -> dict[str, str]:
+        """The pod of each device that pod-resources lists."""
+        allocated = dict(self._runtime.inventory.allocated)
+        try:
+            held = await pod_resources.held_devices(self._runtime.settings.paths.pod_resources_socket, _PODS_TIMEOUT)
+        except (OSError, PlugwrightError) as error:
+            raise HoldersUnreadable(clean(f"pod-resources cannot be read: {error}")) from error
+        mine = [device for device in held if device.resource == self._runtime.resource]
+        self._seen |= {device.device_id: allocated.get(device.device_id, 0.0) for device in mine}
+        return {device.device_id: clean(f"{device.namespace}/{device.pod}") for device in mine}
+
+    async def of(self, candidates: Collection[str]) -> dict[str, str]:
+        """The pod of each candidate that is held, or a text where the pod is not known.
+
+        The candidates must be Unhealthy in the list by now. A kubelet that has read the list writes its checkpoint
+        (4.31), so what is in neither source then is free: but for an answer to Allocate that it has yet to store.
+        """
+        holders = await self.pods()
+        if any(device_id not in holders for device_id in candidates):
+            if self._runtime.service.streams.value.open:
+                await self._runtime.checkpoint.rewritten(self._runtime.inventory.resend)
+            for device_id in await self.stored():
+                holders.setdefault(device_id, "a pod that the kubelet's checkpoint has")
+        for device_id in self._just_allocated():
+            holders.setdefault(device_id, "a pod that is being admitted")
+        return {device_id: holders[device_id] for device_id in candidates if device_id in holders}
+
+    async def active(self) -> frozenset[str]:
+        """Devices that pods hold now, by pod-resources alone: enough for a guess."""
+        return frozenset(await self.pods()) | self._just_allocated()
+
+    def _just_allocated(self) -> frozenset[str]:
+        since = self._clock() - self._admission
+        allocated = self._runtime.inventory.allocated.items()
+        return frozenset(key for key, when in allocated if when > max(since, self._seen.get(key, 0.0)))
+
+
+async def claims_by_device(api: ClaimLister, driver: str, pool: str) -> dict[str, list[str]]:
+    """By the name of each device of the pool that is allocated, the claims that have it, from one LIST."""
+    for _ in range(_STARTS):
+        try:
+            holders: dict[str, list[str]] = {}
+            async for claims in _pages(api):
+                for claim, device in allocated_devices(claims, driver, pool):
+                    holders.setdefault(device, []).append(claim)
+        except PeerRefused as error:
+            if error.code not in ("Expired", "Gone"):
+                raise HoldersUnreadable(clean(f"claims cannot be listed: {error}")) from error
+        except PlugwrightError as error:
+            raise HoldersUnreadable(clean(f"claims cannot be listed: {error}")) from error
+        else:
+            return {device: sorted(set(claims)) for device, claims in sorted(holders.items())}
+    raise HoldersUnreadable("claims cannot be listed: the list changes faster than it can be read")
+
+
+async def _pages(api: ClaimLister) -> AsyncIterator[Iterable[object]]:
+    """Without a resourceVersion, so that the server asks its store and not a cache that may be behind."""
+    query = {"limit": str(_PAGE)}
+    while True:
+        page = await api.get(f"{_CLAIMS}?{urlencode(query)}")
+        items, metadata = page.get("items"), page.get("metadata")
+        yield items if isinstance(items, list) else ()
+        token = metadata.get("continue") if isinstance(metadata, Mapping) else ""
+        if not token:
+            return
+        query = {"limit": str(_PAGE), "continue": str(token)}
+
+
+def allocated_devices(claims: Iterable[object], driver: str, pool: str) -> Iterator[tuple[str, str]]:
+    """Each claim, as namespace/name, with a device of the pool that it has; admin access holds no device."""
+    for claim in claims:
+        metadata, results = _at(claim, "metadata"), _at(claim, "status", "allocation", "devices", "results")
+        for result in results if isinstance(results, list) else ():
+            holds = _at(result, "adminAccess") is not True
+            if holds and (_at(result, "driver"), _at(result, "pool")) == (driver, pool):
+                yield clean(f"{_at(metadata, 'namespace')}/{_at(metadata, 'name')}"), str(_at(result, "device"))
+
+
+def _at(value: object, *keys: str) -> object:
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value

@@ -1,0 +1,44 @@
+"""What a driver asks of the API server: objects as plain documents, by their paths.
+
+`kube.api_client.ApiClient` asks over the network; the harness of tests has a server in memory.
+"""
+
+from collections.abc import AsyncGenerator
+from typing import Any, Protocol
+
+from plugwright.kube.api_client import segment
+
+__all__ = ["ClaimLookup", "ResourceApiClient"]
+
+Document = dict[str, Any]
+_CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
+
+
+class ResourceApiClient(Protocol):
+    """Raises `PeerGone` where there is no answer, and `PeerRefused` with the reason of a refusal as its code."""
+
+    async def get(self, path: str) -> Document: ...
+
+    async def list(self, path: str, **query: str) -> tuple[list[Document], str]: ...
+
+    async def create(self, path: str, body: Document, **query: str) -> Document: ...
+
+    async def update(self, path: str, body: Document) -> Document: ...
+
+    async def patch(self, path: str, body: object, kind: str, **query: str) -> Document: ...
+
+    async def delete(self, path: str, uid: str = "", resource_version: str = "") -> Document: ...
+
+    def watch(self, path: str, resource_version: str, **query: str) -> AsyncGenerator[tuple[str, Document], None]: ...
+
+    def close(self) -> None: ...
+
+
+class ClaimLookup:
+    """Implements `allocated_claims.ClaimsApi`."""
+
+    def __init__(self, api: ResourceApiClient) -> None:
+        self._api = api
+
+    async def claim(self, namespace: str, name: str) -> Document:
+        return await self._api.get(_CLAIMS.format(segment(namespace), segment(name)))

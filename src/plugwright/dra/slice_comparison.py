@@ -1,0 +1,120 @@
+"""What of two ResourceSlices is the same, what an API server has dropped, and since when a taint is there.
+
+An API server drops the fields of features that it has switched off without a word. It keeps quantities by value, so
+that `1024Mi` may come back as `1Gi`, and fills in the time of a taint.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+from plugwright import quantity
+
+__all__ = [
+    "Document",
+    "TaintTimes",
+    "comparable",
+    "dropped_fields",
+    "needed_fields",
+    "taint_times",
+    "with_taint_times",
+    "without",
+]
+
+Document: TypeAlias = dict[str, Any]
+TaintTimes: TypeAlias = Mapping[tuple[str, str, str, str], str]
+
+_AMOUNTS = ("capacity", "consumesCounters", "counters")
+_COUNTERS = frozenset({"consumesCounters", "sharedCounters"})
+_KEPT_AWAY = ("NoSchedule", "NoExecute")
+
+
+def comparable(spec: Document) -> object:
+    """The devices and counter sets of a slice; equal where they mean the same."""
+    return [[_comparable(part) for part in spec.get(name) or ()] for name in ("devices", "sharedCounters")]
+
+
+def _comparable(part: Document) -> Document:
+    made = {name: value for name, value in part.items() if value not in (None, [], {})}
+    for name in _AMOUNTS:
+        if name in made:
+            made[name] = _amounts(made[name])
+    if "taints" in made:
+        made["taints"] = [{name: value for name, value in taint.items() if value} for taint in made["taints"]]
+    return made
+
+
+def _amounts(content: object) -> object:
+    """With quantities as numbers; the name of a counter set stays."""
+    if isinstance(content, dict):
+        return {name: value if name == "counterSet" else _amounts(value) for name, value in content.items()}
+    if isinstance(content, list):
+        return [_amounts(value) for value in content]
+    text = str(content)
+    if text.isdecimal() and text.isascii():
+        return Decimal(text)
+    return quantity.parse(text) if quantity.is_quantity(text) else text
+
+
+def dropped_fields(sent: Document, answered: Document) -> frozenset[str]:
+    """The names of the fields that did not come back as they were sent."""
+    sent = {**sent, "devices": with_taint_times(sent.get("devices") or (), taint_times([{"spec": answered}]))}
+    dropped = {
+        name for name in ("devices", "sharedCounters") if len(sent.get(name) or ()) != len(answered.get(name) or ())
+    }
+    for before, after in zip(sent.get("devices") or (), answered.get("devices") or (), strict=False):
+        one, other = _comparable(before), _comparable(after)
+        dropped |= {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
+        if "capacity" in dropped and _without_policies(before) == _without_policies(after):
+            dropped = dropped - {"capacity"} | {"requestPolicy"}
+    return frozenset(dropped)
+
+
+def _without_policies(device: Document) -> object:
+    capacity = device.get("capacity") or {}
+    return {name: _amounts(value.get("value")) for name, value in capacity.items()}
+
+
+def without(devices: Iterable[Document], dropped: frozenset[str]) -> tuple[Document, ...]:
+    """The devices that may be offered where an API server drops these fields.
+
+    Without its taint, a device would be given to pods that it is to be kept from. Without its counters, it would be
+    given to one pod while another has what it is a part of.
+    """
+    return tuple(device for device in devices if not needed_fields(device) & dropped)
+
+
+def needed_fields(device: Document) -> frozenset[str]:
+    """The fields without which a device must not be offered."""
+    is_kept_away = any(taint.get("effect") in _KEPT_AWAY for taint in device.get("taints") or ())
+    return frozenset(("taints",) if is_kept_away else ()) | (
+        _COUNTERS if device.get("consumesCounters") else frozenset()
+    )
+
+
+def taint_times(slices: Iterable[Document]) -> TaintTimes:
+    """Since when each taint of each device is there, by the devices' and the taints' parts."""
+    return {
+        _taint_key(device, taint): str(taint["timeAdded"])
+        for one in slices
+        for device in one["spec"].get("devices") or ()
+        for taint in device.get("taints") or ()
+        if taint.get("timeAdded")
+    }
+
+
+def with_taint_times(devices: Sequence[Document], times: TaintTimes) -> tuple[Document, ...]:
+    """The devices; a taint that is there already keeps its time, from which a pod's toleration counts."""
+    return tuple(_with_times(device, times) if device.get("taints") else device for device in devices)
+
+
+def _with_times(device: Document, times: TaintTimes) -> Document:
+    def timed(taint: Document) -> Document:
+        since = times.get(_taint_key(device, taint))
+        return {**taint, "timeAdded": since} if since and not taint.get("timeAdded") else taint
+
+    return {**device, "taints": [timed(taint) for taint in device["taints"]]}
+
+
+def _taint_key(device: Document, taint: Document) -> tuple[str, str, str, str]:
+    return str(device["name"]), str(taint.get("key")), str(taint.get("value") or ""), str(taint.get("effect"))

@@ -1,0 +1,87 @@
+"""The grammars of what values are made of (names, texts, paths, lists), and the checks that refuse anything else.
+
+The values themselves are in `model` and `attributes`.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
+from types import MappingProxyType
+
+from plugwright.errors import InvalidValue
+
+__all__ = [
+    "CDI_DEVICE",
+    "CDI_KIND",
+    "CDI_NAME",
+    "DNS_LABEL",
+    "DNS_SUBDOMAIN",
+    "PERMISSIONS",
+    "broken_resource_rule",
+    "checked_list",
+    "checked_path",
+    "checked_text",
+    "checked_texts",
+]
+
+PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{1,3}")
+CDI_KIND = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
+CDI_DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+CDI_NAME = re.compile(f"{CDI_KIND.pattern}={CDI_DEVICE.pattern}")
+DNS_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+DNS_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
+_NAME_PART = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+
+def checked_text(what: str, text: object) -> str:
+    """A string that can be sent: half of a surrogate pair, as in a file name that is not UTF-8, cannot."""
+    if not isinstance(text, str):
+        raise InvalidValue(f"{what} must be a string, got {text!r}")
+    if "\0" in text or not (text.isascii() or _is_sendable(text)):
+        raise InvalidValue(f"{what} must be valid Unicode without NUL, got {text!r}")
+    return text
+
+
+def checked_path(what: str, path: object) -> str:
+    path = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(path, str) or not path.startswith("/"):
+        raise InvalidValue(f"{what} must be absolute, got {path!r}")
+    if (".." in path and ".." in PurePosixPath(path).parts) or not path.isprintable():
+        raise InvalidValue(f"{what} must have no '..' and no unprintable characters, got {path!r}")
+    return path
+
+
+def checked_list(what: str, values: object) -> list[object]:
+    """A lone string is iterable too: `nodes="/dev/fuse"` would become nine device nodes."""
+    if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
+        raise InvalidValue(f"{what} must be a list, got {values!r}")
+    return list(values)
+
+
+def checked_texts(what: str, texts: Mapping[str, str]) -> Mapping[str, str]:
+    if not isinstance(texts, Mapping):
+        raise InvalidValue(f"{what} must be a mapping of strings, got {texts!r}")
+    for name, text in texts.items():
+        if not checked_text(f"{what} name", name):
+            raise InvalidValue(f"{what} name must not be empty")
+        checked_text(f"the value of {what} {name}", text)
+    return MappingProxyType(dict(sorted(texts.items())))
+
+
+def broken_resource_rule(name: object) -> str:
+    """The rule of resource names that `name` breaks; empty if none."""
+    if not isinstance(name, str) or name.count("/") != 1:
+        return "must have one '/', as in example.com/fpga"
+    domain, _, kind = name.partition("/")
+    if "kubernetes.io/" in name or domain.startswith("requests."):
+        return "must not use kubernetes.io or 'requests.', which are Kubernetes' own"
+    if len("requests." + domain) > 253 or not DNS_SUBDOMAIN.fullmatch(domain):
+        return "must have a lower-case DNS name of at most 244 characters before the '/'"
+    if not _NAME_PART.fullmatch(kind):
+        return "must have 1 to 63 letters, digits, '-', '_' or '.' after the '/', a letter or digit first and last"
+    return ""
+
+
+def _is_sendable(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)

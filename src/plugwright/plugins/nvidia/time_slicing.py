@@ -1,0 +1,54 @@
+"""Whole devices, and time-slicing: containers take turns, and every one may use all the memory."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from plugwright.attributes import Capacity
+from plugwright.plugins.nvidia import share_capacity, sharing
+from plugwright.plugins.nvidia.config import NvidiaShare
+from plugwright.plugins.nvidia.sharing import ContainerExtras, GpuUnit
+
+__all__ = ["TimeSlicing"]
+
+
+class TimeSlicing:
+    """A `SharingBackend`; without `share` that of whole devices."""
+
+    def __init__(self, resource: str, share: NvidiaShare | None) -> None:
+        self._resource, self._share = resource, share
+
+    def units(self, whole: Sequence[GpuUnit]) -> list[GpuUnit]:
+        sharing.check_list_size(self._resource, whole, self._share)
+        return sharing.split_all(whole, self._share)
+
+    def claimable(self, whole: Sequence[GpuUnit]) -> list[GpuUnit]:
+        share = self._share
+        return [unit for unit in whole if share is None or sharing.replica_count(unit, share)]
+
+    def capacity(self, unit: GpuUnit) -> Mapping[str, Capacity]:
+        """As many claims as there are shares. Their memory is added up where they ask for some, and never limited."""
+        if self._share is None:
+            return {}
+        turns = share_capacity.slots(sharing.replica_count(unit, self._share), self._share.most)
+        return share_capacity.known(slots=turns, memory=share_capacity.unlimited_memory(unit))
+
+    def fault(self, unit: GpuUnit) -> str:
+        return ""
+
+    def note(self, unit: GpuUnit) -> str:
+        """Without sizes: they would look like limits."""
+        return "time-slicing: containers take turns, memory is not limited" if self._share else ""
+
+    def extras(self, units: Sequence[GpuUnit]) -> ContainerExtras:
+        if not self._share or units[0].replica is None:
+            return ContainerExtras(env=sharing.device_env(units))
+        sharing.check_request(self._resource, self._share.most, units)
+        return ContainerExtras(env=sharing.share_env(units))
+
+    def restored(self, units: Sequence[GpuUnit]) -> ContainerExtras:
+        return self.extras(units)
+
+    def release(self, keys: Sequence[str]) -> None:
+        """A container has no files."""
+
+    async def follow(self, changed: Callable[[], object]) -> None:
+        return

@@ -1,0 +1,101 @@
+"""Through which API the devices of a resource are offered: the device plugin API, claims, or both.
+
+Each device is offered by one API at a time. What serves claims is `dra`, which this package does not know: a daemon
+gets it as a `daemon.DriverFactory`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from plugwright.errors import ConfigError
+from plugwright.system.concurrency import Latest
+
+__all__ = ["Api", "DriverState", "ResourceDriver", "ServeSettings", "Split", "TaintSettings"]
+
+
+class Api(StrEnum):
+    DEVICE_PLUGIN = "device-plugin"
+    DRA = "dra"
+    BOTH = "both"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Which devices claims have at first where both APIs serve, and what is kept free on each side.
+
+    `dra` is how many of them, or None for all that are free; `attributes` select them instead, by patterns.
+    """
+
+    dra: int | None = None
+    attributes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    keep_free: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaintSettings:
+    """The taint of an Unhealthy device.
+
+    `effect` is `NoSchedule`, `NoExecute` or `None`, a rehearsal. `NoExecute` comes `grace` seconds after `NoSchedule`,
+    for at most `budget` devices an hour.
+    """
+
+    effect: str = "NoSchedule"
+    grace: float = 60.0
+    budget: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSettings:
+    """`driver` is the name of the DRA driver; empty: made of the resource's name.
+
+    `cdi` is where the CDI specs of claims are written. `host_root` is where their device nodes must be seen; None where
+    nobody is to look, because a test has no hardware.
+    """
+
+    api: Api = Api.DEVICE_PLUGIN
+    driver: str = ""
+    cdi: str = "/var/run/cdi"
+    host_root: str | None = "/"
+    split: Split = field(default_factory=Split)
+    taints: TaintSettings = field(default_factory=TaintSettings)
+
+    def __post_init__(self) -> None:
+        """Also makes the enum's member of an API's name."""
+        try:
+            object.__setattr__(self, "api", Api(self.api))
+        except ValueError:
+            raise ConfigError(f"serve must be one of {', '.join(Api)}, got {self.api!r}") from None
+
+    @classmethod
+    def of(cls, serve: "str | ServeSettings") -> "ServeSettings":
+        """The settings, or those of an API's name alone."""
+        return serve if isinstance(serve, ServeSettings) else cls(api=serve)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class DriverState:
+    """Whether a driver is registered and its devices are published; `reason` says why not."""
+
+    state: str  # of its registration
+    reason: str = ""
+    ready: bool = False
+    since: float = 0.0
+
+
+class ResourceDriver(Protocol):
+    """Serves the devices of one resource by claims, beside its device plugin service or instead of it."""
+
+    name: str
+    state: Latest[DriverState]
+
+    async def run(self) -> None: ...
+
+    def status(self) -> Mapping[str, object]:
+        """For `plugwright status`: what JSON has."""
+        ...
+
+    async def command(self, name: str, arguments: Mapping[str, str]) -> str:
+        """An operator's command, such as to move devices from one API to the other."""
+        ...

@@ -1,0 +1,102 @@
+"""The health of claims in a pod's status; numbers in comments are those of the facts."""
+
+from collections.abc import Sequence
+
+import pytest
+from tests.kubelet.actors import Clock
+from tests.kubelet.dra.driver import DRIVER, ScriptedDriver
+from tests.kubelet.dra.test_claims_of_pods import CLAIM, pod
+
+from plugwright.kubelet import Kubelet
+from plugwright.kubelet.dra.health import ClaimDeviceHealth, ClaimHealth
+from plugwright.kubelet.dra.resource_api import ClaimTable
+from plugwright.kubelet.events import StateChange
+from plugwright.protocol.dra import PreparedDevice
+from plugwright.protocol.dra_health import HealthStatus, ReportedHealth
+
+HOT = ReportedHealth("node", "gpu-0", HealthStatus.UNHEALTHY, "too hot")
+GPU = PreparedDevice("node", "gpu-0", ("gpu",), ("example.com/gpu=0", "example.com/more=0"))
+NIC = PreparedDevice("node", "nic-0", ("nic",))
+
+
+@pytest.mark.parametrize(
+    ("request_name", "shown"),
+    [
+        ("", [("claim:dev", "example.com/gpu=0"), ("claim:dev", f"{DRIVER}/node/nic-0")]),
+        ("gpu", [("claim:dev/gpu", "example.com/gpu=0")]),
+        ("nic", [("claim:dev/nic", f"{DRIVER}/node/nic-0")]),
+    ],
+)
+async def test_devices_are_shown_by_the_claim_as_the_container_names_it(
+    node: Kubelet, driver: ScriptedDriver, api: ClaimTable, request_name: str, shown: list[tuple[str, str]]
+) -> None:  # 11.26a
+    api.put(CLAIM)
+    driver.answer = [GPU, NIC]
+    health = node.claim_health(await node.admit(pod(request=request_name)))
+    assert [(device.resource, device.resource_id) for device in health["c"]] == shown
+    assert {device.health for device in health["c"]} == {"Unknown"}
+    assert health["none"] == ()
+
+
+async def test_two_devices_with_one_name_are_shown_once(
+    node: Kubelet, driver: ScriptedDriver, api: ClaimTable
+) -> None:  # 11.26a
+    api.put(CLAIM)
+    driver.answer = [GPU, PreparedDevice("node", "gpu-1", ("gpu",), ("example.com/gpu=0",))]
+    admitted = await node.admit(pod())
+    node._running.claims.health.health_received(DRIVER, [HOT])
+    assert node.claim_health(admitted)["c"] == (
+        ClaimDeviceHealth("claim:dev", "example.com/gpu=0", "Unhealthy", "too hot"),
+    )
+
+
+async def test_the_pods_that_use_a_device_are_told_of_its_health_once(
+    node: Kubelet, driver: ScriptedDriver, api: ClaimTable
+) -> None:  # 11.26b
+    api.put(CLAIM)
+    await node.admit(pod())
+    for health in (HOT, HOT, ReportedHealth("node", "gpu-9", HealthStatus.HEALTHY)):
+        node._running.claims.health.health_received(DRIVER, [health])
+    assert [event.about for event in node.recorded if isinstance(event, StateChange) and event.kind == "health"] == [
+        "a-pod"
+    ]
+
+
+def test_a_device_that_is_left_out_becomes_unknown_with_the_next_message() -> None:  # 11.24, 11.26b
+    clock, changes = Clock(), list[set[tuple[str, str]]]()
+    health = ClaimHealth(clock, lambda _driver, changed: changes.append(changed))
+
+    def say(*devices: ReportedHealth) -> Sequence[set[tuple[str, str]]]:
+        changes.clear()
+        health.health_received(DRIVER, devices)
+        return list(changes)
+
+    assert say(HOT) == [{("node", "gpu-0")}]
+    assert say() == []
+    clock.advance(30.1)
+    assert health.of(DRIVER, "node", "gpu-0") == (HealthStatus.UNKNOWN, "")
+    assert say() == [{("node", "gpu-0")}]
+    assert say() == []
+    assert say(HOT) == [{("node", "gpu-0")}]
+    assert say(HOT) == []
+
+
+async def test_an_extended_resource_served_by_a_claim_is_no_device_of_a_plugin(
+    node: Kubelet, driver: ScriptedDriver, api: ClaimTable
+) -> None:  # 3.9, 11.22a, 11.26a
+    api.put(CLAIM)
+    driver.answer = [GPU, NIC]
+    mapping = {"containerName": "c", "resourceName": "example.com/gpu", "requestName": "gpu"}
+    container = {"name": "c", "resources": {"limits": {"example.com/gpu": "1", "cpu": "1"}}}
+    admitted = await node.admit(
+        {
+            "metadata": {"name": "a", "uid": "a-pod"},
+            "spec": {"containers": [container, {"name": "none"}]},
+            "status": {"extendedResourceClaimStatus": {"resourceClaimName": "one", "requestMappings": [mapping]}},
+        }
+    )
+    assert admitted.container("c").cdi == GPU.cdi_devices
+    assert admitted.spec.requested("example.com/gpu") == 0
+    assert node.claim_health(admitted) == {"c": (), "none": ()}
+    await node.remove(admitted)
+    assert len(driver.unprepared) == 1
