@@ -51,6 +51,14 @@ class Process:
     def send(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
 
+    def freeze(self) -> None:
+        self.send(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """By way of nsenter, which stops itself with what it has started."""
+        self._entered.send_signal(signal.SIGCONT)
+        self.send(signal.SIGCONT)
+
     def stop(self, number: signal.Signals = signal.SIGTERM, limit: float = 15) -> int:
         """How it ended, once it has; it is killed if the signal does not end it."""
         try:

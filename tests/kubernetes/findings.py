@@ -19,6 +19,7 @@ class Findings:
     registrations: list[float] = field(default_factory=list)  # and until it has answered yes
     arrived: int = 0  # pods that came while a kubelet restarted
     refusals: Counter[str] = field(default_factory=Counter)  # by fact of the reference
+    notes: list[str] = field(default_factory=list)  # whole lines
 
     def count(self, refusal: Refusal) -> None:
         self.refusals[refusal.fact or refusal.message] += 1
@@ -41,6 +42,7 @@ class Findings:
             )
             told = ", ".join(f"{count} by fact {fact}" for fact, count in sorted(self.refusals.items()))
             yield f"pods that arrived meanwhile: {self.arrived}, refused: {told or 'none'}"
+        yield from self.notes
 
 
 def _milliseconds(seconds: Sequence[float], percent: int) -> str:

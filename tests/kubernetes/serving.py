@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.components import NODE
 from tests.kubernetes.enclosure import Process
 from tests.kubernetes.waiting import until
 
@@ -102,7 +103,8 @@ class Plugins:
         return place
 
     def _start(self, name: str, *arguments: str) -> Process:
-        process = self._cluster.enclosure.start(name, sys.executable, *arguments)
+        claims = {"KUBECONFIG": str(self._cluster.files.admin), "NODE_NAME": NODE}  # for what is served by claims
+        process = self._cluster.enclosure.start(name, sys.executable, *arguments, env=claims)
         self._started.append(process)
         until(f"{name} starts", lambda: process.pid)
         return process
@@ -111,6 +113,12 @@ class Plugins:
 def configure(place: Path, resources: Resources) -> None:
     """At once, so that nobody reads half of it. JSON is YAML too."""
     new = place / "new"
-    families = {name: keys if "nvidia" in keys else {"mock": keys} for name, keys in resources.items()}
-    new.write_text(json.dumps({"resources": [{"name": name, **keys} for name, keys in families.items()]}))
+    new.write_text(json.dumps({"resources": [{"name": name, **_entry(keys)} for name, keys in resources.items()]}))
     new.replace(place / "config.yaml")
+
+
+def _entry(keys: Mapping[str, object]) -> dict[str, object]:
+    """Keys of mock devices, unless another family is named; `serve` is a key of every resource."""
+    own = {key: value for key, value in keys.items() if key != "serve"}
+    serve = {"serve": keys["serve"]} if "serve" in keys else {}
+    return {**(own if "nvidia" in own else {"mock": own}), **serve}

@@ -1,0 +1,248 @@
+"""One resource through both APIs, each device through one at a time: no device is ever given out twice.
+
+Each container takes a directory named after its device, on the node, for as long as it runs: two containers with one
+device find each other there, whatever anybody's books say.
+"""
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from tests.kubernetes.claims import Claims
+from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.findings import Findings
+from tests.kubernetes.images import BUSYBOX
+from tests.kubernetes.kubectl import Kubectl, KubectlFailed, Object
+from tests.kubernetes.node import Node
+from tests.kubernetes.pods import Pods
+from tests.kubernetes.serving import Daemon, Plugins
+from tests.kubernetes.waiting import until
+
+_LONG = os.environ.get("PLUGWRIGHT_KUBERNETES_LONG") == "1"
+_PODS = 300 if _LONG else 30
+_AT_ONCE = 14  # pods, for 8 devices
+_TAKE = "d=$MOCK_VISIBLE_DEVICES; mkdir /held/$d || echo $HOSTNAME $d >> /held/overlaps; sleep {}; rmdir /held/$d; true"
+_SERVE = {"api": "both", "split": {"dra": 4}, "keepFree": 1}
+
+
+@pytest.fixture
+def claims(cluster: Cluster, pods: Pods, request: pytest.FixtureRequest) -> Iterator[Claims]:
+    """With a class for the resource of the test, which is named after it."""
+    name = request.node.name.removeprefix("test_").replace("_", "-")[:24].strip("-")
+    made = Claims(cluster.kubectl, f"{name}.example.com", f"example.com/{name}")
+    made.template("one")
+    yield made
+    cluster.revive()
+    pods.end()
+    made.end()
+
+
+def resource(claims: Claims) -> str:
+    name, _, domain = claims.driver.partition(".")
+    return f"{domain}/{name}"
+
+
+def held(cluster: Cluster) -> list[str]:
+    """The overlaps so far."""
+    path = cluster.state / "held" / "overlaps"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def pod(cluster: Cluster, claims: Claims, name: str, kind: str, seconds: int) -> Object:
+    """`kind` is how it asks: by the plugin's name, by a claim, or by the class as an extended resource."""
+    directory = cluster.state / "held"
+    directory.mkdir(exist_ok=True)
+    wants: dict[str, object] = {"claims": [{"name": "device"}]}
+    if kind != "claim":
+        extended = resource(claims) if kind == "plugin" else f"deviceclass.resource.kubernetes.io/{claims.driver}"
+        wants = {"limits": {extended: "1"}}
+    container = {
+        "name": "main",
+        "image": BUSYBOX,
+        "imagePullPolicy": "Never",
+        "command": ["sh", "-c", _TAKE.format(seconds)],
+        "resources": wants,
+        "volumeMounts": [{"name": "held", "mountPath": "/held"}],
+    }
+    spec = {
+        "containers": [container],
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 1,
+        "volumes": [{"name": "held", "hostPath": {"path": str(directory)}}],
+    }
+    if kind == "claim":
+        spec["resourceClaims"] = [{"name": "device", "resourceClaimTemplateName": "one"}]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"kind": kind}}, "spec": spec}
+
+
+@dataclass
+class Churn:
+    """Pods that come and go until `wanted` of each kind have run; refused ones come again."""
+
+    cluster: Cluster
+    claims: Claims
+    wanted: Counter[str]
+    random: random.Random
+    created: int = 0
+    done: Counter[str] = field(default_factory=Counter)
+    refused: list[str] = field(default_factory=list)
+    alive: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def ended(self) -> bool:
+        return self.done.total() == self.wanted.total()
+
+    def step(self) -> None:
+        """One look at all pods; the API server may be away."""
+        kubectl = self.claims.kubectl
+        try:
+            pods = kubectl.every("pods", "--selector=kind")
+            over = [found for found in pods if found["status"].get("phase") in ("Succeeded", "Failed")]
+            over = [found for found in over if "deletionTimestamp" not in found["metadata"]]
+            if over:
+                kubectl("delete", "pod", *(found["metadata"]["name"] for found in over), "--wait=false")
+        except KubectlFailed:
+            return
+        for found in over:
+            self._count(found)
+        self.alive = Counter(found["metadata"]["labels"]["kind"] for found in pods if found not in over)
+        self._create(kubectl)
+
+    def _count(self, found: Object) -> None:
+        kind, status = found["metadata"]["labels"]["kind"], found["status"]
+        if status["phase"] == "Succeeded":
+            self.done[kind] += 1
+        else:
+            self.refused.append(f"{kind}: {status.get('reason')}: {status.get('message', '')}")
+
+    def _create(self, kubectl: Kubectl) -> None:
+        missing = self.wanted - self.done - self.alive
+        kinds = self.random.sample(sorted(missing.elements()), min(3, missing.total(), _AT_ONCE - self.alive.total()))
+        for kind in kinds:
+            self.created += 1
+            made = pod(self.cluster, self.claims, f"{kind}-{self.created}", kind, self.random.randint(1, 4))
+            try:
+                kubectl.create(made)
+            except KubectlFailed:
+                return
+            self.alive[kind] += 1
+
+
+@dataclass
+class Disturbances:
+    """What happens to a node, one thing after the other."""
+
+    cluster: Cluster
+    plugins: Plugins
+    daemon: Daemon
+    resource: str
+    random: random.Random
+    happened: Counter[str] = field(default_factory=Counter)
+
+    def one(self) -> None:
+        kinds = {"move": 6, "kill": 1, "stop": 1, "kubelet": 1, "api server": 1}
+        [kind] = self.random.choices(list(kinds), list(kinds.values()))
+        self.happened[kind] += 1
+        match kind:
+            case "move":
+                devices = sorted(device["id"] for device in self.daemon.status(self.resource)["devices"])
+                api = self.random.choice(["dra", "device-plugin"])
+                moved = f"--device={self.random.choice(devices)}"
+                self.daemon.ask("handover", f"--to={api}", f"--resource={self.resource}", moved)
+            case "kill":
+                self.daemon.process.stop(signal.SIGKILL)
+                self.daemon = self.plugins.run_again(self.daemon)
+                self._until_it_answers()
+            case "stop":
+                self.daemon.process.freeze()
+                time.sleep(2)  # no fact to wait for: nothing happens
+                self.daemon.process.thaw()
+            case "kubelet":
+                self.cluster.restart("kubelet")
+            case _:
+                self.cluster.stop("kube-apiserver")
+                time.sleep(2)
+                self.cluster.start("kube-apiserver")
+                until("the API server is ready", lambda: self.cluster.kubectl.works("get", "--raw=/readyz"))
+
+    def _until_it_answers(self) -> None:
+        socket = self.daemon.place / "control.sock"
+        until("the daemon answers", lambda: socket.exists() and self._answers())
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self.daemon.status(self.resource))
+        except (AssertionError, StopIteration):
+            return False
+
+
+@pytest.mark.timeout(2400)
+def test_random_pods(cluster: Cluster, plugins: Plugins, node: Node, claims: Claims, findings: Findings) -> None:
+    name, seed = resource(claims), int(os.environ.get("PLUGWRIGHT_SEED", "1"))
+    daemon = plugins.run({name: {"count": 8, "serve": _SERVE}})
+    claims.published(4)
+    node.shows(name, capacity=8, allocatable=4)
+    chance = random.Random(seed)
+    churn = Churn(cluster, claims, Counter(chance.choices(["plugin", "claim", "class"], k=_PODS)), chance)
+    disturbances = Disturbances(cluster, plugins, daemon, name, chance)
+    began = time.monotonic()
+    while not churn.ended:
+        churn.step()
+        if chance.random() < 0.4 and churn.created < _PODS:
+            disturbances.one()
+        assert not held(cluster), held(cluster)
+        assert time.monotonic() - began < 2000, (churn.done, churn.wanted, churn.alive)
+    happened = ", ".join(f"{kind}: {count}" for kind, count in sorted(disturbances.happened.items()))
+    findings.notes.append(
+        f"both APIs, seed {seed}: {_PODS} pods in {time.monotonic() - began:.0f} s, no overlap, "
+        f"{len(churn.refused)} refused; {happened}"
+    )
+    for refusal in churn.refused:
+        findings.notes.append(f"  refused {refusal}")
+    assert len(churn.refused) <= max(1, _PODS * 2 // 100)
+
+
+def test_control(cluster: Cluster, plugins: Plugins, node: Node, claims: Claims) -> None:
+    """Two daemons that do not know each other: what the rule keeps from happening."""
+    name = resource(claims)
+    plugins.run({name: {"count": 8}})
+    node.shows(name, capacity=8, allocatable=8)
+    plugins.run({name: {"count": 8, "serve": "dra"}})
+    claims.published(8)
+    for number in range(8):
+        for kind in ("plugin", "claim"):
+            cluster.kubectl.create(pod(cluster, claims, f"{kind}-{number}", kind, 20))
+    until("two containers have one device", lambda: held(cluster), limit=60)
+    (cluster.state / "held" / "overlaps").unlink()
+
+
+@pytest.mark.timeout(600)
+def test_handover(
+    cluster: Cluster, plugins: Plugins, node: Node, pods: Pods, claims: Claims, findings: Findings
+) -> None:
+    name = resource(claims)
+    daemon = plugins.run({name: {"count": 8, "serve": {"api": "both", "split": {"dra": 0}}}})
+    node.shows(name, capacity=8, allocatable=8)
+    running = [pods.create(f"stays-{number}", {name: 1}).runs() for number in range(8)]
+    before = [(found.containers(), found.devices()) for found in running]
+    daemon.ask("handover", "--to=dra")
+    node.shows(name, capacity=8, allocatable=0)
+    asks = pods.create("same-manifest", {name: 1})
+    freed = before[0][1]
+    running.pop(0).delete()
+    began = time.monotonic()
+    assert asks.runs().devices() == freed, "the name is served by claims now"
+    findings.notes.append(
+        f"handover: a device was in the next pod {time.monotonic() - began:.1f} s after its pod was gone"
+    )
+    assert [(found.containers(), found.devices()) for found in running] == before[1:]
+    daemon.ask("handover", "--to=device-plugin")
+    asks.delete()
+    node.shows(name, capacity=8, allocatable=8)
+    assert pods.create("back", {name: 1}).runs().devices() == freed
+    assert [(found.containers(), found.devices()) for found in running] == before[1:]
