@@ -135,6 +135,7 @@ def test_a_plugin_of_ones_own_may_serve_claims() -> None:
     assert "system:serviceaccount:devices:npu" in str(found["ValidatingAdmissionPolicy"])
     pod = found["DaemonSet"]["spec"]["template"]["spec"]
     assert pod["automountServiceAccountToken"] is True
+    assert pod["containers"][0]["args"][:3] == ["run", "npu:Npu", "--serve=dra"]
     paths = [volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume]
     assert {"/var/lib/kubelet/plugins", "/var/lib/kubelet/plugins_registry", "/var/run/cdi"} <= set(paths)
 

@@ -103,3 +103,20 @@ async def test_a_plugin_may_use_every_module_of_python(order: tuple[str, ...], p
     arguments = [word.format(file=project / "secure.py") for word in order]
     done = await ended(python("-m", "plugwright", "run", *arguments))
     assert (done.code, done.out) == (0, "Tape: example.com/tape, good\n"), done.err
+
+
+async def test_serve_is_for_a_plugin_of_ones_own() -> None:
+    done = await ended(python("-m", "plugwright", "run", "--serve", "dra"))
+    assert done.code == 2
+    assert "in the file it is the key `serve` of a resource" in done.err
+
+
+async def test_a_driver_that_does_not_know_its_node_says_so_in_one_line(project: Path, root: Path) -> None:
+    node = Node(root)
+    places = ["--kubelet-dir", root, "--state-dir", node.state, "--control-socket", node.control]
+    command = python("-m", "plugwright", "run", project / "tape.py", "--serve", "dra", *places)
+    async with running(command, {"NODE_NAME": ""}) as daemon:
+        line = await daemon.err.until("DRA driver cannot begin")
+        assert "the name of this node is not known: set NODE_NAME or --node-name" in line
+        [resource] = json.loads((await node.ask("status", "-o", "json")).out)["resources"]
+        assert (resource["serve"], resource["state"]) == ("dra", "failed")

@@ -173,6 +173,7 @@ def test_a_plugin_of_ones_own_says_how_it_is_served(tmp_path: Path) -> None:
     pod = pod_of(made)
     assert pod["automountServiceAccountToken"] is True
     assert "/var/run/cdi" in str(pod["volumes"])
+    assert pod["containers"][0]["args"][:3] == ["run", "npu:Npu", "--serve=dra"]
 
 
 def test_helm_test_takes_a_device_by_a_claim(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from tests.dra.claim_node import (
     POOL,
     QUICK,
     ClaimNode,
+    Documents,
+    Drives,
     claim,
     config,
     document,
@@ -22,7 +24,7 @@ from tests.dra.claim_node import (
     uid_of,
 )
 
-from plugwright.errors import ClaimWaits, PluginError, PluginFailed
+from plugwright.errors import ClaimWaits, PeerRefused, PluginError, PluginFailed
 from plugwright.model import Allocation, Device, Mount
 from plugwright.protocol import dra
 from plugwright.protocol.dra import Claim, PreparedDevice
@@ -266,6 +268,15 @@ async def test_parameters_that_the_plugin_does_not_know_are_refused_in_its_words
     assert node.drives.allocated == []
 
 
+async def test_a_claim_without_parameters_is_not_checked(node: ClaimNode) -> None:
+    def check(parameters: Mapping[str, object]) -> None:
+        raise PluginError("takes no parameters")
+
+    node.drives.check = check
+    node.api.put(document("one"), document("two", result("st1"), configs=[config({"a": 1}, "other")]))
+    assert [len(answer) for answer in (await node.prepare(claim("one"), claim("two"))).values()] == [1, 1]
+
+
 async def test_an_unhealthy_device_is_refused_with_its_reason(node: ClaimNode) -> None:
     node.drives.devices["st0"] = Device("st0").unhealthy("no tape", "empty")
     node.api.put(document("one"))
@@ -476,6 +487,40 @@ async def test_a_claim_unprepared_while_it_waits_is_not_prepared_afterwards(root
     assert await waiting == "ResourceClaim default/one was unprepared while it waited"
     assert node.leftovers() == []
     assert node.prepared.held() == {}
+
+
+async def test_a_claim_that_another_process_unprepares_meanwhile_leaves_nothing_behind(root: Path) -> None:
+    class Interrupted(Drives):
+        async def allocate(self, devices: Sequence[Device]) -> Allocation:
+            assert await other.unprepare(claim()) == ""
+            return await super().allocate(devices)
+
+    node = ClaimNode(root, Documents(), Interrupted.on(root))
+    other = node.restart()
+    node.api.put(document())
+    assert await node.prepare(claim()) == "ResourceClaim default/one was unprepared while it was prepared"
+    assert (node.leftovers(), node.prepared.held()) == ([], {})
+    assert len(node.drives.released) == 2
+
+
+async def test_a_claim_that_is_prepared_while_it_is_looked_up_stays(root: Path) -> None:
+    class SlowDocuments(Documents):
+        async def claim(self, namespace: str, name: str) -> Mapping[str, object]:
+            if not self.away:
+                return await super().claim(namespace, name)
+            self.away = False
+            self.put(document())
+            assert len(await node.prepare(claim())) == 1
+            raise PeerRefused("NotFound", name)
+
+    node = ClaimNode(root, SlowDocuments(), Drives.on(root))
+    node.api.put(document())
+    node.drives.allocation = lambda devices: Allocation(nodes=["/dev/missing"])
+    await node.prepare(claim())
+    node.drives.allocation, node.api.away = None, True
+    await node.preparation.abandoned.undo()
+    assert list(node.prepared.held()) == ["st0"]
+    assert edits(node, ONE)
 
 
 async def test_a_call_that_is_given_up_leaves_what_the_next_can_finish(root: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.kube.serving import ServedApi, served_api
 
 from plugwright.cluster.api.kinds import NODES, RESOURCE_SLICES
-from plugwright.cluster.store import ObjectKey
+from plugwright.cluster.store import ObjectKey, Store
 from plugwright.dra.publisher import PublisherState, SlicePublisher
 from plugwright.dra.slice_comparison import Document
 from plugwright.dra.slices import PoolContent
@@ -24,6 +24,7 @@ from plugwright.system.concurrency import cancel
 DRIVER = "gpu.example.com"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 TAINT = {"key": "example.com/broken", "effect": "NoSchedule"}
+SOON = 3.0  # seconds, on a machine that does other things too; the bar is 1 s, and measured by bench
 EPOCH = "2026-11-15T12:00:00Z"
 
 
@@ -126,20 +127,34 @@ async def test_one_changed_slice_keeps_the_generation(node: Node) -> None:
     assert len(node.slices) == 1
 
 
-async def test_wiped_slices_are_back_within_a_second_and_once(node: Node) -> None:
+async def test_wiped_slices_are_back_soon_and_once(node: Node) -> None:
     publisher = await node.published(gpus(300))
     await node.wipe()
-    await node.until(lambda: len(node.devices) == 300, seconds=1)
+    await node.until(lambda: len(node.devices) == 300, seconds=SOON)
     await settled(node)
     assert len([request for request in node.served.requests if request.startswith("POST")]) == 6
     assert publisher.status.value.state is PublisherState.PUBLISHED
 
 
-async def test_a_foreign_edit_is_repaired_within_a_second(node: Node) -> None:
+async def test_a_watch_that_has_expired_is_begun_again(tmp_path: Path) -> None:
+    """The server remembers one change alone, and the first publication is three."""
+    async with served_api(tmp_path, Store(history=1)) as served:
+        node = Node(served)
+        await node.published(gpus(300))
+        await settled(node)
+        lists = [request for request in served.requests if request == f"GET {SLICES}"]
+        assert len(lists) > 2  # a list, a watch that has expired, and another list
+        await node.api.delete(f"{SLICES}/{node.slices[0]['metadata']['name']}")
+        await node.until(lambda: len(node.devices) == 300, seconds=2)
+        await cancel(*node.running)
+        node.api.close()
+
+
+async def test_a_foreign_edit_is_repaired_soon(node: Node) -> None:
     await node.published(gpus(2))
     path = f"{SLICES}/{node.slices[0]['metadata']['name']}"
     await node.api.patch(path, {"spec": {"devices": [{"name": "other"}]}}, "merge-patch")
-    await node.until(lambda: node.devices == ["gpu-0", "gpu-1"], seconds=1)
+    await node.until(lambda: node.devices == ["gpu-0", "gpu-1"], seconds=SOON)
 
 
 async def test_a_slice_too_many_is_deleted_and_the_pool_has_a_new_generation(node: Node) -> None:
@@ -147,7 +162,7 @@ async def test_a_slice_too_many_is_deleted_and_the_pool_has_a_new_generation(nod
     extra = deepcopy(node.slices[0])
     extra["metadata"] = {"name": "00000-zzz"}
     await node.api.create(SLICES, extra)
-    await node.until(lambda: len(node.slices) == 1 and node.generations == [2], seconds=1)
+    await node.until(lambda: len(node.slices) == 1 and node.generations == [2], seconds=SOON)
 
 
 async def test_slices_of_other_drivers_and_nodes_are_left_alone(node: Node) -> None:
@@ -215,7 +230,7 @@ async def test_refused_devices_leave_those_before_in_place(node: Node, caplog: p
     assert len([record for record in caplog.records if record.message == "slices refused"]) == 1
     before = len(node.served.written())
     await node.wipe()
-    await node.until(lambda: len(node.devices) == 300, seconds=1)
+    await node.until(lambda: len(node.devices) == 300, seconds=SOON)
     await settled(node)
     assert len(node.served.written()) == before + 4
     publisher.content.publish(gpus(3))
@@ -284,7 +299,7 @@ async def test_a_taint_keeps_its_time_when_slices_are_written_again(node: Node) 
     times = [device["taints"][0].get("timeAdded") for one in node.slices for device in one["spec"]["devices"]]
     assert times[:2] == [EPOCH, EPOCH]
     await node.wipe()
-    await node.until(lambda: len(node.devices) == 100, seconds=1)
+    await node.until(lambda: len(node.devices) == 100, seconds=SOON)
     assert node.slices[0]["spec"]["devices"][0]["taints"][0]["timeAdded"] == EPOCH
 
 
@@ -324,16 +339,16 @@ async def test_a_node_made_anew_is_the_owner_of_slices_made_anew(node: Node) -> 
     await node.api.delete("/api/v1/nodes/node")
     made = await node.api.create("/api/v1/nodes", {"metadata": {"name": "node"}})
     await node.wipe()
-    await node.until(lambda: len(node.devices) == 1, seconds=1)
+    await node.until(lambda: len(node.devices) == 1, seconds=SOON)
     assert node.slices[0]["metadata"]["ownerReferences"][0]["uid"] == made["metadata"]["uid"]
 
 
-async def test_a_thousand_devices_are_published_within_a_second(node: Node) -> None:
+async def test_a_thousand_devices_are_published_in_eight_requests(node: Node) -> None:
     begun = time.monotonic()
     await node.published(
         gpus(1000, attributes={"model": {"string": "Mock-A100"}}, capacity={"memory": {"value": "40Gi"}})
     )
-    assert time.monotonic() - begun < 5  # the bar is 1 s, on a machine that does nothing else: see bench
+    assert time.monotonic() - begun < 2 * SOON
     assert len(node.served.written()) == 8
 
 

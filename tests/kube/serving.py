@@ -29,8 +29,8 @@ class ServedApi:
     API server does that drops the fields of a feature.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self.store = populated(Store())
+    def __init__(self, directory: Path, store: Store) -> None:
+        self.store = populated(store)
         self.requests: list[str] = []
         self.rewrite: Callable[[Object], object] | None = None
         self.directory = directory
@@ -131,8 +131,8 @@ async def requests_ended() -> None:
 
 
 @asynccontextmanager
-async def served_api(directory: Path) -> AsyncIterator[ServedApi]:
-    served = ServedApi(directory)
+async def served_api(directory: Path, store: Store | None = None) -> AsyncIterator[ServedApi]:
+    served = ServedApi(directory, store or Store())
     listening = socket.create_server(("127.0.0.1", 0))
     served.inner_port = listening.getsockname()[1]
     running = uvicorn.Server(served.config())

@@ -86,7 +86,7 @@ def _namespace(_: click.Context, __: click.Parameter, value: str) -> str:
 @click.option("--host-path", "host_paths", multiple=True, metavar="DIR",
               help="A directory of the node that the plugin looks at, read-only; may be repeated.")  # fmt: skip
 @click.option(
-    "--serve", type=click.Choice([Api.DRA.value, Api.BOTH.value]), help="The plugin serves claims: as its class says."
+    "--serve", type=click.Choice([Api.DRA.value, Api.BOTH.value]), help="Serve the plugin by claims, or both ways."
 )
 @click.option(
     "--resource", "resources", multiple=True, metavar="NAME", help="Of --serve: what it serves; may be repeated."
@@ -180,6 +180,7 @@ def _with_plugin(
         served = [manifest_claims.Served.of(resource, Api(serve)) for resource in sorted(set(resources))]
         kept[-1:-1] = manifest_claims.objects(served, namespace, name, kept[-1]["metadata"]["labels"])
         manifest_claims.extend_pod(pod, _KUBELET)
+        container["args"].insert(2, f"--serve={serve}")
         directories.append({"path": _CDI, "mountPath": _CDI, "readOnly": False})
     _mount(pod, directories)
     for volume in pod["volumes"]:

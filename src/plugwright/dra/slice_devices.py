@@ -1,4 +1,7 @@
-"""Devices as ResourceSlices have them: typed attributes, capacity, counters and taints."""
+"""Devices as ResourceSlices have them: typed attributes, capacity, counters and taints.
+
+What of them an API server would refuse is checked where they are made, in `attributes` and `model`.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -30,9 +33,8 @@ def slice_device(device: Device, taints: Sequence[Document] = ()) -> Document:
     if device.allow_multiple:
         document["allowMultipleAllocations"] = True
     if device.consumes:
-        document["consumesCounters"] = [
-            _consumption(one) for one in sorted(device.consumes, key=lambda one: one.of.name)
-        ]
+        consumed = sorted(device.consumes, key=lambda consumption: consumption.of.name)
+        document["consumesCounters"] = [_consumption(consumption) for consumption in consumed]
     if taints:
         document["taints"] = [dict(taint) for taint in taints]
     return document

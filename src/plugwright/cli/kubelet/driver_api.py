@@ -49,6 +49,7 @@ class DriverApi:
         certificates, token = tls.obtain(credentials), secrets.token_urlsafe(32)
         kubeconfig = directory / "kubeconfig"
         with listen(0) as listening:
+            listening.listen()  # a driver that reads the kubeconfig at once waits in line, and is not refused
             application = app.application(app.Server(self.store, self, token, KUBERNETES_VERSION, now))
             server = f"https://127.0.0.1:{listening.getsockname()[1]}"
             async with serving(application, listening, certificates):

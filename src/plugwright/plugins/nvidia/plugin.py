@@ -16,17 +16,17 @@ from functools import partial
 from plugwright.attributes import Capacity, Quantity
 from plugwright.errors import HardwareMissing, InvalidValue, PluginError
 from plugwright.model import Allocation, Device, some
-from plugwright.plugins.nvidia import attributes, health, selection, sharing, stored
 from plugwright.plugins.nvidia import config as nvidia_config
+from plugwright.plugins.nvidia import gpu_attributes, health, selection, sharing, stored
 from plugwright.plugins.nvidia.allocation import AllocationBuilder
 from plugwright.plugins.nvidia.cdi import GpuSpecs
 from plugwright.plugins.nvidia.config import DeviceListStrategy, NvidiaConfig, NvidiaMps, SharingStrategy
-from plugwright.plugins.nvidia.driver import GpuHealth, GpuLinks
+from plugwright.plugins.nvidia.driver import GpuHealth
 from plugwright.plugins.nvidia.driver_files import DriverFiles
 from plugwright.plugins.nvidia.health import HealthAssessment
 from plugwright.plugins.nvidia.labels import NodeLabels
 from plugwright.plugins.nvidia.monitor import GpuMonitor, View
-from plugwright.plugins.nvidia.preference import PlacementPolicy, UnitPreference
+from plugwright.plugins.nvidia.preference import CachedPreference
 from plugwright.plugins.nvidia.sharing import ContainerExtras, GpuUnit, SharingBackend
 from plugwright.plugins.nvidia.stored import MovedGpu
 from plugwright.plugins.nvidia.time_slicing import TimeSlicing
@@ -67,7 +67,7 @@ class Nvidia(Plugin):
         self._versions = ("", "")  # of the driver and of CUDA
         self._loader_note = ""
         self._missing: dict[str, str] = {}  # why devices cannot be handed out, by UUID
-        self._preferences = _CachedPreference()
+        self._preferences = CachedPreference()
         self._recheck_after: float | None = None
         self._node: NodeState | None = None
         self._stored: Sequence[StoredAllocation] = ()
@@ -262,7 +262,7 @@ class Nvidia(Plugin):
             sharing=sharing.kind_of_share(self.resource, self.config.share, unit),
             capacity=self._capacity(unit),
             allow_multiple=self._is_shared_by_claims,
-            consumes=attributes.shared_counters(unit) if unit.replica is None else (),
+            consumes=gpu_attributes.shared_counters(unit) if unit.replica is None else (),
         )
         resources = sorted({name for uuid in selection.occupied_uuids(unit) for name in overlaps.get(uuid, ())})
         if resources:
@@ -286,12 +286,14 @@ class Nvidia(Plugin):
             facts["sharing"] = self.config.share.by.value
         driver, cuda = self._versions
         whole = unit.replica is None
-        return (attributes.device_attributes(unit, driver, cuda) if whole else attributes.of_share(unit)) | facts
+        return (
+            gpu_attributes.device_attributes(unit, driver, cuda) if whole else gpu_attributes.of_share(unit)
+        ) | facts
 
     def _capacity(self, unit: GpuUnit) -> Mapping[str, Capacity | Quantity]:
         if unit.replica is not None:
             return {}
-        return self._sharing.capacity(unit) if self._is_shared_by_claims else attributes.whole_capacity(unit)
+        return self._sharing.capacity(unit) if self._is_shared_by_claims else gpu_attributes.whole_capacity(unit)
 
     def _is_empty_in_mig_mode(self, unit: GpuUnit) -> bool:
         """NVIDIA's runtime gives a container all MIG devices of a GPU, the other strategies its node alone."""
@@ -358,20 +360,6 @@ class ClaimedNvidia(Nvidia):
         keys = [sharing.unit_key(device.id, device.share_id) for device in devices if device.share_id]
         if keys:
             await self._allocating.run(partial(self._sharing.release, keys))
-
-
-class _CachedPreference:
-    """Made again when the units or their links have changed."""
-
-    def __init__(self) -> None:
-        self._cached: tuple[dict[str, GpuUnit], GpuLinks, UnitPreference] | None = None
-
-    def get(self, units: dict[str, GpuUnit], links: GpuLinks, packed: bool) -> UnitPreference:
-        cached = self._cached
-        if cached is None or (cached[0] is not units and cached[0] != units) or cached[1] != links:
-            policy = PlacementPolicy.PACKED if packed else PlacementPolicy.SPREAD
-            cached = self._cached = (units, links, UnitPreference(units.values(), links, policy))
-        return cached[2]
 
 
 def _mps_root(config: NvidiaConfig) -> str:

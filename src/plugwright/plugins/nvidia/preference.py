@@ -18,7 +18,7 @@ from plugwright.plugins.nvidia.sharing import GpuUnit
 from plugwright.plugins.nvidia.topology.chooser import Chooser
 from plugwright.plugins.nvidia.topology.scores import pair_scores
 
-__all__ = ["ChooseHolders", "PlacementPolicy", "UnitCounts", "UnitPreference", "packed", "spread"]
+__all__ = ["CachedPreference", "ChooseHolders", "PlacementPolicy", "UnitCounts", "UnitPreference", "packed", "spread"]
 
 # (candidates, required, size): `size` of the candidates and the required ones, with all the required ones.
 ChooseHolders = Callable[[Iterable[int], Iterable[int], int], Sequence[int]]
@@ -84,6 +84,20 @@ class UnitPreference:
             for device, count in counts.items()
             for unit in sorted(by_device[device], key=lambda position: position not in must)[:count]
         ]
+
+
+class CachedPreference:
+    """Made again when the units or their links have changed."""
+
+    def __init__(self) -> None:
+        self._cached: tuple[dict[str, GpuUnit], GpuLinks, UnitPreference] | None = None
+
+    def get(self, units: dict[str, GpuUnit], links: GpuLinks, packed: bool) -> UnitPreference:
+        cached = self._cached
+        if cached is None or (cached[0] is not units and cached[0] != units) or cached[1] != links:
+            policy = PlacementPolicy.PACKED if packed else PlacementPolicy.SPREAD
+            cached = self._cached = (units, links, UnitPreference(units.values(), links, policy))
+        return cached[2]
 
 
 @dataclass(frozen=True, slots=True)

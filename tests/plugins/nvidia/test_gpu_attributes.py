@@ -8,7 +8,7 @@ from tests.plugins.nvidia.mps.node import gpu
 
 from plugwright.attributes import Consumption, Version
 from plugwright.model import Device
-from plugwright.plugins.nvidia import attributes, sharing, simulated_machines
+from plugwright.plugins.nvidia import gpu_attributes, sharing, simulated_machines
 from plugwright.plugins.nvidia.config import MigStrategy, NvidiaConfig, NvidiaPattern
 from plugwright.plugins.nvidia.driver import MigDevice
 from plugwright.plugins.nvidia.simulated_machines import MACHINES
@@ -107,7 +107,7 @@ def consumption(name: str, index: str) -> Consumption:
     """Of a GPU, `0`, or of a MIG device, `0:1`."""
     number, _, part = index.partition(":")
     card = simulated_machines.load(name).gpus[int(number)]
-    [taken] = attributes.shared_counters(sharing.whole_device(card, card.mig[int(part)] if part else None))
+    [taken] = gpu_attributes.shared_counters(sharing.whole_device(card, card.mig[int(part)] if part else None))
     return taken
 
 
@@ -129,7 +129,7 @@ def test_a_card_as_a_whole_and_its_mig_devices_exclude_each_other() -> None:
 @pytest.mark.parametrize("name", [name for name in sorted(MACHINES) if name.endswith("-mig")])
 def test_all_mig_devices_that_exist_fit_into_their_card(name: str) -> None:
     for card in simulated_machines.load(name).gpus:
-        parts = [attributes.shared_counters(sharing.whole_device(card, mig)) for mig in card.mig]
+        parts = [gpu_attributes.shared_counters(sharing.whole_device(card, mig)) for mig in card.mig]
         for counter, total in parts[0][0].of.counters.items() if parts else ():
             assert sum(taken.counters[counter] for [taken] in parts) <= total
 
@@ -148,14 +148,14 @@ def test_compute_instances_of_one_gpu_instance_share_its_memory() -> None:
         for number in range(3)
     )
     card = replace(gpu(0, memory=40 * GIB), mig_enabled=True, mig=parts, multiprocessors=40)
-    [taken] = attributes.shared_counters(sharing.whole_device(card, parts[0]))
+    [taken] = gpu_attributes.shared_counters(sharing.whole_device(card, parts[0]))
     assert taken.counters == {"memory": 40 * GIB // 3, "multiprocessors": 16}
     assert taken.of.counters == {"memory": 40 * GIB, "multiprocessors": 48}
 
 
 def test_a_gpu_without_mig_devices_has_no_counters() -> None:
-    assert attributes.shared_counters(sharing.whole_device(gpu(0))) == ()
-    assert attributes.shared_counters(sharing.whole_device(replace(gpu(0), mig_enabled=True))) == ()
+    assert gpu_attributes.shared_counters(sharing.whole_device(gpu(0))) == ()
+    assert gpu_attributes.shared_counters(sharing.whole_device(replace(gpu(0), mig_enabled=True))) == ()
 
 
 @pytest.mark.parametrize(
@@ -171,18 +171,18 @@ def test_a_gpu_without_mig_devices_has_no_counters() -> None:
     ],
 )
 def test_a_version_is_made_semantic(text: str, made: str | None) -> None:
-    assert attributes.version(text) == made
+    assert gpu_attributes.version(text) == made
 
 
 def test_what_is_not_known_is_left_out() -> None:
     bare = sharing.whole_device(replace(gpu(0, memory=0), model="", capability=(0, 0)))
-    made = attributes.device_attributes(bare, "", "")
+    made = gpu_attributes.device_attributes(bare, "", "")
     assert set(made) == {"index", "uuid", "gpu", "compute_mode", f"{NVIDIA}/type", f"{NVIDIA}/uuid"}
-    assert attributes.whole_capacity(bare) == {}
+    assert gpu_attributes.whole_capacity(bare) == {}
 
 
 def test_a_long_name_is_cut_off_and_costs_no_device() -> None:
     model = "é" * 63
-    made = attributes.device_attributes(sharing.whole_device(replace(gpu(0), model=model)), "580.1", "13.0")
+    made = gpu_attributes.device_attributes(sharing.whole_device(replace(gpu(0), model=model)), "580.1", "13.0")
     assert made["model"] == made[f"{NVIDIA}/productName"] == "é" * 32
     Device("x", attributes=made)
