@@ -34,7 +34,9 @@ class Tapes(Plugin):
 async def two_tapes(tmp_path: Path, root: Path, api: Api = Api.BOTH) -> AsyncIterator[PluginKubelet]:
     """All on the plugin's side at first, where both serve; the control socket is `root/c`."""
     serve = ServeSettings(api=api, split=Split(dra=0))
-    settings = Settings(control_socket=root / "c", state_dir=tmp_path / "state", timeouts=Timeouts(holders=0.2))
+    settings = Settings(
+        control_socket=root / "c", state_dir=tmp_path / "state", timeouts=Timeouts(holders=0.2, in_flight=0.2)
+    )
     async with running(Tapes(), tmp_path, served=settings, serve=serve) as kubelet:
         yield kubelet
 
@@ -66,6 +68,26 @@ async def test_free_devices_move_at_once_and_held_ones_when_their_pod_ends(tmp_p
         moved = devices(await handover(root, "--status", "--wait", "-o", "json"))
         assert [device["api"] for device in moved.values()] == ["dra", "dra"]
         await kubelet.remove(claim)
+
+
+async def test_a_node_is_handed_over_and_back_while_its_pods_run(tmp_path: Path, root: Path) -> None:
+    async with two_tapes(tmp_path, root) as kubelet:
+        await kubelet.allocatable(TAPE, 2)
+        pods = [await kubelet.admit(pod_requesting({TAPE: 1})) for _ in range(2)]
+        await handover(root, "--to", "dra")
+        for pod in pods:
+            await kubelet.remove(pod)
+        await handover(root, "--status", "--wait")
+        claims = [await kubelet.admit(pod_requesting({}, claims=[claim_requesting({TAPE: 1})])) for _ in range(2)]
+        back = devices(await handover(root, "--to", "device-plugin", "-o", "json"))
+        assert all(device["waits"].startswith("held by the claim ") for device in back.values())
+        await kubelet.remove(claims[0])
+        assert await kubelet.allocatable(TAPE, 1) == 1
+        assert kubelet.container(claims[1]).env["TAPES"] == "st1"  # its pod runs on
+        await kubelet.remove(claims[1])
+        moved = devices(await handover(root, "--status", "--wait", "-o", "json"))
+        assert [device["api"] for device in moved.values()] == ["device-plugin", "device-plugin"]
+        assert await kubelet.allocatable(TAPE, 2) == 2
 
 
 async def test_status_is_a_table_of_what_is_where_and_waits_for_whom(tmp_path: Path, root: Path) -> None:

@@ -35,6 +35,17 @@ def slices(cluster: Cluster) -> list[Object]:
     return cluster.kubectl.every("resourceslices", f"--field-selector=spec.driver={DRIVER}")
 
 
+def ready(cluster: Cluster, pod: str) -> int:
+    """How many devices of the pod's claims the driver has reported as ready."""
+    return sum(
+        condition["type"] == "Ready" and condition["status"] == "True"
+        for claim in cluster.kubectl.every("resourceclaims")
+        if claim["metadata"]["name"].startswith(f"{pod}-")
+        for device in claim["status"].get("devices", [])
+        for condition in device.get("conditions", [])
+    )
+
+
 def test_the_chart_serves_claims_and_leaves_no_slice(release: Release, cluster: Cluster, pods: Pods) -> None:
     release.install(*VALUES)
     release.rolled_out()
@@ -49,6 +60,7 @@ def test_the_chart_serves_claims_and_leaves_no_slice(release: Release, cluster: 
     assert len(named.devices()) == 2
     assert RESOURCE not in cluster.node()["status"].get("allocatable", {})
 
+    until("the claim says that both are ready", lambda: ready(cluster, "named") == 2, last=release.logs)
     assert "forbidden" not in release.logs().lower()
     pods.end()
     release.uninstall()
