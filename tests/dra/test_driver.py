@@ -230,6 +230,37 @@ async def test_an_operator_moves_a_device(tmp_path: Path) -> None:
         await kubelet.allocatable(TAPE, count=1)
 
 
+class Rewound(Tapes):
+    """Says in which order its methods were called."""
+
+    def __init__(self, *devices: Device) -> None:
+        super().__init__(*devices)
+        self.order: list[str] = []
+
+    async def allocate(self, devices: Sequence[Device]) -> Allocation:
+        self.order += [f"allocated {device.id}" for device in devices]
+        return await super().allocate(devices)
+
+    async def release(self, devices: Sequence[Device]) -> None:
+        self.order += [f"released {device.id}" for device in devices]
+
+
+async def test_a_device_that_moved_is_released_before_a_claim_has_it(tmp_path: Path) -> None:
+    tapes = Rewound(Device("st0"))
+    serve = ServeSettings(api=Api.BOTH, split=Split(dra=0))
+    async with running(tapes, tmp_path, KubeletSettings(timeout=LIMIT), serve=serve) as kubelet:
+        pod = await kubelet.admit(pod_requesting({TAPE: 1}))
+        found = kubelet.daemon.resources[TAPE].driver
+        assert found is not None
+        await found.command("move", {"device": "st0", "to": "dra"})
+        await kubelet.remove(pod)
+        await until(kubelet, ["st0"])
+        claimed = await kubelet.admit(pod_requesting({}, claims=[claim_requesting({TAPE: 1})]))
+        assert tapes.order == ["allocated st0", "released st0", "allocated st0"]
+        await kubelet.remove(claimed)
+        assert tapes.order[3:] == ["released st0"]
+
+
 async def test_an_unknown_command_is_refused(tmp_path: Path) -> None:
     async with running(Tapes(Device("st0")), tmp_path, serve="both") as kubelet:
         found = kubelet.daemon.resources[TAPE].driver

@@ -44,6 +44,8 @@ class PluginDevices:
     async def allocate(self, devices: Sequence[Device]) -> Allocation:
         """Also what comes before the start of a container: no kubelet asks a DRA driver for that."""
         plugin, limits = self._runtime.service.plugin, self._runtime.settings.limits
+        # What a pod of the device plugin API had is given back first: its end may not have been noticed there yet.
+        await self._runtime.released_devices.release([device.id for device in devices])
         allocation: object = await self._call("allocate", plugin.allocate, devices, limit=limits.allocate)
         if not isinstance(allocation, Allocation):
             raise InvalidValue(f"allocate() of {plugin.resource} must return an Allocation, got {allocation!r}")
