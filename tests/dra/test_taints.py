@@ -172,19 +172,9 @@ async def test_a_restart_changes_no_taint(clock: Clock, path: Path) -> None:
 async def test_nothing_is_published_before_the_devices_are_known(clock: Clock, path: Path) -> None:
     inventory = Inventory(TAPE)
     async with controlled(inventory, clock, EVICTING, path) as controller:
-        controller.extra.publish({"st0": {"key": "a/b", "effect": "NoSchedule"}})
         await asyncio.sleep(0)
         assert controller.taints.value is None
         inventory.update([WORKS])
-        await until(controller, lambda taints: not taints)
-
-
-async def test_a_device_that_moves_has_the_taint_that_it_is_given(clock: Clock) -> None:
-    async with controlled(listing(WORKS), clock) as controller:
-        moving = {"key": "plugwright.dev/moving", "effect": "NoSchedule"}
-        controller.extra.publish({"st1": moving})
-        assert await has_effect(controller, "st1", "NoSchedule") == moving
-        controller.extra.publish({})
         await until(controller, lambda taints: not taints)
 
 
