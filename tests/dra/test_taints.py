@@ -92,12 +92,10 @@ def test_a_taint_says_why_and_since_when() -> None:
     )
 
 
-def test_a_cordon_and_a_move_are_taints_beside_it() -> None:
+def test_a_cordon_is_a_taint_beside_it() -> None:
     record = TaintRecord(since=1.0, effect="NoExecute", added=1_700_000_000, cordoned=1_700_000_001)
-    moving = {"key": "plugwright.dev/moving", "effect": "NoSchedule"}
-    keys = [taint["key"] for taint in taints_for(failed(), record, moving)]
-    assert keys == ["plugwright.dev/cordoned", "plugwright.dev/moving", "plugwright.dev/unhealthy"]
-    assert taints_for(WORKS, TaintRecord(), moving) == (moving,)
+    keys = [taint["key"] for taint in taints_for(failed(), record)]
+    assert keys == ["plugwright.dev/cordoned", "plugwright.dev/unhealthy"]
 
 
 def test_a_cordoned_device_has_failed_only_if_it_would_have_without_the_cordon() -> None:
