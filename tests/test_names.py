@@ -22,7 +22,6 @@ CLASSES: Mapping[str, str] = {
 STEMS: Mapping[str, str] = {
     "__init__": "every package has one",
     "allocation": "what a container gets: decided by the device manager, answered by each plugin",
-    "attributes": "what claims select devices by, and those of NVIDIA GPUs",
     "cdi": "each plugin's CDI specs",
     "claims": "as a driver reads them, and as the emulated kubelet keeps them",
     "checkpoint": "the file's format, the device manager's use of it, and the command that reads it",

@@ -10,11 +10,14 @@ import pytest
 
 from plugwright import Allocation, Consumption, CounterSet, Device, Plugin, ServeSettings, Settings
 from plugwright.dra.leftovers import may_have_claims
+from plugwright.dra.pool_content import pool_content, published_devices
+from plugwright.dra.split import MOVING
 from plugwright.errors import ConfigError
 from plugwright.kubelet import Kubelet, KubeletSettings
 from plugwright.kubelet.dra.resource_api import ClaimTable
 from plugwright.sdk import control, prometheus
 from plugwright.sdk.daemon import Daemon
+from plugwright.sdk.inventory import Inventory
 from plugwright.sdk.serve_settings import Api, Split
 from plugwright.serve import serving
 from plugwright.system.concurrency import Latest
@@ -345,3 +348,15 @@ def test_a_driver_is_needed_where_claims_may_have_devices(root: Path, content: s
 def test_no_driver_is_needed_once_all_devices_are_back(root: Path) -> None:
     (root / "split-tape.example.com.json").write_text('{"devices": {"st0": {"phase": "listed"}}}')
     assert not may_have_claims(Settings(kubelet_dir=root, state_dir=root), "tape.example.com")
+
+
+def test_the_taint_of_a_move_is_beside_the_others() -> None:
+    inventory = Inventory(TAPE)
+    inventory.update([Device("st0"), Device("st1"), Device("st2")])
+    snapshot = inventory.latest.value
+    assert snapshot is not None
+    failed = {"st0": ({"key": "plugwright.dev/unhealthy", "effect": "NoSchedule"},)}
+    content = pool_content(snapshot, {"st0", "st2"}, failed, {"st0": MOVING})
+    keys = [(one["name"], [taint["key"] for taint in one.get("taints", ())]) for one in content.devices]
+    assert keys == [("st0", ["plugwright.dev/moving", "plugwright.dev/unhealthy"]), ("st2", [])]
+    assert published_devices(content, {"st0": "st0", "st2": "st2"}) == {"st0": True, "st2": False}

@@ -92,12 +92,10 @@ def test_a_taint_says_why_and_since_when() -> None:
     )
 
 
-def test_a_cordon_and_a_move_are_taints_beside_it() -> None:
+def test_a_cordon_is_a_taint_beside_it() -> None:
     record = TaintRecord(since=1.0, effect="NoExecute", added=1_700_000_000, cordoned=1_700_000_001)
-    moving = {"key": "plugwright.dev/moving", "effect": "NoSchedule"}
-    keys = [taint["key"] for taint in taints_for(failed(), record, moving)]
-    assert keys == ["plugwright.dev/cordoned", "plugwright.dev/moving", "plugwright.dev/unhealthy"]
-    assert taints_for(WORKS, TaintRecord(), moving) == (moving,)
+    keys = [taint["key"] for taint in taints_for(failed(), record)]
+    assert keys == ["plugwright.dev/cordoned", "plugwright.dev/unhealthy"]
 
 
 def test_a_cordoned_device_has_failed_only_if_it_would_have_without_the_cordon() -> None:
@@ -172,19 +170,9 @@ async def test_a_restart_changes_no_taint(clock: Clock, path: Path) -> None:
 async def test_nothing_is_published_before_the_devices_are_known(clock: Clock, path: Path) -> None:
     inventory = Inventory(TAPE)
     async with controlled(inventory, clock, EVICTING, path) as controller:
-        controller.extra.publish({"st0": {"key": "a/b", "effect": "NoSchedule"}})
         await asyncio.sleep(0)
         assert controller.taints.value is None
         inventory.update([WORKS])
-        await until(controller, lambda taints: not taints)
-
-
-async def test_a_device_that_moves_has_the_taint_that_it_is_given(clock: Clock) -> None:
-    async with controlled(listing(WORKS), clock) as controller:
-        moving = {"key": "plugwright.dev/moving", "effect": "NoSchedule"}
-        controller.extra.publish({"st1": moving})
-        assert await has_effect(controller, "st1", "NoSchedule") == moving
-        controller.extra.publish({})
         await until(controller, lambda taints: not taints)
 
 

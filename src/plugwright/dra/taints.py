@@ -45,9 +45,9 @@ def observed(resource: str, snapshot: Snapshot) -> Observed:
     return Observed(resource, failed, frozenset(snapshot.cordoned))
 
 
-def taints_for(device: Device, record: TaintRecord, extra: Taint | None = None) -> tuple[Taint, ...]:
-    """Of one device, as it is without a cordon; sorted by key. `extra` is somebody else's and taken as it is."""
-    taints: list[Taint] = [extra] if extra is not None else []
+def taints_for(device: Device, record: TaintRecord) -> tuple[Taint, ...]:
+    """Of one device, as it is without a cordon; sorted by key."""
+    taints: list[Taint] = []
     if record.cordoned:
         taints.append({"key": CORDONED, "effect": "NoSchedule", "timeAdded": utc(record.cordoned)})
     if record.effect and not device.healthy:
@@ -59,15 +59,14 @@ def taints_for(device: Device, record: TaintRecord, extra: Taint | None = None) 
 class TaintController:
     """Publishes in `taints` those of each device that has any; None until earlier ones and the devices are known.
 
-    `extra` takes one more taint for a device, such as for one that moves to the other API. All resources of a daemon
-    have the same `path`, which makes them share the budget; without one, each has a budget of its own.
+    All resources of a daemon have the same `path`, which makes them share the budget; without one, each has a budget of
+    its own. The taint of a device that moves to the other API is `pool_content`'s.
     """
 
     def __init__(
         self, inventory: Inventory, settings: TaintSettings, path: Path | None, clock: Callable[[], Moment] = moment
     ) -> None:
         self.taints: Latest[Mapping[str, tuple[Taint, ...]] | None] = Latest(None)
-        self.extra: Latest[Mapping[str, Taint]] = Latest({})
         self._inventory, self._settings, self._clock = inventory, settings, clock
         self._file = TaintFile(path)
         self._disk = BlockingCalls(f"taints of {inventory.resource}", _DISK_LIMIT)
@@ -91,15 +90,14 @@ class TaintController:
     async def run(self) -> None:
         """For ever."""
         await self._load()
-        ends = [source.subscribe(self._changed) for source in (self._inventory.latest, self.extra)]
+        unsubscribe = self._inventory.latest.subscribe(self._changed)
         try:
             while True:
                 seen = self._wake.value
                 next_change = await self._apply()
                 await self._until(seen, next_change)
         finally:
-            for end in ends:
-                end()
+            unsubscribe()
 
     def _changed(self) -> None:
         self._wake.publish(self._wake.value + 1)
@@ -161,11 +159,9 @@ class TaintController:
         return decision
 
     def _publish(self, snapshot: Snapshot, state: TaintState) -> None:
-        records, extra = state.of(self._inventory.resource), self.extra.value
+        records = state.of(self._inventory.resource)
         devices = {**snapshot.devices, **snapshot.cordoned}
-        taints = {
-            key: taints_for(device, records.get(key, TaintRecord()), extra.get(key)) for key, device in devices.items()
-        }
+        taints = {key: taints_for(device, records.get(key, TaintRecord())) for key, device in devices.items()}
         self.taints.publish_if_changed({key: tainted for key, tainted in taints.items() if tainted})
 
     def _log(self, decision: TaintDecision) -> None:
