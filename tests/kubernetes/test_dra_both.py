@@ -135,7 +135,10 @@ class Churn:
 
 @dataclass
 class Disturbances:
-    """What happens to a node, one thing after the other."""
+    """What happens to a node: a device moves every few seconds, and now and then something breaks.
+
+    A device that moves from claims waits for half a minute of the daemon's life, so things must not break all the time.
+    """
 
     cluster: Cluster
     plugins: Plugins
@@ -143,10 +146,20 @@ class Disturbances:
     resource: str
     random: random.Random
     happened: Counter[str] = field(default_factory=Counter)
+    next_move: float = 0.0
+    next_fault: float = field(default_factory=lambda: time.monotonic() + 10)
 
-    def one(self) -> None:
-        kinds = {"move": 6, "kill": 1, "stop": 1, "kubelet": 1, "api server": 1}
-        [kind] = self.random.choices(list(kinds), list(kinds.values()))
+    def step(self) -> None:
+        """What is due, if anything."""
+        now = time.monotonic()
+        if now >= self.next_fault:
+            self._happen(self.random.choice(["kill", "stop", "kubelet", "api server"]))
+            self.next_fault = time.monotonic() + self.random.uniform(20, 60)
+        elif now >= self.next_move:
+            self._happen("move")
+            self.next_move = time.monotonic() + self.random.uniform(2, 8)
+
+    def _happen(self, kind: str) -> None:
         self.happened[kind] += 1
         match kind:
             case "move":
@@ -193,8 +206,8 @@ def test_random_pods(cluster: Cluster, plugins: Plugins, node: Node, claims: Cla
     began = time.monotonic()
     while not churn.ended:
         churn.step()
-        if chance.random() < 0.4 and churn.created < _PODS:
-            disturbances.one()
+        if churn.created < _PODS:
+            disturbances.step()
         assert not held(cluster), held(cluster)
         assert time.monotonic() - began < 2000, (churn.done, churn.wanted, churn.alive)
     happened = ", ".join(f"{kind}: {count}" for kind, count in sorted(disturbances.happened.items()))
