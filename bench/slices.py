@@ -71,8 +71,8 @@ def _api_server() -> Iterator[tuple[int, str]]:
 
 async def _publish(port: str, directory: str) -> dict[str, float]:
     measured: dict[str, float] = {"bare_mib": _status("VmRSS") / 1024}
-    from plugwright.dra.publisher import SlicePublisher
-    from plugwright.dra.slices import PoolContent
+    from plugwright.dra.resource_slices.publisher import SlicePublisher
+    from plugwright.dra.resource_slices.slices import PoolContent
     from plugwright.kube.api_client import ApiClient
     from plugwright.kube.api_server import ApiServer, Credentials
 

@@ -64,7 +64,7 @@ def _may_have_claims(runtime: ResourceRuntime) -> bool:
     driver = runtime.serve.driver or names.driver_name(runtime.resource)
     if not (runtime.settings.paths.plugins / driver).is_dir():
         return False
-    from plugwright.dra.leftovers import may_have_claims  # only where a driver has been
+    from plugwright.dra.api_split.leftovers import may_have_claims  # only where a driver has been
 
     return may_have_claims(runtime.settings, driver)
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from plugwright import Allocation, Consumption, CounterSet, Device, Plugin, ServeSettings, Settings
-from plugwright.dra.leftovers import may_have_claims
-from plugwright.dra.pool_content import pool_content, published_devices
-from plugwright.dra.split import MOVING
+from plugwright.dra.api_split.leftovers import may_have_claims
+from plugwright.dra.api_split.split import MOVING
+from plugwright.dra.resource_slices.pool_content import pool_content, published_devices
 from plugwright.errors import ConfigError
 from plugwright.kubelet import Kubelet, KubeletSettings
 from plugwright.kubelet.dra.resource_api import ClaimTable

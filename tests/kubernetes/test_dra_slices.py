@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from tests.kubernetes.lone_api_server import LoneApiServer, lone_api_server
 
-from plugwright.dra.publisher import PublisherState, PublisherStatus, SlicePublisher
-from plugwright.dra.slice_comparison import Document
-from plugwright.dra.slices import PoolContent
+from plugwright.dra.resource_slices.publisher import PublisherState, PublisherStatus, SlicePublisher
+from plugwright.dra.resource_slices.slice_comparison import Document
+from plugwright.dra.resource_slices.slices import PoolContent
 from plugwright.system.concurrency import cancel
 
 pytestmark = pytest.mark.essential

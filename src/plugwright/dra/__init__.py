@@ -1,6 +1,6 @@
 """The same plugin served by claims: a DRA driver for each resource.
 
-`driver` wires a resource's parts. `slices` and `publisher` put its devices into ResourceSlices, `claims`,
-`prepared_claims` and `preparation` prepare claims on this node, `taints` and `health` report devices that fail, `split`
-decides which API offers a device.
+`driver` wires a resource's parts: `registration` with the kubelet, `resource_slices` that the scheduler chooses from,
+`resource_claims` that are prepared on this node, `device_taints` and `health` for devices that fail, and `api_split`,
+which decides through which API a device is offered.
 """

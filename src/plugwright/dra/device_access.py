@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from plugwright.dra.api_split.split import ApiSplit
 from plugwright.dra.names import device_name
-from plugwright.dra.split import ApiSplit
 from plugwright.errors import InvalidValue
 from plugwright.model import Allocation, Device
 from plugwright.sdk.daemon import ResourceRuntime

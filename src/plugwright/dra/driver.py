@@ -16,22 +16,24 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from plugwright.dra import driver_status, handover, pool_content
-from plugwright.dra.claim_files import ClaimFiles
-from plugwright.dra.claim_status import ClaimStatus
+from plugwright.dra import driver_status
+from plugwright.dra.api_split import handover
+from plugwright.dra.api_split.leftovers import CHECKPOINT
+from plugwright.dra.api_split.split import ApiSplit
+from plugwright.dra.api_split.split_file import state_path
 from plugwright.dra.device_access import PluginDevices
-from plugwright.dra.device_metadata import DeviceMetadata
+from plugwright.dra.device_taints.taints import Taint, TaintController
 from plugwright.dra.health import HealthService
-from plugwright.dra.leftovers import CHECKPOINT
 from plugwright.dra.names import check_driver_name, device_name, driver_name
-from plugwright.dra.preparation import Preparation, PreparationSettings
-from plugwright.dra.prepared_claims import PreparedClaims, read_boot_id
-from plugwright.dra.publisher import SlicePublisher
 from plugwright.dra.registration import DriverRegistration, DriverServices, DriverSockets
 from plugwright.dra.resource_api_client import ClaimLookup, ResourceApiClient
-from plugwright.dra.split import ApiSplit
-from plugwright.dra.split_file import state_path
-from plugwright.dra.taints import Taint, TaintController
+from plugwright.dra.resource_claims.claim_files import ClaimFiles
+from plugwright.dra.resource_claims.claim_status import ClaimStatus
+from plugwright.dra.resource_claims.device_metadata import DeviceMetadata
+from plugwright.dra.resource_claims.preparation import Preparation, PreparationSettings
+from plugwright.dra.resource_claims.prepared_claims import PreparedClaims, read_boot_id
+from plugwright.dra.resource_slices import pool_content
+from plugwright.dra.resource_slices.publisher import SlicePublisher
 from plugwright.errors import ConfigError, InvalidValue, PlugwrightError
 from plugwright.grammars import DNS_SUBDOMAIN
 from plugwright.kube.api_client import ApiClient

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from plugwright.dra.prepared_claims import PreparedClaim
-from plugwright.dra.publisher import PublisherState, PublisherStatus
+from plugwright.dra.resource_claims.prepared_claims import PreparedClaim
+from plugwright.dra.resource_slices.publisher import PublisherState, PublisherStatus
 from plugwright.sdk.registration import RegistrationState, RegistrationStatus
 from plugwright.sdk.serve_settings import DriverState
 

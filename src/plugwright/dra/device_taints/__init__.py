@@ -1,0 +1,1 @@
+"""The taints of devices that fail or are cordoned, within a budget."""

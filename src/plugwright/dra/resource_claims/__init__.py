@@ -1,0 +1,1 @@
+"""ResourceClaims on this node: read, prepared, remembered, and given back."""

@@ -1,0 +1,128 @@
+"""Claims that no kubelet will unprepare: not finished, of an earlier boot, or kept for a pod that may be gone.
+
+The API server says what became of them. What is prepared in this boot is the kubelet's, which says when it ends.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+from plugwright.dra.resource_claims import claim_devices
+from plugwright.dra.resource_claims.allocated_claims import AllocatedClaims
+from plugwright.dra.resource_claims.claim_setup import ClaimSetup, PreparationSettings
+from plugwright.dra.resource_claims.prepared_claims import ClaimedDevice, Claims, PreparedClaim, State
+from plugwright.errors import ClaimRefused, ClaimWaits, PlugwrightError
+from plugwright.protocol.dra import Claim
+from plugwright.text import clean
+
+__all__ = ["AbandonedClaims"]
+
+logger = logging.getLogger(__name__)
+
+_EXPECTED = (PlugwrightError, OSError)
+
+
+class AbandonedClaims:
+    """`is_wanted` says of a claim's uid whether a call prepares it just now."""
+
+    def __init__(
+        self,
+        reader: AllocatedClaims,
+        setup: ClaimSetup,
+        is_wanted: Callable[[str], bool],
+        settings: PreparationSettings,
+    ) -> None:
+        self._reader, self._setup, self._is_wanted, self._settings = reader, setup, is_wanted, settings
+        self._problem = ""  # of the last look
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether there are claims that are kept for a pod which may be gone."""
+        return _has_ended(self._setup.prepared.latest.value)
+
+    async def run(self) -> None:
+        """For ever: looks up claims that were started and not finished, and undoes those that are gone.
+
+        At first it writes CDI files again that have vanished since: no kubelet prepares a claim again for a container
+        that it starts again.
+        """
+        await self._supervised("CDI files of claims not written again", self._restore)
+        while True:
+            await self._supervised("claims that were left behind not looked up", self.undo)
+            await self._until_lookup()
+
+    async def _supervised(self, failure: str, work: Callable[[], Awaitable[None]]) -> None:
+        """The driver serves claims, whatever is wrong with old ones; said once for each reason."""
+        try:
+            await work()
+            self._problem = ""
+        except Exception as error:
+            problem = clean(error) or type(error).__name__
+            if problem != self._problem:
+                logger.warning(failure, extra={"reason": problem}, exc_info=not isinstance(error, _EXPECTED))
+            self._problem = problem
+
+    async def _restore(self) -> None:
+        async with self._setup.turn:
+            for claim in (await self._setup.prepared.read()).values():
+                if claim.is_ready(self._setup.prepared.boot_id):
+                    await self._setup.write_again(claim)
+
+    async def _until_lookup(self) -> None:
+        """Soon where a claim has ended that is kept for a pod which may be gone by now."""
+        if self.has_ended:
+            await asyncio.sleep(self._settings.lookup_ended)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.lookup):
+                await self._setup.prepared.latest.until(_has_ended)
+
+    async def undo(self) -> None:
+        """Undoes claims that no kubelet will unprepare, and that exist no more, are not used or have other devices."""
+        unknown: ClaimWaits | None = None
+        for claim in (await self._setup.prepared.read()).values():
+            if claim.is_awaited(self._setup.prepared.boot_id) or not claim.name:
+                continue
+            try:
+                await self._look_up(claim)
+            except ClaimWaits as error:
+                unknown = error
+        if unknown is not None:
+            raise unknown
+
+    async def _look_up(self, claim: PreparedClaim) -> None:
+        devices = await self._devices_now(claim)
+        async with self._setup.turn:
+            now = (await self._setup.prepared.read()).get(claim.uid)
+            if now != claim or self._is_wanted(claim.uid):
+                return
+            if not devices:
+                await self._setup.undo(claim)
+                logger.info("claim that was left behind undone", extra={"claim": str(claim), "uid": claim.uid})
+            elif claim.found:
+                await self._setup.prepared.change(partial(_complete, replace(claim, devices=devices)))
+
+    async def _devices_now(self, claim: PreparedClaim) -> tuple[ClaimedDevice, ...]:
+        """What the claim was given by now; nothing if it is another claim, has other devices, or has ended for good."""
+        try:
+            allocated = await self._reader.allocated(Claim(claim.namespace, claim.name, claim.uid))
+        except ClaimWaits:
+            raise
+        except ClaimRefused:
+            return ()
+        if claim.state is State.ENDED and not allocated.reserved_for:
+            return ()
+        known = {device.name: found for device in claim.devices if (found := self._setup.devices.device(device.name))}
+        devices = claim_devices.claimed(allocated, known)
+        return devices if {device.name for device in claim.devices} <= {device.name for device in devices} else ()
+
+
+def _has_ended(claims: Claims) -> bool:
+    return any(claim.state is State.ENDED for claim in claims.values())
+
+
+def _complete(claim: PreparedClaim, claims: dict[str, PreparedClaim]) -> None:
+    claims[claim.uid] = claim

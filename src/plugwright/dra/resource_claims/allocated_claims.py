@@ -1,0 +1,59 @@
+"""Claims as the API server has them now: what they were given, and whether pods still use them."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from plugwright.dra.resource_claims import claims
+from plugwright.dra.resource_claims.claims import AllocatedClaim
+from plugwright.errors import ClaimRefused, ClaimWaits, PeerGone, PeerRefused, PlugwrightError, ProtocolError
+from plugwright.protocol.dra import Claim
+
+__all__ = ["AllocatedClaims", "ClaimsApi"]
+
+_RESERVATIONS_LIMIT = 2.0  # seconds; a claim is unprepared without an API server too
+
+
+class ClaimsApi(Protocol):
+    async def claim(self, namespace: str, name: str) -> Mapping[str, object]:
+        """The ResourceClaim; `PeerRefused` with the code `NotFound` where there is none, `PeerGone` without answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatedClaims:
+    """For one driver, whose devices are in one pool."""
+
+    api: ClaimsApi
+    driver: str
+    pool: str
+
+    async def allocated(self, claim: Claim) -> AllocatedClaim:
+        """The claim with its devices; `ClaimRefused` where it is not that claim, `ClaimWaits` if it cannot be read."""
+        claims.check_identity(claim.namespace, claim.name, claim.uid)
+        where = f"ResourceClaim {claim.namespace}/{claim.name}"
+        try:
+            allocated = claims.read_claim(await self.api.claim(claim.namespace, claim.name), self.driver)
+        except PeerRefused as error:
+            if error.code == "NotFound":
+                raise ClaimRefused(f"{where} does not exist") from error
+            raise ClaimWaits(f"{where} cannot be read: {error}") from error
+        except (PeerGone, OSError) as error:
+            raise ClaimWaits(f"{where} cannot be read, the API server does not answer: {error}") from error
+        except ProtocolError as error:
+            raise ClaimWaits(f"{where} cannot be read: {error}") from error
+        if allocated.uid != claim.uid:
+            raise ClaimRefused(f"{where} was replaced: its uid is {allocated.uid}, not {claim.uid}")
+        for result in allocated.results:
+            if result.pool != self.pool:
+                raise ClaimRefused(f"device {result.device} of pool {result.pool} is not on this node, {self.pool}")
+        return allocated
+
+    async def is_used_by_several(self, claim: Claim) -> bool:
+        """Whether more than one pod has it reserved; an API server that is away knows of none."""
+        try:
+            async with asyncio.timeout(_RESERVATIONS_LIMIT):
+                return len((await self.allocated(claim)).reserved_for) > 1
+        except (PlugwrightError, OSError):  # a TimeoutError is one
+            return False

@@ -1,0 +1,150 @@
+"""The devices of a claim as the plugin and the kubelet get them: plain functions between an allocation and a CDI spec.
+
+A request is what a container can have by itself, so allocate() is called for the devices of one request together, and
+its answer is one CDI device: that of the request's first device. A container may also have the whole claim; where two
+requests then set one variable of the environment, the container has what the later one says.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from plugwright.attributes import Capacity
+from plugwright.dra.resource_claims.claims import AllocatedClaim, AllocatedDevice
+from plugwright.dra.resource_claims.prepared_claims import ClaimedDevice, PreparedClaim
+from plugwright.model import Allocation, Device
+from plugwright.protocol.dra import PreparedDevice
+from plugwright.sdk import cdi
+from plugwright.sdk.cdi.recreation import names_in
+
+__all__ = [
+    "ClaimSpec",
+    "answer",
+    "cdi_kind",
+    "claimed",
+    "device_of_claim",
+    "devices_by_request",
+    "missing_nodes",
+    "spec_of",
+    "with_names",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSpec:
+    """The CDI spec of a claim, if it needs one, and the CDI names for each of its requests."""
+
+    spec: cdi.Spec | None
+    names: Mapping[str, tuple[str, ...]]
+
+
+def cdi_kind(driver: str) -> str:
+    """`<driver>/claim`; a driver's name may begin with a digit, a vendor's in CDI may not."""
+    return f"{driver}/claim" if driver[:1].isalpha() else f"dra-{driver}/claim"
+
+
+def claimed(claim: AllocatedClaim, devices: Mapping[str, Device]) -> tuple[ClaimedDevice, ...]:
+    """What the checkpoint holds of the claim's devices; one that is unknown here has its name for an id."""
+    return tuple(
+        ClaimedDevice(
+            result.device,
+            devices[result.device].id if result.device in devices else result.device,
+            result.pool,
+            result.request,
+            result.share_id,
+            result.admin_access,
+            consumed=dict(result.consumed),
+            parameters=dict(result.parameters),
+        )
+        for result in claim.results
+    )
+
+
+def devices_by_request(claim: AllocatedClaim, devices: Mapping[str, Device]) -> dict[str, list[Device]]:
+    """What allocate() is called with. Two shares of one device in one request are one device with both.
+
+    It has the name of the first share then, which is that of no other claim.
+    """
+    requests: dict[str, dict[str, list[AllocatedDevice]]] = {}
+    for result in claim.results:
+        requests.setdefault(result.request, {}).setdefault(result.device, []).append(result)
+    return {
+        request: [
+            device_of_claim(
+                devices[name],
+                _total(result.consumed for result in results),
+                results[-1].parameters,
+                results[0].share_id,
+            )
+            for name, results in by_name.items()
+        ]
+        for request, by_name in requests.items()
+    }
+
+
+def device_of_claim(
+    device: Device, consumed: Mapping[str, int], parameters: Mapping[str, object], share_id: str = ""
+) -> Device:
+    """The device with the claim's part of its capacity, the name of that part, and the claim's parameters."""
+    capacity = {**device.capacity, **{name: Capacity(amount) for name, amount in consumed.items()}}
+    return replace(device, capacity=capacity, parameters=parameters, share_id=share_id)
+
+
+def missing_nodes(allocations: Iterable[Allocation], root: Path) -> list[str]:
+    """Device nodes that are not there on the host: a runtime would start the container without them, or not at all."""
+    paths = sorted({node.host_path for allocation in allocations for node in allocation.nodes})
+    return [path for path in paths if not _is_there(root / path.lstrip("/"))]
+
+
+def spec_of(
+    driver: str, claim: AllocatedClaim, allocations: Mapping[str, Allocation], mounts: Mapping[str, cdi.Mount]
+) -> ClaimSpec:
+    """`allocations` and `mounts` are by request. A request without edits has no device: runtimes refuse one."""
+    devices: dict[str, cdi.Device] = {}
+    names: dict[str, tuple[str, ...]] = {}
+    for request, allocation in allocations.items():
+        edits = cdi.edits_of(allocation)
+        if request in mounts:
+            edits = replace(edits, mounts=(*edits.mounts, mounts[request]))
+        passed_on = names_in(allocation.cdi, allocation.annotations)
+        if edits:
+            name = _device_name(claim, request, devices)
+            devices[name] = cdi.Device(name, edits)
+            passed_on = [cdi.qualified_name(cdi_kind(driver), name), *passed_on]
+        names[request] = tuple(passed_on)
+    return ClaimSpec(cdi.Spec(cdi_kind(driver), list(devices.values())) if devices else None, names)
+
+
+def answer(claim: PreparedClaim) -> tuple[PreparedDevice, ...]:
+    return tuple(
+        PreparedDevice(device.pool, device.name, (device.request,), device.cdi, device.share_id)
+        for device in claim.devices
+    )
+
+
+def with_names(devices: Sequence[ClaimedDevice], names: Mapping[str, tuple[str, ...]]) -> tuple[ClaimedDevice, ...]:
+    """The devices with the CDI names of their requests, each name once: at the first device of its request."""
+    left = dict(names)
+    return tuple(replace(device, cdi=left.pop(device.request, ())) for device in devices)
+
+
+def _is_there(path: Path) -> bool:
+    """A link may lead to a path that only the host has."""
+    return path.exists() or path.is_symlink()
+
+
+def _device_name(claim: AllocatedClaim, request: str, taken: Collection[str]) -> str:
+    """`<uid>-<device>`: no other claim ever has it, so no runtime has an old one of that name in its cache."""
+    first = next(result.device for result in claim.results if result.request == request)
+    name = f"{claim.uid}-{first}"
+    while name in taken:
+        name += f"-{request}"
+    return name
+
+
+def _total(shares: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for share in shares:
+        for name, amount in share.items():
+            total[name] = total.get(name, 0) + amount
+    return total

@@ -1,0 +1,126 @@
+"""What owners of claims read in `status.devices`: whether their devices are ready, and what they wait for.
+
+Best effort, and off the way of the call that prepares a claim: an API server that is away or does not allow it costs
+nothing but the words. Server-side apply with a field manager of the driver's name changes this driver's entries alone;
+the API server removes them when the claim is deallocated. From 1.36 on the account needs the verb
+`associated-node:patch` on `resourceclaims/driver` beside `patch` on `resourceclaims/status`; without it the answer is
+Invalid.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol
+
+from plugwright.dra.resource_claims.claims import AllocatedClaim
+from plugwright.errors import PeerGone, PeerRefused
+from plugwright.system.concurrency import Backoff, Latest
+from plugwright.text import clean
+
+__all__ = ["ClaimStatus", "StatusApi", "status_patch"]
+
+logger = logging.getLogger(__name__)
+
+_API_VERSION = "resource.k8s.io/v1"
+_REMEMBERED = 256  # claims whose last words are not written again
+_MESSAGE_LIMIT = 1024
+_RETRY = 1.0, 60.0  # seconds; the first and the longest wait for an API server that is away
+
+
+class StatusApi(Protocol):
+    async def patch(self, path: str, body: object, kind: str, **query: str) -> Mapping[str, object]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    claim: AllocatedClaim
+    reason: str
+    at: float
+
+
+class ClaimStatus:
+    """`report` may be called at any time; `run` writes the latest report of each claim. `problem` is why it cannot."""
+
+    def __init__(self, api: StatusApi, driver: str, clock: Callable[[], float] = time.time) -> None:
+        self.problem = self._failure = ""
+        self._api, self._driver, self._clock = api, driver, clock
+        self._reports: dict[str, _Report] = {}  # still to be written, by the claim's uid
+        self._written: dict[str, str] = {}  # the reasons, the latest last
+        self._changes = Latest(0)
+
+    def report(self, claim: AllocatedClaim, reason: str) -> None:
+        """The claim waits for `reason`; it is prepared where that is empty."""
+        pending = self._reports.get(claim.uid)
+        known = pending.reason if pending is not None else self._written.get(claim.uid)
+        if claim.results and known != reason:
+            self._reports[claim.uid] = _Report(claim, reason, self._clock())
+            self._changes.publish(self._changes.value + 1)
+
+    async def run(self) -> None:
+        backoff = Backoff(*_RETRY)
+        async for _ in self._changes.changes():
+            while self._reports:
+                uid, report = next(iter(self._reports.items()))
+                try:
+                    await self._write(report)
+                except PeerGone as error:
+                    self._failed("PeerGone", str(error))
+                    await asyncio.sleep(backoff.delay())
+                    continue
+                backoff.reset()
+                if self._reports.get(uid) is report:
+                    del self._reports[uid]
+
+    async def _write(self, report: _Report) -> None:
+        claim = report.claim
+        path = f"/apis/{_API_VERSION}/namespaces/{claim.namespace}/resourceclaims/{claim.name}/status"
+        body = status_patch(claim, self._driver, report.reason, report.at)
+        try:
+            await self._api.patch(path, body, "apply-patch", fieldManager=self._driver, force="true")
+        except PeerRefused as error:
+            if error.code not in ("NotFound", "Conflict"):  # the claim is gone, or there is another of that name
+                self._failed(error.code, str(error))
+            return
+        self.problem = self._failure = ""
+        self._written.pop(claim.uid, None)
+        self._written[claim.uid] = report.reason
+        while len(self._written) > _REMEMBERED:
+            del self._written[next(iter(self._written))]
+
+    def _failed(self, failure: str, problem: str) -> None:
+        """Said once for each kind of failure: the texts name the claim."""
+        if failure != self._failure:
+            facts = {"driver": self._driver, "reason": clean(problem)}
+            logger.warning("status of claims not written, they are prepared all the same", extra=facts)
+        self.problem, self._failure = problem, failure
+
+
+def status_patch(claim: AllocatedClaim, driver: str, reason: str, at: float) -> dict[str, object]:
+    """The claim's devices of this driver, each with a condition `Ready`; the uid keeps it from another claim."""
+    condition = {
+        "type": "Ready",
+        "status": "False" if reason else "True",
+        "reason": "Waiting" if reason else "Prepared",
+        "message": clean(reason, _MESSAGE_LIMIT),
+        "lastTransitionTime": datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+    keys = dict.fromkeys((result.pool, result.device, result.share_id) for result in claim.results)
+    devices = [
+        {
+            "driver": driver,
+            "pool": pool,
+            "device": device,
+            **({"shareID": share_id} if share_id else {}),
+            "conditions": [condition],
+        }
+        for pool, device, share_id in keys
+    ]
+    return {
+        "apiVersion": _API_VERSION,
+        "kind": "ResourceClaim",
+        "metadata": {"name": claim.name, "namespace": claim.namespace, "uid": claim.uid},
+        "status": {"devices": devices},
+    }

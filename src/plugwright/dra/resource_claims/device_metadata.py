@@ -1,0 +1,168 @@
+"""Files that tell a container which devices its claim was given, with their attributes (KEP 5304).
+
+One for each request of a claim, mounted by the claim's CDI device: a container reads
+`/var/run/kubernetes.io/dra-device-attributes/resourceclaims/CLAIM/REQUEST/DRIVER-metadata.json`, or, if the claim was
+generated for its pod, the same under `resourceclaimtemplates` with the name that the pod gives the claim. A file holds
+the same object once for each version of its API, the newest first. It is changed in place: a container has it mounted.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from plugwright.attributes import Version, is_published
+from plugwright.dra.resource_claims.claims import AllocatedClaim, AllocatedDevice, is_uid
+from plugwright.dra.resource_claims.prepared_claims import ClaimedDevice, PreparedClaim
+from plugwright.model import Device
+from plugwright.sdk import cdi
+from plugwright.system import files
+
+__all__ = ["DeviceMetadata"]
+
+_GROUP = "metadata.resource.k8s.io"
+_VERSIONS = ("v1beta1", "v1alpha1")
+_SUBDIRECTORY = "dra-device-metadata"
+_IN_CONTAINER = "/var/run/kubernetes.io/dra-device-attributes"
+_FILE = "metadata.json"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMetadata:
+    """The files of one driver, in `directory`, which has the same path on the host."""
+
+    directory: Path
+    driver: str
+
+    def write(self, claim: AllocatedClaim, request: str, devices: Mapping[str, Device]) -> cdi.Mount:
+        """Writes the file of one request; `devices` are by their names. Returns how a container gets it."""
+        path = self._directory(claim.namespace, claim.name) / request / _FILE
+        results = [result for result in claim.results if result.request == request]
+        old = _first_object(path)
+        metadata = {"name": claim.name, "namespace": claim.namespace, "uid": claim.uid}
+        content: dict[str, object] = {
+            "metadata": metadata,
+            **({"podClaimName": claim.pod_claim_name} if claim.pod_claim_name else {}),
+            "requests": self._requests(results, devices),
+        }
+        if old is None or _without_generation(old) != content:
+            generation = _generation(old) + 1
+            _write_in_place(path, _encode({**content, "metadata": {**metadata, "generation": generation}}))
+        return cdi.Mount(str(path), self._path_in_container(claim, request), options=("ro", "nosuid", "nodev", "bind"))
+
+    def remove(self, claim: PreparedClaim) -> None:
+        """Removes the claim's files, and none of a later claim with the same name."""
+        directory = self._directory(claim.namespace, claim.name)
+        if claim.name and any(_uid(document) == claim.uid for document in _documents(directory)):
+            shutil.rmtree(directory)
+
+    def find(self) -> Iterator[PreparedClaim]:
+        """The claims that have files, each with its devices by name; whose shares they are is not in the files."""
+        for directory in sorted(_subdirectories(self.directory / _SUBDIRECTORY)):
+            documents = [document for document in _documents(directory) if is_uid(_uid(document))]
+            devices = tuple(device for document in documents for device in _devices(document))
+            if documents:
+                namespace, _, name = directory.name.partition("_")
+                yield PreparedClaim(_uid(documents[0]), namespace, name, devices=devices)
+
+    def _requests(self, results: Sequence[AllocatedDevice], devices: Mapping[str, Device]) -> list[dict[str, object]]:
+        references = dict.fromkeys(result.reference or result.request for result in results)
+        return [
+            {
+                "name": reference,
+                "devices": [
+                    self._device(result, devices[result.device])
+                    for result in results
+                    if (result.reference or result.request) == reference
+                ],
+            }
+            for reference in references
+        ]
+
+    def _device(self, result: AllocatedDevice, device: Device) -> dict[str, object]:
+        attributes = {
+            name: _attribute(value) for name, value in sorted(device.attributes.items()) if is_published(value)
+        }
+        named = {"driver": self.driver, "pool": result.pool, "name": result.device}
+        return {**named, **({"attributes": attributes} if attributes else {})}
+
+    def _directory(self, namespace: str, name: str) -> Path:
+        return self.directory / _SUBDIRECTORY / f"{namespace}_{name}"
+
+    def _path_in_container(self, claim: AllocatedClaim, request: str) -> str:
+        kind, name = (
+            ("resourceclaimtemplates", claim.pod_claim_name) if claim.pod_claim_name else ("resourceclaims", claim.name)
+        )
+        return f"{_IN_CONTAINER}/{kind}/{name}/{request}/{self.driver}-{_FILE}"
+
+
+def _attribute(value: object) -> dict[str, object]:
+    if isinstance(value, bool):
+        return {"bool": value}
+    if isinstance(value, int):
+        return {"int": value}
+    return {"version" if isinstance(value, Version) else "string": str(value)}
+
+
+def _encode(content: Mapping[str, object]) -> bytes:
+    objects = ({"kind": "DeviceMetadata", "apiVersion": f"{_GROUP}/{version}", **content} for version in _VERSIONS)
+    return b"".join(json.dumps(document, separators=(",", ":")).encode() + b"\n" for document in objects)
+
+
+def _write_in_place(path: Path, content: bytes) -> None:
+    """A new file appears whole; one that is there keeps its inode."""
+    if not path.exists():
+        files.write_atomically(path, content)
+        return
+    with path.open("r+b") as file:
+        file.write(content)
+        file.truncate()
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _first_object(path: Path) -> dict[str, Any] | None:
+    try:
+        document = json.loads(path.read_bytes().partition(b"\n")[0])
+    except (OSError, ValueError):
+        return None
+    return document if isinstance(document, dict) and isinstance(document.get("metadata"), dict) else None
+
+
+def _without_generation(document: Mapping[str, Any]) -> dict[str, object]:
+    metadata = {key: value for key, value in document["metadata"].items() if key != "generation"}
+    return {key: document[key] for key in document if key not in ("kind", "apiVersion")} | {"metadata": metadata}
+
+
+def _generation(document: Mapping[str, Any] | None) -> int:
+    generation = document["metadata"].get("generation") if document else 0
+    return generation if isinstance(generation, int) else 0
+
+
+def _uid(document: Mapping[str, Any]) -> str:
+    uid = document["metadata"].get("uid")
+    return uid if isinstance(uid, str) else ""
+
+
+def _documents(directory: Path) -> list[dict[str, Any]]:
+    paths = sorted(subdirectory / _FILE for subdirectory in _subdirectories(directory))
+    return [document for path in paths if (document := _first_object(path)) is not None]
+
+
+def _devices(document: Mapping[str, Any]) -> Iterator[ClaimedDevice]:
+    with suppress(KeyError, TypeError, AttributeError):  # a file that somebody has changed
+        for request in document["requests"]:
+            for device in request["devices"]:
+                name = str(device["name"])
+                yield ClaimedDevice(name, name, str(device["pool"]), str(request["name"]).partition("/")[0])
+
+
+def _subdirectories(directory: Path) -> Iterable[Path]:
+    try:
+        return [path for path in directory.iterdir() if path.is_dir() and not path.is_symlink()]
+    except OSError:
+        return []

@@ -1,0 +1,205 @@
+"""Claims prepared for the containers of a pod, and unprepared after them: what the kubelet asks of a DRA driver.
+
+A kubelet comes back to a claim that failed only after a minute or more, so what may pass (an API server that is away, a
+device that another claim still holds) is tried again inside the call, until shortly before its limit of 45 s. The
+error then says the last reason, which the owner of the pod reads in its events.
+
+Prepared is what the checkpoint says is done in this boot; the rest is done again, from the beginning. One attempt is
+made at a time. What has been started is in the checkpoint before the plugin hears of it, so that no process that ends
+in between leaves a device both taken and free. Unprepare fails only where a device is still in use: a pod cannot end
+before it has succeeded.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+
+from plugwright.dra.resource_claims import claim_devices, claims
+from plugwright.dra.resource_claims.abandoned_claims import AbandonedClaims
+from plugwright.dra.resource_claims.allocated_claims import AllocatedClaims, ClaimsApi
+from plugwright.dra.resource_claims.claim_files import ClaimFiles
+from plugwright.dra.resource_claims.claim_setup import ClaimSetup, DeviceAccess, PreparationSettings
+from plugwright.dra.resource_claims.claims import AllocatedClaim
+from plugwright.dra.resource_claims.prepared_claims import PreparedClaim, PreparedClaims, State
+from plugwright.errors import ClaimRefused, ClaimWaits, PlugwrightError
+from plugwright.protocol.dra import Claim, PreparedDevice
+from plugwright.system.concurrency import Backoff
+from plugwright.text import clean
+
+__all__ = ["ClaimsApi", "Preparation", "PreparationSettings"]
+
+logger = logging.getLogger(__name__)
+
+
+async def _not_in_use(claim: Claim) -> str:
+    return ""
+
+
+def _ignore(claim: AllocatedClaim, reason: str) -> None:
+    return None
+
+
+class Preparation:
+    """Implements `protocol.dra.DRAPluginService`.
+
+    `in_use` says why a claim must not be unprepared, if its use can still be seen. `report` is called with each claim
+    that is prepared, and with the reason of each that waits.
+    """
+
+    def __init__(
+        self,
+        driver: str,
+        pool: str,
+        api: ClaimsApi,
+        devices: DeviceAccess,
+        prepared: PreparedClaims,
+        files: ClaimFiles,
+        *,
+        in_use: Callable[[Claim], Awaitable[str]] = _not_in_use,
+        report: Callable[[AllocatedClaim, str], None] = _ignore,
+        settings: PreparationSettings | None = None,
+    ) -> None:
+        self._reader = AllocatedClaims(api, driver, pool)
+        self._devices, self._prepared = devices, prepared
+        self._settings = settings or PreparationSettings()
+        self._setup = ClaimSetup(devices, prepared, files, self._settings.host_root)
+        self._turn = self._setup.turn
+        self._in_use, self._report = in_use, report
+        self._calls: dict[str, object] = {}  # by the uid of the claim, the latest call that prepares it
+        self.abandoned = AbandonedClaims(self._reader, self._setup, self._calls.__contains__, self._settings)
+
+    async def prepare(self, claims: Sequence[Claim]) -> Mapping[str, Sequence[PreparedDevice] | str]:
+        deadline = asyncio.get_running_loop().time() + self._settings.limit
+        async with asyncio.TaskGroup() as group:
+            tasks = {claim.uid: group.create_task(self._prepare(claim, deadline)) for claim in claims}
+        return {uid: task.result() for uid, task in tasks.items()}
+
+    async def unprepare(self, claims: Sequence[Claim]) -> Mapping[str, str]:
+        async with asyncio.TaskGroup() as group:
+            tasks = {claim.uid: group.create_task(self._unprepare(claim)) for claim in claims}
+        return {uid: task.result() for uid, task in tasks.items()}
+
+    async def run(self) -> None:
+        """For ever: see `AbandonedClaims`."""
+        await self.abandoned.run()
+
+    async def _prepare(self, claim: Claim, deadline: float) -> Sequence[PreparedDevice] | str:
+        call = self._calls[claim.uid] = object()
+        facts = {"claim": f"{claim.namespace}/{claim.name}", "uid": claim.uid}
+        try:
+            prepared = await self._until_prepared(claim, call, deadline)
+        except ClaimRefused as error:
+            logger.warning("claim not prepared", extra={**facts, "reason": clean(error)})
+            return clean(error)
+        except Exception as error:
+            logger.exception("claim not prepared", extra=facts)
+            return f"the driver failed: {clean(error) or type(error).__name__}"
+        finally:
+            if self._calls.get(claim.uid) is call:
+                del self._calls[claim.uid]
+        logger.info("claim prepared", extra={**facts, "devices": [device.name for device in prepared.devices]})
+        return claim_devices.answer(prepared)
+
+    async def _until_prepared(self, claim: Claim, call: object, deadline: float) -> PreparedClaim:
+        """Attempts until one succeeds, or the time is up: then the last reason."""
+        backoff = Backoff(self._settings.first_retry, self._settings.longest_retry)
+        reason = f"not prepared within {self._settings.limit:g} s"
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    return await self._attempt(claim, call)
+            except TimeoutError:
+                raise ClaimRefused(reason) from None
+            except ClaimWaits as error:
+                if str(error) != reason:
+                    facts = {"claim": f"{claim.namespace}/{claim.name}", "uid": claim.uid, "reason": clean(error)}
+                    logger.info("claim waits", extra=facts)
+                reason = str(error)
+            delay = backoff.delay()
+            if asyncio.get_running_loop().time() + delay > deadline:
+                raise ClaimRefused(reason)
+            await self._changed(delay)
+
+    async def _changed(self, limit: float) -> None:
+        """Returns when the claims of this node have changed, at the latest after `limit` seconds."""
+        seen = self._prepared.latest.value
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                await self._prepared.latest.until(lambda claims: claims is not seen)
+
+    async def _attempt(self, claim: Claim, call: object) -> PreparedClaim:
+        try:
+            allocated = await self._reader.allocated(claim)
+        except ClaimWaits:
+            stored = (await self._prepared.read()).get(claim.uid)
+            if stored is None or not stored.is_ready(self._prepared.boot_id):
+                raise
+            return await self._setup.restore(stored)  # what it was given does not depend on the API server
+        try:
+            prepared = await self._set_up(allocated, call)
+        except ClaimRefused as error:
+            self._report(allocated, str(error))
+            raise
+        self._report(allocated, "")
+        return prepared
+
+    async def _set_up(self, claim: AllocatedClaim, call: object) -> PreparedClaim:
+        try:
+            if self.abandoned.has_ended:
+                await self.abandoned.undo()
+            stored = (await self._prepared.read()).get(claim.uid)
+            if stored is None or not stored.is_ready(self._prepared.boot_id):
+                for result in claim.results:
+                    if not result.admin_access:
+                        await self._devices.arriving(result.device)
+            async with self._turn:
+                if self._calls.get(claim.uid) is not call:
+                    raise ClaimRefused(f"ResourceClaim {claim} was unprepared while it waited")
+                return await self._setup.prepare(claim)
+        except ClaimRefused:
+            raise
+        except (PlugwrightError, OSError) as error:
+            raise ClaimWaits(str(error)) from error
+
+    async def _unprepare(self, claim: Claim) -> str:
+        self._calls.pop(claim.uid, None)
+        facts = {"claim": f"{claim.namespace}/{claim.name}", "uid": claim.uid}
+        try:
+            several = await self._reader.is_used_by_several(claim)
+            async with asyncio.timeout(self._settings.limit), self._turn:
+                undone = await self._undo(claim, several)
+        except TimeoutError:
+            text = f"not unprepared within {self._settings.limit:g} s"
+        except (PlugwrightError, OSError) as error:
+            text = clean(error)
+        except Exception as error:
+            logger.exception("claim not unprepared", extra=facts)
+            return f"the driver failed: {clean(error) or type(error).__name__}"
+        else:
+            if undone:
+                logger.info("claim unprepared", extra=facts)
+            return ""
+        logger.warning("claim not unprepared", extra={**facts, "reason": text})
+        return text
+
+    async def _undo(self, claim: Claim, used_by_several: bool) -> bool:
+        """Whether something was undone: a claim that was never seen, or cannot exist, is no error.
+
+        A kubelet of 1.36 has a claim unprepared that a running pod uses, when another pod that could not be started
+        with it goes. Its pod would not survive a restart of its container, so nothing of it is touched then. Nor will
+        that kubelet ask again: `undo_abandoned` sees when the last pod is gone.
+        """
+        try:
+            claims.check_identity(claim.namespace, claim.name, claim.uid)
+        except ClaimRefused:
+            return False
+        stored = (await self._prepared.read()).get(claim.uid)
+        if stored is not None and (reason := await self._in_use(claim)):
+            raise ClaimRefused(reason)
+        if stored is not None and used_by_several and stored.is_ready(self._prepared.boot_id):
+            await self._setup.mark(stored, State.ENDED)
+            logger.info("claim that several pods use kept until they are gone", extra={"claim": str(stored)})
+            return False
+        await self._setup.undo(stored or PreparedClaim(claim.uid, claim.namespace, claim.name))
+        return stored is not None

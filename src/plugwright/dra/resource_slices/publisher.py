@@ -1,0 +1,323 @@
+"""The ResourceSlices of one driver on this node in the API server: published, watched, and repaired.
+
+Which slices there should be is `slices`; this makes the requests and keeps what is known of the slices there are: from
+a list, from the watch after it, and from the answers to its own requests, so that nothing is created twice while the
+watch is behind. Slices stay when the process ends: the kubelet deletes them when no driver comes back.
+
+Whoever deletes or changes a slice has it repaired within a second. The kubelet does so when it starts. Where another
+program goes on doing it, the repairs come at ever longer intervals.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from plugwright.dra.resource_api_client import ResourceApiClient
+from plugwright.dra.resource_slices import slice_comparison, slices
+from plugwright.dra.resource_slices.known_slices import DroppedFields, KnownSlices, Repairs
+from plugwright.dra.resource_slices.slice_comparison import Document
+from plugwright.dra.resource_slices.slices import Plan, Pool, PoolContent
+from plugwright.errors import ConfigError, InvalidValue, MalformedMessage, PeerGone, PeerRefused
+from plugwright.kube.api_client import segment
+from plugwright.system.concurrency import Backoff, Latest, first
+
+__all__ = ["PublisherState", "PublisherStatus", "SlicePublisher"]
+
+logger = logging.getLogger(__name__)
+
+_SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+_CHANGED = ("Conflict", "NotFound", "AlreadyExists", "Expired", "Gone")  # since it was read: read again
+_CONTENT = ("Invalid", "BadRequest", "RequestEntityTooLarge", "413")  # is not accepted, now or later
+_AGAIN = 300.0  # seconds until refused content is tried again
+_REASON = 400  # characters of it that are shown
+_STEADY = 10.0  # seconds after which the end of a watch is not one of many
+
+
+class PublisherState(StrEnum):
+    WAITING = "waiting"  # for the first list of devices
+    PUBLISHED = "published"
+    REFUSED = "refused"
+    AWAY = "away"
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherStatus:
+    """`dropped` are fields that the API server does not keep; `left_out` are devices not offered because of that."""
+
+    state: PublisherState = PublisherState.WAITING
+    reason: str = ""
+    generation: int = 0
+    slices: int = 0
+    devices: int = 0
+    dropped: tuple[str, ...] = ()
+    left_out: int = 0
+
+
+class SlicePublisher:
+    """`content` is what to publish, None as long as nothing is known; `published` is what the API server has."""
+
+    def __init__(
+        self, api: ResourceApiClient, driver: str, node: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.content: Latest[PoolContent | None] = Latest(None)
+        self.published: Latest[PoolContent | None] = Latest(None)
+        self.status = Latest(PublisherStatus())
+        self._api, self._clock = api, clock
+        self._pool = Pool(driver, node, node)
+        self._known = KnownSlices()
+        self._wakes = Latest(0)
+        self._repairs = Repairs()
+        self._attempted: PoolContent | None = None  # the latest content that requests were made for
+        self._good: PoolContent | None = None  # the latest content that was accepted
+        self._refused: tuple[PoolContent, float] | None = None  # and when to try it again
+        self._dropped = DroppedFields()
+        self._times: slice_comparison.TaintTimes = {}
+        self._logged = ""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether `published` is what came of the latest `content`; not while a request for it is under way."""
+        return self.status.value.state is PublisherState.PUBLISHED and self._good is self.content.value
+
+    async def run(self) -> None:
+        """Publishes for ever."""
+        end = self.content.subscribe(self._wake)
+        backoff = Backoff(0.05, 15.0, jitter=0.5)
+        try:
+            while True:
+                begun = self._clock()
+                try:
+                    await self._follow()
+                except (ConfigError, MalformedMessage, PeerGone, PeerRefused) as error:
+                    self._failed(error)
+                if self._clock() - begun > _STEADY:
+                    backoff.reset()
+                await asyncio.sleep(backoff.delay())
+        finally:
+            end()
+
+    async def _follow(self) -> None:
+        """Lists the slices, and publishes until the watch of them ends."""
+        selector = f"spec.driver={self._pool.driver},spec.nodeName={self._pool.node}"
+        found, version = await self._list(selector)
+        self._known.replace_all(found)
+        if self.status.value.state is PublisherState.AWAY or self._dropped.is_old(self._clock()):
+            self._dropped.forget()
+            self._known.accepted.clear()
+        if self._good is None:
+            self._good = slices.published_content(self._known.slices.values(), self._pool.name)
+        await self._synchronize_once()  # whatever becomes of the watch
+        await first(self._watch(selector, version), self._synchronize())
+
+    async def _list(self, selector: str) -> tuple[list[Document], str]:
+        try:
+            return await self._api.list(_SLICES, fieldSelector=selector)
+        except PeerRefused as error:
+            if error.code != "NotFound":
+                raise
+            raise PeerGone("the API server has no resource.k8s.io/v1, which Kubernetes has from 1.34 on") from error
+
+    async def _watch(self, selector: str, version: str) -> None:
+        with suppress(PeerGone):  # the next list says whether the server is away
+            async with aclosing(self._api.watch(_SLICES, version, fieldSelector=selector)) as changes:
+                async for kind, document in changes:
+                    if self._known.change(kind, document):
+                        self._wake()
+
+    async def _synchronize(self) -> None:
+        """Ends by an error alone."""
+        seen, wait = -1, None
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._wakes.until(lambda count, seen=seen: count != seen)  # type: ignore[misc]
+            seen = self._wakes.value
+            wait = await self._synchronize_once()
+
+    async def _synchronize_once(self) -> float | None:
+        """The seconds until it must be called again though nothing has changed."""
+        content, again = self._usable_content()
+        if content is None:
+            return again
+        try:
+            wait = await self._publish(content)
+        except InvalidValue as error:
+            return self._refuse(content, str(error))
+        except PeerRefused as error:
+            if error.code not in _CONTENT:
+                raise
+            return self._refuse(content, error.message)
+        return min((seconds for seconds in (wait, again) if seconds is not None), default=None)
+
+    async def _publish(self, content: PoolContent) -> float | None:
+        """The seconds until it is to be tried again; None when it is done."""
+        is_repair = content is self._attempted
+        plan = self._plan(content)
+        if plan:
+            if is_repair and (wait := self._repairs.wait(self._clock())):
+                return wait
+            self._attempted = content
+            dropped = await self._try_fields(content)
+            if not dropped:
+                if plan.create:
+                    await self._find_node()
+                    plan = self._plan(content)
+                dropped = await self._apply(plan)
+                if is_repair:
+                    self._repaired()
+            if self._dropped.add(dropped, self._clock()):
+                return self._say_dropped()
+        self._published(plan, content, is_new=not is_repair)
+        return None
+
+    def _usable_content(self) -> tuple[PoolContent | None, float | None]:
+        """The newest content, or that before it while the API server refuses it; and when to look again."""
+        content = self.content.value
+        if content is None:
+            self._set_status(state=PublisherState.WAITING, reason="")
+        if content is None or self._refused is None or self._refused[0] != content:
+            self._refused = None
+            return content, None
+        wait = self._refused[1] - self._clock()
+        if wait > 0:
+            return self._good, wait
+        self._refused = None
+        return content, None
+
+    def _plan(self, content: PoolContent) -> Plan:
+        slices.check(content)
+        offered = slice_comparison.without(content.devices, self._dropped.names)
+        self._times = {**self._times, **slice_comparison.taint_times(self._known.slices.values())}
+        devices = slice_comparison.with_taint_times(offered, self._times)
+        # Only of the taints there are now: one that comes back begins anew.
+        self._times = slice_comparison.taint_times([{"spec": {"devices": devices}}])
+        counter_sets = content.counter_sets if not {"sharedCounters", "consumesCounters"} & self._dropped.names else ()
+        existing = tuple(self._known.slices.values())
+        wanted = slices.wanted_slices(self._pool, PoolContent(devices, counter_sets), existing)
+        return slices.plan(existing, wanted, self._known.accepted)
+
+    async def _try_fields(self, content: PoolContent) -> frozenset[str]:
+        """Of the fields without which devices must not be offered, those that are dropped. Nothing is stored."""
+        devices = self._dropped.untried(content.devices)
+        if not devices:
+            return frozenset()
+        [wanted] = slices.wanted_slices(self._pool, PoolContent(devices))
+        answer = await self._api.create(_SLICES, wanted, dryRun="All")
+        return self._dropped.tried(wanted["spec"], answer["spec"])
+
+    async def _find_node(self) -> None:
+        """The Node that is to own the slices: another one, where a Node of the same name was made anew."""
+        try:
+            node = await self._api.get(f"/api/v1/nodes/{segment(self._pool.node)}")
+        except PeerRefused as error:
+            if error.code == "NotFound":
+                raise PeerGone(f"there is no Node {self._pool.node} yet") from error
+            if error.code != "Forbidden":
+                raise
+            self._log_once("slices have no owner and stay when the Node is deleted", error.message)
+            return
+        self._pool = replace(self._pool, node_uid=str(node["metadata"]["uid"]))
+
+    async def _apply(self, plan: Plan) -> frozenset[str]:
+        """Makes the requests; the fields that did not come back."""
+        dropped: set[str] = set()
+        for document in plan.delete:
+            await self._delete(document)
+        for document in plan.update:
+            dropped |= self._known.answered(document, await self._api.update(_path(document), document))
+        for document in plan.create:
+            dropped |= self._known.answered(document, await self._api.create(_SLICES, document))
+        return frozenset(dropped)
+
+    async def _delete(self, document: Document) -> None:
+        metadata = document["metadata"]
+        try:
+            await self._api.delete(_path(document), metadata["uid"], metadata["resourceVersion"])
+        except PeerRefused as error:
+            if error.code != "NotFound":
+                raise
+        self._known.removed(metadata["uid"])
+
+    def _say_dropped(self) -> float:
+        self._attempted = None
+        fields = ", ".join(sorted(self._dropped.names))
+        logger.warning("the API server drops fields of slices", extra={**self._facts(), "fields": fields})
+        return 0.0  # there may be devices to leave out now
+
+    def _refuse(self, content: PoolContent, reason: str) -> float:
+        """Puts back what was accepted before: a pool of which only a part was written offers nothing."""
+        if content is self._good:
+            self._good = None
+        if content is self.content.value:
+            self._refused = content, self._clock() + _AGAIN
+        self._set_status(state=PublisherState.REFUSED, reason=reason)
+        self._log_once("slices refused", reason)
+        return 0.0
+
+    def _published(self, plan: Plan, content: PoolContent, is_new: bool) -> None:
+        self._attempted = content
+        if not plan:
+            self._repairs.not_needed()
+        if self._refused is None:  # else it is the content before that is published
+            self._good, self._logged = content, ""
+        self.published.publish_if_changed(slices.published_content(self._known.slices.values(), self._pool.name))
+        if self._refused is None:
+            self._set_status(reason="", **self._pool_facts(plan, content))
+            if plan and is_new:
+                status = self.status.value
+                facts = {**self._facts(), "devices": status.devices, "slices": status.slices}
+                logger.info("slices published", extra=facts)
+
+    def _pool_facts(self, plan: Plan, content: PoolContent) -> dict[str, object]:
+        found = self._known.slices.values()
+        offered = sum(len(one["spec"].get("devices") or ()) for one in found)
+        return {
+            "state": PublisherState.PUBLISHED,
+            "generation": plan.generation,
+            "slices": len(found),
+            "devices": offered,
+            "dropped": tuple(sorted(self._dropped.names)),
+            "left_out": len(content.devices) - offered,
+        }
+
+    def _repaired(self) -> None:
+        """Said at once, and again when it does not end."""
+        self._repairs.done(self._clock())
+        level = logging.WARNING if self._repairs.count in (1, 5) else logging.DEBUG
+        logger.log(
+            level, "slices changed by another program, put back", extra={**self._facts(), "times": self._repairs.count}
+        )
+
+    def _failed(self, error: Exception) -> None:
+        self._attempted = None
+        if isinstance(error, PeerRefused) and error.code in _CHANGED:
+            logger.debug("slices have changed meanwhile", extra={**self._facts(), "reason": str(error)})
+            return
+        state = PublisherState.REFUSED if isinstance(error, PeerRefused) else PublisherState.AWAY
+        self._set_status(state=state, reason=str(error))
+        self._log_once("slices not published, trying again", str(error))
+
+    def _set_status(self, *, reason: str, **changes: object) -> None:
+        # An API server names every device of a slice that it refuses.
+        changed = replace(self.status.value, reason=reason[:_REASON], **changes)  # type: ignore[arg-type]
+        self.status.publish_if_changed(changed)
+
+    def _log_once(self, message: str, reason: str) -> None:
+        """Warns once for each reason; its repetitions are for debugging."""
+        level = logging.DEBUG if message + reason == self._logged else logging.WARNING
+        logger.log(level, message, extra={**self._facts(), "reason": reason[:_REASON]})
+        self._logged = message + reason
+
+    def _facts(self) -> dict[str, str]:
+        return {"driver": self._pool.driver, "node": self._pool.node}
+
+    def _wake(self) -> None:
+        self._wakes.publish(self._wakes.value + 1)
+
+
+def _path(document: Document) -> str:
+    return f"{_SLICES}/{segment(document['metadata']['name'])}"

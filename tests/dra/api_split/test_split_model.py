@@ -1,0 +1,361 @@
+"""Whatever happens in whatever order, no device is offered or held twice, and every move ends when its holders do.
+
+The split is real, with its file; around it are models of a kubelet that reads lists late, of a scheduler whose
+allocations take their time, and of an API server. Every step is the choice of hypothesis.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.dra.api_split.split_actors import DRIVER, NODE, Cluster, Prepared, Tapes, both
+
+from plugwright import Device, Settings
+from plugwright.dra.api_split.holders import HoldersUnreadable, PodHolders
+from plugwright.dra.api_split.readings import MoveSettings
+from plugwright.dra.api_split.split import ApiSplit
+from plugwright.errors import PlugwrightError
+from plugwright.sdk.daemon import ResourceRuntime
+from plugwright.sdk.exclusivity import Exclusivity
+from plugwright.sdk.inventory import Inventory
+from plugwright.sdk.kubelet_checkpoint import KubeletCheckpoint
+from plugwright.sdk.plugin_calls import StallDetector
+from plugwright.sdk.serve_settings import Api, ResourceDriver, ServeSettings
+from plugwright.system.inotify import Directory
+
+T = TypeVar("T")
+IDS = ("st0", "st1", "st2")
+SETTINGS = MoveSettings(in_flight=30, interval=10, longest=60, asked=120, arrival=0, readmission=60, stored=5)
+some_device = st.sampled_from(IDS)
+some_side = st.sampled_from([Api.DRA, Api.DEVICE_PLUGIN])
+
+
+class World:
+    """What outlives the daemon: the kubelet, the scheduler, the API server, the clock."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.seen: dict[str, bool] = {}  # the health of devices as the kubelet knows it
+        self.answered: set[str] = set()  # allocations that the kubelet has yet to store
+        self.pods: set[str] = set()  # devices that pods hold
+        self.stored: set[str] = set()  # the checkpoint, which may have ended pods
+        self.readable = True
+        self.cluster, self.prepared = Cluster(page=100), Prepared()
+        self.choices: dict[str, float] = {}  # devices that the scheduler has chosen and not written, and when
+
+    def clock(self) -> float:
+        return self.now
+
+    def settle_kubelet(self, inventory: Inventory) -> None:
+        """The kubelet reads the list, stores what it was answered, and writes its checkpoint (4.31)."""
+        snapshot = inventory.latest.value
+        assert snapshot is not None
+        self.seen = {key: listed(snapshot, key) for key in snapshot.devices}
+        self.pods |= self.answered
+        self.answered.clear()
+        self.stored = set(self.pods)
+
+
+def listed(snapshot: Any, device_id: str) -> bool:
+    device = snapshot.listed(device_id)
+    return device is not None and device.healthy
+
+
+class ModelHolders(PodHolders):
+    """Reads the model. To have the checkpoint rewritten takes the kubelet a while, in which it reads the list."""
+
+    def __init__(self, runtime: ResourceRuntime, world: World) -> None:
+        super().__init__(runtime, SETTINGS.stored, world.clock)
+        self._world, self._inventory = world, runtime.inventory
+
+    async def pods(self) -> dict[str, str]:
+        if not self._world.readable:
+            raise HoldersUnreadable("pod-resources cannot be read")
+        return dict.fromkeys(self._world.pods, "default/pod")
+
+    async def stored(self) -> frozenset[str]:
+        if not self._world.readable:
+            raise HoldersUnreadable("the checkpoint cannot be read")
+        return frozenset(self._world.stored)
+
+    async def of(self, candidates: Any) -> dict[str, str]:
+        pods = await self.pods()
+        self._world.settle_kubelet(self._inventory)
+        held = {
+            **dict.fromkeys(await self.stored(), "default/stored"),
+            **pods,
+            **dict.fromkeys(self._just_allocated(), ""),
+        }
+        return {key: held[key] or "a pod" for key in candidates if key in held}
+
+
+class Process:
+    """The daemon: it can be killed at any time."""
+
+    def __init__(self, world: World, directory: Path, serve: ServeSettings) -> None:
+        plugin = Tapes(*(Device(key) for key in IDS), serve=serve)
+        checkpoint = KubeletCheckpoint(directory / "checkpoint", 1.0)
+        exclusivity = Exclusivity(directory / "socket", checkpoint, Settings().timeouts)
+        self.stalls = StallDetector(10.0)
+        self.runtime = ResourceRuntime(
+            plugin, Settings(), Directory(directory), self.stalls, checkpoint, exclusivity, _no_driver
+        )
+        self.runtime.inventory._elapsed = world.clock
+        self.split = ApiSplit(
+            self.runtime,
+            directory / "split.json",
+            (DRIVER, NODE),
+            world.prepared,
+            world.cluster,
+            SETTINGS,
+            world.clock,
+            directory / "boot",
+            ModelHolders(self.runtime, world),
+        )
+        self.runtime.inventory.update([Device(key) for key in IDS])
+
+    async def round(self) -> None:
+        await self.split._round()
+        self.split.rounds.publish(self.split.rounds.value + 1)
+
+    def end(self) -> None:
+        self.split._kept.close()
+        self.stalls.close()
+
+
+def _no_driver(runtime: ResourceRuntime) -> ResourceDriver:
+    return None  # type: ignore[return-value]
+
+
+class Split(RuleBasedStateMachine):
+    keep_free = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.Runner()
+        self.folder = TemporaryDirectory()
+        self.directory = Path(self.folder.name)
+        (self.directory / "boot").write_text("boot 0")
+        self.world = World()
+        self.claims = 0
+        self.start()
+        self.look()
+
+    def do(self, step: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run(step)
+
+    def start(self) -> None:
+        async def begin() -> Process:
+            return Process(self.world, self.directory, both(keep_free=self.keep_free))
+
+        self.process = self.do(begin())
+
+    @property
+    def split(self) -> ApiSplit:
+        return self.process.split
+
+    @property
+    def inventory(self) -> Inventory:
+        return self.process.runtime.inventory
+
+    @rule()
+    def look(self) -> None:
+        self.do(self.process.round())
+
+    @rule(seconds=st.sampled_from([1.0, 12.0, 31.0, 130.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.world.now += seconds
+        # The scheduler writes what it has chosen within the time that is allowed for.
+        for key, when in list(self.world.choices.items()):
+            if when + SETTINGS.in_flight <= self.world.now:
+                self.write_allocation(key)
+
+    @rule()
+    def kubelet_reads_the_list(self) -> None:
+        self.world.settle_kubelet(self.inventory)
+
+    @rule(key=some_device)
+    def kubelet_calls_allocate(self, key: str) -> None:
+        world = self.world
+        if world.seen.get(key) and key not in world.pods | world.answered:
+            try:
+                self.do(self.process.runtime.service.allocate([[key]]))
+            except PlugwrightError:
+                return
+            world.answered.add(key)
+
+    @rule(key=some_device, stored=st.booleans())
+    def pod_comes(self, key: str, stored: bool) -> None:
+        self.kubelet_reads_the_list()
+        self.kubelet_calls_allocate(key)
+        if stored:
+            self.kubelet_reads_the_list()
+
+    @rule(key=some_device)
+    def claim_comes(self, key: str) -> None:
+        """At once for a device in a slice, or late for one that has moved since."""
+        self.scheduler_ignores_everything(key)
+        for claim, devices in sorted(self.world.cluster.claims.items()):
+            if devices == (key,) and not self.prepare(claim):
+                self.look()
+                self.prepare(claim)
+
+    @rule(key=some_device, to=some_side, waited=st.booleans())
+    def device_moves(self, key: str, to: Api, waited: bool) -> None:
+        self.look()
+        self.operator_moves(key, to)
+        for _ in range(3):
+            self.look()
+            self.publisher_writes()
+            self.publisher_hears()
+            if waited:
+                self.time_passes(31.0)
+
+    @rule(key=some_device)
+    def pod_ends(self, key: str) -> None:
+        self.world.pods.discard(key)
+
+    @rule(key=some_device)
+    def scheduler_chooses(self, key: str) -> None:
+        world = self.world
+        allocated = {device for devices in world.cluster.claims.values() for device in devices}
+        if world.cluster.slices.value.get(key) is False and key not in allocated and key not in world.choices:
+            world.choices[key] = world.now
+
+    @rule(key=some_device)
+    def scheduler_writes(self, key: str) -> None:
+        if key in self.world.choices:
+            self.write_allocation(key)
+
+    @rule(key=some_device)
+    def scheduler_ignores_everything(self, key: str) -> None:
+        """A claim for any device, as by a scheduler that has not seen a taint or tolerates it."""
+        allocated = {device for devices in self.world.cluster.claims.values() for device in devices}
+        if key not in allocated and key not in self.world.choices:
+            self.write_allocation(key)
+
+    def write_allocation(self, key: str) -> None:
+        self.world.choices.pop(key, None)
+        self.claims += 1
+        self.world.cluster.claims[f"default/c{self.claims}"] = (key,)
+
+    @precondition(lambda self: self.world.cluster.claims)
+    @rule(data=st.data())
+    def kubelet_prepares(self, data: st.DataObject) -> None:
+        claim = data.draw(st.sampled_from(sorted(self.world.cluster.claims)))
+        self.prepare(claim)
+
+    def prepare(self, claim: str) -> bool:
+        (key,) = self.world.cluster.claims[claim]
+        self.do(self.split.arriving(key))
+        if self.split.refusal(key) or self.world.prepared.held().get(key, [claim]) != [claim]:
+            return False
+        self.world.prepared.add(claim, [key])
+        return True
+
+    @precondition(lambda self: self.world.cluster.claims)
+    @rule(data=st.data(), unprepared=st.booleans())
+    def claim_ends(self, data: st.DataObject, unprepared: bool) -> None:
+        claim = data.draw(st.sampled_from(sorted(self.world.cluster.claims)))
+        if unprepared or claim not in self.world.prepared.claims:
+            self.world.prepared.remove(claim)
+            del self.world.cluster.claims[claim]
+        else:
+            self.world.prepared.remove(claim)  # its pod is gone, the claim is not
+
+    @rule()
+    def publisher_writes(self) -> None:
+        if not self.world.cluster.away and self.split.placements.value:
+            taints = self.split.taints
+            self.world.cluster.slices.publish({key: key in taints for key in sorted(self.split.in_slices)})
+
+    @rule()
+    def publisher_hears(self) -> None:
+        if not self.world.cluster.away:
+            self.split.confirm(self.world.cluster.slices.value)
+
+    @rule(key=some_device, to=some_side)
+    def operator_moves(self, key: str, to: Api) -> None:
+        if self.split._loaded:
+            self.do(self.split.move(key, to))
+
+    @rule(to=some_side)
+    def operator_hands_over(self, to: Api) -> None:
+        if self.split._loaded:
+            self.do(self.split.hand_over(to))
+
+    @rule(pods=st.booleans(), away=st.booleans())
+    def sources_change(self, pods: bool, away: bool) -> None:
+        self.world.readable, self.world.cluster.away = pods, away
+
+    @rule()
+    def daemon_is_killed(self) -> None:
+        self.process.end()
+        self.start()
+
+    @rule()
+    def node_reboots(self) -> None:
+        """The pods of plugins are admitted again with what the checkpoint has; those of claims are prepared again."""
+        self.process.end()
+        self.claims += 1
+        (self.directory / "boot").write_text(f"boot {self.claims}")
+        self.world.answered.clear()
+        self.world.pods = set(self.world.stored) & self.world.pods
+        self.world.seen = {}
+        self.start()
+
+    @invariant()
+    def nothing_is_offered_twice(self) -> None:
+        snapshot = self.inventory.latest.value
+        slices = self.world.cluster.slices.value
+        both = [key for key in IDS if snapshot is not None and listed(snapshot, key) and slices.get(key) is False]
+        assert not both, (both, self.split.placements.value)
+
+    @invariant()
+    def nothing_is_held_twice(self) -> None:
+        held = {device for devices in self.world.prepared.claims.values() for device in devices}
+        both = held & (self.world.pods | self.world.answered)
+        assert not both, (both, self.split.placements.value)
+
+    def teardown(self) -> None:
+        try:
+            self.everything_ends()
+        finally:
+            self.process.end()
+            self.loop.close()
+            self.folder.cleanup()
+
+    def everything_ends(self) -> None:
+        """Then every device gets where it is to be."""
+        world = self.world
+        world.readable, world.cluster.away = True, False
+        for _ in range(12):
+            world.settle_kubelet(self.inventory)
+            world.pods.clear()
+            world.prepared.claims.clear()
+            world.cluster.claims.clear()
+            world.choices.clear()
+            world.prepared.latest.publish(0)
+            world.now += 130
+            self.look()
+            self.publisher_writes()
+            self.publisher_hears()
+            self.nothing_is_offered_twice()
+        placements: Mapping[str, Any] = self.split.placements.value
+        assert all(placement.phase.offered_by is placement.target for placement in placements.values()), placements
+        assert set(placements) == set(IDS)
+
+
+class BalancedSplit(Split):
+    keep_free = 1
+
+
+TestSplit: Callable[..., object] = Split.TestCase
+TestBalancedSplit: Callable[..., object] = BalancedSplit.TestCase
+Split.TestCase.settings = hypothesis_settings(max_examples=60, stateful_step_count=40, deadline=None)
+BalancedSplit.TestCase.settings = hypothesis_settings(max_examples=30, stateful_step_count=40, deadline=None)

@@ -1,0 +1,394 @@
+"""ResourceSlices published to the embedded API server over TLS, and what brings them back."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kube.serving import ServedApi, served_api
+
+from plugwright.cluster.api.kinds import NODES, RESOURCE_SLICES
+from plugwright.cluster.store import ObjectKey, Store
+from plugwright.dra.resource_slices.publisher import PublisherState, SlicePublisher
+from plugwright.dra.resource_slices.slice_comparison import Document
+from plugwright.dra.resource_slices.slices import PoolContent
+from plugwright.kube.api_client import ApiClient
+from plugwright.kube.api_server import ApiServer, Credentials
+from plugwright.system.concurrency import cancel
+
+DRIVER = "gpu.example.com"
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+TAINT = {"key": "example.com/broken", "effect": "NoSchedule"}
+SOON = 3.0  # seconds, on a machine that does other things too; the bar is 1 s, and measured by bench
+EPOCH = "2026-11-15T12:00:00Z"
+
+
+def gpus(count: int, **more: Any) -> PoolContent:
+    return PoolContent(tuple({"name": f"gpu-{number}", **deepcopy(more)} for number in range(count)))
+
+
+class Node:
+    """A node whose slices are looked at, and whose publishers run until the test ends."""
+
+    def __init__(self, served: ServedApi) -> None:
+        self.served, self.api = served, served.client()
+        self.running: list[asyncio.Task[None]] = []
+
+    @property
+    def slices(self) -> list[Document]:
+        return self.served.store.objects(RESOURCE_SLICES.qualified)
+
+    @property
+    def devices(self) -> list[str]:
+        """In the order in which a scheduler tries them; none while the pool is not complete."""
+        generation = max((one["spec"]["pool"]["generation"] for one in self.slices), default=0)
+        current = [one for one in self.slices if one["spec"]["pool"]["generation"] == generation]
+        if any(one["spec"]["pool"]["resourceSliceCount"] != len(current) for one in current):
+            return []
+        return [device["name"] for one in current for device in one["spec"].get("devices") or ()]
+
+    @property
+    def generations(self) -> list[int]:
+        return [one["spec"]["pool"]["generation"] for one in self.slices]
+
+    def start(self, api: ApiClient | None = None) -> SlicePublisher:
+        publisher = SlicePublisher(api or self.api, DRIVER, "node")
+        self.running.append(asyncio.create_task(publisher.run()))
+        return publisher
+
+    async def published(self, content: PoolContent) -> SlicePublisher:
+        publisher = self.start()
+        publisher.content.publish(content)
+        await reached(publisher, PublisherState.PUBLISHED)
+        return publisher
+
+    async def until(self, fact: Callable[[], bool], seconds: float = 5.0) -> None:
+        async with asyncio.timeout(seconds):
+            while not fact():
+                await self.served.store.changes(self.served.store.revision)
+
+    async def wipe(self) -> None:
+        """As a kubelet does that starts."""
+        await self.api.delete(SLICES)
+
+
+async def reached(publisher: SlicePublisher, state: PublisherState) -> None:
+    async with asyncio.timeout(5):
+        await publisher.status.until(lambda status: status.state is state)
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    async with served_api(tmp_path) as served:
+        found = Node(served)
+        yield found
+        await cancel(*found.running)
+        found.api.close()
+
+
+async def test_slices_belong_to_the_node_and_have_names_in_order(node: Node) -> None:
+    publisher = await node.published(gpus(300))
+    prefixes = [f"{index:05x}-{DRIVER}-node-" for index in range(3)]
+    assert [one["metadata"]["generateName"] for one in node.slices] == prefixes
+    assert node.devices == [f"gpu-{number}" for number in range(300)]
+    [owner] = node.slices[0]["metadata"]["ownerReferences"]
+    uid = node.served.store.require(ObjectKey(NODES.qualified, "", "node"))["metadata"]["uid"]
+    assert (owner["kind"], owner["name"], owner["uid"], owner["controller"]) == ("Node", "node", uid, True)
+    status = publisher.status.value
+    assert (status.generation, status.slices, status.devices, status.dropped) == (1, 3, 300, ())
+
+
+async def test_nothing_is_published_before_devices_are_known(node: Node) -> None:
+    publisher = node.start()
+    await node.api.get("/api/v1/nodes/node")
+    assert publisher.status.value.state is PublisherState.WAITING
+    assert node.slices == []
+    publisher.content.publish(PoolContent())
+    await reached(publisher, PublisherState.PUBLISHED)
+    [empty] = node.slices
+    assert empty["spec"]["pool"] == {"name": "node", "generation": 1, "resourceSliceCount": 1}
+
+
+async def test_one_changed_slice_keeps_the_generation(node: Node) -> None:
+    publisher = await node.published(gpus(300))
+    publisher.content.publish(PoolContent((*gpus(299).devices, {"name": "last"})))
+    await node.until(lambda: node.devices[-1:] == ["last"])
+    assert node.generations == [1, 1, 1]
+    publisher.content.publish(gpus(400))
+    await node.until(lambda: len(node.devices) == 400)
+    assert node.generations == [2, 2, 2, 2]
+    publisher.content.publish(gpus(10))
+    await node.until(lambda: len(node.devices) == 10)
+    assert len(node.slices) == 1
+
+
+async def test_wiped_slices_are_back_soon_and_once(node: Node) -> None:
+    publisher = await node.published(gpus(300))
+    await node.wipe()
+    await node.until(lambda: len(node.devices) == 300, seconds=SOON)
+    await settled(node)
+    assert len([request for request in node.served.requests if request.startswith("POST")]) == 6
+    assert publisher.status.value.state is PublisherState.PUBLISHED
+
+
+async def test_a_watch_that_has_expired_is_begun_again(tmp_path: Path) -> None:
+    """The server remembers one change alone, and the first publication is three."""
+    async with served_api(tmp_path, Store(history=1)) as served:
+        node = Node(served)
+        await node.published(gpus(300))
+        await settled(node)
+        lists = [request for request in served.requests if request == f"GET {SLICES}"]
+        assert len(lists) > 2  # a list, a watch that has expired, and another list
+        await node.api.delete(f"{SLICES}/{node.slices[0]['metadata']['name']}")
+        await node.until(lambda: len(node.devices) == 300, seconds=2)
+        await cancel(*node.running)
+        node.api.close()
+
+
+async def test_a_foreign_edit_is_repaired_soon(node: Node) -> None:
+    await node.published(gpus(2))
+    path = f"{SLICES}/{node.slices[0]['metadata']['name']}"
+    await node.api.patch(path, {"spec": {"devices": [{"name": "other"}]}}, "merge-patch")
+    await node.until(lambda: node.devices == ["gpu-0", "gpu-1"], seconds=SOON)
+
+
+async def test_a_slice_too_many_is_deleted_and_the_pool_has_a_new_generation(node: Node) -> None:
+    await node.published(gpus(2))
+    extra = deepcopy(node.slices[0])
+    extra["metadata"] = {"name": "00000-zzz"}
+    await node.api.create(SLICES, extra)
+    await node.until(lambda: len(node.slices) == 1 and node.generations == [2], seconds=SOON)
+
+
+async def test_slices_of_other_drivers_and_nodes_are_left_alone(node: Node) -> None:
+    for driver, name in (("nic.example.com", "node"), (DRIVER, "other")):
+        pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": driver, "nodeName": name, "pool": pool}
+        await node.api.create(SLICES, {"metadata": {"generateName": "a-"}, "spec": spec})
+    await node.published(gpus(1))
+    await settled(node)
+    assert len(node.slices) == 3
+
+
+async def test_a_restart_with_the_same_devices_writes_nothing(node: Node) -> None:
+    content = gpus(200, capacity={"memory": {"value": "1024Mi"}}, taints=[TAINT])
+    node.served.rewrite = with_times
+    await node.published(content)
+    await cancel(*node.running)
+    before = len(node.served.written())
+    again = gpus(200, capacity={"memory": {"value": "1Gi"}}, taints=[TAINT])
+    await node.published(again)
+    await settled(node)
+    assert len(node.served.written()) == before
+
+
+async def test_two_instances_with_the_same_devices_do_not_fight(node: Node) -> None:
+    await node.published(gpus(200))
+    before = len(node.served.written())
+    await node.published(gpus(200))
+    await settled(node)
+    assert len(node.served.written()) == before
+
+
+async def test_two_instances_with_different_devices_write_ever_less_often(node: Node) -> None:
+    await node.published(gpus(2))
+    await node.published(gpus(3))
+    await asyncio.sleep(3)
+    assert len(node.served.written()) < 20
+
+
+async def test_an_api_server_that_is_away_is_said_and_never_blocks_the_event_loop(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    publisher = await node.published(gpus(2))
+    await settled(node)
+    async with unblocked(0.2):
+        await node.served.stop()
+        await reached(publisher, PublisherState.AWAY)
+        publisher.content.publish(gpus(3))
+        await asyncio.sleep(0.5)
+    await node.served.start()
+    await node.until(lambda: len(node.devices) == 3)
+    await reached(publisher, PublisherState.PUBLISHED)
+    assert len([record for record in caplog.records if "not published" in record.message]) <= 2
+
+
+async def test_refused_devices_leave_those_before_in_place(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    publisher = await node.published(gpus(300))
+    bad = {"name": "bad", "attributes": {"version": {"version": "v1"}}}
+    publisher.content.publish(PoolContent((*gpus(299, attributes={"a": {"int": 1}}).devices, bad)))
+    await reached(publisher, PublisherState.REFUSED)
+    assert "semver" in publisher.status.value.reason
+    await node.until(lambda: len(node.devices) == 300)
+    await settled(node)
+    assert node.devices == [f"gpu-{number}" for number in range(300)]
+    assert len([record for record in caplog.records if record.message == "slices refused"]) == 1
+    before = len(node.served.written())
+    await node.wipe()
+    await node.until(lambda: len(node.devices) == 300, seconds=SOON)
+    await settled(node)
+    assert len(node.served.written()) == before + 4
+    publisher.content.publish(gpus(3))
+    await reached(publisher, PublisherState.PUBLISHED)
+    assert len(node.devices) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (PoolContent(({"name": "a"}, {"name": "a"})), "a device must be in a pool once, got 'a' twice"),
+        (
+            PoolContent(({"name": "a", "consumesCounters": [{"counterSet": "card", "counters": {}}]},)),
+            "device 'a' consumes the counter set 'card', which is not in the pool",
+        ),
+    ],
+)
+async def test_a_pool_that_no_scheduler_can_use_is_not_sent(node: Node, content: PoolContent, text: str) -> None:
+    publisher = node.start()
+    publisher.content.publish(content)
+    await reached(publisher, PublisherState.REFUSED)
+    assert publisher.status.value.reason == text
+    assert node.served.written() == []
+
+
+async def test_counter_sets_have_slices_of_their_own(node: Node) -> None:
+    sets = tuple({"name": f"card-{number}", "counters": {"memory": {"value": "40Gi"}}} for number in range(9))
+    consumption = [{"counterSet": "card-0", "counters": {"memory": {"value": "20Gi"}}}]
+    await node.published(PoolContent(gpus(2, consumesCounters=consumption).devices, sets))
+    sizes = [(len(one["spec"].get("sharedCounters", ())), len(one["spec"].get("devices", ()))) for one in node.slices]
+    assert sizes == [(8, 0), (1, 0), (0, 2)]
+
+
+async def test_devices_whose_taint_is_dropped_are_left_out_and_it_is_said_once(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.served.rewrite = without("taints")
+    tainted = {"name": "broken", "taints": [TAINT]}
+    publisher = await node.published(PoolContent((*gpus(2).devices, tainted)))
+    await settled(node)
+    assert node.devices == ["gpu-0", "gpu-1"]
+    assert (publisher.status.value.dropped, publisher.status.value.left_out) == (("taints",), 1)
+    assert len(node.served.written()) == 2  # one to see what is dropped, which stores nothing
+    assert [record.levelno for record in caplog.records if "drops fields" in record.message] == [logging.WARNING]
+    writes = len(node.served.written())
+    publisher.content.publish(PoolContent((*gpus(2).devices, tainted)))
+    await settled(node)
+    assert len(node.served.written()) == writes
+
+
+async def test_other_dropped_fields_are_said_and_not_sent_again(node: Node) -> None:
+    node.served.rewrite = without("allowMultipleAllocations")
+    publisher = await node.published(gpus(200, allowMultipleAllocations=True))
+    await settled(node)
+    assert publisher.status.value.dropped == ("allowMultipleAllocations",)
+    assert len(node.devices) == 200
+    assert len(node.served.written()) == 2
+
+
+async def test_a_taint_keeps_its_time_when_slices_are_written_again(node: Node) -> None:
+    node.served.rewrite = with_times
+    publisher = await node.published(gpus(2, taints=[TAINT]))
+    node.served.rewrite = None
+    publisher.content.publish(gpus(100, taints=[TAINT]))
+    await node.until(lambda: len(node.devices) == 100)
+    times = [device["taints"][0].get("timeAdded") for one in node.slices for device in one["spec"]["devices"]]
+    assert times[:2] == [EPOCH, EPOCH]
+    await node.wipe()
+    await node.until(lambda: len(node.devices) == 100, seconds=SOON)
+    assert node.slices[0]["spec"]["devices"][0]["taints"][0]["timeAdded"] == EPOCH
+
+
+async def test_an_api_server_without_claims_is_said() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 19\r\n\r\n404 page not found\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1") as server:
+        port = server.sockets[0].getsockname()[1]
+        publisher = SlicePublisher(ApiClient(ApiServer(f"http://127.0.0.1:{port}", Credentials())), DRIVER, "node")
+        running = asyncio.create_task(publisher.run())
+        await reached(publisher, PublisherState.AWAY)
+        await cancel(running)
+    assert (
+        publisher.status.value.reason == "the API server has no resource.k8s.io/v1, which Kubernetes has from 1.34 on"
+    )
+
+
+async def test_slices_wait_for_their_node(node: Node) -> None:
+    key = ObjectKey(NODES.qualified, "", "node")
+    before = node.served.store.delete(key)
+    publisher = node.start()
+    publisher.content.publish(gpus(1))
+    await reached(publisher, PublisherState.AWAY)
+    assert "no Node node yet" in publisher.status.value.reason
+    await node.api.create("/api/v1/nodes", {"metadata": {"name": "node"}})
+    await reached(publisher, PublisherState.PUBLISHED)
+    [owner] = node.slices[0]["metadata"]["ownerReferences"]
+    assert owner["uid"] == node.served.store.require(key)["metadata"]["uid"] != before["metadata"]["uid"]
+
+
+async def test_a_node_made_anew_is_the_owner_of_slices_made_anew(node: Node) -> None:
+    await node.published(gpus(1))
+    await node.api.delete("/api/v1/nodes/node")
+    made = await node.api.create("/api/v1/nodes", {"metadata": {"name": "node"}})
+    await node.wipe()
+    await node.until(lambda: len(node.devices) == 1, seconds=SOON)
+    assert node.slices[0]["metadata"]["ownerReferences"][0]["uid"] == made["metadata"]["uid"]
+
+
+async def test_a_thousand_devices_are_published_in_eight_requests(node: Node) -> None:
+    begun = time.monotonic()
+    await node.published(
+        gpus(1000, attributes={"model": {"string": "Mock-A100"}}, capacity={"memory": {"value": "40Gi"}})
+    )
+    assert time.monotonic() - begun < 2 * SOON
+    assert len(node.served.written()) == 8
+
+
+async def settled(node: Node) -> None:
+    """Returns when no request has come for a while."""
+    count = -1
+    while count != len(node.served.requests):
+        count = len(node.served.requests)
+        await asyncio.sleep(0.4)
+
+
+def with_times(document: Document) -> None:
+    for device in document.get("spec", {}).get("devices") or ():
+        for taint in device.get("taints") or ():
+            taint.setdefault("timeAdded", EPOCH)
+
+
+def without(name: str) -> Callable[[Document], None]:
+    def rewrite(document: Document) -> None:
+        for device in document.get("spec", {}).get("devices") or ():
+            device.pop(name, None)
+
+    return rewrite
+
+
+@asynccontextmanager
+async def unblocked(most: float) -> AsyncIterator[None]:
+    """Inside, the event loop is never busy for longer than `most` seconds."""
+    longest = 0.0
+
+    async def tick() -> None:
+        nonlocal longest
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.01)
+            longest = max(longest, time.monotonic() - before)
+
+    ticking = asyncio.create_task(tick())
+    try:
+        yield
+    finally:
+        await cancel(ticking)
+    assert longest < most
