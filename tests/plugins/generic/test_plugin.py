@@ -337,7 +337,8 @@ async def test_files_for_multus_are_written_again_after_a_reboot(machine: Machin
     [path] = (machine.root / "devinfo").iterdir()
     path.unlink()
     async with running(generic(machine, selector), tmp_path, KubeletSettings(timeout=60)):
-        assert list((machine.root / "devinfo").iterdir()) == [path]
+        written = [file for file in (machine.root / "devinfo").iterdir() if not file.name.startswith(".")]
+        assert written == [path], "a later scan may be writing it once more"
 
 
 async def test_a_cdi_name_goes_when_another_device_has_its_node(machine: Machine) -> None:
