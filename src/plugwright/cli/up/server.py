@@ -14,6 +14,7 @@ __all__ = ["listen", "serving"]
 
 _HOST = "127.0.0.1"  # never another address: a client with the token may run processes here
 _SHUTDOWN_LIMIT = 2  # seconds for requests that are answered when it ends
+_ABORT_INTERVAL = 0.05  # seconds
 
 Application = Callable[..., Awaitable[None]]
 
@@ -60,10 +61,12 @@ async def serving(
     config.load()
     server = _ApiServer(config)
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(server.serve([listening]))
+        answering = tasks.create_task(server.serve([listening]))
         try:
             yield
         finally:
             server.should_exit = True
-            for connection in list(server.server_state.connections):
-                connection.transport.abort()  # a watch would last as long as its client likes
+            while not answering.done():  # a client whose watch ends may come back before the socket is closed
+                for connection in list(server.server_state.connections):
+                    connection.transport.abort()  # a watch would last as long as its client likes
+                await asyncio.wait((answering,), timeout=_ABORT_INTERVAL)

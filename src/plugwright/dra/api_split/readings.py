@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from plugwright.dra.api_split.moves import Evidence, Phase, Placement
 from plugwright.sdk.serve_settings import Api
+from plugwright.sdk.settings import Timeouts
 
 __all__ = ["MoveSettings", "Readings"]
 
@@ -26,11 +27,16 @@ class MoveSettings:
     """
 
     in_flight: float = 30.0
-    interval: float = 10.0  # between two readings while a device waits for its holder
+    interval: float = 2.0  # between two readings while a device waits for its holder: it is idle for that long at most
     longest: float = 60.0  # the same for LISTs of claims, whose intervals double up to this
     asked: float = 120.0  # a claim that names a device is expected again within this; the kubelet takes up to 90
     stored: float = 5.0  # after Allocate: the kubelet has stored the answer by then
     arrival: float = 8.0  # a claim waits inside its call for a device that moves
+
+    @classmethod
+    def of(cls, timeouts: Timeouts) -> "MoveSettings":
+        return cls(in_flight=timeouts.in_flight, interval=min(cls().interval, timeouts.holders))
+
     readmission: float = 300.0  # after a reboot: pods that held a device are admitted again by then
 
 

@@ -57,7 +57,7 @@ class ApiSplit:
         """`pool` is the driver's name and the pool's."""
         self.problem = Latest("")
         timeouts = runtime.settings.timeouts
-        self.settings = settings or MoveSettings(in_flight=timeouts.in_flight, interval=timeouts.holders)
+        self.settings = settings or MoveSettings.of(timeouts)
         self.readings = Readings(self.settings, clock)
         self._runtime, self._pool, self._prepared, self._api = runtime, pool, prepared, api
         self._clock = clock
