@@ -142,7 +142,7 @@ def test_a_device_that_fails_is_tainted_and_taken_back(serve: Serve, findings: F
     daemon.ask("mock", "fail", first)
     until("it is tainted", lambda: claims.taints() == {first: [("plugwright.dev/unhealthy", "NoSchedule")]})
     tainted = time.monotonic() - began
-    assert claims.pod("elsewhere", "one").runs().devices() == [second]
+    assert claims.pod("gets-another", "one").runs().devices() == [second]
     began = time.monotonic()
     daemon.ask("mock", "recover", first)
     until("the taint is gone", lambda: not claims.taints())
