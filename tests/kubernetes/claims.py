@@ -92,6 +92,11 @@ class Claims:
             ]
         return {name: devices for name, devices in found.items() if devices}
 
+    def results(self, claim: str) -> list[Object]:
+        """What was allocated to a claim."""
+        found = self.kubectl.get("resourceclaim", claim) or {}
+        return list(found["status"]["allocation"]["devices"]["results"])
+
     def conditions(self, claim: str) -> list[tuple[str, str, str]]:
         """Of all devices in the status of a claim: type, status and reason."""
         found = self.kubectl.get("resourceclaim", claim) or {}
