@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from plugwright.cluster.api import validation
+from plugwright.cluster.api.kinds import event_validation
 from plugwright.cluster.api.kinds.kind import Kind
 from plugwright.cluster.api.printers import AGE, NAME, Column, age
 from plugwright.cluster.store import Object
@@ -64,6 +65,8 @@ EVENTS = Kind(
     plural="events",
     name="Event",
     short_names=("ev",),
+    prepare_for_create=event_validation.prepare_event,
+    validate=event_validation.validate,
     columns=(
         Column("Last Seen", _last_seen),
         Column("Type", lambda event, _: event.get("type", "")),
