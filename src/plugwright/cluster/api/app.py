@@ -48,7 +48,9 @@ def application(server: Server) -> Starlette:
 async def _internal_error(request: Request, error: Exception) -> Response:
     """Answers an unexpected exception, which Starlette raises again so that its traceback is logged."""
     logger.error("request failed", extra={"method": request.method, "path": request.url.path, "error": repr(error)})
-    return responses.failure(StatusError(500, "InternalError", f"Internal error occurred: {type(error).__name__}"))
+    return responses.failure(
+        request, StatusError(500, "InternalError", f"Internal error occurred: {type(error).__name__}")
+    )
 
 
 class _Endpoint:
@@ -67,9 +69,9 @@ class _Endpoint:
         try:
             response = await self._respond(request)
         except StatusError as error:
-            response = responses.failure(error)
+            response = responses.failure(request, error)
         except ClusterError as error:
-            response = responses.failure(from_cluster_error(error))
+            response = responses.failure(request, from_cluster_error(error))
         await response(scope, receive, send)
 
     async def _respond(self, request: Request) -> Response:

@@ -41,12 +41,12 @@ async def review(request: Request, path: str) -> Response:
     content, kind = await requests.read_body(request), REVIEWS[path]
     if not isinstance(content, dict) or content.get("kind", kind) != kind:
         raise bad_request(f"the body must be an object of kind {kind}")
-    spec = content.get("spec", {})
-    if not isinstance(spec, dict):
+    spec = {"spec": content.get("spec") or {}} if kind != "SelfSubjectReview" else {}
+    if not all(isinstance(part, dict) for part in spec.values()):
         raise bad_request(f"the spec of a {kind} must be an object")
     api_version = path.removeprefix("/apis/").rpartition("/")[0]
-    answer = {"kind": kind, "apiVersion": api_version, "metadata": {}, "spec": spec, "status": _REVIEW_STATUS[kind]}
-    return responses.json(answer, 201)
+    answer = {"kind": kind, "apiVersion": api_version, "metadata": {}, **spec, "status": _REVIEW_STATUS[kind]}
+    return responses.encoded(request, answer, 201)
 
 
 def documents(release: str) -> dict[str, Object]:

@@ -30,6 +30,7 @@ _MAPS_OF_MODELS = {
     ("CounterSet", "counters"): "Counter",
     ("Device", "attributes"): "DeviceAttribute",
     ("Device", "capacity"): "DeviceCapacity",
+    ("Device", "nodeAllocatableResources"): "NodeAllocatableResource",
     ("DeviceCounterConsumption", "counters"): "Counter",
 }
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)

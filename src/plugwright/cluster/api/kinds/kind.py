@@ -4,13 +4,15 @@ As in kube-apiserver, generic code (registry, handlers, discovery, schema) asks 
 defaults here are those of a kind without rules of its own.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from plugwright.cluster.api import validation
 from plugwright.cluster.api.printers import AGE, NAME, Column
 from plugwright.cluster.api.validation import FieldError
 from plugwright.cluster.store import Object
+from plugwright.protocol import kubernetes_fields
+from plugwright.protocol.kubernetes_fields import ObjectType
 
 __all__ = ["Kind"]
 
@@ -64,11 +66,9 @@ class Kind:
     deletes_contents: bool = False  # the objects in the namespace of this name go too
     returns_deleted_object: bool = False  # not a Status
 
-    # Reading and patching.
+    # Reading.
     columns: tuple[Column, ...] = (NAME, AGE)
     selectable_fields: frozenset[str] = frozenset()  # besides metadata.name and metadata.namespace
-    merge_keys: Mapping[str, str] = field(default_factory=dict)  # of strategic merge: a list's name, its items' key
-    protobuf: bool = False  # clients send it so; it has a message of its name below `protocol`
 
     @property
     def api_version(self) -> str:
@@ -82,6 +82,14 @@ class Kind:
     @property
     def root(self) -> str:
         return f"/apis/{self.api_version}" if self.group else f"/api/{self.version}"
+
+    @property
+    def object_type(self) -> ObjectType:
+        """Its fields."""
+        found = kubernetes_fields.object_type(self.api_version, self.name)
+        if found is None:
+            raise LookupError(f"the table of fields has no {self.name} of {self.api_version}")
+        return found
 
     @property
     def schema_module(self) -> str:

@@ -91,5 +91,4 @@ NODES = Kind(
         Column("Container-Runtime", lambda node, _: _info(node, "containerRuntimeVersion"), wide=True),
     ),
     selectable_fields=frozenset({"spec.unschedulable"}),
-    merge_keys={"conditions": "type", "addresses": "type", "taints": "key"},
 )

@@ -240,20 +240,4 @@ PODS = Kind(
             "spec.hostNetwork", "status.phase", "status.podIP", "status.nominatedNodeName",
         }
     ),
-    merge_keys={
-        "containers": "name",
-        "initContainers": "name",
-        "ephemeralContainers": "name",
-        "env": "name",
-        "volumeMounts": "mountPath",
-        "volumeDevices": "devicePath",
-        "volumes": "name",
-        "imagePullSecrets": "name",
-        "hostAliases": "ip",
-        "topologySpreadConstraints": "topologyKey",
-        "conditions": "type",
-        "podIPs": "ip",
-        "hostIPs": "ip",
-        "ports": "containerPort",
-    },
 )  # fmt: skip

@@ -19,7 +19,6 @@ CONFIG_MAPS = Kind(
     name="ConfigMap",
     short_names=("cm",),
     columns=(NAME, Column("Data", _data_count, type="integer"), AGE),
-    protobuf=True,
 )
 
 LEASES = Kind(
@@ -33,8 +32,6 @@ SERVICE_ACCOUNTS = Kind(
     plural="serviceaccounts",
     name="ServiceAccount",
     short_names=("sa",),
-    merge_keys={"secrets": "name", "imagePullSecrets": "name"},
-    protobuf=True,
 )
 
 
@@ -107,8 +104,6 @@ NAMESPACES = Kind(
     deletes_contents=True,
     columns=(NAME, Column("Status", lambda namespace, _: namespace.get("status", {}).get("phase", "")), AGE),
     selectable_fields=frozenset({"status.phase"}),
-    merge_keys={"conditions": "type"},
-    protobuf=True,
 )
 
 SIMPLE_KINDS = (CONFIG_MAPS, EVENTS, LEASES, NAMESPACES, SERVICE_ACCOUNTS)
