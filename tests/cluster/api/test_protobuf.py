@@ -100,7 +100,8 @@ async def test_a_deletion_and_a_binding_are_read_from_protobuf(api: Api) -> None
 async def test_a_watch_is_answered_in_frames(api: Api) -> None:
     name = await create(api)
     await api.patch(f"{SLICES}/{name}", {"metadata": {"labels": {"a": "b"}}})
-    path = f"{SLICES}?watch=true&timeoutSeconds=1&allowWatchBookmarks=true&sendInitialEvents=true"
+    initial = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+    path = f"{SLICES}?watch=true&timeoutSeconds=1&{initial}"
     response = await api.client.request("GET", path, headers={"accept": PROTOBUF})
     assert response.headers["content-type"] == "application/vnd.kubernetes.protobuf;stream=watch"
     events, content = [], response.content

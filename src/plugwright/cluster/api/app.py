@@ -25,6 +25,7 @@ from plugwright.errors import ClusterError
 __all__ = ["Logs", "Server", "application"]
 
 logger = logging.getLogger(__name__)
+_IMPERSONATION = "impersonate-"
 _HEALTH = ("/healthz", "/livez", "/readyz")
 
 
@@ -76,6 +77,7 @@ class _Endpoint:
 
     async def _respond(self, request: Request) -> Response:
         self._authenticate(request)
+        _refuse_impersonation(request)
         path = request.scope["path"].rstrip("/") or "/"
         if path in _HEALTH or path.startswith(tuple(f"{prefix}/" for prefix in _HEALTH)):
             return PlainTextResponse("ok")
@@ -97,6 +99,15 @@ class _Endpoint:
         if path in self._documents:
             return responses.json(self._documents[path])
         return _openapi_2(request) if path == "/openapi/v2" else _openapi_3(path)
+
+
+def _refuse_impersonation(request: Request) -> None:
+    """A request that is answered as if somebody else had sent it would show rights that nobody checks."""
+    names = [name for name in request.headers if name.startswith(_IMPERSONATION)]
+    if names:
+        user = str(request.headers.get("impersonate-user", ""))
+        text = f'users "{user:.80}" is forbidden: plugwright does not emulate impersonation (header {min(names)})'
+        raise StatusError(403, "Forbidden", f"{text}: there is one user, who may do everything", {"kind": "users"})
 
 
 def _openapi_2(request: Request) -> Response:

@@ -41,11 +41,13 @@ async def review(request: Request, path: str) -> Response:
     content, kind = await requests.read_body(request), REVIEWS[path]
     if not isinstance(content, dict) or content.get("kind", kind) != kind:
         raise bad_request(f"the body must be an object of kind {kind}")
-    spec = {"spec": content.get("spec") or {}} if kind != "SelfSubjectReview" else {}
-    if not all(isinstance(part, dict) for part in spec.values()):
+    spec = content.get("spec", {})
+    if not isinstance(spec, dict):
         raise bad_request(f"the spec of a {kind} must be an object")
     api_version = path.removeprefix("/apis/").rpartition("/")[0]
-    answer = {"kind": kind, "apiVersion": api_version, "metadata": {}, **spec, "status": _REVIEW_STATUS[kind]}
+    answer = {"kind": kind, "apiVersion": api_version, "metadata": {}, "status": _REVIEW_STATUS[kind]}
+    if kind != "SelfSubjectReview":  # which has none
+        answer["spec"] = spec
     return responses.encoded(request, answer, 201)
 
 

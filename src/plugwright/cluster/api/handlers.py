@@ -72,6 +72,8 @@ class ResourceHandlers:
             raise method_not_allowed()
         if requests.is_true(request.query_params, "watch"):
             return self.watch(request, path)
+        if not path.name:
+            list_options.check(request.query_params, is_watch=False)
         return self.get(request, path) if path.name else self.list_collection(request, path)
 
     async def _post(self, request: Request, path: ResourcePath) -> Response:
@@ -128,6 +130,7 @@ class ResourceHandlers:
 
     def watch(self, request: Request, path: ResourcePath) -> Response:
         query = request.query_params
+        list_options.check(query, is_watch=True)
         accepted = responses.accepted(request, is_watch=True)
         options = WatchOptions(
             bookmarks=requests.is_true(query, "allowWatchBookmarks") and accepted.form is not ResponseForm.TABLE,
@@ -163,13 +166,19 @@ class ResourceHandlers:
     def create(self, request: Request, path: ResourcePath, content: object) -> Response:
         checked, warnings = requests.checked_object(path.kind, content, requests.field_validation(request))
         created = self._writer_for(request).create(path, checked, requests.field_manager(request))
+        warnings += path.kind.warnings(created)
         return responses.with_warnings(self._present(request, path.kind, created, 201), warnings)
 
     async def update(self, request: Request, path: ResourcePath) -> Response:
         _check_writable(path)
         content = await requests.read_body(request)
         checked, warnings = requests.checked_object(path.kind, content, requests.field_validation(request))
-        updated = self._writer_for(request).update(path, checked, requests.field_manager(request))
+        writer, manager = self._writer_for(request), requests.field_manager(request)
+        if path.kind.allow_create_on_update and self._store.get(path.key) is None:
+            created = writer.create(replace(path, name=""), checked, manager)
+            return responses.with_warnings(self._present(request, path.kind, created, 201), warnings)
+        updated = writer.update(path, checked, manager)
+        warnings += path.kind.warnings(updated)
         return responses.with_warnings(self._present(request, path.kind, updated), warnings)
 
     async def patch(self, request: Request, path: ResourcePath) -> Response:
@@ -194,6 +203,7 @@ class ResourceHandlers:
             return checked
 
         updated = self._writer_for(request).change(path, patched, requests.field_manager(request))
+        warnings += path.kind.warnings(updated)
         return responses.with_warnings(self._present(request, path.kind, updated), warnings)
 
     async def delete(self, request: Request, path: ResourcePath) -> Response:

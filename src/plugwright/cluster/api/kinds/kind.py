@@ -4,8 +4,8 @@ As in kube-apiserver, generic code (registry, handlers, discovery, schema) asks 
 defaults here are those of a kind without rules of its own.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from plugwright.cluster.api import validation
 from plugwright.cluster.api.printers import AGE, NAME, Column
@@ -30,6 +30,10 @@ def _valid(_content: Object) -> Iterator[FieldError]:
 
 
 def _valid_update(_before: Object, _after: Object) -> Iterator[FieldError]:
+    yield from ()
+
+
+def _no_warnings(_content: Object) -> Iterator[str]:
     yield from ()
 
 
@@ -58,6 +62,8 @@ class Kind:
     validate: Callable[[Object], Iterator[FieldError]] = _valid
     validate_update: Callable[[Object, Object], Iterator[FieldError]] = _valid_update
     validate_status: Callable[[Object], Iterator[FieldError]] = _valid
+    warnings: Callable[[Object], Iterator[str]] = _no_warnings  # about an object that is valid
+    allow_create_on_update: bool = False
     default_objects: tuple[tuple["Kind", str], ...] = ()  # kinds and names created in every new object of this kind
 
     # Deleting.
@@ -68,7 +74,8 @@ class Kind:
 
     # Reading.
     columns: tuple[Column, ...] = (NAME, AGE)
-    selectable_fields: frozenset[str] = frozenset()  # besides metadata.name and metadata.namespace
+    selectable_fields: frozenset[str] = frozenset()  # besides metadata.name and, with a namespace, metadata.namespace
+    computed_fields: Mapping[str, Callable[[Object], object]] = field(default_factory=dict)  # selectable too
 
     @property
     def api_version(self) -> str:

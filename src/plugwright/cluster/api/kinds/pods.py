@@ -237,7 +237,11 @@ PODS = Kind(
     selectable_fields=frozenset(
         {
             "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName",
-            "spec.hostNetwork", "status.phase", "status.podIP", "status.nominatedNodeName",
+            "status.phase", "status.podIP", "status.nominatedNodeName",
         }
     ),
+    computed_fields={
+        "spec.hostNetwork": lambda pod: bool(pod["spec"].get("hostNetwork")),
+        "status.podIPs": lambda _pod: "",  # kube-apiserver takes it, and compares it with nothing
+    },
 )  # fmt: skip
