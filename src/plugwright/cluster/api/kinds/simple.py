@@ -1,32 +1,43 @@
-"""The kinds with few rules of their own: config maps, events, leases, namespaces and service accounts."""
+"""The kinds with few rules of their own: events, leases, namespaces and service accounts."""
 
+from collections.abc import Iterator
 from datetime import datetime
 
 from plugwright.cluster.api import validation
 from plugwright.cluster.api.kinds import event_validation
 from plugwright.cluster.api.kinds.kind import Kind
 from plugwright.cluster.api.printers import AGE, NAME, Column, age
+from plugwright.cluster.api.validation import FieldError
 from plugwright.cluster.store import Object
 
-__all__ = ["CONFIG_MAPS", "EVENTS", "LEASES", "NAMESPACES", "SERVICE_ACCOUNTS", "SIMPLE_KINDS"]
+__all__ = ["EVENTS", "LEASES", "NAMESPACES", "SERVICE_ACCOUNTS", "SIMPLE_KINDS"]
+
+_COORDINATED = ("preferredHolder", "strategy")
 
 
-def _data_count(config_map: Object, _now: datetime) -> int:
-    return len(config_map.get("data") or {}) + len(config_map.get("binaryData") or {})
+def _prepare_lease(lease: Object) -> Object:
+    """Coordinated leader election is behind a feature gate that is off: the API server drops its fields."""
+    spec = {name: value for name, value in (lease.get("spec") or {}).items() if name not in _COORDINATED}
+    return {**lease, "spec": spec}
 
 
-CONFIG_MAPS = Kind(
-    plural="configmaps",
-    name="ConfigMap",
-    short_names=("cm",),
-    columns=(NAME, Column("Data", _data_count, type="integer"), AGE),
-    protobuf=True,
-)
+def _validate_lease(lease: Object) -> Iterator[FieldError]:
+    spec = lease.get("spec") or {}
+    if (duration := spec.get("leaseDurationSeconds")) is not None and duration <= 0:
+        yield FieldError("spec.leaseDurationSeconds", f"Invalid value: {duration}: must be greater than 0")
+    if (transitions := spec.get("leaseTransitions")) is not None and transitions < 0:
+        text = f"Invalid value: {transitions}: must be greater than or equal to 0"
+        yield FieldError("spec.leaseTransitions", text)
+
 
 LEASES = Kind(
     plural="leases",
     name="Lease",
     group="coordination.k8s.io",
+    prepare_for_create=_prepare_lease,
+    prepare_for_update=lambda _before, after: _prepare_lease(after),
+    allow_create_on_update=True,
+    validate=_validate_lease,
     columns=(NAME, Column("Holder", lambda lease, _: lease.get("spec", {}).get("holderIdentity", "")), AGE),
 )
 
@@ -34,8 +45,6 @@ SERVICE_ACCOUNTS = Kind(
     plural="serviceaccounts",
     name="ServiceAccount",
     short_names=("sa",),
-    merge_keys={"secrets": "name", "imagePullSecrets": "name"},
-    protobuf=True,
 )
 
 
@@ -61,10 +70,15 @@ def _source(event: Object, _now: datetime) -> str:
     return ", ".join(part for part in (source.get("component"), source.get("host")) if part)
 
 
+def _source_component(event: Object) -> object:
+    return event.get("source", {}).get("component") or event.get("reportingComponent")
+
+
 EVENTS = Kind(
     plural="events",
     name="Event",
     short_names=("ev",),
+    allow_create_on_update=True,
     prepare_for_create=event_validation.prepare_event,
     validate=event_validation.validate,
     columns=(
@@ -83,9 +97,10 @@ EVENTS = Kind(
         {
             "involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
             "involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath", "reason",
-            "reportingComponent", "source", "type",
+            "reportingComponent", "type",
         }
     ),
+    computed_fields={"source": _source_component},
 )  # fmt: skip
 
 
@@ -110,8 +125,6 @@ NAMESPACES = Kind(
     deletes_contents=True,
     columns=(NAME, Column("Status", lambda namespace, _: namespace.get("status", {}).get("phase", "")), AGE),
     selectable_fields=frozenset({"status.phase"}),
-    merge_keys={"conditions": "type"},
-    protobuf=True,
 )
 
-SIMPLE_KINDS = (CONFIG_MAPS, EVENTS, LEASES, NAMESPACES, SERVICE_ACCOUNTS)
+SIMPLE_KINDS = (EVENTS, LEASES, NAMESPACES, SERVICE_ACCOUNTS)
