@@ -50,6 +50,7 @@ class TimeLimits:
     end: float = 10.0
     idle: float = 1.0
     settle: float = 0.25  # after a list, for further resources of the same program
+    republish: float = 60.0  # from the loss of a slice to its return; Go's library waits for 30
 
 
 @dataclass(frozen=True, slots=True)
