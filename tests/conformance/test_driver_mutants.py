@@ -5,6 +5,8 @@ All of them run where PLUGWRIGHT_MUTANTS is set (`make verify-mutants`, CI); els
 
 import asyncio
 import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from tests.conformance.driver_mutants import MUTANTS
@@ -22,7 +24,11 @@ BATCHES = [NAMES[number : number + IN_ONE_TEST] for number in range(0, len(NAMES
 async def verdict(name: str, turn: asyncio.Semaphore) -> Verdict:
     mutant = MUTANTS[name]
     async with turn:
-        return await verdict_of(small_driver(name), mutant.rule, slow=mutant.slow, driver_api=observed_api)
+        with TemporaryDirectory(prefix="k-", dir="/tmp") as root:
+            short = Path(root) if mutant.rule == "DRG-09" else None  # room for a name that is too long for a node
+            return await verdict_of(
+                small_driver(name), mutant.rule, root=short, slow=mutant.slow, driver_api=observed_api
+            )
 
 
 @pytest.mark.parametrize("names", BATCHES, ids=lambda names: f"{names[0]}…")

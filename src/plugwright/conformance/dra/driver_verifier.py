@@ -7,6 +7,7 @@ from plugwright.conformance.dra.driver_session import NODE, DriverSession, Regis
 from plugwright.conformance.rule import Rule
 from plugwright.conformance.session import PluginNotRunning, Session
 from plugwright.conformance.verifier import Verifier
+from plugwright.system.concurrency import unwrapped
 
 __all__ = ["DriverRule", "DriverVerifier"]
 
@@ -32,8 +33,11 @@ class DriverVerifier(Verifier):
     @asynccontextmanager
     async def fresh_driver(self) -> AsyncIterator[DriverSession]:
         """A session of its own, in which the program is not started yet."""
-        async with self.fresh() as session:
-            yield _of_driver(session)
+        try:
+            async with self.fresh() as session:
+                yield _of_driver(session)
+        except ExceptionGroup as group:  # the API server's task group wraps what a rule raises
+            raise unwrapped(group) from None
 
     @asynccontextmanager
     async def fresh_running(self) -> AsyncIterator[tuple[DriverSession, RegisteredDriver]]:
