@@ -15,7 +15,7 @@ from plugwright.conformance.program import Program, Target
 from plugwright.conformance.session import PluginNotRunning, Session, TimeLimits
 from plugwright.errors import PlugwrightError
 from plugwright.kubelet import Kubelet, KubeletSettings
-from plugwright.kubelet.events import StateChange
+from plugwright.kubelet.events import Call, StateChange
 from plugwright.kubelet.settings import Timing
 from plugwright.protocol import dra, registration
 from plugwright.protocol.dra import DRA_PLUGIN, DRAPluginClient
@@ -122,12 +122,19 @@ class DriverSession(Session):
         waits = [published(), *([self.program.ends()] if self.programs else [])]
         try:
             await first(*waits)
-        except PluginNotRunning as error:
-            raise PluginNotRunning(f"{error}: {self._reason(mark)}") from None
         except PlugwrightError as error:
             raise PluginNotRunning(f"{error}: {self._reason(mark)}") from None
         if not is_registered() or not is_published():
             raise PluginNotRunning(f"no registration of {named}: {self._reason(mark)}")
+
+    def _reason(self, mark: int) -> str:
+        ended = self.program.ending if self.programs else "the program is not ours"
+        calls = [event for event in self.kubelet.recorded[mark:] if isinstance(event, Call)]
+        if not calls:
+            return f"nobody listens on a socket in plugins_registry; {ended}"
+        failed = [f"{call.method} was answered {call.outcome!r}" for call in calls if call.outcome != "OK"]
+        failed += [text for call in calls if call.method == "NotifyRegistrationStatus" for text in call.asked]
+        return "; ".join([*failed[-1:], ended])
 
     def _refused(self) -> str:
         refused = [request for request in self.api.requests if request.writes_slice and request.code >= 400]
