@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plugwright import Allocation, Consumption, CounterSet, Device, Plugin, ServeSettings, Settings
+from plugwright import Allocation, Consumption, CounterSet, Device, Plugin, ServeSettings, Settings, Timeouts
 from plugwright.dra.api_split.leftovers import may_have_claims
 from plugwright.dra.api_split.split import MOVING
 from plugwright.dra.resource_slices.pool_content import pool_content, published_devices
@@ -251,7 +251,8 @@ class Rewound(Tapes):
 async def test_a_device_that_moved_is_released_before_a_claim_has_it(tmp_path: Path) -> None:
     tapes = Rewound(Device("st0"))
     serve = ServeSettings(api=Api.BOTH, split=Split(dra=0))
-    async with running(tapes, tmp_path, KubeletSettings(timeout=LIMIT), serve=serve) as kubelet:
+    served = Settings(timeouts=Timeouts(holders=0.1))
+    async with running(tapes, tmp_path, KubeletSettings(timeout=LIMIT), served, serve=serve) as kubelet:
         pod = await kubelet.admit(pod_requesting({TAPE: 1}))
         found = kubelet.daemon.resources[TAPE].driver
         assert found is not None

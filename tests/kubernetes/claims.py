@@ -21,6 +21,7 @@ class Claims:
 
     def __init__(self, kubectl: Kubectl, driver: str, extended: str = "") -> None:
         self.kubectl, self.driver = kubectl, driver
+        _let_nodes_read_claims(kubectl)
         spec: dict[str, Any] = {"selectors": [{"cel": {"expression": f'device.driver == "{driver}"'}}]}
         if extended:
             spec["extendedResourceName"] = extended
@@ -91,6 +92,11 @@ class Claims:
             ]
         return {name: devices for name, devices in found.items() if devices}
 
+    def results(self, claim: str) -> list[Object]:
+        """What was allocated to a claim."""
+        found = self.kubectl.get("resourceclaim", claim) or {}
+        return list(found["status"]["allocation"]["devices"]["results"])
+
     def conditions(self, claim: str) -> list[tuple[str, str, str]]:
         """Of all devices in the status of a claim: type, status and reason."""
         found = self.kubectl.get("resourceclaim", claim) or {}
@@ -107,3 +113,21 @@ class Claims:
         self.kubectl.create(
             json.loads(json.dumps({"apiVersion": _API, "kind": kind, "metadata": {"name": name}, "spec": spec}))
         )
+
+
+def _let_nodes_read_claims(kubectl: Kubectl) -> None:
+    """An API server may refuse a kubelet the claim of a pod that it has just got: its authorizer lags behind.
+
+    The kubelet then tries again after more than a minute, for which no test can wait.
+    """
+    rights, name = "rbac.authorization.k8s.io", "nodes-read-claims-of-tests"
+    rule = {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]}
+    role = {"apiVersion": f"{rights}/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": [rule]}
+    binding = {
+        "apiVersion": f"{rights}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": rights, "kind": "ClusterRole", "name": name},
+        "subjects": [{"apiGroup": rights, "kind": "Group", "name": "system:nodes"}],
+    }
+    kubectl("apply", "--filename=-", given=json.dumps({"apiVersion": "v1", "kind": "List", "items": [role, binding]}))

@@ -27,6 +27,7 @@ def serve(cluster: Cluster, plugins: Plugins, pods: Pods) -> Iterator[Serve]:
         claims = Claims(cluster.kubectl, f"{name}.example.com", extended)
         made.append(claims)
         claims.published(count)
+        until("registered", lambda: daemon.logged("registered", driver=claims.driver))
         return daemon, claims
 
     yield started
@@ -89,7 +90,7 @@ def test_two_claims_in_one_pod_and_two_pods_on_one_claim(serve: Serve) -> None:
 def test_a_kubelet_restart_wipes_the_slices_and_they_are_back_at_once(
     serve: Serve, cluster: Cluster, findings: Findings
 ) -> None:
-    _, claims = serve("wiped", 3)
+    daemon, claims = serve("wiped", 3)
     claims.template("one")
     stays = claims.pod("stays", "one").runs()
     before, names = (stays.containers(), stays.devices()), {found["metadata"]["uid"] for found in claims.slices()}
@@ -98,6 +99,7 @@ def test_a_kubelet_restart_wipes_the_slices_and_they_are_back_at_once(
     began = time.monotonic()
     claims.published(3)
     findings.notes.append(f"slices back {time.monotonic() - began:.1f} s after a kubelet's wipe was seen")
+    until("registered again", lambda: len(daemon.logged("registered", driver=claims.driver)) > 1)
     claims.pod("after", "one").runs()
     assert (stays.containers(), stays.devices()) == before
 
@@ -112,8 +114,9 @@ def test_a_driver_that_is_killed_comes_back_to_its_claims(serve: Serve, plugins:
     holder.kubectl("delete", "pod", "holder", "--wait=false")
     until("its containers have ended", lambda: not _runs(holder))
     assert holder.read()["metadata"]["deletionTimestamp"], "the kubelet waits for the driver"
-    plugins.run_again(daemon)
+    again = plugins.run_again(daemon)
     until("it is gone", lambda: holder.kubectl.get("pod", "holder") is None, limit=60)
+    until("registered", lambda: again.logged("registered", driver=claims.driver))
     assert len(claims.pod("after", "one").runs().devices()) == 1
     assert before[0][1] == 0
 
@@ -139,7 +142,7 @@ def test_a_device_that_fails_is_tainted_and_taken_back(serve: Serve, findings: F
     daemon.ask("mock", "fail", first)
     until("it is tainted", lambda: claims.taints() == {first: [("plugwright.dev/unhealthy", "NoSchedule")]})
     tainted = time.monotonic() - began
-    assert claims.pod("elsewhere", "one").runs().devices() == [second]
+    assert claims.pod("gets-another", "one").runs().devices() == [second]
     began = time.monotonic()
     daemon.ask("mock", "recover", first)
     until("the taint is gone", lambda: not claims.taints())

@@ -68,7 +68,7 @@ def seen(found: Object, events: Iterable[Object]) -> Seen:
         "containers": [_container(each) for each in status.get("containerStatuses") or ()],
         "inits": [_container(each) for each in status.get("initContainerStatuses") or ()],
         "events": sorted(
-            {_event(each) for each in events if each["involvedObject"].get("name") == found["metadata"]["name"]}
+            {_event(each) for each in events if each["involvedObject"].get("uid") == found["metadata"]["uid"]}
         ),
     }
 

@@ -1,8 +1,7 @@
 """`plugwright handover`: moves the devices of a node from one API to the other while its pods run.
 
 On the node the request goes through the daemon's control socket. For another node, kubectl carries the same command
-into the daemon's pod there: whoever may exec into it may do this, and no new right is needed by anyone, least of all by
-the daemon.
+into the daemon's pod there: who may exec into it may do this, and no new right is needed, least of all by the daemon.
 """
 
 import json

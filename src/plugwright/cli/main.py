@@ -114,7 +114,7 @@ def main() -> None:
 
 
 def _names_plugin(words: list[str]) -> bool:
-    """Whether a plugin of somebody's own is to be served, which may need any module of Python."""
+    """Whether a plugin of the user's own is to be served, which may need any module of Python."""
     return any(_PLUGIN.fullmatch(word) for word in words) or (bool(words) and not words[0].startswith("-"))
 
 

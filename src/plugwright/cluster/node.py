@@ -175,7 +175,7 @@ class EmulatedNode:
 
     def _record(self, reason: str, message: str = "") -> None:
         """An event about this node; without its uid, which real kubelets do not know either."""
-        node = {"kind": NODES.name, "metadata": {"name": self.name}}
+        node = {"apiVersion": "v1", "kind": NODES.name, "metadata": {"name": self.name}}
         self._recorder.record(node, EventRecord(reason, message or f"Node {self.name} status is now: {reason}"))
 
     def _update_status(self) -> None:

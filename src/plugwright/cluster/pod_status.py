@@ -111,7 +111,7 @@ class _ContainerStatuses:
         previous = before.get("state") or {}
         if container.reason:
             reason = "ContainerCreating" if self._is_first(container) else container.reason
-            # Why claims are not prepared is told by an event alone (11.15).
+            # Why claims are not prepared is in an event alone (11.15).
             message = "" if reason == "ContainerCreating" else container.message
             return {"waiting": {"reason": reason} | ({"message": message} if message else {})}
         if container.running and name not in exit_codes and self.pod.phase not in _FINISHED:

@@ -42,7 +42,7 @@ class HealthService:
 
 
 def _reported(pool: str, device: Device, cordoned: Device | None, since: int) -> ReportedHealth:
-    """A cordon keeps new pods away; those that have the device are told whether it works, and of the cordon."""
+    """A cordon keeps new pods away; the status of those that have the device says whether it works, and the cordon."""
     actual = cordoned or device
     texts = [f"{actual.reason} ({actual.code})"] if not actual.healthy else []
     if cordoned is not None:

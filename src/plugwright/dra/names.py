@@ -14,7 +14,7 @@ __all__ = ["check_driver_name", "class_name", "device_name", "driver_domain", "d
 _LIMIT = 63  # bytes of a driver's name, of a label and of a device's name
 _DIGEST = 9  # a dash and eight digits
 _NOT_OURS = ("gpu.nvidia.com", "compute-domain.nvidia.com")  # the drivers that NVIDIA publishes
-_DOMAINS = {"nvidia.com": "nvidia.plugwright.dev"}  # of resources whose domain's drivers somebody else makes
+_DOMAINS = {"nvidia.com": "nvidia.plugwright.dev"}  # of resources whose vendor has drivers of its own
 
 
 def driver_name(resource: str) -> str:

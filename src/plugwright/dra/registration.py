@@ -25,7 +25,7 @@ from plugwright.protocol.dra_health import DRAHealthService
 from plugwright.protocol.paths import KubeletPaths
 from plugwright.protocol.registration import PluginInfo
 from plugwright.sdk.metrics import ResourceMetrics
-from plugwright.sdk.registration import RegistrationState, RegistrationStatus, is_stale_socket
+from plugwright.sdk.registration import RegistrationReport, RegistrationState, is_stale_socket
 from plugwright.system import sockets
 from plugwright.system.concurrency import Backoff, Latest, first
 from plugwright.system.inotify import Directory
@@ -92,7 +92,7 @@ class DriverSockets:
                     f"{path} belongs to another instance of the driver; "
                     "for a rolling update each must know the uid of its pod (POD_UID)"
                 )
-            path.unlink(missing_ok=True)  # younger than `remove_stale` touches, and nobody listens
+            path.unlink(missing_ok=True)  # younger than `remove_stale` touches, and no process listens
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +149,13 @@ class DriverRegistration:
     def __init__(
         self, driver: str, sockets: DriverSockets, services: DriverServices, metrics: ResourceMetrics | None = None
     ) -> None:
-        self.status = Latest(RegistrationStatus(RegistrationState.STARTING, time.time()))
         self.sockets = sockets
         self._driver, self._services, self._metrics = driver, services, metrics or ResourceMetrics()
+        self._report = RegistrationReport({"driver": driver}, self._metrics)
+        self.status = self._report.status
         self._service_directory = Directory(self.sockets.service.parent)
         self._registry = Directory(self.sockets.registration.parent)
         self._retry = Backoff(0.1, _LONGEST_RETRY)
-        self._logged = ""
 
     async def run(self) -> None:
         async with self._service_directory.watching(), self._registry.watching():
@@ -163,7 +163,7 @@ class DriverRegistration:
                 while True:
                     await self._run_once()
             finally:
-                self._set_status(RegistrationState.STOPPED)
+                self._report.set(RegistrationState.STOPPED)
 
     async def announce(self) -> PluginInfo:
         # A kubelet calls the first version of this list that it knows, not the newest (11.4).
@@ -172,30 +172,26 @@ class DriverRegistration:
 
     async def notify(self, registered: bool, error: str) -> None:
         if not registered:
-            self._failed(PeerGone(error or "refused without a reason"))
+            self._report.failed(error or "refused without a reason")
             return
-        self._metrics.registrations["ok"] += 1
-        self._logged = ""
         self._retry.reset()
-        self._set_status(RegistrationState.REGISTERED)
-        logger.info("registered", extra={"driver": self._driver, "endpoint": str(self.sockets.service)})
+        self._report.registered(endpoint=str(self.sockets.service))
 
     async def _run_once(self) -> None:
         """Serves until one of the sockets is gone, or waits after a failure."""
         try:
             reason = await self._serve()
         except (PlugwrightError, OSError) as error:
-            self._failed(error)
+            self._report.failed(str(error))
             await asyncio.sleep(self._retry.delay())
         else:
-            self._set_status(RegistrationState.REGISTERING, reason)
-            self._log_once("registering again", reason)
+            self._report.registering_again(reason)
 
     async def _serve(self) -> str:
         """Why the sockets must be made again."""
         registry = self._registry
         if not registry.path.is_dir():
-            self._waiting(f"no directory {registry.path}")
+            self._report.waiting(f"no directory {registry.path}")
             await registry.ticks.until(lambda _: registry.path.is_dir())
         self.sockets.service.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         removed = self.sockets.remove_stale(self._driver)
@@ -209,7 +205,7 @@ class DriverRegistration:
             transport.serve(self.sockets.service, methods, connected=connected) as service,
             transport.serve(self.sockets.registration, announcing) as announced,
         ):
-            self._set_status(RegistrationState.REGISTERING, self.status.value.reason or _UNASKED)
+            self._report.set(RegistrationState.REGISTERING, self.status.value.reason or _UNASKED)
             try:
                 return await first(self._gone(service), self._gone(announced), self._follow(connected))
             finally:
@@ -226,27 +222,7 @@ class DriverRegistration:
             await connected.until(lambda count: count > 0)
             await connected.until(lambda count: count == 0)
             if self.status.value.state is RegistrationState.REGISTERED:
-                self._waiting("the kubelet has ended its connection")
-
-    def _waiting(self, reason: str) -> None:
-        self._set_status(RegistrationState.WAITING, reason)
-        self._log_once("waiting for the kubelet", reason)
-
-    def _failed(self, error: Exception) -> None:
-        self._metrics.registrations["failed"] += 1
-        self._set_status(RegistrationState.REFUSED, str(error))
-        self._log_once("not registered, trying again", str(error))
-
-    def _log_once(self, message: str, reason: str) -> None:
-        """Warns once for each reason; its repetitions are for debugging."""
-        level = logging.DEBUG if reason == self._logged else logging.WARNING
-        logger.log(level, message, extra={"driver": self._driver, "reason": reason})
-        self._logged = reason
-
-    def _set_status(self, state: RegistrationState, reason: str = "") -> None:
-        before = self.status.value
-        if (before.state, before.reason) != (state, reason):
-            self.status.publish(RegistrationStatus(state, time.time(), reason))
+                self._report.waiting("the kubelet has ended its connection")
 
 
 def _has_errors(results: object) -> bool:

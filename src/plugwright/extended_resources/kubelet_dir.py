@@ -12,11 +12,11 @@ from plugwright.errors import CheckpointCorrupt, ConfigError, PlugwrightError
 from plugwright.extended_resources.resources import Holder, KubeletDirectory
 from plugwright.protocol import checkpoint, pod_resources, registration
 from plugwright.protocol.paths import KubeletPaths
+from plugwright.sdk.sysfs import BOOT_ID
 from plugwright.system import sockets
 
 __all__ = ["BOOT_ID", "read"]
 
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # The kubelet reports it as nodeInfo.bootID of its node.
 _TIMEOUT = 5.0
 
 

@@ -221,7 +221,7 @@ class _Connection:
         return str(change["type"]), change["object"]
 
     def is_usable(self) -> bool:
-        """Not where the server has closed it, or sent what nobody asked for."""
+        """Not where the server has closed it, or sent what was not asked for."""
         found = self._http.sock if self._http is not None else None
         if found is None:
             return False
@@ -246,7 +246,7 @@ class _Connection:
         self._close()  # the loop may have ended before the thread
 
     def _close_after(self, call: "asyncio.Future[Any]") -> None:
-        call.exception()  # retrieved: asyncio logs an exception that nobody does
+        call.exception()  # retrieved: asyncio logs one that is not
         self._close()
 
     def _close(self) -> None:

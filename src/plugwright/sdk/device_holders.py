@@ -1,6 +1,6 @@
 """The pods that hold devices: as the kubelet's pod-resources API names them, for `status`; and by its checkpoint too.
 
-Either of those alone may lack a device that a pod holds: whoever acts on the end of a pod asks `ResourceHolders`.
+Either of those alone may lack a device that a pod holds: what acts on the end of a pod asks `ResourceHolders`.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from plugwright.text import clean
 __all__ = ["DeviceHolders", "Holders", "ResourceHolders"]
 
 _LIMIT = 2.0  # seconds; an operator waits for it
-_PODS_LIMIT = 5.0  # seconds, where nobody waits
+_PODS_LIMIT = 5.0  # seconds, where no operator waits
 _FRESH = 1.0  # seconds; a watcher of `status` may get ten reports in that time
 
 

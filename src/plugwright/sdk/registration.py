@@ -12,16 +12,17 @@ import os
 import re
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from plugwright.errors import ConfigError, PeerGone, PlugwrightError
+from plugwright.errors import ConfigError, PlugwrightError
 from plugwright.protocol import device_plugin, registration
 from plugwright.protocol.registration import PluginInfo, RegisterRequest
 from plugwright.sdk.inventory import Inventory
+from plugwright.sdk.metrics import ResourceMetrics
 from plugwright.sdk.plugin import supported_options
 from plugwright.sdk.service import PluginService
 from plugwright.sdk.settings import Registration, Settings, Timeouts
@@ -31,6 +32,7 @@ from plugwright.system.inotify import Directory, Identity
 from plugwright.system.sockets import SocketFile
 
 __all__ = [
+    "RegistrationReport",
     "RegistrationState",
     "RegistrationStatus",
     "RegistrationTiming",
@@ -65,6 +67,45 @@ class RegistrationStatus:
     reason: str = ""
 
 
+class RegistrationReport:
+    """A registration as `status`, metrics and the log have it; `subject` is the resource or the driver, as a fact."""
+
+    def __init__(self, subject: Mapping[str, str], metrics: ResourceMetrics) -> None:
+        self.status = Latest(RegistrationStatus(RegistrationState.STARTING, time.time()))
+        self._subject, self._metrics = subject, metrics
+        self._logged = ""  # the last reason in the log
+
+    def set(self, state: RegistrationState, reason: str = "") -> None:
+        before = self.status.value
+        if (before.state, before.reason) != (state, reason):
+            self.status.publish(RegistrationStatus(state, time.time(), reason))
+
+    def registered(self, **facts: str) -> None:
+        self._metrics.registrations["ok"] += 1
+        self._logged = ""
+        self.set(RegistrationState.REGISTERED)
+        logger.info("registered", extra={**self._subject, **facts})
+
+    def registering_again(self, reason: str) -> None:
+        self.set(RegistrationState.REGISTERING, reason)
+        self._log_once("registering again", reason)
+
+    def waiting(self, reason: str) -> None:
+        self.set(RegistrationState.WAITING, reason)
+        self._log_once("waiting for the kubelet", reason)
+
+    def failed(self, reason: str) -> None:
+        self._metrics.registrations["failed"] += 1
+        self.set(RegistrationState.REFUSED, reason)
+        self._log_once("not registered, trying again", reason)
+
+    def _log_once(self, message: str, reason: str) -> None:
+        """Warns once for each reason; its repetitions are for debugging."""
+        level = logging.DEBUG if reason == self._logged else logging.WARNING
+        logger.log(level, message, extra={**self._subject, "reason": reason})
+        self._logged = reason
+
+
 @dataclass(frozen=True, slots=True)
 class RegistrationTiming:
     """The waits before another attempt, and the time by which a stream is steady."""
@@ -95,12 +136,12 @@ class ResourceRegistration:
         timing: RegistrationTiming | None = None,
     ) -> None:
         self.resource = inventory.resource
-        self.status = Latest(RegistrationStatus(RegistrationState.STARTING, time.time()))
+        self._report = RegistrationReport({"resource": self.resource}, service.metrics)
+        self.status = self._report.status
         self.endpoint = ""
         self._inventory, self._service, self._directory, self._settings = inventory, service, directory, settings
         self._timing = timing or RegistrationTiming.of(settings.timeouts)
         self._requests = Latest(0)  # goes up when the plugin's options have changed
-        self._logged = ""  # the last reason in the log
 
     def register_again(self) -> None:
         """The options that the kubelet knows from the registration are no longer true."""
@@ -112,7 +153,7 @@ class ResourceRegistration:
             while True:
                 await self._run_once()
         finally:
-            self._set_status(RegistrationState.STOPPED)
+            self._report.set(RegistrationState.STOPPED)
 
     async def announce(self) -> PluginInfo:
         """Answers the kubelet's plugin watcher."""
@@ -123,7 +164,7 @@ class ResourceRegistration:
         if registered:
             self._registered(self.endpoint)
         else:
-            self._failed(PeerGone(error or "refused without a reason"))
+            self._report.failed(error or "refused without a reason")
 
     async def _run_once(self) -> None:
         """One registration, from the socket's creation until it must be made again."""
@@ -134,21 +175,20 @@ class ResourceRegistration:
             else:
                 reason = await self._wait_for_watcher()
         except (PlugwrightError, OSError) as error:
-            self._failed(error)
+            self._report.failed(str(error))
             await self._wait_before_retry(kubelet)
         else:
-            self._set_status(RegistrationState.REGISTERING, reason)
-            self._log_once("registering again", reason)
+            self._report.registering_again(reason)
 
     async def _register_directly(self) -> str:
         """Why the registration with kubelet.sock has ended."""
         requests = self._requests.value
         if self._directory.identity(_KUBELET) is None:
-            self._waiting(f"no {_KUBELET} in {self._directory.path}")
+            self._report.waiting(f"no {_KUBELET} in {self._directory.path}")
         kubelet = await self._directory.appears(_KUBELET)
         path = self._directory.path / unique_socket_name(self.resource)
         async with device_plugin.serve(self._service, path) as served:
-            self._set_status(RegistrationState.REGISTERING, self.status.value.reason)
+            self._report.set(RegistrationState.REGISTERING, self.status.value.reason)
             before = self._service.streams.value.opened
             replaced = await first(self._register(served), self._socket_replaced(served, kubelet))
             if replaced:
@@ -169,7 +209,7 @@ class ResourceRegistration:
         """Why the registration by the plugin watcher has ended, which calls `announce` and `notify`."""
         requests = self._requests.value
         if not self._directory.path.is_dir():
-            self._waiting(f"no directory {self._directory.path}")
+            self._report.waiting(f"no directory {self._directory.path}")
             await self._directory.ticks.until(lambda _: self._directory.path.is_dir())
         path = self._directory.path / fixed_socket_name(self.resource)
         if path.exists() and not is_stale_socket(path):
@@ -177,7 +217,7 @@ class ResourceRegistration:
         path.unlink(missing_ok=True)
         async with registration.serve_watched(self._service, self, path) as served:
             self.endpoint = served.path.name
-            self._set_status(RegistrationState.REGISTERING, "the kubelet's plugin watcher has not asked yet")
+            self._report.set(RegistrationState.REGISTERING, "the kubelet's plugin watcher has not asked yet")
             before = self._service.streams.value.opened
             return await first(self._socket_removed(served), self._stream_lost(before), self._options_changed(requests))
 
@@ -227,31 +267,8 @@ class ResourceRegistration:
             self._timing.retry.reset()
 
     def _registered(self, endpoint: str) -> None:
-        self._service.metrics.registrations["ok"] += 1
-        self.endpoint, self._logged = endpoint, ""
-        self._set_status(RegistrationState.REGISTERED)
-        facts = {"resource": self.resource, "endpoint": endpoint, "directory": str(self._directory.path)}
-        logger.info("registered", extra=facts)
-
-    def _waiting(self, reason: str) -> None:
-        self._set_status(RegistrationState.WAITING, reason)
-        self._log_once("waiting for the kubelet", reason)
-
-    def _failed(self, error: Exception) -> None:
-        self._service.metrics.registrations["failed"] += 1
-        self._set_status(RegistrationState.REFUSED, str(error))
-        self._log_once("not registered, trying again", str(error))
-
-    def _log_once(self, message: str, reason: str) -> None:
-        """Warns once for each reason; its repetitions are for debugging."""
-        level = logging.DEBUG if reason == self._logged else logging.WARNING
-        logger.log(level, message, extra={"resource": self.resource, "reason": reason})
-        self._logged = reason
-
-    def _set_status(self, state: RegistrationState, reason: str = "") -> None:
-        before = self.status.value
-        if (before.state, before.reason) != (state, reason):
-            self.status.publish(RegistrationStatus(state, time.time(), reason))
+        self.endpoint = endpoint
+        self._report.registered(endpoint=endpoint, directory=str(self._directory.path))
 
 
 def unique_socket_name(resource: str) -> str:

@@ -6,7 +6,7 @@ say so. At the start it is the checkpoint that knows what containers were given 
 
 A device that another pod gets before that is noticed is not released in between: allocate() may be called for it again.
 While a device is being released, its next allocation waits. A device that has moved to claims is no longer ours to
-release, so whoever moves it calls `release` first.
+release, so what moves it calls `release` first.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _AT_ONCE = 0.0
 def free_devices(allocated: Mapping[str, float], held: Set[str], read: float) -> list[str]:
     """The devices that were allocated and that no pod held at the time `read`.
 
-    `allocated` has the time from which on it counts that nobody holds the device.
+    `allocated` has the time from which on it counts that no pod holds the device.
     """
     free = (device_id for device_id, counts in allocated.items() if device_id not in held and counts <= read)
     return sorted(free, key=natural_order)

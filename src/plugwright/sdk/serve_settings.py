@@ -51,7 +51,7 @@ class ServeSettings:
     """`driver` is the name of the DRA driver; empty: made of the resource's name.
 
     `cdi` is where the CDI specs of claims are written. `host_root` is where their device nodes must be seen; None where
-    nobody is to look, because a test has no hardware.
+    they are not looked for, because a test has no hardware.
     """
 
     api: Api = Api.DEVICE_PLUGIN

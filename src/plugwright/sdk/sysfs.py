@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from plugwright.model import NUMA_NODES
 
 __all__ = [
+    "BOOT_ID",
     "NUMA_ATTRIBUTE",
     "Host",
     "PciFunction",
@@ -34,6 +35,7 @@ __all__ = [
     "uevent",
 ]
 
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _PCI_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _STANDARD = "resource.kubernetes.io"
@@ -272,7 +274,7 @@ def pci_function(directory: Path) -> PciFunction:
 
 
 def boot_id(proc: Path = Path("/proc")) -> str:
-    """Another one after every boot."""
+    """Another one after every boot; empty where it cannot be read."""
     return attribute(proc / "sys/kernel/random", "boot_id")
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FileCalls", "remove_unfinished", "write_atomically"]
+__all__ = ["FileCalls", "locked_directory", "remove_unfinished", "write_atomically"]
 
 # A name that begins with a dot and has no ending of its own: container runtimes and ConfigMap readers skip it.
 _PREFIX = ".plugwright-"
@@ -34,6 +34,17 @@ class FileCalls:
 
 
 _REAL = FileCalls()
+
+
+@contextmanager
+def locked_directory(directory: Path) -> Iterator[None]:
+    """While inside, nothing else that takes this lock is: for a file that is read and written again."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_atomically(

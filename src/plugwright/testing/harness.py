@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from plugwright.errors import PeerGone, PluginError, PodRefused
-from plugwright.kubelet import Kubelet, KubeletSettings, Pod, PodSpec
+from plugwright.kubelet import Kubelet, KubeletSettings, Pod, PodSpec, Timing
 from plugwright.kubelet.events import Event, StateChange
 from plugwright.kubelet.pod_table import RunContainerOptions
 from plugwright.kubelet.pods import PodClaim
@@ -39,6 +39,7 @@ __all__ = ["PluginKubelet", "checked_findings", "kubelet_root", "running", "unti
 
 _LONGEST_SOCKET = len("device-plugins/") + 56  # bytes; the SDK's socket names have up to 56
 _NODE = "node"
+_QUICK = Timing(reconcile=0.05)  # a real plugin watcher lets a driver wait for up to a second
 _RETRY_TIME = 1.0  # seconds for a discover() that failed: the SDK calls it three or four times in them
 
 
@@ -153,10 +154,11 @@ async def running(
     """
     __tracebackhide__ = True
     plugins = _checked_arguments(plugins, tmp_path)
+    settings = settings or KubeletSettings(timing=_QUICK)
     api, cdi_directory = ResourceApiServer(_NODE), Path(tmp_path).absolute() / "cdi"
     for plugin in plugins:
         wanted = ServeSettings.of(serve) if serve else plugin.serve
-        host_root = settings.host_root if settings is not None else None
+        host_root = settings.host_root
         plugin.serve = replace(wanted, cdi=str(cdi_directory), host_root=str(host_root) if host_root else None)
     with kubelet_root(tmp_path) as root:
         async with PluginKubelet(root, settings, resource_api=api) as kubelet:

@@ -1,13 +1,13 @@
 """Which API offers a device, and how it moves to the other: decided here over values, done by `split`.
 
 A device is in one of five phases. In `LISTED` the kubelet may allocate it, in `PUBLISHED` the scheduler may; in the
-others nobody may, and whoever holds it keeps it:
+others no pod may, and its holder keeps it:
 
     LISTED → WITHHELD → PUBLISHED        Unhealthy in the list; published when no pod holds it
     PUBLISHED → TAINTED → WITHDRAWN → LISTED    NoSchedule; withdrawn when no claim has it; listed when that is seen
 
 A claim that names a device of the other side has it withheld, and then published with the taint: that claim gets it,
-others do not, and at its end the device goes back. What both APIs hold, or what nobody knows, is `DISPUTED`: offered by
+others do not, and at its end the device goes back. What both APIs hold, or what is not known, is `DISPUTED`: offered by
 neither until one holder is left.
 
 Devices that are the same hardware, as a whole and its parts, are one unit and move together.
@@ -122,7 +122,7 @@ def _settled(in_slice: Phase, evidence: Evidence) -> Phase:
 
 
 def reconsidered(placement: Placement, evidence: Evidence) -> Placement:
-    """The policy moves what is free, and waits for nobody: a device that turns out to be held goes back."""
+    """The policy moves what is free, and waits for no holder: a device that turns out to be held goes back."""
     claimed = evidence.asked or evidence.prepared or evidence.held_by_claim
     if placement.by_policy and placement.phase is Phase.WITHHELD and evidence.held_by_pod:
         return Placement(placement.phase, Api.DEVICE_PLUGIN)
@@ -134,7 +134,7 @@ def reconsidered(placement: Placement, evidence: Evidence) -> Placement:
 def balanced(placements: Mapping[str, Placement], idle: Collection[str], keep_free: int) -> dict[str, Api]:
     """The moves of units that leave `keep_free` on each side; none where that would take them from the other side.
 
-    `idle` are the units that nobody holds; those on their way count where they go.
+    `idle` are the units without a holder; those on their way count where they go.
     """
     free: dict[Api, list[str]] = {Api.DEVICE_PLUGIN: [], Api.DRA: []}
     for unit in sorted(idle, key=natural_order):

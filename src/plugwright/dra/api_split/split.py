@@ -19,12 +19,13 @@ from plugwright.dra.api_split.holders import ClaimLister, HoldersUnreadable, Pod
 from plugwright.dra.api_split.kept_placements import KeptPlacements
 from plugwright.dra.api_split.moves import Evidence, Phase, Placement
 from plugwright.dra.api_split.readings import MoveSettings, Readings
-from plugwright.dra.api_split.split_file import BOOT_ID, SplitFile, SplitState
+from plugwright.dra.api_split.split_file import SplitFile, SplitState
 from plugwright.dra.names import device_name
 from plugwright.errors import ConfigError, PlugwrightError
 from plugwright.model import Device, some
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.serve_settings import Api
+from plugwright.sdk.sysfs import BOOT_ID
 from plugwright.system.concurrency import Latest
 from plugwright.text import clean
 
@@ -56,8 +57,7 @@ class ApiSplit:
     ) -> None:
         """`pool` is the driver's name and the pool's."""
         self.problem = Latest("")
-        timeouts = runtime.settings.timeouts
-        self.settings = settings or MoveSettings.of(timeouts)
+        self.settings = settings or MoveSettings.of(runtime.settings.timeouts)
         self.readings = Readings(self.settings, clock)
         self._runtime, self._pool, self._prepared, self._api = runtime, pool, prepared, api
         self._clock = clock

@@ -18,15 +18,16 @@ from pathlib import Path
 import msgspec
 
 from plugwright.dra.api_split.moves import Placement
+from plugwright.sdk import sysfs
 from plugwright.sdk.serve_settings import Api, ServeSettings
+from plugwright.sdk.sysfs import BOOT_ID
 from plugwright.system import files
 from plugwright.text import clean
 
-__all__ = ["BOOT_ID", "SplitFile", "SplitState", "settings_text", "state_path"]
+__all__ = ["SplitFile", "SplitState", "settings_text", "state_path"]
 
 logger = logging.getLogger(__name__)
 
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _VERSION = 1
 _PRIVATE = 0o600
 _MOST_ABSENT = 1000  # devices that are kept in mind though discovery no longer lists them
@@ -118,10 +119,7 @@ class SplitFile:
                 self._written = number
 
     def boot_id(self) -> str:
-        try:
-            return self._boot_id.read_text(encoding="ascii").strip()
-        except OSError:
-            return ""
+        return sysfs.attribute(self._boot_id.parent, self._boot_id.name)
 
     def _put_aside(self, problem: str) -> SplitState:
         aside = self.path.with_name(f"{self.path.name}.damaged")

@@ -1,7 +1,7 @@
 """When a failed device gets which taint effect, and how many of them may evict their pods.
 
 `decide` is the whole policy: grace, budget and flapping, over values. Times in it are of the clock that counts from the
-node's boot, so that nobody who sets the node's time grants evictions or takes them away; only `timeAdded`, for the API
+node's boot, so that setting the node's time grants no evictions and takes none away; only `timeAdded`, for the API
 server, is of the calendar. What it remembers is kept by `taint_file`.
 """
 

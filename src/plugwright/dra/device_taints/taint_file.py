@@ -1,16 +1,14 @@
 """The file in which a node remembers its taints over restarts of the daemon.
 
-All resources of a node share it, and so do two daemons while one replaces the other: whoever grants an eviction reads
-it, decides and writes it under one lock. A grant that is not on disk is none, since a daemon that is killed again and
-again would otherwise evict anew each time.
+All resources of a node share it, and so do two daemons while one replaces the other: to grant an eviction, each reads,
+decides and writes it under one lock. A grant that is not on disk is none, since a daemon that is killed again and
+again would otherwise evict once more each time.
 """
 
-import fcntl
 import logging
-import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,14 +16,15 @@ import msgspec
 
 from plugwright.dra.device_taints.taint_budget import HOUR, Moment, TaintDecision, TaintRecord, TaintState
 from plugwright.errors import ConfigError
+from plugwright.sdk import sysfs
+from plugwright.sdk.sysfs import BOOT_ID
 from plugwright.system import files
 from plugwright.text import clean
 
-__all__ = ["BOOT_ID", "TaintFile", "moment"]
+__all__ = ["TaintFile", "moment"]
 
 logger = logging.getLogger(__name__)
 
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _VERSION = 1
 _EFFECTS = ("", "None", "NoSchedule", "NoExecute")
 _LATEST = 253_402_300_799  # the last second of the year 9999
@@ -64,12 +63,12 @@ class TaintFile:
         """What an earlier process left; never raises."""
         if self._path is not None:
             try:
-                with _lock(self._path.parent):
+                with files.locked_directory(self._path.parent):
                     self._known = self._read(now)
                     if self._known != TaintState():
                         with suppress(OSError):  # no grant goes without a write, so it is said when one is due
                             self._write(self._known, now)  # its times are of this boot from now on
-            except FileNotFoundError:  # nobody has made the directory yet
+            except FileNotFoundError:  # the directory is not made yet
                 pass
             except OSError as error:
                 self._known = self._without_history(error, now)
@@ -85,7 +84,7 @@ class TaintFile:
         if self._path is None:
             return decide(mine)
         self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with _lock(self._path.parent):
+        with files.locked_directory(self._path.parent):
             stored = self._read(now)
             if stored.of(resource) == self._known.of(resource):
                 stored = stored.with_records(resource, mine.of(resource))
@@ -129,10 +128,7 @@ class TaintFile:
             files.write_atomically(self._path, msgspec.json.encode(content) + b"\n", mode=0o600)
 
     def _boot(self) -> str:
-        try:
-            return self._boot_id.read_text(encoding="ascii").strip()
-        except OSError:
-            return ""
+        return sysfs.attribute(self._boot_id.parent, self._boot_id.name)
 
 
 def _state(data: bytes, boot: str, now: Moment) -> TaintState:
@@ -169,13 +165,3 @@ def _checked(record: TaintRecord) -> TaintRecord:
     if record.effect not in _EFFECTS:
         raise ConfigError(f"an effect must be one of {', '.join(_EFFECTS[1:])}, got {clean(record.effect)}")
     return record
-
-
-@contextmanager
-def _lock(directory: Path) -> Iterator[None]:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -22,7 +22,7 @@ __all__ = ["ClaimFiles"]
 
 @dataclass(frozen=True, slots=True)
 class ClaimFiles:
-    """`metadata` is None where containers are not told of their devices."""
+    """`metadata` is None where containers get no files about their devices."""
 
     driver: str
     directory: cdi.SpecDirectory
@@ -43,7 +43,7 @@ class ClaimFiles:
         return made
 
     def write_again(self, claim: PreparedClaim) -> None:
-        """The CDI file of a claim that is prepared, which somebody may have removed."""
+        """The CDI file of a claim that is prepared, which may have been removed."""
         if claim.spec is not None:
             self.directory.write(cdi.from_plain(claim.spec), part=claim.uid)
 

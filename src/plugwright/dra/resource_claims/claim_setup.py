@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from plugwright.dra.device_taints import taints
 from plugwright.dra.resource_claims import claim_devices
 from plugwright.dra.resource_claims.claim_devices import ClaimSpec
 from plugwright.dra.resource_claims.claim_files import ClaimFiles
@@ -27,14 +28,12 @@ from plugwright.model import Allocation, Device
 from plugwright.sdk import cdi
 from plugwright.system.concurrency import begin_in_thread
 
-__all__ = ["UNHEALTHY_TAINT", "ClaimSetup", "DeviceAccess", "PreparationSettings"]
+__all__ = ["ClaimSetup", "DeviceAccess", "PreparationSettings"]
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _DISK_LIMIT = 10.0  # seconds that a write may keep a call from ending
-
-UNHEALTHY_TAINT = "plugwright.dev/unhealthy"  # its value is the code of the device's reason
 
 
 class DeviceAccess(Protocol):
@@ -64,7 +63,7 @@ class PreparationSettings:
     """`limit`: seconds within which a call is answered; `lookup`: between two looks at claims that were left behind.
 
     `lookup_ended` is for those that are kept for a pod which may be gone. `host_root` is where the host's files are
-    seen; None where nobody is to look.
+    seen; None: not looked for.
     """
 
     limit: float = 40.0  # a kubelet waits 45
@@ -76,19 +75,19 @@ class PreparationSettings:
 
 
 class ClaimSetup:
-    """`host_root` is where the host's files are seen; None where nobody is to look whether device nodes are there."""
+    """`host_root` is where the host's files are seen; None: not looked whether device nodes are there."""
 
     def __init__(
         self, devices: DeviceAccess, prepared: PreparedClaims, files: ClaimFiles, host_root: Path | None = Path("/")
     ) -> None:
         self.devices, self.prepared, self._files, self._host_root = devices, prepared, files, host_root
-        self.turn = asyncio.Lock()  # held by whoever sets up or undoes a claim
+        self.turn = asyncio.Lock()  # while a claim is set up or undone
 
     async def prepare(self, claim: AllocatedClaim) -> PreparedClaim:
         """The same answer for a claim that is prepared; `ClaimWaits` where a later attempt may succeed."""
         stored = (await self.prepared.read()).get(claim.uid)
         if stored is not None and not _is_allocation(stored, claim):
-            await self.undo(stored)  # allocated anew, without an unprepare in between
+            await self.undo(stored)  # allocated once more, without an unprepare in between
         elif stored is not None and stored.is_ready(self.prepared.boot_id):
             return await self.restore(stored)
         await self._check_parameters(claim)
@@ -144,7 +143,7 @@ class ClaimSetup:
             return device
         if refusal := self.devices.refusal(device):
             raise ClaimWaits(f"device {result.device} cannot be given to a claim: {refusal}")
-        if not device.healthy and not result.tolerates(UNHEALTHY_TAINT, device.code):
+        if not device.healthy and not result.tolerates(taints.UNHEALTHY, device.code):
             raise ClaimWaits(f"device {result.device} is Unhealthy: {device.reason}")
         return device
 
@@ -226,7 +225,7 @@ def _keys(devices: Iterable[ClaimedDevice]) -> list[tuple[str, str, str, str, bo
 async def _in_thread(function: Callable[[], T]) -> T:
     """To its end, also where the caller is cancelled: files must not appear when others have been removed."""
     call = begin_in_thread("claim files", function)
-    call.add_done_callback(lambda call: call.exception())  # retrieved: nobody may be left who does
+    call.add_done_callback(lambda call: call.exception())  # retrieved: its caller may no longer wait
     try:
         await asyncio.wait((call,))
     except asyncio.CancelledError:

@@ -154,7 +154,7 @@ def _documents(directory: Path) -> list[dict[str, Any]]:
 
 
 def _devices(document: Mapping[str, Any]) -> Iterator[ClaimedDevice]:
-    with suppress(KeyError, TypeError, AttributeError):  # a file that somebody has changed
+    with suppress(KeyError, TypeError, AttributeError):  # a file that was changed
         for request in document["requests"]:
             for device in request["devices"]:
                 name = str(device["name"])

@@ -5,7 +5,7 @@ device that another claim still holds) is tried again inside the call, until sho
 error then says the last reason, which the owner of the pod reads in its events.
 
 Prepared is what the checkpoint says is done in this boot; the rest is done again, from the beginning. One attempt is
-made at a time. What has been started is in the checkpoint before the plugin hears of it, so that no process that ends
+made at a time. What has been started is in the checkpoint before the plugin is called, so that no process that ends
 in between leaves a device both taken and free. Unprepare fails only where a device is still in use: a pod cannot end
 before it has succeeded.
 """
@@ -188,7 +188,7 @@ class Preparation:
 
         A kubelet of 1.36 has a claim unprepared that a running pod uses, when another pod that could not be started
         with it goes. Its pod would not survive a restart of its container, so nothing of it is touched then. Nor will
-        that kubelet ask again: `undo_abandoned` sees when the last pod is gone.
+        that kubelet ask again: `AbandonedClaims` sees when the last pod is gone.
         """
         try:
             claims.check_identity(claim.namespace, claim.name, claim.uid)

@@ -27,11 +27,11 @@ import msgspec
 
 from plugwright.dra.resource_claims.claims import AllocatedClaim
 from plugwright.errors import CheckpointCorrupt, ClaimWaits
+from plugwright.sdk.sysfs import BOOT_ID
 from plugwright.system import files
 from plugwright.system.concurrency import Latest, begin_in_thread
 
 __all__ = [
-    "BOOT_ID",
     "ClaimedDevice",
     "Claims",
     "PreparedClaim",
@@ -45,7 +45,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FORMAT = 1
 _PRIVATE = 0o600  # edits may hold what only the claim's containers are to know
 _LOCK_PAUSE = 0.005
@@ -145,7 +144,7 @@ class PreparedClaims:
         """
         async with self._turn:
             call = begin_in_thread("claims", partial(self._transact, decide))
-            call.add_done_callback(self._publish)  # also when nobody waits for it any more
+            call.add_done_callback(self._publish)  # also when its caller no longer waits
             done, _ = await asyncio.wait((call,), timeout=self._lock_limit + _DISK_LIMIT)
             if not done:
                 raise ClaimWaits(f"{self._path} could not be read and written within {_DISK_LIMIT:g} s")
@@ -232,6 +231,7 @@ def held_by_another(claims: Claims, wanted: AllocatedClaim, capacity: Mapping[st
 
 
 def read_boot_id(path: Path = BOOT_ID) -> str:
+    """Raises where it cannot be read: without it, claims of an earlier boot would count as prepared."""
     return path.read_text(encoding="ascii").strip()
 
 

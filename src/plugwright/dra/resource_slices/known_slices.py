@@ -1,4 +1,4 @@
-"""What a publisher knows of its slices and of the API server, and when it repairs what somebody else has changed."""
+"""What a publisher knows of its slices and of the API server, and when it repairs what others have changed."""
 
 from collections.abc import Iterable
 
@@ -16,7 +16,7 @@ __all__ = ["DroppedFields", "KnownSlices", "Repairs"]
 
 _KEPT = ("name", "uid", "resourceVersion", "generateName", "ownerReferences", "labels", "annotations", "finalizers")
 _DROPPED_AGAIN = 3600.0  # seconds until fields that were dropped are sent again
-_STEADY = 10.0  # seconds without a change of somebody else, after which the next one is not one of many
+_STEADY = 10.0  # seconds without a change by others, after which the next one is not one of many
 
 
 class KnownSlices:
@@ -103,7 +103,7 @@ class DroppedFields:
 
 
 class Repairs:
-    """Soon at first, since a kubelet that starts deletes slice by slice; ever later where somebody goes on.
+    """Soon at first, since a kubelet that starts deletes slice by slice; ever later where others go on.
 
     `count` is that of the repairs since it was quiet.
     """

@@ -4,8 +4,8 @@ Which slices there should be is `slices`; this makes the requests and keeps what
 a list, from the watch after it, and from the answers to its own requests, so that nothing is created twice while the
 watch is behind. Slices stay when the process ends: the kubelet deletes them when no driver comes back.
 
-Whoever deletes or changes a slice has it repaired within a second. The kubelet does so when it starts. Where another
-program goes on doing it, the repairs come at ever longer intervals.
+A slice that is deleted or changed by others is repaired within a second. The kubelet deletes them when it starts. Where
+another program goes on doing it, the repairs come at ever longer intervals.
 """
 
 import asyncio
@@ -193,7 +193,7 @@ class SlicePublisher:
         offered = slice_comparison.without(content.devices, self._dropped.names)
         self._times = {**self._times, **slice_comparison.taint_times(self._known.slices.values())}
         devices = slice_comparison.with_taint_times(offered, self._times)
-        # Only of the taints there are now: one that comes back begins anew.
+        # Only of the taints there are now: one that comes back begins again.
         self._times = slice_comparison.taint_times([{"spec": {"devices": devices}}])
         counter_sets = content.counter_sets if not {"sharedCounters", "consumesCounters"} & self._dropped.names else ()
         existing = tuple(self._known.slices.values())
@@ -210,7 +210,7 @@ class SlicePublisher:
         return self._dropped.tried(wanted["spec"], answer["spec"])
 
     async def _find_node(self) -> None:
-        """The Node that is to own the slices: another one, where a Node of the same name was made anew."""
+        """The Node that is to own the slices: another one, where a Node of the same name was made again."""
         try:
             node = await self._api.get(f"/api/v1/nodes/{segment(self._pool.node)}")
         except PeerRefused as error:

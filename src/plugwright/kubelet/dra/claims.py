@@ -51,7 +51,7 @@ class ClaimInfo:
         for driver, devices in sorted(self.drivers.items()):
             names: tuple[str, ...] = ()
             for device in devices:
-                # The list of CDI names is not begun anew for each device of a driver (11.28).
+                # The list of CDI names is not begun again for each device of a driver (11.28).
                 names += device.cdi_devices
                 yield ClaimDevice(driver, device.pool, device.name, names, device.share_id)
 

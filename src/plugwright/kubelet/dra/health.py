@@ -1,6 +1,6 @@
 """What drivers say of their devices' health, until it is too old to be believed (11.24 to 11.26).
 
-Which pods use a device is the DRA manager's knowledge: it is told of the devices whose health has changed.
+Which pods use a device is the DRA manager's knowledge: it gets the devices whose health has changed.
 """
 
 from collections.abc import Callable, Iterable

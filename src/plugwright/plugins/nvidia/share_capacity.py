@@ -47,7 +47,7 @@ def slots(count: int, most: int = 0) -> Capacity | None:
 
 
 def unlimited_memory(unit: GpuUnit) -> Capacity | None:
-    """Added up for claims that ask for some, and otherwise free: nobody is held to it."""
+    """Added up for claims that ask for some, and otherwise free: no claim is held to it."""
     memory = _mebibytes(unit.memory)
     return Capacity(memory, default=0, minimum=0, maximum=memory, step=_MIB) if memory else None
 

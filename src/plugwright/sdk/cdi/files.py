@@ -4,9 +4,7 @@ A spec gets the lowest version that has all it uses, because a runtime refuses a
 know yet. Files are written whole or not at all. What a file may contain is `schema`, loaded when one is read.
 """
 
-import fcntl
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
@@ -137,12 +135,8 @@ class SpecDirectory:
     def locked(self) -> Iterator[None]:
         """While inside, no other writer that asks for it changes files here: for reading one and writing it again."""
         self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with files.locked_directory(self.path):
             yield
-        finally:
-            os.close(descriptor)
 
     def files(self) -> list[Path]:
         """This owner's files: no other is ever removed."""
