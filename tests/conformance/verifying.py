@@ -6,7 +6,7 @@ from pathlib import Path
 
 from plugwright.cli.kubelet.pod_claims import observed_api
 from plugwright.conformance import catalogue, runner
-from plugwright.conformance.dra.driver_api import DriverApi
+from plugwright.conformance.dra.session_api import SessionApi
 from plugwright.conformance.program import Target
 from plugwright.conformance.rule import Verdict
 from plugwright.conformance.session import TimeLimits
@@ -40,7 +40,7 @@ async def verdict_of(
     root: Path | None = None,
     *,
     slow: bool = False,
-    driver_api: Callable[[str], DriverApi] | None = None,
+    driver_api: Callable[[str], SessionApi] | None = None,
 ) -> Verdict:
     """The verdict on a plugin that breaks the rule: limits are long where it must work, and short where it must not."""
     limits = TimeLimits(start=_SLOW_START if slow else 90, register=4, prompt=1, call=4, end=3, republish=4)

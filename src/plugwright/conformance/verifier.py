@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self, TypeVar, cast
 
 from plugwright.conformance import program, session
-from plugwright.conformance.dra.driver_api import DriverApi
+from plugwright.conformance.dra.session_api import SessionApi
 from plugwright.conformance.program import Target
 from plugwright.conformance.session import PluginNotRunning, RegisteredPlugin, Session, TimeLimits
 from plugwright.errors import ConfigError, PlugwrightError
@@ -44,7 +44,7 @@ class VerifyOptions:
     directory: Path | None = None
     host_root: Path = Path("/")
     cdi_dirs: Sequence[Path] = (Path("/etc/cdi"), Path("/var/run/cdi"))
-    driver_api: Callable[[str], DriverApi] | None = None
+    driver_api: Callable[[str], SessionApi] | None = None
 
 
 class Verifier:

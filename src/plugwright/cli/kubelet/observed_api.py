@@ -11,7 +11,7 @@ from plugwright.cluster.api.errors import StatusError
 from plugwright.cluster.api.kinds import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from plugwright.cluster.api.registry import DeleteOptions, ResourcePath
 from plugwright.cluster.store import Object
-from plugwright.conformance.dra.driver_api import ApiRequest
+from plugwright.conformance.dra.session_api import ApiRequest
 from plugwright.errors import ClusterError
 
 __all__ = ["ObservedApi"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
-from plugwright.conformance.dra.driver_api import DriverApi
+from plugwright.conformance.dra.session_api import SessionApi
 from plugwright.errors import ConfigError
 from plugwright.kubelet import PodSpec
 from plugwright.kubelet.dra.resource_api import ResourceApi
@@ -80,9 +80,9 @@ def pod_claims(node: str) -> PodClaims:
     return claims
 
 
-def observed_api(node: str) -> DriverApi:
+def observed_api(node: str) -> SessionApi:
     """The API server of `plugwright verify --dra`, likewise."""
-    api: DriverApi = _loaded("observed_api", "plugwright verify --dra").ObservedApi(node)
+    api: SessionApi = _loaded("observed_api", "plugwright verify --dra").ObservedApi(node)
     return api
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from plugwright.conformance import program
-from plugwright.conformance.dra.driver_api import Document, DriverApi
+from plugwright.conformance.dra.session_api import Document, SessionApi
 from plugwright.conformance.program import Program, Target
 from plugwright.conformance.session import PluginNotRunning, Session, TimeLimits
 from plugwright.errors import PlugwrightError
@@ -62,7 +62,7 @@ class RegisteredDriver:
 
 
 class DriverSession(Session):
-    def __init__(self, target: Target, limits: TimeLimits, kubelet: Kubelet, api: DriverApi, kubeconfig: Path) -> None:
+    def __init__(self, target: Target, limits: TimeLimits, kubelet: Kubelet, api: SessionApi, kubeconfig: Path) -> None:
         super().__init__(target, limits, kubelet)
         self.api = api
         self._kubeconfig = kubeconfig
@@ -187,7 +187,7 @@ class DriverSession(Session):
 
 @asynccontextmanager
 async def driver_session(
-    target: Target, version: str, limits: TimeLimits, api: DriverApi, directory: Path | None = None
+    target: Target, version: str, limits: TimeLimits, api: SessionApi, directory: Path | None = None
 ) -> AsyncIterator[DriverSession]:
     """A kubelet and an API server without a program yet; leaving ends all that was started."""
     async with AsyncExitStack() as stack:

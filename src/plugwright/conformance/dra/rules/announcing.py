@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plugwright.conformance.asking import expect
-from plugwright.conformance.dra.claim_requests import Allocation, allocated, devices_in, plain_devices, prepare
+from plugwright.conformance.dra.claim_calls import ClaimAllocation, allocated, devices_in, plain_devices, prepare
 from plugwright.conformance.dra.driver_session import DriverSession
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
 from plugwright.conformance.rule import Level, Rule, RuleNotApplicable
@@ -80,7 +80,7 @@ async def _announced(session: DriverSession, path: Path) -> Announcement:
     return Announcement(path, info, time.monotonic() - began, listening, modes)
 
 
-class Registers(DriverRule):
+class DriverRegisters(DriverRule):
     id, level, facts = "DRG-01", Level.MUST, ("11.1",)
     title = "The driver registers, and publishes a ResourceSlice"
     why = "Without both no pod gets a device of this node."
@@ -136,7 +136,7 @@ class ServesWhatItLists(DriverRule):
         session, drivers = await verifier.drivers()
         for driver in drivers:
             for version in (service for service in driver.services if service in dra.VERSIONS):
-                async with allocated(session, driver, Allocation(plain_devices(session, driver))) as [claim]:
+                async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
                     try:
                         devices_in(await prepare(session, driver, claim, version=version), claim)
                     except PeerRefused as error:
@@ -196,7 +196,7 @@ class PathsFit(DriverRule):
                     expect(size <= PATH_LIMIT, f"at most {PATH_LIMIT} bytes", f"{size} bytes: {real}")
 
 
-class RegistersAgain(DriverRule):
+class DriverIsFoundAgain(DriverRule):
     id, level, facts = "DRG-10", Level.MUST, ("11.8",)
     title = "A kubelet that was restarted finds the driver"
     why = "Kubelets are restarted by upgrades; no claim could be prepared until somebody restarts the driver."
@@ -228,7 +228,7 @@ class OutlivesConnections(DriverRule):
             with suppress(PlugwrightError):
                 async with driver.connect() as client:
                     await client.unprepare([], verifier.limits.call)
-            async with allocated(session, driver, Allocation(plain_devices(session, driver))) as [claim]:
+            async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
                 try:
                     devices_in(await prepare(session, driver, claim), claim)
                 except PeerGone as error:
@@ -236,7 +236,7 @@ class OutlivesConnections(DriverRule):
 
 
 RULES: tuple[type[Rule], ...] = (
-    Registers,
+    DriverRegisters,
     HasName,
     ServesBeforeAnnouncing,
     ListsNewestFirst,
@@ -245,6 +245,6 @@ RULES: tuple[type[Rule], ...] = (
     TakesStatus,
     SocketsArePrivate,
     PathsFit,
-    RegistersAgain,
+    DriverIsFoundAgain,
     OutlivesConnections,
 )

@@ -6,9 +6,9 @@ import uuid
 from dataclasses import replace
 
 from plugwright.conformance.asking import expect
-from plugwright.conformance.dra.claim_requests import (
+from plugwright.conformance.dra.claim_calls import (
     REQUEST,
-    Allocation,
+    ClaimAllocation,
     allocated,
     devices_in,
     expect_refused,
@@ -42,7 +42,7 @@ class Prepares(DriverRule):
         session, drivers = await verifier.drivers()
         for driver in drivers:
             for device in (device for device in session.devices(driver.name)[:16] if not device.is_shared):
-                async with allocated(session, driver, Allocation([device])) as [claim]:
+                async with allocated(session, driver, ClaimAllocation([device])) as [claim]:
                     await prepared(session, driver, claim)
 
 
@@ -55,7 +55,7 @@ class AnswersEachClaim(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            wanted = [Allocation([device]) for device in plain_devices(session, driver, 2)]
+            wanted = [ClaimAllocation([device]) for device in plain_devices(session, driver, 2)]
             async with allocated(session, driver, *wanted) as claims:
                 answer = await prepare(session, driver, *claims)
                 missing = [claim.name for claim in claims if claim.uid not in answer]
@@ -71,7 +71,7 @@ class AnswersNoOtherClaim(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            wanted = [Allocation([device]) for device in plain_devices(session, driver, 2)]
+            wanted = [ClaimAllocation([device]) for device in plain_devices(session, driver, 2)]
             async with allocated(session, driver, *wanted) as [one, other]:
                 await prepared(session, driver, one)
                 answer = await prepare(session, driver, other)
@@ -87,7 +87,7 @@ class NamesRequest(DriverRule):
     mend = "Copy the request of the allocation's result into request_names."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
-        await _check_request(verifier, Allocation())
+        await _check_request(verifier, ClaimAllocation())
 
 
 class NamesMainRequest(DriverRule):
@@ -97,10 +97,10 @@ class NamesMainRequest(DriverRule):
     mend = "Cut the request of the result at the slash."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
-        await _check_request(verifier, Allocation(subrequest="small"))
+        await _check_request(verifier, ClaimAllocation(subrequest="small"))
 
 
-async def _check_request(verifier: DriverVerifier, allocation: Allocation) -> None:
+async def _check_request(verifier: DriverVerifier, allocation: ClaimAllocation) -> None:
     session, drivers = await verifier.drivers()
     for driver in drivers:
         wanted = replace(allocation, devices=plain_devices(session, driver))
@@ -120,7 +120,7 @@ class AnswersWithAllocated(DriverRule):
         session, drivers = await verifier.drivers()
         for driver in drivers:
             devices = plain_devices(session, driver, 2)
-            async with allocated(session, driver, Allocation(devices[1:])) as [claim]:
+            async with allocated(session, driver, ClaimAllocation(devices[1:])) as [claim]:
                 seen = {f"{device.pool}/{device.name}" for device in await prepared(session, driver, claim)}
                 wanted = {f"{device.pool}/{device.name}" for device in devices[1:]}
                 expect(seen == wanted, some(sorted(wanted)), some(sorted(seen)))
@@ -135,7 +135,7 @@ class IsIdempotent(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            async with allocated(session, driver, Allocation(plain_devices(session, driver))) as [claim]:
+            async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
                 first = await prepared(session, driver, claim)
                 second = await prepared(session, driver, claim)
                 expect(first == second, f"{first}", f"{second}")
@@ -154,7 +154,7 @@ class LeavesOtherDrivers(DriverRule):
         other = {"request": REQUEST, "driver": _OTHER, "pool": "other", "device": "card-0"}
         for driver in drivers:
             devices = plain_devices(session, driver)
-            wanted = Allocation(devices, results=[other], config=[config])
+            wanted = ClaimAllocation(devices, results=[other], config=[config])
             async with allocated(session, driver, wanted) as [claim]:
                 names = [device.name for device in await prepared(session, driver, claim)]
                 expect(names == [devices[0].name], f"{devices[0].name} alone", f"{some(names)}")
@@ -183,7 +183,7 @@ class RefusesReplacedClaim(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            async with allocated(session, driver, Allocation(plain_devices(session, driver))) as [claim]:
+            async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
                 old = replace(claim, uid=str(uuid.uuid4()))
                 try:
                     await expect_refused(session, driver, old, "a claim with another uid")
@@ -204,7 +204,7 @@ class RefusesUnallocatedClaim(DriverRule):
                 await expect_refused(session, driver, claim, "a claim that is not allocated")
 
 
-class _Unallocated(Allocation):
+class _Unallocated(ClaimAllocation):
     def status(self, driver: str) -> dict[str, object]:
         return {}
 
@@ -219,7 +219,7 @@ class RefusesUnknownDevice(DriverRule):
         session, drivers = await verifier.drivers()
         for driver in drivers:
             device = PublishedDevice(plain_devices(session, driver)[0].pool, _NOBODY, {})
-            async with allocated(session, driver, Allocation([device])) as [claim]:
+            async with allocated(session, driver, ClaimAllocation([device])) as [claim]:
                 await expect_refused(session, driver, claim, "a device that was never published")
 
 
@@ -232,7 +232,7 @@ class IsExclusive(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            wanted = Allocation(plain_devices(session, driver))
+            wanted = ClaimAllocation(plain_devices(session, driver))
             async with allocated(session, driver, wanted, wanted) as [one, other]:
                 await prepared(session, driver, one)
                 await expect_refused(session, driver, other, "a claim for a device in use")
@@ -247,7 +247,7 @@ class FreesDevice(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            wanted = Allocation(plain_devices(session, driver))
+            wanted = ClaimAllocation(plain_devices(session, driver))
             async with allocated(session, driver, wanted, wanted) as [one, other]:
                 await prepared(session, driver, one)
                 await unprepare(session, driver, one)
@@ -263,7 +263,7 @@ class AllowsAdminAccess(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            wanted = Allocation(plain_devices(session, driver))
+            wanted = ClaimAllocation(plain_devices(session, driver))
             async with allocated(session, driver, wanted, replace(wanted, admin_access=True)) as [one, admin]:
                 await prepared(session, driver, one)
                 await prepared(session, driver, admin)
@@ -279,7 +279,7 @@ class FailsOneClaimAlone(DriverRule):
         session, drivers = await verifier.drivers()
         for driver in drivers:
             unknown = Claim("default", "no-such-claim", str(uuid.uuid4()))
-            async with allocated(session, driver, Allocation(plain_devices(session, driver))) as [claim]:
+            async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
                 try:
                     answer = await prepare(session, driver, unknown, claim)
                 except PeerRefused as error:
@@ -312,7 +312,7 @@ class IsQuick(DriverRule):
         session, drivers = await verifier.drivers()
         limit = verifier.limits.call
         for driver in drivers:
-            async with allocated(session, driver, Allocation(plain_devices(session, driver))) as [claim]:
+            async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
                 began = time.monotonic()
                 await prepared(session, driver, claim)
                 seconds = time.monotonic() - began
@@ -329,7 +329,7 @@ class AllowsCallsAtOnce(DriverRule):
         session, drivers = await verifier.drivers()
         for driver in drivers:
             devices = plain_devices(session, driver, 2)
-            wanted = [Allocation([device]) for device in devices]
+            wanted = [ClaimAllocation([device]) for device in devices]
             async with allocated(session, driver, *wanted, *wanted) as claims:
                 calls = [prepare(session, driver, claim) for claim in claims[:2]]
                 made = await asyncio.gather(*calls)
@@ -348,7 +348,7 @@ class SharesDevice(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            shares = [Allocation([shared_device(session, driver)], share_id=str(uuid.uuid4())) for _ in range(2)]
+            shares = [ClaimAllocation([shared_device(session, driver)], share_id=str(uuid.uuid4())) for _ in range(2)]
             async with allocated(session, driver, *shares) as claims:
                 for claim in claims:
                     await prepared(session, driver, claim)
@@ -364,7 +364,7 @@ class NamesShare(DriverRule):
         session, drivers = await verifier.drivers()
         for driver in drivers:
             share = str(uuid.uuid4())
-            wanted = Allocation([shared_device(session, driver)], share_id=share)
+            wanted = ClaimAllocation([shared_device(session, driver)], share_id=share)
             async with allocated(session, driver, wanted) as [claim]:
                 ids = [device.share_id for device in await prepared(session, driver, claim)]
                 expect(ids == [share] or driver.version != "v1.DRAPlugin", f"share_id {share}", f"{ids}")

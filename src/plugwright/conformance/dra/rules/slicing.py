@@ -7,9 +7,9 @@ from contextlib import suppress
 
 from plugwright import quantity
 from plugwright.conformance.asking import expect
-from plugwright.conformance.dra.driver_api import ApiRequest, Document
 from plugwright.conformance.dra.driver_session import NODE, DriverSession
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
+from plugwright.conformance.dra.session_api import ApiRequest, Document
 from plugwright.conformance.rule import Level, Rule, RuleNotApplicable
 from plugwright.model import some
 from plugwright.system.concurrency import first

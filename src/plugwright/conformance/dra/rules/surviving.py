@@ -6,7 +6,7 @@ from pathlib import Path
 
 from plugwright.conformance.asking import expect
 from plugwright.conformance.dra.cdi_specs import cdi_devices
-from plugwright.conformance.dra.claim_requests import Allocation, allocated, expect_refused, plain_devices, prepared
+from plugwright.conformance.dra.claim_calls import ClaimAllocation, allocated, expect_refused, plain_devices, prepared
 from plugwright.conformance.dra.driver_session import DriverSession, RegisteredDriver
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
 from plugwright.conformance.dra.rules.unpreparing import prepared_names, spec_directories
@@ -46,7 +46,7 @@ class RemembersClaims(DriverRule):
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         async with verifier.fresh_running() as (session, driver):
-            wanted = Allocation(plain_devices(session, driver))
+            wanted = ClaimAllocation(plain_devices(session, driver))
             async with allocated(session, driver, wanted, wanted) as [one, other]:
                 before = await prepared(session, driver, one)
                 again = await _start_again(verifier, session)
@@ -64,7 +64,7 @@ class KeepsSpecs(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         async with (
             verifier.fresh_running() as (session, driver),
-            allocated(session, driver, Allocation(plain_devices(session, driver))) as [claim],
+            allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim],
         ):
             names = await prepared_names(session, driver, claim)
             await _start_again(verifier, session)
@@ -82,7 +82,7 @@ class SurvivesReboot(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         async with (
             verifier.fresh_running() as (session, driver),
-            allocated(session, driver, Allocation(plain_devices(session, driver))) as [claim],
+            allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim],
         ):
             names = await prepared_names(session, driver, claim)
             if not set(names) <= set(cdi_devices([session.cdi])):
@@ -100,7 +100,7 @@ async def _damage(verifier: DriverVerifier, change: Callable[[Path], object]) ->
     """Changes every file that the driver keeps, and starts it again; it must serve."""
     async with verifier.fresh_running() as (session, driver):
         devices = plain_devices(session, driver, 2)
-        async with allocated(session, driver, *(Allocation([device]) for device in devices)) as [one, other]:
+        async with allocated(session, driver, *(ClaimAllocation([device]) for device in devices)) as [one, other]:
             await prepared(session, driver, one)
             await session.program.stop(verifier.limits.end, signal.SIGKILL)
             files = [path for path in session.directory(driver.name).rglob("*") if path.is_file()]
@@ -156,11 +156,11 @@ class AllowsSuccessor(DriverRule):
                 [driver, *_] = await verifier.drivers_of(session)
             except PluginNotRunning as error:
                 raise RuleViolated("the second instance on its sockets", str(error)) from None
-            async with allocated(session, driver, Allocation(plain_devices(session, driver))) as [claim]:
+            async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
                 await prepared(session, driver, claim)
 
 
-class EndsOnSigterm(DriverRule):
+class DriverEndsOnSigterm(DriverRule):
     id, level, alone = "DRE-01", Level.MUST, True
     title = "SIGTERM ends the driver, with status 0"
     why = "A pod that does not end is killed after its grace period; another status alarms somebody at each upgrade."
@@ -195,11 +195,11 @@ class StartsBesideStaleSockets(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         async with verifier.fresh_running() as (session, _):
             driver = await _start_again(verifier, session)
-            async with allocated(session, driver, Allocation(plain_devices(session, driver))) as [claim]:
+            async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
                 await prepared(session, driver, claim)
 
 
-class LeavesOthersAlone(DriverRule):
+class LeavesOtherFilesAlone(DriverRule):
     id, level, alone = "DRE-04", Level.MUST, True
     title = "Files of others in plugins_registry, plugins and the CDI directory are left alone"
     why = "Other drivers live in the same directories; one whose files are removed is out of service."
@@ -228,4 +228,9 @@ STATE_RULES: tuple[type[Rule], ...] = (
     SurvivesEmptyFile,
     AllowsSuccessor,
 )
-END_RULES: tuple[type[Rule], ...] = (EndsOnSigterm, RemovesSockets, StartsBesideStaleSockets, LeavesOthersAlone)
+END_RULES: tuple[type[Rule], ...] = (
+    DriverEndsOnSigterm,
+    RemovesSockets,
+    StartsBesideStaleSockets,
+    LeavesOtherFilesAlone,
+)

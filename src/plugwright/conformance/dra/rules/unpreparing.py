@@ -6,7 +6,7 @@ from pathlib import Path
 
 from plugwright.conformance.asking import expect
 from plugwright.conformance.dra.cdi_specs import cdi_devices
-from plugwright.conformance.dra.claim_requests import Allocation, allocated, plain_devices, prepared, unprepare
+from plugwright.conformance.dra.claim_calls import ClaimAllocation, allocated, plain_devices, prepared, unprepare
 from plugwright.conformance.dra.driver_session import DriverSession, RegisteredDriver
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
 from plugwright.conformance.rule import Level, Rule, RuleNotApplicable
@@ -32,7 +32,7 @@ class Unprepares(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            async with allocated(session, driver, Allocation(plain_devices(session, driver))) as [claim]:
+            async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
                 await prepared(session, driver, claim)
                 await _expect_success(session, driver, claim, "a prepared claim")
 
@@ -46,7 +46,7 @@ class UnpreparesTwice(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            async with allocated(session, driver, Allocation(plain_devices(session, driver))) as [claim]:
+            async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
                 await prepared(session, driver, claim)
                 await unprepare(session, driver, claim)
                 await _expect_success(session, driver, claim, "a claim that was unprepared before")
@@ -74,7 +74,7 @@ class UnpreparesDeleted(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            wanted = Allocation(plain_devices(session, driver))
+            wanted = ClaimAllocation(plain_devices(session, driver))
             async with allocated(session, driver, wanted, wanted) as [claim, next_one]:
                 await prepared(session, driver, claim)
                 session.api.remove(f"{claim.namespace}/{claim.name}")
@@ -94,7 +94,7 @@ async def prepared_names(session: DriverSession, driver: RegisteredDriver, claim
     return names
 
 
-class CdiNamesAreQualified(DriverRule):
+class ClaimNamesAreQualified(DriverRule):
     id, level, facts = "CDI-01", Level.MUST, ("11.20",)
     title = "CDI devices of prepared claims have qualified names"
     why = "A runtime refuses a container with a name that is not vendor/class=device."
@@ -103,7 +103,7 @@ class CdiNamesAreQualified(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            async with allocated(session, driver, Allocation(plain_devices(session, driver))) as [claim]:
+            async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
                 names = await prepared_names(session, driver, claim)
                 odd = [name for name in names if not CDI_NAME.fullmatch(name)]
                 expect(not odd, "names such as example.com/claim=uid-gpu-0", some(odd))
@@ -116,7 +116,7 @@ async def _known(verifier: DriverVerifier, found: Sequence[str], session: Driver
     expect(not missing, f"specs in {places} for each name", f"none for {some(missing)}")
 
 
-class CdiNamesResolve(DriverRule):
+class ClaimNamesResolve(DriverRule):
     id, level, facts = "CDI-02", Level.MUST, ("11.20",)
     title = "CDI devices of prepared claims are in a spec"
     why = "The runtime fails to create the container: unresolvable CDI devices."
@@ -125,7 +125,7 @@ class CdiNamesResolve(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            async with allocated(session, driver, Allocation(plain_devices(session, driver))) as [claim]:
+            async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
                 await _known(verifier, await prepared_names(session, driver, claim), session)
 
 
@@ -138,7 +138,7 @@ class CdiEditsAreThere(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            async with allocated(session, driver, Allocation(plain_devices(session, driver))) as [claim]:
+            async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
                 names = await prepared_names(session, driver, claim)
                 known = cdi_devices(spec_directories(verifier, session))
                 empty = [
@@ -158,7 +158,7 @@ class CdiNodesExist(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            async with allocated(session, driver, Allocation(plain_devices(session, driver))) as [claim]:
+            async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
                 names = await prepared_names(session, driver, claim)
                 known = cdi_devices(spec_directories(verifier, session))
                 nodes = [
@@ -179,7 +179,7 @@ class CdiSpecsAreRemoved(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            async with allocated(session, driver, Allocation(plain_devices(session, driver))) as [claim]:
+            async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
                 names = await prepared_names(session, driver, claim)
                 before = [name for name in names if claim.uid in name]
                 if not before:
@@ -199,7 +199,7 @@ class CdiNamesAreNew(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            wanted = Allocation(plain_devices(session, driver))
+            wanted = ClaimAllocation(plain_devices(session, driver))
             async with allocated(session, driver, wanted, wanted) as [one, other]:
                 first = await prepared_names(session, driver, one)
                 await unprepare(session, driver, one)
@@ -210,8 +210,8 @@ class CdiNamesAreNew(DriverRule):
 
 UNPREPARE_RULES: tuple[type[Rule], ...] = (Unprepares, UnpreparesTwice, UnpreparesUnknown, UnpreparesDeleted)
 CDI_RULES: tuple[type[Rule], ...] = (
-    CdiNamesAreQualified,
-    CdiNamesResolve,
+    ClaimNamesAreQualified,
+    ClaimNamesResolve,
     CdiEditsAreThere,
     CdiNodesExist,
     CdiSpecsAreRemoved,

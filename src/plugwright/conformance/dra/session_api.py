@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from plugwright.kubelet.dra.resource_api import ResourceApi
 
-__all__ = ["SLICES", "ApiRequest", "Document", "DriverApi"]
+__all__ = ["SLICES", "ApiRequest", "Document", "SessionApi"]
 
 Document = dict[str, Any]
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
@@ -33,7 +33,7 @@ class ApiRequest:
         return f"{asked} was answered {self.code}{f': {self.text}' if self.text else ''}"
 
 
-class DriverApi(Protocol):
+class SessionApi(Protocol):
     """One node is in it, and whatever drivers and rules put there."""
 
     @property

@@ -13,8 +13,8 @@ from plugwright.protocol.dra import Claim, PreparedDevice
 
 __all__ = [
     "REQUEST",
-    "Allocation",
     "Answer",
+    "ClaimAllocation",
     "allocated",
     "expect_refused",
     "plain_devices",
@@ -32,7 +32,7 @@ _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Allocation:
+class ClaimAllocation:
     """What a claim is allocated to; `results` and `config` are further entries of its status."""
 
     devices: Sequence[PublishedDevice] = ()
@@ -65,7 +65,7 @@ class Allocation:
 
 @asynccontextmanager
 async def allocated(
-    session: DriverSession, driver: RegisteredDriver, *claims: Allocation
+    session: DriverSession, driver: RegisteredDriver, *claims: ClaimAllocation
 ) -> AsyncIterator[list[Claim]]:
     """Claims in the API, allocated; afterwards they are unprepared, and gone."""
     async with AsyncExitStack() as stack:
