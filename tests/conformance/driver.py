@@ -60,7 +60,8 @@ class SmallDriver:
         ]
         consumed = [{"counterSet": "card", "counters": {"memory": {"value": "20Gi"}}}]
         halves = [{"name": f"half-{number}", "consumesCounters": consumed} for number in range(2)]
-        capacity = {"memory": {"value": "40Gi"}}
+        policy = {"default": "10Gi", "validRange": {"min": "1Gi"}}
+        capacity = {"memory": {"value": "40Gi", "requestPolicy": policy}}
         return [*plain, *halves, {"name": "shared", "allowMultipleAllocations": True, "capacity": capacity}]
 
     def counter_sets(self) -> list[Document]:

@@ -1,6 +1,6 @@
 """Every rule for DRA drivers is shown to fail: each mutant of the small driver is caught by the rule named for it.
 
-All of them run where PLUGWRIGHT_MUTANTS is set (`make verify-mutants`, CI); else every sixth of them.
+All of them run where PLUGWRIGHT_MUTANTS is set (`make verify-mutants`, CI); else four of them.
 """
 
 import asyncio
@@ -17,7 +17,8 @@ from plugwright.conformance import catalogue
 from plugwright.conformance.rule import RuleStatus, Verdict
 
 AT_ONCE, IN_ONE_TEST = 4, 8
-NAMES = list(MUTANTS) if os.environ.get("PLUGWRIGHT_MUTANTS") else list(MUTANTS)[::6]
+QUICK = ["names-subrequest", "gives-twice", "counts-wrong", "leaves-spec"]
+NAMES = list(MUTANTS) if os.environ.get("PLUGWRIGHT_MUTANTS") else QUICK
 BATCHES = [NAMES[number : number + IN_ONE_TEST] for number in range(0, len(NAMES), IN_ONE_TEST)]
 
 

@@ -1,4 +1,4 @@
-"""What the tests of conformance share: the small plugin's command, and limits for what must fail."""
+"""What the tests of conformance share: commands of the small plugin and driver, and limits for what must fail."""
 
 import sys
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from plugwright.conformance.rule import Verdict
 from plugwright.conformance.session import TimeLimits
 from plugwright.conformance.verifier import VerifyOptions
 
-__all__ = ["FAIL", "PATIENT", "RECOVER", "driver_options", "small_driver", "small_plugin", "verdict_of"]
+__all__ = ["FAIL", "PATIENT", "RECOVER", "driver_options", "host_root", "small_driver", "small_plugin", "verdict_of"]
 
 FAIL, RECOVER = "touch {root}/fail-{id}", "rm -f {root}/fail-{id}"
 PATIENT = TimeLimits(start=90, register=90, prompt=60, call=60, end=60)
@@ -31,6 +31,15 @@ def small_driver(mutant: str = "") -> Target:
 
 def driver_options(version: str = "1.36", limits: TimeLimits = PATIENT) -> VerifyOptions:
     return VerifyOptions(version, limits, driver_api=observed_api)
+
+
+def host_root(directory: Path) -> Path:
+    """A machine that has the nodes of tape drives and of simulated GPUs: they are /dev/null here."""
+    names = ["st0", "st1", *(f"nvidia{number}" for number in range(8)), "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"]
+    (directory / "dev").mkdir()
+    for name in (*names, "null", "zero", "full"):
+        (directory / "dev" / name).symlink_to("/dev/null")
+    return directory
 
 
 async def verdict_of(

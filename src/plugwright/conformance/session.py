@@ -51,6 +51,7 @@ class TimeLimits:
     idle: float = 1.0
     settle: float = 0.25  # after a list, for further resources of the same program
     republish: float = 60.0  # from the loss of a slice to its return; Go's library waits for 30
+    wait: float = 10.0  # after which a claim that is not prepared is one that waits: `call` is enough for the others
 
 
 @dataclass(frozen=True, slots=True)

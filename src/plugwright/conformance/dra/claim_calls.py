@@ -1,7 +1,9 @@
 """Claims that rules allocate to published devices, and the calls of a driver about them."""
 
+import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 
@@ -20,7 +22,9 @@ __all__ = [
     "plain_devices",
     "prepare",
     "prepared",
+    "refusal",
     "shared_device",
+    "some_devices",
     "unprepare",
 ]
 
@@ -47,7 +51,7 @@ class ClaimAllocation:
         more: dict[str, object] = {"shareID": self.share_id} if self.share_id else {}
         more |= {"adminAccess": True} if self.admin_access else {}
         own = [
-            {"request": request, "driver": driver, "pool": device.pool, "device": device.name, **more}
+            {"request": request, "driver": driver, "pool": device.pool, "device": device.name, **_share(device), **more}
             for device in self.devices
         ]
         devices: dict[str, object] = {"results": [*own, *self.results]}
@@ -61,6 +65,13 @@ class ClaimAllocation:
         else:
             request = {"name": REQUEST, "exactly": wanted}
         return {"devices": {"requests": [request]}}
+
+
+def _share(device: PublishedDevice) -> dict[str, object]:
+    """What a scheduler writes for a device that several claims may have."""
+    if not device.is_shared:
+        return {}
+    return {"shareID": str(uuid.uuid4()), "consumedCapacity": device.consumption}
 
 
 @asynccontextmanager
@@ -116,29 +127,40 @@ def devices_in(answer: Answer, claim: Claim) -> list[PreparedDevice]:
     return list(result)
 
 
-async def expect_refused(session: DriverSession, driver: RegisteredDriver, claim: Claim, why: str) -> str:
-    """The error of a claim that must not be prepared; raises RuleViolated where it is."""
+async def expect_refused(session: DriverSession, driver: RegisteredDriver, claim: Claim, why: str) -> None:
+    """Raises RuleViolated for a claim that is prepared and must not be; a driver may also let it wait."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(session.limits.wait):
+            await refusal(session, driver, claim, why)
+
+
+async def refusal(session: DriverSession, driver: RegisteredDriver, claim: Claim, why: str) -> str:
+    """The error of a claim that must not be prepared, however long it takes."""
     result = (await prepare(session, driver, claim)).get(claim.uid)
     seen = "no entry" if result is None else f"{len(result)} devices and no error"
     expect(isinstance(result, str), f"an error in the entry of {why}", seen)
     return str(result)
 
 
+def some_devices(session: DriverSession, driver: RegisteredDriver, count: int = 1) -> list[PublishedDevice]:
+    """Devices for claims, first those that one has to itself; not applicable where there are fewer."""
+    found = sorted(session.devices(driver.name), key=lambda device: device.is_shared)[:count]
+    if len(found) < count:
+        raise RuleNotApplicable(f"fewer than {count} devices are published")
+    return found
+
+
 def plain_devices(session: DriverSession, driver: RegisteredDriver, count: int = 1) -> list[PublishedDevice]:
     """Devices that one claim has to itself; not applicable where there are fewer."""
-    return _some((device for device in session.devices(driver.name) if not device.is_shared), count)
+    found = [device for device in session.devices(driver.name) if not device.is_shared][:count]
+    if len(found) < count:
+        raise RuleNotApplicable(f"fewer than {count} devices are published that a claim has to itself")
+    return found
 
 
 def shared_device(session: DriverSession, driver: RegisteredDriver) -> PublishedDevice:
-    """A device with allowMultipleAllocations."""
-    shared = [device for device in session.devices(driver.name) if device.is_shared]
+    """One that two claims may have at a time; not applicable where there is none."""
+    shared = [device for device in session.devices(driver.name) if device.is_shared and device.has_room_for(2)]
     if not shared:
-        raise RuleNotApplicable("no device has allowMultipleAllocations")
+        raise RuleNotApplicable("no device has allowMultipleAllocations and capacity for two claims")
     return shared[0]
-
-
-def _some(devices: Iterable[PublishedDevice], count: int) -> list[PublishedDevice]:
-    found = list(itertools.islice(devices, count))
-    if len(found) < count:
-        raise RuleNotApplicable(f"no {count} devices are published that a claim could have to itself")
-    return found

@@ -4,11 +4,13 @@ The program finds them by placeholders, or by the variables that drivers have in
 rules to devices that the driver has published; no scheduler is asked.
 """
 
+import uuid
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from plugwright import quantity
 from plugwright.conformance import program
 from plugwright.conformance.dra.session_api import Document, SessionApi
 from plugwright.conformance.program import Program, Target
@@ -39,6 +41,21 @@ class PublishedDevice:
     def is_shared(self) -> bool:
         return bool(self.content.get("allowMultipleAllocations"))
 
+    @property
+    def consumption(self) -> dict[str, str]:
+        """What a claim gets that asks for no capacity: the default of each, or all of it."""
+        capacity = self.content.get("capacity") or {}
+        policies = {name: entry.get("requestPolicy") or {} for name, entry in capacity.items()}
+        return {name: str(policies[name].get("default") or entry["value"]) for name, entry in capacity.items()}
+
+    def has_room_for(self, claims: int) -> bool:
+        """Whether so many claims with the default fit into the capacity."""
+        capacity = self.content.get("capacity") or {}
+        return all(
+            quantity.parse(amount) * claims <= quantity.parse(str(capacity[name]["value"]))
+            for name, amount in self.consumption.items()
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class RegisteredDriver:
@@ -66,6 +83,7 @@ class DriverSession(Session):
         super().__init__(target, limits, kubelet)
         self.api = api
         self._kubeconfig = kubeconfig
+        self._pod = str(uuid.uuid4())
 
     @property
     def cdi(self) -> Path:
@@ -92,12 +110,16 @@ class DriverSession(Session):
         return {
             "KUBECONFIG": str(self._kubeconfig),
             "NODE_NAME": NODE,
+            "POD_UID": self._pod,
             "CDI_ROOT": str(self.cdi),
             "KUBELET_PLUGINS_DIRECTORY_PATH": str(self.paths.plugins),
             "KUBELET_REGISTRAR_DIRECTORY_PATH": str(self.paths.plugins_registry),
         }
 
     async def start_program(self) -> Program:
+        """In the same pod as before; beside one that runs, in a pod of its own."""
+        if any(before.running for before in self.programs):
+            self._pod = str(uuid.uuid4())
         started = await program.start(self.target, self.paths, self._placeholders, self._variables)
         self.programs.append(started)
         return started

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plugwright.conformance.asking import expect
-from plugwright.conformance.dra.claim_calls import ClaimAllocation, allocated, devices_in, plain_devices, prepare
+from plugwright.conformance.dra.claim_calls import ClaimAllocation, allocated, devices_in, prepare, some_devices
 from plugwright.conformance.dra.driver_session import DriverSession
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
 from plugwright.conformance.rule import Level, Rule, RuleNotApplicable
@@ -136,7 +136,7 @@ class ServesWhatItLists(DriverRule):
         session, drivers = await verifier.drivers()
         for driver in drivers:
             for version in (service for service in driver.services if service in dra.VERSIONS):
-                async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
+                async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
                     try:
                         devices_in(await prepare(session, driver, claim, version=version), claim)
                     except PeerRefused as error:
@@ -228,7 +228,7 @@ class OutlivesConnections(DriverRule):
             with suppress(PlugwrightError):
                 async with driver.connect() as client:
                     await client.unprepare([], verifier.limits.call)
-            async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
+            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
                 try:
                     devices_in(await prepare(session, driver, claim), claim)
                 except PeerGone as error:

@@ -15,7 +15,9 @@ from plugwright.conformance.dra.claim_calls import (
     plain_devices,
     prepare,
     prepared,
+    refusal,
     shared_device,
+    some_devices,
     unprepare,
 )
 from plugwright.conformance.dra.driver_session import PublishedDevice
@@ -55,7 +57,7 @@ class AnswersEachClaim(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            wanted = [ClaimAllocation([device]) for device in plain_devices(session, driver, 2)]
+            wanted = [ClaimAllocation([device]) for device in some_devices(session, driver, 2)]
             async with allocated(session, driver, *wanted) as claims:
                 answer = await prepare(session, driver, *claims)
                 missing = [claim.name for claim in claims if claim.uid not in answer]
@@ -71,7 +73,7 @@ class AnswersNoOtherClaim(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            wanted = [ClaimAllocation([device]) for device in plain_devices(session, driver, 2)]
+            wanted = [ClaimAllocation([device]) for device in some_devices(session, driver, 2)]
             async with allocated(session, driver, *wanted) as [one, other]:
                 await prepared(session, driver, one)
                 answer = await prepare(session, driver, other)
@@ -103,7 +105,7 @@ class NamesMainRequest(DriverRule):
 async def _check_request(verifier: DriverVerifier, allocation: ClaimAllocation) -> None:
     session, drivers = await verifier.drivers()
     for driver in drivers:
-        wanted = replace(allocation, devices=plain_devices(session, driver))
+        wanted = replace(allocation, devices=some_devices(session, driver))
         async with allocated(session, driver, wanted) as [claim]:
             for device in await prepared(session, driver, claim):
                 others = [name for name in device.requests if name != REQUEST]
@@ -119,7 +121,7 @@ class AnswersWithAllocated(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            devices = plain_devices(session, driver, 2)
+            devices = some_devices(session, driver, 2)
             async with allocated(session, driver, ClaimAllocation(devices[1:])) as [claim]:
                 seen = {f"{device.pool}/{device.name}" for device in await prepared(session, driver, claim)}
                 wanted = {f"{device.pool}/{device.name}" for device in devices[1:]}
@@ -135,7 +137,7 @@ class IsIdempotent(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
+            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
                 first = await prepared(session, driver, claim)
                 second = await prepared(session, driver, claim)
                 expect(first == second, f"{first}", f"{second}")
@@ -153,7 +155,7 @@ class LeavesOtherDrivers(DriverRule):
         config = {"source": "FromClaim", "requests": [], "opaque": {"driver": _OTHER, "parameters": parameters}}
         other = {"request": REQUEST, "driver": _OTHER, "pool": "other", "device": "card-0"}
         for driver in drivers:
-            devices = plain_devices(session, driver)
+            devices = some_devices(session, driver)
             wanted = ClaimAllocation(devices, results=[other], config=[config])
             async with allocated(session, driver, wanted) as [claim]:
                 names = [device.name for device in await prepared(session, driver, claim)]
@@ -183,7 +185,7 @@ class RefusesReplacedClaim(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
+            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
                 old = replace(claim, uid=str(uuid.uuid4()))
                 try:
                     await expect_refused(session, driver, old, "a claim with another uid")
@@ -218,7 +220,7 @@ class RefusesUnknownDevice(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            device = PublishedDevice(plain_devices(session, driver)[0].pool, _NOBODY, {})
+            device = PublishedDevice(some_devices(session, driver)[0].pool, _NOBODY, {})
             async with allocated(session, driver, ClaimAllocation([device])) as [claim]:
                 await expect_refused(session, driver, claim, "a device that was never published")
 
@@ -279,7 +281,7 @@ class FailsOneClaimAlone(DriverRule):
         session, drivers = await verifier.drivers()
         for driver in drivers:
             unknown = Claim("default", "no-such-claim", str(uuid.uuid4()))
-            async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
+            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
                 try:
                     answer = await prepare(session, driver, unknown, claim)
                 except PeerRefused as error:
@@ -297,7 +299,7 @@ class ErrorsAreReadable(DriverRule):
         session, drivers = await verifier.drivers()
         for driver in drivers:
             claim = Claim("default", "no-such-claim", str(uuid.uuid4()))
-            text = await expect_refused(session, driver, claim, "a claim that does not exist")
+            text = await refusal(session, driver, claim, "a claim that does not exist")
             kept = len(text) >= _SHORTEST and "\n" not in text.strip() and "Traceback" not in text
             expect(kept, "a sentence", f"{text[:200]!r}")
 
@@ -312,7 +314,7 @@ class IsQuick(DriverRule):
         session, drivers = await verifier.drivers()
         limit = verifier.limits.call
         for driver in drivers:
-            async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
+            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
                 began = time.monotonic()
                 await prepared(session, driver, claim)
                 seconds = time.monotonic() - began
@@ -335,8 +337,8 @@ class AllowsCallsAtOnce(DriverRule):
                 made = await asyncio.gather(*calls)
                 for claim, answer in zip(claims, made, strict=False):
                     devices_in(answer, claim)
-                for claim in claims[2:]:
-                    await expect_refused(session, driver, claim, "a device that one of the two claims holds")
+                held = "a device that one of the two claims holds"
+                await asyncio.gather(*(expect_refused(session, driver, claim, held) for claim in claims[2:]))
 
 
 class SharesDevice(DriverRule):
@@ -348,8 +350,8 @@ class SharesDevice(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            shares = [ClaimAllocation([shared_device(session, driver)], share_id=str(uuid.uuid4())) for _ in range(2)]
-            async with allocated(session, driver, *shares) as claims:
+            wanted = ClaimAllocation([shared_device(session, driver)])
+            async with allocated(session, driver, wanted, wanted) as claims:
                 for claim in claims:
                     await prepared(session, driver, claim)
 

@@ -2,11 +2,19 @@
 
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from plugwright.conformance.asking import expect
 from plugwright.conformance.dra.cdi_specs import cdi_devices
-from plugwright.conformance.dra.claim_calls import ClaimAllocation, allocated, expect_refused, plain_devices, prepared
+from plugwright.conformance.dra.claim_calls import (
+    ClaimAllocation,
+    allocated,
+    expect_refused,
+    plain_devices,
+    prepared,
+    some_devices,
+)
 from plugwright.conformance.dra.driver_session import DriverSession, RegisteredDriver
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
 from plugwright.conformance.dra.rules.unpreparing import prepared_names, spec_directories
@@ -64,7 +72,7 @@ class KeepsSpecs(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         async with (
             verifier.fresh_running() as (session, driver),
-            allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim],
+            allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim],
         ):
             names = await prepared_names(session, driver, claim)
             await _start_again(verifier, session)
@@ -82,7 +90,7 @@ class SurvivesReboot(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         async with (
             verifier.fresh_running() as (session, driver),
-            allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim],
+            allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim],
         ):
             names = await prepared_names(session, driver, claim)
             if not set(names) <= set(cdi_devices([session.cdi])):
@@ -99,7 +107,7 @@ class SurvivesReboot(DriverRule):
 async def _damage(verifier: DriverVerifier, change: Callable[[Path], object]) -> None:
     """Changes every file that the driver keeps, and starts it again; it must serve."""
     async with verifier.fresh_running() as (session, driver):
-        devices = plain_devices(session, driver, 2)
+        devices = some_devices(session, driver, 2)
         async with allocated(session, driver, *(ClaimAllocation([device]) for device in devices)) as [one, other]:
             await prepared(session, driver, one)
             await session.program.stop(verifier.limits.end, signal.SIGKILL)
@@ -142,21 +150,18 @@ class AllowsSuccessor(DriverRule):
         async with verifier.fresh_running() as (session, _):
             old, mark = session.program, session.mark
             new = await session.start_program()
-            try:
+            with suppress(PeerGone):  # one that waits for the end of the first is as good
                 await session.kubelet.until(
-                    lambda: session.registered(mark) >= verifier.resources or not new.running, verifier.limits.start, ""
+                    lambda: session.registered(mark) >= verifier.resources or not new.running,
+                    verifier.limits.prompt,
+                    "",
                 )
-            except PeerGone:
-                raise RuleNotApplicable("a second instance does not register beside the first") from None
             if not new.running:
                 raise RuleNotApplicable("a second instance ends beside the first")
             await old.stop(verifier.limits.end)
             await old.end()
-            try:
-                [driver, *_] = await verifier.drivers_of(session)
-            except PluginNotRunning as error:
-                raise RuleViolated("the second instance on its sockets", str(error)) from None
-            async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
+            driver = await _registered(verifier, session, mark)
+            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
                 await prepared(session, driver, claim)
 
 
@@ -195,7 +200,7 @@ class StartsBesideStaleSockets(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         async with verifier.fresh_running() as (session, _):
             driver = await _start_again(verifier, session)
-            async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
+            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
                 await prepared(session, driver, claim)
 
 

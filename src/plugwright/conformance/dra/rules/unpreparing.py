@@ -6,7 +6,7 @@ from pathlib import Path
 
 from plugwright.conformance.asking import expect
 from plugwright.conformance.dra.cdi_specs import cdi_devices
-from plugwright.conformance.dra.claim_calls import ClaimAllocation, allocated, plain_devices, prepared, unprepare
+from plugwright.conformance.dra.claim_calls import ClaimAllocation, allocated, prepared, some_devices, unprepare
 from plugwright.conformance.dra.driver_session import DriverSession, RegisteredDriver
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
 from plugwright.conformance.rule import Level, Rule, RuleNotApplicable
@@ -32,7 +32,7 @@ class Unprepares(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
+            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
                 await prepared(session, driver, claim)
                 await _expect_success(session, driver, claim, "a prepared claim")
 
@@ -46,7 +46,7 @@ class UnpreparesTwice(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
+            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
                 await prepared(session, driver, claim)
                 await unprepare(session, driver, claim)
                 await _expect_success(session, driver, claim, "a claim that was unprepared before")
@@ -74,7 +74,7 @@ class UnpreparesDeleted(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            wanted = ClaimAllocation(plain_devices(session, driver))
+            wanted = ClaimAllocation(some_devices(session, driver))
             async with allocated(session, driver, wanted, wanted) as [claim, next_one]:
                 await prepared(session, driver, claim)
                 session.api.remove(f"{claim.namespace}/{claim.name}")
@@ -103,7 +103,7 @@ class ClaimNamesAreQualified(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
+            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
                 names = await prepared_names(session, driver, claim)
                 odd = [name for name in names if not CDI_NAME.fullmatch(name)]
                 expect(not odd, "names such as example.com/claim=uid-gpu-0", some(odd))
@@ -125,7 +125,7 @@ class ClaimNamesResolve(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
+            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
                 await _known(verifier, await prepared_names(session, driver, claim), session)
 
 
@@ -138,7 +138,7 @@ class CdiEditsAreThere(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
+            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
                 names = await prepared_names(session, driver, claim)
                 known = cdi_devices(spec_directories(verifier, session))
                 empty = [
@@ -158,7 +158,7 @@ class CdiNodesExist(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
+            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
                 names = await prepared_names(session, driver, claim)
                 known = cdi_devices(spec_directories(verifier, session))
                 nodes = [
@@ -179,7 +179,7 @@ class CdiSpecsAreRemoved(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            async with allocated(session, driver, ClaimAllocation(plain_devices(session, driver))) as [claim]:
+            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
                 names = await prepared_names(session, driver, claim)
                 before = [name for name in names if claim.uid in name]
                 if not before:
@@ -199,7 +199,7 @@ class CdiNamesAreNew(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         for driver in drivers:
-            wanted = ClaimAllocation(plain_devices(session, driver))
+            wanted = ClaimAllocation(some_devices(session, driver))
             async with allocated(session, driver, wanted, wanted) as [one, other]:
                 first = await prepared_names(session, driver, one)
                 await unprepare(session, driver, one)
