@@ -14,6 +14,7 @@ import click
 from plugwright.cli import logs
 from plugwright.cli.kubelet.pod_claims import observed_api
 from plugwright.conformance import baseline, catalogue, documents, runner
+from plugwright.conformance.dra.driver_session import NODE
 from plugwright.conformance.program import Target
 from plugwright.conformance.rule import Report, Rule, RuleStatus, Verdict
 from plugwright.conformance.session import TimeLimits
@@ -56,7 +57,7 @@ Examples:
     "--attach",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Verify a program that runs already, and has DIR/device-plugins for the kubelet's directory. No CMD then.",
+    help="Verify a program that is started by others, and has DIR for the kubelet's directory. No CMD then.",
 )
 @click.option(
     "-o",
@@ -127,6 +128,8 @@ def _report(command: tuple[str, ...], output: str, values: dict[str, Any]) -> Re
     known = baseline.read_baseline(values["baseline_file"]) if values["baseline_file"] else baseline.Baseline()
     rules, options = catalogue.select(values["rules"], dra=values["dra"]), _options(values)
     versions = _versions(values["versions"], _DRIVER_VERSIONS if values["dra"] else _VERSIONS)
+    if values["dra"] and values["attach"]:
+        _announce_api(values["attach"], versions)
     seen: Callable[[Verdict], None] = _show if output == "text" else _show_progress
     every = [replace(options, version=version) for version in versions]
     try:
@@ -136,6 +139,15 @@ def _report(command: tuple[str, ...], output: str, values: dict[str, Any]) -> Re
     if values["write_baseline"]:
         values["write_baseline"].write_text(baseline.baseline_text(verdicts))
     return known.report(str(target), verdicts)
+
+
+def _announce_api(directory: Path, versions: Sequence[str]) -> None:
+    """Tells who starts the driver what it needs; it may run already, and wait for the file."""
+    if len(versions) > 1:
+        raise click.UsageError("--attach with --dra takes one --kubelet: each has an API server of its own")
+    variables = {"KUBECONFIG": directory / "kubeconfig", "NODE_NAME": NODE, "CDI_ROOT": directory / "cdi"}
+    words = " ".join(f"{name}={value}" for name, value in variables.items())
+    click.echo(f"waiting for a driver with {words}", err=True)
 
 
 def _target(command: tuple[str, ...], values: dict[str, Any]) -> Target:
@@ -152,8 +164,6 @@ def _target(command: tuple[str, ...], values: dict[str, Any]) -> Target:
 
 
 def _options(values: dict[str, Any]) -> VerifyOptions:
-    if values["dra"] and values["attach"]:
-        raise click.UsageError("--attach does not go with --dra: the program must be given its kubeconfig")
     if bool(values["fail_command"]) != bool(values["recover_command"]):
         raise click.UsageError("--fail-command and --recover-command need each other")
     limit = values["timeout"]

@@ -3,7 +3,15 @@
 import fnmatch
 from collections.abc import Mapping, Sequence
 
-from plugwright.conformance.dra.rules import announcing, preparing, reporting, slicing, surviving, unpreparing
+from plugwright.conformance.dra.rules import (
+    announcing,
+    preparing,
+    reporting,
+    shared_claims,
+    slicing,
+    surviving,
+    unpreparing,
+)
 from plugwright.conformance.rule import Rule
 from plugwright.conformance.rules import (
     allocating,
@@ -36,7 +44,7 @@ RULES: tuple[type[Rule], ...] = tuple(rule for rules in GROUPS.values() for rule
 DRIVER_GROUPS: Mapping[str, tuple[type[Rule], ...]] = {
     "DRA: registration": announcing.RULES,
     "DRA: ResourceSlices": slicing.RULES,
-    "DRA: preparing claims": preparing.RULES,
+    "DRA: preparing claims": (*preparing.RULES, *shared_claims.RULES),
     "DRA: unpreparing claims": unpreparing.UNPREPARE_RULES,
     "DRA: CDI devices": unpreparing.CDI_RULES,
     "DRA: restarts, reboots and damage": surviving.STATE_RULES,

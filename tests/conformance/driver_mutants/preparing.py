@@ -157,3 +157,11 @@ class RefusesShares(SmallDriver):
 class DropsShareId(SmallDriver):
     def prepared(self, claim: Claim, result: Document) -> PreparedDevice:
         return replace(super().prepared(claim, result), share_id="")
+
+
+@breaks("PRP-22")
+class OnePodAlone(SmallDriver):
+    def check_claim(self, claim: Claim, document: Document) -> None:
+        super().check_claim(claim, document)
+        if len(document["status"]["reservedFor"]) != 1:
+            raise Refused("it must be reserved for one pod")

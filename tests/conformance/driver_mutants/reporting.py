@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 
-from tests.conformance.driver import Document, SmallDriver
+from tests.conformance.driver import LEASE, Document, SmallDriver
 from tests.conformance.driver_mutants.driver_mutant import breaks
 
 from plugwright.protocol import dra, dra_health, transport
@@ -37,6 +37,22 @@ class ReportsOnce(SmallDriver):
         await asyncio.Event().wait()
 
 
+@breaks("DRH-04")
+class RepeatsOneVersion(SmallDriver):
+    """Both services have one `watch`, so the one that is asked second is the one that ends early."""
+
+    streams = 0
+
+    async def watch(self) -> AsyncGenerator[Sequence[ReportedHealth], None]:
+        self.streams += 1
+        yield self.reported()
+        if self.streams % 2 == 0:
+            await asyncio.Event().wait()
+        await asyncio.sleep(LEASE / 4)
+        yield self.reported()
+        await asyncio.Event().wait()
+
+
 @breaks("DRH-05")
 class UnhealthyWithoutTaint(SmallDriver):
     def reported(self) -> list[ReportedHealth]:
@@ -62,4 +78,11 @@ class LabelsNode(SmallDriver):
     async def owners(self) -> list[Document]:
         labels = {"metadata": {"labels": {"parts": "3"}}}
         await self.api.patch(f"/api/v1/nodes/{self.node}", labels, "merge-patch")
+        return await super().owners()
+
+
+@breaks("RGT-04")
+class ListsClaims(SmallDriver):
+    async def owners(self) -> list[Document]:
+        await self.api.list("/apis/resource.k8s.io/v1/resourceclaims")
         return await super().owners()

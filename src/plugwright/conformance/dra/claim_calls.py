@@ -37,12 +37,13 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class ClaimAllocation:
-    """What a claim is allocated to; `results` and `config` are further entries of its status."""
+    """What a claim is allocated to, for so many pods; `results` and `config` are further entries of its status."""
 
     devices: Sequence[PublishedDevice] = ()
     subrequest: str = ""
     share_id: str = ""
     admin_access: bool = False
+    pods: int = 1
     results: Sequence[Mapping[str, object]] = ()
     config: Sequence[Mapping[str, object]] = ()
 
@@ -55,7 +56,9 @@ class ClaimAllocation:
             for device in self.devices
         ]
         devices: dict[str, object] = {"results": [*own, *self.results]}
-        return {"allocation": {"devices": devices | ({"config": list(self.config)} if self.config else {})}}
+        config: dict[str, object] = {"config": list(self.config)} if self.config else {}
+        pods = [{"resource": "pods", "name": f"pod-{n}", "uid": str(uuid.uuid4())} for n in range(self.pods)]
+        return {"allocation": {"devices": devices | config}, "reservedFor": pods}
 
     def spec(self, driver: str) -> dict[str, object]:
         wanted: dict[str, object] = {"deviceClassName": driver}

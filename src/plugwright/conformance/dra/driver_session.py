@@ -150,7 +150,7 @@ class DriverSession(Session):
             raise PluginNotRunning(f"no registration of {named}: {self._reason(mark)}")
 
     def _reason(self, mark: int) -> str:
-        ended = self.program.ending if self.programs else "the program is not ours"
+        ended = self.ending
         calls = [event for event in self.kubelet.recorded[mark:] if isinstance(event, Call)]
         if not calls:
             return f"nobody listens on a socket in plugins_registry; {ended}"

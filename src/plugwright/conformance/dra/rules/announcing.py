@@ -210,7 +210,7 @@ class DriverIsFoundAgain(DriverRule):
             await session.kubelet.until(lambda: session.registered(mark) >= names, verifier.limits.register, "none")
         except PeerGone:
             refused = [call.outcome for call in session.kubelet.recorded[mark:] if isinstance(call, Call)]
-            seen = f"none within {verifier.limits.register:g} s: {', '.join(refused[-1:])} {session.program.ending}"
+            seen = f"none within {verifier.limits.register:g} s: {', '.join(refused[-1:])} {session.ending}"
             expect(False, "a registration", seen)
         finally:
             await session.api.until(lambda: all(session.slices(name) for name in names), verifier.limits.republish)
@@ -232,7 +232,7 @@ class OutlivesConnections(DriverRule):
                 try:
                     devices_in(await prepare(session, driver, claim), claim)
                 except PeerGone as error:
-                    expect(False, "answers on the next connection", f"{error}; {session.program.ending}")
+                    expect(False, "answers on the next connection", f"{error}; {session.ending}")
 
 
 RULES: tuple[type[Rule], ...] = (

@@ -97,19 +97,21 @@ class ReportsAllDevices(DriverRule):
 
 class RepeatsHealth(DriverRule):
     id, level, facts = "DRH-04", Level.MUST, ("11.24",)
-    title = "Health is repeated before its time is over"
+    title = "Health is repeated before its time is over, in v1 and in v1alpha1"
     why = "A device that is not repeated within its timeout, 30 seconds by default, is Unknown."
     mend = "Send the whole list every ten seconds, also where nothing has changed."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         _, found = await _with_health(verifier)
-        driver, service = found[0]
-        [*first] = await _messages(driver, service, 1, verifier.limits.call)
+        await asyncio.gather(*(self._check(driver, service, verifier.limits.call) for driver, service in found))
+
+    async def _check(self, driver: RegisteredDriver, service: str, limit: float) -> None:
+        first = await _messages(driver, service, 1, limit)
         if not first or not first[0]:
-            raise RuleNotApplicable("no health is reported")
+            raise RuleNotApplicable(f"no health is reported on {service}")
         lease = min(float(device.timeout or LEASE) for device in first[0])
         messages = await _messages(driver, service, 2, lease)
-        expect(len(messages) > 1, f"another message within {lease:g} s", "none")
+        expect(len(messages) > 1, f"another message on {service} within {lease:g} s", "none")
 
 
 class ReportsHealthy(DriverRule):
@@ -182,6 +184,17 @@ class LeavesNodeAlone(DriverRule):
         expect(not written, "no writes but of slices and of status.devices", some(written))
 
 
+class ReadsClaimsByName(DriverRule):
+    id, level = "RGT-04", Level.SHOULD
+    title = "Claims are read by their names, not listed or watched"
+    why = "The right to list claims shows the driver of one node those of all namespaces, with what their owners wrote."
+    mend = "GET the claim that the kubelet names; drop `list` and `watch` of resourceclaims from the ClusterRole."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        lists = [f"{one.method} {one.path}" for one in await _requests(verifier) if _CLAIMS.fullmatch(one.path)]
+        expect(not lists, "GET of single claims", some(sorted(set(lists))))
+
+
 HEALTH_RULES: tuple[type[Rule], ...] = (
     ServesHealth,
     ReportsAtOnce,
@@ -189,4 +202,4 @@ HEALTH_RULES: tuple[type[Rule], ...] = (
     RepeatsHealth,
     ReportsHealthy,
 )
-RIGHTS_RULES: tuple[type[Rule], ...] = (AsksLittle, SelectsSlices, LeavesNodeAlone)
+RIGHTS_RULES: tuple[type[Rule], ...] = (AsksLittle, SelectsSlices, LeavesNodeAlone, ReadsClaimsByName)
