@@ -150,6 +150,7 @@ class AllowsSuccessor(DriverRule):
         async with verifier.fresh_running() as (session, _):
             old, mark = session.program, session.mark
             new = await session.start_program()
+            await new.settles(verifier.limits.start)
             with suppress(PeerGone):  # one that waits for the end of the first is as good
                 await session.kubelet.until(
                     lambda: session.registered(mark) >= verifier.resources or not new.running,
