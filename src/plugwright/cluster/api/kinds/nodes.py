@@ -90,6 +90,5 @@ NODES = Kind(
         Column("Kernel-Version", _kernel, wide=True),
         Column("Container-Runtime", lambda node, _: _info(node, "containerRuntimeVersion"), wide=True),
     ),
-    selectable_fields=frozenset({"spec.unschedulable"}),
-    merge_keys={"conditions": "type", "addresses": "type", "taints": "key"},
+    computed_fields={"spec.unschedulable": lambda node: bool(node.get("spec", {}).get("unschedulable"))},
 )

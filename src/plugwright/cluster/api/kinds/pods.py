@@ -237,23 +237,11 @@ PODS = Kind(
     selectable_fields=frozenset(
         {
             "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName",
-            "spec.hostNetwork", "status.phase", "status.podIP", "status.nominatedNodeName",
+            "status.phase", "status.podIP", "status.nominatedNodeName",
         }
     ),
-    merge_keys={
-        "containers": "name",
-        "initContainers": "name",
-        "ephemeralContainers": "name",
-        "env": "name",
-        "volumeMounts": "mountPath",
-        "volumeDevices": "devicePath",
-        "volumes": "name",
-        "imagePullSecrets": "name",
-        "hostAliases": "ip",
-        "topologySpreadConstraints": "topologyKey",
-        "conditions": "type",
-        "podIPs": "ip",
-        "hostIPs": "ip",
-        "ports": "containerPort",
+    computed_fields={
+        "spec.hostNetwork": lambda pod: bool(pod["spec"].get("hostNetwork")),
+        "status.podIPs": lambda _pod: "",  # kube-apiserver takes it, and compares it with nothing
     },
 )  # fmt: skip
