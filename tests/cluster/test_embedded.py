@@ -303,7 +303,7 @@ async def test_a_pod_deleted_while_its_node_is_stopped_ends_when_the_node_is_bac
 
 async def test_pods_without_a_matching_toleration_are_evicted_from_a_stopped_node() -> None:
     async with embedded(nodes=2) as lab:
-        tolerations = [{"key": "node.kubernetes.io/unreachable", "operator": "AlreadyExists", "effect": "NoExecute"}]
+        tolerations = [{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}]
         hurried = [{**tolerations[0], "tolerationSeconds": 0}]
         lab.create("patient", tolerations=tolerations, nodeSelector=FIRST)
         lab.create("hurried", tolerations=hurried, nodeSelector=FIRST)

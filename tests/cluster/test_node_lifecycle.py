@@ -154,7 +154,7 @@ def test_the_newest_of_too_many_events_are_kept() -> None:
     recorder = EventRecorder(lab.client, EventSource("default-scheduler", series=True))
     for number in range(5):
         lab.time += timedelta(seconds=1)
-        recorder.record(lab.node(), EventRecord(f"Number{number}", "text"))
+        recorder.record(lab.node(), EventRecord(f"Number{number}", "text", action="Scheduling"))
     lab.controller.delete_expired_events()
     assert sorted(lab.event_reasons()) == ["Number2", "Number3", "Number4"]
 

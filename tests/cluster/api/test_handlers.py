@@ -140,7 +140,7 @@ class TestDryRun:
         before = store.revision
         for method, path, body in (
             ("POST", PODS, pod("q")),
-            ("PUT", f"{PODS}/p", pod("p", labels={"a": "b"})),
+            ("PUT", f"{PODS}/p", pod("p", labels={"a": "b"}, serviceAccountName="default")),
             ("DELETE", f"{PODS}/p", None),
             ("DELETE", PODS, None),
             ("POST", f"{PODS}/p/binding", {"target": {"name": "node"}}),

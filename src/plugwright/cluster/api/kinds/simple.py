@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from plugwright.cluster.api import validation
+from plugwright.cluster.api.kinds import event_validation
 from plugwright.cluster.api.kinds.kind import Kind
 from plugwright.cluster.api.printers import AGE, NAME, Column, age
 from plugwright.cluster.api.validation import FieldError
@@ -66,25 +67,13 @@ def _source_component(event: Object) -> object:
     return event.get("source", {}).get("component") or event.get("reportingComponent")
 
 
-def _validate_event(event: Object) -> Iterator[FieldError]:
-    involved, own = event.get("involvedObject", {}).get("namespace") or "", event["metadata"].get("namespace")
-    if event.get("eventTime"):
-        mismatches = not involved and own not in ("default", "kube-system")
-        for field in ("reportingComponent", "reportingInstance", "action", "reason"):
-            if not event.get(field):
-                yield FieldError(field, "Required value", "FieldValueRequired")
-    else:
-        mismatches = own != (involved or "default")
-    if mismatches:
-        yield FieldError("involvedObject.namespace", f'Invalid value: "{involved}": does not match event.namespace')
-
-
 EVENTS = Kind(
     plural="events",
     name="Event",
     short_names=("ev",),
     allow_create_on_update=True,
-    validate=_validate_event,
+    prepare_for_create=event_validation.prepare_event,
+    validate=event_validation.validate,
     columns=(
         Column("Last Seen", _last_seen),
         Column("Type", lambda event, _: event.get("type", "")),
