@@ -21,6 +21,7 @@ from plugwright.cluster.api.errors import StatusError, bad_request
 from plugwright.cluster.api.kinds import NAMESPACES, NODES, PODS
 from plugwright.cluster.api.registry import ResourcePath, Writer
 from plugwright.cluster.clock import Clock
+from plugwright.cluster.controllers import ControllerManager
 from plugwright.cluster.database import Database
 from plugwright.cluster.events import ClusterClient
 from plugwright.cluster.node import EmulatedNode, NodeSettings
@@ -104,7 +105,8 @@ class EmbeddedCluster:
             self._revision = self.store.revision
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             self._node_lifecycle = NodeLifecycleController(client, NodeLifecycleSettings(self.options.silence))
-            for work in (Scheduler(client).run(), self._node_lifecycle.run(), self._dispatch()):
+            controllers = (ControllerManager(client).run(), self._node_lifecycle.run())
+            for work in (Scheduler(client).run(), *controllers, self._dispatch()):
                 stack.callback(tasks.create_task(work).cancel)
             self._stack = stack.pop_all()
         return self

@@ -75,7 +75,7 @@ class Kind:
     # Deleting.
     grace_period: Callable[[Object, int | None], int] = _no_grace  # seconds, from the object and what the client asks
     protected_names: frozenset[str] = frozenset()
-    deletes_contents: bool = False  # the objects in the namespace of this name go too
+    deletes_contents: bool = False  # the objects in the namespace of this name go first: a controller deletes them
     returns_deleted_object: bool = False  # not a Status
 
     # Reading.
