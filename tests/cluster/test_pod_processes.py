@@ -1,10 +1,14 @@
 """Pods whose containers run as processes: started in order, started again, ended; and what their status says."""
 
-from collections.abc import Callable
+import json
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
+import httpx2
 import pytest
-from tests.cluster.embedding import Lab, embedded
+from tests.cluster.embedding import Lab, embedded, served
 
 from plugwright.cluster.api.kinds import CONFIG_MAPS
 from plugwright.cluster.api.registry import ResourcePath
@@ -223,3 +227,28 @@ async def test_an_entrypoint_is_that_of_the_image_where_it_is_known() -> None:
         lab.create("p", containers=[{"name": "main", "image": image, "args": ["--version"]}], restartPolicy="Never")
         await lab.phase("p", "Succeeded")
         assert "plugwright" in await text(lab, "p")
+
+
+@asynccontextmanager
+async def api_client(kubeconfig: Path, token: str) -> AsyncIterator[httpx2.AsyncClient]:
+    cluster = json.loads(kubeconfig.read_text())["clusters"][0]["cluster"]
+    trusted = ssl.create_default_context(cafile=cluster["certificate-authority"])
+    headers = {"authorization": f"Bearer {token}"}
+    async with httpx2.AsyncClient(base_url=cluster["server"], verify=trusted, headers=headers) as client:
+        yield client
+
+
+async def test_a_follower_gets_each_line_when_it_is_written_and_may_leave(tmp_path: Path) -> None:
+    script = f"echo one; while ! test -e {tmp_path}/go; do sleep 0.02; done; echo two; {STAY}"
+    async with embedded(processes=True) as lab, served(lab, tmp_path) as kubeconfig:
+        lab.create("p", containers=[container(script)])
+        await lab.phase("p")
+        async with api_client(kubeconfig, lab.cluster.token) as api:
+            url = "/api/v1/namespaces/default/pods/p/log?follow=true"
+            async with api.stream("GET", url) as answer, aclosing(answer.aiter_lines()) as lines:  # type: ignore[type-var]
+                assert await anext(lines) == "one"
+                (tmp_path / "go").touch()
+                assert await anext(lines) == "two"
+            async with api.stream("GET", url) as answer:
+                lab.delete("p")
+                assert [line async for line in answer.aiter_lines()] == ["one", "two"]

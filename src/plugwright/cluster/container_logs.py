@@ -7,8 +7,8 @@ writes nothing: `options_text` is its log instead, what it would have got from i
 
 import os
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -85,7 +85,7 @@ class ContainerLogs:
             lines = [line for part in reader.read() for line in _shown(part, LogOptions())]
         return b"".join(lines).decode("utf-8", "replace")
 
-    async def _lines(self, name: LogName, options: LogOptions) -> AsyncIterator[bytes]:
+    async def _lines(self, name: LogName, options: LogOptions) -> AsyncGenerator[bytes, None]:
         with _LogReader(self._path(name), options.tail) as reader:
             written = self._written.get(name) if options.follow else None
             while True:
@@ -204,14 +204,15 @@ def _shown(lines: Iterable[bytes], options: LogOptions) -> Iterator[bytes]:
             yield stamp + b" " + rest if options.timestamps else rest
 
 
-async def _limited(parts: AsyncIterator[bytes], limit: int | None) -> AsyncIterator[bytes]:
+async def _limited(parts: AsyncGenerator[bytes, None], limit: int | None) -> AsyncIterator[bytes]:
     count = 0
-    async for part in parts:
-        if part:
-            yield part if limit is None else part[: limit - count]
-        count += len(part)
-        if limit is not None and count >= limit:
-            return
+    async with aclosing(parts):
+        async for part in parts:
+            if part:
+                yield part if limit is None else part[: limit - count]
+            count += len(part)
+            if limit is not None and count >= limit:
+                return
 
 
 def lines_of_text(
@@ -219,7 +220,7 @@ def lines_of_text(
 ) -> AsyncIterator[bytes]:
     """The log of a container that is not run: the same text from its start to its end."""
 
-    async def parts() -> AsyncIterator[bytes]:
+    async def parts() -> AsyncGenerator[bytes, None]:
         lines = [f"{clock.micro_time(stamp)} stdout F {line}\n".encode() for line in text.splitlines()]
         last = lines if options.tail is None else lines[len(lines) - min(options.tail, len(lines)) :]
         yield b"".join(_shown(last, options))

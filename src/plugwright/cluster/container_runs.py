@@ -81,16 +81,16 @@ def _lost(run: ContainerRun, now: str) -> ContainerRun:
 
 def run_of_status(shown: Object) -> ContainerRun:
     """The run that a container's status shows."""
-    state, last, count = shown["state"], shown.get("lastState") or {}, int(shown["restartCount"])
-    waiting = state.get("waiting") or {}
-    if waiting:
-        ended = _termination(last, count)
-        attempt = count if ended else -1
-        return ContainerRun(attempt, ended.started_at if ended else "", ended, None, str(waiting.get("reason", "")))
-    previous = _termination(last, count - 1)
-    ended = _termination(state, count)
-    started_at = ended.started_at if ended else str(state["running"]["startedAt"])
-    return ContainerRun(count, started_at, ended, previous)
+    state, last, count = shown.get("state") or {}, shown.get("lastState") or {}, int(shown.get("restartCount") or 0)
+    if "running" in state:
+        started_at = str((state["running"] or {}).get("startedAt") or "")
+        return ContainerRun(count, started_at, None, _termination(last, count - 1))
+    if ended := _termination(state, count):
+        return ContainerRun(count, ended.started_at, ended, _termination(last, count - 1))
+    if ended := _termination(last, count):
+        reason = str((state.get("waiting") or {}).get("reason") or "")
+        return ContainerRun(count, ended.started_at, ended, None, reason)
+    return ContainerRun()
 
 
 def _termination(state: Object, attempt: int) -> Termination | None:
