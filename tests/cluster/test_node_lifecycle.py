@@ -6,7 +6,7 @@ from tests.cluster.pods_and_nodes import node_object, pod_object
 
 from plugwright.cluster import clock
 from plugwright.cluster.api.kinds import EVENTS, LEASES, NAMESPACES, NODES, PODS
-from plugwright.cluster.api.registry import ResourcePath, Writer
+from plugwright.cluster.api.registry import DeleteOptions, ResourcePath, Writer
 from plugwright.cluster.events import ClusterClient
 from plugwright.cluster.node_lifecycle import NodeLifecycleController, NodeLifecycleSettings
 from plugwright.cluster.store import Object, Store
@@ -111,25 +111,24 @@ def test_pods_are_not_evicted_while_every_node_is_silent() -> None:
     assert lab.taints("n1") == [(UNREACHABLE, "NoSchedule")]
 
 
-def test_pods_of_a_silent_node_become_unready_and_are_evicted_after_five_minutes() -> None:
+def test_pods_of_a_silent_node_become_unready() -> None:
     lab = Lab()
     lab.add()
-    lab.add("other")
     place = ResourcePath(PODS, "default", "p")
     lab.writer.create(place, pod_object("p"), "test")
     lab.writer.bind(place, "n1")
     ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
     lab.writer.change(ResourcePath(PODS, "default", "p", "status"), lambda pod: {**pod, "status": ready}, "kubelet")
-    lab.later(1)
-    lab.later(GRACE)
-    lab.renew("other")
-    lab.later(1)
+    lab.later(GRACE + 1)
     (condition,) = lab.store.require(place.key)["status"]["conditions"]
     assert condition["status"] == "False"
-    assert "deletionTimestamp" not in lab.store.require(place.key)["metadata"]
-    lab.time += timedelta(seconds=298)
-    lab.renew("other")
+
+
+def test_a_deleted_node_has_an_event() -> None:
+    lab = Lab()
+    lab.add()
     lab.later(1)
-    assert "deletionTimestamp" not in lab.store.require(place.key)["metadata"]
+    lab.writer.delete(ResourcePath(NODES, "", "n1"), DeleteOptions())
     lab.later(1)
-    assert "deletionTimestamp" in lab.store.require(place.key)["metadata"]
+    messages = [event["message"] for event in lab.store.objects(EVENTS.qualified)]
+    assert "Node n1 event: Removing Node n1 from Controller" in messages

@@ -21,6 +21,7 @@ from plugwright.cluster.api.errors import StatusError, bad_request
 from plugwright.cluster.api.kinds import EVENTS, NAMESPACES, NODES, PODS
 from plugwright.cluster.api.registry import ResourcePath, Writer
 from plugwright.cluster.clock import Clock
+from plugwright.cluster.controllers import ControllerManager
 from plugwright.cluster.database import Database
 from plugwright.cluster.event_expiry import EventExpiry
 from plugwright.cluster.events import ClusterClient
@@ -111,7 +112,7 @@ class EmbeddedCluster:
                 tasks = await stack.enter_async_context(asyncio.TaskGroup())
                 self._node_lifecycle = NodeLifecycleController(client, NodeLifecycleSettings(self.options.silence))
                 self._event_expiry = EventExpiry(self.store, self.options.now)
-                controllers = Scheduler(client), self._node_lifecycle, self._event_expiry
+                controllers = Scheduler(client), ControllerManager(client), self._node_lifecycle, self._event_expiry
                 for work in (*(controller.run() for controller in controllers), self._dispatch()):
                     stack.callback(tasks.create_task(work).cancel)
                 self._stack = stack.pop_all()

@@ -1,19 +1,19 @@
 """The node lifecycle controller: nodes that stop renewing their lease, and nodes that come back.
 
-Such a node becomes NotReady and is tainted; its pods without a matching toleration are evicted when their toleration
-seconds are over, and stay until their node is back to end them.
+Such a node becomes NotReady and is tainted; its pods are evicted by `taint_eviction`, and stay until their node is back
+to end them.
 """
 
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from plugwright.cluster import affinity, clock
+from plugwright.cluster import clock
 from plugwright.cluster.api.errors import StatusError
 from plugwright.cluster.api.kinds import LEASES, NODES, PODS
-from plugwright.cluster.api.registry import DeleteOptions, ResourcePath
+from plugwright.cluster.api.registry import ResourcePath
 from plugwright.cluster.events import MALFORMED, ClusterClient, EventRecord, EventRecorder, EventSource
 from plugwright.cluster.store import Object, ObjectKey
 from plugwright.errors import ClusterError
@@ -43,8 +43,7 @@ class NodeLifecycleController:
         self._client = client
         self._settings = settings
         self._node_events = EventRecorder(client, EventSource("node-controller", manager=_MANAGER))
-        self._evictions = EventRecorder(client, EventSource("taint-eviction-controller", manager=_MANAGER))
-        self._registered: set[str] = set()
+        self._registered: dict[str, Object] = {}  # the nodes that are known, by their uid
         self._last_round = client.now()
 
     async def run(self) -> None:
@@ -72,6 +71,9 @@ class NodeLifecycleController:
         effects = ("NoSchedule",) if len(silent) == len(nodes) else ("NoSchedule", "NoExecute")
         for node in nodes:
             self._record_registration(node)
+        present = {node["metadata"]["uid"] for node in nodes}
+        for uid in self._registered.keys() - present:
+            self._record_removal(self._registered.pop(uid))
         for node in silent:
             with suppress(ClusterError, StatusError, *MALFORMED):
                 self._handle_silent(node, now, effects)
@@ -98,8 +100,7 @@ class NodeLifecycleController:
             new = {"key": _UNREACHABLE, "timeAdded": clock.timestamp(now)}
             others = [taint for taint in taints if taint["key"] != _UNREACHABLE]
             ours = [known.get(effect) or {**new, "effect": effect} for effect in effects]
-            node = self._set_taints(node, [*others, *ours])
-        self._evict_pods(node, now)
+            self._set_taints(node, [*others, *ours])
 
     def _is_silent(self, node: Object, now: datetime) -> bool:
         try:
@@ -112,9 +113,14 @@ class NodeLifecycleController:
     def _record_registration(self, node: Object) -> None:
         uid, name = node["metadata"]["uid"], node["metadata"]["name"]
         if uid not in self._registered:
-            self._registered.add(uid)
+            self._registered[uid] = node
             text = f"Node {name} event: Registered Node {name} in Controller"
             self._node_events.record(node, EventRecord("RegisteredNode", text))
+
+    def _record_removal(self, node: Object) -> None:
+        name = node["metadata"]["name"]
+        text = f"Node {name} event: Removing Node {name} from Controller"
+        self._node_events.record(node, EventRecord("RemovingNode", text))
 
     def _mark_not_ready(self, node: Object, now: datetime) -> None:
         name, stamp = node["metadata"]["name"], clock.timestamp(now)
@@ -126,26 +132,6 @@ class NodeLifecycleController:
             self._client.writer.change(
                 _resource_path(pod, "status"), lambda stored: _with_unready(stored, stamp), _MANAGER
             )
-
-    def _evict_pods(self, node: Object, now: datetime) -> None:
-        taints = node["spec"].get("taints") or ()
-        taint = next(
-            (taint for taint in taints if taint["key"] == _UNREACHABLE and taint["effect"] == "NoExecute"), None
-        )
-        if taint is None:
-            return
-        tainted = clock.parse(taint["timeAdded"])
-        for pod in self._pods_on(node["metadata"]["name"]):
-            toleration = affinity.matching_toleration(pod["spec"].get("tolerations") or (), taint)
-            seconds = (toleration or {"tolerationSeconds": 0}).get("tolerationSeconds")
-            if seconds is not None and now >= tainted + timedelta(seconds=seconds):
-                self._evict(pod)
-
-    def _evict(self, pod: Object) -> None:
-        metadata = pod["metadata"]
-        text = f"Marking for deletion Pod {metadata['namespace']}/{metadata['name']}"
-        self._evictions.record(pod, EventRecord("TaintManagerEviction", text))
-        self._client.writer.delete(_resource_path(pod), DeleteOptions(uid=metadata["uid"]))
 
     def _pods_on(self, name: str) -> Iterable[Object]:
         """The pods of a node that are not being deleted."""

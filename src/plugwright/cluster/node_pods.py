@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from plugwright.cluster import fit, pod_status
 from plugwright.cluster.api.errors import StatusError
@@ -23,6 +23,7 @@ from plugwright.cluster.pod_status import PodStatusInputs
 from plugwright.cluster.store import Object, ObjectKey
 from plugwright.errors import ClusterError, ContainerWaiting, InvalidPod, KubeletError, PeerGone, PodRefused
 from plugwright.kubelet import ContainerKind, Kubelet, Phase, Pod, pods, processes
+from plugwright.kubelet.admission import Predicates
 from plugwright.kubelet.events import StateChange
 from plugwright.kubelet.pod_table import Container
 from plugwright.kubelet.processes import Output
@@ -106,10 +107,7 @@ class NodePods:
         if termination := self._terminations.get(worker.name):
             await asyncio.wait([termination])
         try:
-            if rejection := self._rejection(worker):
-                worker.reject(*rejection)
-            else:
-                await worker.start()
+            await worker.start(partial(self._rejection, worker))
         except KubeletError:
             return  # the node is being stopped: the pod is started when it is back
         except MALFORMED as error:
@@ -123,8 +121,9 @@ class NodePods:
         if node is None:
             return None
         info = NodeInfo.of(node)
+        admitted = {pod.uid for pod in context.kubelet.pods if pod.phase not in _FINISHED}
         for other in self._workers.values():
-            if other.is_active:
+            if other.uid in admitted and other is not worker:
                 info.add_pod(other.request)
         return fit.rejection(worker.request, info, context.kubelet.node())
 
@@ -174,22 +173,17 @@ class PodWorker:
         """With its namespace."""
         return str(self.stored["metadata"]["namespace"]), str(self.stored["metadata"]["name"])
 
-    @property
-    def is_active(self) -> bool:
-        """Whether its requests count."""
-        return self.pod is not None and self.pod.phase not in _FINISHED
-
     @cached_property
     def request(self) -> PodRequest:
         return PodRequest.of(self.stored)
 
-    async def start(self) -> None:
+    async def start(self, predicates: Predicates) -> None:
         """Admits the pod or rejects it for good; returns when its containers run, or, as processes, have ended."""
         if self.is_terminating:
             return
         self._task = asyncio.current_task()
         try:
-            self.pod = await self._context.kubelet.admit(pods.read(self.stored))
+            self.pod = await self._context.kubelet.admit(pods.read(self.stored), predicates)
         except PodRefused as error:
             self.reject(error.reason, error.message)
             return

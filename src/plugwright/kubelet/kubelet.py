@@ -14,6 +14,7 @@ from typing import Self
 
 from plugwright.errors import ClaimNotPrepared, ConfigError, KubeletError, PeerGone, PodRefused
 from plugwright.kubelet import pods, root_dir
+from plugwright.kubelet.admission import Predicates
 from plugwright.kubelet.components import Components, running_components
 from plugwright.kubelet.devicemanager.devices import DeviceCount
 from plugwright.kubelet.devicemanager.endpoints import Endpoint
@@ -131,14 +132,17 @@ class Kubelet:
         """The resources in the node status; one whose plugin was gone for five minutes has the count 0."""
         return self._running.manager.get_capacity()
 
-    async def admit(self, pod: PodSpec | Mapping[str, object]) -> Pod:
-        """Admits a pod and starts its containers; raises `PodRefused`, and then the pod has failed for good."""
+    async def admit(self, pod: PodSpec | Mapping[str, object], predicates: Predicates | None = None) -> Pod:
+        """Admits a pod and starts its containers; raises `PodRefused`, and then the pod has failed for good.
+
+        `predicates` are asked for a rejection after the devices are allocated, where a node has more rules (3.1).
+        """
         spec = self._table.generate_name(pod if isinstance(pod, PodSpec) else pods.read(pod))
         admitted = Pod(spec.with_unused_uid(self._running.manager.pod_devices.has_pod))
         async with self._admission_lock:
             self._report_violations(admitted.spec)
             self._table.add(admitted)
-            await self._admit(admitted)
+            await self._admit(admitted, predicates)
         await self._start_pod(admitted)
         self._findings.check()
         return admitted
@@ -275,10 +279,10 @@ class Kubelet:
         except OSError as error:
             raise ConfigError(f"cannot use {error.filename or self.paths.root}: {error.strerror}") from error
 
-    async def _admit(self, pod: Pod) -> None:
+    async def _admit(self, pod: Pod, predicates: Predicates | None = None) -> None:
         components = self._running
         try:
-            await components.admission.admit(pod)
+            await components.admission.admit(pod, predicates)
         except PodRefused as error:
             if self._components is not components:  # a killed kubelet refuses nothing; the next one sees the pod anew
                 self._table.remove(pod.uid)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from plugwright.cluster.api import validation
 from plugwright.cluster.api.printers import AGE, NAME, Column
 from plugwright.cluster.api.validation import FieldError
-from plugwright.cluster.store import Object
+from plugwright.cluster.store import Object, ObjectKey
 
 __all__ = ["Kind"]
 
@@ -31,6 +31,10 @@ def _valid_update(_before: Object, _after: Object) -> Iterator[FieldError]:
     yield from ()
 
 
+def _admitted(content: Object, _find: Callable[[ObjectKey], Object | None]) -> tuple[Object, str]:
+    return content, ""
+
+
 def _no_grace(_content: Object, _requested: int | None) -> int:
     return 0
 
@@ -49,6 +53,7 @@ class Kind:
     subresources: tuple[str, ...] = ()  # besides status
 
     # Creating and updating. `prepare` functions fill in defaults; they may change the metadata of their argument.
+    admit: Callable[[Object, Callable[[ObjectKey], Object | None]], tuple[Object, str]] = _admitted  # and the refusal
     prepare_for_create: Callable[[Object], Object] = _unchanged
     prepare_for_update: Callable[[Object, Object], Object] = _replacement  # of the stored object and the new one
     prepare_status: Callable[[Object], Object] = _unchanged
@@ -61,7 +66,7 @@ class Kind:
     # Deleting.
     grace_period: Callable[[Object, int | None], int] = _no_grace  # seconds, from the object and what the client asks
     protected_names: frozenset[str] = frozenset()
-    deletes_contents: bool = False  # the objects in the namespace of this name go too
+    deletes_contents: bool = False  # the objects in the namespace of this name go first: a controller deletes them
     returns_deleted_object: bool = False  # not a Status
 
     # Reading and patching.

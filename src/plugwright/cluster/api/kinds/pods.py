@@ -10,6 +10,7 @@ from typing import Any
 from plugwright import quantity
 from plugwright.cluster.api import validation
 from plugwright.cluster.api.kinds.kind import Kind
+from plugwright.cluster.api.kinds.pod_admission import admit_pod
 from plugwright.cluster.api.printers import AGE, NAME, Column, age, none_if_empty
 from plugwright.cluster.api.validation import FieldError
 from plugwright.cluster.store import Object
@@ -17,7 +18,15 @@ from plugwright.cluster.store import Object
 __all__ = ["PODS"]
 
 _RESTART_POLICIES = ("Always", "OnFailure", "Never")
-_MUTABLE_FIELDS = ("activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds")
+_MUTABLE_FIELDS = ("activeDeadlineSeconds", "schedulingGates", "tolerations", "terminationGracePeriodSeconds")
+_GATED = {
+    "type": "PodScheduled",
+    "status": "False",
+    "lastProbeTime": None,
+    "lastTransitionTime": None,
+    "reason": "SchedulingGated",
+    "message": "Scheduling is blocked due to non-empty scheduling gates",
+}
 _DEFAULT_TOLERATIONS = [
     {"key": f"node.kubernetes.io/{condition}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
     for condition in ("not-ready", "unreachable")
@@ -29,6 +38,8 @@ _CONTAINER_LISTS = ("initContainers", "containers")
 def _prepare_for_create(pod: Object) -> Object:
     prepared = _with_defaults(pod)
     prepared["metadata"]["generation"] = 1
+    if prepared["spec"].get("schedulingGates"):
+        prepared["status"]["conditions"] = [_GATED]
     return prepared
 
 
@@ -176,6 +187,8 @@ def _status(pod: Object, _now: datetime) -> str:
     status = pod.get("status") or {}
     reasons = (_reason(container) for container in reversed(_statuses(pod)))
     reason = _init_status(pod) or next((reason for reason in reasons if reason), "")
+    if any(condition.get("reason") == _GATED["reason"] for condition in status.get("conditions") or ()):
+        return str(_GATED["reason"])
     return reason or status.get("reason") or status.get("phase") or "Unknown"
 
 
@@ -217,6 +230,7 @@ PODS = Kind(
     categories=("all",),
     has_status=True,
     subresources=("binding", "eviction", "log"),
+    admit=admit_pod,
     prepare_for_create=_prepare_for_create,
     prepare_for_update=_prepare_for_update,
     validate=_validate,
