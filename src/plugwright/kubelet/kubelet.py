@@ -290,9 +290,13 @@ class Kubelet:
             raise ConfigError(f"cannot use {error.filename or self.paths.root}: {error.strerror}") from error
 
     async def _admit(self, pod: Pod, predicates: Predicates | None = None) -> None:
+        components = self._running
         try:
-            await self._running.admission.admit(pod, predicates)
+            await components.admission.admit(pod, predicates)
         except PodRefused as error:
+            if self._components is not components:  # a killed kubelet refuses nothing; the next one sees the pod anew
+                self._table.remove(pod.uid)
+                raise KubeletError(f"the kubelet was stopped while it admitted {pod.spec.key}") from error
             self._table.end(pod, Phase.FAILED, error.reason, error.message)
             self._context.record("refused", pod.spec.key, f"{error.reason}: {error.message}")
             raise
@@ -304,6 +308,8 @@ class Kubelet:
     async def _admit_again(self, pod: Pod) -> None:
         """Admits a pod after a restart; a refusal shows in its phase."""
         async with self._admission_lock:
+            if self._table.get(pod.uid) is not pod:
+                return  # it was being admitted when the last kubelet was stopped
             try:
                 await self._admit(pod)
             except PodRefused:
