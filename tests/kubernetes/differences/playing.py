@@ -60,7 +60,7 @@ def answer_of(response: httpx2.Response) -> Json:
     except ValueError:
         return {"code": response.status_code}
     if response.status_code >= 400:
-        return {"code": response.status_code, "reason": body.get("reason"), "causes": _causes(body)}
+        return {"code": response.status_code, "reason": body.get("reason") or None, "causes": _causes(body)}
     return {"code": response.status_code, "object": _shown(body)}
 
 

@@ -70,6 +70,7 @@ RESOURCE_SLICES = Kind(
     namespaced=False,
     prepare_for_create=_with_first_generation,
     prepare_for_update=_with_generation,
+    returns_deleted_object=True,
     validate=slice_validation.validate,
     validate_update=slice_validation.validate_update,
     columns=(
@@ -89,6 +90,7 @@ RESOURCE_CLAIMS = Kind(
     has_status=True,
     prepare_for_create=lambda claim: {**_with_defaults(claim), "status": {}},
     prepare_for_update=lambda _before, after: _with_defaults(after),
+    returns_deleted_object=True,
     validate=claim_validation.validate,
     validate_update=claim_validation.validate_update,
     validate_status=claim_validation.validate_status,
@@ -101,6 +103,7 @@ RESOURCE_CLAIM_TEMPLATES = Kind(
     group=_GROUP,
     prepare_for_create=_template_with_defaults,
     prepare_for_update=lambda _before, after: _template_with_defaults(after),
+    returns_deleted_object=True,
     validate=claim_validation.validate_template,
     validate_update=claim_validation.validate_update,
 )
@@ -116,6 +119,7 @@ DYNAMIC_RESOURCE_KINDS = (
         namespaced=False,
         prepare_for_create=_with_first_generation,
         prepare_for_update=_with_generation,
+        returns_deleted_object=True,
         validate=claim_validation.validate_class,
     ),
 )

@@ -70,12 +70,13 @@ class Kind:
     validate_status: Callable[[Object], Iterator[FieldError]] = _valid
     warnings: Callable[[Object], Iterator[str]] = _no_warnings  # about an object that is valid
     allow_create_on_update: bool = False
+    allow_unconditional_update: bool = True  # without the version that the writer read
     default_objects: tuple[tuple["Kind", str], ...] = ()  # kinds and names created in every new object of this kind
 
     # Deleting.
     grace_period: Callable[[Object, int | None], int] = _no_grace  # seconds, from the object and what the client asks
     protected_names: frozenset[str] = frozenset()
-    deletes_contents: bool = False  # the objects in the namespace of this name go too
+    deletes_contents: bool = False  # the objects in the namespace of this name go first: a controller deletes them
     returns_deleted_object: bool = False  # not a Status
 
     # Reading.

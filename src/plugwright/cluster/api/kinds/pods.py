@@ -13,6 +13,7 @@ from plugwright.cluster.store import Object
 
 __all__ = ["PODS"]
 
+_GATED = "SchedulingGated"
 _LONGEST_GRACE_PERIOD = 10 * 365 * 86_400  # seconds; a later end may have no date
 
 
@@ -46,6 +47,8 @@ def _status(pod: Object, _now: datetime) -> str:
     status = pod.get("status") or {}
     reasons = (_reason(container) for container in reversed(_statuses(pod)))
     reason = _init_status(pod) or next((reason for reason in reasons if reason), "")
+    if any(condition.get("reason") == _GATED for condition in status.get("conditions") or ()):
+        return _GATED
     return reason or status.get("reason") or status.get("phase") or "Unknown"
 
 

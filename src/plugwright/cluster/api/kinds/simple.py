@@ -37,6 +37,7 @@ LEASES = Kind(
     prepare_for_create=_prepare_lease,
     prepare_for_update=lambda _before, after: _prepare_lease(after),
     allow_create_on_update=True,
+    allow_unconditional_update=False,
     validate=_validate_lease,
     columns=(NAME, Column("Holder", lambda lease, _: lease.get("spec", {}).get("holderIdentity", "")), AGE),
 )
@@ -45,6 +46,7 @@ SERVICE_ACCOUNTS = Kind(
     plural="serviceaccounts",
     name="ServiceAccount",
     short_names=("sa",),
+    returns_deleted_object=True,
 )
 
 
