@@ -191,12 +191,17 @@ DriverFactory = Callable[[ResourceRuntime], ResourceDriver | None]
 
 
 class Daemon:
-    """`drivers` makes what serves a resource by claims, where one is to be."""
+    """`drivers` makes what serves a resource by claims, where one is to be.
 
-    def __init__(self, settings: Settings, drivers: DriverFactory | None = None) -> None:
+    `stalls` is for several daemons in one event loop: they share its thread, and whoever made it closes it.
+    """
+
+    def __init__(
+        self, settings: Settings, drivers: DriverFactory | None = None, stalls: StallDetector | None = None
+    ) -> None:
         self.settings, self._drivers = settings, drivers
         self.heartbeat = Heartbeat()
-        self.stalls = StallDetector(settings.limits.loop_step)
+        self.stalls, self._owns_stalls = stalls or StallDetector(settings.limits.loop_step), stalls is None
         self.resources: dict[str, ResourceRuntime] = {}
         self.serving = False  # from the first configuration on, until it stops
         self.changed = Latest(0)  # goes up whenever something that `status` shows has changed
@@ -251,7 +256,8 @@ class Daemon:
         finally:
             await self._audit.close()
             self.log_level.close()
-            self.stalls.close()
+            if self._owns_stalls:
+                self.stalls.close()
         if error is not None:
             raise error
 
