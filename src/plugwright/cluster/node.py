@@ -14,7 +14,7 @@ from pathlib import Path
 
 from plugwright.cluster import clock, container_logs, node_status
 from plugwright.cluster.api.errors import StatusError
-from plugwright.cluster.api.kinds import LEASES, NODES, PODS
+from plugwright.cluster.api.kinds import LEASES, NODES
 from plugwright.cluster.api.registry import ResourcePath
 from plugwright.cluster.container_logs import ContainerLogs, LogName, LogOptions
 from plugwright.cluster.events import ClusterClient, EventRecord, EventRecorder, EventSource
@@ -62,6 +62,7 @@ class EmulatedNode:
         self._served: set[str] = set()
         self._cordoned = False
         self._reported_at = float("-inf")
+        self._unchanged: tuple[Object | None, PluginResources | None] = None, None  # what a round found nothing new in
         self._pods: NodePods | None = None
 
     @property
@@ -200,14 +201,16 @@ class EmulatedNode:
         node = self._client.store.get(self._path.key)
         if node is None:
             return
+        resources, now = self._plugin_resources(), asyncio.get_running_loop().time()
+        is_due = now - self._reported_at >= self.settings.report
+        if node is self._unchanged[0] and resources == self._unchanged[1] and not is_due:
+            return  # as in the last round, which had nothing to write
         self._record_cordon(bool(node["spec"].get("unschedulable")))
         before = node.get("status") or {}
-        resources = self._plugin_resources()
         status = node_status.updated_status(before, self.identity, resources, self._client.stamp())
         self._served = set(resources.served)
-        now = asyncio.get_running_loop().time()
-        is_due = now - self._reported_at >= self.settings.report
         if node_status.differs_only_in_heartbeats(before, status) and not is_due:
+            self._unchanged = node, resources
             return
         self._reported_at = now
         path = ResourcePath(NODES, "", self.name, "status")
@@ -249,7 +252,7 @@ class EmulatedNode:
                 self._client.writer.change(path, lambda lease: {**lease, "spec": spec}, _MANAGER)
 
     def _bound_pods(self) -> list[Object]:
-        return [pod for pod in self._client.store.objects(PODS.qualified) if pod["spec"].get("nodeName") == self.name]
+        return self._client.store.bound_pods(self.name)
 
     @property
     def _path(self) -> ResourcePath:

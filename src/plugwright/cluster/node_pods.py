@@ -6,6 +6,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 
 from plugwright.cluster import fit
 from plugwright.cluster.api.kinds import NODES
@@ -73,10 +74,7 @@ class NodePods:
         if termination := self._terminations.get(worker.name):
             await asyncio.wait([termination])
         try:
-            if rejection := self._rejection(worker):
-                worker.reject(*rejection)
-            else:
-                await worker.start()
+            await worker.start(partial(self._rejection, worker))
         except KubeletError:
             return  # the node is being stopped: the pod is started when it is back
         except MALFORMED as error:
@@ -90,8 +88,9 @@ class NodePods:
         if node is None:
             return None
         info = NodeInfo.of(node)
+        admitted = {pod.uid for pod in context.kubelet.pods if pod.phase not in _FINISHED}
         for other in self._workers.values():
-            if other.is_active:
+            if other.uid in admitted and other is not worker:
                 info.add_pod(other.request)
         return fit.rejection(worker.request, info, context.kubelet.node())
 

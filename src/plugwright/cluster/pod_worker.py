@@ -32,6 +32,7 @@ from plugwright.errors import (
     VolumeNotMounted,
 )
 from plugwright.kubelet import ContainerKind, Phase, Pod, pods
+from plugwright.kubelet.admission import Predicates
 
 __all__ = ["REJECTED", "PodWorker"]
 
@@ -70,22 +71,17 @@ class PodWorker:
         """With its namespace."""
         return str(self.stored["metadata"]["namespace"]), str(self.stored["metadata"]["name"])
 
-    @property
-    def is_active(self) -> bool:
-        """Whether its requests count."""
-        return self.pod is not None and self.pod.phase not in _FINISHED
-
     @cached_property
     def request(self) -> PodRequest:
         return PodRequest.of(self.stored)
 
-    async def start(self) -> None:
+    async def start(self, predicates: Predicates) -> None:
         """Admits the pod or rejects it for good; returns when its containers run, or, as processes, have ended."""
         if self.is_terminating:
             return
         self._task = asyncio.current_task()
         try:
-            self.pod = await self._context.kubelet.add(pods.read(self.stored))
+            self.pod = await self._context.kubelet.add(pods.read(self.stored), predicates)
         except PodRefused as error:
             self.reject(error.reason, error.message)
             return

@@ -14,6 +14,7 @@ from typing import Self
 
 from plugwright.errors import ClaimNotPrepared, ConfigError, KubeletError, PeerGone, PodRefused
 from plugwright.kubelet import pods, root_dir
+from plugwright.kubelet.admission import Predicates
 from plugwright.kubelet.components import Components, running_components
 from plugwright.kubelet.devicemanager.devices import DeviceCount
 from plugwright.kubelet.devicemanager.endpoints import Endpoint
@@ -131,21 +132,24 @@ class Kubelet:
         """The resources in the node status; one whose plugin was gone for five minutes has the count 0."""
         return self._running.manager.get_capacity()
 
-    async def admit(self, pod: PodSpec | Mapping[str, object]) -> Pod:
-        """Admits a pod and starts its containers; raises `PodRefused`, and then the pod has failed for good."""
-        admitted = await self.add(pod)
+    async def admit(self, pod: PodSpec | Mapping[str, object], predicates: Predicates | None = None) -> Pod:
+        """Admits a pod and starts its containers; raises `PodRefused`, and then the pod has failed for good.
+
+        `predicates` are asked for a rejection after the devices are allocated, where a node has more rules (3.1).
+        """
+        admitted = await self.add(pod, predicates)
         await self._start_pod(admitted)
         self._findings.check()
         return admitted
 
-    async def add(self, pod: PodSpec | Mapping[str, object]) -> Pod:
+    async def add(self, pod: PodSpec | Mapping[str, object], predicates: Predicates | None = None) -> Pod:
         """As `admit`; its containers are started by the caller: by `start_waiting`, or by `restart_container` each."""
         spec = self._table.generate_name(pod if isinstance(pod, PodSpec) else pods.read(pod))
         admitted = Pod(spec.with_unused_uid(self._running.manager.pod_devices.has_pod))
         async with self._admission_lock:
             self._report_violations(admitted.spec)
             self._table.add(admitted)
-            await self._admit(admitted)
+            await self._admit(admitted, predicates)
         return admitted
 
     async def remove(self, pod: Pod) -> None:
@@ -285,10 +289,14 @@ class Kubelet:
         except OSError as error:
             raise ConfigError(f"cannot use {error.filename or self.paths.root}: {error.strerror}") from error
 
-    async def _admit(self, pod: Pod) -> None:
+    async def _admit(self, pod: Pod, predicates: Predicates | None = None) -> None:
+        components = self._running
         try:
-            await self._running.admission.admit(pod)
+            await components.admission.admit(pod, predicates)
         except PodRefused as error:
+            if self._components is not components:  # a killed kubelet refuses nothing; the next one sees the pod anew
+                self._table.remove(pod.uid)
+                raise KubeletError(f"the kubelet was stopped while it admitted {pod.spec.key}") from error
             self._table.end(pod, Phase.FAILED, error.reason, error.message)
             self._context.record("refused", pod.spec.key, f"{error.reason}: {error.message}")
             raise
@@ -300,6 +308,8 @@ class Kubelet:
     async def _admit_again(self, pod: Pod) -> None:
         """Admits a pod after a restart; a refusal shows in its phase."""
         async with self._admission_lock:
+            if self._table.get(pod.uid) is not pod:
+                return  # it was being admitted when the last kubelet was stopped
             try:
                 await self._admit(pod)
             except PodRefused:

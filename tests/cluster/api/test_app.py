@@ -138,3 +138,11 @@ async def test_the_holder_of_the_token_may_do_everything(api: Api, group: str, p
     assert answer.body["status"]
     assert (await api("POST", path, {"kind": "Pod"})).code == 400
     assert (await api("POST", path, {"kind": kind, "spec": []})).code == 400
+
+
+@pytest.mark.parametrize("header", ["impersonate-user", "impersonate-group", "impersonate-extra-scopes"])
+async def test_impersonation_is_refused_and_not_ignored(api: Api, header: str) -> None:
+    response = await api.client.request("DELETE", "/api/v1/nodes/node", headers={header: "nobody"})
+    assert (response.status_code, response.json()["reason"]) == (403, "Forbidden")
+    assert f"plugwright does not emulate impersonation (header {header})" in response.json()["message"]
+    assert (await api("GET", "/api/v1/nodes/node")).code == 200
