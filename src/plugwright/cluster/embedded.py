@@ -10,7 +10,7 @@ The caller listens, has the certificates and writes the kubeconfig: for `plugwri
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from plugwright.cluster.api.errors import StatusError, bad_request
 from plugwright.cluster.api.kinds import EVENTS, NAMESPACES, NODES, PODS
 from plugwright.cluster.api.registry import ResourcePath, Writer
 from plugwright.cluster.clock import Clock
+from plugwright.cluster.container_logs import LogOptions
 from plugwright.cluster.controllers import ControllerManager
 from plugwright.cluster.database import Database
 from plugwright.cluster.event_expiry import EventExpiry
@@ -70,10 +71,11 @@ class ClusterOptions:
     state: Path | None = None
     shape: NodeShape = field(default_factory=NodeShape)
     kubelet: KubeletSettings = field(default_factory=lambda: KubeletSettings(numa=2))
-    processes: bool = False  # containers run, once each, as processes of this machine; else they log their options
+    processes: bool = False  # containers run as processes of this machine; else they log their options
     heartbeat: float = 10.0  # seconds between a node's status rounds: also until capacity set by hand is allocatable
     silence: float = 50.0  # seconds until a node that stopped reporting is NotReady
     retry: float = 10.0  # seconds until a container that could not start is started again
+    back_off: float = 10.0  # seconds until a container that ended twice is started again; doubles up to 30 times it
     release: str = KUBERNETES_VERSION
     token: str = field(default="", repr=False)  # random if empty
     drivers: DriverFactory | None = None  # for plugins that are served by claims
@@ -157,6 +159,15 @@ class EmbeddedCluster:
 
     def log(self, namespace: str, pod: str, container: str) -> str:
         """A container's log, or the error that the API server answers with."""
+        node, stored = self._logging_node(namespace, pod, container)
+        return node.log(stored, container)
+
+    def read_log(self, namespace: str, pod: str, container: str, options: LogOptions) -> AsyncIterator[bytes]:
+        """As `log`, in pieces."""
+        node, stored = self._logging_node(namespace, pod, container)
+        return node.read_log(stored, container, options)
+
+    def _logging_node(self, namespace: str, pod: str, container: str) -> tuple[EmulatedNode, Object]:
         stored = self.store.require(ObjectKey(PODS.qualified, namespace, pod))
         node = self.nodes.get(str(stored["spec"].get("nodeName")))
         if node is None:
@@ -166,9 +177,7 @@ class EmbeddedCluster:
             url = f"https://{host}/containerLogs/{namespace}/{pod}/{container}"
             text = f'Get "{url}": dial tcp {host}: connect: connection refused'
             raise StatusError(500, "InternalError", text)
-        if reason := _waiting_reason(stored, container):
-            raise bad_request(f'container "{container}" in pod "{pod}" is waiting to start: {reason}')
-        return node.log(stored, container)
+        return node, stored
 
     def _open_state(self, stack: AsyncExitStack) -> Path:
         """Opens the store; returns the directory of the nodes' directories."""
@@ -197,7 +206,8 @@ class EmbeddedCluster:
     async def _start_nodes(self, client: ClusterClient, root: Path, stack: AsyncExitStack) -> None:
         """Returns when all are up; some start side by side, as a start mostly waits for sockets and files."""
         options = self.options
-        host, runtime = HostInfo.here(), RuntimeSettings(options.processes, options.retry)
+        runtime = RuntimeSettings(options.processes, options.retry, options.back_off, 30 * options.back_off)
+        host = HostInfo.here()
         settings = NodeSettings(options.kubelet, runtime, options.heartbeat)
         for index in range(options.nodes):
             identity = NodeIdentity(f"node-{index + 1}", index, options.shape, host, options.release)
@@ -268,14 +278,3 @@ def _on_node(plugins: Iterable[Plugin], directory: Path) -> list[Plugin]:
     for plugin in plugins:
         plugin.serve = replace(plugin.serve, cdi=str(directory / "cdi"), host_root=None)
     return plugins
-
-
-def _waiting_reason(pod: Mapping[str, object], container: str) -> str:
-    """Why a container has written nothing yet; empty if it has started."""
-    status = pod.get("status")
-    assert isinstance(status, dict)
-    statuses: list[Object] = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-    shown = next((entry for entry in statuses if entry["name"] == container), None)
-    if shown is None:
-        return "" if status.get("phase") == "Failed" else "ContainerCreating"
-    return str(((shown["state"] or {}).get("waiting") or {}).get("reason") or "")

@@ -7,6 +7,7 @@ notices that. The status is composed in `node_status`, pods are run by `node_pod
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from plugwright.cluster import clock, container_logs, node_status
 from plugwright.cluster.api.errors import StatusError
 from plugwright.cluster.api.kinds import LEASES, NODES
 from plugwright.cluster.api.registry import ResourcePath
-from plugwright.cluster.container_logs import ContainerLogs
+from plugwright.cluster.container_logs import ContainerLogs, LogName, LogOptions
 from plugwright.cluster.events import ClusterClient, EventRecord, EventRecorder, EventSource
 from plugwright.cluster.node_pods import NodeContext, NodePods, RuntimeSettings
 from plugwright.cluster.node_status import NodeIdentity, PluginResources
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 _MANAGER = "kubelet"
 _LEASES_NAMESPACE = "kube-node-lease"
+_A_DAY = 86400.0  # seconds
 _DEVICE_COUNT_EVENTS = ("list", "stopped", "removed")  # of the kubelet, after which the node's capacity may differ
 
 
@@ -107,13 +109,28 @@ class EmulatedNode:
 
     def log(self, stored: Object, container: str) -> str:
         """The output of a container's process; of a container that is not run, the options it would have got."""
+        attempt = container_logs.attempt_to_read(stored, container, previous=False)
         uid = stored["metadata"]["uid"]
         if self.settings.runtime.processes:
-            return self.logs.read(uid, container)
+            return self.logs.text(LogName(uid, container, attempt))
         pod = next((pod for pod in self.kubelet.pods if pod.uid == uid), None)
         if pod is None or not pod.state(container).starts:
             return ""
         return container_logs.options_text(self.kubelet.granted(pod, container))
+
+    def read_log(self, stored: Object, container: str, options: LogOptions) -> AsyncIterator[bytes]:
+        """As `log`, in pieces and, followed, until the container ends."""
+        attempt = container_logs.attempt_to_read(stored, container, previous=options.previous)
+        uid = stored["metadata"]["uid"]
+        if self.settings.runtime.processes:
+            return self.logs.read(LogName(uid, container, attempt), options)
+        began = clock.parse((stored.get("status") or {}).get("startTime") or self._client.stamp())
+
+        async def ended() -> None:
+            with suppress(PeerGone):
+                await self.kubelet.until(lambda: uid not in {pod.uid for pod in self.kubelet.pods}, _A_DAY, "it runs")
+
+        return container_logs.lines_of_text(self.log(stored, container), began, options, ended)
 
     def _begin(self) -> None:
         self._register()

@@ -72,9 +72,8 @@ class ResourceRuntime:
         self.discovery = Discovery(self.inventory, self.calls, self.service.metrics, settings.timeouts)
         self.registration = ResourceRegistration(self.inventory, self.service, directory, settings)
         self.removed_devices = RemovedDevices(self.inventory, settings.paths, settings.timeouts, checkpoint)
-        self.released_devices = ReleasedDevices(
-            self.inventory, self.service, self.removed_devices.holders, settings.timeouts
-        )
+        self.holders = self.removed_devices.holders
+        self.released_devices = ReleasedDevices(self.inventory, self.service, self.holders, settings.timeouts)
         self.service.before_allocate = self.released_devices.allocating
         self._node = NodeState(
             plugin.resource,
