@@ -53,7 +53,7 @@ def unsupported_media_type(accepted: Sequence[str], reason: str = "") -> StatusE
 
 
 def invalid(kind: Kind, name: str, errors: Sequence[FieldError]) -> StatusError:
-    texts = [f"{error.field}: {error.message}" for error in errors]
+    texts = [*dict.fromkeys(f"{error.field}: {error.message}" for error in errors)]  # two rules may say the same
     joined = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     details = {
         **({"name": name} if name else {}),
@@ -67,7 +67,7 @@ def invalid(kind: Kind, name: str, errors: Sequence[FieldError]) -> StatusError:
 
 def invalid_options(kind: str, errors: Sequence[FieldError]) -> StatusError:
     """Of a request: `ListOptions` and the like."""
-    texts = [f"{error.field}: {error.message}" for error in errors]
+    texts = [*dict.fromkeys(f"{error.field}: {error.message}" for error in errors)]  # two rules may say the same
     joined = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     causes = [{"reason": error.reason, "message": error.message, "field": error.field} for error in errors]
     details = {"group": "meta.k8s.io", "kind": kind, "causes": causes}

@@ -249,7 +249,7 @@ class ResourceHandlers:
         return responses.encoded(request, responses.presenter(request, kind, self._now)(content), code)
 
     def _writer_for(self, request: Request, content: object = None) -> Writer:
-        return self._dry_run_writer if requests.is_dry_run(request.query_params, content) else self._writer
+        return self._dry_run_writer if requests.is_dry_run(request, content) else self._writer
 
 
 def _container_to_log(pod: Object, requested: str) -> str:

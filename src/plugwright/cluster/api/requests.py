@@ -45,6 +45,7 @@ _DEEPEST = 200  # levels of nesting; no object of Kubernetes has thirty
 _MEDIA_TYPES = ("application/json", "application/yaml", kubernetes_objects.MEDIA_TYPE)
 _MOST_DIGITS = 18
 _FIELD_VALIDATIONS = ("Ignore", "Warn", "Strict")
+_OPTIONS = {"POST": "CreateOptions", "PUT": "UpdateOptions", "PATCH": "PatchOptions", "DELETE": "DeleteOptions"}
 _PROPAGATIONS = ("Foreground", "Background", "Orphan")
 _LONGEST_MANAGER = 128
 
@@ -179,14 +180,15 @@ def _propagation(options: Mapping[str, object]) -> str:
     return str(policy or ("" if orphans is None else "Orphan" if orphans in (True, "true") else "Background"))
 
 
-def is_dry_run(query: Mapping[str, str], content: object = None) -> bool:
+def is_dry_run(request: Request, content: object = None) -> bool:
     """By the query or, for a deletion, by the body."""
+    query = request.query_params
     in_body = content.get("dryRun") if isinstance(content, dict) else None
     stages = [*([query["dryRun"]] if query.get("dryRun") else []), *(in_body if isinstance(in_body, list) else [])]
     unknown = [stage for stage in stages if stage != "All"]
     if unknown:
         shown = [f"{stage!s:.40}" for stage in stages]
-        raise invalid_options("Options", [*unsupported("dryRun", shown, ("All",))])
+        raise invalid_options(_OPTIONS[request.method], [*unsupported("dryRun", shown, ("All",))])
     return bool(stages)
 
 
@@ -194,7 +196,7 @@ def field_validation(request: Request) -> str:
     validation = str(request.query_params.get("fieldValidation") or "Warn")
     if validation not in _FIELD_VALIDATIONS:
         errors = [*unsupported("fieldValidation", f"{validation:.40}", ("", *sorted(_FIELD_VALIDATIONS)))]
-        raise invalid_options("Options", errors)
+        raise invalid_options(_OPTIONS[request.method], errors)
     return validation
 
 
