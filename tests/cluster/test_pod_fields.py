@@ -46,7 +46,7 @@ def test_the_page_has_the_table() -> None:
 @pytest.mark.parametrize(
     ("spec", "named"),
     [
-        ({"activeDeadlineSeconds": 30}, "activeDeadlineSeconds"),
+        ({"volumes": [{"name": "a", "image": {"reference": "r"}}]}, "volumes.image"),
         ({"readinessGates": [{"conditionType": "example.com/up"}]}, "readinessGates"),
         ({"volumes": [{"name": "a", "emptyDir": {}}, {"name": "b", "csi": {"driver": "d"}}]}, "volumes.csi"),
         (
