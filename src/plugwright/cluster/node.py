@@ -16,13 +16,14 @@ from plugwright.cluster.api.errors import StatusError
 from plugwright.cluster.api.kinds import LEASES, NODES, PODS
 from plugwright.cluster.api.registry import ResourcePath
 from plugwright.cluster.container_logs import ContainerLogs
-from plugwright.cluster.events import ClusterClient, EventRecord, EventRecorder, EventSource
+from plugwright.cluster.events import EventRecord, EventRecorder, EventSource, NodeClient
 from plugwright.cluster.node_pods import NodeContext, NodePods, RuntimeSettings
 from plugwright.cluster.node_status import NodeIdentity, PluginResources
 from plugwright.cluster.resource_claims import StoreResourceApi
 from plugwright.cluster.store import Object
 from plugwright.errors import ClusterError, KubeletError, PeerGone
 from plugwright.kubelet import Kubelet, KubeletSettings, pods
+from plugwright.kubelet.dra.resource_api import ResourceApi
 from plugwright.kubelet.events import StateChange
 
 __all__ = ["EmulatedNode", "NodeSettings"]
@@ -48,12 +49,21 @@ class NodeSettings:
 class EmulatedNode:
     """`async with` runs the node; inside, it may be stopped and started again."""
 
-    def __init__(self, client: ClusterClient, identity: NodeIdentity, root: Path, settings: NodeSettings) -> None:
+    def __init__(
+        self,
+        client: NodeClient,
+        identity: NodeIdentity,
+        root: Path,
+        settings: NodeSettings,
+        resource_api: ResourceApi | None = None,
+    ) -> None:
+        """Without `resource_api`, claims are those of the client's store."""
         self.identity = identity
         self.settings = settings
         self._client = client
         running = [pods.read(pod) for pod in self._bound_pods() if _is_running(pod)]
-        self.kubelet = Kubelet(root, settings.kubelet, running, StoreResourceApi(client, identity.name))
+        resource_api = resource_api or StoreResourceApi(client, identity.name)
+        self.kubelet = Kubelet(root, settings.kubelet, running, resource_api)
         self.logs = ContainerLogs(root / "logs")
         self._recorder = EventRecorder(client, EventSource(_MANAGER, identity.name))
         self._task: asyncio.Task[None] | None = None

@@ -16,7 +16,7 @@ from plugwright.cluster.api.errors import StatusError
 from plugwright.cluster.api.kinds import NODES, PODS
 from plugwright.cluster.api.registry import DeleteOptions, ResourcePath
 from plugwright.cluster.container_logs import ContainerLogs
-from plugwright.cluster.events import MALFORMED, ClusterClient, EventRecord, EventRecorder
+from plugwright.cluster.events import MALFORMED, EventRecord, EventRecorder, NodeClient
 from plugwright.cluster.fit import NodeInfo, PodRequest, Rejection
 from plugwright.cluster.node_status import NodeIdentity
 from plugwright.cluster.pod_status import PodStatusInputs
@@ -49,7 +49,7 @@ class RuntimeSettings:
 class NodeContext:
     """The parts that all pods of one node share."""
 
-    client: ClusterClient
+    client: NodeClient
     identity: NodeIdentity
     logs: ContainerLogs
     recorder: EventRecorder

@@ -96,6 +96,7 @@ class Writer:
         if not isinstance(after, dict) or not isinstance(after.get("metadata"), dict):
             raise bad_request("a patched object must be an object with metadata")
         _check_identity(path, after, after["metadata"])
+        _check_uid(path, before, str(after["metadata"].get("uid") or ""))
         version = str(after["metadata"].get("resourceVersion") or "")
         expected = version if version != before["metadata"]["resourceVersion"] else ""
         return self._update(path, self._prepared(path, before, after, manager), expected)
