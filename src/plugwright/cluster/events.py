@@ -15,7 +15,7 @@ from plugwright.cluster.api.errors import StatusError
 from plugwright.cluster.api.kinds import EVENTS
 from plugwright.cluster.api.registry import DeleteOptions, ResourcePath, Writer
 from plugwright.cluster.clock import Clock
-from plugwright.cluster.store import NotFound, Object, ObjectKey, Store
+from plugwright.cluster.store import NotFound, Object, ObjectReader, Store
 from plugwright.errors import ClusterError
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "EventRecorder",
     "EventSource",
     "NodeClient",
-    "ObjectReader",
     "ObjectWriter",
 ]
 
@@ -34,16 +33,6 @@ __all__ = [
 MALFORMED = (ArithmeticError, AttributeError, KeyError, TypeError, ValueError)
 
 _REMEMBERED = 2048  # events whose repetition is counted
-
-
-class ObjectReader(Protocol):
-    """The objects that a node reads: the embedded cluster's store, or the mirror of another API server."""
-
-    def get(self, key: ObjectKey) -> Object | None: ...
-
-    def require(self, key: ObjectKey) -> Object: ...
-
-    def objects(self, kind: str, namespace: str = "") -> list[Object]: ...
 
 
 class ObjectWriter(Protocol):

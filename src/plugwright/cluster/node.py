@@ -7,23 +7,24 @@ notices that. The status is composed in `node_status`, pods are run by `node_pod
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from plugwright.cluster import clock, container_logs, node_status
 from plugwright.cluster.api.errors import StatusError
-from plugwright.cluster.api.kinds import LEASES, NODES, PODS
+from plugwright.cluster.api.kinds import LEASES, NODES
 from plugwright.cluster.api.registry import ResourcePath
-from plugwright.cluster.container_logs import ContainerLogs
+from plugwright.cluster.container_logs import ContainerLogs, LogName, LogOptions
 from plugwright.cluster.events import EventRecord, EventRecorder, EventSource, NodeClient
-from plugwright.cluster.node_pods import NodeContext, NodePods, RuntimeSettings
+from plugwright.cluster.node_context import NodeContext, NodeSources, RuntimeSettings
+from plugwright.cluster.node_pods import NodePods
 from plugwright.cluster.node_status import NodeIdentity, PluginResources
 from plugwright.cluster.resource_claims import StoreResourceApi
 from plugwright.cluster.store import Object
 from plugwright.errors import ClusterError, KubeletError, PeerGone
 from plugwright.kubelet import Kubelet, KubeletSettings, pods
-from plugwright.kubelet.dra.resource_api import ResourceApi
 from plugwright.kubelet.events import StateChange
 
 __all__ = ["EmulatedNode", "NodeSettings"]
@@ -32,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 _MANAGER = "kubelet"
 _LEASES_NAMESPACE = "kube-node-lease"
+_A_DAY = 86400.0  # seconds
 _DEVICE_COUNT_EVENTS = ("list", "stopped", "removed")  # of the kubelet, after which the node's capacity may differ
 
 
@@ -55,14 +57,15 @@ class EmulatedNode:
         identity: NodeIdentity,
         root: Path,
         settings: NodeSettings,
-        resource_api: ResourceApi | None = None,
+        sources: NodeSources | None = None,
     ) -> None:
-        """Without `resource_api`, claims are those of the client's store."""
+        """Without `sources`, claims, ConfigMaps and Secrets are those of the client's store."""
         self.identity = identity
         self.settings = settings
         self._client = client
         running = [pods.read(pod) for pod in self._bound_pods() if _is_running(pod)]
-        resource_api = resource_api or StoreResourceApi(client, identity.name)
+        self._config = sources.config if sources else None
+        resource_api = sources.resource_api if sources else StoreResourceApi(client, identity.name)
         self.kubelet = Kubelet(root, settings.kubelet, running, resource_api)
         self.logs = ContainerLogs(root / "logs")
         self._recorder = EventRecorder(client, EventSource(_MANAGER, identity.name))
@@ -70,6 +73,7 @@ class EmulatedNode:
         self._served: set[str] = set()
         self._cordoned = False
         self._reported_at = float("-inf")
+        self._unchanged: tuple[Object | None, PluginResources | None] = None, None  # what a round found nothing new in
         self._pods: NodePods | None = None
 
     @property
@@ -116,13 +120,28 @@ class EmulatedNode:
 
     def log(self, stored: Object, container: str) -> str:
         """The output of a container's process; of a container that is not run, the options it would have got."""
+        attempt = container_logs.attempt_to_read(stored, container, previous=False)
         uid = stored["metadata"]["uid"]
         if self.settings.runtime.processes:
-            return self.logs.read(uid, container)
+            return self.logs.text(LogName(uid, container, attempt))
         pod = next((pod for pod in self.kubelet.pods if pod.uid == uid), None)
         if pod is None or not pod.state(container).starts:
             return ""
         return container_logs.options_text(self.kubelet.granted(pod, container))
+
+    def read_log(self, stored: Object, container: str, options: LogOptions) -> AsyncIterator[bytes]:
+        """As `log`, in pieces and, followed, until the container ends."""
+        attempt = container_logs.attempt_to_read(stored, container, previous=options.previous)
+        uid = stored["metadata"]["uid"]
+        if self.settings.runtime.processes:
+            return self.logs.read(LogName(uid, container, attempt), options)
+        began = clock.parse((stored.get("status") or {}).get("startTime") or self._client.stamp())
+
+        async def ended() -> None:
+            with suppress(PeerGone):
+                await self.kubelet.until(lambda: uid not in {pod.uid for pod in self.kubelet.pods}, _A_DAY, "it runs")
+
+        return container_logs.lines_of_text(self.log(stored, container), began, options, ended)
 
     def _begin(self) -> None:
         self._register()
@@ -145,8 +164,8 @@ class EmulatedNode:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow_kubelet())
             tasks.create_task(self._send_heartbeats())
-            runtime = self.settings.runtime
-            context = NodeContext(self._client, self.identity, self.logs, self._recorder, self.kubelet, runtime)
+            parts = self._client, self.identity, self.logs, self._recorder, self.kubelet
+            context = NodeContext(*parts, self.settings.runtime, self._config)
             self._pods = NodePods(context, tasks)
             self._pods.resume(self._bound_pods())
             self._pods.resync(self._bound_pods())
@@ -193,14 +212,16 @@ class EmulatedNode:
         node = self._client.store.get(self._path.key)
         if node is None:
             return
+        resources, now = self._plugin_resources(), asyncio.get_running_loop().time()
+        is_due = now - self._reported_at >= self.settings.report
+        if node is self._unchanged[0] and resources == self._unchanged[1] and not is_due:
+            return  # as in the last round, which had nothing to write
         self._record_cordon(bool(node["spec"].get("unschedulable")))
         before = node.get("status") or {}
-        resources = self._plugin_resources()
         status = node_status.updated_status(before, self.identity, resources, self._client.stamp())
         self._served = set(resources.served)
-        now = asyncio.get_running_loop().time()
-        is_due = now - self._reported_at >= self.settings.report
         if node_status.differs_only_in_heartbeats(before, status) and not is_due:
+            self._unchanged = node, resources
             return
         self._reported_at = now
         path = ResourcePath(NODES, "", self.name, "status")
@@ -242,7 +263,7 @@ class EmulatedNode:
                 self._client.writer.change(path, lambda lease: {**lease, "spec": spec}, _MANAGER)
 
     def _bound_pods(self) -> list[Object]:
-        return [pod for pod in self._client.store.objects(PODS.qualified) if pod["spec"].get("nodeName") == self.name]
+        return self._client.store.bound_pods(self.name)
 
     @property
     def _path(self) -> ResourcePath:

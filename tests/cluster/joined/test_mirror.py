@@ -9,7 +9,13 @@ KEY = ObjectKey(PODS.qualified, "default", "one")
 
 def pod(version: int, phase: str = "Pending", uid: str = "1") -> Object:
     metadata = {"name": "one", "namespace": "default", "uid": uid, "resourceVersion": str(version)}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": {"phase": phase}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {"nodeName": "a"},
+        "status": {"phase": phase},
+    }
 
 
 def test_an_older_version_does_not_replace_a_newer_one() -> None:
@@ -47,6 +53,9 @@ def test_another_object_of_the_same_name_has_none_of_the_writes() -> None:
     mirror.changed(KEY, {"status": {"phase": "Running"}})
     mirror.received(KEY, pod(2, uid="2"))
     assert mirror.require(KEY)["status"]["phase"] == "Pending"
+    assert [found["metadata"]["uid"] for found in mirror.bound_pods("a")] == ["2"]
+    mirror.removed(KEY)
+    assert mirror.bound_pods("a") == []
 
 
 def test_events_are_forgotten_when_there_are_many() -> None:

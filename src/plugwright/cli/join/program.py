@@ -35,13 +35,15 @@ from plugwright.sdk.control import serve_control_socket
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.serve_settings import ResourceDriver
 from plugwright.serve import needs_driver
-from plugwright.system import directories, json_lines
+from plugwright.system import directories, garbage, json_lines
 from plugwright.system.concurrency import single_error
 from plugwright.system.json_lines import Request
+from plugwright.system.open_files import ensure_open_files
 
 __all__ = ["leave", "plans_of", "rbac", "run"]
 
 _AT_ONCE = 8  # requests
+_NODE_FILES, _SPARE_FILES = 10, 200  # open at once
 _READY_LIMIT = 10.0  # seconds for the first statuses: devices that are not found do not delay the start
 _PREFIX = "plugwright"  # of the nodes' names without a file
 
@@ -52,7 +54,8 @@ Ready = Callable[[JoinInfo], None]
 def run(flags: JoinFlags, ready: Ready) -> None:
     """Runs until a signal, a request or the timeout; calls `ready` once."""
     nodes, server = plans_of(flags), _server(flags)
-    state = JoinState(flags.state)
+    state, count = JoinState(flags.state), len(nodes.plans)
+    ensure_open_files(_SPARE_FILES + count * _NODE_FILES, f"{count:,} nodes")
     with state.locked() as owner:
         _run_loop(_Program(flags, state, owner, server, nodes).run(ready))
 
@@ -69,7 +72,8 @@ def leave(flags: JoinFlags) -> list[str]:
 def rbac(flags: JoinFlags, subject: Object) -> list[Object]:
     """The manifests that let the subject join these nodes."""
     nodes = plans_of(flags)
-    return rights.manifests(rights.needed([plan.name for plan in nodes.plans], drivers=nodes.serves_claims), subject)
+    names = [plan.name for plan in nodes.plans]
+    return rights.manifests(rights.needed(names, drivers=nodes.serves_claims, processes=flags.processes), subject)
 
 
 def plans_of(flags: JoinFlags) -> NodesFile:
@@ -126,7 +130,7 @@ class _Program:
 
     async def run(self, ready: Ready) -> None:
         stop, api = asyncio.Event(), ApiClient(self.server, at_once=_AT_ONCE)
-        with stop_on_signals(stop):
+        with stop_on_signals(stop), ExitStack() as pauses:
             async with AsyncExitStack() as stack:
                 stack.callback(api.close)
                 with _listeners(self.nodes.plans, self.flags.kubelet_address) as listeners:
@@ -135,6 +139,7 @@ class _Program:
                         with suppress(TimeoutError):
                             async with asyncio.timeout(_READY_LIMIT):
                                 await joined.outbox.until_sent()
+                        pauses.enter_context(garbage.short_pauses())
                         self.state.publish(info)
                         ready(info)
                         with suppress(TimeoutError):

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from plugwright.cluster.tls import Certificates
 from plugwright.errors import ConfigError
 
-__all__ = ["listen", "serving", "stop_on_signals"]
+__all__ = ["Application", "listen", "serving", "stop_on_signals"]
 
 _HOST = "127.0.0.1"  # no other address for an API server: a client with the token may run processes here
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

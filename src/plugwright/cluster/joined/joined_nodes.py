@@ -24,11 +24,12 @@ from plugwright.cluster.joined import rights
 from plugwright.cluster.joined.mirror import Mirror
 from plugwright.cluster.joined.node_registration import OWNER_LABEL, NodeRegistration, server_version
 from plugwright.cluster.joined.outbox import Outbox
-from plugwright.cluster.joined.remote_resource_api import RemoteResourceApi
+from plugwright.cluster.joined.remote_sources import RemoteConfigSource, RemoteResourceApi
 from plugwright.cluster.joined.watches import ObjectWatch, WatchedObjects
 from plugwright.cluster.node import EmulatedNode, NodeSettings
-from plugwright.cluster.node_pods import RuntimeSettings
+from plugwright.cluster.node_context import NodeSources, RuntimeSettings
 from plugwright.cluster.node_status import HostInfo, NodeIdentity, NodeNetwork, NodeShape
+from plugwright.cluster.running_nodes import RunningNodes
 from plugwright.cluster.store import Object, ObjectKey
 from plugwright.errors import ConfigError
 from plugwright.kube.api_client import ApiClient
@@ -36,9 +37,8 @@ from plugwright.kubelet import KubeletSettings
 from plugwright.kubelet.versions import nearest
 from plugwright.sdk.daemon import Daemon, DriverFactory
 from plugwright.sdk.plugin import Plugin
-from plugwright.sdk.run import serving
-from plugwright.sdk.settings import Settings
 from plugwright.system import directories
+from plugwright.system.concurrency import single_error
 
 __all__ = ["JoinOptions", "JoinedNodes", "NodePlan", "RemoteClient"]
 
@@ -99,7 +99,7 @@ class JoinedNodes:
     def __init__(self, api: ApiClient, options: JoinOptions, plans: Sequence[NodePlan]) -> None:
         self.options, self._api, self._plans = options, api, plans
         self.nodes: dict[str, EmulatedNode] = {}
-        self.daemons: dict[str, Daemon] = {}
+        self._running = RunningNodes(options.drivers)
         self.mirror = Mirror()
         self.outbox = Outbox(api, self.mirror)
         self.left: list[str] = []  # nodes that could not be deleted at the end
@@ -111,7 +111,16 @@ class JoinedNodes:
         self._check_plans()
         self.version = await server_version(self._api)
         names = [plan.name for plan in self._plans]
-        await rights.check(self._api, rights.needed(names, drivers=self.options.drivers is not None))
+        await rights.check(
+            self._api, rights.needed(names, drivers=self.options.drivers is not None, processes=self.options.processes)
+        )
+        try:
+            await self._join()
+        except BaseExceptionGroup as group:  # of a node that could not start
+            raise single_error(group) from None
+        return self
+
+    async def _join(self) -> None:
         async with AsyncExitStack() as stack:
             root = self._open_directory(stack)
             identities = [self._identity(index, plan) for index, plan in enumerate(self._plans)]
@@ -122,12 +131,17 @@ class JoinedNodes:
                 self.mirror.received(ObjectKey(NODES.qualified, "", node["metadata"]["name"]), _typed(node))
             await self._follow_server(stack)
             for identity, plan in zip(identities, self._plans, strict=True):
-                await self._add_node(identity, plan, root, stack)
+                self.nodes[plan.name] = self._emulated(identity, plan, root)
+            plugins = {plan.name: plan.plugins for plan in self._plans}
+            await self._running.start(self.nodes, lambda name: plugins[name](name), stack)
             self._stack = stack.pop_all()
-        return self
 
     async def __aexit__(self, *error: object) -> None:
         await self._stack.aclose()
+
+    @property
+    def daemons(self) -> Mapping[str, Daemon]:
+        return self._running.daemons
 
     def directory(self, node: str) -> Path:
         """The kubelet directory of a node: plugins of other programs register in its `device-plugins`."""
@@ -203,23 +217,14 @@ class JoinedNodes:
         if node is not None:
             node.pod_deleted(uid)
 
-    async def _add_node(self, identity: NodeIdentity, plan: NodePlan, root: Path, stack: AsyncExitStack) -> None:
+    def _emulated(self, identity: NodeIdentity, plan: NodePlan, root: Path) -> EmulatedNode:
         options = self.options
         kubelet = replace(plan.kubelet, version=nearest(plan.version or self.version))
-        settings = NodeSettings(kubelet, RuntimeSettings(options.processes, options.retry), options.heartbeat)
+        runtime = RuntimeSettings(options.processes, options.retry, references=options.processes)
+        settings = NodeSettings(kubelet, runtime, options.heartbeat)
         client = RemoteClient(self.mirror, self.outbox, options.now)
-        directory = root / _directory_name(plan.name)
-        node = EmulatedNode(client, identity, directory, settings, RemoteResourceApi(self._api, plan.name))
-        self.nodes[plan.name] = node
-        await stack.enter_async_context(node)
-        paths = node.kubelet.paths
-        served = Settings(kubelet_dir=paths.root, device_plugins_dir=paths.device_plugins, node_name=plan.name)
-        plugins = list(plan.plugins(plan.name))
-        for plugin in plugins:
-            plugin.serve = replace(plugin.serve, cdi=str(paths.root / "cdi"), host_root=None)
-        self.daemons[plan.name] = await stack.enter_async_context(
-            serving(*plugins, settings=served, drivers=options.drivers)
-        )
+        sources = NodeSources(RemoteResourceApi(self._api, plan.name), RemoteConfigSource(self._api))
+        return EmulatedNode(client, identity, root / _directory_name(plan.name), settings, sources)
 
     async def _flush(self) -> None:
         """The last statuses and deletions; a server that is away does not keep the program from ending."""

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from plugwright.cluster import clock
+from plugwright.cluster.api import log_options
+from plugwright.cluster.api.errors import StatusError
 from plugwright.cluster.api.kinds import PODS
 from plugwright.cluster.joined import usage
 from plugwright.cluster.joined.kubelet_access import AccessDenied, KubeletAccess
@@ -94,24 +97,19 @@ class KubeletApi:
             return PlainTextResponse(f'pod "{key.name}" not found\n', 404)
         if container not in _containers(pod):
             return PlainTextResponse(f'container "{container}" not found in pod "{key.name}"\n', 404)
-        lines = node.log(pod, container).splitlines(keepends=True)
-        tail, limit = _number(request, "tailLines"), _number(request, "limitBytes")
-        text = "".join(lines if tail is None else lines[max(0, len(lines) - tail) :]).encode()
-        return PlainTextResponse(text if limit is None else text[:limit])
+        try:
+            text = node.read_log(pod, container, log_options.read(request.query_params, clock.now()))
+        except StatusError as error:
+            return PlainTextResponse(f"{error.message}\n", error.code)
+        return StreamingResponse(text, media_type="text/plain")
 
     def _bound(self, node: EmulatedNode) -> list[Object]:
-        pods = self.mirror.objects(PODS.qualified)
-        return [pod for pod in pods if pod["spec"].get("nodeName") == node.name]
+        return self.mirror.bound_pods(node.name)
 
 
 def _containers(pod: Object) -> list[str]:
     spec = pod["spec"]
     return [container["name"] for container in [*(spec.get("initContainers") or ()), *spec["containers"]]]
-
-
-def _number(request: Request, name: str) -> int | None:
-    text = request.query_params.get(name, "")
-    return int(text) if text.isdecimal() else None
 
 
 def _exposition(samples: tuple[MetricSample, ...]) -> Iterator[str]:

@@ -8,7 +8,7 @@ sends what it has not.
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from plugwright.cluster.api.kinds import EVENTS
+from plugwright.cluster.api.kinds import EVENTS, PODS
 from plugwright.cluster.store import NotFound, Object, ObjectKey
 
 __all__ = ["Mirror", "is_newer"]
@@ -43,6 +43,7 @@ class Mirror:
 
     def __init__(self) -> None:
         self._entries: dict[str, OrderedDict[ObjectKey, _Entry]] = {}
+        self._bound: dict[str, set[ObjectKey]] = {}  # pods, by node
 
     def get(self, key: ObjectKey) -> Object | None:
         entry = self._entry(key)
@@ -59,6 +60,11 @@ class Mirror:
         entries = self._entries.get(kind, OrderedDict())
         return [entries[key].content for key in sorted(entries) if not namespace or key.namespace == namespace]
 
+    def bound_pods(self, node: str) -> list[Object]:
+        """The pods that are bound to a node, sorted as `objects`."""
+        entries = self._entries.get(PODS.qualified, OrderedDict())
+        return [entries[key].content for key in sorted(self._bound.get(node, ()))]
+
     def on_server(self, key: ObjectKey) -> Object | None:
         """The object as the server had it last."""
         entry = self._entry(key)
@@ -70,8 +76,11 @@ class Mirror:
         if not is_newer(content, entry.server):
             return
         if entry.server is not None and entry.server["metadata"].get("uid") != content["metadata"].get("uid"):
-            entry.ours = {}
+            self.removed(key)
+            entry = self._entries[key.kind][key] = _Entry()
         entry.server = content
+        if key.kind == PODS.qualified:
+            self._bound.setdefault(str(content["spec"].get("nodeName")), set()).add(key)
 
     def created(self, key: ObjectKey, content: Object) -> None:
         """An object of ours that the server does not have yet."""
@@ -95,7 +104,9 @@ class Mirror:
             entry.ours = {name: value for name, value in entry.ours.items() if parts.get(name) is not value}
 
     def removed(self, key: ObjectKey) -> None:
-        self._entries.get(key.kind, OrderedDict()).pop(key, None)
+        entry = self._entries.get(key.kind, OrderedDict()).pop(key, None)
+        if entry is not None and key.kind == PODS.qualified:
+            self._bound.get(str(entry.content["spec"].get("nodeName")), set()).discard(key)
 
     def _entry(self, key: ObjectKey) -> _Entry | None:
         return self._entries.get(key.kind, OrderedDict()).get(key)

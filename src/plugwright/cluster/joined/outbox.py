@@ -29,6 +29,7 @@ _AT_ONCE = 8  # requests
 _EVENTS = 5_000  # that may wait
 _CONFLICTS = 5  # in a row, until a write is given up
 _FIRST_DELAY, _LONGEST_DELAY = 0.2, 5.0  # seconds between requests to a server that is away
+_OTHER = ("Conflict", "Invalid")  # said of a patch with the uid of another object, by this or that version
 _FIRST, _LAST = (NODES.qualified, LEASES.qualified), (EVENTS.qualified,)
 
 
@@ -209,7 +210,7 @@ class Outbox:
         try:
             after = await self._api.patch(url_of(path), body, "strategic-merge-patch")
         except PeerRefused as error:
-            if error.code != "Conflict" or not await self._is_same(key, writes):
+            if error.code not in _OTHER or not await self._is_same(key, writes) or error.code != "Conflict":
                 raise
             writes.changes[subresource] = {**parts, **writes.changes.get(subresource, {})}
             return
@@ -226,7 +227,9 @@ class Outbox:
         before = self._mirror.on_server(key)
         found = await self._api.get(url_of(writes.path))
         assert before is not None
-        if found["metadata"]["uid"] != before["metadata"]["uid"] or writes.conflicts > _CONFLICTS:
+        if found["metadata"]["uid"] != before["metadata"]["uid"]:
+            raise PeerRefused("NotFound", f"{key.name} is another object now")
+        if writes.conflicts > _CONFLICTS:
             return False
         self._mirror.received(key, found)
         return True

@@ -50,8 +50,12 @@ class Right:
         return f"{verb} {qualified}{' in ' + self.namespace if self.namespace else ''}"
 
 
-def needed(nodes: Sequence[str], *, drivers: bool = False) -> tuple[Right, ...]:
-    """For nodes of these names; with `drivers` also to publish the ResourceSlices of resources served by claims."""
+def needed(nodes: Sequence[str], *, drivers: bool = False, processes: bool = False) -> tuple[Right, ...]:
+    """For nodes of these names.
+
+    With `drivers` also to publish the ResourceSlices of resources that are served by claims, with `processes` to read
+    what the environment and volumes of pods refer to.
+    """
     names, dra = tuple(nodes), "resource.k8s.io"
     slices = ("create", "delete", "list", "update", "watch") if drivers else ("delete", "list")
     of_drivers = (
@@ -69,6 +73,7 @@ def needed(nodes: Sequence[str], *, drivers: bool = False) -> tuple[Right, ...]:
         Right(("get",), "resourceclaims", dra),
         Right(slices, "resourceslices", dra),
         *(of_drivers if drivers else ()),
+        *((Right(("get",), "configmaps"), Right(("get",), "secrets")) if processes else ()),
         Right(("create",), "tokenreviews", "authentication.k8s.io"),
         Right(("create",), "subjectaccessreviews", "authorization.k8s.io"),
         Right(("create",), "leases", "coordination.k8s.io", _LEASES_NAMESPACE),
