@@ -235,7 +235,7 @@ async def test_a_node_that_comes_back_in_time_keeps_its_pods() -> None:
 
 
 TAINT = {"key": "maintenance", "value": "now", "effect": "NoExecute"}
-FOREVER = {"key": "maintenance", "operator": "Exists"}
+FOREVER = {"key": "maintenance", "operator": "Exists", "effect": "NoExecute"}
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,6 @@ def test_the_page_has_the_table() -> None:
 @pytest.mark.parametrize(
     ("spec", "named"),
     [
-        ({"activeDeadlineSeconds": 30}, "activeDeadlineSeconds"),
         ({"readinessGates": [{"conditionType": "example.com/up"}]}, "readinessGates"),
         ({"volumes": [{"name": "a", "emptyDir": {}}, {"name": "b", "csi": {"driver": "d"}}]}, "volumes.csi"),
         (

@@ -171,11 +171,12 @@ async def test_a_container_waits_for_what_it_refers_to(processes: bool) -> None:
 async def test_a_volume_that_cannot_be_set_up_keeps_the_containers_waiting(processes: bool) -> None:
     async with embedded(processes=processes) as lab:
         volumes = [{"name": "settings", "configMap": {"name": "late"}}]
-        lab.create("p", containers=[container(STAY)], volumes=volumes)
+        main = container(STAY, volumeMounts=[{"name": "settings", "mountPath": "/settings"}])
+        lab.create("p", containers=[main], volumes=volumes)
         failed = ("FailedMount", 'MountVolume.SetUp failed for volume "settings" : configmap "late" not found')
         await lab.cluster.until(lambda: failed in lab.events("p"))
         assert (await lab.container("p", waits("ContainerCreating")))["restartCount"] == 0
-        lab.create("q", containers=[container(STAY)], volumes=[{"name": "v", "nfs": {"server": "s", "path": "/"}}])
+        lab.create("q", containers=[main], volumes=[{"name": "settings", "nfs": {"server": "s", "path": "/"}}])
         await lab.cluster.until(lambda: any("does not emulate" in message for _, message in lab.events("q")))
         config_map(lab, "late", a="1")
         await lab.phase("p")

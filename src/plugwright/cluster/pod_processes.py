@@ -63,6 +63,8 @@ class ProcessHost(Protocol):
 
     def record(self, event: EventRecord, container: str) -> None: ...
 
+    def record_pulled(self, container: str) -> None: ...
+
     def record_started(self, container: str) -> None: ...
 
     def ended(self, container: str) -> None: ...
@@ -187,6 +189,7 @@ class PodProcesses:
         self._set(name, self.runs[name].started(self._host.now()))
 
     def _wait_with(self, name: str, reason: str, message: str) -> None:
+        self._host.record_pulled(name)
         self._host.record(EventRecord("Failed", f"Error: {message}", "Warning"), name)
         self._set(name, self.runs[name].waiting(reason, message))
 

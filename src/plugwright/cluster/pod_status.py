@@ -257,7 +257,9 @@ def _condition_values(pod: Pod, result: Object, has_sandbox: bool) -> Iterator[t
     incomplete = _not_ready(result.get("initContainerStatuses") or ())
     unready = _not_ready(result["containerStatuses"])
     yield "PodReadyToStartContainers", "True" if has_sandbox and not finished else "False", "", ""
-    if incomplete and not finished:
+    # Once a regular container has started the pod is initialized, whatever its sidecars do.
+    has_started = any("containerID" in shown for shown in result["containerStatuses"])
+    if incomplete and not has_started and finished != "PodCompleted":
         message = f"containers with incomplete status: [{incomplete}]"
         yield "Initialized", "False", "ContainersNotInitialized", message
     else:

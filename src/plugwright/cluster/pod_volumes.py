@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from plugwright.cluster.container_env import PodFacts, decoded_data, field_text, resource_text
+from plugwright.cluster.restarts import containers_of
 from plugwright.cluster.store import Object
 from plugwright.errors import ContainerConfigError, VolumeNotMounted
 from plugwright.kubelet import sandbox
@@ -45,8 +46,12 @@ class PodVolumes:
         self._kubelet_dir = kubelet_dir
 
     async def set_up(self, facts: PodFacts) -> None:
-        """Raises `VolumeNotMounted` for the first volume that cannot be set up."""
-        for volume in facts.stored["spec"].get("volumes") or ():
+        """Raises `VolumeNotMounted` for the first volume that cannot be set up; those that nobody mounts are not."""
+        spec = facts.stored["spec"]
+        mounted = {mount["name"] for container in containers_of(spec) for mount in container.get("volumeMounts") or ()}
+        for volume in spec.get("volumes") or ():
+            if volume["name"] not in mounted:
+                continue
             try:
                 await self._set_up(facts, volume)
             except ContainerConfigError as error:

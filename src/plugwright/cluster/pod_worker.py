@@ -295,24 +295,20 @@ class PodWorker:
             self._context.recorder.record(self.stored, EventRecord("FailedPrepareDynamicResources", text, "Warning"))
             return
         for container in waiting:
+            self.record_pulled(container.spec.name)
             self.record(EventRecord("Failed", f"Error: {container.message}", "Warning"), container.spec.name)
 
+    def record_pulled(self, container: str) -> None:
+        """The image comes first: a kubelet has it before it looks at anything else of a container."""
+        containers = restarts.containers_of(self.stored["spec"])
+        image = next((str(entry.get("image", "")) for entry in containers if entry["name"] == container), "")
+        text = f'Container image "{image}" already present on machine and can be accessed by the pod'
+        self.record(EventRecord("Pulled", text), container)
+
     def record_started(self, container: str) -> None:
-        image = next(
-            (
-                str(entry.get("image", ""))
-                for entry in restarts.containers_of(self.stored["spec"])
-                if entry["name"] == container
-            ),
-            "",
-        )
-        pulled = f'Container image "{image}" already present on machine and can be accessed by the pod'
-        for reason, message in (
-            ("Pulled", pulled),
-            ("Created", "Container created"),
-            ("Started", "Container started"),
-        ):
-            self.record(EventRecord(reason, message), container)
+        self.record_pulled(container)
+        self.record(EventRecord("Created", "Container created"), container)
+        self.record(EventRecord("Started", "Container started"), container)
 
     def record(self, event: EventRecord, container: str) -> None:
         assert self.pod is not None
