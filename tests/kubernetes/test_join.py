@@ -4,7 +4,6 @@ No root and no kubelet: etcd, kube-apiserver, scheduler and controller-manager r
 """
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -16,9 +15,10 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.kubernetes import building
 from tests.kubernetes.control_plane import CONTEXT, ControlPlane, control_plane
 
-LONG = os.environ.get("PLUGWRIGHT_KUBERNETES_LONG") == "1"
+CHART = Path(__file__).parents[2] / "deploy" / "helm" / "plugwright"
 TOLERATIONS = [{"key": "plugwright.dev/emulated", "operator": "Exists"}]
 NODES = """\
 nodes:
@@ -238,6 +238,26 @@ def test_a_device_fails_a_node_is_lost_and_comes_back_and_the_server_goes_away(
     plane.until(lambda: not plane.items("pods"), "its pod is gone too")
 
 
+def test_our_own_chart_installs_and_its_daemon_registers_at_a_joined_node(plane: ControlPlane, tmp_path: Path) -> None:
+    file = nodes_file(tmp_path, "nodes:\n- name: plain\n  count: 2\n")
+    with joined(plane, tmp_path, "-f", file, "--run"):
+        helm = (building.build(building.HELM) / "helm", "--kubeconfig", plane.kubeconfig)
+        toleration = "tolerations[0].key=plugwright.dev/emulated,tolerations[0].operator=Exists"
+        install = ("install", "devices", CHART, "--set", f"mock.enabled=true,mock.count=6,{toleration}")
+        subprocess.run([*map(str, (*helm, *install))], check=True, capture_output=True, timeout=60)
+        for node in ("plain-1", "plain-2"):
+            plane.until(lambda node=node: _allocatable(plane, node) == "6", "the daemon's devices are allocatable")  # type: ignore[misc]
+        plane.apply(pod("user", {"mock/gpu": "2"}))
+        plane.until(lambda: _devices(plane, "user"), "a pod has devices of the chart's daemon")
+        daemon = plane.items("pods", "-l", "app.kubernetes.io/name=plugwright")[0]["metadata"]["name"]
+        assert "registered" in plane.kubectl("logs", daemon)
+        uninstall = ("uninstall", "devices", "--no-hooks")
+        subprocess.run([*map(str, (*helm, *uninstall))], check=True, capture_output=True, timeout=60)
+        plane.until(lambda: _allocatable(plane, "plain-1") == "0", "without the daemon none is allocatable")
+        plane.kubectl("delete", "pod", "--all", "--wait=false")
+        plane.until(lambda: not plane.items("pods"), "the pods are gone")
+
+
 def test_bad_input_is_one_line_and_leaves_nothing(plane: ControlPlane, tmp_path: Path) -> None:
     nobody = tmp_path / "nobody.conf"
     nobody.write_text(plane.kubeconfig_of("nobody"))
@@ -274,8 +294,8 @@ def _access(plane: ControlPlane) -> tuple[object, ...]:
 
 
 def _devices(plane: ControlPlane, name: str) -> list[dict[str, str]]:
-    [status] = plane.get("pod", name)["status"]["containerStatuses"]
-    return list(status["allocatedResourcesStatus"][0]["resources"])
+    [status] = (plane.get("pod", name).get("status") or {}).get("containerStatuses") or [{}]
+    return [device for health in status.get("allocatedResourcesStatus") or () for device in health["resources"]]
 
 
 def _allocatable(plane: ControlPlane, node: str) -> object:
