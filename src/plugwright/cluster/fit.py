@@ -21,6 +21,7 @@ __all__ = [
     "Rejection",
     "failed_scheduling_message",
     "filter_failure",
+    "missing_volume_claim_message",
     "rejection",
     "select_node",
 ]
@@ -126,8 +127,14 @@ def filter_failure(request: PodRequest, node: NodeInfo) -> FilterFailure | None:
     return _insufficient(request, node)
 
 
-def failed_scheduling_message(failures: Collection[FilterFailure], reason: str = "") -> str:
-    """The message of `FailedScheduling`, as the real scheduler composes it; `reason` is one that all nodes have."""
+def missing_volume_claim_message(name: str, nodes: int) -> str:
+    """As the real scheduler composes it, which tries preemption even so and finds no claim there either."""
+    text = f'persistentvolumeclaim "{name}" not found'
+    return f"0/{nodes} nodes are available: {text}. not found" if nodes else NO_NODES
+
+
+def failed_scheduling_message(failures: Collection[FilterFailure]) -> str:
+    """The message of `FailedScheduling`, as the real scheduler composes it."""
     if not failures:
         return NO_NODES
     reasons = Counter(reason for failure in failures for reason in failure.reasons)
@@ -140,7 +147,7 @@ def failed_scheduling_message(failures: Collection[FilterFailure], reason: str =
     )
     available = f"0/{len(failures)} nodes are available:"
     return (
-        f"{available} {reason or _histogram(reasons)}. "
+        f"{available} {_histogram(reasons)}. "
         f"no new claims to deallocate, preemption: {available} {_histogram(+preemption)}."
     )
 

@@ -199,8 +199,7 @@ class Scheduler:
         if request.not_emulated:
             return None, request.not_emulated
         if request.volume_claims:  # none exists, as nothing serves them
-            text = f'persistentvolumeclaim "{request.volume_claims[0]}" not found'
-            return None, fit.failed_scheduling_message([FilterFailure((text,)) for _ in self._nodes], text)
+            return None, fit.missing_volume_claim_message(request.volume_claims[0], len(self._nodes))
         claims = self._claims.placement(pod) if request.has_claims else ClaimPlacement()
         if claims.problem:
             return None, claims.problem
