@@ -1,14 +1,13 @@
-"""The node lifecycle controller with a clock that the test advances: silent nodes, evictions, expired events."""
+"""The node lifecycle controller with a clock that the test advances: silent nodes and evictions."""
 
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from tests.cluster.pods_and_nodes import node_object, pod_object
 
 from plugwright.cluster import clock
 from plugwright.cluster.api.kinds import EVENTS, LEASES, NAMESPACES, NODES, PODS
 from plugwright.cluster.api.registry import DeleteOptions, ResourcePath, Writer
-from plugwright.cluster.events import ClusterClient, EventRecord, EventRecorder, EventSource
+from plugwright.cluster.events import ClusterClient
 from plugwright.cluster.node_lifecycle import NodeLifecycleController, NodeLifecycleSettings
 from plugwright.cluster.store import Object, Store
 
@@ -22,7 +21,7 @@ class Lab:
         self.store = Store()
         self.writer = Writer(self.store, self.now)
         self.client = ClusterClient(self.store, self.writer, self.now)
-        self.controller = NodeLifecycleController(self.client, NodeLifecycleSettings(GRACE, most_events=3))
+        self.controller = NodeLifecycleController(self.client, NodeLifecycleSettings(GRACE))
         for name in ("default", "kube-node-lease"):
             self.writer.create(ResourcePath(NAMESPACES, "", name), {"metadata": {"name": name}}, "test")
 
@@ -133,37 +132,3 @@ def test_a_deleted_node_has_an_event() -> None:
     lab.later(1)
     messages = [event["message"] for event in lab.store.objects(EVENTS.qualified)]
     assert "Node n1 event: Removing Node n1 from Controller" in messages
-
-
-@pytest.mark.parametrize(("age", "left"), [(3599, 2), (3601, 1)])
-def test_events_are_kept_for_an_hour(age: float, left: int) -> None:
-    lab = Lab()
-    lab.add()
-    recorder = EventRecorder(lab.client, EventSource("kubelet", "n1"))
-    recorder.record(lab.node(), EventRecord("First", "first"))
-    lab.time += timedelta(seconds=age)
-    recorder.record(lab.node(), EventRecord("Second", "second"))
-    lab.controller.delete_expired_events()
-    assert len(lab.store.objects(EVENTS.qualified)) == left
-
-
-def test_the_newest_of_too_many_events_are_kept() -> None:
-    lab = Lab()
-    lab.add()
-    recorder = EventRecorder(lab.client, EventSource("default-scheduler", series=True))
-    for number in range(5):
-        lab.time += timedelta(seconds=1)
-        recorder.record(lab.node(), EventRecord(f"Number{number}", "text"))
-    lab.controller.delete_expired_events()
-    assert sorted(lab.event_reasons()) == ["Number2", "Number3", "Number4"]
-
-
-def test_an_event_that_was_deleted_can_be_recorded_again() -> None:
-    lab = Lab()
-    lab.add()
-    recorder = EventRecorder(lab.client, EventSource("kubelet", "n1"))
-    recorder.record(lab.node(), EventRecord("First", "first"))
-    lab.time += timedelta(hours=2)
-    lab.controller.delete_expired_events()
-    recorder.record(lab.node(), EventRecord("First", "first"))
-    assert lab.event_reasons() == ["First"]

@@ -58,9 +58,10 @@ class Daemon:
 
 
 class Plugins:
-    """Starts them, and ends those that a test has left running."""
+    """Starts them, and ends those that a test has left running; with the administrator's rights, or others'."""
 
     def __init__(self, cluster: Cluster) -> None:
+        self.kubeconfig = cluster.files.admin
         self._cluster = cluster
         self._started: list[Process] = []
         self._places = cluster.state / "plugins"
@@ -103,7 +104,7 @@ class Plugins:
         return place
 
     def _start(self, name: str, *arguments: str) -> Process:
-        claims = {"KUBECONFIG": str(self._cluster.files.admin), "NODE_NAME": NODE}  # for what is served by claims
+        claims = {"KUBECONFIG": str(self.kubeconfig), "NODE_NAME": NODE}  # for what is served by claims
         process = self._cluster.enclosure.start(name, sys.executable, *arguments, env=claims)
         self._started.append(process)
         until(f"{name} starts", lambda: process.pid)

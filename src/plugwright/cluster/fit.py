@@ -21,6 +21,8 @@ __all__ = [
     "Rejection",
     "failed_scheduling_message",
     "filter_failure",
+    "free_share",
+    "has_preferences",
     "missing_volume_claim_message",
     "rejection",
     "select_node",
@@ -158,8 +160,6 @@ def rejection(request: PodRequest, node: NodeInfo, plugin_resources: Collection[
     `plugin_resources` are counted by the kubelet's device manager instead. The kubelet ignores requests for resources
     that are not in the node's allocatable (3.63).
     """
-    if request.not_emulated:
-        return "NotEmulated", f"{_REJECTED}{request.not_emulated}"
     if request.system not in ("", _SYSTEM):
         return "PodOSNotSupported", f"{_REJECTED}Failed to admit pod as the OS field doesn't match node OS"
     if node.pods + 1 > node.allocatable.get(_PODS, 0):
@@ -221,7 +221,7 @@ def _highest_score(request: PodRequest, nodes: list[NodeInfo]) -> NodeInfo:
     highest = -1.0
     best: list[NodeInfo] = []
     for node, avoided, preference in zip(nodes, taints, preferences, strict=True):
-        score = _free_share(request, node)
+        score = free_share(request, node)
         score += _TAINT_WEIGHT * 100 * (1 - avoided / most_taints) if most_taints else 0
         score += _AFFINITY_WEIGHT * 100 * preference / highest_preference if highest_preference else 0
         if score > highest:
@@ -235,7 +235,12 @@ def _is_avoided(request: PodRequest, taint: Object) -> bool:
     return taint["effect"] == "PreferNoSchedule" and not affinity.tolerates(request.tolerations, taint)
 
 
-def _free_share(request: PodRequest, node: NodeInfo) -> float:
+def has_preferences(request: PodRequest, node: NodeInfo) -> bool:
+    """Whether more than what is left of CPU and memory counts in the node's score."""
+    return bool(request.affinity.preferred) or any(_is_avoided(request, taint) for taint in node.taints)
+
+
+def free_share(request: PodRequest, node: NodeInfo) -> float:
     """The percentage of CPU and memory that would be left."""
     share = 0.0
     for index, resource in enumerate((CPU, MEMORY)):

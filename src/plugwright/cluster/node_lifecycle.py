@@ -1,18 +1,18 @@
 """The node lifecycle controller: nodes that stop renewing their lease, and nodes that come back.
 
 Such a node becomes NotReady and is tainted; its pods are evicted by `taint_eviction`, and stay until their node is back
-to end them. Expired events are deleted here too.
+to end them.
 """
 
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from plugwright.cluster import clock
 from plugwright.cluster.api.errors import StatusError
-from plugwright.cluster.api.kinds import EVENTS, LEASES, NODES, PODS, Kind
+from plugwright.cluster.api.kinds import LEASES, NODES, PODS
 from plugwright.cluster.api.registry import ResourcePath
 from plugwright.cluster.events import MALFORMED, ClusterClient, EventRecord, EventRecorder, EventSource
 from plugwright.cluster.store import Object, ObjectKey
@@ -25,16 +25,13 @@ _UNREACHABLE = "node.kubernetes.io/unreachable"
 _CORDONED = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 _LEASES_NAMESPACE = "kube-node-lease"
-_EVENTS_PERIOD = 60.0  # seconds between deletions of expired events
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLifecycleSettings:
-    """`grace`: seconds without a renewed lease until a node is NotReady. `events`: seconds an event is kept."""
+    """`grace`: seconds without a renewed lease until a node is NotReady."""
 
     grace: float = 50.0
-    events: float = 3600.0
-    most_events: int = 20_000
 
     @property
     def period(self) -> float:
@@ -51,14 +48,9 @@ class NodeLifecycleController:
 
     async def run(self) -> None:
         """Runs until cancelled."""
-        rounds = 0
         while True:
             await asyncio.sleep(self._settings.period)
             self.run_round()
-            rounds += 1
-            if rounds * self._settings.period >= _EVENTS_PERIOD:
-                rounds = 0
-                self.delete_expired_events()
 
     def run_round(self) -> None:
         """Checks the nodes, unless the last round is long ago.
@@ -98,16 +90,6 @@ class NodeLifecycleController:
                 taints.append({**_CORDONED, "timeAdded": self._client.stamp()})
             if taints != before:
                 self._set_taints(node, taints)
-
-    def delete_expired_events(self) -> None:
-        """Deletes events that are too old, and the oldest of too many."""
-        events = sorted(self._client.store.objects(EVENTS.qualified), key=_last_observed)
-        oldest = self._client.now() - timedelta(seconds=self._settings.events)
-        surplus = len(events) - self._settings.most_events
-        for number, event in enumerate(events):
-            with suppress(*MALFORMED):
-                if number < surplus or clock.parse(_last_observed(event)) < oldest:
-                    self._client.store.delete(_resource_path(event, kind=EVENTS).key)
 
     def _handle_silent(self, node: Object, now: datetime, effects: tuple[str, ...]) -> None:
         if _ready(node) != "Unknown":
@@ -153,8 +135,8 @@ class NodeLifecycleController:
 
     def _pods_on(self, name: str) -> Iterable[Object]:
         """The pods of a node that are not being deleted."""
-        for pod in self._client.store.objects(PODS.qualified):
-            if pod["spec"].get("nodeName") == name and not pod["metadata"].get("deletionTimestamp"):
+        for pod in self._client.store.bound_pods(name):
+            if not pod["metadata"].get("deletionTimestamp"):
                 yield pod
 
     def _set_taints(self, node: Object, taints: list[Object]) -> Object:
@@ -198,10 +180,5 @@ def _ready(node: Object) -> str:
     return next((str(condition["status"]) for condition in conditions if condition["type"] == "Ready"), "")
 
 
-def _last_observed(event: Object) -> str:
-    times = (event.get("lastTimestamp"), (event.get("series") or {}).get("lastObservedTime"), event.get("eventTime"))
-    return str(next(filter(None, times), event["metadata"]["creationTimestamp"]))
-
-
-def _resource_path(stored: Object, subresource: str = "", kind: Kind = PODS) -> ResourcePath:
-    return ResourcePath(kind, stored["metadata"]["namespace"], stored["metadata"]["name"], subresource)
+def _resource_path(stored: Object, subresource: str = "") -> ResourcePath:
+    return ResourcePath(PODS, stored["metadata"]["namespace"], stored["metadata"]["name"], subresource)

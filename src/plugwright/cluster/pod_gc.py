@@ -55,9 +55,7 @@ class PodGarbageCollector:
         return self._client.store.get(ObjectKey(NODES.qualified, "", name)) is not None
 
     def _delete_pods(self, node: str) -> None:
-        for pod in self._client.store.objects(PODS.qualified):
-            if pod["spec"].get("nodeName") != node:
-                continue
+        for pod in self._client.store.bound_pods(node):
             metadata = pod["metadata"]
             path = ResourcePath(PODS, metadata["namespace"], metadata["name"])
             phase = "" if (pod.get("status") or {}).get("phase") in _FINISHED else "Failed"

@@ -15,6 +15,7 @@ from plugwright.cluster.api.kinds import NAMESPACES, NODES, PODS, RESOURCE_CLAIM
 from plugwright.cluster.api.registry import ResourcePath
 from plugwright.cluster.events import MALFORMED, ClusterClient, EventRecord, EventRecorder, EventSource
 from plugwright.cluster.fit import FilterFailure, NodeInfo
+from plugwright.cluster.node_ranking import NodeRankings
 from plugwright.cluster.pod_filters import NodeFilter, PlacedPod
 from plugwright.cluster.pod_request import PodRequest
 from plugwright.cluster.resource_claims import ClaimController, ClaimPlacement
@@ -41,6 +42,7 @@ class Scheduler:
         self._claims = ClaimController(client)
         self._queue = queue or SchedulingQueue()
         self._nodes: dict[str, NodeInfo] = {}
+        self._rankings = NodeRankings()
         self._bound: dict[ObjectKey, PlacedPod] = {}
         self._anti_affine: dict[ObjectKey, PlacedPod] = {}  # those of them that keep others away
         self._revision = 0
@@ -61,7 +63,7 @@ class Scheduler:
         """Forgets everything and reads all nodes and pods."""
         store = self._client.store
         self._revision = store.revision
-        for known in (self._nodes, self._bound, self._anti_affine, self._queue):
+        for known in (self._nodes, self._rankings, self._bound, self._anti_affine, self._queue):
             known.clear()
         for node in store.objects(NODES.qualified):
             self._update_node(node["metadata"]["name"], node)
@@ -93,6 +95,7 @@ class Scheduler:
 
     def _update_node(self, name: str, node: Object | None) -> None:
         before = self._nodes.pop(name, None)
+        self._rankings.node_changed(name)
         if node is None:
             self._queue.retry(list(self._queue.unschedulable))  # the number of nodes is part of their messages
             return
@@ -154,6 +157,7 @@ class Scheduler:
         self._anti_affine.pop(key, None)
         if bound and bound.node in self._nodes:
             self._nodes[bound.node].remove_pod(bound.request)
+            self._rankings.node_changed(bound.node)
         return bound
 
     def _add_bound(self, key: ObjectKey, node: str, request: PodRequest) -> None:
@@ -162,6 +166,7 @@ class Scheduler:
             self._anti_affine[key] = bound
         if node in self._nodes:
             self._nodes[node].add_pod(request)
+            self._rankings.node_changed(node)
         self._queue.retry(list(self._queue.dependent))
 
     def _fitting(self, node: NodeInfo) -> list[ObjectKey]:
@@ -200,6 +205,9 @@ class Scheduler:
             return None, request.not_emulated
         if request.volume_claims:  # none exists, as nothing serves them
             return None, fit.missing_volume_claim_message(request.volume_claims[0], len(self._nodes))
+        has_rules = request.has_claims or request.pods.has_rules or self._anti_affine
+        if not has_rules and (best := self._rankings.best(request, self._nodes)):
+            return best, ""
         claims = self._claims.placement(pod) if request.has_claims else ClaimPlacement()
         if claims.problem:
             return None, claims.problem

@@ -61,9 +61,8 @@ class TaintEvictionController:
 
     def _node_changed(self, node: Object) -> None:
         name, taints = node["metadata"]["name"], _no_execute(node)
-        for pod in self._client.store.objects(PODS.qualified):
-            if pod["spec"].get("nodeName") == name:
-                self._process(_key(pod), pod, taints)
+        for pod in self._client.store.bound_pods(name):
+            self._process(_key(pod), pod, taints)
 
     def _pod_changed(self, key: ObjectKey, pod: Object, deleted: bool) -> None:
         if deleted:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from plugwright.cluster import clock
+from plugwright.cluster import clock, pod_fields
 from plugwright.cluster.api import managed_fields, validation
 from plugwright.cluster.api.errors import StatusError, bad_request, invalid
 from plugwright.cluster.api.kinds import NAMESPACES, Kind
 from plugwright.cluster.api.validation import FieldError
 from plugwright.cluster.clock import Clock
-from plugwright.cluster.store import DryRun, Object, ObjectKey, Store
+from plugwright.cluster.store import DryRun, Object, ObjectKey, Store, VersionConflict
 
 __all__ = ["DeleteOptions", "ResourcePath", "Writer"]
 
@@ -70,10 +70,9 @@ class Writer:
         if kind.namespaced:
             metadata["namespace"] = path.namespace
             self._check_namespace(path)
-        admitted, refusal = kind.admit({**content, **_type_meta(kind), "metadata": metadata}, self._store.get)
-        if refusal:
+        created = kind.prepare_for_create({**content, **_type_meta(kind), "metadata": metadata})
+        if refusal := kind.admission_error(created, self._store.get):
             raise _forbidden(path, refusal)
-        created = kind.prepare_for_create(admitted)
         _validate(path, None, created)
         self._record_manager(None, created, manager, "")
         stored = self._store.create(path.key, created)
@@ -95,6 +94,8 @@ class Writer:
         _check_identity(path, content, metadata)
         _check_uid(path, before, str(metadata.get("uid") or ""))
         expected = str(metadata.get("resourceVersion") or "")
+        if expected not in ("", before["metadata"]["resourceVersion"]):
+            raise VersionConflict(path.key)
         return self._update(path, self._prepared(path, before, content, manager), expected)
 
     def change(self, path: ResourcePath, change: Callable[[Object], Object], manager: str) -> Object:
@@ -104,6 +105,9 @@ class Writer:
         if not isinstance(after, dict) or not isinstance(after.get("metadata"), dict):
             raise bad_request("a patched object must be an object with metadata")
         _check_identity(path, after, after["metadata"])
+        uid = str(after["metadata"].get("uid") or before["metadata"]["uid"])
+        if uid != before["metadata"]["uid"]:
+            raise invalid(path.kind, path.name, [validation.invalid("metadata.uid", uid, "field is immutable")])
         version = str(after["metadata"].get("resourceVersion") or "")
         expected = version if version != before["metadata"]["resourceVersion"] else ""
         return self._update(path, self._prepared(path, before, after, manager), expected)
@@ -141,6 +145,10 @@ class Writer:
             raise _binding_conflict(path, f"pod {path.name} is being deleted, cannot be assigned to a host")
         if spec.get("nodeName"):
             raise _binding_conflict(path, f'pod {path.name} is already assigned to node "{spec["nodeName"]}"')
+        if spec.get("schedulingGates"):
+            raise _binding_conflict(path, f"pod {path.name} has non-empty .spec.schedulingGates")
+        if problem := pod_fields.not_emulated(spec):
+            raise _forbidden(path, problem)
         scheduled = {
             "type": "PodScheduled",
             "status": "True",
@@ -248,9 +256,12 @@ def _field_errors(path: ResourcePath, before: Object | None, after: Object) -> I
         yield from kind.validate_status(after)
         return
     metadata = after["metadata"]
-    yield from validation.validate_metadata(metadata, kind.name_errors(str(metadata.get("name") or "")))
+    yield from validation.validate_metadata(metadata, kind.name_errors)
     yield from kind.validate(after)
-    if before is not None:
+    if before is None:
+        yield from kind.validate_create(after)
+    else:
+        yield from validation.validate_metadata_update(before["metadata"], metadata)
         yield from kind.validate_update(before, after)
 
 

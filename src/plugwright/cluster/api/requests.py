@@ -1,7 +1,6 @@
 """Requests: the resource that a path names, the object in the body, and the options in the query.
 
-Bodies are JSON, YAML, or protobuf for the kinds that kubectl and DRA drivers send so. `schema` checks the types of an
-object's fields.
+Bodies are JSON, YAML or protobuf. `schema` checks the types of an object's fields.
 """
 
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from starlette.requests import Request
 
 from plugwright.cluster.api import kinds, schema
 from plugwright.cluster.api.errors import StatusError, bad_request, not_found, unsupported_media_type
-from plugwright.cluster.api.kinds import KINDS, Kind
+from plugwright.cluster.api.kinds import Kind
 from plugwright.cluster.api.registry import DeleteOptions, ResourcePath
 from plugwright.cluster.store import Object
 from plugwright.errors import MalformedMessage
@@ -37,7 +36,6 @@ __all__ = [
 LARGEST_BODY = 3 * 1024 * 1024
 _DEEPEST = 200  # levels of nesting; no object of Kubernetes has thirty
 _MEDIA_TYPES = ("application/json", "application/yaml", kubernetes_objects.MEDIA_TYPE)
-_PROTOBUF_KINDS = kubernetes_objects.REQUEST_KINDS | {kind.name for kind in KINDS if kind.protobuf}
 _MOST_DIGITS = 18
 _FIELD_VALIDATIONS = ("Ignore", "Warn", "Strict")
 _PROPAGATIONS = ("Background", "Foreground", "Orphan")
@@ -112,7 +110,7 @@ def _decode(content: bytes, media: str) -> Any:  # type: ignore[explicit-any,unu
         # Encoded as JSON and decoded again: values that JSON does not have are refused.
         return msgspec.json.decode(msgspec.json.encode(yaml.load(content, _Loader)))  # noqa: S506  a safe loader
     if media == kubernetes_objects.MEDIA_TYPE:
-        return kubernetes_objects.decode(content, _PROTOBUF_KINDS)
+        return kubernetes_objects.decode(content)
     raise unsupported_media_type(_MEDIA_TYPES)
 
 
@@ -199,7 +197,8 @@ def field_manager(request: Request) -> str:
 
 
 def is_true(query: Mapping[str, str], name: str) -> bool:
-    return query.get(name) in ("1", "true")
+    """As apimachinery reads a boolean: `watch=True`, `watch=yes` and a bare `watch` are true."""
+    return name in query and query[name].lower() not in ("0", "false")
 
 
 def number(query: Mapping[str, str], name: str) -> int | None:

@@ -1,41 +1,38 @@
-"""What the admission plugins of a real API server do with a new pod: service account, priority class, runtime class.
+"""Admission of pods: what the API server's plugins refuse because of objects that a pod names and that do not exist.
 
-Texts are theirs. Priority classes and runtime classes are no kinds here, so that only the two classes exist that every
-cluster has.
+A pod that names its node is refused, too, if it asks for something that is not emulated: no scheduler keeps it Pending.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
+from plugwright.cluster import pod_fields
 from plugwright.cluster.store import Object, ObjectKey
 
-__all__ = ["PRIORITY_CLASSES", "admit_pod"]
+__all__ = ["admission_error"]
 
-PRIORITY_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
-
-
-def admit_pod(pod: Object, find: Callable[[ObjectKey], Object | None]) -> tuple[Object, str]:
-    """The pod with its priority, and why it is refused; empty if it is not."""
-    spec = pod.get("spec") or {}
-    priority = PRIORITY_CLASSES.get(str(spec.get("priorityClassName") or ""), 0)
-    refusal = next(_refusals(pod, priority, find), "")
-    return {**pod, "spec": {**spec, "priority": priority}}, refusal
+_SYSTEM_CLASSES = ("system-cluster-critical", "system-node-critical")
+_PRIORITY = "priority admission controller computed"
 
 
-def _refusals(pod: Object, priority: int, find: Callable[[ObjectKey], Object | None]) -> Iterator[str]:
-    spec, namespace = pod.get("spec") or {}, str(pod["metadata"]["namespace"])
-    account = str(spec.get("serviceAccountName") or spec.get("serviceAccount") or "default")
+def admission_error(pod: Object, find: Callable[[ObjectKey], Object | None]) -> str | None:
+    """Why the pod is forbidden; it has its defaults, `find` looks up objects."""
+    spec, namespace = pod["spec"], str(pod["metadata"].get("namespace") or "")
+    account, priority_class = str(spec["serviceAccountName"]), str(spec.get("priorityClassName") or "")
+    computed = spec["priority"] if priority_class else 0
     if find(ObjectKey("serviceaccounts", namespace, account)) is None:
-        yield f'error looking up service account {namespace}/{account}: serviceaccount "{account}" not found'
-    name = spec.get("priorityClassName")
-    if name and name not in PRIORITY_CLASSES:
-        yield f"no PriorityClass with name {name} was found"
-    given = spec.get("priority")
-    if given is not None and given != priority:
-        yield (
-            f"the integer value of priority ({given}) must not be provided in pod spec; priority admission controller "
-            f"computed {priority} from the given PriorityClass name"
-        )
-    if runtime_class := spec.get("runtimeClassName"):
-        yield f'pod rejected: RuntimeClass "{runtime_class}" not found'
+        return f'error looking up service account {namespace}/{account}: serviceaccount "{account}" not found'
+    if priority_class and priority_class not in _SYSTEM_CLASSES:
+        return f"no PriorityClass with name {priority_class} was found"
+    if spec["priority"] != computed:
+        rule = f"the integer value of priority ({spec['priority']}) must not be provided in pod spec"
+        return f"{rule}; {_PRIORITY} {computed} from the given PriorityClass name"
+    if spec["preemptionPolicy"] != "PreemptLowerPriority":
+        rule = f"the string value of PreemptionPolicy ({spec['preemptionPolicy']}) must not be provided in pod spec"
+        return f"{rule}; {_PRIORITY} PreemptLowerPriority from the given PriorityClass name"
+    if spec.get("runtimeClassName"):
+        return f'pod rejected: RuntimeClass "{spec["runtimeClassName"]}" not found'
     if spec.get("overhead"):
-        yield "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"
+        return "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"
+    if spec.get("nodeName"):  # others wait in the scheduler
+        return pod_fields.not_emulated(spec) or None
+    return None
