@@ -47,7 +47,11 @@ class ClaimController:
     def placement(self, pod: Object) -> ClaimPlacement:
         """Generates the claims that the pod still lacks, and says where it may run."""
         terms = []
-        for name in self._names(self._generated(pod)):
+        try:
+            pod = self._generated(pod)
+        except NotFound as error:  # its template
+            return ClaimPlacement(str(error))
+        for name in self._names(pod):
             claim = self._client.store.get(_key(pod["metadata"]["namespace"], name))
             if claim is None:
                 return ClaimPlacement(f'resourceclaim "{name}" not found')

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from plugwright.cluster import clock
+from plugwright.cluster import clock, pod_fields
 from plugwright.cluster.api import managed_fields, validation
 from plugwright.cluster.api.errors import StatusError, bad_request, invalid
 from plugwright.cluster.api.kinds import NAMESPACES, Kind
@@ -147,6 +147,8 @@ class Writer:
             raise _binding_conflict(path, f'pod {path.name} is already assigned to node "{spec["nodeName"]}"')
         if spec.get("schedulingGates"):
             raise _binding_conflict(path, f"pod {path.name} has non-empty .spec.schedulingGates")
+        if problem := pod_fields.not_emulated(spec):
+            raise _forbidden(path, problem)
         scheduled = {
             "type": "PodScheduled",
             "status": "True",
