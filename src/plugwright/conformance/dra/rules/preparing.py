@@ -93,7 +93,7 @@ class NamesRequest(DriverRule):
 class NamesMainRequest(DriverRule):
     id, level, facts = "PRP-05", Level.MUST, ("11.21",)
     title = "Devices of a subrequest carry the name of the main request"
-    why = "With main/sub the container starts without its device, and there is no error anywhere."
+    why = "With main/sub a container that names the request starts without its device, and there is no error anywhere."
     mend = "Cut the request of the result at the slash."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
