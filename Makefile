@@ -8,6 +8,8 @@ PROTOS := $(sort $(shell find src -name '*.proto'))
 PROTOC  = $(BIN)/python -m grpc_tools.protoc -I src --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy
 UV      = VIRTUAL_ENV= UV_PYTHON_DOWNLOADS=never
 JOBS   ?= 4
+# Tests start hundreds of processes: where byte code is not kept, each of them compiles everything again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test fuzz test-wire soak mutants verify verify-mutants chaos chaos-kubernetes test-kubernetes test-gpu check check-format check-lint check-types check-layers check-proto proto bench cdi-hook vgpu image chart clean

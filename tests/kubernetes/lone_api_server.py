@@ -40,9 +40,20 @@ class LoneApiServer:
         subprocess.run(["openssl", "rsa", "-in", private, "-pubout", "-out", public], check=True, capture_output=True)
         (directory / "tokens.csv").write_text(f'{_TOKEN},admin,1,"system:masters"\n')
 
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self._port}"
+
+    @property
+    def token(self) -> str:
+        return _TOKEN
+
+    @property
+    def certificate(self) -> Path:
+        return self._directory / "keys" / "apiserver.crt"
+
     def client(self) -> ApiClient:
-        credentials = Credentials(_TOKEN, self._directory / "keys" / "apiserver.crt")
-        return ApiClient(ApiServer(f"https://127.0.0.1:{self._port}", credentials))
+        return ApiClient(ApiServer(self.url, Credentials(_TOKEN, self.certificate)))
 
     async def start(self) -> None:
         etcd, keys = f"http://127.0.0.1:{self._etcd}", self._directory / "keys"
@@ -55,6 +66,7 @@ class LoneApiServer:
         self._run(
             "kube-apiserver", f"--etcd-servers={etcd}", f"--cert-dir={keys}", "--bind-address=127.0.0.1",
             "--advertise-address=127.0.0.1", f"--secure-port={self._port}", "--endpoint-reconciler-type=none",
+            "--allow-privileged=true",  # as every distribution has it
             "--service-cluster-ip-range=198.18.1.0/24", "--service-account-issuer=https://kubernetes.default",
             f"--service-account-key-file={keys / 'sa.pub'}", f"--service-account-signing-key-file={keys / 'sa.key'}",
             f"--token-auth-file={self._directory / 'tokens.csv'}", "--authorization-mode=RBAC",

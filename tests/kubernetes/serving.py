@@ -59,9 +59,10 @@ class Daemon:
 
 
 class Plugins:
-    """Starts them, and ends those that a test has left running."""
+    """Starts them, and ends those that a test has left running; with the administrator's rights, or others'."""
 
     def __init__(self, cluster: Cluster) -> None:
+        self.kubeconfig = cluster.files.admin
         self._cluster = cluster
         self._started: list[Process] = []
         self._places = cluster.state / "plugins"
@@ -110,7 +111,7 @@ class Plugins:
 
     def _start(self, name: str, *arguments: str) -> Process:
         cdi = str(self._cluster.state / "run" / "cdi")
-        claims = {"KUBECONFIG": str(self._cluster.files.admin), "NODE_NAME": NODE, "CDI_ROOT": cdi}  # of DRA drivers
+        claims = {"KUBECONFIG": str(self.kubeconfig), "NODE_NAME": NODE, "CDI_ROOT": cdi}  # of DRA drivers
         process = self._cluster.enclosure.start(name, sys.executable, *arguments, env=claims)
         self._started.append(process)
         until(f"{name} starts", lambda: process.pid)

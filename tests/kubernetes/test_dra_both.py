@@ -4,6 +4,8 @@ Each container takes a directory named after its device, on the node, for as lon
 device find each other there, whatever anybody's books say.
 """
 
+import json
+import math
 import os
 import random
 import signal
@@ -11,8 +13,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
+from tests.kubernetes.chart_account import chart_account, chart_objects
 from tests.kubernetes.claims import Claims
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.findings import Findings
@@ -33,13 +37,35 @@ _SERVE = {"api": "both", "split": {"dra": 4}, "keepFree": 1}
 @pytest.fixture
 def claims(cluster: Cluster, pods: Pods, request: pytest.FixtureRequest) -> Iterator[Claims]:
     """With a class for the resource of the test, which is named after it."""
-    name = request.node.name.removeprefix("test_").replace("_", "-")[:24].strip("-")
+    name = resource_name(request)
     made = Claims(cluster.kubectl, f"{name}.example.com", f"example.com/{name}")
     made.template("one")
     yield made
     cluster.revive()
     pods.end()
     made.end()
+
+
+@pytest.fixture
+def rights(cluster: Cluster, plugins: Plugins, helm: Path, request: pytest.FixtureRequest) -> Iterator[None]:
+    """The daemon has the rights that the chart gives to one of its pods on this node, and no others."""
+    name = resource_name(request)
+    values = {"config": {"resources": [{"name": f"example.com/{name}", "mock": {"count": 8}, "serve": _SERVE}]}}
+    pool = {"name": "other", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": f"{name}.example.com", "nodeName": "other", "pool": pool, "devices": []}
+    denied = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "x"}, "spec": spec}
+    objects = chart_objects(cluster, helm, name, json.dumps(values))
+    with chart_account(cluster, name, objects, denied) as account:
+        plugins.kubeconfig = cluster.state / "daemon.conf"
+        plugins.kubeconfig.touch(mode=0o600)
+        plugins.kubeconfig.write_text(cluster.files.kubeconfig(account.bound))
+        yield
+        plugins.end()
+
+
+def resource_name(request: pytest.FixtureRequest) -> str:
+    """After the test."""
+    return str(request.node.name).removeprefix("test_").replace("_", "-")[:24].strip("-")
 
 
 def resource(claims: Claims) -> str:
@@ -88,6 +114,8 @@ class Churn:
     claims: Claims
     wanted: Counter[str]
     random: random.Random
+    at_once: int = _AT_ONCE
+    created_at_once: int = 3
     created: int = 0
     done: Counter[str] = field(default_factory=Counter)
     refused: list[str] = field(default_factory=list)
@@ -118,19 +146,26 @@ class Churn:
         if status["phase"] == "Succeeded":
             self.done[kind] += 1
         else:
-            self.refused.append(f"{kind}: {status.get('reason')}: {status.get('message', '')}")
+            began = status.get("startTime", "")
+            self.refused.append(f"{began} {kind}: {status.get('reason')}: {status.get('message', '')}")
 
     def _create(self, kubectl: Kubectl) -> None:
         missing = self.wanted - self.done - self.alive
-        kinds = self.random.sample(sorted(missing.elements()), min(3, missing.total(), _AT_ONCE - self.alive.total()))
-        for kind in kinds:
-            self.created += 1
-            made = pod(self.cluster, self.claims, f"{kind}-{self.created}", kind, self.random.randint(1, 4))
-            try:
-                kubectl.create(made)
-            except KubectlFailed:
-                return
-            self.alive[kind] += 1
+        count = min(self.created_at_once, missing.total(), self.at_once - self.alive.total())
+        kinds = self.random.sample(sorted(missing.elements()), max(0, count))
+        names = [f"{kind}-{number}" for number, kind in enumerate(kinds, self.created + 1)]
+        made = [
+            pod(self.cluster, self.claims, name, kind, self.random.randint(1, 4))
+            for name, kind in zip(names, kinds, strict=True)
+        ]
+        self.created += len(made)
+        if not made:
+            return
+        try:
+            kubectl.create(*made)
+        except KubectlFailed:
+            return
+        self.alive.update(kinds)
 
 
 @dataclass
@@ -161,6 +196,7 @@ class Disturbances:
 
     def _happen(self, kind: str) -> None:
         self.happened[kind] += 1
+        print(time.strftime("%FT%TZ", time.gmtime()), kind)  # shown with a test that fails
         match kind:
             case "move":
                 devices = sorted(device["id"] for device in self.daemon.status(self.resource)["devices"])
@@ -195,6 +231,7 @@ class Disturbances:
 
 
 @pytest.mark.timeout(2400)
+@pytest.mark.usefixtures("rights")
 def test_random_pods(cluster: Cluster, plugins: Plugins, node: Node, claims: Claims, findings: Findings) -> None:
     name, seed = resource(claims), int(os.environ.get("PLUGWRIGHT_SEED", "1"))
     daemon = plugins.run({name: {"count": 8, "serve": _SERVE}})
@@ -217,8 +254,33 @@ def test_random_pods(cluster: Cluster, plugins: Plugins, node: Node, claims: Cla
     )
     for refusal in churn.refused:
         findings.notes.append(f"  refused {refusal}")
+    assert not [line for line in disturbances.daemon.process.lines() if "forbidden" in line.lower()]
     # The scheduler may have counted a device that moves in that moment, on a node that is always full.
     assert len(churn.refused) <= _PODS // 5
+
+
+@pytest.mark.skipif(not _LONG, reason="takes minutes: PLUGWRIGHT_KUBERNETES_LONG=1")
+@pytest.mark.timeout(900)
+def test_moves_alone(cluster: Cluster, plugins: Plugins, node: Node, claims: Claims, findings: Findings) -> None:
+    """Many plugin pods wait all the time, so that the scheduler binds one to whatever it counts as free."""
+    name, chance = resource(claims), random.Random(int(os.environ.get("PLUGWRIGHT_SEED", "1")))
+    daemon = plugins.run({name: {"count": 8, "serve": {"api": "both", "split": {"dra": 2}}}})
+    node.shows(name, capacity=8, allocatable=6)
+    churn = Churn(cluster, claims, Counter(plugin=150), chance, at_once=40, created_at_once=20)
+    disturbances = Disturbances(cluster, plugins, daemon, name, chance, next_fault=math.inf)
+    began = time.monotonic()
+    while not churn.ended:
+        churn.step()
+        disturbances.step()
+        assert time.monotonic() - began < 800, (churn.done, churn.wanted, churn.alive)
+    moves, changes = disturbances.happened["move"], daemon.logged("device moves between the APIs")
+    arrived = sum(change["phase"] == "published" for change in changes)
+    findings.notes.append(
+        f"moves alone: 150 plugin pods in {time.monotonic() - began:.0f} s, {moves} moves asked for, "
+        f"{arrived} arrived at DRA, {len(churn.refused)} refused (load {os.getloadavg()[0]:.1f})"
+    )
+    findings.notes += [f"  refused {refusal}" for refusal in churn.refused]
+    assert len(churn.refused) <= 3
 
 
 def test_control(cluster: Cluster, plugins: Plugins, node: Node, claims: Claims) -> None:

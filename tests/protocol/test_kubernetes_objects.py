@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugwright.errors import MalformedMessage
-from plugwright.protocol import kubernetes_objects
-from plugwright.protocol.apimachinery.v1 import apimachinery_pb2
+from plugwright.protocol import kubernetes_objects, wire_format
 
 NAMESPACE = base64.b64decode("azhzAAoPCgJ2MRIJTmFtZXNwYWNlEhkKEQoBbRIAGgAiACoAMgA4AEIAEgAaAgoAGgAiAA==")
 CONFIG_MAP = base64.b64decode("azhzAAoPCgJ2MRIJQ29uZmlnTWFwEhsKEQoBbRIAGgAiACoAMgA4AEIAEgYKAWESAWIaACIA")
@@ -114,7 +113,15 @@ CLAIM_DOCUMENT: dict[str, Any] = {
                 "pool": "p",
                 "device": "gpu-0",
                 "shareID": "s-1",
-                "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-08-01T12:00:00Z"}],
+                "conditions": [
+                    {
+                        "type": "Ready",
+                        "status": "True",
+                        "lastTransitionTime": "2026-08-01T12:00:00Z",
+                        "reason": "",
+                        "message": "",
+                    }
+                ],
                 "data": {"x": 1},
                 "networkData": {"interfaceName": "eth1", "ips": ["10.0.0.1/24"]},
             }
@@ -122,15 +129,14 @@ CLAIM_DOCUMENT: dict[str, Any] = {
     },
 }
 
-KINDS = {"ConfigMap", "Namespace", "ResourceClaim", "ResourceSlice", *kubernetes_objects.REQUEST_KINDS}
-
 
 def decode(content: bytes) -> dict[str, Any]:
-    return kubernetes_objects.decode(content, KINDS)
+    return kubernetes_objects.decode(content)
 
 
 def test_kubectls_bytes_decode_to_what_it_would_send_as_json() -> None:
-    assert decode(NAMESPACE) == {"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "m"}}
+    empty: dict[str, Any] = {"spec": {}, "status": {}}  # no pointers in Go, so they are always there
+    assert decode(NAMESPACE) == {"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "m"}, **empty}
     assert decode(CONFIG_MAP) == {
         "kind": "ConfigMap",
         "apiVersion": "v1",
@@ -147,7 +153,7 @@ def test_numbers_and_empty_values_of_maps_are_kept() -> None:
 
 
 def test_a_kind_that_is_not_accepted_is_refused_by_name() -> None:
-    with pytest.raises(kubernetes_objects.UnknownKind, match="kind 'Namespack' is not accepted as protobuf"):
+    with pytest.raises(kubernetes_objects.UnknownKind, match="kind 'Namespack' of 'v1' has no protobuf message"):
         decode(NAMESPACE.replace(b"Namespace", b"Namespack"))
 
 
@@ -176,17 +182,45 @@ def test_a_list_and_the_frame_of_a_watch_have_their_envelopes() -> None:
         "metadata": {"resourceVersion": "7"},
         "items": [{key: part for key, part in SLICE_DOCUMENT.items() if key in ("metadata", "spec")}],
     }
-    assert kubernetes_objects.decode(kubernetes_objects.encode(listed), {"ResourceSliceList"}) == listed
+    assert kubernetes_objects.decode(kubernetes_objects.encode(listed)) == listed
     frame = kubernetes_objects.watch_frame("ADDED", SLICE_DOCUMENT)
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
-    event = apimachinery_pb2.WatchEvent.FromString(frame[4:])
-    assert (event.type, decode(event.object.raw)) == ("ADDED", SLICE_DOCUMENT)
+    event = wire_format.read(frame[4:])
+    (content,) = (wire_format.message(event, 2) or {})[1]
+    assert isinstance(content, bytes)
+    assert (wire_format.text(event, 1), decode(content)) == ("ADDED", SLICE_DOCUMENT)
 
 
-def test_a_kind_without_a_whole_message_is_not_written() -> None:
-    assert not kubernetes_objects.is_written("v1", "Pod")
-    with pytest.raises(kubernetes_objects.UnknownKind, match="kind 'Pod' is not written as protobuf"):
-        kubernetes_objects.encode({"kind": "Pod", "apiVersion": "v1"})
+def test_a_kind_without_a_message_is_not_written() -> None:
+    with pytest.raises(kubernetes_objects.UnknownKind, match="kind 'Deployment' of 'apps/v1' has no protobuf message"):
+        kubernetes_objects.encode({"kind": "Deployment", "apiVersion": "apps/v1"})
+
+
+UNKNOWN_FIELD = b"\xf8\x3f\x07"  # number 1023, the integer 7
+FIXED_FIELD = b"\xf9\x3f" + bytes(8)
+
+
+@pytest.mark.parametrize("extra", [UNKNOWN_FIELD, FIXED_FIELD], ids=["number", "fixed"])
+def test_a_field_that_the_table_does_not_have_is_an_error(extra: bytes) -> None:
+    envelope = wire_format.read(CONFIG_MAP[4:])
+    (raw,) = envelope[2]
+    assert isinstance(raw, bytes)
+    content = CONFIG_MAP.replace(wire_format.write(2, raw), wire_format.write(2, raw + extra))
+    with pytest.raises(MalformedMessage, match=r"field 1023 of core\.ConfigMap is not known here, and would be lost"):
+        decode(content)
+
+
+def test_a_member_that_the_table_does_not_have_is_not_written() -> None:
+    pod = {"kind": "Pod", "apiVersion": "v1", "spec": {"containers": [{"name": "a", "colour": "red"}]}}
+    with pytest.raises(MalformedMessage, match=r"core\.Container has no field 'colour', which would be lost"):
+        kubernetes_objects.encode(pod)
+
+
+@pytest.mark.parametrize("value", [True, "7", 1.5, {}])
+def test_a_number_that_is_none_is_not_written(value: object) -> None:
+    pod = {"kind": "Pod", "apiVersion": "v1", "spec": {"activeDeadlineSeconds": value}}
+    with pytest.raises(MalformedMessage, match="activeDeadlineSeconds must be of type int64"):
+        kubernetes_objects.encode(pod)
 
 
 @given(st.integers(0, len(SLICE)), st.integers(0, 255))

@@ -1,244 +1,291 @@
 """API objects as protobuf, read into the dicts that the same objects are as JSON, and written from them.
 
-kubectl's typed clients send a few kinds so, and DRA drivers in Go those of `resource.k8s.io`; a client that sends
-another kind has to use JSON. Both directions follow the messages' descriptors; what JSON writes in another form (times,
-quantities, documents inside) is in `_FORMS`.
+Both directions follow the table of `kubernetes_fields`, and write the very bytes that Go writes. A field that the table
+does not have is an error in both: an object that loses a part on its way is worse than one that is refused. What JSON
+writes in another form (times, quantities, documents inside) is in `_FORMS`.
 """
 
 import base64
 import binascii
+import functools
 import json
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, TypeAlias, TypeVar
-
-from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import DecodeError, EncodeError, Message
+from typing import Any, TypeAlias
 
 from plugwright.errors import MalformedMessage
-from plugwright.protocol.apimachinery.v1 import apimachinery_pb2 as pb
-from plugwright.protocol.resourceapi.v1 import resourceapi_pb2 as resource_pb
+from plugwright.protocol import wire_format
+from plugwright.protocol.kubernetes_fields import Field, ObjectType, inner_type, object_type
 
-__all__ = [
-    "MEDIA_TYPE",
-    "REQUEST_KINDS",
-    "WATCH_MEDIA_TYPE",
-    "UnknownKind",
-    "decode",
-    "encode",
-    "is_written",
-    "watch_frame",
-]
+__all__ = ["MEDIA_TYPE", "WATCH_MEDIA_TYPE", "UnknownKind", "decode", "encode", "watch_frame"]
 
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 WATCH_MEDIA_TYPE = f"{MEDIA_TYPE};stream=watch"
-# Kinds that are only sent, never stored.
-REQUEST_KINDS = frozenset(
-    {"DeleteOptions", "Eviction", "SelfSubjectAccessReview", "SelfSubjectReview", "SelfSubjectRulesReview"}
-)
 _Document = dict[str, Any]
-_Field: TypeAlias = Any  # a FieldDescriptor, of which protobuf has two types
 _Json: TypeAlias = Any
-_M = TypeVar("_M", bound=Message)
 _MAGIC = b"k8s\x00"
-# The objects whose messages are whole, so that nothing of them is lost where they are written.
-_WRITTEN = {
-    "resource.k8s.io/v1": ("DeviceClass", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice"),
-    "v1": ("Node",),
-}
-# Go writes numbers and texts that are not set as 0 and "". In JSON a text is left out then, and these numbers are;
-# where a value is a pointer in Go, what is written was set.
-_UNSET_ZEROS = frozenset(
-    {
-        ("Condition", "observedGeneration"),
-        ("DeviceSubRequest", "count"),
-        ("ExactDeviceRequest", "count"),
-        ("ObjectMeta", "generation"),
-    }
-)
-_SET_TEXTS = frozenset({"DeviceAttribute"})
-_INLINE = frozenset({"deviceConfiguration"})  # its members are those of the message around it
+_TYPE_META = frozenset({"apiVersion", "kind"})  # in the envelope, not in the message
+_VARINT, _BYTES = 0, 2
+_ZEROS = {"bool": False, "int32": 0, "int64": 0, "string": ""}
+_BITS = {"int32": 31, "int64": 63}
 
 
 class UnknownKind(MalformedMessage):
-    """An object of a kind that is not accepted as protobuf."""
+    """An object of a kind that has no message."""
 
 
-def decode(content: bytes, kinds: Collection[str]) -> _Document:
-    """An object of one of `kinds`, with `kind` and `apiVersion`; each has a message of its name."""
+def decode(content: bytes) -> _Document:
+    """An object of any kind of the table, with `kind` and `apiVersion`."""
     if not content.startswith(_MAGIC):
         raise MalformedMessage("a protobuf body must begin with 'k8s\\0'")
-    envelope = _parse(pb.Unknown, content[len(_MAGIC) :])
-    kind = envelope.type_meta.kind
-    if kind not in kinds:
-        raise UnknownKind(f"kind {kind!r} is not accepted as protobuf, send it as JSON")
+    envelope = wire_format.read(content[len(_MAGIC) :])
+    type_meta = wire_format.message(envelope, 1) or {}
+    api_version, kind = wire_format.text(type_meta, 1), wire_format.text(type_meta, 2)
+    raw = b"".join(value for value in envelope.get(2, ()) if isinstance(value, bytes))
     try:
-        body = _to_json(_parse(_message(kind), envelope.raw))
+        body = _read(_type_of(api_version, kind), raw)
     except (ValueError, OverflowError, OSError, RecursionError) as error:
         raise MalformedMessage(f"not a {kind}: {error}") from None
-    return {"kind": kind, "apiVersion": envelope.type_meta.api_version, **body}
-
-
-def is_written(api_version: str, kind: str) -> bool:
-    """Whether objects of this kind, and lists of them, can be encoded."""
-    return kind.removesuffix("List") in _WRITTEN.get(api_version, ())
+    return {"kind": kind, "apiVersion": api_version, **body}
 
 
 def encode(document: Mapping[str, Any]) -> bytes:
     """An object, a list, or a Status; raises `UnknownKind` for another kind."""
     kind, api_version = str(document.get("kind", "")), str(document.get("apiVersion", ""))
-    if not is_written(api_version, kind) and kind != "Status":
-        raise UnknownKind(f"kind {kind!r} is not written as protobuf")
-    message = _message(kind)()
     try:
-        _fill(message, document)
-        raw = message.SerializeToString()
-    except (ValueError, TypeError, EncodeError) as error:
+        raw = _written(_type_of(api_version, kind), document)
+    except (ValueError, TypeError, AttributeError) as error:
         raise MalformedMessage(f"not a {kind}: {error}") from None
-    envelope = pb.Unknown(raw=raw, content_encoding="", content_type="")
-    envelope.type_meta.kind, envelope.type_meta.api_version = kind, api_version
-    return _MAGIC + envelope.SerializeToString()
+    type_meta = wire_format.write(1, api_version.encode()) + wire_format.write(2, kind.encode())
+    empty = wire_format.write(3, b"") + wire_format.write(4, b"")  # of encoding and content type
+    return _MAGIC + wire_format.write(1, type_meta) + wire_format.write(2, raw) + empty
 
 
 def watch_frame(event_type: str, document: Mapping[str, Any]) -> bytes:
-    """One event of a watch, with its length before it."""
-    event = pb.WatchEvent(type=event_type)
-    event.object.raw = encode(document)
-    content = event.SerializeToString()
+    """One event of a watch, with its length before it; the object inside has its own `k8s` and envelope."""
+    raw = wire_format.write(1, encode(document))
+    content = wire_format.write(1, event_type.encode()) + wire_format.write(2, raw)
     return len(content).to_bytes(4, "big") + content
 
 
-def _message(kind: str) -> type[Message]:
-    found: type[Message] | None = getattr(resource_pb, kind, None) or getattr(pb, kind, None)
+def _type_of(api_version: str, kind: str) -> ObjectType:
+    found = object_type(api_version, kind)
     if found is None:
-        raise UnknownKind(f"kind {kind!r} has no message")
+        raise UnknownKind(f"kind {kind!r} of {api_version!r} has no protobuf message here, use JSON")
     return found
 
 
-def _parse(message: type[_M], content: bytes) -> _M:
-    try:
-        return message.FromString(content)
-    except (DecodeError, UnicodeDecodeError) as error:
-        raise MalformedMessage(f"not a {message.DESCRIPTOR.name} message: {error}") from None
+@functools.cache
+def _by_number(found: ObjectType) -> dict[int, Field]:
+    return {field.number: field for field in found.fields}
 
 
-def _to_json(message: Message) -> _Document:
-    document: _Document = {}
-    for field, value in message.ListFields():
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            values = field.message_type.fields_by_name["value"]
-            document[field.json_name] = {key: _value_to_json(values, inner) for key, inner in value.items()}
-        elif field.is_repeated:
-            document[field.json_name] = [_value_to_json(field, item) for item in value]
-        elif field.json_name in _INLINE:
-            document |= _to_json(value)
-        elif (plain := _value_to_json(field, value)) is not None and not _is_unset(field, plain):
-            document[field.json_name] = plain
+def _read(found: ObjectType, content: bytes) -> _Document:
+    fields, document = _by_number(found), _Document()
+    for number, values in wire_format.read(content).items():
+        field = fields.get(number)
+        if field is None:
+            raise MalformedMessage(f"field {number} of {found.name} is not known here, and would be lost")
+        if field.is_inline:
+            document |= _read(inner_type(field), _last_bytes(field, values))
+        elif field.is_map:
+            entries = (wire_format.read(_as_bytes(field, value)) for value in values)
+            document[field.name] = {wire_format.text(entry, 1): _map_value(field, entry) for entry in entries}
+        elif field.is_list:
+            document[field.name] = [item for value in values for item in _items(field, value)]
+        elif (value := _value(field, values)) is not None:
+            document[field.name] = value
     return document
 
 
-def _is_unset(field: _Field, value: object) -> bool:
-    owner = field.containing_type.name
-    if value == "":
-        return owner not in _SET_TEXTS
-    return value == 0 and (owner, field.json_name) in _UNSET_ZEROS
+def _items(field: Field, value: int | bytes) -> list[_Json]:
+    """One, or those of a packed list of numbers."""
+    if isinstance(value, bytes) and field.type in _BITS:
+        return [_scalar(field, number) for number in wire_format.varints(value)]
+    return [_single(field, value)]
 
 
-def _value_to_json(field: _Field, value: _Json) -> _Json:
-    if field.message_type is not None:
-        form = _FORMS.get(field.message_type.name)
-        return form[0](value) if form else _to_json(value)
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+def _map_value(field: Field, entry: wire_format.Fields) -> _Json:
+    return _single(field, entry[2][-1] if entry.get(2) else b"")
 
 
-def _fill(message: Message, document: Mapping[str, Any]) -> None:
-    for field in message.DESCRIPTOR.fields:
-        if field.json_name in _INLINE:
-            inner = getattr(message, field.name)
-            if any(document.get(member.json_name) is not None for member in inner.DESCRIPTOR.fields):
-                _fill(inner, document)
-            continue
-        value = document.get(field.json_name)
-        if value is None:
-            continue
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            _fill_map(message, field, value)
-        elif field.is_repeated:
-            for item in value:
-                if field.message_type is not None:
-                    _fill_message(getattr(message, field.name).add(), item)
-                else:
-                    getattr(message, field.name).append(_scalar(field, item))
-        elif field.message_type is not None:
-            inner = getattr(message, field.name)
-            inner.SetInParent()
-            _fill_message(inner, value)
-        else:
-            setattr(message, field.name, _scalar(field, value))
+def _value(field: Field, values: list[int | bytes]) -> _Json:
+    """None for a zero that JSON leaves out; of a message in several parts, all count."""
+    last = b"".join(_as_bytes(field, value) for value in values) if field.is_message else values[-1] if values else b""
+    value = _single(field, last)
+    is_zero = not field.is_pointer and not field.is_always_written and value in (0, "") and field.is_scalar
+    return None if is_zero else value
 
 
-def _fill_map(message: Message, field: _Field, values: Mapping[str, Any]) -> None:
-    entry = field.message_type.fields_by_name["value"]
-    target = getattr(message, field.name)
-    for key in sorted(values):
-        if entry.message_type is not None:
-            _fill_message(target[key], values[key])
-        else:
-            target[key] = _scalar(entry, values[key])
+def _single(field: Field, value: int | bytes) -> _Json:
+    if field.is_message:
+        return _read(inner_type(field), _as_bytes(field, value))
+    if field.is_scalar:
+        return _scalar(field, value)
+    return _FORMS[field.type][0](_as_bytes(field, value))
 
 
-def _fill_message(message: Message, value: _Json) -> None:
-    form = _FORMS.get(message.DESCRIPTOR.name)
-    if form:
-        form[1](message, value)
-    else:
-        _fill(message, value)
+def _scalar(field: Field, value: int | bytes) -> _Json:
+    if field.type == "bytes":
+        return base64.b64encode(_as_bytes(field, value)).decode()
+    if field.type == "string":
+        return _as_bytes(field, value).decode()
+    if not isinstance(value, int):
+        raise MalformedMessage(f"{field.name} must be a number on the wire")
+    if field.type == "bool":
+        return value != 0
+    signed = value - 2**64 if value >= 2**63 else value
+    if not -(2 ** _BITS[field.type]) <= signed < 2 ** _BITS[field.type]:
+        raise MalformedMessage(f"{field.name} must be of type {field.type}, got {signed}")
+    return signed
 
 
-def _scalar(field: _Field, value: _Json) -> _Json:
-    if field.type == FieldDescriptor.TYPE_BYTES:
-        try:
-            return base64.b64decode(value, validate=True)
-        except binascii.Error as error:
-            raise ValueError(f"{field.json_name} must be in base64") from error
+def _as_bytes(field: Field, value: int | bytes) -> bytes:
+    if not isinstance(value, bytes):
+        raise MalformedMessage(f"{field.name} must not be a number on the wire")
     return value
 
 
-def _time_to_json(time: _Json) -> str | None:
+def _last_bytes(field: Field, values: list[int | bytes]) -> bytes:
+    return b"".join(_as_bytes(field, value) for value in values)
+
+
+def _written(found: ObjectType, document: Mapping[str, Any]) -> bytes:
+    for name in document:
+        if found.member(name) is None and name not in _TYPE_META:
+            raise MalformedMessage(f"{found.name} has no field {name!r}, which would be lost")
+    return b"".join(_written_field(field, document) for field in found.fields)
+
+
+def _written_field(field: Field, document: Mapping[str, Any]) -> bytes:
+    if field.is_inline:
+        inner = inner_type(field)
+        members = {name: value for name, value in document.items() if inner.member(name)}
+        return _delimited(field, _written(inner, members))
+    value = document.get(field.name)
+    if value is None:
+        return _written_zero(field)
+    if field.is_map:
+        return b"".join(_delimited(field, _entry(field, key, value[key])) for key in sorted(value))
+    if field.is_list:
+        return b"".join(_written_value(field, item) for item in value)
+    return _written_value(field, value)
+
+
+def _entry(field: Field, key: str, value: _Json) -> bytes:
+    """Behind the number of a map's field: its key and its value, which have the numbers 1 and 2."""
+    return wire_format.write(1, key.encode()) + wire_format.write(2, _content(field, value))
+
+
+@functools.cache
+def _written_zero(field: Field) -> bytes:
+    """What Go writes for a value that is not set, unless it is a pointer, a list or a map."""
+    if field.is_pointer or field.is_list or field.is_map or field.type == "bytes":
+        return b""
+    if field.is_message:
+        return _delimited(field, _written(inner_type(field), {}))
+    return _written_value(field, _ZEROS[field.type]) if field.is_scalar else _delimited(field, _EMPTY_FORMS[field.type])
+
+
+def _written_value(field: Field, value: _Json) -> bytes:
+    if field.type in ("bool", "int32", "int64"):
+        if isinstance(value, bool) != (field.type == "bool") or not isinstance(value, int):
+            raise TypeError(f"{field.name} must be of type {field.type}, got {value!r:.40}")
+        return _tag(field.number, _VARINT) + wire_format.varint(int(value))
+    return _delimited(field, _content(field, value))
+
+
+def _content(field: Field, value: _Json) -> bytes:
+    if field.is_message:
+        return _written(inner_type(field), value)
+    if field.type == "string":
+        return str(value).encode()
+    if field.type == "bytes":
+        try:
+            return base64.b64decode(value, validate=True)
+        except binascii.Error as error:
+            raise ValueError(f"{field.name} must be in base64") from error
+    return _FORMS[field.type][1](value)
+
+
+def _delimited(field: Field, content: bytes) -> bytes:
+    return _tag(field.number, _BYTES) + wire_format.varint(len(content)) + content
+
+
+@functools.cache
+def _tag(number: int, wire_kind: int) -> bytes:
+    return wire_format.varint(number << 3 | wire_kind)
+
+
+def _read_time(content: bytes) -> datetime | None:
     """None for Go's zero time."""
-    if not time.ListFields():
+    fields = wire_format.read(content)
+    if not fields:
         return None
-    moment = datetime.fromtimestamp(time.seconds, UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+    moment = datetime.fromtimestamp(wire_format.integer(fields, 1), UTC)
+    return moment.replace(microsecond=wire_format.integer(fields, 2) // 1000)
 
 
-def _fill_time(time: _Json, text: str) -> None:
+def _time_to_json(content: bytes) -> str | None:
+    moment = _read_time(content)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ") if moment else None
+
+
+def _micro_time_to_json(content: bytes) -> str | None:
+    moment = _read_time(content)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if moment else None
+
+
+def _written_time(text: str) -> bytes:
     moment = datetime.fromisoformat(text)
-    time.seconds = math.floor(moment.timestamp())
-    time.nanos = moment.microsecond * 1000
+    return _numbers(math.floor(moment.timestamp()), moment.microsecond * 1000)
 
 
-def _raw_to_json(raw: _Json) -> _Json:
-    return json.loads(raw.raw) if raw.raw else None
+def _numbers(first: int, second: int) -> bytes:
+    return _tag(1, _VARINT) + wire_format.varint(first) + _tag(2, _VARINT) + wire_format.varint(second)
 
 
-def _fill_raw(raw: _Json, document: _Json) -> None:
-    raw.raw = json.dumps(document, separators=(",", ":")).encode()
+def _int_or_string(content: bytes) -> int | str:
+    fields = wire_format.read(content)
+    return wire_format.text(fields, 3) if wire_format.integer(fields, 1) else wire_format.integer(fields, 2)
 
 
-def _quantity_to_json(quantity: _Json) -> str:
-    return str(quantity.string) or "0"
+def _written_int_or_string(value: int | str) -> bytes:
+    if isinstance(value, str):
+        return _numbers(1, 0) + wire_format.write(3, value.encode())
+    return _numbers(0, value) + wire_format.write(3, b"")
 
 
-def _fill_quantity(quantity: _Json, value: object) -> None:
-    quantity.string = str(value)
+def _raw_to_json(content: bytes) -> _Json:
+    raw = wire_format.read(content).get(1)
+    return json.loads(raw[-1]) if raw and isinstance(raw[-1], bytes) and raw[-1] else None
 
 
-# What JSON writes in another form: how it is read from the message, and filled into one.
-_FORMS: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], None]]] = {
-    "FieldsV1": (_raw_to_json, _fill_raw),
-    "Quantity": (_quantity_to_json, _fill_quantity),
-    "RawExtension": (_raw_to_json, _fill_raw),
-    "Time": (_time_to_json, _fill_time),
+def _written_raw(document: _Json) -> bytes:
+    return wire_format.write(1, json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode())
+
+
+# What JSON writes in another form: how it is read from the bytes of the message, and written.
+_FORMS: dict[str, tuple[Callable[[bytes], Any], Callable[[Any], bytes]]] = {
+    "IntOrString": (_int_or_string, _written_int_or_string),
+    "MicroTime": (_micro_time_to_json, _written_time),
+    "Quantity": (
+        lambda content: wire_format.text(wire_format.read(content), 1) or "0",
+        lambda value: wire_format.write(1, str(value).encode()),
+    ),
+    "RawJSON": (_raw_to_json, _written_raw),
+    "Strings": (
+        lambda content: wire_format.texts(wire_format.read(content), 1),
+        lambda values: b"".join(wire_format.write(1, value.encode()) for value in values),
+    ),
+    "Time": (_time_to_json, _written_time),
+}
+_EMPTY_FORMS = {
+    "IntOrString": _written_int_or_string(0),
+    "MicroTime": b"",
+    "Quantity": wire_format.write(1, b"0"),
+    "RawJSON": b"",
+    "Strings": b"",
+    "Time": b"",
 }

@@ -16,6 +16,8 @@ __all__ = [
     "read",
     "text",
     "texts",
+    "varint",
+    "varints",
     "write",
     "write_flag",
     "write_integer",
@@ -34,7 +36,10 @@ _TAGS = [bytes([number << 3 | _BYTES]) for number in range(16)]  # of numbers th
 
 
 def read(data: bytes) -> Fields:
-    """The values of every field in their order; `MalformedMessage` where the bytes are no message."""
+    """The values of every field in their order; `MalformedMessage` where the bytes are no message.
+
+    Of a field with a fixed size, which none of the APIs has, only the number.
+    """
     fields: Fields = {}
     position, size = 0, len(data)
     while position < size:
@@ -56,6 +61,7 @@ def read(data: bytes) -> Fields:
             if position > size:
                 raise MalformedMessage(f"field {number} ends {position - size} octets beyond the message")
             if kind != _BYTES:
+                fields.setdefault(number, [])
                 continue
         values = fields.get(number)
         if values is None:
@@ -124,7 +130,7 @@ def message(fields: Fields, number: int) -> Fields | None:
 def write(number: int, data: bytes) -> bytes:
     """A message or a text, also an empty one; `number` is below 16."""
     length = len(data)
-    return _TAGS[number] + (_LENGTHS[length] if length < 128 else _written_varint(length)) + data
+    return _TAGS[number] + (_LENGTHS[length] if length < 128 else varint(length)) + data
 
 
 def write_text(number: int, text: str) -> bytes:
@@ -133,14 +139,25 @@ def write_text(number: int, text: str) -> bytes:
 
 
 def write_integer(number: int, value: int) -> bytes:
-    return _LENGTHS[number << 3] + _written_varint(value & _MASK) if value else b""
+    return _LENGTHS[number << 3] + varint(value) if value else b""
 
 
 def write_flag(number: int, value: bool) -> bytes:
     return write_integer(number, int(value))
 
 
-def _written_varint(value: int) -> bytes:
+def varints(data: bytes) -> list[int]:
+    """The numbers of a packed list, without their signs."""
+    position, numbers = 0, list[int]()
+    while position < len(data):
+        number, position = _read_varint(data, position)
+        numbers.append(number)
+    return numbers
+
+
+def varint(value: int) -> bytes:
+    """A number on the wire; a negative one has ten octets."""
+    value &= _MASK
     octets = bytearray()
     while value > 127:
         octets.append(value & 127 | 128)

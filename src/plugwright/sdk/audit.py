@@ -50,6 +50,8 @@ class AllocationAudit:
 
     def add(self, resource: str, device_ids: Sequence[str]) -> None:
         """While the kubelet waits for its next answer, perhaps: logs nothing."""
+        if not logger.isEnabledFor(logging.INFO):
+            return  # nobody would see what the kubelet is asked for
         allocation = _PendingAllocation(resource, device_ids)
         for device_id in device_ids:
             earlier = self._pending.get((resource, device_id))

@@ -2,12 +2,14 @@
 
 import itertools
 import logging
+from collections.abc import AsyncIterator
 
 import httpx2
 import pytest
 from tests.cluster.api.serving import TOKEN, Api, pod, server
 
 from plugwright.cluster.api.app import Server, application
+from plugwright.cluster.container_logs import LogOptions
 from plugwright.cluster.store import Store
 
 PATHS = [
@@ -107,7 +109,7 @@ async def test_an_unexpected_exception_is_an_internal_error_and_logged(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken:
-        def log(self, namespace: str, pod: str, container: str) -> str:
+        def read_log(self, namespace: str, pod: str, container: str, options: LogOptions) -> AsyncIterator[bytes]:
             raise ZeroDivisionError(f"secret of {namespace}")
 
     app = application(Server(store, Broken(), TOKEN))
@@ -136,3 +138,11 @@ async def test_the_holder_of_the_token_may_do_everything(api: Api, group: str, p
     assert answer.body["status"]
     assert (await api("POST", path, {"kind": "Pod"})).code == 400
     assert (await api("POST", path, {"kind": kind, "spec": []})).code == 400
+
+
+@pytest.mark.parametrize("header", ["impersonate-user", "impersonate-group", "impersonate-extra-scopes"])
+async def test_impersonation_is_refused_and_not_ignored(api: Api, header: str) -> None:
+    response = await api.client.request("DELETE", "/api/v1/nodes/node", headers={header: "nobody"})
+    assert (response.status_code, response.json()["reason"]) == (403, "Forbidden")
+    assert f"plugwright does not emulate impersonation (header {header})" in response.json()["message"]
+    assert (await api("GET", "/api/v1/nodes/node")).code == 200

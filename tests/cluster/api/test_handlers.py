@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 import pytest
-from tests.cluster.api.serving import Api, pod
+from tests.cluster.api.serving import Api, Json, pod
 
 from plugwright.cluster.store import ObjectKey, Store
 
@@ -140,7 +140,7 @@ class TestDryRun:
         before = store.revision
         for method, path, body in (
             ("POST", PODS, pod("q")),
-            ("PUT", f"{PODS}/p", pod("p", labels={"a": "b"})),
+            ("PUT", f"{PODS}/p", pod("p", labels={"a": "b"}, serviceAccountName="default")),
             ("DELETE", f"{PODS}/p", None),
             ("DELETE", PODS, None),
             ("POST", f"{PODS}/p/binding", {"target": {"name": "node"}}),
@@ -210,3 +210,27 @@ async def test_managed_fields_name_the_manager_of_a_field(api: Api) -> None:
     entries = (await api("GET", f"{PODS}/p")).body["metadata"]["managedFields"]
     own = next(entry for entry in entries if entry["manager"] == "labeller")
     assert own["fieldsV1"] == {"f:metadata": {"f:labels": {"f:a": {}}}}
+
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+
+
+async def test_an_update_creates_a_lease_and_no_config_map(api: Api) -> None:
+    lease = {"metadata": {"name": "l"}, "spec": {"holderIdentity": "a"}}
+    assert (await api("PUT", f"{LEASES}/l", lease)).code == 201
+    assert (await api("PUT", f"{LEASES}/l", {**lease, "spec": {"holderIdentity": "b"}})).code == 200
+    missing = await api("PUT", "/api/v1/namespaces/default/configmaps/m", {"metadata": {"name": "m"}})
+    assert (missing.code, missing.reason) == (404, "NotFound")
+
+
+@pytest.mark.parametrize("spec", [{"leaseDurationSeconds": 0}, {"leaseTransitions": -1}, {"preferredHolder": "a"}])
+async def test_an_invalid_lease_is_refused(api: Api, spec: Json) -> None:
+    assert (await api("POST", LEASES, {"metadata": {"name": "l"}, "spec": spec})).code == 422
+
+
+@pytest.mark.parametrize("involved", [{}, {"namespace": "kube-system"}])
+async def test_an_event_of_another_namespace_is_refused(api: Api, involved: Json) -> None:
+    event = {"metadata": {"name": "e"}, "involvedObject": {"kind": "Pod", "name": "p", **involved}}
+    namespace = "default" if involved else "kube-system"
+    refused = await api("POST", f"/api/v1/namespaces/{namespace}/events", event)
+    assert "does not match event.namespace" in refused.body["message"]

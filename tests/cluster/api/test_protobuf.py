@@ -1,17 +1,17 @@
-"""The kinds of DRA as protobuf: bodies, answers and watches, where a client asks for it."""
+"""Objects as protobuf: bodies, answers and watches, where a client asks for it."""
 
 import json
 
 import pytest
-from tests.cluster.api.serving import Api, Json
+from tests.cluster.api.serving import Api, Json, container, pod
 from tests.protocol.test_kubernetes_objects import SLICE
 
-from plugwright.protocol import kubernetes_objects
-from plugwright.protocol.apimachinery.v1 import apimachinery_pb2
+from plugwright.protocol import kubernetes_objects, wire_format
 
+PODS = "/api/v1/namespaces/default/pods"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 PROTOBUF, BOTH = kubernetes_objects.MEDIA_TYPE, f"{kubernetes_objects.MEDIA_TYPE},application/json"
-KINDS = {"Node", "NodeList", "ResourceSlice", "ResourceSliceList"}
+METADATA = "as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
 
 
 async def read(api: Api, path: str, accept: str) -> tuple[str, Json]:
@@ -19,9 +19,7 @@ async def read(api: Api, path: str, accept: str) -> tuple[str, Json]:
     response = await api.client.request("GET", path, headers={"accept": accept})
     assert response.status_code == 200, response.text
     media = response.headers["content-type"]
-    return media, json.loads(response.content) if "json" in media else kubernetes_objects.decode(
-        response.content, KINDS
-    )
+    return media, json.loads(response.content) if "json" in media else kubernetes_objects.decode(response.content)
 
 
 async def create(api: Api) -> str:
@@ -56,28 +54,63 @@ async def test_who_asks_for_json_first_or_for_a_table_gets_json(api: Api) -> Non
         assert media == "application/json"
 
 
-async def test_a_kind_without_messages_is_answered_as_json_or_not_at_all(api: Api) -> None:
-    media, _ = await read(api, "/api/v1/pods", BOTH)
-    assert media == "application/json"
-    assert (await api("GET", "/api/v1/pods", accept=PROTOBUF)).code == 406
+async def test_the_metadata_of_an_object_is_written_as_protobuf_too(api: Api) -> None:
+    media, partial = await read(api, "/api/v1/nodes/node", f"{PROTOBUF};{METADATA},application/json;{METADATA}")
+    assert (media, partial["kind"], partial["metadata"]["name"]) == (PROTOBUF, "PartialObjectMetadata", "node")
 
 
-async def test_a_node_is_not_accepted_as_protobuf(api: Api) -> None:
-    node = kubernetes_objects.encode({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "other"}})
-    refused = await api("POST", "/api/v1/nodes", node, content_type=PROTOBUF)
-    assert refused.code == 415
+async def test_a_pod_sent_as_protobuf_is_stored_as_if_it_were_json(api: Api) -> None:
+    document = pod("p", container(ports=[{"containerPort": 80}]), nodeSelector={"a": "b"})
+    by_json = await api("POST", PODS, document)
+    body = kubernetes_objects.encode({**document, "metadata": {"name": "q"}})
+    by_protobuf = await api("POST", PODS, body, content_type=PROTOBUF)
+    assert (by_json.code, by_protobuf.code) == (201, 201), by_protobuf.body
+    assert by_protobuf.body["spec"] == by_json.body["spec"]
+    assert by_protobuf.body["status"] == by_json.body["status"]
+
+
+async def test_a_field_that_would_be_lost_is_refused(api: Api) -> None:
+    unknown = b"\xf8\x3f\x07"  # number 1023
+    known = kubernetes_objects.encode(pod("p"))
+    raw = wire_format.read(known[4:])[2][0]
+    assert isinstance(raw, bytes)
+    body = known.replace(wire_format.write(2, raw), wire_format.write(2, raw + unknown))
+    refused = await api("POST", PODS, body, content_type=PROTOBUF)
+    assert (refused.code, refused.reason) == (400, "BadRequest")
+    assert "field 1023 of core.Pod is not known here, and would be lost" in refused.body["message"]
+
+
+async def test_an_error_is_a_status_in_the_clients_media_type(api: Api) -> None:
+    response = await api.client.request("GET", f"{PODS}/none", headers={"accept": PROTOBUF})
+    status = kubernetes_objects.decode(response.content)
+    assert (response.status_code, status["kind"], status["reason"]) == (404, "Status", "NotFound")
+
+
+async def test_a_deletion_and_a_binding_are_read_from_protobuf(api: Api) -> None:
+    await api("POST", PODS, pod("p"))
+    target = {"kind": "Node", "name": "node"}
+    binding = {"kind": "Binding", "apiVersion": "v1", "metadata": {"name": "p"}, "target": target}
+    bound = await api("POST", f"{PODS}/p/binding", kubernetes_objects.encode(binding), content_type=PROTOBUF)
+    assert bound.code == 201, bound.body
+    options = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
+    deleted = await api("DELETE", f"{PODS}/p", kubernetes_objects.encode(options), content_type=PROTOBUF)
+    assert (deleted.code, (await api("GET", f"{PODS}/p")).code) == (200, 404)
 
 
 async def test_a_watch_is_answered_in_frames(api: Api) -> None:
     name = await create(api)
     await api.patch(f"{SLICES}/{name}", {"metadata": {"labels": {"a": "b"}}})
-    path = f"{SLICES}?watch=true&timeoutSeconds=1&allowWatchBookmarks=true&sendInitialEvents=true"
+    initial = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+    path = f"{SLICES}?watch=true&timeoutSeconds=1&{initial}"
     response = await api.client.request("GET", path, headers={"accept": PROTOBUF})
     assert response.headers["content-type"] == "application/vnd.kubernetes.protobuf;stream=watch"
     events, content = [], response.content
     while content:
         length = int.from_bytes(content[:4], "big")
-        event = apimachinery_pb2.WatchEvent.FromString(content[4 : 4 + length])
-        events.append((event.type, kubernetes_objects.decode(event.object.raw, KINDS)["metadata"].get("labels")))
+        event = wire_format.read(content[4 : 4 + length])
+        (document,) = (wire_format.message(event, 2) or {})[1]
+        assert isinstance(document, bytes)
+        labels = kubernetes_objects.decode(document)["metadata"].get("labels")
+        events.append((wire_format.text(event, 1), labels))
         content = content[4 + length :]
     assert events[:2] == [("ADDED", {"a": "b"}), ("BOOKMARK", None)]

@@ -2,8 +2,10 @@
 
 import httpx2
 import pytest
+import yaml
 from tests.cluster.api.serving import TOKEN, Api, container, pod, populated, server
 
+from plugwright.cluster.api import requests
 from plugwright.cluster.api.app import application
 from plugwright.cluster.api.kinds import PODS
 from plugwright.cluster.api.registry import ResourcePath, Writer
@@ -120,6 +122,54 @@ async def test_partial_object_metadata_has_metadata_alone(api: Api) -> None:
     assert every.body["items"] == [one.body]
 
 
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("watch=1&sendInitialEvents=true", "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"),
+        ("watch=1&resourceVersionMatch=NotOlderThan", "is forbidden for watch unless sendInitialEvents is provided"),
+        ("sendInitialEvents=true", "sendInitialEvents is forbidden for list"),
+        ("resourceVersionMatch=Exact", "resourceVersionMatch is forbidden unless resourceVersion is provided"),
+        ("resourceVersion=1&resourceVersionMatch=Nearly", 'Unsupported value: "Nearly": supported values: "Exact"'),
+    ],
+)
+async def test_options_that_contradict_each_other_are_invalid(api: Api, query: str, words: str) -> None:
+    answer = await api("GET", f"{PODS_PATH}?{query}")
+    assert (answer.code, answer.reason) == (422, "Invalid")
+    assert words in answer.body["message"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("True", True), ("1", True), ("", True), ("yes", True), ("False", False), ("0", False)]
+)
+def test_every_value_of_a_boolean_but_false_and_0_is_true(text: str, expected: bool) -> None:
+    assert requests.is_true({"watch": text}, "watch") == expected
+    assert not requests.is_true({}, "watch")
+
+
+@pytest.mark.parametrize("text", ["watch=False", "watch=0", "watch=false"])
+async def test_a_watch_of_false_is_a_list(api: Api, text: str) -> None:
+    assert (await api("GET", f"{PODS_PATH}?{text}")).body["kind"] == "PodList"
+
+
+async def test_a_node_that_is_not_cordoned_is_selected_as_schedulable(api: Api) -> None:
+    assert (await api("GET", "/api/v1/nodes?fieldSelector=spec.unschedulable=false")).names == ["node"]
+    assert (await api("GET", "/api/v1/nodes?fieldSelector=spec.unschedulable=true")).names == []
+
+
+async def test_numbers_of_labels_are_compared(api: Api) -> None:
+    for name, size in (("small", "3"), ("large", "30"), ("odd", "many")):
+        await api("POST", PODS_PATH, pod(name, labels={"size": size}))
+    assert (await api("GET", f"{PODS_PATH}?labelSelector=size>5")).names == ["large"]
+    assert (await api("GET", f"{PODS_PATH}?labelSelector=size<5")).names == ["small"]
+
+
+async def test_yaml_is_answered_where_it_is_asked_for(api: Api) -> None:
+    response = await api.client.request("GET", "/api/v1/nodes/node", headers={"accept": "application/yaml"})
+    assert response.headers["content-type"] == "application/yaml"
+    assert yaml.safe_load(response.text) == (await api("GET", "/api/v1/nodes/node")).body
+    assert (await api("GET", "/api/v1/nodes?watch=1", accept="application/yaml")).code == 406
+
+
 async def test_an_accept_header_without_json_is_not_acceptable(api: Api) -> None:
     assert (await api("GET", PODS_PATH, accept="application/xml")).code == 406
     assert (await api("GET", PODS_PATH, accept="application/vnd.kubernetes.protobuf,application/json")).code == 200
@@ -141,6 +191,18 @@ class TestLogs:
         assert (await api("GET", f"{PODS_PATH}/one/log?tailLines=1")).body == "default/one/main 2\n"
         assert (await api("GET", f"{PODS_PATH}/one/log?tailLines=0")).body == ""
         assert (await api("GET", f"{PODS_PATH}/one/log?limitBytes=7")).body == "default"
+
+    async def test_have_times_and_begin_where_the_client_says(self, api: Api) -> None:
+        answer = await api("GET", f"{PODS_PATH}/one/log?timestamps=true&tailLines=1")
+        assert answer.body == "2026-11-15T12:00:00.000000Z default/one/main 2\n"
+        assert (await api("GET", f"{PODS_PATH}/one/log?sinceTime=2026-11-15T12:00:01Z")).body == ""
+        assert (await api("GET", f"{PODS_PATH}/one/log?sinceSeconds=60")).body.count("\n") == 3
+
+    async def test_with_wrong_options_are_refused(self, api: Api) -> None:
+        answer = await api("GET", f"{PODS_PATH}/one/log?tailLines=-1")
+        assert answer.code == 422
+        text = 'PodLogOptions "" is invalid: tailLines: Invalid value: -1: must be greater than or equal to 0'
+        assert answer.body["message"] == text
 
     async def test_of_several_containers_need_a_container_name(self, api: Api) -> None:
         answer = await api("GET", f"{PODS_PATH}/two/log")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from plugwright.cluster.api.kinds import NODES, PODS
 from plugwright.cluster.api.patch import PatchFailed, strategic_merge_patch
 
-MERGE_KEYS = {**PODS.merge_keys, **NODES.merge_keys}
+POD, NODE = PODS.object_type, NODES.object_type
 A = {"name": "a", "image": "one"}
 B = {"name": "b", "image": "two"}
 
@@ -33,40 +33,92 @@ B = {"name": "b", "image": "two"}
             {"containers": [B, A]},
         ),
         ({"containers": [A, B]}, {"$setElementOrder/containers": [{"name": "b"}]}, {"containers": [A, B]}),
-        ({"command": ["a"]}, {"command": ["b"]}, {"command": ["b"]}),
-        ({"taints": [{"key": "k", "effect": "NoSchedule"}]}, {"taints": None}, {}),
-        ({"labels": {"a": "b"}}, {"labels": {"a": None, "c": "d"}}, {"labels": {"c": "d"}}),
-        ({"labels": {"a": "b"}}, {"labels": {"$patch": "replace", "c": "d"}}, {"labels": {"c": "d"}}),
-        ({"labels": {"a": "b"}}, {"labels": {"$patch": "delete"}}, {}),
-        ({"finalizers": ["a"]}, {"finalizers": ["b", "a"]}, {"finalizers": ["a", "b"]}),
-        ({"finalizers": ["a", "b"]}, {"$deleteFromPrimitiveList/finalizers": ["a"]}, {"finalizers": ["b"]}),
-        ({"a": 1, "b": 2}, {"$retainKeys": ["b"], "b": 3}, {"b": 3}),
         (
-            {"ports": [{"containerPort": 1, "protocol": "UDP"}]},
-            {"ports": [{"containerPort": 1}]},
-            {"ports": [{"containerPort": 1, "protocol": "UDP"}, {"containerPort": 1}]},
+            {"containers": [{**A, "command": ["a"]}]},
+            {"containers": [{"name": "a", "command": ["b"]}]},
+            {"containers": [{**A, "command": ["b"]}]},
         ),
+        ({"nodeSelector": {"a": "b"}}, {"nodeSelector": {"a": None, "c": "d"}}, {"nodeSelector": {"c": "d"}}),
+        ({"nodeSelector": {"a": "b"}}, {"nodeSelector": {"$patch": "replace", "c": "d"}}, {"nodeSelector": {"c": "d"}}),
+        ({"nodeSelector": {"a": "b"}}, {"nodeSelector": {"$patch": "delete"}}, {}),
+        ({"hostPID": True, "hostIPC": True}, {"$retainKeys": ["hostIPC"], "hostIPC": False}, {"hostIPC": False}),
+        (
+            {"containers": [{**A, "ports": [{"containerPort": 1, "protocol": "UDP"}]}]},
+            {"containers": [{"name": "a", "ports": [{"containerPort": 1}]}]},
+            {"containers": [{**A, "ports": [{"containerPort": 1, "protocol": "UDP"}, {"containerPort": 1}]}]},
+        ),
+        (
+            {"schedulingGates": [{"name": "a"}, {"name": "b"}]},
+            {"schedulingGates": [{"name": "a", "$patch": "delete"}]},
+            {"schedulingGates": [{"name": "b"}]},
+        ),
+        (
+            {"resourceClaims": [{"name": "a", "resourceClaimName": "one"}]},
+            {"resourceClaims": [{"name": "b"}]},
+            {"resourceClaims": [{"name": "a", "resourceClaimName": "one"}, {"name": "b"}]},
+        ),
+        ({"tolerations": [{"key": "a"}]}, {"tolerations": [{"key": "b"}]}, {"tolerations": [{"key": "b"}]}),
     ],
 )
-def test_a_strategic_merge_patch_gives_its_result(document: Any, patch: Any, result: Any) -> None:
+def test_a_strategic_merge_patch_of_a_pods_spec_gives_its_result(document: Any, patch: Any, result: Any) -> None:
     kept = copy.deepcopy(document)
-    assert strategic_merge_patch(document, patch, MERGE_KEYS) == result
+    assert strategic_merge_patch({"spec": document}, {"spec": patch}, POD) == {"spec": result}
     assert document == kept
 
 
 @pytest.mark.parametrize(
+    ("document", "patch", "result"),
+    [
+        ({"finalizers": ["a"]}, {"finalizers": ["b", "a"]}, {"finalizers": ["a", "b"]}),
+        ({"finalizers": ["a", "b"]}, {"$deleteFromPrimitiveList/finalizers": ["a"]}, {"finalizers": ["b"]}),
+        (
+            {"ownerReferences": [{"uid": "1"}]},
+            {"ownerReferences": [{"uid": "2"}]},
+            {"ownerReferences": [{"uid": "1"}, {"uid": "2"}]},
+        ),
+        # Labels that have the names of fields are texts all the same.
+        ({"labels": {"finalizers": "a"}}, {"labels": {"finalizers": "b"}}, {"labels": {"finalizers": "b"}}),
+    ],
+)
+def test_a_strategic_merge_patch_of_metadata_gives_its_result(document: Any, patch: Any, result: Any) -> None:
+    assert strategic_merge_patch({"metadata": document}, {"metadata": patch}, POD) == {"metadata": result}
+
+
+def test_taints_are_replaced_as_a_whole() -> None:
+    one, two = {"key": "a", "effect": "NoSchedule"}, {"key": "a", "effect": "NoExecute"}
+    patched = strategic_merge_patch({"spec": {"taints": [one]}}, {"spec": {"taints": [two]}}, NODE)
+    assert patched == {"spec": {"taints": [two]}}
+    assert strategic_merge_patch(patched, {"spec": {"taints": None}}, NODE) == {"spec": {}}
+
+
+def test_a_nodes_conditions_are_merged_by_type() -> None:
+    ready, pressure = {"type": "Ready", "status": "True"}, {"type": "MemoryPressure", "status": "False"}
+    document, patch = {"status": {"conditions": [ready]}}, {"status": {"conditions": [pressure]}}
+    assert strategic_merge_patch(document, patch, NODE) == {"status": {"conditions": [ready, pressure]}}
+
+
+@pytest.mark.parametrize(
     "patch",
-    [[], "x", {"containers": [{"image": "one"}]}, {"$patch": "explode"}, {"$retainKeys": 1}, {"a": {"$patch": []}}],
+    [
+        [],
+        "x",
+        {"spec": {"containers": [{"image": "one"}]}},
+        {"$patch": "explode"},
+        {"$retainKeys": 1},
+        {"a": {"$patch": []}},
+    ],
 )
 def test_an_invalid_strategic_merge_patch_is_refused(patch: Any) -> None:
     with pytest.raises(PatchFailed):
-        strategic_merge_patch({"containers": [A]}, patch, MERGE_KEYS)
+        strategic_merge_patch({"spec": {"containers": [A]}}, patch, POD)
 
 
 words = st.sampled_from(
     [
+        "spec",
         "containers",
         "name",
+        "metadata",
         "finalizers",
         "$patch",
         "replace",
@@ -89,5 +141,5 @@ values = st.recursive(
 def test_a_random_patch_leaves_its_arguments_unchanged(document: Any, patch: Any) -> None:
     kept, kept_patch = copy.deepcopy(document), copy.deepcopy(patch)
     with contextlib.suppress(PatchFailed):
-        strategic_merge_patch(document, patch, MERGE_KEYS)
+        strategic_merge_patch(document, patch, POD)
     assert (document, patch) == (kept, kept_patch)

@@ -79,6 +79,16 @@ async def test_an_object_that_begins_or_ceases_to_match_is_added_or_deleted(over
     assert seen == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a"), ("ADDED", "end")]
 
 
+async def test_an_object_that_ceases_to_match_is_shown_as_it_was(over_http: Api) -> None:
+    await over_http("POST", MAPS, config_map("m", on="a"))
+    async with follow(over_http, "labelSelector=on=a") as events:
+        await anext(events)
+        changed = await over_http.patch(f"{MAPS}/m", {"metadata": {"labels": {"on": "b"}}})
+        deleted = (await anext(events))["object"]["metadata"]
+    assert deleted["labels"] == {"on": "a"}
+    assert deleted["resourceVersion"] == changed.body["metadata"]["resourceVersion"]
+
+
 async def test_changes_of_other_kinds_and_namespaces_are_left_out(over_http: Api, store: Store) -> None:
     async with follow(over_http, f"resourceVersion={store.revision}&fieldSelector=metadata.name=b") as events:
         await over_http("POST", "/api/v1/namespaces/kube-system/configmaps", config_map("b"))

@@ -19,6 +19,7 @@ from plugwright.cluster.api.errors import StatusError
 from plugwright.cluster.api.kinds import NAMESPACES, NODES, RESOURCE_CLAIMS
 from plugwright.cluster.api.registry import DeleteOptions, ResourcePath, Writer
 from plugwright.cluster.clock import now
+from plugwright.cluster.container_logs import LogOptions
 from plugwright.cluster.events import ClusterClient
 from plugwright.cluster.resource_claims import StoreResourceApi
 from plugwright.cluster.store import Object, Store
@@ -60,8 +61,8 @@ class DriverApi:
         """For those who want to see the requests."""
         return application
 
-    def log(self, namespace: str, pod: str, container: str) -> str:
-        return ""  # there are no pods in this API
+    async def read_log(self, namespace: str, pod: str, container: str, options: LogOptions) -> AsyncIterator[bytes]:
+        yield b""  # there are no pods in this API
 
     def put(self, claim: _Document) -> None:
         """Stores the claim with its allocation; one of the same spec stays the same object. Raises `ConfigError`."""

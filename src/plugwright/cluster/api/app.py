@@ -25,6 +25,7 @@ from plugwright.errors import ClusterError
 __all__ = ["Logs", "Server", "application"]
 
 logger = logging.getLogger(__name__)
+_IMPERSONATION = "impersonate-"
 _HEALTH = ("/healthz", "/livez", "/readyz")
 
 
@@ -48,7 +49,9 @@ def application(server: Server) -> Starlette:
 async def _internal_error(request: Request, error: Exception) -> Response:
     """Answers an unexpected exception, which Starlette raises again so that its traceback is logged."""
     logger.error("request failed", extra={"method": request.method, "path": request.url.path, "error": repr(error)})
-    return responses.failure(StatusError(500, "InternalError", f"Internal error occurred: {type(error).__name__}"))
+    return responses.failure(
+        request, StatusError(500, "InternalError", f"Internal error occurred: {type(error).__name__}")
+    )
 
 
 class _Endpoint:
@@ -67,13 +70,14 @@ class _Endpoint:
         try:
             response = await self._respond(request)
         except StatusError as error:
-            response = responses.failure(error)
+            response = responses.failure(request, error)
         except ClusterError as error:
-            response = responses.failure(from_cluster_error(error))
+            response = responses.failure(request, from_cluster_error(error))
         await response(scope, receive, send)
 
     async def _respond(self, request: Request) -> Response:
         self._authenticate(request)
+        _refuse_impersonation(request)
         path = request.scope["path"].rstrip("/") or "/"
         if path in _HEALTH or path.startswith(tuple(f"{prefix}/" for prefix in _HEALTH)):
             return PlainTextResponse("ok")
@@ -95,6 +99,15 @@ class _Endpoint:
         if path in self._documents:
             return responses.json(self._documents[path])
         return _openapi_2(request) if path == "/openapi/v2" else _openapi_3(path)
+
+
+def _refuse_impersonation(request: Request) -> None:
+    """A request that is answered as if somebody else had sent it would show rights that nobody checks."""
+    names = [name for name in request.headers if name.startswith(_IMPERSONATION)]
+    if names:
+        user = str(request.headers.get("impersonate-user", ""))
+        text = f'users "{user:.80}" is forbidden: plugwright does not emulate impersonation (header {min(names)})'
+        raise StatusError(403, "Forbidden", f"{text}: there is one user, who may do everything", {"kind": "users"})
 
 
 def _openapi_2(request: Request) -> Response:

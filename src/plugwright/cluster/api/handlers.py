@@ -3,14 +3,14 @@
 Reads are answered from the store; writes go through `registry`, or through one on a dry-run store that keeps nothing.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from plugwright.cluster.api import list_options, printers, requests, responses
+from plugwright.cluster.api import list_options, log_options, printers, requests, responses
 from plugwright.cluster.api.errors import (
     StatusError,
     bad_request,
@@ -24,6 +24,7 @@ from plugwright.cluster.api.registry import DeleteOptions, ResourcePath, Writer
 from plugwright.cluster.api.responses import ResponseForm
 from plugwright.cluster.api.watch import Watch, WatchOptions, watch_events
 from plugwright.cluster.clock import Clock
+from plugwright.cluster.container_logs import LogOptions
 from plugwright.cluster.store import DryRun, Object, Store
 from plugwright.protocol import kubernetes_objects
 
@@ -33,7 +34,7 @@ _PATCHES: dict[str, Callable[[Json, Json, Kind], Json]] = {
     "application/json-patch+json": lambda before, patch, _kind: json_patch(before, patch),
     "application/merge-patch+json": lambda before, patch, _kind: merge_patch(before, patch),
     "application/strategic-merge-patch+json": lambda before, patch, kind: strategic_merge_patch(
-        before, patch, kind.merge_keys
+        before, patch, kind.object_type
     ),
 }
 _SERVER_SIDE_APPLY = frozenset({"application/apply-patch+yaml", "application/apply-patch+cbor"})
@@ -42,7 +43,7 @@ _SERVER_SIDE_APPLY = frozenset({"application/apply-patch+yaml", "application/app
 class Logs(Protocol):
     """The output of containers."""
 
-    def log(self, namespace: str, pod: str, container: str) -> str: ...
+    def read_log(self, namespace: str, pod: str, container: str, options: LogOptions) -> AsyncIterator[bytes]: ...
 
 
 class ResourceHandlers:
@@ -72,6 +73,8 @@ class ResourceHandlers:
             raise method_not_allowed()
         if requests.is_true(request.query_params, "watch"):
             return self.watch(request, path)
+        if not path.name:
+            list_options.check(request.query_params, is_watch=False)
         return self.get(request, path) if path.name else self.list_collection(request, path)
 
     async def _post(self, request: Request, path: ResourcePath) -> Response:
@@ -100,8 +103,7 @@ class ResourceHandlers:
             metadata["continue"] = list_options.encode_token(revision, chunk.objects[-1])
             if not query.get("labelSelector") and not query.get("fieldSelector"):
                 metadata["remainingItemCount"] = chunk.remaining
-        form = responses.accepted_form(request, path.kind)
-        return responses.encoded(form, self._present_list(request, path.kind, chunk, metadata))
+        return responses.encoded(request, self._present_list(request, path.kind, chunk, metadata))
 
     def _revision_to_list(self, query: Mapping[str, str]) -> int:
         """The current one, which is no older than any that a client may ask for, unless it asks for an exact one."""
@@ -113,7 +115,7 @@ class ResourceHandlers:
         return requested if requested and query.get("resourceVersionMatch") == "Exact" else current
 
     def _present_list(self, request: Request, kind: Kind, chunk: Chunk, metadata: Object) -> Object:
-        form = responses.accepted_form(request, kind)
+        form = responses.accepted(request).form
         if form is ResponseForm.TABLE:
             include = request.query_params.get("includeObject", "Metadata")
             return {**printers.table(kind.columns, chunk.objects, self._now(), include), "metadata": metadata}
@@ -129,10 +131,11 @@ class ResourceHandlers:
 
     def watch(self, request: Request, path: ResourcePath) -> Response:
         query = request.query_params
-        form = responses.accepted_form(request, path.kind)
+        list_options.check(query, is_watch=True)
+        accepted = responses.accepted(request, is_watch=True)
         options = WatchOptions(
-            bookmarks=requests.is_true(query, "allowWatchBookmarks") and form is not ResponseForm.TABLE,
-            initial_events=query.get("sendInitialEvents") == "true",
+            bookmarks=requests.is_true(query, "allowWatchBookmarks") and accepted.form is not ResponseForm.TABLE,
+            initial_events=requests.is_true(query, "sendInitialEvents"),
             timeout=requests.number(query, "timeoutSeconds"),
         )
         since = requests.number(query, "resourceVersion") or None
@@ -144,8 +147,8 @@ class ResourceHandlers:
         watch = Watch(
             path.kind, path.namespace, is_watched, responses.presenter(request, path.kind, self._now), options
         )
-        media = kubernetes_objects.WATCH_MEDIA_TYPE if form is ResponseForm.PROTOBUF else "application/json"
-        if form is ResponseForm.PROTOBUF:
+        media = kubernetes_objects.WATCH_MEDIA_TYPE if accepted.is_protobuf else "application/json"
+        if accepted.is_protobuf:
             watch = replace(watch, event=kubernetes_objects.watch_frame)
         return StreamingResponse(
             watch_events(self._store, watch, None if options.initial_events else since), media_type=media
@@ -153,24 +156,29 @@ class ResourceHandlers:
 
     def log(self, request: Request, path: ResourcePath) -> Response:
         query, pod = request.query_params, self._store.require(path.key)
+        options = log_options.read(query, self._now())
         container = _container_to_log(pod, query.get("container", ""))
         if not pod["spec"].get("nodeName"):  # it has not been started
             return Response(media_type="text/plain")
-        lines = self._logs.log(path.namespace, path.name, container).splitlines(keepends=True)
-        tail, limit = requests.number(query, "tailLines"), requests.number(query, "limitBytes")
-        text = "".join(lines if tail is None else lines[len(lines) - min(tail, len(lines)) :]).encode()
-        return Response(text if limit is None else text[:limit], media_type="text/plain")
+        text = self._logs.read_log(path.namespace, path.name, container, options)
+        return StreamingResponse(text, media_type="text/plain")
 
     def create(self, request: Request, path: ResourcePath, content: object) -> Response:
         checked, warnings = requests.checked_object(path.kind, content, requests.field_validation(request))
         created = self._writer_for(request).create(path, checked, requests.field_manager(request))
+        warnings += path.kind.warnings(created)
         return responses.with_warnings(self._present(request, path.kind, created, 201), warnings)
 
     async def update(self, request: Request, path: ResourcePath) -> Response:
         _check_writable(path)
         content = await requests.read_body(request)
         checked, warnings = requests.checked_object(path.kind, content, requests.field_validation(request))
-        updated = self._writer_for(request).update(path, checked, requests.field_manager(request))
+        writer, manager = self._writer_for(request), requests.field_manager(request)
+        if path.kind.allow_create_on_update and self._store.get(path.key) is None:
+            created = writer.create(replace(path, name=""), checked, manager)
+            return responses.with_warnings(self._present(request, path.kind, created, 201), warnings)
+        updated = writer.update(path, checked, manager)
+        warnings += path.kind.warnings(updated)
         return responses.with_warnings(self._present(request, path.kind, updated), warnings)
 
     async def patch(self, request: Request, path: ResourcePath) -> Response:
@@ -195,6 +203,7 @@ class ResourceHandlers:
             return checked
 
         updated = self._writer_for(request).change(path, patched, requests.field_manager(request))
+        warnings += path.kind.warnings(updated)
         return responses.with_warnings(self._present(request, path.kind, updated), warnings)
 
     async def delete(self, request: Request, path: ResourcePath) -> Response:
@@ -206,10 +215,10 @@ class ResourceHandlers:
             return self._delete_collection(request, path, options, writer)
         deleted, is_gone = writer.delete(path, options)
         if path.kind.returns_deleted_object or not is_gone:
-            return responses.encoded(responses.accepted_form(request, path.kind), deleted)
+            return responses.encoded(request, deleted)
         details = {"name": path.name, "group": path.kind.group, "kind": path.kind.plural}
         non_empty = {name: value for name, value in details.items() if value}
-        return responses.success(200, {**non_empty, "uid": deleted["metadata"]["uid"]})
+        return responses.success(request, 200, {**non_empty, "uid": deleted["metadata"]["uid"]})
 
     def _delete_collection(
         self, request: Request, path: ResourcePath, options: DeleteOptions, writer: Writer
@@ -220,8 +229,7 @@ class ResourceHandlers:
             metadata = content["metadata"]
             writer.delete(ResourcePath(path.kind, metadata.get("namespace", ""), metadata["name"]), options)
         metadata = {"resourceVersion": str(self._store.revision)}
-        form = responses.accepted_form(request, path.kind)
-        return responses.encoded(form, responses.object_list(path.kind, objects, metadata))
+        return responses.encoded(request, responses.object_list(path.kind, objects, metadata))
 
     def bind(self, request: Request, path: ResourcePath, content: object) -> Response:
         target = content.get("target") if isinstance(content, dict) else None
@@ -229,16 +237,15 @@ class ResourceHandlers:
         if not node or not isinstance(node, str):
             raise bad_request("a binding must have a target with a name")
         self._writer_for(request, content).bind(path, node)
-        return responses.success(201)
+        return responses.success(request, 201)
 
     def evict(self, request: Request, path: ResourcePath, content: object) -> Response:
         options = (content.get("deleteOptions") if isinstance(content, dict) else None) or {}
         self._writer_for(request, options).delete(path, requests.delete_options(options, {}))
-        return responses.success(201)
+        return responses.success(request, 201)
 
     def _present(self, request: Request, kind: Kind, content: Object, code: int = 200) -> Response:
-        form = responses.accepted_form(request, kind)
-        return responses.encoded(form, responses.presenter(request, kind, self._now)(content), code)
+        return responses.encoded(request, responses.presenter(request, kind, self._now)(content), code)
 
     def _writer_for(self, request: Request, content: object = None) -> Writer:
         return self._dry_run_writer if requests.is_dry_run(request.query_params, content) else self._writer
@@ -247,11 +254,12 @@ class ResourceHandlers:
 def _container_to_log(pod: Object, requested: str) -> str:
     name, spec = pod["metadata"]["name"], pod["spec"]
     containers = [container["name"] for container in spec["containers"]]
+    choices = [*(init["name"] for init in spec.get("initContainers") or ()), *containers]
     if not requested and len(containers) > 1:
-        choices = " ".join(containers)
-        raise bad_request(f"a container name must be specified for pod {name}, choose one of: [{choices}]")
+        listed = " ".join(choices)
+        raise bad_request(f"a container name must be specified for pod {name}, choose one of: [{listed}]")
     container = requested or str(containers[0])
-    if container not in (*containers, *(init["name"] for init in spec.get("initContainers") or [])):
+    if container not in choices:
         raise bad_request(f"container {container} is not valid for pod {name}")
     return container
 

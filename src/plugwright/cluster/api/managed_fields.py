@@ -1,11 +1,15 @@
 """`managedFields`: which manager set which field, as an update leaves them.
 
 Pure. A manager owns a field whose value it has changed. Lists are owned whole, but for conditions and addresses, whose
-items are identified by their type.
+items are identified by their type. Most objects of a kind have the same fields: those are one value in all of them,
+as the fields would be half of an object's memory otherwise.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
+
+import msgspec
 
 from plugwright.cluster.store import Object
 
@@ -17,6 +21,8 @@ _SYSTEM_METADATA = frozenset(
     {"creationTimestamp", "generation", "managedFields", "name", "namespace", "resourceVersion", "uid"}
 )
 _Fields = dict[str, Any]  # type: ignore[explicit-any,unused-ignore]
+_SHARED = 1024  # different sets of fields
+_LONGEST = 4096  # octets of one, as JSON; longer ones are of few objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +46,27 @@ def after_update(before: Object | None, after: Object, author: Author) -> list[O
         if (entry["manager"], entry.get("subresource", "")) == (author.manager, author.subresource):
             own = _union(entry["fieldsV1"], fields)
         elif rest := _difference(entry["fieldsV1"], fields):
-            others.append({**entry, "fieldsV1": rest})
+            others.append({**entry, "fieldsV1": _shared(rest)})
     entry = {
         "manager": author.manager,
         "operation": "Update",
         "apiVersion": after.get("apiVersion", "v1"),
         "time": author.time,
         "fieldsType": "FieldsV1",
-        "fieldsV1": own,
+        "fieldsV1": _shared(own),
     }
     return [*others, {**entry, "subresource": author.subresource} if author.subresource else entry]
+
+
+def _shared(fields: _Fields) -> _Fields:
+    """The same fields as one value: objects never change in place."""
+    encoded = msgspec.json.encode(fields)
+    return _decoded(encoded) if len(encoded) <= _LONGEST else fields
+
+
+@lru_cache(_SHARED)
+def _decoded(fields: bytes) -> _Fields:
+    return msgspec.json.decode(fields, type=_Fields)
 
 
 def _ownable(content: Object) -> Object:

@@ -1,15 +1,16 @@
 """Patches: JSON patch (RFC 6902), merge patch (RFC 7396) and Kubernetes' strategic merge patch.
 
-Pure: documents and patches are never changed. A kind says which lists its strategic merge patches merge by key.
+Pure: documents and patches are never changed. Which lists a strategic merge patch merges is in the table of
+`kubernetes_fields`.
 """
 
 import copy
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from plugwright.errors import ClusterError
+from plugwright.protocol.kubernetes_fields import Field, ObjectType, inner_type
 
 __all__ = ["Json", "PatchFailed", "json_patch", "merge_patch", "strategic_merge_patch"]
 
@@ -17,8 +18,6 @@ Json = Any  # type: ignore[explicit-any,unused-ignore]
 _MOST_OPERATIONS = 10_000  # this and the next are kube-apiserver's limits
 _MOST_COPIED_BYTES = 3 * 1024 * 1024
 _DIRECTIVE = "$patch"
-_METADATA_MERGE_KEYS = {"ownerReferences": "uid"}
-_MERGED_SETS = frozenset({"finalizers"})  # lists of plain values
 
 
 class PatchFailed(ClusterError):
@@ -186,70 +185,73 @@ def merge_patch(document: Json, patch: Json) -> Json:
     return merged
 
 
-def strategic_merge_patch(document: Json, patch: Json, merge_keys: Mapping[str, str]) -> Json:
-    """`merge_keys` has the lists that are merged, by the member that identifies their items; others are replaced."""
+def strategic_merge_patch(document: Json, patch: Json, kind_type: ObjectType | None) -> Json:
+    """Which lists of objects of this type are merged, and by which member of their items, is in their fields."""
     if not isinstance(patch, dict):
         raise PatchFailed("a strategic merge patch must be an object")
-    merge = _StrategicMerge({**_METADATA_MERGE_KEYS, **merge_keys})
-    return merge.maps(document if isinstance(document, dict) else {}, patch)
+    return _merged(document if isinstance(document, dict) else {}, patch, kind_type)
 
 
-@dataclass(frozen=True, slots=True)
-class _StrategicMerge:
-    merge_keys: Mapping[str, str]
+def _merged(document: dict[str, Json], patch: dict[str, Json], of: ObjectType | None) -> dict[str, Json]:
+    directive = patch.get(_DIRECTIVE, "merge")
+    if directive == "replace":
+        return {name: copy.deepcopy(value) for name, value in patch.items() if name != _DIRECTIVE}
+    if directive == "delete":
+        return {}
+    if directive != "merge":
+        raise PatchFailed(f"Unknown patch type: {directive!r:.40}")
+    merged = dict(document)
+    for name, value in patch.items():
+        if value is None or (isinstance(value, dict) and value.get(_DIRECTIVE) == "delete"):
+            merged.pop(name, None)
+        elif not name.startswith("$"):
+            merged[name] = _merged_member(of.member(name) if of else None, merged.get(name), value)
+    for name, value in patch.items():
+        if name.startswith("$") and name != _DIRECTIVE:
+            _follow_directive(merged, name, value, of)
+    return merged
 
-    def maps(self, document: dict[str, Json], patch: dict[str, Json]) -> dict[str, Json]:
-        directive = patch.get(_DIRECTIVE, "merge")
-        if directive == "replace":
-            return {name: copy.deepcopy(value) for name, value in patch.items() if name != _DIRECTIVE}
-        if directive == "delete":
-            return {}
-        if directive != "merge":
-            raise PatchFailed(f"Unknown patch type: {directive!r:.40}")
-        merged = dict(document)
-        for name, value in patch.items():
-            if value is None or (isinstance(value, dict) and value.get(_DIRECTIVE) == "delete"):
-                merged.pop(name, None)
-            elif not name.startswith("$"):
-                merged[name] = self._member(name, merged.get(name), value)
-        for name, value in patch.items():
-            if name.startswith("$") and name != _DIRECTIVE:
-                self._follow_directive(merged, name, value)
-        return merged
 
-    def _member(self, name: str, before: Json, value: Json) -> Json:
-        if isinstance(value, dict):
-            return self.maps(before if isinstance(before, dict) else {}, value)
-        if isinstance(value, list) and name in self.merge_keys and all(isinstance(item, dict) for item in value):
-            return self._lists(before if isinstance(before, list) else [], value, self.merge_keys[name])
-        if isinstance(value, list) and name in _MERGED_SETS and isinstance(before, list):
-            return [*before, *(item for item in value if item not in before)]
-        return copy.deepcopy(value)
+def _merged_member(field: Field | None, before: Json, value: Json) -> Json:
+    inner = inner_type(field) if field and field.is_message and not field.is_map else None
+    if isinstance(value, dict):
+        return _merged(before if isinstance(before, dict) else {}, value, inner)
+    if field and field.patch_key is not None and isinstance(value, list):
+        items = before if isinstance(before, list) else []
+        if not field.patch_key:
+            return [*items, *(item for item in value if item not in items)]
+        if all(isinstance(item, dict) for item in value):
+            return _merged_list(items, value, field)
+    return copy.deepcopy(value)
 
-    def _lists(self, before: list[Json], patch: list[Json], key: str) -> list[Json]:
-        if any(item.get(_DIRECTIVE) == "replace" for item in patch):
-            return [copy.deepcopy(item) for item in patch if _DIRECTIVE not in item]
-        merged = {_identity(item, key): item for item in before}
-        for item in patch:
-            identity = _identity(item, key)
-            if item.get(_DIRECTIVE) == "delete":
-                merged.pop(identity, None)
-            else:
-                merged[identity] = self.maps(merged.get(identity, {}), item)
-        return list(merged.values())
 
-    def _follow_directive(self, merged: dict[str, Json], name: str, value: Json) -> None:
-        """`$setElementOrder/x`, `$deleteFromPrimitiveList/x` and `$retainKeys`, as kubectl sends them."""
-        directive, _, member = name.partition("/")
-        if not isinstance(value, list):
-            raise PatchFailed(f"{name:.60} must be a list")
-        if directive == "$retainKeys":
-            for other in [key for key in merged if key not in value]:
-                del merged[other]
-        elif directive == "$deleteFromPrimitiveList" and isinstance(merged.get(member), list):
-            merged[member] = [item for item in merged[member] if item not in value]
-        elif directive == "$setElementOrder" and isinstance(merged.get(member), list):
-            merged[member] = _ordered(merged[member], value, self.merge_keys.get(member))
+def _merged_list(before: list[Json], patch: list[Json], field: Field) -> list[Json]:
+    key, inner = field.patch_key or "", inner_type(field)
+    if any(item.get(_DIRECTIVE) == "replace" for item in patch):
+        return [copy.deepcopy(item) for item in patch if _DIRECTIVE not in item]
+    merged = {_identity(item, key): item for item in before}
+    for item in patch:
+        identity = _identity(item, key)
+        if item.get(_DIRECTIVE) == "delete":
+            merged.pop(identity, None)
+        else:
+            merged[identity] = _merged(merged.get(identity, {}), item, inner)
+    return list(merged.values())
+
+
+def _follow_directive(merged: dict[str, Json], name: str, value: Json, of: ObjectType | None) -> None:
+    """`$setElementOrder/x`, `$deleteFromPrimitiveList/x` and `$retainKeys`, as kubectl sends them."""
+    directive, _, member = name.partition("/")
+    if not isinstance(value, list):
+        raise PatchFailed(f"{name:.60} must be a list")
+    if directive == "$retainKeys":
+        for other in [key for key in merged if key not in value]:
+            del merged[other]
+    elif directive == "$deleteFromPrimitiveList" and isinstance(merged.get(member), list):
+        merged[member] = [item for item in merged[member] if item not in value]
+    elif directive == "$setElementOrder" and isinstance(merged.get(member), list):
+        field = of.member(member) if of else None
+        merged[member] = _ordered(merged[member], value, field.patch_key if field else None)
 
 
 def _identity(item: Json, key: str) -> str:

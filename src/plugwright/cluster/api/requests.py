@@ -1,7 +1,6 @@
 """Requests: the resource that a path names, the object in the body, and the options in the query.
 
-Bodies are JSON, YAML, or protobuf for the kinds that kubectl and DRA drivers send so. `schema` checks the types of an
-object's fields.
+Bodies are JSON, YAML or protobuf. `schema` checks the types of an object's fields.
 """
 
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from starlette.requests import Request
 
 from plugwright.cluster.api import kinds, schema
 from plugwright.cluster.api.errors import StatusError, bad_request, not_found, unsupported_media_type
-from plugwright.cluster.api.kinds import KINDS, Kind
+from plugwright.cluster.api.kinds import Kind
 from plugwright.cluster.api.registry import DeleteOptions, ResourcePath
 from plugwright.cluster.store import Object
 from plugwright.errors import MalformedMessage
@@ -37,9 +36,9 @@ __all__ = [
 LARGEST_BODY = 3 * 1024 * 1024
 _DEEPEST = 200  # levels of nesting; no object of Kubernetes has thirty
 _MEDIA_TYPES = ("application/json", "application/yaml", kubernetes_objects.MEDIA_TYPE)
-_PROTOBUF_KINDS = kubernetes_objects.REQUEST_KINDS | {kind.name for kind in KINDS if kind.protobuf}
 _MOST_DIGITS = 18
 _FIELD_VALIDATIONS = ("Ignore", "Warn", "Strict")
+_PROPAGATIONS = ("Background", "Foreground", "Orphan")
 _LONGEST_MANAGER = 128
 
 
@@ -111,7 +110,7 @@ def _decode(content: bytes, media: str) -> Any:  # type: ignore[explicit-any,unu
         # Encoded as JSON and decoded again: values that JSON does not have are refused.
         return msgspec.json.decode(msgspec.json.encode(yaml.load(content, _Loader)))  # noqa: S506  a safe loader
     if media == kubernetes_objects.MEDIA_TYPE:
-        return kubernetes_objects.decode(content, _PROTOBUF_KINDS)
+        return kubernetes_objects.decode(content)
     raise unsupported_media_type(_MEDIA_TYPES)
 
 
@@ -145,7 +144,7 @@ def checked_object(kind: Kind, content: object, validation: str) -> tuple[Object
 
 
 def delete_options(content: object, query: Mapping[str, str]) -> DeleteOptions:
-    """From the body or, for the grace period, from the query."""
+    """From the body or, for the grace period and the propagation, from the query."""
     options = content if isinstance(content, dict) else {}
     preconditions = options.get("preconditions") or {}
     grace = options.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
@@ -154,7 +153,20 @@ def delete_options(content: object, query: Mapping[str, str]) -> DeleteOptions:
     if not isinstance(preconditions, dict):
         raise bad_request("preconditions must be an object")
     seconds = None if grace is None else int(grace)
-    return DeleteOptions(seconds, str(preconditions.get("uid") or ""), str(preconditions.get("resourceVersion") or ""))
+    uid, version = str(preconditions.get("uid") or ""), str(preconditions.get("resourceVersion") or "")
+    return DeleteOptions(seconds, uid, version, _propagation({**query, **options}))
+
+
+def _propagation(options: Mapping[str, object]) -> str:
+    policy, orphans = options.get("propagationPolicy"), options.get("orphanDependents")
+    if policy is not None and policy not in _PROPAGATIONS:
+        supported = ", ".join(f'"{name}"' for name in (*_PROPAGATIONS, "nil"))
+        text = f'propagationPolicy: Unsupported value: "{policy!s:.40}": supported values: {supported}'
+        raise StatusError(422, "Invalid", f'DeleteOptions.meta.k8s.io "" is invalid: {text}')
+    if policy is not None and orphans is not None:
+        text = "orphanDependents and deletionPropagation cannot be both set"
+        raise StatusError(422, "Invalid", f'DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: {text}')
+    return str(policy or ("" if orphans is None else "Orphan" if orphans in (True, "true") else "Background"))
 
 
 def is_dry_run(query: Mapping[str, str], content: object = None) -> bool:
@@ -185,7 +197,8 @@ def field_manager(request: Request) -> str:
 
 
 def is_true(query: Mapping[str, str], name: str) -> bool:
-    return query.get(name) in ("1", "true")
+    """As apimachinery reads a boolean: `watch=True`, `watch=yes` and a bare `watch` are true."""
+    return name in query and query[name].lower() not in ("0", "false")
 
 
 def number(query: Mapping[str, str], name: str) -> int | None:

@@ -1,12 +1,14 @@
 """Responses: objects, lists and statuses in the form that the client accepts.
 
-JSON, or protobuf for the kinds that DRA drivers read; errors are JSON always, which every client of Go reads too.
+JSON, YAML or protobuf, whole, as a table or the metadata alone.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 import msgspec
+import yaml
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -18,8 +20,9 @@ from plugwright.cluster.store import Object
 from plugwright.protocol import kubernetes_objects
 
 __all__ = [
+    "Accepted",
     "ResponseForm",
-    "accepted_form",
+    "accepted",
     "as_quoted_json",
     "encoded",
     "failure",
@@ -30,7 +33,16 @@ __all__ = [
     "with_warnings",
 ]
 
-_JSON = frozenset({"", "*/*", "application/*", "application/json"})
+_YAML = "application/yaml"
+_MEDIA_TYPES = {
+    "": "application/json",
+    "*/*": "application/json",
+    "application/*": "application/json",
+    "application/json": "application/json",
+    _YAML: _YAML,
+    kubernetes_objects.MEDIA_TYPE: kubernetes_objects.MEDIA_TYPE,
+}
+_ACCEPTED = f"application/json, {_YAML}, {kubernetes_objects.MEDIA_TYPE}"
 
 
 class ResponseForm(Enum):
@@ -40,32 +52,51 @@ class ResponseForm(Enum):
     TABLE = "Table"
     METADATA = "PartialObjectMetadata"
     METADATA_LIST = "PartialObjectMetadataList"
-    PROTOBUF = "protobuf"  # whole; by the media type, not by `as=`
 
     @property
     def is_metadata_only(self) -> bool:
         return self in (ResponseForm.METADATA, ResponseForm.METADATA_LIST)
 
 
-_BY_PARAMETER = {form.value: form for form in ResponseForm if form is not ResponseForm.PROTOBUF}
+_BY_PARAMETER = {form.value: form for form in ResponseForm}
 
 
-def accepted_form(request: Request, kind: Kind) -> ResponseForm:
-    """The first of the client's media types that is served for this kind."""
-    is_written = kubernetes_objects.is_written(kind.api_version, kind.name)
-    for accepted in request.headers.get("accept", "").split(","):
-        media, *parameters = (part.strip() for part in accepted.split(";"))
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What a client accepts, of what is served."""
+
+    media_type: str = "application/json"
+    form: ResponseForm = ResponseForm.WHOLE
+
+    @property
+    def is_protobuf(self) -> bool:
+        return self.media_type == kubernetes_objects.MEDIA_TYPE
+
+
+def accepted(request: Request, is_watch: bool = False) -> Accepted:
+    """The media type that the client likes best and that is served; there are no tables in protobuf."""
+    for offer in sorted(request.headers.get("accept", "").split(","), key=_quality, reverse=True):
+        media, *parameters = (part.strip() for part in offer.split(";"))
         name = dict(parameter.partition("=")[::2] for parameter in parameters).get("as", "")
-        if media in _JSON and name in _BY_PARAMETER:
-            return _BY_PARAMETER[name]
-        if media == kubernetes_objects.MEDIA_TYPE and is_written and not name:
-            return ResponseForm.PROTOBUF
-    raise StatusError(406, "NotAcceptable", "only the following media types are accepted: application/json")
+        if media not in _MEDIA_TYPES or name not in _BY_PARAMETER or (is_watch and media == _YAML):
+            continue
+        found = Accepted(_MEDIA_TYPES[media], _BY_PARAMETER[name])
+        if not (found.is_protobuf and found.form is ResponseForm.TABLE):
+            return found
+    raise StatusError(406, "NotAcceptable", f"only the following media types are accepted: {_ACCEPTED}")
+
+
+def _quality(offer: str) -> float:
+    _, _, text = offer.partition(";q=")
+    try:
+        return float(text.partition(";")[0]) if text else 1.0
+    except ValueError:
+        return 1.0
 
 
 def presenter(request: Request, kind: Kind, now: Clock) -> Callable[[Object], Object]:
     """A function that puts one object into the form that the client accepts."""
-    form = accepted_form(request, kind)
+    form = accepted(request).form
     if form is ResponseForm.TABLE:
         include = request.query_params.get("includeObject", "Metadata")
         return lambda content: {
@@ -82,10 +113,14 @@ def object_list(kind: Kind, objects: Sequence[Object], metadata: Object) -> Obje
     return {"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": metadata, "items": list(objects)}
 
 
-def encoded(form: ResponseForm, content: Object, code: int = 200) -> Response:
-    """An object or a list that is in that form already."""
-    if form is ResponseForm.PROTOBUF:
-        return Response(kubernetes_objects.encode(content), code, media_type=kubernetes_objects.MEDIA_TYPE)
+def encoded(request: Request, content: Object, code: int = 200) -> Response:
+    """An object, a list or a Status, as the client accepts it; it is in the client's form already."""
+    media_type = accepted(request).media_type
+    if media_type == kubernetes_objects.MEDIA_TYPE:
+        return Response(kubernetes_objects.encode(content), code, media_type=media_type)
+    if media_type == _YAML:
+        document = msgspec.json.decode(msgspec.json.encode(content))  # without aliases for what it has twice
+        return Response(yaml.safe_dump(document, allow_unicode=True), code, headers={"content-type": _YAML})
     return json(content, code)
 
 
@@ -98,13 +133,22 @@ def as_quoted_json(content: object) -> str:
     return msgspec.json.encode(msgspec.json.encode(content).decode()).decode()
 
 
-def failure(error: StatusError) -> Response:
-    return json(status_object(error), error.code)
+def failure(request: Request, error: StatusError) -> Response:
+    """As JSON for a client that accepts nothing that is served."""
+    status = status_object(error)
+    try:
+        response = encoded(request, status, error.code)
+    except StatusError:
+        response = json(status, error.code)
+    if "retryAfterSeconds" in error.details:
+        response.headers["retry-after"] = str(error.details["retryAfterSeconds"])
+    return response
 
 
-def success(code: int, details: Object | None = None) -> Response:
+def success(request: Request, code: int, details: Object | None = None) -> Response:
     extra = {"details": details} if details else {"code": code}
-    return json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", **extra}, code)
+    status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", **extra}
+    return encoded(request, status, code)
 
 
 def with_warnings(response: Response, warnings: Sequence[str]) -> Response:

@@ -4,6 +4,7 @@ The only home of those models on the server's side: they are loaded when the fir
 words of Go's JSON decoder. The OpenAPI document has what `kubectl explain` and client-side validation need.
 """
 
+import base64
 import functools
 import importlib
 import re
@@ -30,8 +31,11 @@ _MAPS_OF_MODELS = {
     ("CounterSet", "counters"): "Counter",
     ("Device", "attributes"): "DeviceAttribute",
     ("Device", "capacity"): "DeviceCapacity",
+    ("Device", "nodeAllocatableResources"): "NodeAllocatableResource",
     ("DeviceCounterConsumption", "counters"): "Counter",
 }
+_BYTES = frozenset({("ConfigMap", "binaryData"), ("Secret", "data")})  # maps of values in base64
+_NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/=\r\n]")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _JSON_NAMES = {dict: "object", list: "array", str: "string", bool: "bool", int: "number", float: "number"}
 _GO_NAMES = {str: "string", int: "int64", bool: "bool"}
@@ -115,6 +119,14 @@ def _type_errors(annotation: object, value: object, field: _Field) -> Iterator[s
         yield from _member_type_errors(annotation, value, field)
 
 
+def _base64_errors(value: str) -> Iterator[str]:
+    try:
+        base64.b64decode(value, validate="\r" not in value and "\n" not in value)
+    except ValueError:
+        found = _NOT_BASE64.search(value)
+        yield f"illegal base64 data at input byte {found.start() if found else len(value) // 4 * 4}"
+
+
 def _is_int64(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
@@ -140,6 +152,8 @@ def _member_type_errors(annotation: object, value: Object, field: _Field) -> Ite
     else:
         for name, inner in value.items():
             yield from _type_errors(_member_type(annotation, name) or object, inner, field)
+            if (field.model, field.path) in _BYTES and isinstance(inner, str):
+                yield from _base64_errors(inner)
 
 
 def _unmarshal_error(annotation: object, value: object, field: _Field) -> str:

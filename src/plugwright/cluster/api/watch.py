@@ -95,7 +95,17 @@ def _event(watch: Watch, change: Change) -> bytes:
     matches = change.type != "DELETED" and watch.matches(change.object)
     if matches:
         return watch.event("MODIFIED" if matched else "ADDED", watch.present(change.object))
-    return watch.event("DELETED", watch.present(change.object)) if matched else b""
+    if not matched:
+        return b""
+    deleted = change.object if change.type == "DELETED" else _as_it_matched(change)
+    return watch.event("DELETED", watch.present(deleted))
+
+
+def _as_it_matched(change: Change) -> Object:
+    """The object before the change, at the version of the change."""
+    before = change.before or {}
+    version = {"resourceVersion": change.object["metadata"]["resourceVersion"]}
+    return {**before, "metadata": {**before["metadata"], **version}}
 
 
 def _bookmark(watch: Watch, revision: int, annotations: Object | None = None) -> bytes:

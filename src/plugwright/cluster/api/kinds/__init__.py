@@ -3,6 +3,7 @@
 A kind with few rules of its own is a `Kind` in `simple`; one with many has a module, like `pods`, and an entry here.
 """
 
+from plugwright.cluster.api.kinds.config_maps import CONFIG_MAPS, SECRETS
 from plugwright.cluster.api.kinds.dynamic_resources import (
     DYNAMIC_RESOURCE_KINDS,
     RESOURCE_CLAIM_TEMPLATES,
@@ -12,7 +13,7 @@ from plugwright.cluster.api.kinds.dynamic_resources import (
 from plugwright.cluster.api.kinds.kind import Kind
 from plugwright.cluster.api.kinds.nodes import NODES
 from plugwright.cluster.api.kinds.pods import PODS
-from plugwright.cluster.api.kinds.simple import CONFIG_MAPS, EVENTS, LEASES, NAMESPACES, SERVICE_ACCOUNTS, SIMPLE_KINDS
+from plugwright.cluster.api.kinds.simple import EVENTS, LEASES, NAMESPACES, SERVICE_ACCOUNTS, SIMPLE_KINDS
 
 __all__ = [
     "CONFIG_MAPS",
@@ -25,12 +26,15 @@ __all__ = [
     "RESOURCE_CLAIMS",
     "RESOURCE_CLAIM_TEMPLATES",
     "RESOURCE_SLICES",
+    "SECRETS",
     "SERVICE_ACCOUNTS",
     "Kind",
     "find",
 ]
 
-KINDS = tuple(sorted((*SIMPLE_KINDS, *DYNAMIC_RESOURCE_KINDS, NODES, PODS), key=lambda kind: kind.plural))
+KINDS = tuple(
+    sorted((*SIMPLE_KINDS, *DYNAMIC_RESOURCE_KINDS, CONFIG_MAPS, NODES, PODS, SECRETS), key=lambda kind: kind.plural)
+)
 
 
 def find(group: str, version: str, plural: str) -> Kind | None:

@@ -56,7 +56,6 @@ RESOURCE_SLICES = Kind(
     name="ResourceSlice",
     group=_GROUP,
     namespaced=False,
-    protobuf=True,
     validate=slice_validation.validate,
     validate_update=slice_validation.validate_update,
     columns=(
@@ -74,20 +73,17 @@ RESOURCE_CLAIMS = Kind(
     name="ResourceClaim",
     group=_GROUP,
     has_status=True,
-    protobuf=True,
     prepare_for_create=_with_defaults,
     validate=claim_validation.validate,
     validate_update=claim_validation.validate_update,
     validate_status=claim_validation.validate_status,
     columns=(NAME, Column("State", _claim_state), AGE),
-    merge_keys={"reservedFor": "uid"},
 )
 
 RESOURCE_CLAIM_TEMPLATES = Kind(
     plural="resourceclaimtemplates",
     name="ResourceClaimTemplate",
     group=_GROUP,
-    protobuf=True,
     prepare_for_create=_template_with_defaults,
     validate=claim_validation.validate_template,
     validate_update=claim_validation.validate_update,
@@ -102,7 +98,6 @@ DYNAMIC_RESOURCE_KINDS = (
         name="DeviceClass",
         group=_GROUP,
         namespaced=False,
-        protobuf=True,
         validate=claim_validation.validate_class,
     ),
 )

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from plugwright.cluster.api import validation
 from plugwright.cluster.api.printers import AGE, NAME, Column
 from plugwright.cluster.api.validation import FieldError
-from plugwright.cluster.store import Object
+from plugwright.cluster.store import Object, ObjectKey
+from plugwright.protocol import kubernetes_fields
+from plugwright.protocol.kubernetes_fields import ObjectType
 
 __all__ = ["Kind"]
 
@@ -29,6 +31,14 @@ def _valid(_content: Object) -> Iterator[FieldError]:
 
 def _valid_update(_before: Object, _after: Object) -> Iterator[FieldError]:
     yield from ()
+
+
+def _no_warnings(_content: Object) -> Iterator[str]:
+    yield from ()
+
+
+def _admitted(_content: Object, _find: Callable[[ObjectKey], Object | None]) -> str | None:
+    return None
 
 
 def _no_grace(_content: Object, _requested: int | None) -> int:
@@ -52,23 +62,26 @@ class Kind:
     prepare_for_create: Callable[[Object], Object] = _unchanged
     prepare_for_update: Callable[[Object, Object], Object] = _replacement  # of the stored object and the new one
     prepare_status: Callable[[Object], Object] = _unchanged
+    admission_error: Callable[[Object, Callable[[ObjectKey], Object | None]], str | None] = _admitted  # of a new object
     name_errors: Callable[[str], Iterator[str]] = validation.dns_subdomain_errors
     validate: Callable[[Object], Iterator[FieldError]] = _valid
+    validate_create: Callable[[Object], Iterator[FieldError]] = _valid  # what only a new object must not have
     validate_update: Callable[[Object, Object], Iterator[FieldError]] = _valid_update
     validate_status: Callable[[Object], Iterator[FieldError]] = _valid
+    warnings: Callable[[Object], Iterator[str]] = _no_warnings  # about an object that is valid
+    allow_create_on_update: bool = False
     default_objects: tuple[tuple["Kind", str], ...] = ()  # kinds and names created in every new object of this kind
 
     # Deleting.
     grace_period: Callable[[Object, int | None], int] = _no_grace  # seconds, from the object and what the client asks
     protected_names: frozenset[str] = frozenset()
-    deletes_contents: bool = False  # the objects in the namespace of this name go too
+    deletes_contents: bool = False  # the objects in the namespace of this name go first: a controller deletes them
     returns_deleted_object: bool = False  # not a Status
 
-    # Reading and patching.
+    # Reading.
     columns: tuple[Column, ...] = (NAME, AGE)
-    selectable_fields: frozenset[str] = frozenset()  # besides metadata.name and metadata.namespace
-    merge_keys: Mapping[str, str] = field(default_factory=dict)  # of strategic merge: a list's name, its items' key
-    protobuf: bool = False  # clients send it so; it has a message of its name below `protocol`
+    selectable_fields: frozenset[str] = frozenset()  # besides metadata.name and, with a namespace, metadata.namespace
+    computed_fields: Mapping[str, Callable[[Object], object]] = field(default_factory=dict)  # selectable too
 
     @property
     def api_version(self) -> str:
@@ -82,6 +95,14 @@ class Kind:
     @property
     def root(self) -> str:
         return f"/apis/{self.api_version}" if self.group else f"/api/{self.version}"
+
+    @property
+    def object_type(self) -> ObjectType:
+        """Its fields."""
+        found = kubernetes_fields.object_type(self.api_version, self.name)
+        if found is None:
+            raise LookupError(f"the table of fields has no {self.name} of {self.api_version}")
+        return found
 
     @property
     def schema_module(self) -> str:

@@ -1,31 +1,36 @@
-"""The kinds with few rules of their own: config maps, events, leases, namespaces and service accounts."""
+"""The kinds with few rules of their own: events, leases, namespaces and service accounts."""
 
+from collections.abc import Iterator
 from datetime import datetime
 
 from plugwright.cluster.api import validation
+from plugwright.cluster.api.kinds import event_validation
 from plugwright.cluster.api.kinds.kind import Kind
 from plugwright.cluster.api.printers import AGE, NAME, Column, age
+from plugwright.cluster.api.validation import FieldError
 from plugwright.cluster.store import Object
 
-__all__ = ["CONFIG_MAPS", "EVENTS", "LEASES", "NAMESPACES", "SERVICE_ACCOUNTS", "SIMPLE_KINDS"]
+__all__ = ["EVENTS", "LEASES", "NAMESPACES", "SERVICE_ACCOUNTS", "SIMPLE_KINDS"]
 
 
-def _data_count(config_map: Object, _now: datetime) -> int:
-    return len(config_map.get("data") or {}) + len(config_map.get("binaryData") or {})
+def _validate_lease(lease: Object) -> Iterator[FieldError]:
+    spec = lease.get("spec") or {}
+    if (duration := spec.get("leaseDurationSeconds")) is not None and duration <= 0:
+        yield FieldError("spec.leaseDurationSeconds", f"Invalid value: {duration}: must be greater than 0")
+    if (transitions := spec.get("leaseTransitions")) is not None and transitions < 0:
+        text = f"Invalid value: {transitions}: must be greater than or equal to 0"
+        yield FieldError("spec.leaseTransitions", text)
+    if spec.get("preferredHolder") and not spec.get("strategy"):
+        text = "Forbidden: may only be specified if `strategy` is defined"
+        yield FieldError("spec.preferredHolder", text, "FieldValueForbidden")
 
-
-CONFIG_MAPS = Kind(
-    plural="configmaps",
-    name="ConfigMap",
-    short_names=("cm",),
-    columns=(NAME, Column("Data", _data_count, type="integer"), AGE),
-    protobuf=True,
-)
 
 LEASES = Kind(
     plural="leases",
     name="Lease",
     group="coordination.k8s.io",
+    allow_create_on_update=True,
+    validate=_validate_lease,
     columns=(NAME, Column("Holder", lambda lease, _: lease.get("spec", {}).get("holderIdentity", "")), AGE),
 )
 
@@ -33,8 +38,6 @@ SERVICE_ACCOUNTS = Kind(
     plural="serviceaccounts",
     name="ServiceAccount",
     short_names=("sa",),
-    merge_keys={"secrets": "name", "imagePullSecrets": "name"},
-    protobuf=True,
 )
 
 
@@ -60,10 +63,17 @@ def _source(event: Object, _now: datetime) -> str:
     return ", ".join(part for part in (source.get("component"), source.get("host")) if part)
 
 
+def _source_component(event: Object) -> object:
+    return event.get("source", {}).get("component") or event.get("reportingComponent")
+
+
 EVENTS = Kind(
     plural="events",
     name="Event",
     short_names=("ev",),
+    allow_create_on_update=True,
+    prepare_for_create=event_validation.prepare_event,
+    validate=event_validation.validate,
     columns=(
         Column("Last Seen", _last_seen),
         Column("Type", lambda event, _: event.get("type", "")),
@@ -80,9 +90,10 @@ EVENTS = Kind(
         {
             "involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
             "involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath", "reason",
-            "reportingComponent", "source", "type",
+            "reportingComponent", "type",
         }
     ),
+    computed_fields={"source": _source_component},
 )  # fmt: skip
 
 
@@ -107,8 +118,6 @@ NAMESPACES = Kind(
     deletes_contents=True,
     columns=(NAME, Column("Status", lambda namespace, _: namespace.get("status", {}).get("phase", "")), AGE),
     selectable_fields=frozenset({"status.phase"}),
-    merge_keys={"conditions": "type"},
-    protobuf=True,
 )
 
-SIMPLE_KINDS = (CONFIG_MAPS, EVENTS, LEASES, NAMESPACES, SERVICE_ACCOUNTS)
+SIMPLE_KINDS = (EVENTS, LEASES, NAMESPACES, SERVICE_ACCOUNTS)

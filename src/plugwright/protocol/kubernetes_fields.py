@@ -1,0 +1,112 @@
+"""The fields of API objects: names, numbers on the wire, types, and how lists of them are merged.
+
+`kubernetes_fields.txt` is the table, one line for each field. A program in Go prints it from Kubernetes' own types
+(`tests/protocol/kubernetes_types`), and a test compares them. A type that begins with `[]` is a list, with `{}` a map;
+`pointer` is a value whose zero is written where it is set, `always` one that JSON has even if it is zero;
+`patch=` is the strategic merge of a list, `keys=`, `set` and `atomic` are what server-side apply says of it.
+"""
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+
+__all__ = ["Field", "ObjectType", "inner_type", "object_type"]
+
+_SCALARS = frozenset({"bool", "bytes", "int32", "int64", "string"})
+_META = "meta"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    number: int
+    name: str  # in JSON; `-` where JSON writes the members of the value into the object around it
+    type: str  # of the value, or of the items of a list or map
+    is_list: bool = False
+    is_map: bool = False
+    is_pointer: bool = False
+    is_always_written: bool = False  # in JSON
+    patch_key: str | None = None  # None for a list that a strategic merge patch replaces, empty for one of plain values
+    apply_keys: tuple[str, ...] = ()
+    is_set: bool = False
+    is_atomic: bool = False
+
+    @property
+    def is_inline(self) -> bool:
+        return self.name == "-"
+
+    @property
+    def is_message(self) -> bool:
+        """Whether the type is one of the table."""
+        return "." in self.type
+
+    @property
+    def is_scalar(self) -> bool:
+        return self.type in _SCALARS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ObjectType:
+    """The fields in the order of their numbers."""
+
+    name: str
+    fields: tuple[Field, ...]
+
+    def member(self, name: str) -> Field | None:
+        """The field that JSON has under this name, also inside of one whose members are written here."""
+        return _members(self.name).get(name)
+
+
+def object_type(api_version: str, kind: str) -> ObjectType | None:
+    """Of objects of a kind: `v1`, `Pod`. None for a kind that the table does not have."""
+    group = api_version.rpartition("/")[0].partition(".")[0] or "core"
+    types = _table()
+    return types.get(f"{group}.{kind}") or types.get(f"{_META}.{kind}")
+
+
+def inner_type(field: Field) -> ObjectType:
+    """Of the value, or of the items of a list or map, of a field whose type is one of the table."""
+    return _table()[field.type]
+
+
+@functools.cache
+def _table() -> dict[str, ObjectType]:
+    text = resources.files(__package__).joinpath("kubernetes_fields.txt").read_text(encoding="utf-8")
+    return {found.name: found for found in _types(text.splitlines())}
+
+
+def _types(lines: list[str]) -> Iterator[ObjectType]:
+    name, fields = "", list[Field]()
+    for line in lines:
+        if line.startswith(" "):
+            fields.append(_field(*line.split()))
+            continue
+        if name:
+            yield ObjectType(name, tuple(fields))
+        name, fields = line, []
+    yield ObjectType(name, tuple(fields))
+
+
+def _field(number: str, name: str, type_name: str, *words: str) -> Field:
+    values = dict(word.partition("=")[::2] for word in words)
+    return Field(
+        number=int(number),
+        name=name,
+        type=type_name.removeprefix("[]").removeprefix("{}"),
+        is_list=type_name.startswith("[]"),
+        is_map=type_name.startswith("{}"),
+        is_pointer="pointer" in values,
+        is_always_written="always" in values,
+        patch_key=values["patch"].partition(":")[2] if "patch" in values else None,
+        apply_keys=tuple(values["keys"].split(",")) if "keys" in values else (),
+        is_set="set" in values,
+        is_atomic="atomic" in values,
+    )
+
+
+@functools.cache
+def _members(name: str) -> dict[str, Field]:
+    found: dict[str, Field] = {}
+    for field in _table()[name].fields:
+        found |= _members(field.type) if field.is_inline else {field.name: field}
+    return found
