@@ -40,9 +40,20 @@ class LoneApiServer:
         subprocess.run(["openssl", "rsa", "-in", private, "-pubout", "-out", public], check=True, capture_output=True)
         (directory / "tokens.csv").write_text(f'{_TOKEN},admin,1,"system:masters"\n')
 
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self._port}"
+
+    @property
+    def token(self) -> str:
+        return _TOKEN
+
+    @property
+    def certificate(self) -> Path:
+        return self._directory / "keys" / "apiserver.crt"
+
     def client(self) -> ApiClient:
-        credentials = Credentials(_TOKEN, self._directory / "keys" / "apiserver.crt")
-        return ApiClient(ApiServer(f"https://127.0.0.1:{self._port}", credentials))
+        return ApiClient(ApiServer(self.url, Credentials(_TOKEN, self.certificate)))
 
     async def start(self) -> None:
         etcd, keys = f"http://127.0.0.1:{self._etcd}", self._directory / "keys"

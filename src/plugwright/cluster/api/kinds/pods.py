@@ -219,6 +219,7 @@ PODS = Kind(
     subresources=("binding", "eviction", "log"),
     prepare_for_create=_prepare_for_create,
     prepare_for_update=_prepare_for_update,
+    admitted_fields=frozenset({"preemptionPolicy", "priority", "serviceAccount", "serviceAccountName", "tolerations"}),
     validate=_validate,
     validate_update=_validate_update,
     grace_period=_grace_period,
