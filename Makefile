@@ -8,6 +8,8 @@ PROTOS := $(sort $(shell find src -name '*.proto'))
 PROTOC  = $(BIN)/python -m grpc_tools.protoc -I src --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy
 UV      = VIRTUAL_ENV= UV_PYTHON_DOWNLOADS=never
 JOBS   ?= 4
+# Tests start hundreds of processes: where byte code is not kept, each of them compiles everything again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test fuzz test-wire soak mutants verify verify-mutants chaos chaos-kubernetes test-kubernetes test-gpu check check-format check-lint check-types check-layers check-proto proto bench cdi-hook vgpu image chart clean
@@ -52,15 +54,15 @@ soak: $(READY) ## thousands of kills while the checkpoint is written: [KILLS=500
 mutants: $(READY) ## mistakes that tests must find, tried one by one in a copy of the tree: [JOBS=4] [ARGS='an-id another-id']
 	@$(BIN)/python -m tests.mutants --jobs $(JOBS) $(ARGS)
 
-# Without PEER our own plugins, and the yardstick where there is Go. PEER is a command with {dir}, {root} or {socket}.
-verify: $(READY) ## the contract test on our own plugins, or on another: [PEER='program and flags'] [KUBELET=all] [ARGS=--thorough]
+# Without PEER our own plugins and DRA drivers. PEER is a command with {dir}, {root} or {socket}.
+verify: $(READY) ## the contract test on our own plugins and drivers, or on another: [PEER='program and flags'] [KUBELET=all] [ARGS=--thorough]
 ifeq ($(PEER),)
-	@PLUGWRIGHT_VERIFY_KUBELET=$(or $(KUBELET),1.36) $(BIN)/python -m pytest -n $(JOBS) --timeout 600 tests/conformance/test_own_plugins.py $(ARGS)
+	@PLUGWRIGHT_VERIFY_KUBELET=$(or $(KUBELET),1.36) $(BIN)/python -m pytest -n $(JOBS) --timeout 600 tests/conformance/test_own_plugins.py tests/conformance/test_own_drivers.py $(ARGS)
 else
 	@$(BIN)/plugwright verify $(if $(KUBELET),--kubelet $(KUBELET)) $(ARGS) -- $(PEER)
 endif
 
-verify-mutants: $(READY) ## every mutant of the small plugins, in Python and Go, is caught by its rule; the correct ones keep all
+verify-mutants: $(READY) ## every mutant of the small plugins and driver, in Python and Go, is caught by its rule; the correct ones keep all
 	@PLUGWRIGHT_MUTANTS=1 $(BIN)/python -m pytest -n $(JOBS) --timeout 600 tests/conformance $(ARGS)
 
 test-kubernetes: $(READY) ## ring 2, on a real Kubernetes of its own (root, Go): [VERSION=1.35.4]

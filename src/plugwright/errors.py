@@ -25,6 +25,8 @@
         ├── AllocationFailed        a container cannot get its devices
         ├── PodRefused              a pod was not admitted
         ├── ContainerWaiting        a container of an admitted pod could not be started
+        ├── ContainerConfigError    a container refers to something that is not there
+        ├── VolumeNotMounted        a volume of a pod cannot be set up
         └── KubeletFindings         in strict mode: what would go wrong with a real kubelet
 
 Raised anywhere; mapped to gRPC codes in `protocol.grpc_errors` alone, printed in `cli` alone.
@@ -42,6 +44,7 @@ __all__ = [
     "ClaimWaits",
     "ClusterError",
     "ConfigError",
+    "ContainerConfigError",
     "ContainerWaiting",
     "DirectoryReplaced",
     "HardwareMissing",
@@ -64,6 +67,7 @@ __all__ = [
     "RepeatedDevice",
     "UnhealthyDevice",
     "UnknownDevice",
+    "VolumeNotMounted",
     "line_of",
 ]
 
@@ -265,6 +269,18 @@ class ContainerWaiting(KubeletError):
     def __init__(self, container: str, reason: str, message: str) -> None:
         super().__init__(f"container {container} waits, {reason}: {message}")
         self.container, self.reason, self.message = container, reason, message
+
+
+class ContainerConfigError(KubeletError):
+    """A container refers to something that is not there; a real kubelet would try again and again."""
+
+
+class VolumeNotMounted(KubeletError):
+    """A volume of a pod cannot be set up; none of its containers is created until it can."""
+
+    def __init__(self, volume: str, problem: str) -> None:
+        super().__init__(f'MountVolume.SetUp failed for volume "{volume}" : {problem}')
+        self.volume = volume
 
 
 class KubeletFindings(KubeletError):

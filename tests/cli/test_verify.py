@@ -11,6 +11,7 @@ import pytest
 from tests.cli.processes import Ended, ended, python, running
 
 PLUGIN = str(Path(__file__).parents[1] / "conformance" / "plugin.py")
+DRIVER = str(Path(__file__).parents[1] / "conformance" / "driver.py")
 
 
 async def verify(*arguments: str) -> "Ended":
@@ -69,6 +70,8 @@ async def test_a_baseline_is_written_and_makes_the_same_pass(tmp_path: Path) -> 
         (("--fail-command", "true", *small()), "need each other"),
         (("--env", "novalue", *small()), "--env must be NAME=VALUE"),
         (("--explain", "REG-77"), "rule must be one"),
+        (("--dra", "--rules", "REG-01", *small()), "rules must be ids"),
+        (("--dra", "--attach", "/tmp", "--kubelet", "all"), "takes one --kubelet"),
     ],
 )
 async def test_what_cannot_be_verified_exits_with_2(arguments: tuple[str, ...], reason: str) -> None:
@@ -91,6 +94,29 @@ async def test_a_program_that_runs_already_is_attached_to(root: Path) -> None:
         done = await verify("--attach", str(root), "--rules", "LST", "--rules", "END")
     assert done.code == 0
     assert "an attached program is started and ended by its owner" in done.out
+
+
+async def test_a_driver_that_is_started_by_others_is_waited_for(root: Path) -> None:
+    command = python(
+        "-m", "plugwright", "verify", "--dra", "--attach", str(root), "--rules", "PRP-0*", "--rules", "DRE"
+    )
+    variables = {"KUBECONFIG": str(root / "kubeconfig"), "NODE_NAME": "verified-node", "CDI_ROOT": str(root / "cdi")}
+    async with running(command) as verifying:
+        async with asyncio.timeout(60):
+            while not (root / "kubeconfig").exists():
+                await asyncio.sleep(0.02)
+        async with running(python(DRIVER, "--root", str(root)), variables):
+            assert await verifying.ends() == 0
+    assert not (root / "kubeconfig").exists()
+
+
+async def test_documents_and_a_baseline_are_for_drivers_too(tmp_path: Path) -> None:
+    known = str(tmp_path / "known.txt")
+    command = ("--dra", "--rules", "PRP-05", "--", sys.executable, DRIVER, "--root", "{root}", "--mutant")
+    first = await verify("--output", "sarif", "--write-baseline", known, *command, "names-subrequest")
+    assert (first.code, json.loads(first.out)["runs"][0]["results"][0]["ruleId"]) == (1, "PRP-05")
+    second = await verify("--output", "junit", "--baseline", known, *command, "names-subrequest")
+    assert (second.code, "PRP-05" in second.out) == (0, True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +14,13 @@ from tests.cluster.pods_and_nodes import pod_object
 from plugwright.cluster import tls
 from plugwright.cluster.api.kinds import EVENTS, NODES, PODS
 from plugwright.cluster.api.registry import DeleteOptions, ResourcePath
+from plugwright.cluster.container_logs import LogOptions
 from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster
 from plugwright.cluster.store import Object, ObjectKey
 
 __all__ = ["Lab", "embedded", "served"]
 
-QUICK = ClusterOptions(heartbeat=0.05, silence=0.5, retry=0.05)
+QUICK = ClusterOptions(heartbeat=0.05, silence=0.5, retry=0.05, back_off=0.1)
 
 
 class Lab:
@@ -64,6 +65,20 @@ class Lab:
     async def phase(self, name: str, phase: str = "Running") -> Object:
         await self.cluster.until(lambda: self.status(name).get("phase") == phase)
         return self.status(name)
+
+    async def container(self, name: str, fact: Callable[[Object], bool], container: str = "main") -> Object:
+        """The status of a container, once that is so."""
+
+        def shown() -> Object:
+            status = self.status(name)
+            statuses = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+            return next((entry for entry in statuses if entry["name"] == container), {})
+
+        await self.cluster.until(lambda: bool(shown()) and fact(shown()))
+        return shown()
+
+    def read_log(self, name: str, container: str = "main", **options: object) -> AsyncIterator[bytes]:
+        return self.cluster.read_log("default", name, container, LogOptions(**options))  # type: ignore[arg-type]
 
     async def gone(self, name: str) -> None:
         await self.cluster.until(lambda: self.pod(name) is None)

@@ -116,3 +116,23 @@ def test_a_write_that_fails_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="cannot write"):
         store.create(ObjectKey("pods", "default", "b"), {"metadata": {"name": "b"}})
     assert (store.get(ObjectKey("pods", "default", "b")), store.revision) == (None, 2)
+
+
+@pytest.mark.parametrize("damage", [b"x" * 8192, b"SQLite format 3\0" + b"\xff" * 4096])
+def test_a_corrupt_file_is_named(tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / "objects.db").write_bytes(damage)
+    with pytest.raises(ClusterError, match=r"objects\.db"):
+        Database(tmp_path / "objects.db").load()
+
+
+def test_an_object_that_is_no_json_is_an_error_with_the_name_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "objects.db"
+    Database(path).close()
+    connection = sqlite3.connect(path)
+    connection.execute("INSERT INTO objects VALUES ('pods', 'default', 'a', 'no json')")
+    connection.commit()
+    connection.close()
+    database = Database(path)
+    with pytest.raises(ClusterError, match=r"objects\.db"):
+        database.load()
+    database.close()

@@ -31,7 +31,7 @@ def infos(*nodes: Any) -> list[NodeInfo]:
 def message_for(pod: PodRequest, *nodes: Any) -> str:
     chosen, failures = fit.select_node(pod, infos(*nodes))
     assert chosen is None
-    return fit.failed_scheduling_message(failures)
+    return fit.failed_scheduling_message(failures.values())
 
 
 def affinity(*terms: Mapping[str, object]) -> Mapping[str, object]:
@@ -78,7 +78,7 @@ def test_full_nodes_are_distinguished_from_those_that_never_fit() -> None:
     )
     full.add_pod(request({"mock/gpu": "2"}))
     _, failures = fit.select_node(request({"mock/gpu": "1"}), [tainted, cordoned, full])
-    assert fit.failed_scheduling_message(failures) == (
+    assert fit.failed_scheduling_message(failures.values()) == (
         "0/3 nodes are available: 1 Insufficient mock/gpu, 1 node(s) had untolerated taint(s), "
         "1 node(s) were unschedulable. no new claims to deallocate, preemption: 0/3 nodes are available: "
         "1 No preemption victims found for incoming pod, 2 Preemption is not helpful for scheduling."
@@ -89,7 +89,7 @@ def test_a_node_takes_no_more_pods_than_its_allocatable() -> None:
     (node,) = infos(node_object("m1", {"cpu": "4", "memory": "8Gi", "pods": "1"}))
     node.add_pod(request())
     _, failures = fit.select_node(request(), [node])
-    assert fit.failed_scheduling_message(failures) == (
+    assert fit.failed_scheduling_message(failures.values()) == (
         "0/1 nodes are available: 1 Too many pods. no new claims to deallocate, "
         "preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
     )

@@ -1,14 +1,13 @@
-"""The node lifecycle controller with a clock that the test advances: silent nodes, evictions, expired events."""
+"""The node lifecycle controller with a clock that the test advances: silent nodes and evictions."""
 
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from tests.cluster.pods_and_nodes import node_object, pod_object
 
 from plugwright.cluster import clock
 from plugwright.cluster.api.kinds import EVENTS, LEASES, NAMESPACES, NODES, PODS
-from plugwright.cluster.api.registry import ResourcePath, Writer
-from plugwright.cluster.events import ClusterClient, EventRecord, EventRecorder, EventSource
+from plugwright.cluster.api.registry import DeleteOptions, ResourcePath, Writer
+from plugwright.cluster.events import ClusterClient
 from plugwright.cluster.node_lifecycle import NodeLifecycleController, NodeLifecycleSettings
 from plugwright.cluster.store import Object, Store
 
@@ -22,7 +21,7 @@ class Lab:
         self.store = Store()
         self.writer = Writer(self.store, self.now)
         self.client = ClusterClient(self.store, self.writer, self.now)
-        self.controller = NodeLifecycleController(self.client, NodeLifecycleSettings(GRACE, most_events=3))
+        self.controller = NodeLifecycleController(self.client, NodeLifecycleSettings(GRACE))
         for name in ("default", "kube-node-lease"):
             self.writer.create(ResourcePath(NAMESPACES, "", name), {"metadata": {"name": name}}, "test")
 
@@ -112,59 +111,24 @@ def test_pods_are_not_evicted_while_every_node_is_silent() -> None:
     assert lab.taints("n1") == [(UNREACHABLE, "NoSchedule")]
 
 
-def test_pods_of_a_silent_node_become_unready_and_are_evicted_after_five_minutes() -> None:
+def test_pods_of_a_silent_node_become_unready() -> None:
     lab = Lab()
     lab.add()
-    lab.add("other")
     place = ResourcePath(PODS, "default", "p")
     lab.writer.create(place, pod_object("p"), "test")
     lab.writer.bind(place, "n1")
     ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
     lab.writer.change(ResourcePath(PODS, "default", "p", "status"), lambda pod: {**pod, "status": ready}, "kubelet")
-    lab.later(1)
-    lab.later(GRACE)
-    lab.renew("other")
-    lab.later(1)
+    lab.later(GRACE + 1)
     (condition,) = lab.store.require(place.key)["status"]["conditions"]
     assert condition["status"] == "False"
-    assert "deletionTimestamp" not in lab.store.require(place.key)["metadata"]
-    lab.time += timedelta(seconds=298)
-    lab.renew("other")
+
+
+def test_a_deleted_node_has_an_event() -> None:
+    lab = Lab()
+    lab.add()
     lab.later(1)
-    assert "deletionTimestamp" not in lab.store.require(place.key)["metadata"]
+    lab.writer.delete(ResourcePath(NODES, "", "n1"), DeleteOptions())
     lab.later(1)
-    assert "deletionTimestamp" in lab.store.require(place.key)["metadata"]
-
-
-@pytest.mark.parametrize(("age", "left"), [(3599, 2), (3601, 1)])
-def test_events_are_kept_for_an_hour(age: float, left: int) -> None:
-    lab = Lab()
-    lab.add()
-    recorder = EventRecorder(lab.client, EventSource("kubelet", "n1"))
-    recorder.record(lab.node(), EventRecord("First", "first"))
-    lab.time += timedelta(seconds=age)
-    recorder.record(lab.node(), EventRecord("Second", "second"))
-    lab.controller.delete_expired_events()
-    assert len(lab.store.objects(EVENTS.qualified)) == left
-
-
-def test_the_newest_of_too_many_events_are_kept() -> None:
-    lab = Lab()
-    lab.add()
-    recorder = EventRecorder(lab.client, EventSource("default-scheduler", series=True))
-    for number in range(5):
-        lab.time += timedelta(seconds=1)
-        recorder.record(lab.node(), EventRecord(f"Number{number}", "text"))
-    lab.controller.delete_expired_events()
-    assert sorted(lab.event_reasons()) == ["Number2", "Number3", "Number4"]
-
-
-def test_an_event_that_was_deleted_can_be_recorded_again() -> None:
-    lab = Lab()
-    lab.add()
-    recorder = EventRecorder(lab.client, EventSource("kubelet", "n1"))
-    recorder.record(lab.node(), EventRecord("First", "first"))
-    lab.time += timedelta(hours=2)
-    lab.controller.delete_expired_events()
-    recorder.record(lab.node(), EventRecord("First", "first"))
-    assert lab.event_reasons() == ["First"]
+    messages = [event["message"] for event in lab.store.objects(EVENTS.qualified)]
+    assert "Node n1 event: Removing Node n1 from Controller" in messages

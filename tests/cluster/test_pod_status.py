@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from tests.cluster.pods_and_nodes import pod_object
 
 from plugwright.cluster import pod_status
+from plugwright.cluster.container_runs import ContainerRun
 from plugwright.cluster.pod_status import PodStatusInputs
 from plugwright.cluster.store import Object
 from plugwright.kubelet import Phase, Pod, pods
@@ -12,6 +13,16 @@ from plugwright.kubelet.devicemanager.manager import DeviceHealth
 from plugwright.model import Health
 
 FIRST, LATER = "2026-11-15T12:00:00Z", "2026-11-15T12:05:00Z"
+RUNS = st.sampled_from(
+    [
+        ContainerRun(),
+        ContainerRun().waiting("CreateContainerConfigError", "no"),
+        ContainerRun().started(FIRST),
+        ContainerRun().started(FIRST).ended(0, FIRST),
+        ContainerRun().started(FIRST).ended(1, FIRST).waiting("CrashLoopBackOff", "back-off 10s"),
+        ContainerRun().started(FIRST).ended(1, FIRST).started(LATER),
+    ]
+)
 INITS = [{"name": "first", "image": "b:1"}, {"name": "beside", "image": "b:1", "restartPolicy": "Always"}]
 
 
@@ -80,15 +91,25 @@ def test_containers_wait_for_an_init_container_that_cannot_start() -> None:
     assert conditions(status)["Initialized"] == ("False", "ContainersNotInitialized")
 
 
-def test_exit_codes_are_shown() -> None:
+def test_the_end_of_a_process_is_shown() -> None:
     manifest = stored()
-    pod = started(manifest)
-    running = status_of(manifest, pod)
-    pod.phase = Phase.FAILED
-    status = status_of({**manifest, "status": running}, pod, LATER, exit_codes={"main": 3})
+    pod = started(manifest, Phase.FAILED)
+    run = ContainerRun().started(FIRST).ended(3, LATER, "no tape")
+    status = status_of(manifest, pod, LATER, runs={"main": run})
     ended = status["containerStatuses"][0]["state"]["terminated"]
-    assert (ended["exitCode"], ended["reason"], ended["startedAt"], ended["finishedAt"]) == (3, "Error", FIRST, LATER)
+    assert (ended["exitCode"], ended["reason"], ended["message"]) == (3, "Error", "no tape")
+    assert (ended["startedAt"], ended["finishedAt"]) == (FIRST, LATER)
     assert conditions(status)["Ready"] == ("False", "PodFailed")
+
+
+def test_a_process_that_waits_for_its_next_start_shows_how_the_last_run_ended() -> None:
+    manifest = stored()
+    run = ContainerRun().started(FIRST).ended(1, FIRST).started(LATER).ended(2, LATER)
+    waiting = run.waiting("CrashLoopBackOff", "back-off 10s")
+    (shown,) = status_of(manifest, started(manifest), runs={"main": waiting})["containerStatuses"]
+    assert shown["state"] == {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
+    assert shown["lastState"]["terminated"]["exitCode"] == 2
+    assert (shown["restartCount"], shown["ready"]) == (1, False)
 
 
 def test_devices_are_shown_by_resource() -> None:
@@ -112,18 +133,18 @@ def test_a_rejected_pod_has_no_containers() -> None:
     starts=st.lists(st.integers(0, 3), min_size=3, max_size=3),
     running=st.lists(st.booleans(), min_size=3, max_size=3),
     phase=st.sampled_from(list(Phase)),
-    exit_codes=st.dictionaries(st.sampled_from(["first", "beside", "main"]), st.integers(0, 255)),
+    runs=st.dictionaries(st.sampled_from(["first", "beside", "main"]), RUNS),
 )
 def test_every_container_is_in_exactly_one_state(
-    starts: list[int], running: list[bool], phase: Phase, exit_codes: dict[str, int]
+    starts: list[int], running: list[bool], phase: Phase, runs: dict[str, ContainerRun]
 ) -> None:
     manifest = stored(initContainers=INITS)
     pod = Pod(pods.read(manifest), phase)
     for container, count, is_running in zip(pod.containers.values(), starts, running, strict=True):
         container.starts, container.running = count, is_running and count > 0
         container.reason = "" if count else container.reason
-    status = status_of(manifest, pod, exit_codes=exit_codes)
-    again = status_of({**manifest, "status": status}, pod, LATER, exit_codes=exit_codes)
+    status = status_of(manifest, pod, runs=runs)
+    again = status_of({**manifest, "status": status}, pod, LATER, runs=runs)
     for container in [*status["containerStatuses"], *status["initContainerStatuses"]]:
         assert len(container["state"]) == 1
         assert container["started"] == ("running" in container["state"])

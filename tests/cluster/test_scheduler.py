@@ -10,14 +10,33 @@ from plugwright.cluster.api.kinds import EVENTS, NAMESPACES, NODES, PODS
 from plugwright.cluster.api.registry import DeleteOptions, ResourcePath, Writer
 from plugwright.cluster.events import ClusterClient
 from plugwright.cluster.scheduler import Scheduler
-from plugwright.cluster.store import Object, ObjectKey, Store
+from plugwright.cluster.scheduling_queue import SchedulingQueue
+from plugwright.cluster.store import Change, Object, ObjectKey, Store
+from plugwright.errors import ClusterError
 
 LIMIT = 60.0
 
 
-class Lab:
+class FullDisk:
+    """Refuses every write of a binding until there is room."""
+
     def __init__(self) -> None:
-        self.store = Store()
+        self.refused = 0
+        self.is_full = False
+
+    def load(self) -> tuple[int, list[tuple[ObjectKey, Object]]]:
+        return 1, []
+
+    def save(self, change: Change) -> None:
+        if self.is_full and change.key.kind == PODS.qualified:
+            self.refused += 1
+            self.is_full = self.refused < 3
+            raise ClusterError("cannot write objects.db: database or disk is full")
+
+
+class Lab:
+    def __init__(self, disk: FullDisk | None = None) -> None:
+        self.store = Store(disk)
         self.writer = Writer(self.store)
         self.writer.create(ResourcePath(NAMESPACES, "", "default"), {"metadata": {"name": "default"}}, "test")
 
@@ -25,7 +44,11 @@ class Lab:
         self.writer.create(ResourcePath(NODES, "", name), node_object(name, allocatable, **more), "kubelet")
 
     def pod(self, name: str, limits: Mapping[str, str] | None = None, **spec: object) -> None:
-        self.writer.create(ResourcePath(PODS, "default", name), pod_object(name, limits, **spec), "test")
+        """`labels` are set apart; everything else goes into its spec."""
+        labels = spec.pop("labels", {})
+        pod = pod_object(name, limits, **spec)
+        pod["metadata"]["labels"] = labels
+        self.writer.create(ResourcePath(PODS, "default", name), pod, "test")
 
     def read(self, name: str) -> Object:
         return self.store.require(ObjectKey(PODS.qualified, "default", name))
@@ -55,7 +78,8 @@ class Lab:
 @asynccontextmanager
 async def scheduling(lab: Lab) -> AsyncIterator[Lab]:
     async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(Scheduler(ClusterClient(lab.store, lab.writer)).run())
+        queue = SchedulingQueue(first=0.01)
+        running = tasks.create_task(Scheduler(ClusterClient(lab.store, lab.writer), queue).run())
         yield lab
         running.cancel()
 
@@ -192,3 +216,93 @@ async def test_many_pods_fill_the_nodes_to_the_last_device_and_no_further() -> N
         await lab.until(lambda: all(lab.condition(name) for name in pods))
         nodes = [node for name in pods if (node := lab.read(name)["spec"].get("nodeName"))]
         assert sorted(nodes) == sorted(f"n{number}" for number in range(5) for _ in range(2))
+
+
+async def test_a_pod_with_scheduling_gates_is_scheduled_when_they_are_removed() -> None:
+    async with scheduling(Lab()) as lab:
+        lab.node("n1")
+        lab.pod("p", schedulingGates=[{"name": "example.com/quota"}])
+        lab.pod("other")
+        await lab.bound("other")
+        condition = lab.condition("p")
+        assert (condition["status"], condition["reason"]) == ("False", "SchedulingGated")
+        assert condition["message"] == "Scheduling is blocked due to non-empty scheduling gates"
+        path = ResourcePath(PODS, "default", "p")
+        lab.writer.change(path, lambda pod: {**pod, "spec": {**pod["spec"], "schedulingGates": []}}, "test")
+        assert await lab.bound("p") == "n1"
+
+
+async def test_a_pod_whose_binding_could_not_be_written_is_tried_again() -> None:
+    disk = FullDisk()
+    async with scheduling(Lab(disk)) as lab:
+        lab.pod("p")
+        disk.is_full = True
+        lab.node("n1")
+        assert await lab.bound("p") == "n1"
+        assert disk.refused == 3
+
+
+async def test_pods_of_a_higher_priority_are_scheduled_first() -> None:
+    lab = Lab()
+    lab.pod("first", {"mock/gpu": "2"})
+    lab.pod("urgent", {"mock/gpu": "2"}, priorityClassName="system-node-critical")
+    lab.node("n1")
+    async with scheduling(lab):
+        assert await lab.bound("urgent") == "n1"
+        assert "Insufficient mock/gpu" in await lab.unschedulable("first")
+
+
+async def test_a_pod_that_would_have_to_preempt_others_says_that_this_is_not_emulated() -> None:
+    async with scheduling(Lab()) as lab:
+        lab.node("n1")
+        lab.pod("first", {"mock/gpu": "2"})
+        await lab.bound("first")
+        lab.pod("urgent", {"mock/gpu": "2"}, priorityClassName="system-node-critical")
+        message = await lab.unschedulable("urgent")
+        assert message.startswith("plugwright does not emulate preemption; use `plugwright join`")
+        lab.pod("too-large", {"mock/gpu": "3"}, priorityClassName="system-node-critical")
+        assert "Preemption is not helpful" in await lab.unschedulable("too-large")
+
+
+async def test_a_pod_that_asks_for_what_is_not_emulated_stays_pending() -> None:
+    async with scheduling(Lab()) as lab:
+        lab.node("n1")
+        lab.pod("p", volumes=[{"name": "data", "nfs": {"server": "a", "path": "/b"}}], activeDeadlineSeconds=5)
+        advice = "use `plugwright join` with a real API server"
+        message = f"plugwright does not emulate activeDeadlineSeconds, volumes.nfs; {advice}"
+        assert await lab.unschedulable("p") == message
+        assert [event["message"] for event in lab.events("p", "FailedScheduling")] == [message]
+
+
+async def test_a_pod_with_a_volume_claim_waits_in_the_scheduler_s_words() -> None:
+    async with scheduling(Lab()) as lab:
+        lab.node("n1")
+        lab.pod("p", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}])
+        assert (await lab.unschedulable("p")).startswith(
+            '0/1 nodes are available: persistentvolumeclaim "data" not found. '
+        )
+
+
+async def test_a_pod_that_others_keep_away_is_scheduled_when_they_are_gone() -> None:
+    apart = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "a"}}}
+    rules = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
+    async with scheduling(Lab()) as lab:
+        lab.node("n1", labels={"zone": "east"})
+        lab.pod("first", affinity=rules)
+        await lab.bound("first")
+        lab.pod("second", labels={"app": "a"})
+        assert "1 node(s) didn't satisfy existing pods anti-affinity rules" in await lab.unschedulable("second")
+        lab.writer.delete(ResourcePath(PODS, "default", "first"), DeleteOptions(grace=0))
+        assert await lab.bound("second") == "n1"
+
+
+async def test_a_pod_that_wants_to_be_near_another_waits_for_it() -> None:
+    near = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "a"}}}
+    rules = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near]}}
+    async with scheduling(Lab()) as lab:
+        lab.node("n1", labels={"zone": "east"})
+        lab.node("n2", labels={"zone": "west"})
+        lab.pod("second", affinity=rules)
+        assert "2 node(s) didn't match pod affinity rules" in await lab.unschedulable("second")
+        lab.pod("first", labels={"app": "a"}, nodeSelector={"zone": "west"})
+        assert await lab.bound("second") == "n2"

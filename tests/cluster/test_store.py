@@ -114,3 +114,22 @@ def test_objects_at_an_earlier_revision_are_as_they_were(history: list[tuple[str
             store.delete(key(name, kind))
     for revision, listed in seen.items():
         assert store.objects_at(revision, "pods") == listed
+
+
+BOUND = st.tuples(st.sampled_from("abc"), st.sampled_from(("", "n1", "n2")))
+
+
+@given(st.lists(BOUND, max_size=12))
+def test_the_pods_of_a_node_are_those_that_a_search_finds(writes: list[tuple[str, str]]) -> None:
+    store = Store()
+    for name, node in writes:
+        pod = thing(name, spec={"nodeName": node} if node else {})
+        if store.get(key(name)) is None:
+            store.create(key(name), pod)
+        elif node:
+            store.update(key(name), pod)
+        else:
+            store.delete(key(name))
+        for sought in ("n1", "n2"):
+            found = [pod for pod in store.objects("pods") if pod["spec"].get("nodeName") == sought]
+            assert store.bound_pods(sought) == found

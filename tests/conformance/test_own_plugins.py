@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.conformance.verifying import PATIENT
+from tests.conformance.verifying import PATIENT, host_root
 
 from plugwright.conformance import catalogue, runner
 from plugwright.conformance.program import Target
@@ -30,15 +30,6 @@ CASES = (
     if KUBELET
     else [("mock", "1.37"), ("tape", "1.26")]
 )
-
-
-def host_root(directory: Path) -> Path:
-    """A machine that has the nodes of tape drives and of simulated GPUs: they are /dev/null here."""
-    names = ["st0", "st1", *(f"nvidia{number}" for number in range(8)), "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"]
-    (directory / "dev").mkdir()
-    for name in (*names, "null"):
-        (directory / "dev" / name).symlink_to("/dev/null")
-    return directory
 
 
 def target(name: str, directory: Path) -> Target:

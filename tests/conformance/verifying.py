@@ -1,15 +1,18 @@
-"""What the tests of conformance share: the small plugin's command, and limits for what must fail."""
+"""What the tests of conformance share: commands of the small plugin and driver, and limits for what must fail."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+from plugwright.cli.kubelet.pod_claims import observed_api
 from plugwright.conformance import catalogue, runner
+from plugwright.conformance.dra.session_api import SessionApi
 from plugwright.conformance.program import Target
 from plugwright.conformance.rule import Verdict
 from plugwright.conformance.session import TimeLimits
 from plugwright.conformance.verifier import VerifyOptions
 
-__all__ = ["FAIL", "PATIENT", "RECOVER", "small_plugin", "verdict_of"]
+__all__ = ["FAIL", "PATIENT", "RECOVER", "driver_options", "host_root", "small_driver", "small_plugin", "verdict_of"]
 
 FAIL, RECOVER = "touch {root}/fail-{id}", "rm -f {root}/fail-{id}"
 PATIENT = TimeLimits(start=90, register=90, prompt=60, call=60, end=60)
@@ -21,11 +24,35 @@ def small_plugin(mutant: str = "", *flags: str) -> Target:
     return Target((sys.executable, program, "--root", "{root}", *(("--mutant", mutant) if mutant else ()), *flags))
 
 
+def small_driver(mutant: str = "") -> Target:
+    program = str(Path(__file__).parent / "driver.py")
+    return Target((sys.executable, program, "--root", "{root}", *(("--mutant", mutant) if mutant else ())))
+
+
+def driver_options(version: str = "1.36", limits: TimeLimits = PATIENT) -> VerifyOptions:
+    return VerifyOptions(version, limits, driver_api=observed_api)
+
+
+def host_root(directory: Path) -> Path:
+    """A machine that has the nodes of tape drives and of simulated GPUs: they are /dev/null here."""
+    names = ["st0", "st1", *(f"nvidia{number}" for number in range(8)), "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"]
+    (directory / "dev").mkdir()
+    for name in (*names, "null", "zero", "full"):
+        (directory / "dev" / name).symlink_to("/dev/null")
+    return directory
+
+
 async def verdict_of(
-    target: Target, rule: str, version: str = "1.36", root: Path | None = None, *, slow: bool = False
+    target: Target,
+    rule: str,
+    version: str = "1.36",
+    root: Path | None = None,
+    *,
+    slow: bool = False,
+    driver_api: Callable[[str], SessionApi] | None = None,
 ) -> Verdict:
     """The verdict on a plugin that breaks the rule: limits are long where it must work, and short where it must not."""
-    limits = TimeLimits(start=_SLOW_START if slow else 90, register=4, prompt=1, call=4, end=3)
-    options = VerifyOptions(version, limits, FAIL, RECOVER, directory=root)
+    limits = TimeLimits(start=_SLOW_START if slow else 90, register=4, prompt=1, call=4, end=3, republish=4)
+    options = VerifyOptions(version, limits, FAIL, RECOVER, directory=root, driver_api=driver_api)
     [verdict] = await runner.verify(target, [catalogue.find(rule)], options)
     return verdict

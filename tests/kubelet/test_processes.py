@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from plugwright.errors import ContainerConfigError
 from plugwright.kubelet import ContainerKind, ContainerSpec, Pod, PodSpec, sandbox
 from plugwright.kubelet.events import StateChange
+from plugwright.kubelet.expansion import expand_references
 from plugwright.kubelet.pod_table import RunContainerOptions
-from plugwright.kubelet.processes import Output, expand_references, run
+from plugwright.kubelet.processes import ContainerProcess, Output, run
 from plugwright.protocol.messages import DeviceSpec, MountSpec
 
 LIMIT = 60.0  # seconds; only a test that fails waits for so long
@@ -248,9 +250,9 @@ async def test_a_user_without_rights_gets_the_same_view(tmp_path: Path) -> None:
     program = tmp_path / "enclosure.py"
     program.write_text(Path(sandbox.__file__).read_text())
     open_to_all(program)
-    places = json.dumps([("/dev/zero", "/dev/plugwright-test", False)])
+    places = json.dumps([("/dev/zero", "/dev/plugwright-test", False, sandbox.WANTED)])
     notes, *lines = await output(
-        python, program, places, "sh", "-c", "id -u; head -c 1 /dev/plugwright-test | od -An -c", user=NOBODY
+        python, program, places, "", "sh", "-c", "id -u; head -c 1 /dev/plugwright-test | od -An -c", user=NOBODY
     )
     skip_without_namespaces(json.loads(notes))
     assert (json.loads(notes), lines) == ([], [str(NOBODY), "  \\0"])
@@ -259,14 +261,38 @@ async def test_a_user_without_rights_gets_the_same_view(tmp_path: Path) -> None:
 async def test_command_runs_without_a_mount_namespace_too() -> None:
     if not shutil.which("unshare") or await output("unshare", "-Ur", "echo", "yes") != ["yes"]:
         pytest.skip("needs user namespaces, to take the right to mount away in one")
-    places = json.dumps([("/dev/zero", "/dev/plugwright-test", False)])
-    enclosed = [sys.executable, sandbox.__file__, places, "echo", "here"]
+    places = json.dumps([("/dev/zero", "/dev/plugwright-test", False, sandbox.WANTED)])
+    enclosed = [sys.executable, sandbox.__file__, places, "", "echo", "here"]
     forbid = 'echo 0 > /proc/sys/user/max_mnt_namespaces && exec "$@"'
     notes, *lines = await output("unshare", "-Ur", "sh", "-c", forbid, "sh", *enclosed)
     assert lines == ["here"]
-    assert json.loads(notes) == [
-        "no mounts and device nodes: a mount namespace is not permitted here (No space left on device)"
-    ]
+    text = "no mounts and device nodes: a mount namespace is not permitted here (No space left on device)"
+    assert json.loads(notes) == [[text, sandbox.WANTED]]
+
+
+async def test_command_does_not_run_without_a_path_that_is_required(tmp_path: Path) -> None:
+    paths = [(str(tmp_path / "gone"), "/plugwright-test", False, sandbox.REQUIRED)]
+    process = ContainerProcess("default/p/main", "p", Reports(), paths=paths)
+    with pytest.raises(ContainerConfigError, match="gone does not exist on this machine"):
+        await process.run(["sh", "-c", f"touch {tmp_path}/ran"], NOTHING)
+    assert not (tmp_path / "ran").exists()
+
+
+async def test_command_begins_in_its_directory(tmp_path: Path) -> None:
+    reports = Reports()
+    assert await ContainerProcess("default/p/main", "p", reports, directory=str(tmp_path)).run(["pwd"], NOTHING) == 0
+    assert reports.lines == [str(tmp_path)]
+
+
+async def test_a_process_that_is_stopped_has_its_grace_period() -> None:
+    reports = Reports()
+    process = ContainerProcess("default/p/main", "p", reports)
+    script = "trap 'echo bye; exit 3' TERM; echo ready; sleep 1000 & wait"
+    run = asyncio.create_task(process.run(["sh", "-c", script], NOTHING))
+    await reports.line()
+    process.stop.publish(LIMIT)
+    assert await run == 3
+    assert reports.lines == ["ready", "bye"]
 
 
 async def output(*command: object, user: int | None = None) -> list[str]:

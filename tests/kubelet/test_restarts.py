@@ -18,6 +18,7 @@ from tests.kubelet.actors import (
     until_state,
 )
 
+from plugwright.errors import KubeletError
 from plugwright.kubelet import Kubelet, KubeletSettings, Phase, Pod, PodSpec, Timing
 from plugwright.kubelet.devicemanager.devices import DeviceCount
 from plugwright.protocol import pod_resources
@@ -289,3 +290,17 @@ async def test_stop_raises_the_one_error_that_has_ended_the_kubelet(root: Path) 
         await asyncio.sleep(0)
     with pytest.raises(RuntimeError, match="no time"):
         await kubelet.stop()
+
+
+async def test_a_kubelet_killed_during_allocate_refuses_nothing(node: Kubelet) -> None:
+    plugin = ScriptedPlugin("a")
+    held = plugin.hold("Allocate")
+    async with registered(node, plugin):
+        await node.allocatable(TAPE, 1)
+        admitting = asyncio.create_task(node.admit(pod_requesting({TAPE: 1})))
+        await held.asked.wait()
+        await node.restart()
+        with pytest.raises(KubeletError, match="the kubelet was stopped while it admitted default/"):
+            await admitting
+        assert node.pods == ()
+        held.free.set()

@@ -66,6 +66,7 @@ class LoneApiServer:
         self._run(
             "kube-apiserver", f"--etcd-servers={etcd}", f"--cert-dir={keys}", "--bind-address=127.0.0.1",
             "--advertise-address=127.0.0.1", f"--secure-port={self._port}", "--endpoint-reconciler-type=none",
+            "--allow-privileged=true",  # as every distribution has it
             "--service-cluster-ip-range=198.18.1.0/24", "--service-account-issuer=https://kubernetes.default",
             f"--service-account-key-file={keys / 'sa.pub'}", f"--service-account-signing-key-file={keys / 'sa.key'}",
             f"--token-auth-file={self._directory / 'tokens.csv'}", "--authorization-mode=RBAC",

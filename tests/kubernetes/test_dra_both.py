@@ -4,6 +4,7 @@ Each container takes a directory named after its device, on the node, for as lon
 device find each other there, whatever anybody's books say.
 """
 
+import math
 import os
 import random
 import signal
@@ -118,7 +119,8 @@ class Churn:
         if status["phase"] == "Succeeded":
             self.done[kind] += 1
         else:
-            self.refused.append(f"{kind}: {status.get('reason')}: {status.get('message', '')}")
+            began = status.get("startTime", "")
+            self.refused.append(f"{began} {kind}: {status.get('reason')}: {status.get('message', '')}")
 
     def _create(self, kubectl: Kubectl) -> None:
         missing = self.wanted - self.done - self.alive
@@ -161,6 +163,7 @@ class Disturbances:
 
     def _happen(self, kind: str) -> None:
         self.happened[kind] += 1
+        print(time.strftime("%FT%TZ", time.gmtime()), kind)  # shown with a test that fails
         match kind:
             case "move":
                 devices = sorted(device["id"] for device in self.daemon.status(self.resource)["devices"])
@@ -219,6 +222,30 @@ def test_random_pods(cluster: Cluster, plugins: Plugins, node: Node, claims: Cla
         findings.notes.append(f"  refused {refusal}")
     # The scheduler may have counted a device that moves in that moment, on a node that is always full.
     assert len(churn.refused) <= _PODS // 5
+
+
+@pytest.mark.skipif(not _LONG, reason="takes minutes: PLUGWRIGHT_KUBERNETES_LONG=1")
+@pytest.mark.timeout(900)
+def test_moves_alone(cluster: Cluster, plugins: Plugins, node: Node, claims: Claims, findings: Findings) -> None:
+    """More plugin pods than devices, so that every device that leaves the list has pods waiting for it."""
+    name, chance = resource(claims), random.Random(int(os.environ.get("PLUGWRIGHT_SEED", "1")))
+    daemon = plugins.run({name: {"count": 8, "serve": {"api": "both", "split": {"dra": 2}}}})
+    node.shows(name, capacity=8, allocatable=6)
+    churn = Churn(cluster, claims, Counter(plugin=150), chance)
+    disturbances = Disturbances(cluster, plugins, daemon, name, chance, next_fault=math.inf)
+    began = time.monotonic()
+    while not churn.ended:
+        churn.step()
+        disturbances.step()
+        assert time.monotonic() - began < 800, (churn.done, churn.wanted, churn.alive)
+    moves, changes = disturbances.happened["move"], daemon.logged("device moves between the APIs")
+    arrived = sum(change["phase"] == "published" for change in changes)
+    findings.notes.append(
+        f"moves alone: 150 plugin pods in {time.monotonic() - began:.0f} s, {moves} moves asked for, "
+        f"{arrived} arrived at DRA, {len(churn.refused)} refused (load {os.getloadavg()[0]:.1f})"
+    )
+    findings.notes += [f"  refused {refusal}" for refusal in churn.refused]
+    assert len(churn.refused) <= 3
 
 
 def test_control(cluster: Cluster, plugins: Plugins, node: Node, claims: Claims) -> None:

@@ -71,3 +71,19 @@ def test_a_deep_target_is_reached_through_a_short_link(tmp_path: Path) -> None:
         (directory / "file").touch()
     assert [path.name for path in deep.iterdir()] == ["file"]
     assert not directory.exists()
+
+
+def test_a_link_to_a_directory_has_the_same_path_again(tmp_path: Path) -> None:
+    target = tmp_path / ("long" * 20)
+    paths = []
+    for _ in range(2):
+        with directories.linked_directory(target, 72) as directory:
+            paths.append(directory)
+    assert paths[0] == paths[1] != target
+
+
+def test_a_link_whose_path_is_taken_gets_another(tmp_path: Path) -> None:
+    target = tmp_path / ("long" * 20)
+    with directories.linked_directory(target, 72) as one, directories.linked_directory(target, 72) as other:
+        assert one != other
+        assert one.resolve() == other.resolve() == target

@@ -1,9 +1,9 @@
-"""`plugwright verify`: the contract test for a device plugin in any language."""
+"""`plugwright verify`: the contract test for a device plugin, or a DRA driver, in any language."""
 
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,9 @@ from typing import Any
 import click
 
 from plugwright.cli import logs
+from plugwright.cli.kubelet.pod_claims import observed_api
 from plugwright.conformance import baseline, catalogue, documents, runner
+from plugwright.conformance.dra.driver_session import NODE
 from plugwright.conformance.program import Target
 from plugwright.conformance.rule import Report, Rule, RuleStatus, Verdict
 from plugwright.conformance.session import TimeLimits
@@ -23,6 +25,7 @@ from plugwright.kubelet.versions import DEFAULT_VERSION, SUPPORTED_VERSIONS, pro
 __all__ = ["verify"]
 
 _VERSIONS = [f"1.{minor}" for minor in range(26, 38)]
+_DRIVER_VERSIONS = [f"1.{minor}" for minor in range(34, 38)]  # earlier kubelets call no DRA driver
 _COLOURS = {RuleStatus.PASS: "green", RuleStatus.FAIL: "red", RuleStatus.WARNING: "yellow"}
 _EXAMPLE = """\b
 Examples:
@@ -30,6 +33,7 @@ Examples:
   plugwright verify --kubelet all -- ./my-plugin --socket {socket}
   plugwright verify -- ./my-plugin                            it has the kubelet's paths built in
   plugwright verify --rules REG --rules LST-03 --output junit -- ./my-plugin --plugin-dir {dir}
+  plugwright verify --dra -- ./my-driver --kubelet-dir {root}   a DRA driver; it has KUBECONFIG and NODE_NAME
   plugwright verify --explain ALO-03
 """
 
@@ -46,13 +50,14 @@ Examples:
 @click.option(
     "--rules", multiple=True, metavar="PATTERN", help="Check these only: an id, a group such as REG, or ANS-*."
 )
+@click.option("--dra", is_flag=True, help="The program is a DRA driver: an API server is beside the kubelet.")
 @click.option("--list", "lists", is_flag=True, help="List the rules and exit.")
 @click.option("--explain", metavar="ID", help="Explain one rule and exit.")
 @click.option(
     "--attach",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Verify a program that runs already, and has DIR/device-plugins for the kubelet's directory. No CMD then.",
+    help="Verify a program that is started by others, and has DIR for the kubelet's directory. No CMD then.",
 )
 @click.option(
     "-o",
@@ -98,11 +103,14 @@ def verify(command: tuple[str, ...], output: str, **values: Any) -> None:
     device-plugins directory, {root} the one above it, {socket} is kubelet.sock. A program that has these paths built in
     gets a mount namespace where that is allowed.
 
+    With --dra the program is a DRA driver. {dir} is the kubelet's plugins directory then, {registry} plugins_registry,
+    {cdi} a directory for CDI specs, {kubeconfig} leads to an API server with one node, {node}.
+
     Exit codes: 0, 1 if a MUST rule failed, 2 if nothing could be verified.
     """
     logs.configure("human", "critical")
     if values["lists"]:
-        _list_rules()
+        _list_rules(catalogue.DRIVER_GROUPS if values["dra"] else catalogue.GROUPS)
         return
     try:
         if values["explain"]:
@@ -118,8 +126,10 @@ def verify(command: tuple[str, ...], output: str, **values: Any) -> None:
 def _report(command: tuple[str, ...], output: str, values: dict[str, Any]) -> Report:
     target = _target(command, values)
     known = baseline.read_baseline(values["baseline_file"]) if values["baseline_file"] else baseline.Baseline()
-    rules, options = catalogue.select(values["rules"]), _options(values)
-    versions = _versions(values["versions"])
+    rules, options = catalogue.select(values["rules"], dra=values["dra"]), _options(values)
+    versions = _versions(values["versions"], _DRIVER_VERSIONS if values["dra"] else _VERSIONS)
+    if values["dra"] and values["attach"]:
+        _announce_api(values["attach"], versions)
     seen: Callable[[Verdict], None] = _show if output == "text" else _show_progress
     every = [replace(options, version=version) for version in versions]
     try:
@@ -129,6 +139,15 @@ def _report(command: tuple[str, ...], output: str, values: dict[str, Any]) -> Re
     if values["write_baseline"]:
         values["write_baseline"].write_text(baseline.baseline_text(verdicts))
     return known.report(str(target), verdicts)
+
+
+def _announce_api(directory: Path, versions: Sequence[str]) -> None:
+    """Tells who starts the driver what it needs; it may run already, and wait for the file."""
+    if len(versions) > 1:
+        raise click.UsageError("--attach with --dra takes one --kubelet: each has an API server of its own")
+    variables = {"KUBECONFIG": directory / "kubeconfig", "NODE_NAME": NODE, "CDI_ROOT": directory / "cdi"}
+    words = " ".join(f"{name}={value}" for name, value in variables.items())
+    click.echo(f"waiting for a driver with {words}", err=True)
 
 
 def _target(command: tuple[str, ...], values: dict[str, Any]) -> Target:
@@ -156,12 +175,13 @@ def _options(values: dict[str, Any]) -> VerifyOptions:
         thorough=values["thorough"],
         directory=values["attach"],
         host_root=values["host_root"],
+        driver_api=observed_api if values["dra"] else None,
     )
     return replace(options, cdi_dirs=values["cdi_dirs"]) if values["cdi_dirs"] else options
 
 
-def _versions(chosen: Sequence[str]) -> list[str]:
-    versions = [version for text in chosen or [DEFAULT_VERSION] for version in (_VERSIONS if text == "all" else [text])]
+def _versions(chosen: Sequence[str], every: Sequence[str]) -> list[str]:
+    versions = [version for text in chosen or [DEFAULT_VERSION] for version in (every if text == "all" else [text])]
     return [profile(version).name for version in dict.fromkeys(versions)]
 
 
@@ -239,8 +259,8 @@ def _not_applicable(report: Report) -> dict[str, list[str]]:
     return reasons
 
 
-def _list_rules() -> None:
-    for group, rules in catalogue.GROUPS.items():
+def _list_rules(groups: Mapping[str, Sequence[type[Rule]]]) -> None:
+    for group, rules in groups.items():
         click.echo(click.style(group, bold=True))
         for rule in rules:
             notes = [

@@ -1,13 +1,40 @@
-"""Node selectors, node affinity, taints and tolerations: which nodes a pod may go to, and which it prefers. Pure."""
+"""Label selectors, node affinity, taints and tolerations: which nodes a pod may go to, and which it prefers. Pure.
+
+Rules about the other pods of a node are `pod_affinity`'s.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from plugwright.cluster.store import Object
 
-__all__ = ["NodeAffinity", "NodeSelectorTerm", "PreferredTerm", "matching_toleration", "tolerates"]
+__all__ = ["LabelSelector", "NodeAffinity", "NodeSelectorTerm", "PreferredTerm", "matching_toleration", "tolerates"]
 
 _NAME = "metadata.name"
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSelector:
+    """`expressions` must all match; None matches nothing, as a selector that is not given."""
+
+    expressions: tuple[Object, ...] | None = None
+
+    @classmethod
+    def of(cls, selector: Object | None, also: Mapping[str, str] | None = None) -> "LabelSelector":
+        """`also` are further labels that must be equal."""
+        if selector is None:
+            return cls()
+        equal = {**(selector.get("matchLabels") or {}), **(also or {})}
+        labels = [{"key": key, "operator": "In", "values": [value]} for key, value in equal.items()]
+        return cls(tuple(map(_expression, (*labels, *(selector.get("matchExpressions") or ())))))
+
+    @property
+    def is_empty(self) -> bool:
+        """Matches everything."""
+        return self.expressions == ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        return self.expressions is not None and all(_matches(expression, labels) for expression in self.expressions)
 
 
 @dataclass(frozen=True, slots=True)

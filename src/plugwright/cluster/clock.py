@@ -14,12 +14,12 @@ def now() -> datetime:
 
 def timestamp(moment: datetime) -> str:
     """As `metav1.Time`: whole seconds."""
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return moment.isoformat(timespec="seconds")[: len("2000-01-01T00:00:00")] + "Z"
 
 
 def micro_time(moment: datetime) -> str:
     """As `metav1.MicroTime`, in leases and events.k8s.io's fields."""
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return moment.isoformat(timespec="microseconds")[: len("2000-01-01T00:00:00.000000")] + "Z"
 
 
 def parse(text: str) -> datetime:

@@ -1,51 +1,260 @@
-"""Container logs of an emulated node: one file per container that runs as a process.
+"""Container logs of an emulated node: a file for every run of a container as a process, in the format of the CRI.
 
-A container that is not run writes nothing; `options_text` is its log instead: what it would have got from its devices.
+A file that has grown to `largest` is renamed and one such is kept, so that a container never fills the disk. Readers
+that follow a log wait for its writer's next line; each has a file of its own and no task. A container that is not run
+writes nothing: `options_text` is its log instead, what it would have got from its devices.
 """
 
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import aclosing, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import BinaryIO
 
+from plugwright.cluster import clock
+from plugwright.cluster.api.errors import bad_request
+from plugwright.cluster.clock import Clock
+from plugwright.cluster.store import Object
 from plugwright.kubelet.pod_table import RunContainerOptions
+from plugwright.system.concurrency import Latest
 
-__all__ = ["ContainerLogs", "options_text"]
+__all__ = [
+    "ContainerLogWriter",
+    "ContainerLogs",
+    "LogName",
+    "LogOptions",
+    "attempt_to_read",
+    "lines_of_text",
+    "options_text",
+]
 
 _LARGEST = 10 * 2**20  # the size at which a kubelet rotates a log
+_SLICE = 2**16
+_ENDED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """As in `kubectl logs`: `since` is the time of the first line, `tail` the number of lines before those to come."""
+
+    follow: bool = False
+    previous: bool = False
+    timestamps: bool = False
+    since: datetime | None = None
+    tail: int | None = None
+    limit: int | None = None  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LogName:
+    """One run of a container."""
+
+    uid: str
+    container: str
+    attempt: int
 
 
 class ContainerLogs:
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, root: Path, largest: int = _LARGEST, now: Clock = clock.now) -> None:
+        self._root, self._largest, self._now = root, largest, now
+        self._written: dict[LogName, Latest[int]] = {}  # bytes, of the logs that are being written
 
-    def write(self, uid: str, container: str, text: str) -> None:
-        """Appends one line or several."""
-        path = self._path(uid, container)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if path.exists() and path.stat().st_size > _LARGEST:
-            path.unlink()
-        with path.open("a", encoding="utf-8") as file:
-            file.write(text if text.endswith("\n") else f"{text}\n")
-
-    def read(self, uid: str, container: str) -> str:
+    @contextmanager
+    def writing(self, name: LogName) -> Iterator["ContainerLogWriter"]:
+        """Keeps this log and the one before it; removes older ones."""
+        self._path(LogName(name.uid, name.container, name.attempt - 2)).unlink(missing_ok=True)
+        _rotated(self._path(LogName(name.uid, name.container, name.attempt - 2))).unlink(missing_ok=True)
+        written = self._written[name] = Latest(0)
+        writer = ContainerLogWriter(self._path(name), self._largest, written, self._now)
         try:
-            return self._path(uid, container).read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
-            return ""
+            yield writer
+        finally:
+            writer.close()
+            del self._written[name]
+            written.publish(_ENDED)
+
+    def read(self, name: LogName, options: LogOptions) -> AsyncIterator[bytes]:
+        """The log from its beginning, or from its last lines; followed, until the container ends."""
+        return _limited(self._lines(name, options), options.limit)
+
+    def text(self, name: LogName) -> str:
+        with _LogReader(self._path(name), None) as reader:
+            lines = [line for part in reader.read() for line in _shown(part, LogOptions())]
+        return b"".join(lines).decode("utf-8", "replace")
+
+    async def _lines(self, name: LogName, options: LogOptions) -> AsyncGenerator[bytes, None]:
+        with _LogReader(self._path(name), options.tail) as reader:
+            written = self._written.get(name) if options.follow else None
+            while True:
+                count = written.value if written else _ENDED
+                for lines in reader.read():
+                    yield b"".join(_shown(lines, options))
+                if written is None or count == _ENDED:
+                    return
+                await written.until(lambda now, seen=count: now != seen)  # type: ignore[misc]
 
     def remove(self, uid: str) -> None:
         shutil.rmtree(self._root / uid, ignore_errors=True)
 
-    def _path(self, uid: str, container: str) -> Path:
-        return self._root / uid / f"{container}.log"
+    def _path(self, name: LogName) -> Path:
+        return self._root / name.uid / name.container / f"{name.attempt}.log"
+
+
+class ContainerLogWriter:
+    def __init__(self, path: Path, largest: int, written: Latest[int], now: Clock) -> None:
+        self._path, self._largest, self._written, self._now = path, largest, written, now
+        self._size = 0
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._file = path.open("ab", buffering=0)
+
+    def write(self, text: str) -> None:
+        """Appends one line."""
+        line = f"{clock.micro_time(self._now())} stdout F {text}\n".encode("utf-8", "replace")
+        if self._size and self._size + len(line) > self._largest:
+            self._file.close()
+            self._path.replace(_rotated(self._path))
+            self._file, self._size = self._path.open("ab", buffering=0), 0
+        with suppress(OSError):  # a full disk loses lines, not the container
+            self._file.write(line)
+        self._size += len(line)
+        self._written.publish(self._written.value + len(line))
+
+    def tail(self, lines: int, size: int) -> str:
+        """The end of the log, for a container that left no other message."""
+        with _LogReader(self._path, lines) as reader:
+            texts = [text for part in reader.read() for text in _shown(part, LogOptions())]
+        return b"".join(texts)[-size:].decode("utf-8", "replace")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _LogReader:
+    """Reads whole lines of a log and, where one is kept, of the file that was rotated before it."""
+
+    def __init__(self, path: Path, tail: int | None) -> None:
+        self._path, self._tail = path, tail
+        self._files: list[BinaryIO] = []
+
+    def __enter__(self) -> "_LogReader":
+        for path in (_rotated(self._path), self._path):
+            with suppress(FileNotFoundError):
+                self._files.append(path.open("rb"))
+        if self._tail is not None:
+            missing = self._tail
+            for file in reversed(self._files):
+                missing -= _seek_to_last_lines(file, missing)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for file in self._files:
+            file.close()
+
+    def read(self) -> Iterator[list[bytes]]:
+        """The lines since the last call, in parts."""
+        self._open_newest()
+        while self._files:
+            while lines := self._files[0].readlines(_SLICE):
+                yield lines
+            if len(self._files) == 1:
+                return
+            self._files.pop(0).close()
+
+    def _open_newest(self) -> None:
+        """Another file has the log's name after a rotation."""
+        with suppress(FileNotFoundError):
+            newest = self._path.stat().st_ino
+            if not self._files or os.fstat(self._files[-1].fileno()).st_ino != newest:
+                self._files.append(self._path.open("rb"))
+
+
+def _rotated(path: Path) -> Path:
+    return path.with_suffix(".log.1")
+
+
+def _seek_to_last_lines(file: BinaryIO, count: int) -> int:
+    """Moves to the beginning of the last `count` lines, or to the start of the file; returns how many those are."""
+    position, found = file.seek(0, os.SEEK_END), -1  # the last line's own end is not a beginning
+    while position > 0 and count > 0:
+        start = max(0, position - _SLICE)
+        file.seek(start)
+        block = file.read(position - start)
+        for index in range(len(block) - 1, -1, -1):
+            if block[index] != ord("\n"):
+                continue
+            found += 1
+            if found == count:
+                file.seek(start + index + 1)
+                return count
+        position = start
+    if count <= 0:
+        return 0
+    file.seek(0)
+    return found + 1
+
+
+def _shown(lines: Iterable[bytes], options: LogOptions) -> Iterator[bytes]:
+    since = clock.micro_time(options.since).encode() if options.since else b""
+    for line in lines:
+        stamp, _, rest = line.partition(b" stdout F ")
+        if rest and stamp >= since:  # a line that a full disk has cut short has no rest
+            yield stamp + b" " + rest if options.timestamps else rest
+
+
+async def _limited(parts: AsyncGenerator[bytes, None], limit: int | None) -> AsyncIterator[bytes]:
+    count = 0
+    async with aclosing(parts):
+        async for part in parts:
+            if part:
+                yield part if limit is None else part[: limit - count]
+            count += len(part)
+            if limit is not None and count >= limit:
+                return
+
+
+def lines_of_text(
+    text: str, stamp: datetime, options: LogOptions, ended: Callable[[], Awaitable[None]]
+) -> AsyncIterator[bytes]:
+    """The log of a container that is not run: the same text from its start to its end."""
+
+    async def parts() -> AsyncGenerator[bytes, None]:
+        lines = [f"{clock.micro_time(stamp)} stdout F {line}\n".encode() for line in text.splitlines()]
+        last = lines if options.tail is None else lines[len(lines) - min(options.tail, len(lines)) :]
+        yield b"".join(_shown(last, options))
+        if options.follow:
+            await ended()
+
+    return _limited(parts(), options.limit)
+
+
+def attempt_to_read(pod: Object, container: str, *, previous: bool) -> int:
+    """The run whose log is asked for, by the pod's status; raises the error that a kubelet answers with."""
+    name, status = pod["metadata"]["name"], pod.get("status") or {}
+    statuses: list[Object] = [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]
+    shown = next((entry for entry in statuses if entry["name"] == container), None)
+    if shown is None:
+        if status.get("phase") == "Failed":
+            raise bad_request(f'container "{container}" in pod "{name}" is not available')
+        raise bad_request(f'container "{container}" in pod "{name}" is waiting to start: ContainerCreating')
+    state, has_last = shown["state"], bool((shown.get("lastState") or {}).get("terminated"))
+    is_waiting, count = "waiting" in state, int(shown["restartCount"])
+    if previous and not has_last:
+        raise bad_request(f'previous terminated container "{container}" in pod "{name}" not found')
+    if is_waiting and not has_last:
+        reason = state["waiting"].get("reason") or ""
+        raise bad_request(f'container "{container}" in pod "{name}" is waiting to start: {reason}')
+    return count - 1 if previous and not is_waiting else count
 
 
 def options_text(options: RunContainerOptions) -> str:
     """One variable, mount, device node, annotation or CDI name a line."""
-    return "".join(f"{line}\n" for line in _lines(options))
+    return "".join(f"{line}\n" for line in _option_lines(options))
 
 
-def _lines(options: RunContainerOptions) -> Iterator[str]:
+def _option_lines(options: RunContainerOptions) -> Iterator[str]:
     for name, value in sorted(options.env.items()):
         yield f"env {name}={value}"
     for mount in options.mounts:

@@ -49,14 +49,17 @@ class Database:
             self._connection.execute("PRAGMA journal_mode=WAL")
             self._connection.execute("PRAGMA synchronous=NORMAL")
             self._connection.executescript(_TABLES)
+            self._check_layout()
         except sqlite3.Error as error:
             raise ClusterError(f"cannot use {self._path}: {error}") from error
-        self._check_layout()
 
     def load(self) -> tuple[int, Iterable[tuple[ObjectKey, Object]]]:
-        with closing(self._connection.execute("SELECT kind, namespace, name, body FROM objects")) as rows:
-            objects = [(ObjectKey(*key), msgspec.json.decode(body)) for *key, body in rows]
-        return self._number("revision", 1), objects
+        try:
+            with closing(self._connection.execute("SELECT kind, namespace, name, body FROM objects")) as rows:
+                objects = [(ObjectKey(*key), msgspec.json.decode(body)) for *key, body in rows]
+            return self._number("revision", 1), objects
+        except (sqlite3.Error, msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ClusterError(f"cannot read {self._path}: {error}") from error
 
     def save(self, change: Change) -> None:
         key = change.key

@@ -10,7 +10,7 @@ The caller listens, has the certificates and writes the kubeconfig: for `plugwri
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,10 +18,13 @@ from pathlib import Path
 from plugwright.cluster import KUBERNETES_VERSION, clock
 from plugwright.cluster.api import app
 from plugwright.cluster.api.errors import StatusError, bad_request
-from plugwright.cluster.api.kinds import NAMESPACES, NODES, PODS
+from plugwright.cluster.api.kinds import EVENTS, NAMESPACES, NODES, PODS
 from plugwright.cluster.api.registry import ResourcePath, Writer
 from plugwright.cluster.clock import Clock
+from plugwright.cluster.container_logs import LogOptions
+from plugwright.cluster.controllers import ControllerManager
 from plugwright.cluster.database import Database
+from plugwright.cluster.event_expiry import EventExpiry
 from plugwright.cluster.events import ClusterClient
 from plugwright.cluster.node import EmulatedNode, NodeSettings
 from plugwright.cluster.node_lifecycle import NodeLifecycleController, NodeLifecycleSettings
@@ -34,13 +37,16 @@ from plugwright.kubelet import KubeletSettings
 from plugwright.plugins.mock import Mock, MockOptions
 from plugwright.sdk.daemon import Daemon, DriverFactory
 from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.plugin_calls import StallDetector
 from plugwright.sdk.run import serving
 from plugwright.sdk.settings import Settings
 from plugwright.system import directories
+from plugwright.system.concurrency import Latest, single_error
 
 __all__ = ["ClusterOptions", "EmbeddedCluster", "mock_gpus"]
 
 _NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+_AT_ONCE = 16  # nodes that start or end at the same time
 _LONGEST_SOCKET = len("node-1000/") + 72  # device-plugins/ and the name of a plugin's socket
 
 
@@ -65,10 +71,11 @@ class ClusterOptions:
     state: Path | None = None
     shape: NodeShape = field(default_factory=NodeShape)
     kubelet: KubeletSettings = field(default_factory=lambda: KubeletSettings(numa=2))
-    processes: bool = False  # containers run, once each, as processes of this machine; else they log their options
+    processes: bool = False  # containers run as processes of this machine; else they log their options
     heartbeat: float = 10.0  # seconds between a node's status rounds: also until capacity set by hand is allocatable
     silence: float = 50.0  # seconds until a node that stopped reporting is NotReady
     retry: float = 10.0  # seconds until a container that could not start is started again
+    back_off: float = 10.0  # seconds until a container that ended twice is started again; doubles up to 30 times it
     release: str = KUBERNETES_VERSION
     token: str = field(default="", repr=False)  # random if empty
     drivers: DriverFactory | None = None  # for plugins that are served by claims
@@ -91,22 +98,28 @@ class EmbeddedCluster:
         self.token = self.options.token or secrets.token_urlsafe(32)
         self.nodes: dict[str, EmulatedNode] = {}
         self._daemons: dict[str, Daemon] = {}
+        self._started = Latest(0)  # nodes
+        self._ending = asyncio.Event()
         self._stack = AsyncExitStack()
         self._revision = 0
 
     async def __aenter__(self) -> "EmbeddedCluster":
-        async with AsyncExitStack() as stack:
-            root = self._open_state(stack)
-            client = ClusterClient(self.store, self.writer, self.options.now)
-            self._create_namespaces()
-            for index in range(self.options.nodes):
-                await self._add_node(index, client, root, stack)
-            self._revision = self.store.revision
-            tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            self._node_lifecycle = NodeLifecycleController(client, NodeLifecycleSettings(self.options.silence))
-            for work in (Scheduler(client).run(), self._node_lifecycle.run(), self._dispatch()):
-                stack.callback(tasks.create_task(work).cancel)
-            self._stack = stack.pop_all()
+        try:
+            async with AsyncExitStack() as stack:
+                root = self._open_state(stack)
+                client = ClusterClient(self.store, self.writer, self.options.now)
+                self._create_namespaces()
+                await self._start_nodes(client, root, stack)
+                self._revision = self.store.revision
+                tasks = await stack.enter_async_context(asyncio.TaskGroup())
+                self._node_lifecycle = NodeLifecycleController(client, NodeLifecycleSettings(self.options.silence))
+                self._event_expiry = EventExpiry(self.store, self.options.now)
+                controllers = Scheduler(client), ControllerManager(client), self._node_lifecycle, self._event_expiry
+                for work in (*(controller.run() for controller in controllers), self._dispatch()):
+                    stack.callback(tasks.create_task(work).cancel)
+                self._stack = stack.pop_all()
+        except BaseExceptionGroup as group:  # of a node that could not start
+            raise single_error(group) from None
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -146,6 +159,15 @@ class EmbeddedCluster:
 
     def log(self, namespace: str, pod: str, container: str) -> str:
         """A container's log, or the error that the API server answers with."""
+        node, stored = self._logging_node(namespace, pod, container)
+        return node.log(stored, container)
+
+    def read_log(self, namespace: str, pod: str, container: str, options: LogOptions) -> AsyncIterator[bytes]:
+        """As `log`, in pieces."""
+        node, stored = self._logging_node(namespace, pod, container)
+        return node.read_log(stored, container, options)
+
+    def _logging_node(self, namespace: str, pod: str, container: str) -> tuple[EmulatedNode, Object]:
         stored = self.store.require(ObjectKey(PODS.qualified, namespace, pod))
         node = self.nodes.get(str(stored["spec"].get("nodeName")))
         if node is None:
@@ -155,9 +177,7 @@ class EmbeddedCluster:
             url = f"https://{host}/containerLogs/{namespace}/{pod}/{container}"
             text = f'Get "{url}": dial tcp {host}: connect: connection refused'
             raise StatusError(500, "InternalError", text)
-        if reason := _waiting_reason(stored, container):
-            raise bad_request(f'container "{container}" in pod "{pod}" is waiting to start: {reason}')
-        return node.log(stored, container)
+        return node, stored
 
     def _open_state(self, stack: AsyncExitStack) -> Path:
         """Opens the store; returns the directory of the nodes' directories."""
@@ -183,20 +203,38 @@ class EmbeddedCluster:
                 labels = {"kubernetes.io/metadata.name": name}
                 self.writer.create(path, {"metadata": {"name": name, "labels": labels}}, "kube-apiserver")
 
-    async def _add_node(self, index: int, client: ClusterClient, root: Path, stack: AsyncExitStack) -> None:
+    async def _start_nodes(self, client: ClusterClient, root: Path, stack: AsyncExitStack) -> None:
+        """Returns when all are up; some start side by side, as a start mostly waits for sockets and files."""
         options = self.options
-        name = f"node-{index + 1}"
-        identity = NodeIdentity(name, index, options.shape, HostInfo.here(), options.release)
-        runtime = RuntimeSettings(options.processes, options.retry)
+        runtime = RuntimeSettings(options.processes, options.retry, options.back_off, 30 * options.back_off)
+        host = HostInfo.here()
         settings = NodeSettings(options.kubelet, runtime, options.heartbeat)
-        node = await stack.enter_async_context(EmulatedNode(client, identity, root / name, settings))
-        paths = node.kubelet.paths
-        served = Settings(kubelet_dir=paths.root, device_plugins_dir=paths.device_plugins, node_name=name)
-        plugins = _on_node(options.plugins(name), paths.root)
-        self._daemons[name] = await stack.enter_async_context(
-            serving(*plugins, settings=served, drivers=options.drivers)
-        )
-        self.nodes[name] = node
+        for index in range(options.nodes):
+            identity = NodeIdentity(f"node-{index + 1}", index, options.shape, host, options.release)
+            self.nodes[identity.name] = EmulatedNode(client, identity, root / identity.name, settings)
+        stalls, turns = StallDetector(), asyncio.Semaphore(_AT_ONCE)
+        stack.callback(stalls.close)
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        stack.callback(self._ending.set)
+        for node in self.nodes.values():
+            tasks.create_task(self._run_node(node, stalls, turns))
+        await self._started.until(lambda count: count == options.nodes)
+
+    async def _run_node(self, node: EmulatedNode, stalls: StallDetector, turns: asyncio.Semaphore) -> None:
+        """Runs a node with its plugins until the cluster ends."""
+        options, paths = self.options, node.kubelet.paths
+        served = Settings(kubelet_dir=paths.root, device_plugins_dir=paths.device_plugins, node_name=node.name)
+        async with AsyncExitStack() as stack:
+            async with turns:
+                await stack.enter_async_context(node)
+                plugins = _on_node(options.plugins(node.name), paths.root)
+                self._daemons[node.name] = await stack.enter_async_context(
+                    serving(*plugins, settings=served, drivers=options.drivers, stalls=stalls)
+                )
+            self._started.publish(self._started.value + 1)
+            await self._ending.wait()
+            async with turns:
+                await stack.aclose()
 
     async def _dispatch(self) -> None:
         """Passes changes on to the nodes and the controller: one reader of the store for all of them."""
@@ -206,6 +244,7 @@ class EmbeddedCluster:
             except Expired:
                 changes = []
                 self._revision = self.store.revision
+                self._event_expiry.resync()
                 for node in self.nodes.values():
                     node.resync_pods()
             for change in changes:
@@ -213,6 +252,8 @@ class EmbeddedCluster:
                 self._revision = change.revision
 
     def _dispatch_change(self, change: Change) -> None:
+        if change.key.kind == EVENTS.qualified:
+            self._event_expiry.changed(change)
         if change.key.kind == NODES.qualified and change.type != "DELETED":
             self._node_lifecycle.node_changed(change.object)
         if change.key.kind != PODS.qualified:
@@ -237,14 +278,3 @@ def _on_node(plugins: Iterable[Plugin], directory: Path) -> list[Plugin]:
     for plugin in plugins:
         plugin.serve = replace(plugin.serve, cdi=str(directory / "cdi"), host_root=None)
     return plugins
-
-
-def _waiting_reason(pod: Mapping[str, object], container: str) -> str:
-    """Why a container has written nothing yet; empty if it has started."""
-    status = pod.get("status")
-    assert isinstance(status, dict)
-    statuses: list[Object] = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-    shown = next((entry for entry in statuses if entry["name"] == container), None)
-    if shown is None:
-        return "" if status.get("phase") == "Failed" else "ContainerCreating"
-    return str(((shown["state"] or {}).get("waiting") or {}).get("reason") or "")

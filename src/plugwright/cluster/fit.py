@@ -1,16 +1,15 @@
 """The scheduler's and the kubelet's fit rules: which node takes a pod, and the reasons where none does. Pure.
 
-`PodRequest` is what a pod asks for and `NodeInfo` is a node with what its pods request; rules, their order and their
-messages are the real scheduler's and kubelet's. `scheduler` keeps the `NodeInfo`s up to date; nothing is written here.
+`NodeInfo` is a node with what its pods request; rules, their order and their messages are the real scheduler's and
+kubelet's. `scheduler` keeps the `NodeInfo`s up to date; nothing is written here.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from plugwright import quantity
 from plugwright.cluster import affinity
-from plugwright.cluster.affinity import NodeAffinity
+from plugwright.cluster.pod_request import CPU, MEMORY, Amounts, HostPort, PodRequest, amounts
 from plugwright.cluster.store import Object
 from plugwright.model import natural_order
 
@@ -22,48 +21,25 @@ __all__ = [
     "Rejection",
     "failed_scheduling_message",
     "filter_failure",
+    "free_share",
+    "has_preferences",
     "rejection",
     "select_node",
 ]
 
 NO_NODES = "no nodes available to schedule pods"
 
-_CPU, _MEMORY, _PODS = "cpu", "memory", "pods"
-_DEFAULT_CPU, _DEFAULT_MEMORY = 100, 200 * 2**20  # a container without a request counts for these in scores
+_PODS = "pods"
+_SYSTEM = "linux"  # of every emulated node
+_REJECTED = "Pod was rejected: "
+_NO_FREE_PORTS = "node(s) didn't have free ports for the requested pod ports"
 _UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 _HARD_EFFECTS = ("NoSchedule", "NoExecute")
 _TAINT_WEIGHT, _AFFINITY_WEIGHT = 3, 2
 _CHECKED_FIRST = ("cpu", "memory", "ephemeral-storage")  # by the kubelet, before extended resources
 
-Amounts = dict[str, int]
 Rejection = tuple[str, str]  # reason and message, as in the pod's status
-
-
-def _anywhere(_name: str, _labels: Mapping[str, str]) -> bool:
-    return True
-
-
-@dataclass(frozen=True, slots=True)
-class PodRequest:
-    """The requirements of a pod on its node. `requests` has CPU in thousandths and everything else in whole units."""
-
-    requests: Mapping[str, int]
-    scored: tuple[int, int]  # CPU and memory in a node's score: a container that requests none counts for a default
-    affinity: NodeAffinity
-    tolerations: tuple[Object, ...]
-    has_claims: bool = False  # ResourceClaims, which say where it may run
-
-    @classmethod
-    def of(cls, pod: Object) -> "PodRequest":
-        spec = pod["spec"]
-        return cls(
-            {resource: amount for resource, amount in _effective_requests(spec).items() if amount},
-            _scored_requests(spec),
-            NodeAffinity.of(spec),
-            tuple(dict(toleration) for toleration in spec.get("tolerations") or ()),
-            bool(spec.get("resourceClaims")),
-        )
 
 
 @dataclass(slots=True)
@@ -77,13 +53,14 @@ class NodeInfo:
     requested: Amounts = field(default_factory=dict)
     pods: int = 0
     scored: tuple[int, int] = (0, 0)
+    ports: Counter[HostPort] = field(default_factory=Counter)  # that are taken
     order: tuple[tuple[int, int, str], ...] = ()  # of names, where scores are equal
 
     @classmethod
     def of(cls, node: Object) -> "NodeInfo":
         spec, status = node.get("spec") or {}, node.get("status") or {}
         name, labels = node["metadata"]["name"], dict(node["metadata"].get("labels") or {})
-        allocatable = _amounts(status.get("allocatable") or {})
+        allocatable = amounts(status.get("allocatable") or {})
         return cls(name, labels, _taints(spec, status), allocatable, order=natural_order(name))
 
     def add_pod(self, request: PodRequest) -> None:
@@ -92,10 +69,16 @@ class NodeInfo:
     def remove_pod(self, request: PodRequest) -> None:
         self._count(request, -1)
 
+    def take_pods_of(self, other: "NodeInfo") -> None:
+        """Of the same node, before it changed."""
+        self.requested, self.pods, self.scored, self.ports = other.requested, other.pods, other.scored, other.ports
+
     def _count(self, request: PodRequest, sign: int) -> None:
         for resource, amount in request.requests.items():
             self.requested[resource] = self.requested.get(resource, 0) + sign * amount
         self.pods += sign
+        for port in request.ports:
+            self.ports[port] += sign
         self.scored = (self.scored[0] + sign * request.scored[0], self.scored[1] + sign * request.scored[1])
 
 
@@ -107,22 +90,26 @@ class FilterFailure:
     unresolvable: bool = True
 
 
+def _no_failure(_node: NodeInfo) -> FilterFailure | None:
+    return None
+
+
 def select_node(
-    request: PodRequest, nodes: Iterable[NodeInfo], claims_allow: Callable[[str, Mapping[str, str]], bool] = _anywhere
-) -> tuple[NodeInfo | None, list[FilterFailure]]:
-    """The best node, or None and every node's failure; `claims_allow`: the pod may use its claims on that node."""
-    failures, feasible = [], []
+    request: PodRequest,
+    nodes: Iterable[NodeInfo],
+    further: Callable[[NodeInfo], FilterFailure | None] = _no_failure,
+) -> tuple[NodeInfo | None, dict[str, FilterFailure]]:
+    """The best node, or None and every node's failure, by its name; `further` rules are asked last."""
+    failures, feasible = {}, []
     for node in nodes:
-        failure = filter_failure(request, node)
-        if failure is None and not claims_allow(node.name, node.labels):
-            failure = FilterFailure(("resourceclaim not available on the node",))
+        failure = filter_failure(request, node) or further(node)
         if failure is None:
             feasible.append(node)
         else:
-            failures.append(failure)
+            failures[node.name] = failure
     if not feasible:
         return None, failures
-    return _highest_score(request, feasible), []
+    return _highest_score(request, feasible), {}
 
 
 def filter_failure(request: PodRequest, node: NodeInfo) -> FilterFailure | None:
@@ -136,12 +123,13 @@ def filter_failure(request: PodRequest, node: NodeInfo) -> FilterFailure | None:
         return FilterFailure(("node(s) didn't satisfy plugin(s) [NodeAffinity]",))
     if not request.affinity.matches(node.name, node.labels):
         return FilterFailure(("node(s) didn't match Pod's node affinity/selector",))
+    if request.ports and _has_port_conflict(request, node):
+        return FilterFailure((_NO_FREE_PORTS,), unresolvable=False)
     return _insufficient(request, node)
 
 
-def failed_scheduling_message(failures: Iterable[FilterFailure]) -> str:
-    """The message of `FailedScheduling`, as the real scheduler composes it."""
-    failures = list(failures)
+def failed_scheduling_message(failures: Collection[FilterFailure], reason: str = "") -> str:
+    """The message of `FailedScheduling`, as the real scheduler composes it; `reason` is one that all nodes have."""
     if not failures:
         return NO_NODES
     reasons = Counter(reason for failure in failures for reason in failure.reasons)
@@ -154,7 +142,7 @@ def failed_scheduling_message(failures: Iterable[FilterFailure]) -> str:
     )
     available = f"0/{len(failures)} nodes are available:"
     return (
-        f"{available} {_histogram(reasons)}. "
+        f"{available} {reason or _histogram(reasons)}. "
         f"no new claims to deallocate, preemption: {available} {_histogram(+preemption)}."
     )
 
@@ -165,6 +153,10 @@ def rejection(request: PodRequest, node: NodeInfo, plugin_resources: Collection[
     `plugin_resources` are counted by the kubelet's device manager instead. The kubelet ignores requests for resources
     that are not in the node's allocatable (3.63).
     """
+    if request.not_emulated:
+        return "NotEmulated", f"{_REJECTED}{request.not_emulated}"
+    if request.system not in ("", _SYSTEM):
+        return "PodOSNotSupported", f"{_REJECTED}Failed to admit pod as the OS field doesn't match node OS"
     if node.pods + 1 > node.allocatable.get(_PODS, 0):
         return _out_of(_PODS, 1, node.pods, node.allocatable.get(_PODS, 0))
     for resource in sorted(request.requests, key=lambda name: (name not in _CHECKED_FIRST, name)):
@@ -174,15 +166,33 @@ def rejection(request: PodRequest, node: NodeInfo, plugin_resources: Collection[
         requested, used = request.requests[resource], node.requested.get(resource, 0)
         if requested > capacity - used:
             return _out_of(resource, requested, used, capacity)
+    return _failed_predicate(request, node)
+
+
+def _failed_predicate(request: PodRequest, node: NodeInfo) -> Rejection | None:
     if not request.affinity.matches(node.name, node.labels):
-        text = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"
-        return "NodeAffinity", f"Pod was rejected: {text}"
+        return _predicate("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
+    if _has_port_conflict(request, node):
+        return _predicate("NodePorts", _NO_FREE_PORTS)
+    if any(
+        taint["effect"] == "NoExecute" and not affinity.tolerates(request.tolerations, taint) for taint in node.taints
+    ):
+        return _predicate("TaintToleration", "node(s) had taints that the pod didn't tolerate")
     return None
+
+
+def _predicate(name: str, reason: str) -> Rejection:
+    return name, f"{_REJECTED}Predicate {name} failed: {reason}"
 
 
 def _out_of(resource: str, requested: int, used: int, capacity: int) -> Rejection:
     counts = f"requested: {requested}, used: {used}, capacity: {capacity}"
-    return f"OutOf{resource}", f"Pod was rejected: Node didn't have enough resource: {resource}, {counts}"
+    return f"OutOf{resource}", f"{_REJECTED}Node didn't have enough resource: {resource}, {counts}"
+
+
+def _has_port_conflict(request: PodRequest, node: NodeInfo) -> bool:
+    taken = [port for port, count in node.ports.items() if count > 0]
+    return any(wanted.conflicts(port) for wanted in request.ports for port in taken)
 
 
 def _insufficient(request: PodRequest, node: NodeInfo) -> FilterFailure | None:
@@ -206,7 +216,7 @@ def _highest_score(request: PodRequest, nodes: list[NodeInfo]) -> NodeInfo:
     highest = -1.0
     best: list[NodeInfo] = []
     for node, avoided, preference in zip(nodes, taints, preferences, strict=True):
-        score = _free_share(request, node)
+        score = free_share(request, node)
         score += _TAINT_WEIGHT * 100 * (1 - avoided / most_taints) if most_taints else 0
         score += _AFFINITY_WEIGHT * 100 * preference / highest_preference if highest_preference else 0
         if score > highest:
@@ -220,10 +230,15 @@ def _is_avoided(request: PodRequest, taint: Object) -> bool:
     return taint["effect"] == "PreferNoSchedule" and not affinity.tolerates(request.tolerations, taint)
 
 
-def _free_share(request: PodRequest, node: NodeInfo) -> float:
+def has_preferences(request: PodRequest, node: NodeInfo) -> bool:
+    """Whether more than what is left of CPU and memory counts in the node's score."""
+    return bool(request.affinity.preferred) or any(_is_avoided(request, taint) for taint in node.taints)
+
+
+def free_share(request: PodRequest, node: NodeInfo) -> float:
     """The percentage of CPU and memory that would be left."""
     share = 0.0
-    for index, resource in enumerate((_CPU, _MEMORY)):
+    for index, resource in enumerate((CPU, MEMORY)):
         offered = node.allocatable.get(resource, 0)
         if offered:
             share += max(0.0, (offered - node.scored[index] - request.scored[index]) * 50 / offered)
@@ -245,40 +260,3 @@ def _taints(spec: Object, status: Object) -> tuple[Object, ...]:
     # The real scheduler checks `unschedulable` before every taint, with a message of its own.
     first = [_UNSCHEDULABLE] if spec.get("unschedulable") else []
     return (*first, *(taint for taint in taints if taint["key"] != _UNSCHEDULABLE["key"] or not first))
-
-
-def _amounts(quantities: Mapping[str, object]) -> Amounts:
-    return {resource: _amount(resource, str(text)) for resource, text in quantities.items()}
-
-
-def _amount(resource: str, text: str) -> int:
-    scale = 1000 if resource == _CPU else 1
-    if text.isdecimal():
-        return int(text) * scale
-    return quantity.whole(quantity.zero_if_invalid(text) * scale)
-
-
-def _effective_requests(spec: Object) -> Amounts:
-    total = quantity.effective_requests(_container_requests(spec))
-    for resource, amount in _amounts(spec.get("overhead") or {}).items():
-        total[resource] = total.get(resource, 0) + amount
-    return total
-
-
-def _container_requests(spec: Object) -> Iterator[tuple[str, Amounts]]:
-    for container in spec.get("initContainers") or ():
-        yield "sidecar" if container.get("restartPolicy") == "Always" else "init", _requests(container)
-    for container in spec.get("containers") or ():
-        yield "main", _requests(container)
-
-
-def _requests(container: Object) -> Amounts:
-    return _amounts((container.get("resources") or {}).get("requests") or {})
-
-
-def _scored_requests(spec: Object) -> tuple[int, int]:
-    requests = [_requests(container) for container in spec.get("containers") or ()]
-    return (
-        sum(amounts.get(_CPU) or _DEFAULT_CPU for amounts in requests),
-        sum(amounts.get(_MEMORY) or _DEFAULT_MEMORY for amounts in requests),
-    )

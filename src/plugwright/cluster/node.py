@@ -7,15 +7,16 @@ notices that. The status is composed in `node_status`, pods are run by `node_pod
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from plugwright.cluster import clock, container_logs, node_status
 from plugwright.cluster.api.errors import StatusError
-from plugwright.cluster.api.kinds import LEASES, NODES, PODS
+from plugwright.cluster.api.kinds import LEASES, NODES
 from plugwright.cluster.api.registry import ResourcePath
-from plugwright.cluster.container_logs import ContainerLogs
+from plugwright.cluster.container_logs import ContainerLogs, LogName, LogOptions
 from plugwright.cluster.events import ClusterClient, EventRecord, EventRecorder, EventSource
 from plugwright.cluster.node_pods import NodeContext, NodePods, RuntimeSettings
 from plugwright.cluster.node_status import NodeIdentity, PluginResources
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 _MANAGER = "kubelet"
 _LEASES_NAMESPACE = "kube-node-lease"
+_A_DAY = 86400.0  # seconds
 _DEVICE_COUNT_EVENTS = ("list", "stopped", "removed")  # of the kubelet, after which the node's capacity may differ
 
 
@@ -60,6 +62,7 @@ class EmulatedNode:
         self._served: set[str] = set()
         self._cordoned = False
         self._reported_at = float("-inf")
+        self._unchanged: tuple[Object | None, PluginResources | None] = None, None  # what a round found nothing new in
         self._pods: NodePods | None = None
 
     @property
@@ -106,13 +109,28 @@ class EmulatedNode:
 
     def log(self, stored: Object, container: str) -> str:
         """The output of a container's process; of a container that is not run, the options it would have got."""
+        attempt = container_logs.attempt_to_read(stored, container, previous=False)
         uid = stored["metadata"]["uid"]
         if self.settings.runtime.processes:
-            return self.logs.read(uid, container)
+            return self.logs.text(LogName(uid, container, attempt))
         pod = next((pod for pod in self.kubelet.pods if pod.uid == uid), None)
         if pod is None or not pod.state(container).starts:
             return ""
         return container_logs.options_text(self.kubelet.granted(pod, container))
+
+    def read_log(self, stored: Object, container: str, options: LogOptions) -> AsyncIterator[bytes]:
+        """As `log`, in pieces and, followed, until the container ends."""
+        attempt = container_logs.attempt_to_read(stored, container, previous=options.previous)
+        uid = stored["metadata"]["uid"]
+        if self.settings.runtime.processes:
+            return self.logs.read(LogName(uid, container, attempt), options)
+        began = clock.parse((stored.get("status") or {}).get("startTime") or self._client.stamp())
+
+        async def ended() -> None:
+            with suppress(PeerGone):
+                await self.kubelet.until(lambda: uid not in {pod.uid for pod in self.kubelet.pods}, _A_DAY, "it runs")
+
+        return container_logs.lines_of_text(self.log(stored, container), began, options, ended)
 
     def _begin(self) -> None:
         self._register()
@@ -183,14 +201,16 @@ class EmulatedNode:
         node = self._client.store.get(self._path.key)
         if node is None:
             return
+        resources, now = self._plugin_resources(), asyncio.get_running_loop().time()
+        is_due = now - self._reported_at >= self.settings.report
+        if node is self._unchanged[0] and resources == self._unchanged[1] and not is_due:
+            return  # as in the last round, which had nothing to write
         self._record_cordon(bool(node["spec"].get("unschedulable")))
         before = node.get("status") or {}
-        resources = self._plugin_resources()
         status = node_status.updated_status(before, self.identity, resources, self._client.stamp())
         self._served = set(resources.served)
-        now = asyncio.get_running_loop().time()
-        is_due = now - self._reported_at >= self.settings.report
         if node_status.differs_only_in_heartbeats(before, status) and not is_due:
+            self._unchanged = node, resources
             return
         self._reported_at = now
         path = ResourcePath(NODES, "", self.name, "status")
@@ -232,7 +252,7 @@ class EmulatedNode:
                 self._client.writer.change(path, lambda lease: {**lease, "spec": spec}, _MANAGER)
 
     def _bound_pods(self) -> list[Object]:
-        return [pod for pod in self._client.store.objects(PODS.qualified) if pod["spec"].get("nodeName") == self.name]
+        return self._client.store.bound_pods(self.name)
 
     @property
     def _path(self) -> ResourcePath:

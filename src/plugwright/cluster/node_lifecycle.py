@@ -1,19 +1,19 @@
 """The node lifecycle controller: nodes that stop renewing their lease, and nodes that come back.
 
-Such a node becomes NotReady and is tainted; its pods without a matching toleration are evicted when their toleration
-seconds are over, and stay until their node is back to end them. Expired events are deleted here too.
+Such a node becomes NotReady and is tainted; its pods are evicted by `taint_eviction`, and stay until their node is back
+to end them.
 """
 
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from plugwright.cluster import affinity, clock
+from plugwright.cluster import clock
 from plugwright.cluster.api.errors import StatusError
-from plugwright.cluster.api.kinds import EVENTS, LEASES, NODES, PODS, Kind
-from plugwright.cluster.api.registry import DeleteOptions, ResourcePath
+from plugwright.cluster.api.kinds import LEASES, NODES, PODS
+from plugwright.cluster.api.registry import ResourcePath
 from plugwright.cluster.events import MALFORMED, ClusterClient, EventRecord, EventRecorder, EventSource
 from plugwright.cluster.store import Object, ObjectKey
 from plugwright.errors import ClusterError
@@ -25,16 +25,13 @@ _UNREACHABLE = "node.kubernetes.io/unreachable"
 _CORDONED = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 _LEASES_NAMESPACE = "kube-node-lease"
-_EVENTS_PERIOD = 60.0  # seconds between deletions of expired events
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLifecycleSettings:
-    """`grace`: seconds without a renewed lease until a node is NotReady. `events`: seconds an event is kept."""
+    """`grace`: seconds without a renewed lease until a node is NotReady."""
 
     grace: float = 50.0
-    events: float = 3600.0
-    most_events: int = 20_000
 
     @property
     def period(self) -> float:
@@ -46,20 +43,14 @@ class NodeLifecycleController:
         self._client = client
         self._settings = settings
         self._node_events = EventRecorder(client, EventSource("node-controller", manager=_MANAGER))
-        self._evictions = EventRecorder(client, EventSource("taint-eviction-controller", manager=_MANAGER))
-        self._registered: set[str] = set()
+        self._registered: dict[str, Object] = {}  # the nodes that are known, by their uid
         self._last_round = client.now()
 
     async def run(self) -> None:
         """Runs until cancelled."""
-        rounds = 0
         while True:
             await asyncio.sleep(self._settings.period)
             self.run_round()
-            rounds += 1
-            if rounds * self._settings.period >= _EVENTS_PERIOD:
-                rounds = 0
-                self.delete_expired_events()
 
     def run_round(self) -> None:
         """Checks the nodes, unless the last round is long ago.
@@ -80,6 +71,9 @@ class NodeLifecycleController:
         effects = ("NoSchedule",) if len(silent) == len(nodes) else ("NoSchedule", "NoExecute")
         for node in nodes:
             self._record_registration(node)
+        present = {node["metadata"]["uid"] for node in nodes}
+        for uid in self._registered.keys() - present:
+            self._record_removal(self._registered.pop(uid))
         for node in silent:
             with suppress(ClusterError, StatusError, *MALFORMED):
                 self._handle_silent(node, now, effects)
@@ -97,16 +91,6 @@ class NodeLifecycleController:
             if taints != before:
                 self._set_taints(node, taints)
 
-    def delete_expired_events(self) -> None:
-        """Deletes events that are too old, and the oldest of too many."""
-        events = sorted(self._client.store.objects(EVENTS.qualified), key=_last_observed)
-        oldest = self._client.now() - timedelta(seconds=self._settings.events)
-        surplus = len(events) - self._settings.most_events
-        for number, event in enumerate(events):
-            with suppress(*MALFORMED):
-                if number < surplus or clock.parse(_last_observed(event)) < oldest:
-                    self._client.store.delete(_resource_path(event, kind=EVENTS).key)
-
     def _handle_silent(self, node: Object, now: datetime, effects: tuple[str, ...]) -> None:
         if _ready(node) != "Unknown":
             self._mark_not_ready(node, now)
@@ -116,8 +100,7 @@ class NodeLifecycleController:
             new = {"key": _UNREACHABLE, "timeAdded": clock.timestamp(now)}
             others = [taint for taint in taints if taint["key"] != _UNREACHABLE]
             ours = [known.get(effect) or {**new, "effect": effect} for effect in effects]
-            node = self._set_taints(node, [*others, *ours])
-        self._evict_pods(node, now)
+            self._set_taints(node, [*others, *ours])
 
     def _is_silent(self, node: Object, now: datetime) -> bool:
         try:
@@ -130,9 +113,14 @@ class NodeLifecycleController:
     def _record_registration(self, node: Object) -> None:
         uid, name = node["metadata"]["uid"], node["metadata"]["name"]
         if uid not in self._registered:
-            self._registered.add(uid)
+            self._registered[uid] = node
             text = f"Node {name} event: Registered Node {name} in Controller"
             self._node_events.record(node, EventRecord("RegisteredNode", text))
+
+    def _record_removal(self, node: Object) -> None:
+        name = node["metadata"]["name"]
+        text = f"Node {name} event: Removing Node {name} from Controller"
+        self._node_events.record(node, EventRecord("RemovingNode", text))
 
     def _mark_not_ready(self, node: Object, now: datetime) -> None:
         name, stamp = node["metadata"]["name"], clock.timestamp(now)
@@ -145,30 +133,10 @@ class NodeLifecycleController:
                 _resource_path(pod, "status"), lambda stored: _with_unready(stored, stamp), _MANAGER
             )
 
-    def _evict_pods(self, node: Object, now: datetime) -> None:
-        taints = node["spec"].get("taints") or ()
-        taint = next(
-            (taint for taint in taints if taint["key"] == _UNREACHABLE and taint["effect"] == "NoExecute"), None
-        )
-        if taint is None:
-            return
-        tainted = clock.parse(taint["timeAdded"])
-        for pod in self._pods_on(node["metadata"]["name"]):
-            toleration = affinity.matching_toleration(pod["spec"].get("tolerations") or (), taint)
-            seconds = (toleration or {"tolerationSeconds": 0}).get("tolerationSeconds")
-            if seconds is not None and now >= tainted + timedelta(seconds=seconds):
-                self._evict(pod)
-
-    def _evict(self, pod: Object) -> None:
-        metadata = pod["metadata"]
-        text = f"Marking for deletion Pod {metadata['namespace']}/{metadata['name']}"
-        self._evictions.record(pod, EventRecord("TaintManagerEviction", text))
-        self._client.writer.delete(_resource_path(pod), DeleteOptions(uid=metadata["uid"]))
-
     def _pods_on(self, name: str) -> Iterable[Object]:
         """The pods of a node that are not being deleted."""
-        for pod in self._client.store.objects(PODS.qualified):
-            if pod["spec"].get("nodeName") == name and not pod["metadata"].get("deletionTimestamp"):
+        for pod in self._client.store.bound_pods(name):
+            if not pod["metadata"].get("deletionTimestamp"):
                 yield pod
 
     def _set_taints(self, node: Object, taints: list[Object]) -> Object:
@@ -212,10 +180,5 @@ def _ready(node: Object) -> str:
     return next((str(condition["status"]) for condition in conditions if condition["type"] == "Ready"), "")
 
 
-def _last_observed(event: Object) -> str:
-    times = (event.get("lastTimestamp"), (event.get("series") or {}).get("lastObservedTime"), event.get("eventTime"))
-    return str(next(filter(None, times), event["metadata"]["creationTimestamp"]))
-
-
-def _resource_path(stored: Object, subresource: str = "", kind: Kind = PODS) -> ResourcePath:
-    return ResourcePath(kind, stored["metadata"]["namespace"], stored["metadata"]["name"], subresource)
+def _resource_path(stored: Object, subresource: str = "") -> ResourcePath:
+    return ResourcePath(PODS, stored["metadata"]["namespace"], stored["metadata"]["name"], subresource)

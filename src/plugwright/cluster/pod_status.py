@@ -9,29 +9,32 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from plugwright import quantity
+from plugwright.cluster.container_runs import ContainerRun, Termination, exit_reason
 from plugwright.cluster.store import Object
 from plugwright.kubelet.devicemanager.manager import DeviceHealth
 from plugwright.kubelet.dra.health import ClaimDeviceHealth
 from plugwright.kubelet.pod_table import Container, Phase, Pod
 from plugwright.kubelet.pods import ContainerKind
 
-__all__ = ["PodStatusInputs", "rejected_status", "status"]
+__all__ = ["PodStatusInputs", "container_statuses", "rejected_status", "status"]
 
 _OTHERS = ("qosClass", "resourceClaimStatuses")  # that the API server and controllers have written
 _FINISHED = (Phase.SUCCEEDED, Phase.FAILED)
+_KILLED = 137  # the exit code of a container that did not end by itself
 _CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 
 
 @dataclass(frozen=True, slots=True)
 class PodStatusInputs:
-    """Facts for the status beside the kubelet's pod. `exit_codes` are those of containers that have ended."""
+    """Facts for the status beside the kubelet's pod. `runs` are those of containers that run as processes."""
 
     now: str
     host_address: str
     pod_address: str
     health: Mapping[str, tuple[DeviceHealth, ...]] = field(default_factory=dict)
     claim_health: Mapping[str, tuple[ClaimDeviceHealth, ...]] = field(default_factory=dict)
-    exit_codes: Mapping[str, int] = field(default_factory=dict)
+    runs: Mapping[str, ContainerRun] = field(default_factory=dict)
+    has_sandbox: bool = True  # whether its volumes are mounted, so that containers can be created
 
 
 def rejected_status(stored: Object, reason: str, message: str, now: str) -> Object:
@@ -69,7 +72,7 @@ def status(stored: Object, pod: Pod, inputs: PodStatusInputs) -> Object:
     for key, value in (("reason", pod.reason), ("message", pod.message)):
         if value:
             result[key] = value
-    result["conditions"] = list(_conditions(stored, pod, result, inputs.now))
+    result["conditions"] = list(_conditions(stored, pod, result, inputs))
     return result
 
 
@@ -81,23 +84,25 @@ class _ContainerStatuses:
 
     def of(self, container: Container) -> Object:
         name = container.spec.name
-        spec, before = self._spec(name), self._previous(name)
-        state = self._state(container, before)
+        spec, before, run = self._spec(name), self._previous(name), self.inputs.runs.get(name)
+        state = self._state_of_run(container, run) if run else self._state(container, before)
+        attempt = run.attempt if run else container.starts - 1
+        is_done = run.has_succeeded if run else container.is_done
         result: Object = {
             "name": name,
             "state": state,
-            "lastState": before.get("lastState") or {},
-            "ready": "running" in state or (container.is_done and container.spec.kind is ContainerKind.INIT),
-            "restartCount": max(0, container.starts - 1),
+            "lastState": self._last_state(container, run, before),
+            "ready": "running" in state or (is_done and container.spec.kind is ContainerKind.INIT),
+            "restartCount": max(0, attempt),
             "image": spec.get("image", ""),
-            "imageID": spec.get("image", "") if container.starts else "",
+            "imageID": spec.get("image", "") if attempt >= 0 else "",
             "started": "running" in state,
             "resources": {part: amounts for part, amounts in (spec.get("resources") or {}).items() if amounts},
         }
-        if container.starts:
-            result["containerID"] = self._id(container)
-        if before and before.get("containerID") != result.get("containerID") and "running" in before["state"]:
-            result["lastState"] = self._terminated(before, 0)
+        if run and container.spec.kind is ContainerKind.INIT:
+            result["ready"] = is_done
+        if attempt >= 0:
+            result["containerID"] = self._id(name, attempt)
         if requests := (spec.get("resources") or {}).get("requests"):
             result["allocatedResources"] = requests
         devices, claims = self.inputs.health.get(name, ()), self.inputs.claim_health.get(name, ())
@@ -105,37 +110,66 @@ class _ContainerStatuses:
             result["allocatedResourcesStatus"] = health
         return result
 
+    def _state_of_run(self, container: Container, run: ContainerRun) -> Object:
+        if run.reason:
+            return {"waiting": {"reason": run.reason} | ({"message": run.message} if run.message else {})}
+        if not run.has_started:
+            return {"waiting": {"reason": "PodInitializing" if self._has_init else "ContainerCreating"}}
+        if run.termination:
+            return {"terminated": self._ended(container.spec.name, run.termination)}
+        return {"running": {"startedAt": run.started_at}}
+
+    def _last_state(self, container: Container, run: ContainerRun | None, before: Object) -> Object:
+        name = container.spec.name
+        if run:
+            last = run.termination if run.reason and run.termination else run.previous
+            return {"terminated": self._ended(name, last)} if last else {}
+        has_restarted = before and before.get("containerID") != self._id(name, container.starts - 1)
+        if has_restarted and "running" in before["state"]:
+            return self._terminated(before, 0)
+        return before.get("lastState") or {}
+
+    def _ended(self, name: str, end: Termination) -> Object:
+        state: Object = {
+            "exitCode": end.exit_code,
+            "reason": end.reason,
+            "startedAt": end.started_at,
+            "finishedAt": end.finished_at,
+            "containerID": self._id(name, end.attempt),
+        }
+        return state | ({"message": end.message} if end.message else {})
+
     def _state(self, container: Container, before: Object) -> Object:
-        name, exit_codes = container.spec.name, self.inputs.exit_codes
-        is_same = before.get("containerID") == self._id(container)
+        """Of a container that is not run: it is running from its start to the end of its pod."""
+        is_same = before.get("containerID") == self._id(container.spec.name, container.starts - 1)
         previous = before.get("state") or {}
         if container.reason:
-            reason = "ContainerCreating" if self._is_first(container) else container.reason
+            is_first = container.reason == "PodInitializing" and not self._has_init
+            reason = "ContainerCreating" if is_first else container.reason
             # Why claims are not prepared is in an event alone (11.15).
             message = "" if reason == "ContainerCreating" else container.message
             return {"waiting": {"reason": reason} | ({"message": message} if message else {})}
-        if container.running and name not in exit_codes and self.pod.phase not in _FINISHED:
+        if container.running and self.pod.phase not in _FINISHED:
             started = previous["running"]["startedAt"] if is_same and "running" in previous else self.inputs.now
             return {"running": {"startedAt": started}}
-        known = previous["terminated"]["exitCode"] if is_same and "terminated" in previous else None
-        if known is not None and exit_codes.get(name, known) == known:
+        if is_same and "terminated" in previous:
             return dict(previous)
-        return self._terminated(before, exit_codes.get(name, 0))
+        return self._terminated(before, _KILLED if self.pod.reason and not container.is_done else 0)
 
     def _terminated(self, before: Object, exit_code: int) -> Object:
         started = ((before.get("state") or {}).get("running") or {}).get("startedAt") or self.inputs.now
         state: Object = {
             "exitCode": exit_code,
-            "reason": "Error" if exit_code else "Completed",
+            "reason": exit_reason(exit_code),
             "startedAt": started,
             "finishedAt": self.inputs.now,
         }
         return {"terminated": state | ({"containerID": before["containerID"]} if "containerID" in before else {})}
 
-    def _is_first(self, container: Container) -> bool:
+    @property
+    def _has_init(self) -> bool:
         """PodInitializing is for containers that wait for init containers; without those it is ContainerCreating."""
-        has_init = any(other.spec.kind is not ContainerKind.MAIN for other in self.pod.containers.values())
-        return container.reason == "PodInitializing" and not has_init
+        return any(container.spec.kind is not ContainerKind.MAIN for container in self.pod.containers.values())
 
     def _spec(self, name: str) -> Object:
         spec = self.stored["spec"]
@@ -143,13 +177,18 @@ class _ContainerStatuses:
         return next((container for container in containers if container["name"] == name), {})
 
     def _previous(self, name: str) -> Object:
-        before = self.stored.get("status") or {}
-        statuses = [*(before.get("initContainerStatuses") or ()), *(before.get("containerStatuses") or ())]
-        return next((container for container in statuses if container["name"] == name), {})
+        return container_statuses(self.stored).get(name, {})
 
-    def _id(self, container: Container) -> str:
-        text = f"{self.pod.uid}/{container.spec.name}/{container.starts}"
+    def _id(self, name: str, attempt: int) -> str:
+        text = f"{self.pod.uid}/{name}/{attempt + 1}"
         return f"plugwright://{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def container_statuses(stored: Object) -> dict[str, Object]:
+    """Those in a pod's status, by name."""
+    before = stored.get("status") or {}
+    statuses = (*(before.get("initContainerStatuses") or ()), *(before.get("containerStatuses") or ()))
+    return {shown["name"]: shown for shown in statuses}
 
 
 def _device_health(devices: tuple[DeviceHealth, ...]) -> Iterator[Object]:
@@ -194,11 +233,12 @@ def _total(amounts: list[Mapping[str, str]]) -> dict[str, str]:
     return {name: quantity.as_text(value) for name, value in sorted(total.items())}
 
 
-def _conditions(stored: Object, pod: Pod, result: Object, now: str) -> Iterator[Object]:
+def _conditions(stored: Object, pod: Pod, result: Object, inputs: PodStatusInputs) -> Iterator[Object]:
     """The kubelet's conditions, then those that other components have set."""
     known = (stored.get("status") or {}).get("conditions") or ()
     before = {condition["type"]: condition for condition in known}
-    for kind, value, reason, message in _condition_values(pod, result):
+    now = inputs.now
+    for kind, value, reason, message in _condition_values(pod, result, inputs.has_sandbox):
         previous = before.get(kind) or {}
         since = previous.get("lastTransitionTime", now) if previous.get("status") == value else now
         condition: Object = {
@@ -212,11 +252,11 @@ def _conditions(stored: Object, pod: Pod, result: Object, now: str) -> Iterator[
     yield from (condition for kind, condition in before.items() if kind not in _CONDITIONS)
 
 
-def _condition_values(pod: Pod, result: Object) -> Iterator[tuple[str, str, str, str]]:
+def _condition_values(pod: Pod, result: Object, has_sandbox: bool) -> Iterator[tuple[str, str, str, str]]:
     finished = "PodCompleted" if pod.phase is Phase.SUCCEEDED else "PodFailed" if pod.phase is Phase.FAILED else ""
     incomplete = _not_ready(result.get("initContainerStatuses") or ())
     unready = _not_ready(result["containerStatuses"])
-    yield "PodReadyToStartContainers", "False" if finished else "True", "", ""
+    yield "PodReadyToStartContainers", "True" if has_sandbox and not finished else "False", "", ""
     if incomplete and not finished:
         message = f"containers with incomplete status: [{incomplete}]"
         yield "Initialized", "False", "ContainersNotInitialized", message

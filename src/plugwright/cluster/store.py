@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
+from operator import attrgetter
 from typing import Any, Protocol
 
 from plugwright.errors import ClusterError
@@ -29,6 +30,8 @@ __all__ = [
 
 Object = dict[str, Any]  # type: ignore[explicit-any,unused-ignore]  # JSON, as clients send it
 _HISTORY = 8_000  # changes that a watcher may lag behind
+_PODS = "pods"
+_in_order = attrgetter("namespace", "name")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -93,10 +96,12 @@ class Store:
     def __init__(self, persistence: Persistence | None = None, history: int = _HISTORY) -> None:
         self._persistence = persistence
         self._objects: dict[str, dict[ObjectKey, Object]] = {}
+        self._bound: dict[str, dict[ObjectKey, Object]] = {}  # the pods of every node
         self._history: deque[Change] = deque(maxlen=history)
         revision, saved = persistence.load() if persistence else (1, [])
         for key, content in saved:
             self._objects.setdefault(key.kind, {})[key] = content
+            self._index(key, None, content)
         self._revision = Latest(revision)
         self._oldest = revision  # the history begins after it
 
@@ -117,6 +122,10 @@ class Store:
     def objects(self, kind: str, namespace: str = "") -> list[Object]:
         """Sorted by namespace and name; of all namespaces unless one is given."""
         return _sorted(self._objects.get(kind, {}), namespace)
+
+    def bound_pods(self, node: str) -> list[Object]:
+        """The pods that are bound to a node, sorted as `objects`; the cost is that of these pods alone."""
+        return _sorted(self._bound.get(node, {}), "")
 
     def objects_at(self, revision: int, kind: str, namespace: str = "") -> list[Object]:
         """As `objects`, at an earlier revision: later changes are undone."""
@@ -165,7 +174,8 @@ class Store:
         if since < self._oldest:
             raise Expired(since, self._oldest)
         behind = self.revision - since  # every revision is one change
-        return list(islice(self._history, max(0, len(self._history) - behind), None))
+        newest_first = list(islice(reversed(self._history), behind))
+        return newest_first[::-1]
 
     def _write(self, event: str, key: ObjectKey, content: Object, before: Object | None) -> Object:
         revision = self.revision + 1
@@ -178,11 +188,23 @@ class Store:
             del objects[key]
         else:
             objects[key] = stored
+        self._index(key, before, None if event == "DELETED" else stored)
         if len(self._history) == self._history.maxlen:
             self._oldest = self._history[0].revision
         self._history.append(change)
         self._revision.publish(revision)
         return stored
+
+    def _index(self, key: ObjectKey, before: Object | None, after: Object | None) -> None:
+        if key.kind != _PODS:
+            return
+        old, new = _node_name(before), _node_name(after)
+        if old and old != new and (pods := self._bound.get(old)) is not None:
+            pods.pop(key, None)
+            if not pods:
+                del self._bound[old]
+        if new and after is not None:
+            self._bound.setdefault(new, {})[key] = after
 
 
 class DryRun:
@@ -209,7 +231,13 @@ class DryRun:
 
 
 def _sorted(objects: dict[ObjectKey, Object], namespace: str) -> list[Object]:
-    return [objects[key] for key in sorted(key for key in objects if not namespace or key.namespace == namespace)]
+    keys = objects if not namespace else (key for key in objects if key.namespace == namespace)
+    return [objects[key] for key in sorted(keys, key=_in_order)]
+
+
+def _node_name(pod: Object | None) -> str:
+    spec = (pod or {}).get("spec")
+    return str(spec.get("nodeName") or "") if isinstance(spec, dict) else ""
 
 
 def _differ_by_version_alone(before: Object, content: Object) -> bool:

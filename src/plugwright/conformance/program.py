@@ -30,6 +30,7 @@ _LOOK, _SETTLED = 0.5, 0.1  # seconds between two looks at a program; the part o
 _LARGEST_FILE = 1 << 30
 _VARIABLE = "PLUGWRIGHT_VERIFY"
 _PLACEHOLDERS = ("{dir}", "{root}", "{socket}")
+_DIRECTORIES = (*_PLACEHOLDERS, "{registry}")  # a command with one of them says where the kubelet is
 _SHOWN = 400  # characters of a command or of output in a message
 # In the namespace: /var/lib with all that it has, and the directory of the test as /var/lib/kubelet.
 _ENTER = """set -e
@@ -72,7 +73,7 @@ class Target:
     @property
     def needs_namespace(self) -> bool:
         texts = (*self.arguments, *self.environment.values())
-        return not any(name in text for text in texts for name in _PLACEHOLDERS)
+        return not any(name in text for text in texts for name in _DIRECTORIES)
 
     def check(self) -> None:
         """Raises ConfigError where the command cannot be run at all."""
@@ -88,7 +89,10 @@ class Target:
         return shlex.join(self.command) if self.command else "(attached)"
 
 
-def fill_in(text: str, paths: KubeletPaths) -> str:
+def fill_in(text: str, paths: KubeletPaths, more: Mapping[str, str] | None = None) -> str:
+    """`more` are further placeholders, and win over those of a device plugin."""
+    for name, value in (more or {}).items():
+        text = text.replace(name, value)
     for name, path in zip(_PLACEHOLDERS, (paths.device_plugins, paths.root, paths.kubelet_socket), strict=True):
         text = text.replace(name, str(path))
     return text
@@ -211,10 +215,16 @@ class Program(asyncio.SubprocessProtocol):
         self._ended.publish_if_changed(True)
 
 
-async def start(target: Target, paths: KubeletPaths) -> Program:
+async def start(
+    target: Target,
+    paths: KubeletPaths,
+    placeholders: Mapping[str, str] | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Program:
+    """With `placeholders` besides those of a device plugin; the target's own variables win over `variables`."""
     token = secrets.token_hex(8)
-    command = [fill_in(argument, paths) for argument in target.arguments]
-    variables = {name: fill_in(value, paths) for name, value in target.environment.items()}
+    command = [fill_in(argument, paths, placeholders or {}) for argument in target.arguments]
+    own = {name: fill_in(value, paths, placeholders or {}) for name, value in target.environment.items()}
     if target.needs_namespace:
         enter = _namespace()
         assert enter is not None, "Target.check allows nothing else"
@@ -226,7 +236,7 @@ async def start(target: Target, paths: KubeletPaths) -> Program:
             *command,
             stdin=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.STDOUT,
-            env={**os.environ, **variables, _VARIABLE: token},
+            env={**os.environ, **(variables or {}), **own, _VARIABLE: token},
             start_new_session=True,
         )
     except OSError as error:

@@ -4,6 +4,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
+from plugwright.conformance.dra.driver_verifier import DriverVerifier
 from plugwright.conformance.program import Target
 from plugwright.conformance.rule import Level, Rule, RuleNotApplicable, RuleStatus, RuleViolated, Verdict
 from plugwright.conformance.session import PluginNotRunning
@@ -26,7 +27,8 @@ async def verdicts(
     target: Target, rules: Sequence[type[Rule]], options: VerifyOptions
 ) -> AsyncGenerator[Verdict, None]:
     """One verdict for each rule, as soon as it is known; those that start the program themselves come last."""
-    async with Verifier(target, options) as verifier:
+    kind = DriverVerifier if options.driver_api is not None else Verifier
+    async with kind(target, options) as verifier:
         for rule in sorted(rules, key=lambda rule: rule.alone):
             yield await _verdict(rule, verifier)
 

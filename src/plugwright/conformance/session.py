@@ -50,6 +50,8 @@ class TimeLimits:
     end: float = 10.0
     idle: float = 1.0
     settle: float = 0.25  # after a list, for further resources of the same program
+    republish: float = 60.0  # from the loss of a slice to its return; Go's library waits for 30
+    wait: float = 10.0  # after which a claim that is not prepared is one that waits: `call` is enough for the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,11 @@ class Session:
             raise PluginNotRunning("the program was not started by us")
         return self.programs[-1]
 
+    @property
+    def ending(self) -> str:
+        """How the program ended, or that it runs, with its last line."""
+        return self.program.ending if self.programs else "the program is not ours"
+
     async def start_program(self) -> Program:
         started = await program.start(self.target, self.paths)
         self.programs.append(started)
@@ -146,7 +153,7 @@ class Session:
     def _reason(self, mark: int) -> str:
         calls = [event for event in self.kubelet.recorded[mark:] if isinstance(event, Call)]
         refused = next((call for call in reversed(calls) if call.outcome not in ("OK", "open")), None)
-        ended = self.program.ending if self.programs else "the program is not ours"
+        ended = self.ending
         if refused is not None:
             return f"{refused.method} of {refused.resource!r} was answered {refused.outcome!r}; {ended}"
         return ended if calls or self.registrations[-1:] else f"Register was never called; {ended}"

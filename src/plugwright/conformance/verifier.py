@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self, TypeVar, cast
 
 from plugwright.conformance import program, session
+from plugwright.conformance.dra.session_api import SessionApi
 from plugwright.conformance.program import Target
 from plugwright.conformance.session import PluginNotRunning, RegisteredPlugin, Session, TimeLimits
 from plugwright.errors import ConfigError, PlugwrightError
@@ -31,7 +32,8 @@ class VerifyOptions:
     """`fail` and `recover` are commands that make a device fail and recover; `{id}` and `{resource}` name it.
 
     `directory` is the kubelet's root, for a program that runs already. Device nodes and mounts are looked for under
-    `host_root`, CDI names in `cdi_dirs`.
+    `host_root`, CDI names in `cdi_dirs`. `driver_api` makes the API server of a session, for a node of that name: then
+    the program is a DRA driver.
     """
 
     version: str = DEFAULT_VERSION
@@ -42,6 +44,7 @@ class VerifyOptions:
     directory: Path | None = None
     host_root: Path = Path("/")
     cdi_dirs: Sequence[Path] = (Path("/etc/cdi"), Path("/var/run/cdi"))
+    driver_api: Callable[[str], SessionApi] | None = None
 
 
 class Verifier:
@@ -93,8 +96,10 @@ class Verifier:
         return (await self.running()).plugins()
 
     def _is_whole(self, shared: Session) -> bool:
-        connected = {plugin.resource for plugin in shared.plugins()}
-        return connected >= self.resources and (self.target.attached or shared.program.running)
+        return self._connected(shared) >= self.resources and (self.target.attached or shared.program.running)
+
+    def _connected(self, shared: Session) -> set[str]:
+        return {plugin.resource for plugin in shared.plugins()}
 
     async def _open(self) -> None:
         await self._stack.aclose()
@@ -110,7 +115,7 @@ class Verifier:
         finally:
             self.settled = self._shared.mark
         self.failure, self._failures = "", 0
-        self.resources = self.resources or frozenset(plugin.resource for plugin in self._shared.plugins())
+        self.resources = self.resources or frozenset(self._connected(self._shared))
 
     @asynccontextmanager
     async def fresh(self) -> AsyncIterator[Session]:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from plugwright.errors import ConfigError, PeerGone, PeerRefused, PeerSilent
-from plugwright.kube.api_server import SERVICE_ACCOUNT, ApiServer, refusal
+from plugwright.kube.api_server import SERVICE_ACCOUNT, ApiServer, next_page, refusal
 from plugwright.system import concurrency
 
 __all__ = ["ApiClient", "Document", "segment"]
@@ -87,10 +87,8 @@ class ApiClient:
         while True:
             page = await self._request("GET", path, query={**query, "limit": str(_CHUNK), **more})
             items += page.get("items") or ()
-            metadata = page.get("metadata") or {}
-            if not metadata.get("continue"):
-                return items, str(metadata.get("resourceVersion") or "")
-            more = {"continue": str(metadata["continue"])}
+            if not (more := next_page(page)):
+                return items, str((page.get("metadata") or {}).get("resourceVersion") or "")
 
     async def create(self, path: str, body: Document, **query: str) -> Document:
         return await self._request("POST", path, body, query=query)

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from plugwright.errors import ConfigError, MalformedMessage, PeerGone, PeerRefused
 
-__all__ = ["SERVICE_ACCOUNT", "ApiServer", "Credentials", "refusal"]
+__all__ = ["SERVICE_ACCOUNT", "ApiServer", "Credentials", "next_page", "refusal"]
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _NESTING = re.compile(rb'"(?:[^"\\]|\\.)*"|[][{}]', re.DOTALL)  # whole strings, so that none in them counts
@@ -260,3 +260,10 @@ def _file_or_data(entry: Mapping[str, object], name: str) -> Path | bytes | None
         except ValueError as error:
             raise ConfigError(f"{name}-data of the kubeconfig must be base64: {error}") from error
     return Path(str(entry[name])) if name in entry else None
+
+
+def next_page(page: Mapping[str, Any]) -> dict[str, str]:
+    """What the query of a LIST must have besides for the objects after this page; empty after the last one."""
+    metadata = page.get("metadata")
+    token = metadata.get("continue") if isinstance(metadata, Mapping) else None
+    return {"continue": str(token)} if token else {}

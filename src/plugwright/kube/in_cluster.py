@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from plugwright.kube.api_server import SERVICE_ACCOUNT, ApiServer, refusal
+from plugwright.kube.api_server import SERVICE_ACCOUNT, ApiServer, next_page, refusal
 
 __all__ = ["InClusterClient"]
 
@@ -38,10 +38,8 @@ class InClusterClient:
         while True:
             page = self._request(permission, "GET", f"{path}?{urlencode({**query, 'limit': str(_CHUNK), **more})}")
             yield from page.get("items") or ()
-            token = (page.get("metadata") or {}).get("continue")
-            if not token:
+            if not (more := next_page(page)):
                 return
-            more = {"continue": token}
 
     def patch(self, permission: str, path: str, body: object, kind: str) -> Any:
         """`kind` is `json-patch` or `merge-patch`."""

@@ -5,6 +5,7 @@ The first refusal wins. Which hint wins is `topology_manager`, which devices a c
 """
 
 import time
+from collections.abc import Callable
 
 from plugwright.errors import AllocationFailed, PodRefused
 from plugwright.kubelet import metrics, topology_manager
@@ -16,7 +17,9 @@ from plugwright.kubelet.pod_table import Pod, PodTable
 from plugwright.kubelet.pods import ContainerSpec, PodSpec
 from plugwright.kubelet.topology_manager import ResourceTopology, TopologyHint, TopologyPolicy, TopologyScope
 
-__all__ = ["Admission"]
+__all__ = ["Admission", "Predicates"]
+
+Predicates = Callable[[], tuple[str, str] | None]  # the reason and the message of a rejection
 
 _Hints = tuple[TopologyHint, ...] | None  # None: the resource has no preference
 
@@ -28,7 +31,7 @@ class Admission:
         self._allocator = allocator
         self._settings = manager.context.settings
 
-    async def admit(self, pod: Pod) -> None:
+    async def admit(self, pod: Pod, predicates: Predicates | None = None) -> None:
         """Raises `PodRefused`; devices that were recorded before the refusal are freed with the pod."""
         began = time.perf_counter()
         self._manager.metrics.count(MetricName.ADMISSIONS)
@@ -41,6 +44,8 @@ class Admission:
         finally:
             milliseconds = int((time.perf_counter() - began) * 1000)
             self._manager.metrics.observe(MetricName.ADMISSION_MILLISECONDS, milliseconds)
+        if predicates is not None and (rejection := predicates()):
+            raise self._refused(pod.spec, *rejection)
         self._check_fit(pod)
 
     async def _allocate(self, pod: PodSpec) -> None:

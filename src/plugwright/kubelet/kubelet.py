@@ -14,6 +14,7 @@ from typing import Self
 
 from plugwright.errors import ClaimNotPrepared, ConfigError, KubeletError, PeerGone, PodRefused
 from plugwright.kubelet import pods, root_dir
+from plugwright.kubelet.admission import Predicates
 from plugwright.kubelet.components import Components, running_components
 from plugwright.kubelet.devicemanager.devices import DeviceCount
 from plugwright.kubelet.devicemanager.endpoints import Endpoint
@@ -131,16 +132,24 @@ class Kubelet:
         """The resources in the node status; one whose plugin was gone for five minutes has the count 0."""
         return self._running.manager.get_capacity()
 
-    async def admit(self, pod: PodSpec | Mapping[str, object]) -> Pod:
-        """Admits a pod and starts its containers; raises `PodRefused`, and then the pod has failed for good."""
+    async def admit(self, pod: PodSpec | Mapping[str, object], predicates: Predicates | None = None) -> Pod:
+        """Admits a pod and starts its containers; raises `PodRefused`, and then the pod has failed for good.
+
+        `predicates` are asked for a rejection after the devices are allocated, where a node has more rules (3.1).
+        """
+        admitted = await self.add(pod, predicates)
+        await self._start_pod(admitted)
+        self._findings.check()
+        return admitted
+
+    async def add(self, pod: PodSpec | Mapping[str, object], predicates: Predicates | None = None) -> Pod:
+        """As `admit`; its containers are started by the caller: by `start_waiting`, or by `restart_container` each."""
         spec = self._table.generate_name(pod if isinstance(pod, PodSpec) else pods.read(pod))
         admitted = Pod(spec.with_unused_uid(self._running.manager.pod_devices.has_pod))
         async with self._admission_lock:
             self._report_violations(admitted.spec)
             self._table.add(admitted)
-            await self._admit(admitted)
-        await self._start_pod(admitted)
-        self._findings.check()
+            await self._admit(admitted, predicates)
         return admitted
 
     async def remove(self, pod: Pod) -> None:
@@ -181,6 +190,11 @@ class Kubelet:
         async with self._admission_lock:
             await self._running.starter.start(pod, pod.containers[name])
         self._findings.check()
+
+    async def prepare(self, pod: Pod) -> bool:
+        """Prepares the claims of a pod none of whose containers runs; whether its containers can be started."""
+        self._check_known(pod)
+        return await self._prepare_claims(pod)
 
     async def start_waiting(self, pod: Pod) -> None:
         """Retries the claims that could not be prepared, and the containers that could not be started."""
@@ -275,10 +289,14 @@ class Kubelet:
         except OSError as error:
             raise ConfigError(f"cannot use {error.filename or self.paths.root}: {error.strerror}") from error
 
-    async def _admit(self, pod: Pod) -> None:
+    async def _admit(self, pod: Pod, predicates: Predicates | None = None) -> None:
+        components = self._running
         try:
-            await self._running.admission.admit(pod)
+            await components.admission.admit(pod, predicates)
         except PodRefused as error:
+            if self._components is not components:  # a killed kubelet refuses nothing; the next one sees the pod anew
+                self._table.remove(pod.uid)
+                raise KubeletError(f"the kubelet was stopped while it admitted {pod.spec.key}") from error
             self._table.end(pod, Phase.FAILED, error.reason, error.message)
             self._context.record("refused", pod.spec.key, f"{error.reason}: {error.message}")
             raise
@@ -290,6 +308,8 @@ class Kubelet:
     async def _admit_again(self, pod: Pod) -> None:
         """Admits a pod after a restart; a refusal shows in its phase."""
         async with self._admission_lock:
+            if self._table.get(pod.uid) is not pod:
+                return  # it was being admitted when the last kubelet was stopped
             try:
                 await self._admit(pod)
             except PodRefused:
@@ -297,6 +317,11 @@ class Kubelet:
         await self._start_pod(pod)
 
     async def _start_pod(self, pod: Pod) -> None:
+        if await self._prepare_claims(pod):
+            async with self._admission_lock:
+                await self._running.starter.start_pod(pod)
+
+    async def _prepare_claims(self, pod: Pod) -> bool:
         """Claims are prepared for a new sandbox, and for pods side by side (11.14, 11.16)."""
         if pod.spec.claims and not any(container.running for container in pod.containers.values()):
             try:
@@ -304,9 +329,8 @@ class Kubelet:
             except ClaimNotPrepared as error:
                 pod.wait("ContainerCreating", str(error))
                 self._context.record("waiting", pod.spec.key, f"FailedPrepareDynamicResources: {error}")
-                return
-        async with self._admission_lock:
-            await self._running.starter.start_pod(pod)
+                return False
+        return True
 
     async def _wait_for(self, resource: str, kind: str, expected: int | None) -> DeviceCount:
         def is_accepted() -> bool:

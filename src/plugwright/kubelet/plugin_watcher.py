@@ -1,10 +1,12 @@
 """The plugin watcher: plugins of every type register by a socket in plugins_registry (1.39 to 1.52).
 
-The directory is listed at every reconciliation, where the real plugin manager works through the events of its inotify
-watch. What is asked of a plugin of one type, and what follows once it is registered, is left to that type's handler.
+The directory is listed at a reconciliation, where the real plugin manager works through the events of its inotify
+watch; one that would find nothing new is left out, since a process may have a thousand kubelets. What is asked of a
+plugin of one type, and what follows once it is registered, is left to that type's handler.
 """
 
 import asyncio
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +18,8 @@ from plugwright.kubelet.metrics import KubeletMetrics, MetricName
 from plugwright.kubelet.settings import KubeletContext
 from plugwright.protocol import registration
 from plugwright.protocol.registration import PluginInfo, PluginInfoClient
+from plugwright.system.concurrency import Latest
+from plugwright.system.inotify import WatchedDirectories
 
 __all__ = ["PluginHandler", "PluginWatcher"]
 
@@ -72,13 +76,35 @@ class PluginWatcher:
     async def run(self) -> None:
         # Unlike the device-plugins directory this one is never cleaned (1.40).
         self._directory.mkdir(mode=0o750, parents=True, exist_ok=True)
-        while True:
-            self.reconcile()
-            await asyncio.sleep(self._timing.reconcile)
+        changed, began = Latest(0), asyncio.get_running_loop().time()
+        watched = WatchedDirectories(lambda: changed.publish(changed.value + 1))
+        with watched.watching():
+            while True:
+                seen = changed.value
+                folders = self.reconcile()
+                is_new = watched.replace(folders)
+                is_settled = not (is_new or watched.problem or self._is_pending) and folders
+                if is_settled and self._timing.reconcile:
+                    await changed.until(lambda count: count != seen)  # noqa: B023  awaited here
+                await self._next_tick(began)
 
-    def reconcile(self) -> None:
-        """First deregisters sockets that vanished or were replaced, then registers new ones (1.42)."""
-        sockets = _sockets(self._directory)
+    @property
+    def _is_pending(self) -> bool:
+        """Whether the next reconciliation has work though no file changes."""
+        return any(plugin.busy or not plugin.registered for plugin in self._plugins.values())
+
+    async def _next_tick(self, began: float) -> None:
+        """Waits for the end of the interval: a plugin registers when it is over, not when its socket appears."""
+        passed = asyncio.get_running_loop().time() - began
+        interval = self._timing.reconcile
+        await asyncio.sleep((math.floor(passed / interval) + 1) * interval - passed if interval else 0)
+
+    def reconcile(self) -> list[Path]:
+        """First deregisters sockets that vanished or were replaced, then registers new ones (1.42).
+
+        Returns the directories that it has looked into.
+        """
+        folders, sockets = _sockets(self._directory)
         for path, plugin in sorted(self._plugins.items()):
             if sockets.get(path) != plugin.identity and not plugin.busy:
                 self._deregister(path, plugin)
@@ -89,6 +115,7 @@ class PluginWatcher:
             if not plugin.registered and not plugin.busy and plugin.not_before <= now:
                 plugin.busy = True
                 self._tasks.create_task(self._register(path, plugin))
+        return folders
 
     def _deregister(self, path: Path, plugin: _PluginSocket) -> None:
         del self._plugins[path]
@@ -159,10 +186,14 @@ class PluginWatcher:
         plugin.not_before = self._clock() + plugin.wait
 
 
-def _sockets(directory: Path) -> dict[Path, _Identity]:
-    """Every socket below the directory except hidden ones (1.41); one that was created again has a new identity."""
-    sockets = {}
+def _sockets(directory: Path) -> tuple[list[Path], dict[Path, _Identity]]:
+    """The directory with those below it, and every socket in them except hidden ones (1.41).
+
+    A socket that was created again has a new identity.
+    """
+    folders, sockets = [], {}
     for folder, _, names in os.walk(directory):
+        folders.append(Path(folder))
         for path in (Path(folder, name) for name in names if not name.startswith(".")):
             try:
                 if path.is_socket():
@@ -170,4 +201,4 @@ def _sockets(directory: Path) -> dict[Path, _Identity]:
                     sockets[path] = (status.st_ino, status.st_ctime_ns)
             except OSError:
                 continue  # removed in between
-    return sockets
+    return folders, sockets

@@ -47,7 +47,10 @@ class RunContainerOptions:
 
 @dataclass(slots=True, eq=False)
 class Container:
-    """A container of an admitted pod; `granted` is None until it has started."""
+    """A container of an admitted pod; `granted` is None until it has started.
+
+    With a `config_error` it is not started: what its pod declares refers to something that is not there.
+    """
 
     spec: ContainerSpec
     granted: RunContainerOptions | None = None
@@ -55,6 +58,7 @@ class Container:
     starts: int = 0
     reason: str = "PodInitializing"  # why it is waiting; empty once it has started
     message: str = ""
+    config_error: str = ""
 
     @property
     def is_done(self) -> bool:

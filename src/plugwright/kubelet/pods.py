@@ -13,6 +13,7 @@ from itertools import count
 
 from plugwright import quantity
 from plugwright.errors import InvalidPod, InvalidValue
+from plugwright.kubelet.expansion import expand_references
 
 __all__ = ["ClaimUse", "ContainerKind", "ContainerSpec", "PodClaim", "PodSpec", "read", "violations"]
 
@@ -248,10 +249,12 @@ def _check_names(containers: Sequence[ContainerSpec]) -> None:
 
 def _env(document: object, name: str) -> Mapping[str, str]:
     variables = [_mapping(item, f"an env of {name}") for item in _list(document, f"{name}.env")]
-    # The value of a `valueFrom` is unknown here; without it the variable of a plugin stays visible.
-    return {
-        _text(variable, "name"): _text(variable, "value") for variable in variables if not variable.get("valueFrom")
-    }
+    environment: dict[str, str] = {}
+    for variable in variables:
+        # The value of a `valueFrom` is unknown here; without it the variable of a plugin stays visible.
+        if not variable.get("valueFrom"):
+            environment[_text(variable, "name")] = expand_references(_text(variable, "value"), environment)
+    return environment
 
 
 def _quantities(document: object, name: str) -> Mapping[str, str]:

@@ -1,35 +1,36 @@
 """The process runtime: the containers of a pod as local processes, with the options from their devices.
 
-`run` takes a pod from its init containers to the end of its last container and leaves no process behind: each container
-is a process group of its own. Mounts and device nodes are `sandbox`, in a mount namespace where the system permits one.
-There is no image: a process sees this machine's files and a minimal environment.
+`run` takes a pod from its init containers to the end of its last container, each run once; `ContainerProcess` is one
+run of one container, for a caller that restarts them. Neither leaves a process behind: each container is a process
+group of its own. Mounts and device nodes are `sandbox`, in a mount namespace where the system permits one. There is no
+image: a process sees this machine's files and a minimal environment.
 """
 
 import asyncio
 import json
 import os
-import re
 import shlex
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from plugwright.errors import PlugwrightError
+from plugwright.errors import ContainerConfigError, PlugwrightError
 from plugwright.kubelet import sandbox
 from plugwright.kubelet.events import StateChange
+from plugwright.kubelet.expansion import expand_references
 from plugwright.kubelet.pod_table import Container, Pod, RunContainerOptions
 from plugwright.kubelet.pods import ContainerKind
 from plugwright.system import processes
+from plugwright.system.concurrency import Latest, first
 
-__all__ = ["STOP_GRACE", "ApplyCdi", "Output", "Report", "expand_references", "run", "without_cdi"]
+__all__ = ["STOP_GRACE", "ApplyCdi", "ContainerProcess", "Output", "Report", "run", "without_cdi"]
 
 STOP_GRACE = 2.0  # seconds from SIGTERM to SIGKILL
 _INHERITED = ("HOME", "LANG", "PATH", "TZ", "USER")  # of our own environment; more could be taken for the plugin's
 _MAX_LINE = 2**16
-_REFERENCE = re.compile(r"\$(?:\$|\(([^()]*)\))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ async def run(
         sidecars: list[asyncio.Task[None]] = []
         mains: list[asyncio.Task[None]] = []
         for name, container in pod.containers.items():
-            process = _Process(f"{pod.spec.key}/{name}", pod.name, report, grace, apply_cdi)
+            process = ContainerProcess(f"{pod.spec.key}/{name}", pod.name, report, grace, apply_cdi)
             work = _run_container(process, container, codes)
             if container.spec.kind is not ContainerKind.INIT:
                 (mains if container.spec.kind is ContainerKind.MAIN else sidecars).append(tasks.create_task(work))
@@ -73,7 +74,7 @@ async def run(
     return codes
 
 
-async def _run_container(process: "_Process", container: Container, codes: dict[str, int]) -> None:
+async def _run_container(process: "ContainerProcess", container: Container, codes: dict[str, int]) -> None:
     if container.granted is None:
         return  # the kubelet could not start it
     if not container.spec.command:
@@ -84,14 +85,23 @@ async def _run_container(process: "_Process", container: Container, codes: dict[
 
 
 @dataclass(frozen=True, slots=True)
-class _Process:
+class ContainerProcess:
+    """One run of a container. `stop` ends it, after as many seconds of grace as are published.
+
+    `paths` are mounted beside those of its devices; cancelled, it has a grace of `grace` seconds.
+    """
+
     about: str
     host: str
     report: Report
-    grace: float
-    apply_cdi: ApplyCdi
+    grace: float = STOP_GRACE
+    apply_cdi: ApplyCdi = without_cdi
+    paths: Sequence[sandbox.PathSpec] = ()
+    directory: str = ""  # where the command begins; ours if empty
+    stop: Latest[float | None] = field(default_factory=lambda: Latest[float | None](None))
 
-    async def run(self, command: tuple[str, ...], granted: RunContainerOptions) -> int:
+    async def run(self, command: Sequence[str], granted: RunContainerOptions) -> int:
+        """The exit code, negative for a signal; raises `ContainerConfigError` if a required path is not mounted."""
         try:
             granted, limits = self.apply_cdi(granted)
         except PlugwrightError as error:
@@ -101,13 +111,17 @@ class _Process:
             self.report(StateChange("limited", self.about, limit))
         environment = self._environment(granted)
         arguments = [expand_references(argument, environment) for argument in command]
+        refusals: list[str] = []
         try:
-            async with self._started(arguments, environment, granted) as process:
-                self.report(StateChange("running", self.about, f"pid {process.pid}: {shlex.join(arguments)}"))
-                code = await process.wait()
+            async with self._started(arguments, environment, _paths(granted), refusals) as process:
+                await first(process.wait(), self._stopped())
+                await processes.end(process, self.stop.value or 0.0)
         except (OSError, ValueError) as error:  # such as a NUL in a plugin's env
             self.report(StateChange("ended", self.about, f"cannot be started: {error}"))
             return sandbox.CANNOT_START
+        if refusals:
+            raise ContainerConfigError("; ".join(refusals))
+        code = process.returncode or 0
         text = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         self.report(StateChange("ended", self.about, text))
         return code
@@ -118,13 +132,17 @@ class _Process:
 
     @asynccontextmanager
     async def _started(
-        self, arguments: list[str], environment: Mapping[str, str], granted: RunContainerOptions
+        self,
+        arguments: list[str],
+        environment: Mapping[str, str],
+        paths: Sequence[sandbox.PathSpec],
+        refusals: list[str],
     ) -> AsyncIterator[asyncio.subprocess.Process]:
-        paths = json.dumps(_paths(granted))
+        all_paths = json.dumps([*paths, *self.paths])
         async with _pipe() as (stream, writing):
             # -I: a PYTHONPATH set by the plugin is for the command, not for the sandbox.
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", sandbox.__file__, paths, *arguments),
+                *(sys.executable, "-I", "-S", sandbox.__file__, all_paths, self.directory, *arguments),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=writing,
                 stderr=writing,
@@ -133,29 +151,35 @@ class _Process:
             )
             writing.close()
             async with asyncio.TaskGroup() as tasks:
-                reader = tasks.create_task(self._read_output(stream))
+                text = f"pid {process.pid}: {shlex.join(arguments)}"
+                reader = tasks.create_task(self._read_output(stream, text, refusals))
                 try:
                     yield process
                 finally:
                     await processes.end(process, self.grace)
                     await _finish(reader)
 
-    async def _read_output(self, stream: asyncio.StreamReader) -> None:
+    async def _stopped(self) -> int:
+        await self.stop.until(lambda grace: grace is not None)
+        return 0
+
+    async def _read_output(self, stream: asyncio.StreamReader, command: str, refusals: list[str]) -> None:
         lines = _lines(stream)
-        for problem in json.loads(await anext(lines, "[]")):
+        problems = json.loads(await anext(lines, "[]"))
+        refusals += [problem for problem, need in problems if need == sandbox.REQUIRED]
+        if refusals:
+            return
+        self.report(StateChange("running", self.about, command))
+        for problem, _ in problems:
             self.report(StateChange("limited", self.about, problem))
         async for line in lines:
             self.report(Output(self.about, line))
 
 
-def expand_references(text: str, environment: Mapping[str, str]) -> str:
-    """Expands `$(NAME)` as in a container's command: an unknown name stays as it is, `$$` is one `$`."""
-    return _REFERENCE.sub(lambda match: "$" if match[1] is None else environment.get(match[1], match[0]), text)
-
-
 def _paths(granted: RunContainerOptions) -> list[sandbox.PathSpec]:
-    mounts = [(mount.host_path, mount.container_path, mount.read_only) for mount in granted.mounts]
-    return [*mounts, *((node.host_path, node.container_path, False) for node in granted.nodes)]
+    need = sandbox.WANTED
+    mounts = [(mount.host_path, mount.container_path, mount.read_only, need) for mount in granted.mounts]
+    return [*mounts, *((node.host_path, node.container_path, False, need) for node in granted.nodes)]
 
 
 @asynccontextmanager

@@ -1,9 +1,10 @@
 """The sandbox of a container that runs as a local process: a program that mounts its paths and becomes its command.
 
-Run as `python sandbox.py PATHS COMMAND…`: PATHS is JSON, a list of (host path, container path, read-only). It enters a
-mount namespace of its own, with a user namespace if it is not root, mounts every path where the container expects it,
-writes one line of JSON with what it could not do, and becomes the command. Nothing it does is visible outside or
-outlives the command. Paths that do not exist are created on a tmpfs over their directory, never in it.
+Run as `python sandbox.py PATHS DIRECTORY COMMAND…`: PATHS is JSON, a list of (host path, container path, read-only,
+need). It enters a mount namespace of its own, with a user namespace if it is not root, mounts every path where the
+container expects it, writes one line of JSON with what it could not do, and becomes the command; not if a path that is
+REQUIRED could not be mounted. Nothing it does is visible outside or outlives the command. Paths that do not exist are
+created on a tmpfs over their directory, never in it.
 
 It imports only the standard library, because it is started for every container; `processes` starts it.
 """
@@ -17,9 +18,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-__all__ = ["CANNOT_START", "main"]
+__all__ = ["CANNOT_START", "QUIET", "REQUIRED", "WANTED", "main"]
 
 CANNOT_START = 127
+REQUIRED, WANTED, QUIET = "required", "wanted", "quiet"  # without it no command; a problem; nothing is said
 
 _NEW_MOUNTS, _NEW_USERS = 0x0002_0000, 0x1000_0000
 _READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 0x1, 0x20, 0x1000, 0x4000, 0x4_0000
@@ -28,7 +30,7 @@ _STATVFS_RELATIME, _RELATIME = 0x1000, 0x20_0000  # statvfs and mount have diffe
 _DEATH_SIGNAL = 1
 _STAGE = "/tmp"  # where a new root directory is assembled
 
-PathSpec = tuple[str, str, bool]  # host path, container path, read-only
+PathSpec = tuple[str, str, bool, str]  # host path, container path, read-only, need
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -36,38 +38,43 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def main(arguments: list[str]) -> None:
     _libc.prctl(_DEATH_SIGNAL, signal.SIGKILL)  # ends this process with the one that started it
     paths: list[PathSpec] = [tuple(path) for path in json.loads(arguments[0])]
-    directory = os.getcwd()  # noqa: PTH109  importing pathlib takes longer than all of this
+    directory = arguments[1] or os.getcwd()  # noqa: PTH109  importing pathlib takes longer than all of this
     problems = list(_mount_paths(paths)) if paths else []
-    with suppress(OSError):
-        os.chdir(directory)  # by name: another mount may cover it now
-    os.write(1, json.dumps(problems).encode() + b"\n")
     try:
-        os.execvp(arguments[1], arguments[1:])  # noqa: S606
+        os.chdir(directory)  # by name: another mount may cover it now
     except OSError as error:
-        os.write(1, f"{arguments[1]}: {error.strerror}\n".encode())
+        problems.append((f"working directory {directory}: {error.strerror}", REQUIRED if arguments[1] else QUIET))
+    os.write(1, json.dumps([problem for problem in problems if problem[1] != QUIET]).encode() + b"\n")
+    if any(need == REQUIRED for _, need in problems):
+        os._exit(CANNOT_START)
+    try:
+        os.execvp(arguments[2], arguments[2:])  # noqa: S606
+    except OSError as error:
+        os.write(1, f"{arguments[2]}: {error.strerror}\n".encode())
         os._exit(CANNOT_START)
 
 
-def _mount_paths(paths: Sequence[PathSpec]) -> Iterator[str]:
-    """Mounts every path; yields the problems."""
+def _mount_paths(paths: Sequence[PathSpec]) -> Iterator[tuple[str, str]]:
+    """Mounts every path; yields the problems, each with the need of its path."""
     try:
         _enter_namespaces()
     except OSError as error:
-        yield f"no mounts and device nodes: a mount namespace is not permitted here ({error.strerror})"
+        text = f"no mounts and device nodes: a mount namespace is not permitted here ({error.strerror})"
+        yield text, min((path[3] for path in paths), key=(REQUIRED, WANTED, QUIET).index)
         return
     view = _View()
     # All are opened first: one mount may cover the source of the next.
     opened = [(path, _open(path[0])) for path in paths]
-    for (host_path, container_path, read_only), source in opened:
+    for (host_path, container_path, read_only, need), source in opened:
         try:
             if source is None:
-                yield f"{host_path} does not exist on this machine"
+                yield f"{host_path} does not exist on this machine", need
             elif not container_path.startswith("/"):
-                yield f"path in the container must be absolute, got {container_path!r}"
+                yield f"path in the container must be absolute, got {container_path!r}", need
             else:
                 view.mount(source, os.path.realpath(container_path), read_only)
         except OSError as error:
-            yield f"{host_path} cannot be mounted at {container_path}: {error.strerror}"
+            yield f"{host_path} cannot be mounted at {container_path}: {error.strerror}", need
 
 
 def _open(path: str) -> int | None:

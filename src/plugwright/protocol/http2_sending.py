@@ -5,6 +5,7 @@ It is the event loop's side of the connection too: what is read from the socket 
 
 import asyncio
 import struct
+import threading
 from collections import deque
 
 from plugwright.protocol import frames
@@ -18,6 +19,16 @@ _READ_SIZE = 32_768
 _CLOSED_KEPT = 256  # streams that have ended and are still distinguished from those that never were
 _WRITE_SIZE = 1 << 16  # octets that leave at once even while more may follow
 _UNREAD_LIMIT = 1 << 20  # octets that a peer may leave unread
+
+
+class _ReadBuffer(threading.local):
+    """What was read is copied before the event loop goes on, so the connections of a thread need one buffer only."""
+
+    def __init__(self) -> None:
+        self.octets = memoryview(bytearray(_READ_SIZE))
+
+
+_read_buffer = _ReadBuffer()
 
 
 class Stream:
@@ -44,7 +55,6 @@ class Http2Sender(asyncio.BufferedProtocol):
     is_server = True
 
     def __init__(self) -> None:
-        self._read = memoryview(bytearray(_READ_SIZE))
         self.streams: dict[int, Stream] = {}
         self.transport: asyncio.Transport | None = None
         self.closing = False  # GOAWAY was sent or received: no new streams
@@ -64,10 +74,10 @@ class Http2Sender(asyncio.BufferedProtocol):
         raise NotImplementedError
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._read
+        return _read_buffer.octets
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(bytes(self._read[:nbytes]))
+        self.data_received(bytes(_read_buffer.octets[:nbytes]))
 
     def on_drained(self, stream: Stream) -> None:
         """All that the stream had to send has been written."""

@@ -41,13 +41,18 @@ _WATCH_INTERVAL = 0.1  # seconds: a watcher gets at most ten reports a second
 
 
 @asynccontextmanager
-async def serve_control_socket(daemon: Daemon, path: Path | None) -> AsyncIterator[None]:
-    """Serves the control socket while inside. A socket that cannot be made is logged: devices are served without it."""
+async def serve_control_socket(
+    daemon: Daemon, path: Path | None, *, answers_blocked: bool = True
+) -> AsyncIterator[None]:
+    """Serves the control socket while inside. A socket that cannot be made is logged: devices are served without it.
+
+    To answer while the event loop is blocked takes a thread: not `answers_blocked` does without.
+    """
     async with AsyncExitStack() as stack:
         if path is not None:
             try:
                 listening = json_lines.listen(path)
-                handle, blocked = partial(_handle, daemon), _blocked(daemon)
+                handle, blocked = partial(_handle, daemon), _blocked(daemon) if answers_blocked else None
                 await stack.enter_async_context(json_lines.serving(path, listening, handle, blocked))
             except (OSError, PlugwrightError) as error:
                 logger.warning("no control socket", extra={"path": str(path), "error": str(error)})

@@ -72,9 +72,8 @@ class ResourceRuntime:
         self.discovery = Discovery(self.inventory, self.calls, self.service.metrics, settings.timeouts)
         self.registration = ResourceRegistration(self.inventory, self.service, directory, settings)
         self.removed_devices = RemovedDevices(self.inventory, settings.paths, settings.timeouts, checkpoint)
-        self.released_devices = ReleasedDevices(
-            self.inventory, self.service, self.removed_devices.holders, settings.timeouts
-        )
+        self.holders = self.removed_devices.holders
+        self.released_devices = ReleasedDevices(self.inventory, self.service, self.holders, settings.timeouts)
         self.service.before_allocate = self.released_devices.allocating
         self._node = NodeState(
             plugin.resource,
@@ -192,12 +191,17 @@ DriverFactory = Callable[[ResourceRuntime], ResourceDriver | None]
 
 
 class Daemon:
-    """`drivers` makes what serves a resource by claims, where one is to be."""
+    """`drivers` makes what serves a resource by claims, where one is to be.
 
-    def __init__(self, settings: Settings, drivers: DriverFactory | None = None) -> None:
+    `stalls` is for several daemons in one event loop: they share its thread, and whoever made it closes it.
+    """
+
+    def __init__(
+        self, settings: Settings, drivers: DriverFactory | None = None, stalls: StallDetector | None = None
+    ) -> None:
         self.settings, self._drivers = settings, drivers
         self.heartbeat = Heartbeat()
-        self.stalls = StallDetector(settings.limits.loop_step)
+        self.stalls, self._owns_stalls = stalls or StallDetector(settings.limits.loop_step), stalls is None
         self.resources: dict[str, ResourceRuntime] = {}
         self.serving = False  # from the first configuration on, until it stops
         self.changed = Latest(0)  # goes up whenever something that `status` shows has changed
@@ -252,7 +256,8 @@ class Daemon:
         finally:
             await self._audit.close()
             self.log_level.close()
-            self.stalls.close()
+            if self._owns_stalls:
+                self.stalls.close()
         if error is not None:
             raise error
 

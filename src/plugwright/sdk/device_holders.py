@@ -65,21 +65,17 @@ class ResourceHolders:
     checkpoint: KubeletCheckpoint
     resend: Callable[[], None]
 
-    async def held(self, device_ids: Collection[str]) -> set[str]:
-        """The devices that pods hold, by pod-resources or by the checkpoint.
-
-        `device_ids` are those whose end matters: where only the checkpoint has one, it is written again.
-        """
+    async def pods(self) -> dict[str, str]:
+        """The pod of each device that pod-resources lists, as `namespace/name`."""
         try:
-            pods = await pod_resources.held_devices(self.socket, _PODS_LIMIT)
+            held = await pod_resources.held_devices(self.socket, _PODS_LIMIT)
         except (OSError, PlugwrightError) as error:
-            raise HoldersUnknown(f"pod-resources cannot be read: {error}") from error
-        active = {device.device_id for device in pods if device.resource == self.resource}
-        stored = await self._stored()
-        if any(device_id in stored and device_id not in active for device_id in device_ids):
-            await self.checkpoint.rewritten(self.resend)
-            stored = await self._stored()
-        return active | set(stored)
+            raise HoldersUnknown(clean(f"pod-resources cannot be read: {error}")) from error
+        return {
+            device.device_id: clean(f"{device.namespace}/{device.pod}")
+            for device in held
+            if device.resource == self.resource
+        }
 
     async def stored(self) -> Held:
         """By the checkpoint alone, with what pods held that have ended; nothing where no kubelet has been yet."""
@@ -88,10 +84,26 @@ class ResourceHolders:
         except FileNotFoundError:
             return {}
         except Exception as error:  # one reading of whatever a checkpoint holds
-            raise HoldersUnknown(f"the checkpoint cannot be read: {error}") from error
+            raise HoldersUnknown(clean(f"the checkpoint cannot be read: {error}")) from error
 
-    async def _stored(self) -> Held:
+    async def held(self, device_ids: Collection[str]) -> set[str]:
+        """The devices that pods hold, by pod-resources or by the checkpoint.
+
+        `device_ids` are those whose end matters: where only the checkpoint has one, it is written again.
+        """
+        active, stored = await self.pods(), await self._written()
+        if any(device_id in stored and device_id not in active for device_id in device_ids):
+            await self.rewritten()
+            stored = await self._written()
+        return active.keys() | stored.keys()
+
+    async def rewritten(self) -> None:
+        """Returns when the kubelet has written its checkpoint again, after the list that it has by now (4.31)."""
+        await self.checkpoint.rewritten(self.resend)
+
+    async def _written(self) -> Held:
+        """A checkpoint that is not there tells nothing about pods that are."""
         try:
             return await self.checkpoint.held(self.resource)
         except (OSError, RuntimeError, PlugwrightError) as error:  # RuntimeError: no thread could be started
-            raise HoldersUnknown(f"the checkpoint cannot be read: {error}") from error
+            raise HoldersUnknown(clean(f"the checkpoint cannot be read: {error}")) from error

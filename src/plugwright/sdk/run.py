@@ -5,8 +5,6 @@ reloading, stopping, and with WatchdogSec that the event loop goes on.
 """
 
 import asyncio
-import ctypes
-import gc
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
@@ -19,9 +17,11 @@ from plugwright.sdk.control import serve_control_socket
 from plugwright.sdk.daemon import Daemon, DriverFactory
 from plugwright.sdk.environment import configure_logs, with_environment
 from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.plugin_calls import StallDetector
 from plugwright.sdk.plugin_checks import check_plugins, warn_of_misspelt_methods
 from plugwright.sdk.settings import Settings
 from plugwright.sdk.signals import Signals
+from plugwright.system import garbage
 from plugwright.system.concurrency import Latest, cancel
 from plugwright.system.systemd import Systemd
 from plugwright.version import __version__
@@ -98,7 +98,7 @@ def run_until_stopped(
                 await stack.enter_async_context(watching(daemon, requests.request_reload))
             await stack.enter_async_context(_telling(systemd, daemon))
             await stack.enter_async_context(watchdog.running(settings.watchdog))
-            giving_back = asyncio.get_running_loop().call_later(_LOADED, _give_memory_back)
+            giving_back = asyncio.get_running_loop().call_later(_LOADED, garbage.freeze)
             stack.callback(giving_back.cancel)
             await _handle(requests, reload, daemon, systemd)
 
@@ -112,13 +112,16 @@ def run_until_stopped(
 
 @asynccontextmanager
 async def serving(
-    *plugins: Plugin, settings: Settings | None = None, drivers: DriverFactory | None = None
+    *plugins: Plugin,
+    settings: Settings | None = None,
+    drivers: DriverFactory | None = None,
+    stalls: StallDetector | None = None,
 ) -> AsyncIterator[Daemon]:
-    """Serves `plugins` while inside, in the caller's own event loop; touches no signals."""
+    """Serves `plugins` while inside, in the caller's own event loop; touches no signals. `stalls` is `Daemon`'s."""
     settings = settings or Settings()
     warn_of_misspelt_methods(check_plugins(plugins))
     async with AsyncExitStack() as stack:
-        daemon = Daemon(settings, drivers)
+        daemon = Daemon(settings, drivers, stalls)
         if settings.listen:
             from plugwright.sdk.probes import serve_probes  # loads an HTTP server
 
@@ -126,14 +129,6 @@ async def serving(
         await stack.enter_async_context(daemon.running(plugins))
         await stack.enter_async_context(serve_control_socket(daemon, settings.control_socket))
         yield daemon
-
-
-def _give_memory_back() -> None:
-    """What was loaded stays and is never looked through again; the C library keeps what loading it took otherwise."""
-    gc.collect()
-    gc.freeze()
-    with suppress(AttributeError):  # a C library other than GNU's
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 class _Requests:

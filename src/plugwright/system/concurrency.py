@@ -50,7 +50,7 @@ class Latest(Generic[T]):
         self._callbacks: list[Callable[[], object]] = []
         self._value = value
         self._version = 0
-        self._newer = asyncio.Event()
+        self._waiters: list[asyncio.Future[None]] = []
 
     @property
     def value(self) -> T:
@@ -59,8 +59,10 @@ class Latest(Generic[T]):
     def publish(self, value: T) -> None:
         self._value = value
         self._version += 1
-        newer, self._newer = self._newer, asyncio.Event()
-        newer.set()
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
         for callback in tuple(self._callbacks):
             callback()
 
@@ -78,15 +80,24 @@ class Latest(Generic[T]):
         seen = -1
         while True:
             if seen == self._version:
-                await self._newer.wait()
+                await self._publication()
             seen = self._version
             yield self._value
 
     async def until(self, accept: Callable[[T], bool]) -> T:
         """The first value that `accept` is true for, the present one included."""
         while not accept(self._value):
-            await self._newer.wait()
+            await self._publication()
         return self._value
+
+    async def _publication(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in self._waiters:  # cancelled
+                self._waiters.remove(waiter)
 
 
 def start(coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":

@@ -5,6 +5,7 @@ possible: what does not outlive a process need not wait for a disk.
 """
 
 import fcntl
+import hashlib
 import os
 import secrets
 import shutil
@@ -21,6 +22,7 @@ _PARENTS = (Path("/dev/shm"), Path("/tmp"))
 _PREFIX = "pw-"
 _LOCK = ".lock"
 _LINK = "link"
+_NAME_LENGTH = 8
 
 
 @contextmanager
@@ -30,28 +32,39 @@ def linked_directory(target: Path, longest_name: int) -> Iterator[Path]:
     if sockets.fits(target, longest_name):
         yield target
         return
-    with short_directory() as directory:
+    # The same name each time: programs that were told the path find it again after a restart.
+    name = hashlib.sha256(os.fsencode(target.absolute())).hexdigest()[:_NAME_LENGTH]
+    with short_directory(name=name) as directory:
         link = directory / _LINK
         link.symlink_to(target.absolute(), target_is_directory=True)
         yield link
 
 
 @contextmanager
-def short_directory(parent: Path | None = None) -> Iterator[Path]:
-    """A directory of mode 0700 while inside."""
+def short_directory(parent: Path | None = None, name: str = "") -> Iterator[Path]:
+    """A directory of mode 0700 while inside; of that name unless somebody else has it."""
     parent = parent or _short_parent()
     _remove_abandoned(parent)
-    name = f"{_PREFIX}{secrets.token_hex(4)}"
-    unfinished, finished = parent / f".{name}", parent / name
-    unfinished.mkdir(mode=0o700)
-    lock = os.open(unfinished / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    unused = secrets.token_hex(_NAME_LENGTH // 2)
+    made = parent / f".{_PREFIX}{unused}"
+    made.mkdir(mode=0o700)
+    lock = os.open(made / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        unfinished.rename(finished)  # only now: no other process sees it without its lock and takes it for abandoned
-        yield finished
+        # Only now: no other process sees it without its lock and takes it for abandoned.
+        made = _renamed(made, [parent / f"{_PREFIX}{candidate}" for candidate in (name, unused) if candidate])
+        yield made
     finally:
-        shutil.rmtree(finished, ignore_errors=True)
+        shutil.rmtree(made, ignore_errors=True)
         os.close(lock)
+
+
+def _renamed(directory: Path, candidates: list[Path]) -> Path:
+    """Renames it to the first of the names that is free; the last one always is."""
+    for path in candidates[:-1]:
+        with suppress(OSError):
+            return directory.rename(path)
+    return directory.rename(candidates[-1])
 
 
 def _short_parent() -> Path:

@@ -1,4 +1,4 @@
-"""Atomic writes: a reader sees the old content or the new, never half of it.
+"""Atomic writes: a reader sees the old content or the new, never half of it. And what a reader cannot use put aside.
 
 A process that is killed in the middle of a write leaves its temporary file behind. A writer holds a lock on its own, so
 the next one knows which are nobody's, and removes them.
@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FileCalls", "locked_directory", "remove_unfinished", "write_atomically"]
+__all__ = ["FileCalls", "locked_directory", "put_aside", "remove_unfinished", "write_atomically"]
 
 # A name that begins with a dot and has no ending of its own: container runtimes and ConfigMap readers skip it.
 _PREFIX = ".plugwright-"
@@ -77,6 +77,13 @@ def write_atomically(
         raise
     if sync and sync_name:
         _sync_directory(path.parent)
+
+
+def put_aside(path: Path) -> Path:
+    """Renames a file that cannot be used, so that an operator may look at it; returns where it is. OSError."""
+    aside = path.with_name(f"{path.name}.damaged")
+    path.replace(aside)
+    return aside
 
 
 def remove_unfinished(directory: Path, prefix: str = _PREFIX) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from plugwright.errors import PeerGone, PluginError, PodRefused
 from plugwright.kubelet import Kubelet, KubeletSettings, Pod, PodSpec, Timing
+from plugwright.kubelet.admission import Predicates
 from plugwright.kubelet.events import Event, StateChange
 from plugwright.kubelet.pod_table import RunContainerOptions
 from plugwright.kubelet.pods import PodClaim
@@ -50,13 +51,13 @@ class PluginKubelet(Kubelet):
     api: ResourceApiServer
     cdi: Path  # where the CDI specs of claims are
 
-    async def admit(self, pod: PodSpec | Mapping[str, object]) -> Pod:
+    async def admit(self, pod: PodSpec | Mapping[str, object], predicates: Predicates | None = None) -> Pod:
         """As `Kubelet.admit`; first, as the scheduler does, allocates the claims that the pod wants.
 
         Raises `PodRefused` where devices for them are not free within the kubelet's `timeout`: a real pod would wait.
         """
         if not isinstance(pod, PodWithClaims):
-            return await super().admit(pod)
+            return await super().admit(pod, predicates)
         spec = self._table.generate_name(pod).with_unused_uid(self._running.manager.pod_devices.has_pod)
         assert isinstance(spec, PodWithClaims)
         names = [claim.name or f"{spec.name}-{number}" for number, claim in enumerate(spec.wanted)]
@@ -64,7 +65,7 @@ class PluginKubelet(Kubelet):
             await self._allocate(spec, name, claim)
             self.api.reserve(spec.namespace, name, (spec.name, spec.uid))
         claims = tuple(PodClaim(pod_claim_name(number), name) for number, name in enumerate(names))
-        return await super().admit(replace(spec, claims=claims))
+        return await super().admit(replace(spec, claims=claims), predicates)
 
     def _delete(self, pod: Pod) -> None:
         super()._delete(pod)

@@ -15,6 +15,7 @@ import uvicorn
 from plugwright.cluster.api.app import Server, application
 from plugwright.cluster.api.kinds import NAMESPACES, NODES
 from plugwright.cluster.api.registry import ResourcePath, Writer
+from plugwright.cluster.container_logs import LogOptions, lines_of_text
 from plugwright.cluster.store import Store
 
 __all__ = ["TOKEN", "Answer", "Api", "FakeLogs", "container", "pod", "populated", "served", "server"]
@@ -27,8 +28,13 @@ Json = dict[str, Any]
 class FakeLogs:
     """Three lines of output for every container."""
 
-    def log(self, namespace: str, pod: str, container: str) -> str:
-        return "".join(f"{namespace}/{pod}/{container} {number}\n" for number in range(3))
+    def read_log(self, namespace: str, pod: str, container: str, options: LogOptions) -> AsyncIterator[bytes]:
+        text = "".join(f"{namespace}/{pod}/{container} {number}\n" for number in range(3))
+        return lines_of_text(text, EPOCH, options, _never)
+
+
+async def _never() -> None:
+    await asyncio.Event().wait()
 
 
 @dataclass(frozen=True, slots=True)

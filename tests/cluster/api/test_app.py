@@ -2,12 +2,14 @@
 
 import itertools
 import logging
+from collections.abc import AsyncIterator
 
 import httpx2
 import pytest
 from tests.cluster.api.serving import TOKEN, Api, pod, server
 
 from plugwright.cluster.api.app import Server, application
+from plugwright.cluster.container_logs import LogOptions
 from plugwright.cluster.store import Store
 
 PATHS = [
@@ -107,7 +109,7 @@ async def test_an_unexpected_exception_is_an_internal_error_and_logged(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken:
-        def log(self, namespace: str, pod: str, container: str) -> str:
+        def read_log(self, namespace: str, pod: str, container: str, options: LogOptions) -> AsyncIterator[bytes]:
             raise ZeroDivisionError(f"secret of {namespace}")
 
     app = application(Server(store, Broken(), TOKEN))

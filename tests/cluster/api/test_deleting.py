@@ -43,11 +43,22 @@ async def test_deletion_waits_for_finalizers(api: Api) -> None:
     assert (await api("GET", f"{MAPS}/m")).code == 404
 
 
-async def test_deletion_of_a_namespace_deletes_its_contents(api: Api) -> None:
+async def test_a_deleted_namespace_is_terminating_and_takes_nothing_new(api: Api) -> None:
     await api("POST", "/api/v1/namespaces", {"metadata": {"name": "gone"}})
-    await api("POST", "/api/v1/namespaces/gone/pods", pod("p"))
-    assert (await api("DELETE", "/api/v1/namespaces/gone")).code == 200
-    assert (await api("GET", "/api/v1/pods")).names == []
+    answer = await api("DELETE", "/api/v1/namespaces/gone")
+    assert (answer.code, answer.body["status"]["phase"]) == (200, "Terminating")
+    refused = await api("POST", "/api/v1/namespaces/gone/pods", pod("p"))
+    text = "unable to create new content in namespace gone because it is being terminated"
+    assert (refused.code, refused.body["message"]) == (403, f'pods "p" is forbidden: {text}')
+    assert refused.body["details"]["causes"][0]["reason"] == "NamespaceTerminating"
+
+
+async def test_the_propagation_of_a_deletion_is_a_finalizer(api: Api) -> None:
+    for policy, finalizers in (("Foreground", ["foregroundDeletion"]), ("Orphan", ["orphan"])):
+        await api("POST", MAPS, {"metadata": {"name": policy.lower()}})
+        marked = (await api("DELETE", f"{MAPS}/{policy.lower()}", {"propagationPolicy": policy})).body["metadata"]
+        assert marked["finalizers"] == finalizers
+    assert (await api("DELETE", f"{MAPS}/orphan?propagationPolicy=None")).code == 422
 
 
 async def test_deletion_of_a_protected_namespace_is_forbidden(api: Api) -> None:

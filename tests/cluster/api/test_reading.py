@@ -192,6 +192,18 @@ class TestLogs:
         assert (await api("GET", f"{PODS_PATH}/one/log?tailLines=0")).body == ""
         assert (await api("GET", f"{PODS_PATH}/one/log?limitBytes=7")).body == "default"
 
+    async def test_have_times_and_begin_where_the_client_says(self, api: Api) -> None:
+        answer = await api("GET", f"{PODS_PATH}/one/log?timestamps=true&tailLines=1")
+        assert answer.body == "2026-11-15T12:00:00.000000Z default/one/main 2\n"
+        assert (await api("GET", f"{PODS_PATH}/one/log?sinceTime=2026-11-15T12:00:01Z")).body == ""
+        assert (await api("GET", f"{PODS_PATH}/one/log?sinceSeconds=60")).body.count("\n") == 3
+
+    async def test_with_wrong_options_are_refused(self, api: Api) -> None:
+        answer = await api("GET", f"{PODS_PATH}/one/log?tailLines=-1")
+        assert answer.code == 422
+        text = 'PodLogOptions "" is invalid: tailLines: Invalid value: -1: must be greater than or equal to 0'
+        assert answer.body["message"] == text
+
     async def test_of_several_containers_need_a_container_name(self, api: Api) -> None:
         answer = await api("GET", f"{PODS_PATH}/two/log")
         assert answer.code == 400

@@ -56,7 +56,7 @@ class ServesAfterRegister(SmallPlugin):
         self.registrations += 1
         name = self.socket_name()
         registering = asyncio.create_task(self.register(name))
-        await asyncio.sleep(0.1)  # the defect
+        await asyncio.sleep(1)  # the defect
         async with transport.serve(self.socket_directory / name, self.methods()):
             await registering
             await self.changes.changes_from("kubelet.sock", identity)

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from plugwright import Allocation, Device, Limits, Plugin, Settings, Timeouts
 from plugwright.dra.api_split import handover
-from plugwright.dra.api_split.readings import MoveSettings
+from plugwright.dra.api_split.move_settings import MoveSettings
 from plugwright.dra.api_split.split import ApiSplit
 from plugwright.dra.names import device_name
 from plugwright.errors import PeerGone, PeerRefused
@@ -36,7 +36,19 @@ __all__ = [
 ]
 
 TAPE, DRIVER, NODE = "example.com/tape", "tape.example.com", "n1"
-QUICK = MoveSettings(in_flight=0.05, interval=0.1, longest=0.2, asked=5.0, arrival=5.0, readmission=0.5, stored=0.5)
+QUICK = MoveSettings(
+    in_flight=0.05,
+    interval=0.1,
+    longest=0.2,
+    asked=5.0,
+    arrival=5.0,
+    readmission=0.5,
+    stored=0.5,
+    look=0.02,
+    comparison=0.02,
+    bound=0.02,
+    unwanted=0.1,
+)
 _TIMEOUTS = Timeouts(holders=0.1, burst=0.005, lost_stream=0.02, departed=0.5)
 
 
@@ -75,11 +87,14 @@ class Cluster:
     lists: int = 0
     page: int = 2
     expire: int = 0  # so many continuations are refused as expired
+    allocatable: int = 0  # of the Node
 
     async def get(self, path: str) -> dict[str, object]:
         await asyncio.sleep(0)
         if self.away:
             raise PeerGone("cannot reach the API server")
+        if path == f"/api/v1/nodes/{NODE}":
+            return {"status": {"allocatable": {TAPE: str(self.allocatable)}}}
         query = parse_qs(urlsplit(path).query)
         begin = int(query.get("continue", ["0"])[0])
         self.lists += begin == 0

@@ -2,12 +2,14 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.dra.api_split.split_actors import (
     DRIVER,
     NODE,
+    QUICK,
     TAPE,
     Cluster,
     Prepared,
@@ -81,6 +83,36 @@ async def test_a_device_that_a_pod_holds_moves_when_the_pod_ends(root: Path) -> 
 async def until_held(driver: SplitDriver, device_id: str, pod: str) -> None:
     async with asyncio.timeout(10):
         await driver.split.rounds.until(lambda _: driver.split.readings.pod(device_id) == pod)
+
+
+async def test_a_device_that_the_scheduler_still_counts_comes_back_for_the_pod_that_it_binds(root: Path) -> None:
+    cluster = Cluster(allocatable=1)
+    async with Kubelet(root / "k") as kubelet, served(tapes("st0"), kubelet, cluster, Prepared()) as driver:
+        await kubelet.allocatable(TAPE, 1)
+        pod = await kubelet.admit(pod_requesting({TAPE: 1}, name="first"))
+        await driver.split.move("st0", Api.DRA)
+        await kubelet.allocatable(TAPE, 0)
+        await kubelet.remove(pod)
+        await kubelet.allocatable(TAPE, 1)
+        assert waits(driver, "st0").startswith("another free device")
+        pod = await kubelet.admit(pod_requesting({TAPE: 1}, name="second"))
+        await kubelet.allocatable(TAPE, 0)
+        cluster.allocatable = 0
+        await driver.split.rounds.until(lambda _: not driver.split.readings.evidence(("st0",)).counted)
+        await kubelet.remove(pod)
+        await cluster.slices.until(lambda slices: slices == {"st0": False})
+
+
+async def test_the_last_free_device_leaves_the_list_when_nobody_takes_it(root: Path) -> None:
+    cluster = Cluster(allocatable=1)
+    settings = replace(QUICK, counted=0.2)
+    async with Kubelet(root / "k") as kubelet, served(tapes("st0"), kubelet, cluster, Prepared(), settings) as driver:
+        await kubelet.allocatable(TAPE, 1)
+        await driver.split.move("st0", Api.DRA)
+        await driver.split.rounds.until(lambda _: waits(driver, "st0").startswith("another free device"))
+        await phase(driver, "st0", Phase.WITHHELD)
+        assert waits(driver, "st0").startswith("the scheduler, which counts it")
+        await phase(driver, "st0", Phase.PUBLISHED)
 
 
 async def test_an_allocation_in_flight_keeps_its_device_from_being_published(root: Path) -> None:
@@ -177,7 +209,7 @@ async def test_devices_stay_where_they_are_while_pods_cannot_be_read(root: Path)
         await driver.split.move("st0", Api.DRA)
         async with asyncio.timeout(5):
             await driver.split.problem.until(lambda text: "pod-resources cannot be read" in text)
-        assert (split_of(driver), cluster.slices.value) == ({"st0": "withheld"}, {})
+        assert (split_of(driver), cluster.slices.value) == ({"st0": "listed"}, {})
         await kubelet.start()
         await cluster.slices.until(lambda slices: slices == {"st0": False})
 
@@ -189,6 +221,7 @@ async def test_a_restart_keeps_every_device_on_its_side_and_goes_on_with_moves(r
             await phase(driver, "st2", Phase.PUBLISHED)
             pod = await kubelet.admit(pod_requesting({TAPE: 1}))
             await driver.split.move("st0", Api.DRA)
+            await phase(driver, "st0", Phase.WITHHELD)
             before = split_of(driver)
         async with served(tapes("st0", "st1", "st2", dra=1), kubelet, cluster, prepared) as driver:
             assert split_of(driver) == before == {"st0": "withheld", "st1": "listed", "st2": "published"}

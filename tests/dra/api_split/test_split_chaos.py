@@ -18,7 +18,7 @@ from plugwright.dra.api_split.moves import Phase, Placement
 from plugwright.dra.api_split.split import ApiSplit
 from plugwright.dra.driver import Driver
 from plugwright.errors import ConfigError, ContainerWaiting, PodRefused
-from plugwright.kubelet import KubeletSettings
+from plugwright.kubelet import KubeletSettings, Timing
 from plugwright.kubelet.pod_table import Phase as PodPhase
 from plugwright.kubelet.pod_table import Pod
 from plugwright.sdk.daemon import ResourceRuntime
@@ -32,8 +32,10 @@ from plugwright.testing.resource_api_server import ResourceApiServer
 TAPE = "example.com/tape"
 IDS = tuple(f"st{number}" for number in range(8))
 WORKERS, RESTARTS = 6, 4
-PODS = int(os.environ.get("PLUGWRIGHT_PODS", "100"))
+PODS = int(os.environ.get("PLUGWRIGHT_PODS", "60"))
 LIMIT = 240.0
+STATUS = 0.1  # seconds
+TIMING = Timing(reconcile=0.05, retry=0.05, unprepare_retry=0.1)
 
 
 class Tapes(Plugin):
@@ -102,6 +104,7 @@ class Node:
         self.starts, self.running = Latest(0), Latest(False)
         self.calls, self.open = Latest(0), Latest(True)
         self.binding = 0  # pods that are being admitted
+        self.counted = 0  # devices of the plugin, as the scheduler knows from the Node's status
         paths = kubelet.paths
         self.settings = Settings(
             kubelet_dir=paths.root,
@@ -123,6 +126,17 @@ class Node:
                 await self.starts.until(lambda count, starts=starts: count != starts)  # type: ignore[misc]
                 self.running.publish(False)
 
+    async def report_status(self) -> None:
+        """For ever: some time after the list has changed, the API server and the scheduler know."""
+        while True:
+            await asyncio.sleep(STATUS)
+            if not self.open.value:
+                continue  # the kubelet is being restarted
+            count = self.kubelet.node().get(TAPE)
+            self.counted = count.allocatable if count is not None else 0
+            status = {"status": {"allocatable": {TAPE: str(self.counted)}}}
+            await self.kubelet.api.patch("/api/v1/nodes/node", status, "merge-patch")
+
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
         """A call of the emulated kubelet, which is not restarted meanwhile: its restart is not made for that."""
@@ -138,10 +152,12 @@ class Node:
         await self.calls.until(lambda count: not count)
         while any(pod.terminating for pod in self.kubelet.pods):
             await asyncio.sleep(0.05)
+        self.counted = 0  # a pod that comes before the plugin has registered again is refused, whatever it does
         await self.kubelet.restart()
         self.open.publish(True)
 
     async def restart(self) -> None:
+        self.counted = 0
         self.starts.publish(self.starts.value + 1)
         await self.running.until(lambda value: not value)
         await self.running.until(bool)
@@ -152,9 +168,8 @@ class Node:
     @property
     def free(self) -> int:
         """Devices that the scheduler thinks the plugin has free."""
-        count = self.kubelet.node().get(TAPE)
         used = sum(1 for pod in self.kubelet.pods if not pod.spec.claims and pod.phase is PodPhase.RUNNING)
-        return (count.allocatable if count is not None else 0) - used - self.binding
+        return self.counted - used - self.binding
 
 
 async def play(node: Node, outcome: Outcome, chance: random.Random, pods: int) -> None:
@@ -232,18 +247,19 @@ async def admitted(node: Node, kind: str) -> Pod:
 async def chaos(tmp_path: Path, split: type[ApiSplit], pods: int) -> Outcome:
     outcome, chance = Outcome(), random.Random(19)
     with kubelet_root(tmp_path) as root:
-        settings = KubeletSettings(timeout=3.0, strict=False)
+        settings = KubeletSettings(timeout=0.5, strict=False, timing=TIMING)
         async with PluginKubelet(root, settings, resource_api=(api := ResourceApiServer("node"))) as kubelet:
             kubelet.api, kubelet.cdi = api, tmp_path / "cdi"
             node = Node(kubelet, tmp_path, split)
             serving_devices = asyncio.create_task(node.run())
+            reporting = asyncio.create_task(node.report_status())
             try:
                 await node.running.until(bool)
                 await kubelet.capacity(TAPE, len(IDS))
                 async with asyncio.timeout(LIMIT):
                     await play(node, outcome, chance, pods)
             finally:
-                await cancel(serving_devices)
+                await cancel(serving_devices, reporting)
     return outcome
 
 
@@ -252,7 +268,7 @@ async def test_no_device_is_held_twice_whatever_happens(tmp_path: Path) -> None:
     assert outcome.overlaps == []
     assert outcome.ran.total() == PODS
     assert outcome.moved > PODS // 15
-    assert outcome.refused.total() <= PODS // 20, outcome.refused  # most of them in the moment of a restart
+    assert outcome.refused.total() <= RESTARTS + PODS // 20, outcome.refused  # most of them in the moment of a restart
 
 
 async def test_without_the_rule_devices_are_held_twice(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.dra.api_split.split_actors import DRIVER, NODE, Cluster, Prepared, Tapes, both
 
 from plugwright import Device, Settings
-from plugwright.dra.api_split.holders import HoldersUnreadable, PodHolders
-from plugwright.dra.api_split.readings import MoveSettings
+from plugwright.dra.api_split.holders import PodHolders
+from plugwright.dra.api_split.move_settings import MoveSettings
 from plugwright.dra.api_split.split import ApiSplit
-from plugwright.errors import PlugwrightError
+from plugwright.errors import HoldersUnknown, PlugwrightError
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.sdk.exclusivity import Exclusivity
 from plugwright.sdk.inventory import Inventory
@@ -56,6 +56,7 @@ class World:
         snapshot = inventory.latest.value
         assert snapshot is not None
         self.seen = {key: listed(snapshot, key) for key in snapshot.devices}
+        self.cluster.allocatable = sum(self.seen.values())
         self.pods |= self.answered
         self.answered.clear()
         self.stored = set(self.pods)
@@ -75,12 +76,12 @@ class ModelHolders(PodHolders):
 
     async def pods(self) -> dict[str, str]:
         if not self._world.readable:
-            raise HoldersUnreadable("pod-resources cannot be read")
+            raise HoldersUnknown("pod-resources cannot be read")
         return dict.fromkeys(self._world.pods, "default/pod")
 
     async def stored(self) -> frozenset[str]:
         if not self._world.readable:
-            raise HoldersUnreadable("the checkpoint cannot be read")
+            raise HoldersUnknown("the checkpoint cannot be read")
         return frozenset(self._world.stored)
 
     async def of(self, candidates: Any) -> dict[str, str]:
@@ -281,12 +282,12 @@ class Split(RuleBasedStateMachine):
 
     @rule(key=some_device, to=some_side)
     def operator_moves(self, key: str, to: Api) -> None:
-        if self.split._loaded:
+        if self.split._rounds.loaded:
             self.do(self.split.move(key, to))
 
     @rule(to=some_side)
     def operator_hands_over(self, to: Api) -> None:
-        if self.split._loaded:
+        if self.split._rounds.loaded:
             self.do(self.split.hand_over(to))
 
     @rule(pods=st.booleans(), away=st.booleans())

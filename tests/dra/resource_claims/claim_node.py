@@ -149,7 +149,6 @@ class ClaimNode:
     drives: Drives
     boot_id: str = "boot-1"
     settings: PreparationSettings = QUICK
-    in_use: Callable[[Claim], Awaitable[str]] | None = None
     tells_containers: bool = True
     report: Callable[[AllocatedClaim, str], None] | None = None
     reports: list[tuple[str, str]] = field(default_factory=list)
@@ -160,7 +159,6 @@ class ClaimNode:
             DRIVER, self.cdi, DeviceMetadata(self.plugin_dir, DRIVER) if self.tells_containers else None
         )
         self.prepared = PreparedClaims(self.checkpoint, self.boot_id, self.files.find)
-        more = {"in_use": self.in_use} if self.in_use is not None else {}
         self.preparation = Preparation(
             DRIVER,
             POOL,
@@ -170,7 +168,6 @@ class ClaimNode:
             self.files,
             report=self.report or (lambda claim, reason: self.reports.append((claim.name, reason))),
             settings=replace(self.settings, host_root=self.root / "host"),
-            **more,
         )
 
     @classmethod

@@ -382,21 +382,6 @@ async def test_a_device_that_is_gone_is_released_by_its_id(node: ClaimNode) -> N
     assert [device.id for device in node.drives.released] == ["ST_9"]
 
 
-async def test_a_claim_whose_use_is_seen_is_not_unprepared(root: Path) -> None:  # 2.7
-    async def in_use(claim: Claim) -> str:
-        return "st0 is open in process 7"
-
-    node = ClaimNode.on(root, in_use=in_use)
-    node.api.put(document())
-    await node.prepare(claim())
-    assert await node.unprepare(claim(), claim("never")) == {
-        uid_of("one"): "st0 is open in process 7",
-        uid_of("never"): "",
-    }
-    assert edits(node, ONE)
-    assert list(node.prepared.held()) == ["st0"]
-
-
 def reserved(made: dict[str, Any], *pods: str) -> dict[str, Any]:
     made["status"]["reservedFor"] = [{"resource": "pods", "name": pod, "uid": f"{pod}-pod"} for pod in pods]
     return made

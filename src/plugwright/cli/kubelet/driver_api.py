@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from plugwright.cli.up.directory import Kubeconfig
-from plugwright.cli.up.server import listen, serving
+from plugwright.cli.up.server import Application, listen, serving
 from plugwright.cluster import KUBERNETES_VERSION, tls
 from plugwright.cluster.api import app, requests
 from plugwright.cluster.api.errors import StatusError
 from plugwright.cluster.api.kinds import NAMESPACES, NODES, RESOURCE_CLAIMS
 from plugwright.cluster.api.registry import DeleteOptions, ResourcePath, Writer
 from plugwright.cluster.clock import now
+from plugwright.cluster.container_logs import LogOptions
 from plugwright.cluster.events import ClusterClient
 from plugwright.cluster.resource_claims import StoreResourceApi
 from plugwright.cluster.store import Object, Store
@@ -36,9 +37,9 @@ class DriverApi:
 
     def __init__(self, node: str) -> None:
         self.store = Store()
-        self._writer = Writer(self.store, now)
-        self.resource_api = StoreResourceApi(ClusterClient(self.store, self._writer), node)
-        self._writer.create(ResourcePath(NODES, "", node), {"metadata": {"name": node}}, _MANAGER)
+        self.writer = Writer(self.store, now)
+        self.resource_api = StoreResourceApi(ClusterClient(self.store, self.writer), node)
+        self.writer.create(ResourcePath(NODES, "", node), {"metadata": {"name": node}}, _MANAGER)
         self._ensure_namespace("default")
 
     @asynccontextmanager
@@ -52,12 +53,16 @@ class DriverApi:
             listening.listen()  # a driver that reads the kubeconfig at once waits in line, and is not refused
             application = app.application(app.Server(self.store, self, token, KUBERNETES_VERSION, now))
             server = f"https://127.0.0.1:{listening.getsockname()[1]}"
-            async with serving(application, listening, certificates):
+            async with serving(self._observed(application), listening, certificates):
                 with Kubeconfig(server, certificates.authority, token).written(kubeconfig, kept=False):
                     yield kubeconfig
 
-    def log(self, namespace: str, pod: str, container: str) -> str:
-        return ""  # there are no pods in this API
+    def _observed(self, application: Application) -> Application:
+        """For those who want to see the requests."""
+        return application
+
+    async def read_log(self, namespace: str, pod: str, container: str, options: LogOptions) -> AsyncIterator[bytes]:
+        yield b""  # there are no pods in this API
 
     def put(self, claim: _Document) -> None:
         """Stores the claim with its allocation; one of the same spec stays the same object. Raises `ConfigError`."""
@@ -68,11 +73,11 @@ class DriverApi:
             self._ensure_namespace(namespace)
             stored = self.store.get(path.key)
             if stored is not None and stored.get("spec") != claim.get("spec"):
-                self._writer.delete(path, DeleteOptions())
+                self.writer.delete(path, DeleteOptions())
                 stored = None
             if stored is None:
                 checked, _ = requests.checked_object(RESOURCE_CLAIMS, dict(claim), "Strict")
-                self._writer.create(
+                self.writer.create(
                     path, {key: checked[key] for key in ("metadata", "spec") if key in checked}, _MANAGER
                 )
             self._change_status(path, dict(claim.get("status") or {}))
@@ -85,13 +90,13 @@ class DriverApi:
             kept = {"reservedFor": consumers} if consumers and status.get("allocation") else {}
             return {**stored, "status": {**status, **kept}}
 
-        self._writer.change(ResourcePath(path.kind, path.namespace, path.name, "status"), changed, _MANAGER)
+        self.writer.change(ResourcePath(path.kind, path.namespace, path.name, "status"), changed, _MANAGER)
 
     def remove(self, key: str) -> None:
         namespace, _, name = key.partition("/")
         path = ResourcePath(RESOURCE_CLAIMS, namespace, name)
         if self.store.get(path.key) is not None:
-            self._writer.delete(path, DeleteOptions())
+            self.writer.delete(path, DeleteOptions())
 
     def unallocated(self, pod: PodSpec) -> str:
         """Why the pod has to wait for its claims, as a scheduler says it; empty if it has them all."""
@@ -133,9 +138,9 @@ class DriverApi:
             path = ResourcePath(RESOURCE_CLAIMS, pod.namespace, claim.claim_name, "status")
             stored = self.store.get(path.key)
             if stored is not None and (stored.get("status") or {}).get("allocation"):
-                self._writer.change(path, changed, _MANAGER)
+                self.writer.change(path, changed, _MANAGER)
 
     def _ensure_namespace(self, name: str) -> None:
         path = ResourcePath(NAMESPACES, "", name)
         if self.store.get(path.key) is None:
-            self._writer.create(path, {"metadata": {"name": name}}, _MANAGER)
+            self.writer.create(path, {"metadata": {"name": name}}, _MANAGER)

@@ -11,7 +11,7 @@ import signal
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from plugwright.cli.up.server import listen, serving
 from plugwright.cluster import tls
 from plugwright.cluster.api.kinds import NODES, PODS
 from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster, mock_gpus
-from plugwright.cluster.store import Object
+from plugwright.cluster.store import Object, ObjectKey
 from plugwright.config import schema
 from plugwright.config.reload import CurrentConfig
 from plugwright.config.schema import Config
@@ -36,13 +36,16 @@ from plugwright.sdk.daemon import Daemon, ResourceRuntime
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.serve_settings import ResourceDriver
 from plugwright.serve import needs_driver
-from plugwright.system import json_lines
+from plugwright.system import garbage, json_lines
 from plugwright.system.concurrency import single_error
 from plugwright.system.json_lines import Request
+from plugwright.system.open_files import ensure_open_files
 
 __all__ = ["NodePlugins", "run"]
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_NODE_FILES, _RESOURCE_FILES = 3, 3
+_SPARE_FILES = 200  # of the API server and its clients, and of nodes that start or answer
 _LIST_LIMIT = 1.0  # seconds for the first device lists: a plugin that finds no devices does not delay the start
 
 Ready = Callable[[ClusterInfo], None]
@@ -51,6 +54,7 @@ Ready = Callable[[ClusterInfo], None]
 def run(options: UpOptions, directory: StateDirectory, ready: Ready) -> None:
     """Runs until a signal, `plugwright down` or the timeout; calls `ready` once."""
     plugins = NodePlugins(options.config, bare=options.bare)
+    ensure_open_files(_SPARE_FILES + options.nodes * plugins.open_files, f"{options.nodes:,} nodes")
     with directory.locked():
         try:
             asyncio.run(_run(options, directory, plugins, ready))
@@ -64,6 +68,12 @@ class NodePlugins:
     def __init__(self, path: Path | None, *, bare: bool = False) -> None:
         self._bare = bare
         self._current = CurrentConfig(path, schema.load(path)) if path is not None else None
+
+    @property
+    def open_files(self) -> int:
+        """Of one node: sockets of its kubelet, its control socket, and for each resource a socket and a stream."""
+        resources = len(self._current.value.file.resources) if self._current is not None else 1
+        return _NODE_FILES + _RESOURCE_FILES * resources
 
     def of(self, node: str) -> Iterable[Plugin]:
         if self._current is not None:
@@ -131,12 +141,13 @@ class _ClusterController:
 
 async def _run(options: UpOptions, directory: StateDirectory, plugins: NodePlugins, ready: Ready) -> None:
     stop = asyncio.Event()
-    with _stop_on_signals(stop):
+    with _stop_on_signals(stop), ExitStack() as pauses:
         async with (
             _cluster(options, directory, plugins) as (cluster, listening),
             _reachable(options, directory, _ClusterController(cluster, stop), listening) as info,
             asyncio.TaskGroup() as tasks,
         ):
+            pauses.enter_context(garbage.short_pauses())
             following = tasks.create_task(plugins.follow(cluster))
             directory.publish(info)
             ready(info)
@@ -195,7 +206,8 @@ async def _reachable(
         nodes = {}
         for name in cluster.nodes:
             node_socket = sockets / f"{name}.sock"
-            await stack.enter_async_context(serve_control_socket(cluster.daemon(name), node_socket))
+            serving_node = serve_control_socket(cluster.daemon(name), node_socket, answers_blocked=False)
+            await stack.enter_async_context(serving_node)
             nodes[name] = {"kubelet_dir": str(cluster.directory(name)), "control_socket": str(node_socket)}
         control_socket = sockets / "control.sock"
         listening_on = json_lines.listen(control_socket)
@@ -208,27 +220,28 @@ async def _reachable(
             kept=directory.kept,
             control=str(control_socket),
             nodes=nodes,
-            resources=_allocatable(cluster)[next(iter(cluster.nodes))],  # the nodes are alike at first
+            resources=_allocatable(cluster, next(iter(cluster.nodes))),  # the nodes are alike at first
             log=str(directory.log) if options.detach else None,
         )
 
 
 async def _until_listed(cluster: EmbeddedCluster) -> None:
     """Returns when the nodes show the devices of their plugins, or after a second."""
+    waiting = list(cluster.nodes)  # one that is listed is not asked again
 
     def are_listed() -> bool:
-        allocatable = _allocatable(cluster)
-        return all(
-            _healthy(cluster.daemon(name)).items() <= allocatable.get(name, {}).items() for name in cluster.nodes
-        )
+        while waiting and _healthy(cluster.daemon(waiting[-1])).items() <= _allocatable(cluster, waiting[-1]).items():
+            waiting.pop()
+        return not waiting
 
     with suppress(TimeoutError):
         await cluster.until(are_listed, _LIST_LIMIT)
 
 
-def _allocatable(cluster: EmbeddedCluster) -> dict[str, dict[str, int]]:
-    """Of every node's extended resources."""
-    return {node["metadata"]["name"]: _extended_resources(node) for node in cluster.store.objects(NODES.qualified)}
+def _allocatable(cluster: EmbeddedCluster, node: str) -> dict[str, int]:
+    """A node's extended resources."""
+    stored = cluster.store.get(ObjectKey(NODES.qualified, "", node))
+    return _extended_resources(stored) if stored is not None else {}
 
 
 def _extended_resources(node: Object) -> dict[str, int]:

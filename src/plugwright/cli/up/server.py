@@ -10,7 +10,7 @@ import uvicorn
 from plugwright.cluster.tls import Certificates
 from plugwright.errors import ConfigError
 
-__all__ = ["listen", "serving"]
+__all__ = ["Application", "listen", "serving"]
 
 _HOST = "127.0.0.1"  # never another address: a client with the token may run processes here
 _SHUTDOWN_LIMIT = 2  # seconds for requests that are answered when it ends

@@ -3,14 +3,14 @@
 Reads are answered from the store; writes go through `registry`, or through one on a dry-run store that keeps nothing.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from plugwright.cluster.api import list_options, printers, requests, responses, server_side_apply
+from plugwright.cluster.api import list_options, log_options, printers, requests, responses, server_side_apply
 from plugwright.cluster.api.errors import (
     StatusError,
     bad_request,
@@ -24,6 +24,7 @@ from plugwright.cluster.api.registry import DeleteOptions, ResourcePath, Writer
 from plugwright.cluster.api.responses import ResponseForm
 from plugwright.cluster.api.watch import Watch, WatchOptions, watch_events
 from plugwright.cluster.clock import Clock
+from plugwright.cluster.container_logs import LogOptions
 from plugwright.cluster.store import DryRun, Object, Store
 from plugwright.protocol import kubernetes_objects
 
@@ -42,7 +43,7 @@ _APPLY = "application/apply-patch+yaml"
 class Logs(Protocol):
     """The output of containers."""
 
-    def log(self, namespace: str, pod: str, container: str) -> str: ...
+    def read_log(self, namespace: str, pod: str, container: str, options: LogOptions) -> AsyncIterator[bytes]: ...
 
 
 class ResourceHandlers:
@@ -155,13 +156,12 @@ class ResourceHandlers:
 
     def log(self, request: Request, path: ResourcePath) -> Response:
         query, pod = request.query_params, self._store.require(path.key)
+        options = log_options.read(query, self._now())
         container = _container_to_log(pod, query.get("container", ""))
         if not pod["spec"].get("nodeName"):  # it has not been started
             return Response(media_type="text/plain")
-        lines = self._logs.log(path.namespace, path.name, container).splitlines(keepends=True)
-        tail, limit = requests.number(query, "tailLines"), requests.number(query, "limitBytes")
-        text = "".join(lines if tail is None else lines[len(lines) - min(tail, len(lines)) :]).encode()
-        return Response(text if limit is None else text[:limit], media_type="text/plain")
+        text = self._logs.read_log(path.namespace, path.name, container, options)
+        return StreamingResponse(text, media_type="text/plain")
 
     def create(self, request: Request, path: ResourcePath, content: object) -> Response:
         checked, warnings = requests.checked_object(path.kind, content, requests.field_validation(request))
@@ -267,11 +267,12 @@ class ResourceHandlers:
 def _container_to_log(pod: Object, requested: str) -> str:
     name, spec = pod["metadata"]["name"], pod["spec"]
     containers = [container["name"] for container in spec["containers"]]
+    choices = [*(init["name"] for init in spec.get("initContainers") or ()), *containers]
     if not requested and len(containers) > 1:
-        choices = " ".join(containers)
-        raise bad_request(f"a container name must be specified for pod {name}, choose one of: [{choices}]")
+        listed = " ".join(choices)
+        raise bad_request(f"a container name must be specified for pod {name}, choose one of: [{listed}]")
     container = requested or str(containers[0])
-    if container not in (*containers, *(init["name"] for init in spec.get("initContainers") or [])):
+    if container not in choices:
         raise bad_request(f"container {container} is not valid for pod {name}")
     return container
 

@@ -12,16 +12,17 @@ from datetime import timedelta
 from plugwright.cluster import clock
 from plugwright.cluster.api import managed_fields, server_side_apply, validation
 from plugwright.cluster.api.errors import StatusError, bad_request, invalid
-from plugwright.cluster.api.kinds import KINDS, NAMESPACES, Kind
+from plugwright.cluster.api.kinds import NAMESPACES, Kind
 from plugwright.cluster.api.validation import FieldError
 from plugwright.cluster.clock import Clock
-from plugwright.cluster.store import DryRun, Object, ObjectKey, Store
+from plugwright.cluster.store import DryRun, Object, ObjectKey, Store, VersionConflict
 
 __all__ = ["DeleteOptions", "ResourcePath", "Writer"]
 
 _SYSTEM_METADATA = (
     "uid", "creationTimestamp", "generation", "namespace", "deletionTimestamp", "deletionGracePeriodSeconds",
 )  # fmt: skip
+_PROPAGATION_FINALIZERS = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
 _NAME_ATTEMPTS = 8  # to generate a name that is not taken
 
 
@@ -41,11 +42,15 @@ class ResourcePath:
 
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
-    """`grace` is in seconds, None for the object's own; `uid` and `version` are preconditions unless empty."""
+    """`grace` is in seconds, None for the object's own; `uid` and `version` are preconditions unless empty.
+
+    `propagation` is what happens to dependents: `Background`, `Foreground`, `Orphan`, or empty for the kind's default.
+    """
 
     grace: int | None = None
     uid: str = ""
     version: str = ""
+    propagation: str = ""
 
 
 class Writer:
@@ -65,8 +70,10 @@ class Writer:
         metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": clock.timestamp(self._now())}
         if kind.namespaced:
             metadata["namespace"] = path.namespace
-            self._check_namespace(path.namespace)
+            self._check_namespace(path)
         created = kind.prepare_for_create({**content, **_type_meta(kind), "metadata": metadata})
+        if refusal := kind.admission_error(created, self._store.get):
+            raise _forbidden(path, refusal)
         _validate(path, None, created)
         if applied is None:
             entries = self._entries(path, None, kind.without_admitted(created, content), manager)
@@ -94,6 +101,8 @@ class Writer:
         _check_identity(path, content, metadata)
         _check_uid(path, before, str(metadata.get("uid") or ""))
         expected = str(metadata.get("resourceVersion") or "")
+        if expected not in ("", before["metadata"]["resourceVersion"]):
+            raise VersionConflict(path.key)
         return self._update(path, self._prepared(path, before, content, manager), expected)
 
     def change(self, path: ResourcePath, change: Callable[[Object], Object], manager: str) -> Object:
@@ -103,6 +112,9 @@ class Writer:
         if not isinstance(after, dict) or not isinstance(after.get("metadata"), dict):
             raise bad_request("a patched object must be an object with metadata")
         _check_identity(path, after, after["metadata"])
+        uid = str(after["metadata"].get("uid") or before["metadata"]["uid"])
+        if uid != before["metadata"]["uid"]:
+            raise invalid(path.kind, path.name, [validation.invalid("metadata.uid", uid, "field is immutable")])
         version = str(after["metadata"].get("resourceVersion") or "")
         expected = version if version != before["metadata"]["resourceVersion"] else ""
         return self._update(path, self._prepared(path, before, after, manager), expected)
@@ -126,19 +138,26 @@ class Writer:
         """The object, and whether it is gone: a pod on a node stays until its node has ended it."""
         before = self._store.require(path.key)
         _check_deletable(path, before, options)
-        if path.kind.deletes_contents:
-            self._delete_contents(path.name)
         grace = path.kind.grace_period(before, options.grace)
-        metadata = before["metadata"]
-        if not grace and not metadata.get("finalizers"):
+        metadata = {**before["metadata"], "finalizers": _finalizers(before, options.propagation)}
+        if not grace and not metadata["finalizers"] and not _has_contents(path, before):
             return self._store.delete(path.key), True
-        if metadata.get("deletionTimestamp") and grace >= metadata.get("deletionGracePeriodSeconds", grace):
-            return before, False
-        deletion = {
-            "deletionTimestamp": clock.timestamp(self._now() + timedelta(seconds=grace)),
-            "deletionGracePeriodSeconds": grace,
-        }
-        return self._store.update(path.key, {**before, "metadata": {**metadata, **deletion}}), False
+        known = before["metadata"].get("deletionGracePeriodSeconds", grace)
+        if not metadata.get("deletionTimestamp") or grace < known:
+            metadata |= {
+                "deletionTimestamp": clock.timestamp(self._now() + timedelta(seconds=grace)),
+                "deletionGracePeriodSeconds": grace,
+            }
+        after = {**before, "metadata": {name: value for name, value in metadata.items() if value != []}}
+        if path.kind.deletes_contents:
+            after["metadata"].pop("deletionGracePeriodSeconds", None)
+            after["status"] = {**(before.get("status") or {}), "phase": "Terminating"}
+        return self._store.update(path.key, after), False
+
+    def finalize(self, path: ResourcePath) -> None:
+        """The contents of a namespace are gone: it goes too, unless it has finalizers of its own."""
+        before = self._store.require(path.key)
+        self._update(path, {**before, "spec": {**(before.get("spec") or {}), "finalizers": []}}, "")
 
     def bind(self, path: ResourcePath, node: str) -> Object:
         """Assigns a pod to a node, which is done once."""
@@ -148,6 +167,8 @@ class Writer:
             raise _binding_conflict(path, f"pod {path.name} is being deleted, cannot be assigned to a host")
         if spec.get("nodeName"):
             raise _binding_conflict(path, f'pod {path.name} is already assigned to node "{spec["nodeName"]}"')
+        if spec.get("schedulingGates"):
+            raise _binding_conflict(path, f"pod {path.name} has non-empty .spec.schedulingGates")
         scheduled = {
             "type": "PodScheduled",
             "status": "True",
@@ -183,7 +204,8 @@ class Writer:
         """An object being deleted is gone with its last finalizer."""
         stored = self._store.update(path.key, after, expected)
         metadata = stored["metadata"]
-        is_waiting = metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds")
+        has_finalizers = metadata.get("finalizers") or _has_contents(path, stored)
+        is_waiting = has_finalizers or metadata.get("deletionGracePeriodSeconds")
         if metadata.get("deletionTimestamp") and not is_waiting:
             self._store.delete(path.key)
         return stored
@@ -204,15 +226,17 @@ class Writer:
                 break
         return name
 
-    def _check_namespace(self, namespace: str) -> None:
-        if self._store.get(ResourcePath(NAMESPACES, "", namespace).key) is None:
-            text = f'namespaces "{namespace}" not found'
-            raise StatusError(404, "NotFound", text, {"name": namespace, "kind": "namespaces"})
-
-    def _delete_contents(self, namespace: str) -> None:
-        for kind in (kind for kind in KINDS if kind.namespaced):
-            for content in self._store.objects(kind.qualified, namespace):
-                self._store.delete(ResourcePath(kind, namespace, content["metadata"]["name"]).key)
+    def _check_namespace(self, path: ResourcePath) -> None:
+        namespace = self._store.get(ResourcePath(NAMESPACES, "", path.namespace).key)
+        if namespace is None:
+            text = f'namespaces "{path.namespace}" not found'
+            raise StatusError(404, "NotFound", text, {"name": path.namespace, "kind": "namespaces"})
+        if namespace["metadata"].get("deletionTimestamp"):
+            text = f"unable to create new content in namespace {path.namespace} because it is being terminated"
+            error = _forbidden(path, text)
+            cause = {"reason": "NamespaceTerminating", "field": "metadata.namespace"}
+            error.details["causes"] = [{**cause, "message": f"namespace {path.namespace} is being terminated"}]
+            raise error
 
 
 def _type_meta(kind: Kind) -> Object:
@@ -258,16 +282,18 @@ def _field_errors(path: ResourcePath, before: Object | None, after: Object) -> I
         yield from kind.validate_status(after)
         return
     metadata = after["metadata"]
-    yield from validation.validate_metadata(metadata, kind.name_errors(str(metadata.get("name") or "")))
+    yield from validation.validate_metadata(metadata, kind.name_errors)
     yield from kind.validate(after)
-    if before is not None:
+    if before is None:
+        yield from kind.validate_create(after)
+    else:
+        yield from validation.validate_metadata_update(before["metadata"], metadata)
         yield from kind.validate_update(before, after)
 
 
 def _check_deletable(path: ResourcePath, before: Object, options: DeleteOptions) -> None:
     if path.name in path.kind.protected_names:
-        text = f'{path.kind.qualified} "{path.name}" is forbidden: this namespace may not be deleted'
-        raise StatusError(403, "Forbidden", text, {"name": path.name, "kind": path.kind.plural})
+        raise _forbidden(path, "this namespace may not be deleted")
     _check_uid(path, before, options.uid)
     version = before["metadata"]["resourceVersion"]
     if options.version and options.version != version:
@@ -279,6 +305,25 @@ def _check_uid(path: ResourcePath, before: Object, expected: str) -> None:
     uid = before["metadata"]["uid"]
     if expected and expected != uid:
         raise _conflict(path, f"Precondition failed: UID in precondition: {expected}, UID in object meta: {uid}")
+
+
+def _finalizers(before: Object, propagation: str) -> list[str]:
+    """Those of the object, with the garbage collector's for what is to happen to its dependents."""
+    finalizers = before["metadata"].get("finalizers") or []
+    wanted = _PROPAGATION_FINALIZERS.get(propagation)
+    if propagation:
+        finalizers = [name for name in finalizers if name not in _PROPAGATION_FINALIZERS.values() or name == wanted]
+    return [*finalizers, *([wanted] if wanted and wanted not in finalizers else [])]
+
+
+def _has_contents(path: ResourcePath, stored: Object) -> bool:
+    return path.kind.deletes_contents and bool((stored.get("spec") or {}).get("finalizers"))
+
+
+def _forbidden(path: ResourcePath, reason: str) -> StatusError:
+    text = f'{path.kind.qualified} "{path.name}" is forbidden: {reason}'
+    group = {"group": path.kind.group} if path.kind.group else {}
+    return StatusError(403, "Forbidden", text, {"name": path.name, **group, "kind": path.kind.plural})
 
 
 def _conflict(path: ResourcePath, text: str) -> StatusError:

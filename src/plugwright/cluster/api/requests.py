@@ -39,6 +39,7 @@ _DEEPEST = 200  # levels of nesting; no object of Kubernetes has thirty
 _MEDIA_TYPES = ("application/json", "application/yaml", kubernetes_objects.MEDIA_TYPE)
 _MOST_DIGITS = 18
 _FIELD_VALIDATIONS = ("Ignore", "Warn", "Strict")
+_PROPAGATIONS = ("Background", "Foreground", "Orphan")
 _LONGEST_MANAGER = 128
 
 
@@ -144,7 +145,7 @@ def checked_object(kind: Kind, content: object, validation: str) -> tuple[Object
 
 
 def delete_options(content: object, query: Mapping[str, str]) -> DeleteOptions:
-    """From the body or, for the grace period, from the query."""
+    """From the body or, for the grace period and the propagation, from the query."""
     options = content if isinstance(content, dict) else {}
     preconditions = options.get("preconditions") or {}
     grace = options.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
@@ -153,7 +154,20 @@ def delete_options(content: object, query: Mapping[str, str]) -> DeleteOptions:
     if not isinstance(preconditions, dict):
         raise bad_request("preconditions must be an object")
     seconds = None if grace is None else int(grace)
-    return DeleteOptions(seconds, str(preconditions.get("uid") or ""), str(preconditions.get("resourceVersion") or ""))
+    uid, version = str(preconditions.get("uid") or ""), str(preconditions.get("resourceVersion") or "")
+    return DeleteOptions(seconds, uid, version, _propagation({**query, **options}))
+
+
+def _propagation(options: Mapping[str, object]) -> str:
+    policy, orphans = options.get("propagationPolicy"), options.get("orphanDependents")
+    if policy is not None and policy not in _PROPAGATIONS:
+        supported = ", ".join(f'"{name}"' for name in (*_PROPAGATIONS, "nil"))
+        text = f'propagationPolicy: Unsupported value: "{policy!s:.40}": supported values: {supported}'
+        raise StatusError(422, "Invalid", f'DeleteOptions.meta.k8s.io "" is invalid: {text}')
+    if policy is not None and orphans is not None:
+        text = "orphanDependents and deletionPropagation cannot be both set"
+        raise StatusError(422, "Invalid", f'DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: {text}')
+    return str(policy or ("" if orphans is None else "Orphan" if orphans in (True, "true") else "Background"))
 
 
 def is_dry_run(query: Mapping[str, str], content: object = None) -> bool:

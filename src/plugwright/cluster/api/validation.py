@@ -1,11 +1,12 @@
-"""Validation rules that several kinds share: names, labels, and quantities of resources.
+"""Validation rules that several kinds share: errors of fields, metadata, names, labels, and quantities of resources.
 
 The texts are kube-apiserver's own. What holds for one kind alone is in its module in `kinds`.
 """
 
+import json
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from plugwright import quantity
@@ -16,13 +17,21 @@ __all__ = [
     "FieldError",
     "dns_label_errors",
     "dns_subdomain_errors",
+    "duplicate",
+    "forbidden",
     "generate_name",
+    "invalid",
+    "invalid_for",
     "is_extended_resource",
     "label_value_errors",
+    "missing",
     "qualified_name_errors",
     "quantity_errors",
+    "required",
+    "unsupported",
+    "validate_labels",
     "validate_metadata",
-    "validate_resources",
+    "validate_metadata_update",
 ]
 
 _NAME_PART = re.compile(r"(?:[A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
@@ -48,12 +57,8 @@ _LABEL_VALUE_RULE = (
     "end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
     "'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
 )
-_CONTAINER_RESOURCES = ("cpu", "memory", "ephemeral-storage")
-_HUGE_PAGES = "hugepages-"
-_STANDARD_RESOURCES = frozenset(
-    {"configmaps", "persistentvolumeclaims", "pods", "replicationcontrollers", "resourcequotas", "secrets", "services",
-     "storage"}
-)  # fmt: skip
+_ANNOTATIONS_LIMIT = 256 * 1024
+_STANDARD_FINALIZERS = frozenset({"foregroundDeletion", "kubernetes", "orphan"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +70,50 @@ class FieldError:
     reason: str = "FieldValueInvalid"
 
 
+def invalid(field: str, value: object, detail: str) -> FieldError:
+    return FieldError(field, f"Invalid value: {_as_json(value)}: {detail}")
+
+
+def invalid_for(field: str, value: object, details: Iterable[str]) -> Iterator[FieldError]:
+    """One error for each thing that is wrong with the value."""
+    return (invalid(field, value, detail) for detail in details)
+
+
+def required(field: str, detail: str = "") -> FieldError:
+    return FieldError(field, f"Required value: {detail}" if detail else "Required value", "FieldValueRequired")
+
+
+def forbidden(field: str, detail: str) -> FieldError:
+    return FieldError(field, f"Forbidden: {detail}", "FieldValueForbidden")
+
+
+def duplicate(field: str, value: object) -> FieldError:
+    return FieldError(field, f"Duplicate value: {_as_json(value)}", "FieldValueDuplicate")
+
+
+def missing(field: str, value: object) -> FieldError:
+    """The value names something that does not exist."""
+    return FieldError(field, f"Not found: {_as_json(value)}", "FieldValueNotFound")
+
+
+def unsupported(field: str, value: object, supported: Iterable[str]) -> Iterator[FieldError]:
+    """Nothing if the value is one of those; they are listed in their order."""
+    supported = tuple(supported)
+    if value not in supported:
+        values = ", ".join(f'"{one}"' for one in supported)
+        text = f"Unsupported value: {_as_json(value)}: supported values: {values}"
+        yield FieldError(field, text, "FieldValueNotSupported")
+
+
+def _as_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
 def dns_label_errors(name: str) -> Iterator[str]:
-    if not DNS_LABEL.fullmatch(name):
-        yield _LABEL_RULE
+    if len(name) > _LONGEST_LABEL:
+        yield f"must be no more than {_LONGEST_LABEL} characters"
+    if not DNS_LABEL.fullmatch(name[:_LONGEST_LABEL]):
+        yield "must not contain dots" if DNS_SUBDOMAIN.fullmatch(name) else _LABEL_RULE
 
 
 def dns_subdomain_errors(name: str) -> Iterator[str]:
@@ -79,31 +125,72 @@ def generate_name(prefix: str) -> str:
     return prefix[:_LONGEST_PREFIX] + "".join(secrets.choice(_GENERATED_CHARACTERS) for _ in range(5))
 
 
-def validate_metadata(metadata: Object, name_errors: Iterator[str]) -> Iterator[FieldError]:
+def validate_metadata(metadata: Object, name_errors: Callable[[str], Iterator[str]]) -> Iterator[FieldError]:
     """`name_errors` are those of the kind's own rule for names."""
-    name = str(metadata.get("name") or "")
+    name, prefix = str(metadata.get("name") or ""), str(metadata.get("generateName") or "")
+    if prefix:
+        # A generated name may follow a hyphen or a dot.
+        yield from invalid_for("metadata.generateName", prefix, name_errors(re.sub(r"[-.]$", "a", prefix)))
     if not name:
-        yield FieldError("metadata.name", "Required value: name or generateName is required", "FieldValueRequired")
+        yield required("metadata.name", "name or generateName is required")
     elif len(name) > _LONGEST_NAME:
-        yield FieldError("metadata.name", f'Invalid value: "{name}": must be no more than {_LONGEST_NAME} characters')
+        yield invalid("metadata.name", name, f"must be no more than {_LONGEST_NAME} characters")
     else:
-        yield from (FieldError("metadata.name", f'Invalid value: "{name}": {error}') for error in name_errors)
-    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    yield from _validate_keys("metadata.labels", labels)
-    for _, value in sorted(labels.items()):
-        yield from _validate_label_value(value)
-    yield from _validate_keys("metadata.annotations", annotations)
+        yield from invalid_for("metadata.name", name, name_errors(name))
+    yield from validate_labels("metadata.labels", metadata.get("labels") or {})
+    yield from _annotation_errors(metadata.get("annotations") or {})
+    yield from _owner_errors(metadata.get("ownerReferences") or [])
+    for number, finalizer in enumerate(metadata.get("finalizers") or []):
+        yield from _finalizer_errors(number, str(finalizer))
 
 
-def _validate_keys(field: str, values: Mapping[str, str]) -> Iterator[FieldError]:
-    for key in sorted(values):
-        for error in qualified_name_errors(key.lower() if field.endswith("annotations") else key):
-            yield FieldError(field, f'Invalid value: "{key}": {error}')
+def validate_metadata_update(before: Object, after: Object) -> Iterator[FieldError]:
+    if before.get("deletionTimestamp"):
+        added = sorted({*(after.get("finalizers") or [])} - {*(before.get("finalizers") or [])})
+        if added:
+            names = ", ".join(f'"{name}"' for name in added)
+            text = "no new finalizers can be added if the object is being deleted, found new finalizers"
+            yield forbidden("metadata.finalizers", f"{text} []string{{{names}}}")
 
 
-def _validate_label_value(value: str) -> Iterator[FieldError]:
-    for error in label_value_errors(value):
-        yield FieldError("metadata.labels", f'Invalid value: "{value}": {error}')
+def _annotation_errors(annotations: Mapping[str, str]) -> Iterator[FieldError]:
+    for key in sorted(annotations):
+        yield from invalid_for("metadata.annotations", key, qualified_name_errors(key.lower()))
+    if sum(len(key.encode()) + len(str(value).encode()) for key, value in annotations.items()) > _ANNOTATIONS_LIMIT:
+        text = f"Too long: may not be more than {_ANNOTATIONS_LIMIT} bytes"
+        yield FieldError("metadata.annotations", text, "FieldValueTooLong")
+
+
+def _owner_errors(owners: list[Object]) -> Iterator[FieldError]:
+    path, first = "metadata.ownerReferences", ""
+    for owner in owners:
+        for member, rule in (
+            ("apiVersion", "version must not be empty"),
+            ("kind", "must not be empty"),
+            ("name", "must not be empty"),
+            ("uid", "must not be empty"),
+        ):
+            if not owner.get(member):
+                yield invalid(f"{path}.{member}", "", rule)
+        if owner.get("controller"):
+            name = f"{owner.get('kind', '')}/{owner.get('name', '')}"
+            if first:
+                text = 'Only one reference can have Controller set to true. Found "true" in references for'
+                yield invalid(path, owners, f"{text} {first} and {name}")
+            first = first or name
+
+
+def _finalizer_errors(number: int, finalizer: str) -> Iterator[FieldError]:
+    yield from invalid_for("metadata.finalizers", finalizer, qualified_name_errors(finalizer))
+    if "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
+        text = "name is neither a standard finalizer name nor is it fully qualified"
+        yield invalid(f"metadata.finalizers[{number}]", finalizer, text)
+
+
+def validate_labels(field: str, labels: Mapping[str, str]) -> Iterator[FieldError]:
+    for key, value in sorted(labels.items()):
+        yield from invalid_for(field, key, qualified_name_errors(key))
+        yield from invalid_for(field, value, label_value_errors(value))
 
 
 def label_value_errors(value: str) -> Iterator[str]:
@@ -149,46 +236,3 @@ def quantity_errors(resource: str, amount: str) -> Iterator[str]:
         yield "must be greater than or equal to 0"
     if is_extended_resource(resource) and quantity.zero_if_invalid(amount) % 1:
         yield "must be an integer"
-
-
-def validate_resources(field: str, resources: Object) -> Iterator[FieldError]:
-    """The limits and requests of a container; `field` is the path of its resources."""
-    for part in ("limits", "requests"):
-        for resource, amount in sorted((resources.get(part) or {}).items()):
-            path = f"{field}.{part}[{resource}]"
-            for error in _resource_name_errors(resource):
-                yield FieldError(path, f'Invalid value: "{resource}": {error}')
-            for error in quantity_errors(resource, str(amount)):
-                yield FieldError(path, f'Invalid value: "{amount}": {error}')
-    yield from _validate_requests_against_limits(field, resources)
-
-
-def _resource_name_errors(resource: str) -> Iterator[str]:
-    errors = list(qualified_name_errors(resource))
-    yield from errors
-    if "/" not in resource:
-        if resource.startswith((*_CONTAINER_RESOURCES, _HUGE_PAGES)):
-            return
-        if not errors and resource not in _STANDARD_RESOURCES:
-            yield "must be a standard resource type or fully qualified"
-        yield "must be a standard resource for containers"
-    elif "kubernetes.io/" not in resource and not is_extended_resource(resource):
-        yield "doesn't follow extended resource name standard"
-
-
-def _validate_requests_against_limits(field: str, resources: Object) -> Iterator[FieldError]:
-    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
-    for resource, amount in sorted(requests.items()):
-        is_exclusive = is_extended_resource(resource) or resource.startswith(_HUGE_PAGES)  # cannot be overcommitted
-        if resource not in limits:
-            if is_exclusive:
-                text = "Required value: Limit must be set for non overcommitable resources"
-                yield FieldError(f"{field}.limits", text, "FieldValueRequired")
-            continue
-        request, limit = quantity.zero_if_invalid(amount), quantity.zero_if_invalid(limits[resource])
-        if is_exclusive and request != limit:
-            text = f'Invalid value: "{amount}": must be equal to {resource} limit of {limits[resource]}'
-            yield FieldError(f"{field}.requests", text)
-        elif request > limit:
-            text = f'Invalid value: "{amount}": must be less than or equal to {resource} limit of {limits[resource]}'
-            yield FieldError(f"{field}.requests", text)

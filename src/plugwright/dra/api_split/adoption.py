@@ -75,14 +75,16 @@ def _placement(
         return Placement(phases.pop() if len(phases) == 1 else Phase.DISPUTED, target, by_policy)
     if state.lost:
         return Placement(Phase.DISPUTED, target)
-    return Placement(_first_phase(found.evidence(unit), is_listed=serve.api is Api.BOTH), target)
+    return Placement(_first_phase(found.evidence(unit), target, is_listed=serve.api is Api.BOTH), target)
 
 
-def _first_phase(evidence: Evidence, *, is_listed: bool) -> Phase:
+def _first_phase(evidence: Evidence, target: Api, *, is_listed: bool) -> Phase:
     """`is_listed`: the kubelet has a list of the resource, so that a device must be withheld before it is published."""
     if evidence.prepared:
         return Phase.PUBLISHED if evidence.held_by_pod is False else Phase.DISPUTED
-    return Phase.LISTED if is_listed or evidence.held_by_pod is not False else Phase.PUBLISHED
+    if evidence.held_by_pod is not False or target is Api.DEVICE_PLUGIN:
+        return Phase.LISTED
+    return Phase.WITHHELD if is_listed else Phase.PUBLISHED
 
 
 def _targets(state: SplitState, serve: ServeSettings, found: Found) -> dict[str, Api]:

@@ -61,6 +61,8 @@ def waits_for(split: ApiSplit, device_id: str, placement: Placement) -> str:
     match placement.phase:
         case Phase.WITHHELD:
             pod = next(filter(None, map(readings.pod, unit)), "")
+            if not pod and readings.evidence(unit).counted:
+                return problem or "the scheduler, which counts it until it has seen the Node with fewer devices"
             return f"held by {pod}" if pod else problem or "it is being read which pods hold it"
         case Phase.TAINTED if prepared or allocated:
             return f"held by the claim {', '.join(prepared or allocated)}"
@@ -72,6 +74,8 @@ def waits_for(split: ApiSplit, device_id: str, placement: Placement) -> str:
             return problem or "the API server still has it in a slice"
         case Phase.DISPUTED:
             return problem or "it is not clear who holds it"
+        case Phase.LISTED if placement.target is Api.DRA and not readings.evidence(unit).pinned:
+            return problem or "another free device, for a pod that the scheduler may have bound"
         case Phase.LISTED if placement.target is Api.DRA:
             return "a pod that held it before the reboot may have to be admitted again"
     return ""

@@ -10,26 +10,21 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Itera
 from typing import Protocol
 from urllib.parse import urlencode
 
-from plugwright.errors import PeerRefused, PlugwrightError
-from plugwright.protocol import pod_resources
+from plugwright.errors import HoldersUnknown, PeerRefused, PlugwrightError
+from plugwright.kube.api_server import next_page
 from plugwright.sdk.daemon import ResourceRuntime
 from plugwright.text import clean
 
-__all__ = ["ClaimLister", "HoldersUnreadable", "PodHolders", "Prepared", "allocated_devices", "claims_by_device"]
+__all__ = ["ApiReader", "PodHolders", "Prepared", "allocated_devices", "claims_by_device"]
 
 logger = logging.getLogger(__name__)
 
-_PODS_TIMEOUT = 5.0
 _CLAIMS = "/apis/resource.k8s.io/v1/resourceclaims"
 _PAGE = 250
 _STARTS = 3  # a list whose pages have expired is read from its start again
 
 
-class HoldersUnreadable(PlugwrightError):
-    """It cannot be read who holds devices; the text says which source and why."""
-
-
-class ClaimLister(Protocol):
+class ApiReader(Protocol):
     """Implemented by `kube.api_client.ApiClient`."""
 
     async def get(self, path: str) -> dict[str, object]: ...
@@ -66,23 +61,14 @@ class PodHolders:
 
     async def stored(self) -> frozenset[str]:
         """Devices that the checkpoint gives to containers, of ended pods too."""
-        try:
-            return frozenset(await self._runtime.checkpoint.held(self._runtime.resource))
-        except FileNotFoundError:
-            return frozenset()  # no kubelet has been here yet
-        except (OSError, RuntimeError, PlugwrightError) as error:
-            raise HoldersUnreadable(clean(f"the checkpoint cannot be read: {error}")) from error
+        return frozenset(await self._runtime.holders.stored())
 
     async def pods(self) -> dict[str, str]:
         """The pod of each device that pod-resources lists."""
         allocated = dict(self._runtime.inventory.allocated)
-        try:
-            held = await pod_resources.held_devices(self._runtime.settings.paths.pod_resources_socket, _PODS_TIMEOUT)
-        except (OSError, PlugwrightError) as error:
-            raise HoldersUnreadable(clean(f"pod-resources cannot be read: {error}")) from error
-        mine = [device for device in held if device.resource == self._runtime.resource]
-        self._seen |= {device.device_id: allocated.get(device.device_id, 0.0) for device in mine}
-        return {device.device_id: clean(f"{device.namespace}/{device.pod}") for device in mine}
+        pods = await self._runtime.holders.pods()
+        self._seen |= {device_id: allocated.get(device_id, 0.0) for device_id in pods}
+        return pods
 
     async def of(self, candidates: Collection[str]) -> dict[str, str]:
         """The pod of each candidate that is held, or a text where the pod is not known.
@@ -93,7 +79,7 @@ class PodHolders:
         holders = await self.pods()
         if any(device_id not in holders for device_id in candidates):
             if self._runtime.service.streams.value.open:
-                await self._runtime.checkpoint.rewritten(self._runtime.inventory.resend)
+                await self._runtime.holders.rewritten()
             for device_id in await self.stored():
                 holders.setdefault(device_id, "a pod that the kubelet's checkpoint has")
         for device_id in self._just_allocated():
@@ -110,7 +96,7 @@ class PodHolders:
         return frozenset(key for key, when in allocated if when > max(since, self._seen.get(key, 0.0)))
 
 
-async def claims_by_device(api: ClaimLister, driver: str, pool: str) -> dict[str, list[str]]:
+async def claims_by_device(api: ApiReader, driver: str, pool: str) -> dict[str, list[str]]:
     """By the name of each device of the pool that is allocated, the claims that have it, from one LIST."""
     for _ in range(_STARTS):
         try:
@@ -120,25 +106,24 @@ async def claims_by_device(api: ClaimLister, driver: str, pool: str) -> dict[str
                     holders.setdefault(device, []).append(claim)
         except PeerRefused as error:
             if error.code not in ("Expired", "Gone"):
-                raise HoldersUnreadable(clean(f"claims cannot be listed: {error}")) from error
+                raise HoldersUnknown(clean(f"claims cannot be listed: {error}")) from error
         except PlugwrightError as error:
-            raise HoldersUnreadable(clean(f"claims cannot be listed: {error}")) from error
+            raise HoldersUnknown(clean(f"claims cannot be listed: {error}")) from error
         else:
             return {device: sorted(set(claims)) for device, claims in sorted(holders.items())}
-    raise HoldersUnreadable("claims cannot be listed: the list changes faster than it can be read")
+    raise HoldersUnknown("claims cannot be listed: the list changes faster than it can be read")
 
 
-async def _pages(api: ClaimLister) -> AsyncIterator[Iterable[object]]:
+async def _pages(api: ApiReader) -> AsyncIterator[Iterable[object]]:
     """Without a resourceVersion, so that the server asks its store and not a cache that may be behind."""
     query = {"limit": str(_PAGE)}
     while True:
         page = await api.get(f"{_CLAIMS}?{urlencode(query)}")
-        items, metadata = page.get("items"), page.get("metadata")
+        items = page.get("items")
         yield items if isinstance(items, list) else ()
-        token = metadata.get("continue") if isinstance(metadata, Mapping) else ""
-        if not token:
+        if not (more := next_page(page)):
             return
-        query = {"limit": str(_PAGE), "continue": str(token)}
+        query |= more
 
 
 def allocated_devices(claims: Iterable[object], driver: str, pool: str) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,7 @@
 A device is in one of five phases. In `LISTED` the kubelet may allocate it, in `PUBLISHED` the scheduler may; in the
 others no pod may, and its holder keeps it:
 
-    LISTED → WITHHELD → PUBLISHED        Unhealthy in the list; published when no pod holds it
+    LISTED ⇄ WITHHELD → PUBLISHED        Unhealthy in the list; published when no pod holds it or was bound to it
     PUBLISHED → TAINTED → WITHDRAWN → LISTED    NoSchedule; withdrawn when no claim has it; listed when that is seen
 
 A claim that names a device of the other side has it withheld, and then published with the taint: that claim gets it,
@@ -55,7 +55,8 @@ class Evidence:
 
     `asked`: a claim names one of its devices and is not prepared yet. `pinned`: a pod that held it before a reboot may
     still have to be admitted again, for which the device must be Healthy. `in_flight_over`: the taint has been in the
-    slice for as long as an allocation takes that the scheduler had begun before.
+    slice for as long as an allocation takes that the scheduler had begun before. `may_leave`, `needed` and `counted`
+    are those of `departures`.
     """
 
     asked: bool = False
@@ -65,6 +66,9 @@ class Evidence:
     held_by_claim: bool | None = None
     in_flight_over: bool = False
     published: bool | None = None
+    may_leave: bool = True
+    needed: bool = False
+    counted: bool = False
 
 
 def next_phase(placement: Placement, evidence: Evidence) -> Phase:
@@ -77,15 +81,15 @@ def next_phase(placement: Placement, evidence: Evidence) -> Phase:
 
 
 def _next_in_list(placement: Placement, evidence: Evidence) -> Phase:
-    wanted = placement.target is Api.DRA or evidence.asked
+    wanted, claimed = placement.target is Api.DRA or evidence.asked, evidence.asked or evidence.prepared
     match placement.phase:
         case Phase.LISTED if evidence.prepared:
             return Phase.DISPUTED
-        case Phase.LISTED if wanted and not evidence.pinned:
+        case Phase.LISTED if wanted and not evidence.pinned and (evidence.asked or evidence.may_leave):
             return Phase.WITHHELD
-        case Phase.WITHHELD if not wanted and not evidence.prepared:
+        case Phase.WITHHELD if not claimed and (evidence.needed or not wanted):
             return Phase.LISTED
-        case Phase.WITHHELD if evidence.held_by_pod is False:
+        case Phase.WITHHELD if evidence.held_by_pod is False and (claimed or not evidence.counted):
             return _in_slice(placement)
         case Phase.WITHHELD if evidence.held_by_pod and evidence.prepared:
             return Phase.DISPUTED
@@ -122,9 +126,9 @@ def _settled(in_slice: Phase, evidence: Evidence) -> Phase:
 
 
 def reconsidered(placement: Placement, evidence: Evidence) -> Placement:
-    """The policy moves what is free, and waits for no holder: a device that turns out to be held goes back."""
+    """The policy moves what is free, and waits for no holder: a device that turns out to be wanted goes back."""
     claimed = evidence.asked or evidence.prepared or evidence.held_by_claim
-    if placement.by_policy and placement.phase is Phase.WITHHELD and evidence.held_by_pod:
+    if placement.by_policy and placement.phase is Phase.WITHHELD and (evidence.held_by_pod or evidence.needed):
         return Placement(placement.phase, Api.DEVICE_PLUGIN)
     if placement.by_policy and placement.phase is Phase.TAINTED and claimed:
         return Placement(placement.phase, Api.DRA)

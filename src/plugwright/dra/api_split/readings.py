@@ -4,46 +4,24 @@ A reading counts only for the stay in a phase in which it was made: a device tha
 given out since.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 
+from plugwright.dra.api_split.departures import Departures
+from plugwright.dra.api_split.move_settings import MoveSettings
 from plugwright.dra.api_split.moves import Evidence, Phase, Placement
 from plugwright.sdk.serve_settings import Api
-from plugwright.sdk.settings import Timeouts
 
-__all__ = ["MoveSettings", "Readings"]
+__all__ = ["Readings"]
 
+Unit = tuple[str, ...]
 _Read = tuple[int, tuple[str, ...]]  # the stay in a phase, and the holders then
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoveSettings:
-    """Seconds. `in_flight` covers allocations that the scheduler has begun when a device gets its taint.
-
-    The scheduler has a device in mind from its choice until it has written the claim: it may take 10 s for the filters
-    of one node (DRASchedulerFilterTimeout), and the same again for writing where the API server is slow; the rest is
-    for its caches to see the taint. An allocation that takes longer, as behind a volume that is being made, is found
-    when its claim is prepared.
-    """
-
-    in_flight: float = 30.0
-    interval: float = 2.0  # between two readings while a device waits for its holder: it is idle for that long at most
-    longest: float = 60.0  # the same for LISTs of claims, whose intervals double up to this
-    asked: float = 120.0  # a claim that names a device is expected again within this; the kubelet takes up to 90
-    stored: float = 5.0  # after Allocate: the kubelet has stored the answer by then
-    arrival: float = 8.0  # a claim waits inside its call for a device that moves
-
-    @classmethod
-    def of(cls, timeouts: Timeouts) -> "MoveSettings":
-        return cls(in_flight=timeouts.in_flight, interval=min(cls().interval, timeouts.holders))
-
-    readmission: float = 300.0  # after a reboot: pods that held a device are admitted again by then
 
 
 class Readings:
     """By device id, unless a name is said."""
 
-    def __init__(self, settings: MoveSettings, clock: Callable[[], float]) -> None:
+    def __init__(self, settings: MoveSettings, clock: Callable[[], float], is_careful: Callable[[], bool]) -> None:
+        self.departures = Departures(settings, clock, is_careful)
         self.prepared: Mapping[str, tuple[str, ...]] = {}  # the claims that are prepared
         self.pinned_until: dict[str, float] = {}
         self._settings, self._clock = settings, clock
@@ -128,8 +106,8 @@ class Readings:
     def is_taint_seen(self, device_id: str) -> bool:
         return device_id in self._tainted_since
 
-    def evidence(self, unit: Collection[str]) -> Evidence:
-        now = self._clock()
+    def evidence(self, unit: Unit) -> Evidence:
+        now, stay = self._clock(), self.stay(unit[0])
         return Evidence(
             asked=any(map(self.is_asked, unit)),
             prepared=any(key in self.prepared for key in unit),
@@ -138,14 +116,30 @@ class Readings:
             held_by_claim=self._held(self._claims, unit),
             in_flight_over=all(self._in_flight_until(key) <= now for key in unit),
             published=None if self._published is None else any(key in self._published for key in unit),
+            may_leave=self.departures.may_leave(unit, stay),
+            needed=self.departures.is_needed(unit, stay),
+            counted=self.departures.is_counted(unit, stay),
         )
 
-    def waits_for_pods(self, unit: Collection[str], placement: Placement) -> bool:
+    def waits_for_pods(self, unit: Unit, placement: Placement) -> bool:
         evidence = self.evidence(unit)
-        wanted = placement.target is Api.DRA or evidence.asked or evidence.prepared
+        claimed = evidence.asked or evidence.prepared
+        wanted = claimed or (placement.target is Api.DRA and not evidence.counted)
         return placement.phase is Phase.DISPUTED or (placement.phase is Phase.WITHHELD and wanted)
 
-    def waits_for_claims(self, unit: Collection[str], placement: Placement) -> bool:
+    def departs(self, unit: Unit, placement: Placement) -> bool:
+        """Whether it is to leave the list when that costs no pod its device."""
+        evidence = self.evidence(unit)
+        if evidence.asked or evidence.prepared or evidence.pinned or placement.target is not Api.DRA:
+            return False
+        return placement.phase in (Phase.LISTED, Phase.WITHHELD)
+
+    def waits_for_room(self, unit: Unit, placement: Placement) -> bool:
+        """Whether it is to be seen what pods need of the list."""
+        is_counted = placement.phase is Phase.LISTED or self.evidence(unit).counted
+        return is_counted and self.departs(unit, placement)
+
+    def waits_for_claims(self, unit: Unit, placement: Placement) -> bool:
         """Whether claims are to be listed for it now."""
         evidence, now = self.evidence(unit), self._clock()
         if evidence.asked or evidence.prepared or any(self._listings.get(key, (0.0, 0.0))[0] > now for key in unit):
@@ -154,7 +148,7 @@ class Readings:
             return evidence.held_by_pod is False
         return placement.phase is Phase.TAINTED and placement.target is not Api.DRA and evidence.in_flight_over
 
-    def next_time(self, unit: Collection[str], placement: Placement) -> float:
+    def next_time(self, unit: Unit, placement: Placement) -> float:
         """When something may be due for it, by the clock; infinite if only a change can make it so."""
         now = self._clock()
         times = [
@@ -163,6 +157,8 @@ class Readings:
         if self.waits_for_pods(unit, placement):
             asked = any(map(self.is_asked, unit))
             times.append(now + min(self._settings.interval, 1.0 if asked else self._settings.interval))
+        if self.waits_for_room(unit, placement):
+            times.append(now + self._settings.look)
         if placement.phase in (Phase.TAINTED, Phase.DISPUTED):
             times += [until for key in unit if (until := self._listings.get(key, (0.0, 0.0))[0]) > now]
             times += [until for key in unit if now < (until := self._in_flight_until(key)) < float("inf")]
@@ -172,7 +168,7 @@ class Readings:
         since = self._tainted_since.get(device_id)
         return float("inf") if since is None else since + self._settings.in_flight
 
-    def _held(self, table: Mapping[str, _Read], unit: Collection[str]) -> bool | None:
+    def _held(self, table: Mapping[str, _Read], unit: Unit) -> bool | None:
         """Held if one of them is, free if all are known to be."""
         reads = [table.get(key, (-1, ())) for key in unit]
         if any(stay == self.stay(key) and holders for key, (stay, holders) in zip(unit, reads, strict=True)):

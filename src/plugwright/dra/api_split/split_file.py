@@ -122,10 +122,8 @@ class SplitFile:
         return sysfs.attribute(self._boot_id.parent, self._boot_id.name)
 
     def _put_aside(self, problem: str) -> SplitState:
-        aside = self.path.with_name(f"{self.path.name}.damaged")
-        facts = {"path": str(self.path), "kept": str(aside), "error": problem}
+        facts = {"path": str(self.path), "kept": str(files.put_aside(self.path)), "error": problem}
         logger.error("it is not known which API had each device: offered by neither until that is clear", extra=facts)
-        self.path.replace(aside)
         return SplitState(lost=True)
 
 

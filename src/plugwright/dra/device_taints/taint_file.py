@@ -112,7 +112,7 @@ class TaintFile:
         self.unreadable = unreadable
         if self._path is not None and not isinstance(error, OSError):
             with suppress(OSError):
-                self._path.rename(self._path.with_name(f"{self._path.name}.damaged"))
+                files.put_aside(self._path)
         return replace(self._known, unknown_until=now.elapsed + HOUR)
 
     def _write(self, state: TaintState, now: Moment) -> None:

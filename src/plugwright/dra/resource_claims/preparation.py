@@ -12,7 +12,7 @@ before it has succeeded.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from plugwright.dra.resource_claims import claim_devices, claims
@@ -32,10 +32,6 @@ __all__ = ["ClaimsApi", "Preparation", "PreparationSettings"]
 logger = logging.getLogger(__name__)
 
 
-async def _not_in_use(claim: Claim) -> str:
-    return ""
-
-
 def _ignore(claim: AllocatedClaim, reason: str) -> None:
     return None
 
@@ -43,8 +39,7 @@ def _ignore(claim: AllocatedClaim, reason: str) -> None:
 class Preparation:
     """Implements `protocol.dra.DRAPluginService`.
 
-    `in_use` says why a claim must not be unprepared, if its use can still be seen. `report` is called with each claim
-    that is prepared, and with the reason of each that waits.
+    `report` is called with each claim that is prepared, and with the reason of each that waits.
     """
 
     def __init__(
@@ -56,7 +51,6 @@ class Preparation:
         prepared: PreparedClaims,
         files: ClaimFiles,
         *,
-        in_use: Callable[[Claim], Awaitable[str]] = _not_in_use,
         report: Callable[[AllocatedClaim, str], None] = _ignore,
         settings: PreparationSettings | None = None,
     ) -> None:
@@ -65,7 +59,7 @@ class Preparation:
         self._settings = settings or PreparationSettings()
         self._setup = ClaimSetup(devices, prepared, files, self._settings.host_root)
         self._turn = self._setup.turn
-        self._in_use, self._report = in_use, report
+        self._report = report
         self._calls: dict[str, object] = {}  # by the uid of the claim, the latest call that prepares it
         self.abandoned = AbandonedClaims(self._reader, self._setup, self._calls.__contains__, self._settings)
 
@@ -195,8 +189,6 @@ class Preparation:
         except ClaimRefused:
             return False
         stored = (await self._prepared.read()).get(claim.uid)
-        if stored is not None and (reason := await self._in_use(claim)):
-            raise ClaimRefused(reason)
         if stored is not None and used_by_several and stored.is_ready(self._prepared.boot_id):
             await self._setup.mark(stored, State.ENDED)
             logger.info("claim that several pods use kept until they are gone", extra={"claim": str(stored)})

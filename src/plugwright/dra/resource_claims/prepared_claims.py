@@ -185,14 +185,12 @@ class PreparedClaims:
         try:
             return _decode(content)
         except CheckpointCorrupt as error:
-            aside = self._path.with_name(f"{self._path.name}.damaged")
-            files.write_atomically(aside, content, mode=_PRIVATE)
-            return self._found(f"{error}; it is kept as {aside.name}")
+            return self._found(f"{error}; it is kept as {files.put_aside(self._path).name}", was_there=True)
 
-    def _found(self, problem: str) -> dict[str, PreparedClaim]:
+    def _found(self, problem: str, *, was_there: bool = False) -> dict[str, PreparedClaim]:
         """The claims by the files that they have on this node, which become the checkpoint."""
         claims = {claim.uid: claim for claim in self._find()}
-        if claims or self._path.exists():
+        if claims or was_there:
             self.problem = problem
             facts = {"path": str(self._path), "reason": problem, "claims": len(claims)}
             logger.error("checkpoint of claims cannot be used, claims are found again by their files", extra=facts)

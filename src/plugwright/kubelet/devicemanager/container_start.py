@@ -54,6 +54,8 @@ class ContainerStarter:
             for resource in sorted(spec.limits):
                 if self._allocator.is_device_plugin_resource(resource) and spec.requested(resource):
                     await self._prepare(pod, container, resource)
+            if container.config_error:
+                raise AllocationFailed(container.config_error)
             container.granted = self.run_container_options(pod, container)
         except AllocationFailed as error:
             # The container waits with this reason, and the kubelet retries it (3.53).

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from plugwright.cluster.api import validation
 from plugwright.cluster.api.printers import AGE, NAME, Column
 from plugwright.cluster.api.validation import FieldError
-from plugwright.cluster.store import Object
+from plugwright.cluster.store import Object, ObjectKey
 from plugwright.protocol import kubernetes_fields
 from plugwright.protocol.kubernetes_fields import ObjectType
 
@@ -37,6 +37,10 @@ def _no_warnings(_content: Object) -> Iterator[str]:
     yield from ()
 
 
+def _admitted(_content: Object, _find: Callable[[ObjectKey], Object | None]) -> str | None:
+    return None
+
+
 def _no_grace(_content: Object, _requested: int | None) -> int:
     return 0
 
@@ -58,8 +62,10 @@ class Kind:
     prepare_for_create: Callable[[Object], Object] = _unchanged
     prepare_for_update: Callable[[Object, Object], Object] = _replacement  # of the stored object and the new one
     prepare_status: Callable[[Object], Object] = _unchanged
+    admission_error: Callable[[Object, Callable[[ObjectKey], Object | None]], str | None] = _admitted  # of a new object
     name_errors: Callable[[str], Iterator[str]] = validation.dns_subdomain_errors
     validate: Callable[[Object], Iterator[FieldError]] = _valid
+    validate_create: Callable[[Object], Iterator[FieldError]] = _valid  # what only a new object must not have
     validate_update: Callable[[Object, Object], Iterator[FieldError]] = _valid_update
     validate_status: Callable[[Object], Iterator[FieldError]] = _valid
     admitted_fields: frozenset[str] = frozenset()  # of the spec, that admission fills in
@@ -70,7 +76,7 @@ class Kind:
     # Deleting.
     grace_period: Callable[[Object, int | None], int] = _no_grace  # seconds, from the object and what the client asks
     protected_names: frozenset[str] = frozenset()
-    deletes_contents: bool = False  # the objects in the namespace of this name go too
+    deletes_contents: bool = False  # the objects in the namespace of this name go first: a controller deletes them
     returns_deleted_object: bool = False  # not a Status
 
     # Reading.

@@ -1,13 +1,11 @@
-"""Nodes: defaults and validation of their capacity, and the columns of `kubectl get nodes`."""
+"""Nodes: the defaults of their status, and the columns of `kubectl get nodes`; their rules are `node_validation`'s."""
 
-from collections.abc import Iterator
 from datetime import datetime
 
 from plugwright import quantity
-from plugwright.cluster.api import validation
+from plugwright.cluster.api.kinds import node_validation
 from plugwright.cluster.api.kinds.kind import Kind
 from plugwright.cluster.api.printers import AGE, NAME, Column
-from plugwright.cluster.api.validation import FieldError
 from plugwright.cluster.store import Object
 
 __all__ = ["NODES"]
@@ -25,20 +23,13 @@ def _prepare_status(node: Object) -> Object:
     status = {**_STATUS_DEFAULTS, **(node.get("status") or {})}
     if status.get("capacity") and not status.get("allocatable"):
         status["allocatable"] = status["capacity"]
+    if status.get("conditions"):
+        times: Object = {"lastHeartbeatTime": None, "lastTransitionTime": None}
+        status["conditions"] = [{**times, **condition} for condition in status["conditions"]]
     for part in ("capacity", "allocatable"):
         if part in status:
             status[part] = {resource: quantity.canonical(amount) for resource, amount in status[part].items()}
     return {**node, "status": status}
-
-
-def _validate(node: Object) -> Iterator[FieldError]:
-    # The API server refuses an extended resource whose quantity is not a whole number (10.6).
-    status = node.get("status") or {}
-    for part in ("capacity", "allocatable"):
-        for resource, amount in sorted((status.get(part) or {}).items()):
-            error = next(validation.quantity_errors(resource, str(amount)), None)
-            if error:
-                yield FieldError(f"status.{part}.{resource}", f'Invalid value: "{amount}": {error}')
 
 
 def _status(node: Object, _now: datetime) -> str:
@@ -76,8 +67,9 @@ NODES = Kind(
     prepare_for_create=lambda node: _prepare_status({"spec": {}, **node}),
     prepare_for_update=lambda before, after: {**after, "spec": after.get("spec") or before.get("spec") or {}},
     prepare_status=_prepare_status,
-    validate=_validate,
-    validate_status=_validate,
+    validate=node_validation.validate,
+    validate_update=node_validation.validate_update,
+    validate_status=node_validation.validate,
     columns=(
         NAME,
         Column("Status", _status),

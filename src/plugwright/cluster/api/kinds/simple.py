@@ -4,12 +4,16 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from plugwright.cluster.api import validation
+from plugwright.cluster.api.kinds import event_validation
 from plugwright.cluster.api.kinds.kind import Kind
 from plugwright.cluster.api.printers import AGE, NAME, Column, age
 from plugwright.cluster.api.validation import FieldError
 from plugwright.cluster.store import Object
 
 __all__ = ["EVENTS", "LEASES", "NAMESPACES", "SERVICE_ACCOUNTS", "SIMPLE_KINDS"]
+
+
+_COORDINATED_FIELDS = frozenset({"preferredHolder", "strategy"})
 
 
 def _validate_lease(lease: Object) -> Iterator[FieldError]:
@@ -19,9 +23,12 @@ def _validate_lease(lease: Object) -> Iterator[FieldError]:
     if (transitions := spec.get("leaseTransitions")) is not None and transitions < 0:
         text = f"Invalid value: {transitions}: must be greater than or equal to 0"
         yield FieldError("spec.leaseTransitions", text)
-    if spec.get("preferredHolder") and not spec.get("strategy"):
-        text = "Forbidden: may only be specified if `strategy` is defined"
-        yield FieldError("spec.preferredHolder", text, "FieldValueForbidden")
+
+
+def _prepare_lease(lease: Object) -> Object:
+    """Without what belongs to coordinated leader election, which is off in the release that is imitated."""
+    spec = {name: value for name, value in (lease.get("spec") or {}).items() if name not in _COORDINATED_FIELDS}
+    return {**lease, "spec": spec}
 
 
 LEASES = Kind(
@@ -29,6 +36,8 @@ LEASES = Kind(
     name="Lease",
     group="coordination.k8s.io",
     allow_create_on_update=True,
+    prepare_for_create=_prepare_lease,
+    prepare_for_update=lambda _before, after: _prepare_lease(after),
     validate=_validate_lease,
     columns=(NAME, Column("Holder", lambda lease, _: lease.get("spec", {}).get("holderIdentity", "")), AGE),
 )
@@ -66,25 +75,13 @@ def _source_component(event: Object) -> object:
     return event.get("source", {}).get("component") or event.get("reportingComponent")
 
 
-def _validate_event(event: Object) -> Iterator[FieldError]:
-    involved, own = event.get("involvedObject", {}).get("namespace") or "", event["metadata"].get("namespace")
-    if event.get("eventTime"):
-        mismatches = not involved and own not in ("default", "kube-system")
-        for field in ("reportingComponent", "reportingInstance", "action", "reason"):
-            if not event.get(field):
-                yield FieldError(field, "Required value", "FieldValueRequired")
-    else:
-        mismatches = own != (involved or "default")
-    if mismatches:
-        yield FieldError("involvedObject.namespace", f'Invalid value: "{involved}": does not match event.namespace')
-
-
 EVENTS = Kind(
     plural="events",
     name="Event",
     short_names=("ev",),
     allow_create_on_update=True,
-    validate=_validate_event,
+    prepare_for_create=event_validation.prepare_event,
+    validate=event_validation.validate,
     columns=(
         Column("Last Seen", _last_seen),
         Column("Type", lambda event, _: event.get("type", "")),

@@ -1,0 +1,32 @@
+"""Admission of pods: what the API server's plugins refuse because of objects that a pod names and that do not exist."""
+
+from collections.abc import Callable
+
+from plugwright.cluster.store import Object, ObjectKey
+
+__all__ = ["admission_error"]
+
+_SYSTEM_CLASSES = ("system-cluster-critical", "system-node-critical")
+_PRIORITY = "priority admission controller computed"
+
+
+def admission_error(pod: Object, find: Callable[[ObjectKey], Object | None]) -> str | None:
+    """Why the pod is forbidden; it has its defaults, `find` looks up objects."""
+    spec, namespace = pod["spec"], str(pod["metadata"].get("namespace") or "")
+    account, priority_class = str(spec["serviceAccountName"]), str(spec.get("priorityClassName") or "")
+    computed = spec["priority"] if priority_class else 0
+    if find(ObjectKey("serviceaccounts", namespace, account)) is None:
+        return f'error looking up service account {namespace}/{account}: serviceaccount "{account}" not found'
+    if priority_class and priority_class not in _SYSTEM_CLASSES:
+        return f"no PriorityClass with name {priority_class} was found"
+    if spec["priority"] != computed:
+        rule = f"the integer value of priority ({spec['priority']}) must not be provided in pod spec"
+        return f"{rule}; {_PRIORITY} {computed} from the given PriorityClass name"
+    if spec["preemptionPolicy"] != "PreemptLowerPriority":
+        rule = f"the string value of PreemptionPolicy ({spec['preemptionPolicy']}) must not be provided in pod spec"
+        return f"{rule}; {_PRIORITY} PreemptLowerPriority from the given PriorityClass name"
+    if spec.get("runtimeClassName"):
+        return f'pod rejected: RuntimeClass "{spec["runtimeClassName"]}" not found'
+    if spec.get("overhead"):
+        return "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"
+    return None

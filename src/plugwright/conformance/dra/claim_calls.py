@@ -1,0 +1,169 @@
+"""Claims that rules allocate to published devices, and the calls of a driver about them."""
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+
+from plugwright.conformance.asking import expect
+from plugwright.conformance.dra.driver_session import DriverSession, PublishedDevice, RegisteredDriver
+from plugwright.conformance.rule import RuleNotApplicable, RuleViolated
+from plugwright.errors import PlugwrightError
+from plugwright.protocol.dra import Claim, PreparedDevice
+
+__all__ = [
+    "REQUEST",
+    "Answer",
+    "ClaimAllocation",
+    "allocated",
+    "expect_refused",
+    "plain_devices",
+    "prepare",
+    "prepared",
+    "refusal",
+    "shared_device",
+    "some_devices",
+    "unprepare",
+]
+
+NAMESPACE = "default"
+REQUEST = "verified"
+DEADLINE = 45.0  # seconds of the kubelet for one call (11.11)
+Answer = Mapping[str, Sequence[PreparedDevice] | str]
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimAllocation:
+    """What a claim is allocated to, for so many pods; `results` and `config` are further entries of its status."""
+
+    devices: Sequence[PublishedDevice] = ()
+    subrequest: str = ""
+    share_id: str = ""
+    admin_access: bool = False
+    pods: int = 1
+    results: Sequence[Mapping[str, object]] = ()
+    config: Sequence[Mapping[str, object]] = ()
+
+    def status(self, driver: str) -> dict[str, object]:
+        request = f"{REQUEST}/{self.subrequest}" if self.subrequest else REQUEST
+        more: dict[str, object] = {"shareID": self.share_id} if self.share_id else {}
+        more |= {"adminAccess": True} if self.admin_access else {}
+        own = [
+            {"request": request, "driver": driver, "pool": device.pool, "device": device.name, **_share(device), **more}
+            for device in self.devices
+        ]
+        devices: dict[str, object] = {"results": [*own, *self.results]}
+        config: dict[str, object] = {"config": list(self.config)} if self.config else {}
+        pods = [{"resource": "pods", "name": f"pod-{n}", "uid": str(uuid.uuid4())} for n in range(self.pods)]
+        return {"allocation": {"devices": devices | config}, "reservedFor": pods}
+
+    def spec(self, driver: str) -> dict[str, object]:
+        wanted: dict[str, object] = {"deviceClassName": driver}
+        request: dict[str, object]
+        if self.subrequest:
+            request = {"name": REQUEST, "firstAvailable": [{"name": self.subrequest, **wanted}]}
+        else:
+            request = {"name": REQUEST, "exactly": wanted}
+        return {"devices": {"requests": [request]}}
+
+
+def _share(device: PublishedDevice) -> dict[str, object]:
+    """What a scheduler writes for a device that several claims may have."""
+    if not device.is_shared:
+        return {}
+    return {"shareID": str(uuid.uuid4()), "consumedCapacity": device.consumption}
+
+
+@asynccontextmanager
+async def allocated(
+    session: DriverSession, driver: RegisteredDriver, *claims: ClaimAllocation
+) -> AsyncIterator[list[Claim]]:
+    """Claims in the API, allocated; afterwards they are unprepared, and gone."""
+    async with AsyncExitStack() as stack:
+        made = []
+        for allocation in claims:
+            name = f"claim-{next(_numbers)}"
+            document = {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceClaim",
+                "metadata": {"name": name, "namespace": NAMESPACE},
+                "spec": allocation.spec(driver.name),
+                "status": allocation.status(driver.name),
+            }
+            session.api.put(document)
+            stack.callback(session.api.remove, f"{NAMESPACE}/{name}")
+            made.append(Claim(NAMESPACE, name, session.api.claim_uid(NAMESPACE, name)))
+        stack.push_async_callback(_give_back, session, driver.name, made)
+        yield made
+
+
+async def _give_back(session: DriverSession, name: str, claims: Sequence[Claim]) -> None:
+    with suppress(PlugwrightError, TimeoutError, OSError):
+        for driver in await session.drivers():
+            if driver.name == name:
+                await unprepare(session, driver, *claims)
+
+
+async def prepare(session: DriverSession, driver: RegisteredDriver, *claims: Claim, version: str = "") -> Answer:
+    async with driver.connect(version) as client:
+        return await client.prepare(claims, DEADLINE)
+
+
+async def unprepare(session: DriverSession, driver: RegisteredDriver, *claims: Claim) -> Mapping[str, str]:
+    async with driver.connect() as client:
+        return await client.unprepare(claims, DEADLINE)
+
+
+async def prepared(session: DriverSession, driver: RegisteredDriver, claim: Claim) -> list[PreparedDevice]:
+    """The devices of a claim that must be prepared; raises RuleViolated where it is not."""
+    return devices_in(await prepare(session, driver, claim), claim)
+
+
+def devices_in(answer: Answer, claim: Claim) -> list[PreparedDevice]:
+    result = answer.get(claim.uid)
+    if result is None or isinstance(result, str):
+        seen = "no entry for it" if result is None else f"the error {result!r}"
+        raise RuleViolated(f"devices for the claim {claim.name}", f"NodePrepareResources was answered with {seen}")
+    return list(result)
+
+
+async def expect_refused(session: DriverSession, driver: RegisteredDriver, claim: Claim, why: str) -> None:
+    """Raises RuleViolated for a claim that is prepared and must not be; a driver may also let it wait."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(session.limits.wait):
+            await refusal(session, driver, claim, why)
+
+
+async def refusal(session: DriverSession, driver: RegisteredDriver, claim: Claim, why: str) -> str:
+    """The error of a claim that must not be prepared, however long it takes."""
+    result = (await prepare(session, driver, claim)).get(claim.uid)
+    seen = "no entry" if result is None else f"{len(result)} devices and no error"
+    expect(isinstance(result, str), f"an error in the entry of {why}", seen)
+    return str(result)
+
+
+def some_devices(session: DriverSession, driver: RegisteredDriver, count: int = 1) -> list[PublishedDevice]:
+    """Devices for claims, first those that one has to itself; not applicable where there are fewer."""
+    found = sorted(session.devices(driver.name), key=lambda device: device.is_shared)[:count]
+    if len(found) < count:
+        raise RuleNotApplicable(f"fewer than {count} devices are published")
+    return found
+
+
+def plain_devices(session: DriverSession, driver: RegisteredDriver, count: int = 1) -> list[PublishedDevice]:
+    """Devices that one claim has to itself; not applicable where there are fewer."""
+    found = [device for device in session.devices(driver.name) if not device.is_shared][:count]
+    if len(found) < count:
+        raise RuleNotApplicable(f"fewer than {count} devices are published that a claim has to itself")
+    return found
+
+
+def shared_device(session: DriverSession, driver: RegisteredDriver) -> PublishedDevice:
+    """One that two claims may have at a time; not applicable where there is none."""
+    shared = [device for device in session.devices(driver.name) if device.is_shared and device.has_room_for(2)]
+    if not shared:
+        raise RuleNotApplicable("no device has allowMultipleAllocations and capacity for two claims")
+    return shared[0]

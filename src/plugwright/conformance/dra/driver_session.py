@@ -1,0 +1,225 @@
+"""A session with a DRA driver: an emulated kubelet, an API server with one node, and the program beside them.
+
+The program finds them by placeholders, or by the variables that drivers have in common. Claims are allocated by the
+rules to devices that the driver has published; no scheduler is asked.
+"""
+
+import uuid
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from plugwright import quantity
+from plugwright.conformance import program
+from plugwright.conformance.dra.session_api import Document, SessionApi
+from plugwright.conformance.program import Program, Target
+from plugwright.conformance.session import PluginNotRunning, Session, TimeLimits
+from plugwright.errors import PlugwrightError
+from plugwright.kubelet import Kubelet, KubeletSettings
+from plugwright.kubelet.events import Call, StateChange
+from plugwright.kubelet.settings import Timing
+from plugwright.protocol import dra, registration
+from plugwright.protocol.dra import DRA_PLUGIN, DRAPluginClient
+from plugwright.system import directories
+from plugwright.system.concurrency import first
+
+__all__ = ["NODE", "DriverSession", "PublishedDevice", "RegisteredDriver", "driver_session"]
+
+NODE = "verified-node"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedDevice:
+    """A device of the slices that count: those of the highest generation of its pool."""
+
+    pool: str
+    name: str
+    content: Document = field(compare=False, repr=False)
+
+    @property
+    def is_shared(self) -> bool:
+        return bool(self.content.get("allowMultipleAllocations"))
+
+    @property
+    def consumption(self) -> dict[str, str]:
+        """What a claim gets that asks for no capacity: the default of each, or all of it."""
+        capacity = self.content.get("capacity") or {}
+        policies = {name: entry.get("requestPolicy") or {} for name, entry in capacity.items()}
+        return {name: str(policies[name].get("default") or entry["value"]) for name, entry in capacity.items()}
+
+    def has_room_for(self, claims: int) -> bool:
+        """Whether so many claims with the default fit into the capacity."""
+        capacity = self.content.get("capacity") or {}
+        return all(
+            quantity.parse(amount) * claims <= quantity.parse(str(capacity[name]["value"]))
+            for name, amount in self.consumption.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredDriver:
+    """A driver as its registration socket announces it."""
+
+    name: str
+    socket: Path
+    endpoint: Path
+    services: tuple[str, ...]
+
+    @property
+    def version(self) -> str:
+        """The service that a kubelet calls: the first that it knows (11.4)."""
+        return next((service for service in self.services if service in dra.VERSIONS), dra.VERSIONS[0])
+
+    @asynccontextmanager
+    async def connect(self, version: str = "") -> AsyncIterator[DRAPluginClient]:
+        """A connection of its own, beside the kubelet's."""
+        async with dra.connect(self.endpoint, version or self.version) as client:
+            yield client
+
+
+class DriverSession(Session):
+    def __init__(self, target: Target, limits: TimeLimits, kubelet: Kubelet, api: SessionApi, kubeconfig: Path) -> None:
+        super().__init__(target, limits, kubelet)
+        self.api = api
+        self._kubeconfig = kubeconfig
+        self._pod = str(uuid.uuid4())
+
+    @property
+    def cdi(self) -> Path:
+        """The directory of CDI specs that the program is given; a reboot empties it."""
+        return self.paths.root / "cdi"
+
+    def directory(self, driver: str) -> Path:
+        """Where a driver keeps its files."""
+        return self.paths.plugins / driver
+
+    @property
+    def _placeholders(self) -> Mapping[str, str]:
+        return {
+            "{dir}": str(self.paths.plugins),
+            "{registry}": str(self.paths.plugins_registry),
+            "{cdi}": str(self.cdi),
+            "{kubeconfig}": str(self._kubeconfig),
+            "{node}": NODE,
+        }
+
+    @property
+    def _variables(self) -> Mapping[str, str]:
+        """By which most drivers are told the same."""
+        return {
+            "KUBECONFIG": str(self._kubeconfig),
+            "NODE_NAME": NODE,
+            "POD_UID": self._pod,
+            "CDI_ROOT": str(self.cdi),
+            "KUBELET_PLUGINS_DIRECTORY_PATH": str(self.paths.plugins),
+            "KUBELET_REGISTRAR_DIRECTORY_PATH": str(self.paths.plugins_registry),
+        }
+
+    async def start_program(self) -> Program:
+        """In the same pod as before; beside one that runs, in a pod of its own."""
+        if any(before.running for before in self.programs):
+            self._pod = str(uuid.uuid4())
+        started = await program.start(self.target, self.paths, self._placeholders, self._variables)
+        self.programs.append(started)
+        return started
+
+    async def until_registered(self, resources: Collection[str] = (), *, mark: int = 0, limit: float = 0.0) -> None:
+        """Waits for each of the drivers, or for any, to be registered after `mark`, and to have published."""
+        limit = limit or self.limits.register
+        named = ", ".join(sorted(resources)) or "any driver"
+
+        def is_registered() -> bool:
+            names = self.registered(mark)
+            return bool(names) and names.issuperset(resources)
+
+        def is_published() -> bool:
+            return {document["spec"]["driver"] for document in self.api.slices()} >= self.registered(mark)
+
+        async def published() -> None:
+            await self.kubelet.until(is_registered, limit, f"no registration of {named}")
+            if not await self.api.until(is_published, limit):
+                raise PluginNotRunning(f"no ResourceSlice of {named} within {limit:g} s{self._refused()}")
+
+        waits = [published(), *([self.program.ends()] if self.programs else [])]
+        try:
+            await first(*waits)
+        except PlugwrightError as error:
+            raise PluginNotRunning(f"{error}: {self._reason(mark)}") from None
+        if not is_registered() or not is_published():
+            raise PluginNotRunning(f"no registration of {named}: {self._reason(mark)}")
+
+    def _reason(self, mark: int) -> str:
+        ended = self.ending
+        calls = [event for event in self.kubelet.recorded[mark:] if isinstance(event, Call)]
+        if not calls:
+            return f"nobody listens on a socket in plugins_registry; {ended}"
+        failed = [f"{call.method} was answered {call.outcome!r}" for call in calls if call.outcome != "OK"]
+        failed += [text for call in calls if call.method == "NotifyRegistrationStatus" for text in call.asked]
+        return "; ".join([*failed[-1:], ended])
+
+    def _refused(self) -> str:
+        refused = [request for request in self.api.requests if request.writes_slice and request.code >= 400]
+        return f"; {refused[-1]}" if refused else ""
+
+    async def settle(self) -> None:
+        """Waits until no further slice comes for a moment."""
+        known = -1
+        while known != len(self.api.slices()):
+            known = len(self.api.slices())
+            await self.api.until(lambda: len(self.api.slices()) != known, self.limits.settle)  # noqa: B023
+
+    def registered(self, mark: int = 0) -> set[str]:
+        """The drivers whose registration succeeded; names with a slash are of device plugins."""
+        events = [event for event in self.kubelet.recorded[mark:] if isinstance(event, StateChange)]
+        return {event.about for event in events if event.kind == "registered" and "/" not in event.about}
+
+    async def drivers(self) -> list[RegisteredDriver]:
+        """Every driver with a socket in plugins_registry on which somebody answers."""
+        found = []
+        for path in sorted(self.paths.plugins_registry.rglob("*")):
+            if not path.is_socket() or path.name.startswith("."):
+                continue
+            with suppress(PlugwrightError, TimeoutError):
+                async with registration.connect_watched(path) as client:
+                    info = await client.announce(self.limits.call)
+                if info.kind == DRA_PLUGIN:
+                    found.append(RegisteredDriver(info.name, path, Path(info.endpoint or path), info.versions))
+        return found
+
+    def slices(self, driver: str) -> list[Document]:
+        return [document for document in self.api.slices() if document["spec"]["driver"] == driver]
+
+    def devices(self, driver: str) -> list[PublishedDevice]:
+        """Those that a scheduler would allocate: without taints, each once."""
+        slices = self.slices(driver)
+        newest = {document["spec"]["pool"]["name"]: 0 for document in slices}
+        for document in slices:
+            pool = document["spec"]["pool"]
+            newest[pool["name"]] = max(newest[pool["name"]], int(pool.get("generation") or 0))
+        found = [
+            PublishedDevice(pool["name"], device["name"], device)
+            for document in slices
+            if int((pool := document["spec"]["pool"]).get("generation") or 0) == newest[pool["name"]]
+            for device in document["spec"].get("devices") or ()
+            if not device.get("taints")
+        ]
+        return list(dict.fromkeys(found))
+
+
+@asynccontextmanager
+async def driver_session(
+    target: Target, version: str, limits: TimeLimits, api: SessionApi, directory: Path | None = None
+) -> AsyncIterator[DriverSession]:
+    """A kubelet and an API server without a program yet; leaving ends all that was started."""
+    async with AsyncExitStack() as stack:
+        root = directory or stack.enter_context(directories.short_directory()) / "k"
+        timing = Timing(dial=min(10.0, limits.start), reconcile=0.05, retry=0.1, max_retry=1.0)
+        settings = KubeletSettings(version=version, timing=timing, timeout=limits.start)
+        kubelet = await stack.enter_async_context(Kubelet(root, settings, resource_api=api.resource_api))
+        kubeconfig = await stack.enter_async_context(api.served(kubelet.paths.root))
+        opened = DriverSession(target, limits, kubelet, api, kubeconfig)
+        opened.cdi.mkdir(exist_ok=True)
+        opened.paths.plugins.mkdir(exist_ok=True)
+        stack.push_async_callback(opened.end)
+        yield opened

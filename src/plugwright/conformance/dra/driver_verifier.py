@@ -1,0 +1,78 @@
+"""The verifier of DRA drivers, and how their rules are written: `DriverRule`."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from plugwright.conformance.dra.driver_session import NODE, DriverSession, RegisteredDriver, driver_session
+from plugwright.conformance.rule import Rule
+from plugwright.conformance.session import PluginNotRunning, Session
+from plugwright.conformance.verifier import Verifier
+from plugwright.system.concurrency import unwrapped
+
+__all__ = ["DriverRule", "DriverVerifier"]
+
+
+class DriverVerifier(Verifier):
+    """As a `Verifier`; `resources` are the names of the drivers."""
+
+    async def start(self) -> DriverSession:
+        """The shared session as it began, whether the driver is registered or not."""
+        return _of_driver(await self.started())
+
+    async def drivers(self) -> tuple[DriverSession, list[RegisteredDriver]]:
+        """The shared session and its drivers; raises PluginNotRunning where there is none."""
+        session = _of_driver(await self.running())
+        return session, await self.drivers_of(session)
+
+    async def drivers_of(self, session: DriverSession) -> list[RegisteredDriver]:
+        found = [driver for driver in await session.drivers() if driver.name in self.resources]
+        if not found:
+            raise PluginNotRunning("no driver answers on a socket in plugins_registry")
+        return found
+
+    @asynccontextmanager
+    async def fresh_driver(self) -> AsyncIterator[DriverSession]:
+        """A session of its own, in which the program is not started yet."""
+        try:
+            async with self.fresh() as session:
+                yield _of_driver(session)
+        except ExceptionGroup as group:  # the API server's task group wraps what a rule raises
+            raise unwrapped(group) from None
+
+    @asynccontextmanager
+    async def fresh_running(self) -> AsyncIterator[tuple[DriverSession, RegisteredDriver]]:
+        """A session of its own, with the program registered; the first of its drivers."""
+        async with self.fresh_driver() as session:
+            await session.start_program()
+            await session.until_registered(self.resources, limit=self.limits.start)
+            await session.settle()
+            yield session, (await self.drivers_of(session))[0]
+
+    def _connected(self, shared: Session) -> set[str]:
+        return _of_driver(shared).registered()
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[Session]:
+        options = self.options
+        assert options.driver_api is not None
+        api = options.driver_api(NODE)
+        async with driver_session(self.target, options.version, self.limits, api, options.directory) as opened:
+            yield opened
+
+
+class DriverRule(Rule):
+    """A rule for DRA drivers, which kubelets call from 1.34 on."""
+
+    since = "1.34"
+
+    async def check(self, verifier: Verifier) -> None:
+        assert isinstance(verifier, DriverVerifier)
+        await self.check_driver(verifier)
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        raise NotImplementedError
+
+
+def _of_driver(session: Session) -> DriverSession:
+    assert isinstance(session, DriverSession)
+    return session

@@ -1,0 +1,1 @@
+"""The rules for DRA drivers, one module for each group; `catalogue` has them in order."""

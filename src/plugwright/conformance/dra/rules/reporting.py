@@ -1,0 +1,205 @@
+"""Rules of the health that a driver reports, and of what it asks of the API server."""
+
+import asyncio
+import re
+from contextlib import AsyncExitStack, aclosing, suppress
+
+from plugwright.conformance.asking import expect
+from plugwright.conformance.dra.driver_session import NODE, DriverSession, RegisteredDriver
+from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
+from plugwright.conformance.dra.session_api import SLICES, ApiRequest
+from plugwright.conformance.rule import Level, Rule, RuleNotApplicable, RuleViolated
+from plugwright.errors import PlugwrightError
+from plugwright.model import some
+from plugwright.protocol import dra_health, transport
+from plugwright.protocol.dra_health import LEASE, HealthStatus, ReportedHealth
+
+__all__ = ["HEALTH_RULES", "RIGHTS_RULES"]
+
+_NEEDED = re.compile(
+    r"/apis/resource\.k8s\.io/v1(?:beta\d)?/(?:resourceslices|deviceclasses|namespaces/[^/]+/resourceclaims/).*"
+    rf"|/api/v1/nodes/{NODE}|/api(?:s|/v1)?(?:/[^/]+){{0,2}}|/version|/openapi/.*|/healthz|/livez|/readyz"
+    r"|/api/v1/namespaces/[^/]+/events.*|/apis/events\.k8s\.io/.*"
+)
+_OTHERS = re.compile(r"/api/v1/(?:secrets|pods|configmaps|nodes|namespaces|services|events)")
+_CLAIMS = re.compile(r"/apis/resource\.k8s\.io/[^/]+(?:/namespaces/[^/]+)?/resourceclaims")
+
+
+async def _with_health(verifier: DriverVerifier) -> tuple[DriverSession, list[tuple[RegisteredDriver, str]]]:
+    """Each driver with each of the health services that it lists."""
+    session, drivers = await verifier.drivers()
+    found = [(driver, service) for driver in drivers for service in driver.services if service in dra_health.VERSIONS]
+    if not found:
+        raise RuleNotApplicable("the driver lists no DRAResourceHealth")
+    return session, found
+
+
+async def _messages(driver: RegisteredDriver, service: str, count: int, limit: float) -> list[list[ReportedHealth]]:
+    """The first messages of a stream, as many as come within the limit."""
+    found: list[list[ReportedHealth]] = []
+    async with AsyncExitStack() as stack:
+        connection = await stack.enter_async_context(transport.connect(driver.endpoint, transport.MESSAGE_LIMIT))
+        stream = await stack.enter_async_context(aclosing(dra_health.watch(connection, service)))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                async for devices in stream:
+                    found.append(devices)
+                    if len(found) == count:
+                        break
+    return found
+
+
+class ServesHealth(DriverRule):
+    id, level, facts = "DRH-01", Level.MUST, ("11.23",)
+    title = "Every health service that is listed is served, in v1 and in v1alpha1"
+    why = (
+        "Kubelets up to 1.36 ask for v1alpha1, later ones for the newest that is listed; a failure is logged every 5 s."
+    )
+    mend = "Serve NodeWatchResources under both names; the messages are the same."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        _, found = await _with_health(verifier)
+        for driver, service in found:
+            try:
+                await _messages(driver, service, 1, verifier.limits.quick)
+            except PlugwrightError as error:
+                raise RuleViolated(f"a stream of {service}", str(error)) from None
+
+
+class ReportsAtOnce(DriverRule):
+    id, level, facts = "DRH-02", Level.MUST, ("11.24", "11.26")
+    title = "A health stream begins with the devices"
+    why = "A kubelet that was restarted knows nothing: pods show Unknown until the first message."
+    mend = "Send the whole list when the stream is opened, then at each change."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        _, found = await _with_health(verifier)
+        for driver, service in found:
+            messages = await _messages(driver, service, 1, verifier.limits.call)
+            expect(messages and messages[0], f"devices on {service} at once", "no message" if not messages else "none")
+
+
+class ReportsAllDevices(DriverRule):
+    id, level, facts = "DRH-03", Level.MUST, ("11.24",)
+    title = "The health of every published device is reported, under the names of the slices"
+    why = "A device that is missing, or has another name, stays Unknown in the status of its pod."
+    mend = "Take pool and name as you publish them."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, found = await _with_health(verifier)
+        for driver, service in found:
+            messages = await _messages(driver, service, 1, verifier.limits.call)
+            reported = {(device.pool, device.name) for message in messages for device in message}
+            published = {(device.pool, device.name) for device in session.devices(driver.name)}
+            missing = sorted("/".join(pair) for pair in published - reported)
+            expect(not missing, "every published device", f"none of {some(missing)}")
+
+
+class RepeatsHealth(DriverRule):
+    id, level, facts = "DRH-04", Level.MUST, ("11.24",)
+    title = "Health is repeated before its time is over, in v1 and in v1alpha1"
+    why = "A device that is not repeated within its timeout, 30 seconds by default, is Unknown."
+    mend = "Send the whole list every ten seconds, also where nothing has changed."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        _, found = await _with_health(verifier)
+        await asyncio.gather(*(self._check(driver, service, verifier.limits.call) for driver, service in found))
+
+    async def _check(self, driver: RegisteredDriver, service: str, limit: float) -> None:
+        first = await _messages(driver, service, 1, limit)
+        if not first or not first[0]:
+            raise RuleNotApplicable(f"no health is reported on {service}")
+        lease = min(float(device.timeout or LEASE) for device in first[0])
+        messages = await _messages(driver, service, 2, lease)
+        expect(len(messages) > 1, f"another message on {service} within {lease:g} s", "none")
+
+
+class ReportsHealthy(DriverRule):
+    id, level = "DRH-05", Level.SHOULD
+    title = "Devices without taints are not reported as Unhealthy"
+    why = "Health is display only: schedulers go on handing out a device that has no taint."
+    mend = "Publish a taint for a device that fails, besides its health."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, found = await _with_health(verifier)
+        for driver, service in found:
+            messages = await _messages(driver, service, 1, verifier.limits.call)
+            published = {(device.pool, device.name) for device in session.devices(driver.name)}
+            unhealthy = [
+                device.name
+                for message in messages
+                for device in message
+                if device.health is HealthStatus.UNHEALTHY and (device.pool, device.name) in published
+            ]
+            expect(not unhealthy, "a taint for each device that is Unhealthy", f"none for {some(unhealthy)}")
+
+
+async def _requests(verifier: DriverVerifier) -> list[ApiRequest]:
+    session, _ = await verifier.drivers()
+    return list(session.api.requests)
+
+
+class AsksLittle(DriverRule):
+    id, level = "RGT-01", Level.SHOULD
+    title = "The driver asks the API server for slices, its node and its claims, and for nothing else"
+    why = "It runs on every node with these rights: whoever breaks into one node gets them."
+    mend = "Drop the requests, and the rights from the ClusterRole."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        asked = sorted({f"{one.method} {one.path}" for one in await _requests(verifier) if _is_wide(one)})
+        expect(not asked, "slices, the own node and claims by their names", some(asked))
+
+
+def _is_wide(request: ApiRequest) -> bool:
+    return bool(_OTHERS.fullmatch(request.path)) or not (
+        _NEEDED.fullmatch(request.path) or _CLAIMS.fullmatch(request.path)
+    )
+
+
+class SelectsSlices(DriverRule):
+    id, level = "RGT-02", Level.SHOULD
+    title = "Lists and watches of slices select the driver's own"
+    why = "Without a field selector every node watches the slices of all nodes: work that grows with their square."
+    mend = "Use the field selectors spec.driver and spec.nodeName."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        lists = [one for one in await _requests(verifier) if one.method == "GET" and one.path == SLICES]
+        wide = [str(one) for one in lists if "fieldSelector" not in one.query]
+        expect(not wide, "a field selector", some(wide, 1))
+
+
+class LeavesNodeAlone(DriverRule):
+    id, level = "RGT-03", Level.SHOULD
+    title = "The Node and the claims' specs are not written"
+    why = "The right to write nodes or claims lets a driver of one node change every other."
+    mend = "Publish facts as attributes of devices, and write no more than status.devices of claims."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        written = [
+            f"{one.method} {one.path}"
+            for one in await _requests(verifier)
+            if one.method != "GET"
+            and ("/nodes/" in one.path or ("/resourceclaims" in one.path and not one.path.endswith("/status")))
+        ]
+        expect(not written, "no writes but of slices and of status.devices", some(written))
+
+
+class ReadsClaimsByName(DriverRule):
+    id, level = "RGT-04", Level.SHOULD
+    title = "Claims are read by their names, not listed or watched"
+    why = "The right to list claims shows the driver of one node those of all namespaces, with what their owners wrote."
+    mend = "GET the claim that the kubelet names; drop `list` and `watch` of resourceclaims from the ClusterRole."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        lists = [f"{one.method} {one.path}" for one in await _requests(verifier) if _CLAIMS.fullmatch(one.path)]
+        expect(not lists, "GET of single claims", some(sorted(set(lists))))
+
+
+HEALTH_RULES: tuple[type[Rule], ...] = (
+    ServesHealth,
+    ReportsAtOnce,
+    ReportsAllDevices,
+    RepeatsHealth,
+    ReportsHealthy,
+)
+RIGHTS_RULES: tuple[type[Rule], ...] = (AsksLittle, SelectsSlices, LeavesNodeAlone, ReadsClaimsByName)

@@ -1,0 +1,91 @@
+"""Rules of claims side by side: calls at once, devices that several claims have, claims that several pods have."""
+
+import asyncio
+import uuid
+
+from plugwright.conformance.asking import expect
+from plugwright.conformance.dra.claim_calls import (
+    ClaimAllocation,
+    allocated,
+    devices_in,
+    expect_refused,
+    plain_devices,
+    prepare,
+    prepared,
+    shared_device,
+    some_devices,
+)
+from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
+from plugwright.conformance.rule import Level, Rule
+
+__all__ = ["RULES"]
+
+
+class AllowsCallsAtOnce(DriverRule):
+    id, level, facts = "PRP-19", Level.MUST, ("11.14",)
+    title = "Calls for several pods at once are answered, each with its own devices"
+    why = "The kubelet calls for pods side by side; a lost update of the checkpoint loses a claim."
+    mend = "Serialise the calls, or lock what they share."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        for driver in drivers:
+            devices = plain_devices(session, driver, 2)
+            wanted = [ClaimAllocation([device]) for device in devices]
+            async with allocated(session, driver, *wanted, *wanted) as claims:
+                calls = [prepare(session, driver, claim) for claim in claims[:2]]
+                made = await asyncio.gather(*calls)
+                for claim, answer in zip(claims, made, strict=False):
+                    devices_in(answer, claim)
+                held = "a device that one of the two claims holds"
+                await asyncio.gather(*(expect_refused(session, driver, claim, held) for claim in claims[2:]))
+
+
+class SharesDevice(DriverRule):
+    id, level = "PRP-20", Level.MUST
+    title = "A device with allowMultipleAllocations is prepared for several claims at once"
+    why = "The scheduler gives shares of it to several pods; each but the first would wait for ever."
+    mend = "Do not count results with a shareID as exclusive."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        for driver in drivers:
+            wanted = ClaimAllocation([shared_device(session, driver)])
+            async with allocated(session, driver, wanted, wanted) as claims:
+                for claim in claims:
+                    await prepared(session, driver, claim)
+
+
+class NamesShare(DriverRule):
+    id, level, facts = "PRP-21", Level.MUST, ("11.2",)
+    title = "A share of a device carries its share_id"
+    why = "Without it the kubelet, and who asks it, cannot tell the shares of one device apart."
+    mend = "Copy shareID of the result into share_id, in v1."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        for driver in drivers:
+            share = str(uuid.uuid4())
+            wanted = ClaimAllocation([shared_device(session, driver)], share_id=share)
+            async with allocated(session, driver, wanted) as [claim]:
+                ids = [device.share_id for device in await prepared(session, driver, claim)]
+                expect(ids == [share] or driver.version != "v1.DRAPlugin", f"share_id {share}", f"{ids}")
+
+
+class PreparesForTwoPods(DriverRule):
+    id, level, facts = "PRP-22", Level.MUST, ("11.17",)
+    title = "A claim that two pods use is prepared, for each in the same way"
+    why = "Pods may share a claim by its name; the second would wait for as long as the first one runs."
+    mend = "Do not expect one entry in status.reservedFor, and tie the devices to the claim, not to a pod."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        for driver in drivers:
+            wanted = ClaimAllocation(some_devices(session, driver), pods=2)
+            async with allocated(session, driver, wanted) as [claim]:
+                first = await prepared(session, driver, claim)
+                second = await prepared(session, driver, claim)
+                expect(first == second, f"{first}", f"{second}")
+
+
+RULES: tuple[type[Rule], ...] = (AllowsCallsAtOnce, SharesDevice, NamesShare, PreparesForTwoPods)

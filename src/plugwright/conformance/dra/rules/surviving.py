@@ -1,0 +1,242 @@
+"""Rules of what a driver must survive: restarts, reboots, damaged files, a second instance; and of its end."""
+
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from plugwright.conformance.asking import expect
+from plugwright.conformance.dra.cdi_specs import cdi_devices
+from plugwright.conformance.dra.claim_calls import (
+    ClaimAllocation,
+    allocated,
+    expect_refused,
+    plain_devices,
+    prepared,
+    some_devices,
+)
+from plugwright.conformance.dra.driver_session import DriverSession, RegisteredDriver
+from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
+from plugwright.conformance.dra.rules.unpreparing import prepared_names, spec_directories
+from plugwright.conformance.rule import Level, Rule, RuleNotApplicable, RuleViolated
+from plugwright.conformance.session import PluginNotRunning
+from plugwright.errors import PeerGone
+from plugwright.model import some
+
+__all__ = ["END_RULES", "STATE_RULES"]
+
+_GARBAGE = b'{"plugwright verify": '
+_FOREIGN = "foreign-driver.sock.txt"
+
+
+async def _start_again(verifier: DriverVerifier, session: DriverSession) -> RegisteredDriver:
+    """Kills the program, if it runs, and starts it again; raises RuleViolated where it does not register."""
+    await session.program.stop(verifier.limits.end, signal.SIGKILL)
+    await session.program.end()
+    mark = session.mark
+    await session.start_program()
+    return await _registered(verifier, session, mark)
+
+
+async def _registered(verifier: DriverVerifier, session: DriverSession, mark: int) -> RegisteredDriver:
+    try:
+        await session.until_registered(verifier.resources, mark=mark, limit=verifier.limits.start)
+        return (await verifier.drivers_of(session))[0]
+    except PluginNotRunning as error:
+        raise RuleViolated("a registration after the start", str(error)) from None
+
+
+class RemembersClaims(DriverRule):
+    id, level, alone = "DST-01", Level.MUST, True
+    title = "A driver that was killed and started again knows which claims hold its devices"
+    why = "Pods go on with their devices meanwhile; a driver that has forgotten them gives the devices out again."
+    mend = "Write a checkpoint to the plugin's directory before you answer."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        async with verifier.fresh_running() as (session, driver):
+            wanted = ClaimAllocation(plain_devices(session, driver))
+            async with allocated(session, driver, wanted, wanted) as [one, other]:
+                before = await prepared(session, driver, one)
+                again = await _start_again(verifier, session)
+                await expect_refused(session, again, other, "a device that was in use before the restart")
+                after = await prepared(session, again, one)
+                expect(before == after, f"the same answer as before the restart, {before}", f"{after}")
+
+
+class KeepsSpecs(DriverRule):
+    id, level, facts, alone = "DST-02", Level.MUST, ("11.16",), True
+    title = "The CDI specs of prepared claims outlive a restart of the driver"
+    why = "The kubelet does not ask again for a running pod: its next container cannot be created."
+    mend = "Do not clean the CDI directory at the start; write the specs of the checkpoint again if you must."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        async with (
+            verifier.fresh_running() as (session, driver),
+            allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim],
+        ):
+            names = await prepared_names(session, driver, claim)
+            await _start_again(verifier, session)
+            known = cdi_devices(spec_directories(verifier, session))
+            missing = [name for name in names if name not in known]
+            expect(not missing, "the specs of before", f"none for {some(missing)}")
+
+
+class SurvivesReboot(DriverRule):
+    id, level, facts, alone = "DST-03", Level.MUST, ("11.17",), True
+    title = "After a reboot, which empties the CDI directory, a claim is prepared with its spec"
+    why = "/var/run/cdi is empty after a reboot, the checkpoint is not: the container cannot be created."
+    mend = "Write the spec at every NodePrepareResources, also for a claim that the checkpoint calls prepared."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        async with (
+            verifier.fresh_running() as (session, driver),
+            allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim],
+        ):
+            names = await prepared_names(session, driver, claim)
+            if not set(names) <= set(cdi_devices([session.cdi])):
+                raise RuleNotApplicable("the driver does not write its specs to {cdi}")
+            await session.program.stop(verifier.limits.end, signal.SIGKILL)
+            for path in session.cdi.iterdir():
+                path.unlink()
+            again = await _start_again(verifier, session)
+            names = await prepared_names(session, again, claim)
+            missing = [name for name in names if name not in cdi_devices(spec_directories(verifier, session))]
+            expect(not missing, "specs for the claim", f"none for {some(missing)}")
+
+
+async def _damage(verifier: DriverVerifier, change: Callable[[Path], object]) -> None:
+    """Changes every file that the driver keeps, and starts it again; it must serve."""
+    async with verifier.fresh_running() as (session, driver):
+        devices = some_devices(session, driver, 2)
+        async with allocated(session, driver, *(ClaimAllocation([device]) for device in devices)) as [one, other]:
+            await prepared(session, driver, one)
+            await session.program.stop(verifier.limits.end, signal.SIGKILL)
+            files = [path for path in session.directory(driver.name).rglob("*") if path.is_file()]
+            if not files:
+                raise RuleNotApplicable(f"the driver keeps no file in plugins/{driver.name}")
+            for path in files:
+                change(path)
+            again = await _start_again(verifier, session)
+            await prepared(session, again, other)
+
+
+class SurvivesDamage(DriverRule):
+    id, level, alone = "DST-04", Level.MUST, True
+    title = "A damaged checkpoint does not keep the driver from serving"
+    why = "A CrashLoop leaves every pod of the node waiting, those included that never used the driver's state."
+    mend = "Put the file aside, say so, and go on with what the CDI directory and the API tell."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        await _damage(verifier, lambda path: path.write_bytes(_GARBAGE))
+
+
+class SurvivesEmptyFile(DriverRule):
+    id, level, alone = "DST-05", Level.MUST, True
+    title = "An empty checkpoint does not keep the driver from serving"
+    why = "A machine that loses power leaves files of no length behind."
+    mend = "Take an empty file for a damaged one; write to another name, sync, and rename."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        await _damage(verifier, lambda path: path.write_bytes(b""))
+
+
+class AllowsSuccessor(DriverRule):
+    id, level, facts, alone = "DST-06", Level.MUST, ("11.7",), True
+    title = "An instance that ends leaves its successor registered"
+    why = "In an upgrade the old instance may end after the new one has started; then nobody can reach the new one."
+    mend = "Unlink a socket only if it is the one that you have made, or have the pod's uid in both names."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        async with verifier.fresh_running() as (session, _):
+            old, mark = session.program, session.mark
+            new = await session.start_program()
+            await new.settles(verifier.limits.start)
+            with suppress(PeerGone):  # one that waits for the end of the first is as good
+                await session.kubelet.until(
+                    lambda: session.registered(mark) >= verifier.resources or not new.running,
+                    verifier.limits.prompt,
+                    "",
+                )
+            if not new.running:
+                raise RuleNotApplicable("a second instance ends beside the first")
+            await old.stop(verifier.limits.end)
+            await old.end()
+            driver = await _registered(verifier, session, mark)
+            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
+                await prepared(session, driver, claim)
+
+
+class DriverEndsOnSigterm(DriverRule):
+    id, level, alone = "DRE-01", Level.MUST, True
+    title = "SIGTERM ends the driver, with status 0"
+    why = "A pod that does not end is killed after its grace period; another status alarms somebody at each upgrade."
+    mend = "Handle SIGTERM, finish the call that runs, and return normally."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        async with verifier.fresh_running() as (session, _):
+            ended = await session.program.stop(verifier.limits.end)
+            kept = ended and session.program.returncode in (0, -signal.SIGTERM)
+            expect(kept, f"an end within {verifier.limits.end:g} s, with status 0", session.program.ending)
+
+
+class RemovesSockets(DriverRule):
+    id, level, alone = "DRE-02", Level.SHOULD, True
+    title = "A driver that ends removes its sockets"
+    why = "The kubelet keeps a driver whose registration socket is there, and dials it in vain."
+    mend = "Unlink both sockets at the end."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        async with verifier.fresh_running() as (session, driver):
+            await session.program.stop(verifier.limits.end)
+            left = [path.name for path in dict.fromkeys((driver.socket, driver.endpoint)) if path.exists()]
+            expect(not left, "no sockets", f"{some(left)}")
+
+
+class StartsBesideStaleSockets(DriverRule):
+    id, level, alone = "DRE-03", Level.MUST, True
+    title = "A driver that was killed can be started again"
+    why = "Its sockets are still there, and nobody removes them: address already in use, for ever."
+    mend = "Unlink your own sockets before you listen, where nobody answers on them."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        async with verifier.fresh_running() as (session, _):
+            driver = await _start_again(verifier, session)
+            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
+                await prepared(session, driver, claim)
+
+
+class LeavesOtherFilesAlone(DriverRule):
+    id, level, alone = "DRE-04", Level.MUST, True
+    title = "Files of others in plugins_registry, plugins and the CDI directory are left alone"
+    why = "Other drivers live in the same directories; one whose files are removed is out of service."
+    mend = "Remove only files that you have made."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        async with verifier.fresh_driver() as session:
+            foreign = [
+                Path(directory, _FOREIGN)
+                for directory in (session.paths.plugins_registry, session.paths.plugins, session.cdi)
+            ]
+            for path in foreign:
+                path.touch()
+            await session.start_program()
+            await session.until_registered(verifier.resources, limit=verifier.limits.start)
+            await session.program.stop(verifier.limits.end)
+            gone = [str(path.relative_to(session.paths.root)) for path in foreign if not path.exists()]
+            expect(not gone, "the files of others", f"no {some(gone)}")
+
+
+STATE_RULES: tuple[type[Rule], ...] = (
+    RemembersClaims,
+    KeepsSpecs,
+    SurvivesReboot,
+    SurvivesDamage,
+    SurvivesEmptyFile,
+    AllowsSuccessor,
+)
+END_RULES: tuple[type[Rule], ...] = (
+    DriverEndsOnSigterm,
+    RemovesSockets,
+    StartsBesideStaleSockets,
+    LeavesOtherFilesAlone,
+)

@@ -1,0 +1,219 @@
+"""Rules of NodeUnprepareResources, and of the CDI devices in the answers of NodePrepareResources."""
+
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from plugwright.conformance.asking import expect
+from plugwright.conformance.dra.cdi_specs import cdi_devices
+from plugwright.conformance.dra.claim_calls import ClaimAllocation, allocated, prepared, some_devices, unprepare
+from plugwright.conformance.dra.driver_session import DriverSession, RegisteredDriver
+from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
+from plugwright.conformance.rule import Level, Rule, RuleNotApplicable
+from plugwright.grammars import CDI_NAME
+from plugwright.model import some
+from plugwright.protocol.dra import Claim
+
+__all__ = ["CDI_RULES", "UNPREPARE_RULES", "prepared_names", "spec_directories"]
+
+
+async def _expect_success(session: DriverSession, driver: RegisteredDriver, claim: Claim, which: str) -> None:
+    answer = await unprepare(session, driver, claim)
+    seen = "no entry" if claim.uid not in answer else f"the error {answer[claim.uid]!r}"
+    expect(answer.get(claim.uid) == "", f"success for {which}", seen)
+
+
+class Unprepares(DriverRule):
+    id, level, facts = "UNP-01", Level.MUST, ("11.19",)
+    title = "A prepared claim is unprepared, with one entry in the answer"
+    why = "A failure makes no event: the pod stays in Terminating, and its claim allocated."
+    mend = "Answer with an entry for each claim, without an error."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        for driver in drivers:
+            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
+                await prepared(session, driver, claim)
+                await _expect_success(session, driver, claim, "a prepared claim")
+
+
+class UnpreparesTwice(DriverRule):
+    id, level, facts = "UNP-02", Level.MUST, ("11.19",)
+    title = "A claim that was unprepared is unprepared again without an error"
+    why = "The kubelet may not have got the answer, and calls until it has."
+    mend = "Take a claim that is not in the checkpoint for done."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        for driver in drivers:
+            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
+                await prepared(session, driver, claim)
+                await unprepare(session, driver, claim)
+                await _expect_success(session, driver, claim, "a claim that was unprepared before")
+
+
+class UnpreparesUnknown(DriverRule):
+    id, level, facts = "UNP-03", Level.MUST, ("11.19",)
+    title = "A claim that was never prepared is unprepared without an error"
+    why = "The kubelet unprepares what it failed to prepare, and the pod would never end."
+    mend = "Take a claim that is not in the checkpoint for done."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        for driver in drivers:
+            claim = Claim("default", "never-prepared", str(uuid.uuid4()))
+            await _expect_success(session, driver, claim, "a claim that was never prepared")
+
+
+class UnpreparesDeleted(DriverRule):
+    id, level, facts = "UNP-04", Level.MUST, ("11.19",)
+    title = "A claim that is gone from the API is unprepared"
+    why = "A pod that was force-deleted takes its claim with it; its devices would be held for ever."
+    mend = "Read what you need from the checkpoint, not from the API."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        for driver in drivers:
+            wanted = ClaimAllocation(some_devices(session, driver))
+            async with allocated(session, driver, wanted, wanted) as [claim, next_one]:
+                await prepared(session, driver, claim)
+                session.api.remove(f"{claim.namespace}/{claim.name}")
+                await _expect_success(session, driver, claim, "a claim that was deleted")
+                await prepared(session, driver, next_one)
+
+
+def spec_directories(verifier: DriverVerifier, session: DriverSession) -> list[Path]:
+    return [*verifier.options.cdi_dirs, session.cdi]
+
+
+async def prepared_names(session: DriverSession, driver: RegisteredDriver, claim: Claim) -> list[str]:
+    """The CDI names of a claim; not applicable where it has none."""
+    names = [name for device in await prepared(session, driver, claim) for name in device.cdi_devices]
+    if not names:
+        raise RuleNotApplicable("the devices have no CDI names")
+    return names
+
+
+class ClaimNamesAreQualified(DriverRule):
+    id, level, facts = "CDI-01", Level.MUST, ("11.20",)
+    title = "CDI devices of prepared claims have qualified names"
+    why = "A runtime refuses a container with a name that is not vendor/class=device."
+    mend = "Send the kind of the spec, an equals sign and the name of the device."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        for driver in drivers:
+            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
+                names = await prepared_names(session, driver, claim)
+                odd = [name for name in names if not CDI_NAME.fullmatch(name)]
+                expect(not odd, "names such as example.com/claim=uid-gpu-0", some(odd))
+
+
+async def _known(verifier: DriverVerifier, found: Sequence[str], session: DriverSession) -> None:
+    known = cdi_devices(spec_directories(verifier, session))
+    missing = [name for name in found if name not in known]
+    places = ", ".join(map(str, spec_directories(verifier, session)))
+    expect(not missing, f"specs in {places} for each name", f"none for {some(missing)}")
+
+
+class ClaimNamesResolve(DriverRule):
+    id, level, facts = "CDI-02", Level.MUST, ("11.20",)
+    title = "CDI devices of prepared claims are in a spec"
+    why = "The runtime fails to create the container: unresolvable CDI devices."
+    mend = "Write the spec atomically to the CDI directory before you answer."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        for driver in drivers:
+            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
+                await _known(verifier, await prepared_names(session, driver, claim), session)
+
+
+class CdiEditsAreThere(DriverRule):
+    id, level = "CDI-03", Level.MUST
+    title = "CDI devices of prepared claims have edits"
+    why = "A device without any is invalid and makes its file useless, or the pod runs without its device."
+    mend = "Where there is nothing to edit, send no CDI name."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        for driver in drivers:
+            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
+                names = await prepared_names(session, driver, claim)
+                known = cdi_devices(spec_directories(verifier, session))
+                empty = [
+                    name
+                    for name in names
+                    if name in known and not any((known[name].get("containerEdits") or {}).values())
+                ]
+                expect(not empty, "containerEdits that change something", f"none for {some(empty)}")
+
+
+class CdiNodesExist(DriverRule):
+    id, level = "CDI-04", Level.MUST
+    title = "Device nodes in the specs of prepared claims exist"
+    why = "The runtime fails to create the container, or the pod starts without its device."
+    mend = "Look for the node on the host before you answer, and return an error where it is gone."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        for driver in drivers:
+            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
+                names = await prepared_names(session, driver, claim)
+                known = cdi_devices(spec_directories(verifier, session))
+                nodes = [
+                    str(node.get("hostPath") or node["path"])
+                    for name in names
+                    for node in (known.get(name, {}).get("containerEdits") or {}).get("deviceNodes") or ()
+                ]
+                gone = [node for node in nodes if not (verifier.options.host_root / node.lstrip("/")).exists()]
+                expect(not gone, "device nodes of this machine", f"no {some(gone)}")
+
+
+class CdiSpecsAreRemoved(DriverRule):
+    id, level = "CDI-05", Level.SHOULD
+    title = "The spec of a claim is gone after it was unprepared"
+    why = "Runtimes read every file at each change: a node that is never rebooted gets slower with each pod."
+    mend = "Write one file for each claim, and remove it."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        for driver in drivers:
+            async with allocated(session, driver, ClaimAllocation(some_devices(session, driver))) as [claim]:
+                names = await prepared_names(session, driver, claim)
+                before = [name for name in names if claim.uid in name]
+                if not before:
+                    raise RuleNotApplicable("the CDI names are not those of one claim")
+                await unprepare(session, driver, claim)
+                known = cdi_devices(spec_directories(verifier, session))
+                left = [name for name in before if name in known]
+                expect(not left, "no spec of the claim", f"{some(left)}")
+
+
+class CdiNamesAreNew(DriverRule):
+    id, level = "CDI-06", Level.SHOULD
+    title = "Two claims never have the same CDI name for a device"
+    why = "Runtimes keep what they have read: the second claim may get the edits of the first."
+    mend = "Put the uid of the claim into the name."
+
+    async def check_driver(self, verifier: DriverVerifier) -> None:
+        session, drivers = await verifier.drivers()
+        for driver in drivers:
+            wanted = ClaimAllocation(some_devices(session, driver))
+            async with allocated(session, driver, wanted, wanted) as [one, other]:
+                first = await prepared_names(session, driver, one)
+                await unprepare(session, driver, one)
+                second = await prepared_names(session, driver, other)
+                same = sorted(set(first) & set(second))
+                expect(not same, "other names for another claim", f"{some(same)} for both")
+
+
+UNPREPARE_RULES: tuple[type[Rule], ...] = (Unprepares, UnpreparesTwice, UnpreparesUnknown, UnpreparesDeleted)
+CDI_RULES: tuple[type[Rule], ...] = (
+    ClaimNamesAreQualified,
+    ClaimNamesResolve,
+    CdiEditsAreThere,
+    CdiNodesExist,
+    CdiSpecsAreRemoved,
+    CdiNamesAreNew,
+)

@@ -1,0 +1,102 @@
+"""Devices that leave the kubelet's list: when they may, when pods need them back, and until when they are counted.
+
+The scheduler counts the Node's allocatable, which the kubelet writes up to 10 s after its list has changed. A pod that
+is bound meanwhile is refused where no device is left for it. So a device leaves the list while a pod holds it, or while
+another one is free; and until the Node is seen with fewer devices, it comes back when pods have taken all the others.
+No device is given out twice without this: it spares pods a refusal, and gives up where that would take too long.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+
+from plugwright.dra.api_split.move_settings import MoveSettings
+
+__all__ = ["Departures"]
+
+Unit = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Departure:
+    """Times by the clock. `lacking_since`: the unit is free, and no other one is for the pods that come."""
+
+    asked: float
+    stay: int  # the phase that all of the following is of
+    entered: float
+    lacking_since: float | None
+    was_lacking: bool  # at the last look before this stay, which has decided
+    uncounted_since: float | None = None
+
+
+class Departures:
+    """Of the units that are to leave the list; `is_careful` is False where all devices are to leave it."""
+
+    def __init__(self, settings: MoveSettings, clock: Callable[[], float], is_careful: Callable[[], bool]) -> None:
+        self.is_careful = is_careful
+        self._settings, self._clock = settings, clock
+        self._leaving: dict[Unit, _Departure] = {}
+        self._compared = float("-inf")
+
+    def keep(self, units: Collection[Unit]) -> None:
+        """The others do not leave any more, or have left."""
+        self._leaving = {unit: departure for unit, departure in self._leaving.items() if unit in units}
+
+    def look(self, unit: Unit, stay: int, *, lacking: bool) -> None:
+        """What is seen of a unit, in this stay in a phase."""
+        now = self._clock()
+        before = self._leaving.get(unit)
+        since = now if lacking else None
+        if before is None:
+            self._leaving[unit] = _Departure(now, stay, now, since, was_lacking=lacking)
+        elif before.stay != stay:
+            was_lacking = before.lacking_since is not None
+            self._leaving[unit] = _Departure(before.asked, stay, now, since, was_lacking)
+        elif lacking and before.lacking_since is not None:
+            return
+        else:
+            self._leaving[unit] = replace(before, lacking_since=since)
+
+    def may_leave(self, unit: Unit, stay: int) -> bool:
+        """Whether a listed unit may be withheld: also where nobody takes it for a while."""
+        found = self._found(unit, stay)
+        if found is None:
+            return not self.is_careful()
+        now, since = self._clock(), found.lacking_since
+        return since is None or now - since >= self._settings.unwanted or now - found.asked >= self._settings.patience
+
+    def is_needed(self, unit: Unit, stay: int) -> bool:
+        """Whether a withheld unit is to be listed again: pods that were bound have taken all others, or may now."""
+        found = self._found(unit, stay)
+        if found is None or found.lacking_since is None or found.was_lacking or not self.is_counted(unit, stay):
+            return False
+        return self._clock() - found.asked < self._settings.patience
+
+    def is_counted(self, unit: Unit, stay: int) -> bool:
+        """Whether the scheduler may still bind pods to a withheld unit."""
+        found = self._found(unit, stay)
+        if found is None:
+            return self.is_careful()
+        now, since = self._clock(), found.uncounted_since
+        seen = since is not None and now - since >= self._settings.bound
+        return not seen and now - found.entered < self._settings.counted
+
+    def is_comparison_due(self) -> bool:
+        """Whether the Node is to be read again: not at every look."""
+        now = self._clock()
+        if now - self._compared < self._settings.comparison:
+            return False
+        self._compared = now
+        return True
+
+    def compare(self, allocatable: int, offered: int) -> None:
+        """The Node's allocatable with the devices that the list offers: a lower one counts none that was withheld."""
+        now = self._clock()
+        for unit, found in self._leaving.items():
+            if allocatable > offered:
+                self._leaving[unit] = replace(found, uncounted_since=None)
+            elif found.uncounted_since is None:
+                self._leaving[unit] = replace(found, uncounted_since=now)
+
+    def _found(self, unit: Unit, stay: int) -> _Departure | None:
+        found = self._leaving.get(unit)
+        return found if found is not None and found.stay == stay and self.is_careful() else None

@@ -1,0 +1,28 @@
+"""Programs that are no DRA drivers: a clear verdict, and nothing left of them."""
+
+import sys
+
+import pytest
+from tests.conformance.verifying import driver_options
+
+from plugwright.conformance import catalogue, runner
+from plugwright.conformance.program import Target
+from plugwright.conformance.rule import RuleStatus
+from plugwright.conformance.session import TimeLimits
+
+
+@pytest.mark.parametrize(
+    ("program", "seen"),
+    [
+        ("print('no such device'); raise SystemExit(7)", "status 7; its last line was 'no such device'"),
+        ("import time; time.sleep(600)", "nobody listens on a socket in plugins_registry; it runs"),
+    ],
+)
+async def test_a_program_that_never_registers_fails_the_first_rule(program: str, seen: str) -> None:
+    target = Target((sys.executable, "-c", program, "{root}"))
+    limits = TimeLimits(start=3)
+    verdicts = await runner.verify(
+        target, catalogue.select(["DRG-01", "PRP-01"], dra=True), driver_options("1.36", limits)
+    )
+    assert [verdict.status for verdict in verdicts] == [RuleStatus.FAIL, RuleStatus.NOT_APPLICABLE]
+    assert seen in verdicts[0].seen

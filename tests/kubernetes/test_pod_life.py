@@ -1,0 +1,185 @@
+"""The same pods on a real node and on an emulated one that runs them as processes: how they live and end is the same.
+
+Compared are phases, states, restart counts, conditions, events and logs; times, ids and addresses are not.
+"""
+
+import asyncio
+import json
+import re
+from typing import Any
+
+from tests.cluster.embedding import Lab, embedded
+from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.components import NODE
+from tests.kubernetes.pods import Pods
+from tests.kubernetes.test_embedded_words import container, pod
+from tests.kubernetes.waiting import until
+
+from plugwright.cluster.api.kinds import CONFIG_MAPS, EVENTS, PODS
+from plugwright.cluster.api.registry import ResourcePath
+from plugwright.cluster.store import Object
+
+Seen = dict[str, Any]
+NEVER, ON_FAILURE = {"restartPolicy": "Never"}, {"restartPolicy": "OnFailure"}
+SETTINGS = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "life-settings"}, "data": {"model": "x1"}}
+ENV = [
+    {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+    {"name": "NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+    {"name": "SPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+    {"name": "ACCOUNT", "valueFrom": {"fieldRef": {"fieldPath": "spec.serviceAccountName"}}},
+    {"name": "MODEL", "valueFrom": {"configMapKeyRef": {"name": "life-settings", "key": "model"}}},
+    {"name": "NONE", "valueFrom": {"configMapKeyRef": {"name": "life-none", "key": "x", "optional": True}}},
+    {"name": "CPUS", "valueFrom": {"resourceFieldRef": {"resource": "requests.cpu", "divisor": "1m"}}},
+    {"name": "BOTH", "value": "$(NODE)-$(MODEL) $$(NODE) $(LATER) $(A_model)"},
+    {"name": "LATER", "value": "later"},
+]
+ENV_SCRIPT = "echo $NODE $NAME $SPACE $ACCOUNT $MODEL ${NONE-unset} $CPUS; echo $BOTH; echo $0; cat /settings/model"
+
+
+def script(text: str, name: str = "main", **more: object) -> Object:
+    return {**container(name, ["sh", "-c", text]), **more}
+
+
+def with_env() -> Object:
+    main = script(ENV_SCRIPT, env=ENV, envFrom=[{"prefix": "A_", "configMapRef": {"name": "life-settings"}}])
+    resources = {"requests": {"cpu": "50m"}}
+    return {**main, "args": ["$(MODEL)"], "resources": resources, "volumeMounts": [mount("settings", "/settings")]}
+
+
+def mount(name: str, path: str) -> Object:
+    return {"name": name, "mountPath": path}
+
+
+def config_volume(name: str) -> Object:
+    return {"volumes": [{"name": "settings", "configMap": {"name": name}}]}
+
+
+TWICE = "test -e /shared/x && exit 0; touch /shared/x; exit 1"
+SHARED = {"volumes": [{"name": "shared", "emptyDir": {}}]}
+BESIDE = {**container("beside"), "restartPolicy": "Always"}
+PLAYED = {  # with the reason or phase that each comes to
+    "life-crash": (pod("life-crash", script("exit 3")), "CrashLoopBackOff"),
+    "life-twice": (
+        pod("life-twice", script(TWICE, volumeMounts=[mount("shared", "/shared")]), **SHARED, **ON_FAILURE),
+        "Succeeded",
+    ),
+    "life-init": (pod("life-init", container(), initContainers=[script("exit 1", "first")]), "CrashLoopBackOff"),
+    "life-init-never": (
+        pod("life-init-never", container(), initContainers=[script("exit 7", "first")], **NEVER),
+        "Failed",
+    ),
+    "life-sidecar": (pod("life-sidecar", script("exit 0"), initContainers=[BESIDE], **NEVER), "Succeeded"),
+    "life-env": (pod("life-env", with_env(), **config_volume("life-settings"), **NEVER), "Succeeded"),
+    "life-no-config": (
+        pod("life-no-config", {**container(), "envFrom": [{"configMapRef": {"name": "life-none"}}]}),
+        "CreateContainerConfigError",
+    ),
+    "life-no-key": (
+        pod(
+            "life-no-key",
+            {
+                **container(),
+                "env": [{**ENV[4], "valueFrom": {"configMapKeyRef": {"name": "life-settings", "key": "no"}}}],
+            },
+        ),
+        "CreateContainerConfigError",
+    ),
+    "life-no-volume": (pod("life-no-volume", container(), **config_volume("life-none")), "FailedMount"),
+    "life-deadline": (pod("life-deadline", container(), activeDeadlineSeconds=3), "Failed"),
+    "life-message": (
+        pod("life-message", script("echo -n no tape > /dev/termination-log; exit 1"), **NEVER),
+        "Failed",
+    ),
+    "life-words": (
+        pod("life-words", script("echo words; exit 1", terminationMessagePolicy="FallbackToLogsOnError"), **NEVER),
+        "Failed",
+    ),
+    "life-killed": (pod("life-killed", script("kill -9 $$"), **NEVER), "Failed"),
+}
+
+
+def seen(found: Object, events: list[Object]) -> Seen:
+    status, uid = found["status"], found["metadata"]["uid"]
+    own = [event for event in events if event["involvedObject"].get("uid") == uid]
+    text = json.dumps(
+        {
+            "phase": status["phase"],
+            "why": (status.get("reason"), status.get("message")),
+            "conditions": sorted(
+                (each["type"], each["status"], each.get("reason", ""), each.get("message", ""))
+                for each in status.get("conditions") or ()
+            ),
+            "containers": [_container(each) for each in status.get("containerStatuses") or ()],
+            "inits": [_container(each) for each in status.get("initContainerStatuses") or ()],
+            "events": sorted({(each["reason"], each["type"], each["message"]) for each in own}),
+        }
+    )
+    return dict(json.loads(text.replace(uid, "UID").replace("node-1", "NODE").replace(f"to {NODE}", "to NODE")))
+
+
+def _container(status: Object) -> Seen:
+    kept = {key: status.get(key) for key in ("name", "ready", "started", "restartCount")}
+    return {**kept, "state": _state(status["state"]), "last": _state(status.get("lastState") or {})}
+
+
+def _state(state: Object) -> list[object]:
+    return [
+        (kind, {key: of[key] for key in ("exitCode", "reason", "message") if of.get(key) not in (None, "")})
+        for kind, of in state.items()
+    ]
+
+
+def _settled(found: Seen, comes_to: str) -> bool:
+    """A pod's sandbox is taken down a moment after its end."""
+    if comes_to in ("Succeeded", "Failed"):
+        is_down = ["PodReadyToStartContainers", "False", "", ""] in found["conditions"]
+        return found["phase"] == comes_to and is_down
+    return comes_to in json.dumps(found) and (comes_to != "CrashLoopBackOff" or "BackOff" in _reasons(found))
+
+
+def _reasons(found: Seen) -> set[str]:
+    return {reason for reason, _, _ in found["events"]}
+
+
+def play_to_the_real_one(cluster: Cluster) -> tuple[dict[str, Seen], str]:
+    def look() -> dict[str, Seen]:
+        events = [each for each in cluster.kubectl.every("events") if each["reason"] != "MissingClusterDNS"]
+        return {each["metadata"]["name"]: seen(each, events) for each in cluster.kubectl.every("pods")}
+
+    settled: dict[str, Seen] = {}  # as each pod was first: one in a crash loop is so from time to time
+
+    def rest() -> dict[str, Seen]:
+        shown = look()
+        for name, (_, comes_to) in PLAYED.items():
+            if name not in settled and _settled(shown[name], comes_to):
+                settled[name] = shown[name]
+        return {name: shown[name] for name in PLAYED if name not in settled}
+
+    cluster.kubectl.create(SETTINGS, *(played for played, _ in PLAYED.values()))
+    until("all pods have come to their end", lambda: not rest(), last=rest)
+    log = cluster.kubectl("logs", "life-env")
+    cluster.kubectl("delete", "configmap", "life-settings")
+    return settled, log.replace(NODE, "NODE")
+
+
+async def play_to_ours() -> tuple[dict[str, Seen], str]:
+    def look(lab: Lab) -> dict[str, Seen]:
+        events = lab.store.objects(EVENTS.qualified)
+        return {each["metadata"]["name"]: seen(each, events) for each in lab.store.objects(PODS.qualified)}
+
+    async with embedded(processes=True, back_off=10.0) as lab:
+        lab.writer.create(ResourcePath(CONFIG_MAPS, "default", "life-settings"), SETTINGS, "test")
+        for name, (played, _) in PLAYED.items():
+            lab.writer.create(ResourcePath(PODS, "default", name), played, "test")
+        for name, (_, comes_to) in PLAYED.items():
+            await lab.cluster.until(lambda: _settled(look(lab)[name], comes_to))  # noqa: B023
+        log = b"".join([part async for part in lab.read_log("life-env")]).decode()
+        return look(lab), re.sub("node-1", "NODE", log)
+
+
+def test_pods_live_and_end_as_on_a_real_node(cluster: Cluster, pods: Pods) -> None:
+    real, real_log = play_to_the_real_one(cluster)
+    ours, our_log = asyncio.run(play_to_ours())
+    differing = {name: {"real": real[name], "ours": ours[name]} for name in PLAYED if real[name] != ours[name]}
+    assert differing == {}
+    assert our_log == real_log
