@@ -19,6 +19,7 @@ __all__ = ["DeviceHolders", "Holders", "ResourceHolders"]
 
 _LIMIT = 2.0  # seconds; an operator waits for it
 _PODS_LIMIT = 5.0  # seconds, where no operator waits
+_MOMENT = 0.01  # seconds
 _ALLOCATE_LIMIT = 1.0  # seconds that an allocation is waited for
 _FRESH = 1.0  # seconds; a watcher of `status` may get ten reports in that time
 
@@ -76,6 +77,7 @@ class ResourceHolders:
         """
         try:
             async with asyncio.timeout(_ALLOCATE_LIMIT):
+                await asyncio.sleep(_MOMENT)  # after a stop of this process: calls that have come meanwhile are first
                 await self.allocating.until(lambda calls: not calls)
             held = await pod_resources.held_devices(self.socket, _PODS_LIMIT)
         except TimeoutError:
