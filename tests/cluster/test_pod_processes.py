@@ -200,7 +200,7 @@ async def test_volumes_are_mounted(tmp_path: Path) -> None:
         main = container(f"cd /plugwright-shared; {script} 2>/dev/null", volumeMounts=mounts)
         lab.create("p", initContainers=[write], containers=[main], volumes=volumes, restartPolicy="Never")
         await lab.phase("p", "Failed")
-        assert await text(lab, "p") == "x1\nhello\nfrom the machine" + "\n"
+        assert await text(lab, "p") == "x1\nhello\nfrom the machine"
     assert not (tmp_path / "no").exists()
 
 

@@ -169,7 +169,7 @@ class PodProcesses:
 
         def report(event: StateChange | Output) -> None:
             if isinstance(event, Output):
-                log.write(event.text)
+                log.write(event.text, is_partial=event.is_partial)
             elif event.kind == "running":
                 self._started(name)
             elif event.kind == "limited" or event.text.startswith("cannot be started"):
