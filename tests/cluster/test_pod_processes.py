@@ -230,6 +230,17 @@ async def test_an_entrypoint_is_that_of_the_image_where_it_is_known() -> None:
         assert "plugwright" in await text(lab, "p")
 
 
+async def test_a_container_whose_log_cannot_be_written_waits(tmp_path: Path) -> None:
+    async with embedded(processes=True, state=tmp_path) as lab:
+        blocked = lab.cluster.directory("node-1") / "logs"
+        blocked.write_text("a file")
+        lab.create("p", containers=[container(STAY)])
+        shown = await lab.container("p", waits("CreateContainerError"))
+        assert "Not a directory" in shown["state"]["waiting"]["message"]
+        blocked.unlink()
+        await lab.phase("p")
+
+
 @asynccontextmanager
 async def api_client(kubeconfig: Path, token: str) -> AsyncIterator[httpx2.AsyncClient]:
     cluster = json.loads(kubeconfig.read_text())["clusters"][0]["cluster"]

@@ -76,7 +76,9 @@ class PodProcesses:
     """`runs` are the containers' by name. `stop` ends them all, after as many seconds of grace as are published."""
 
     def __init__(self, host: ProcessHost, logs: ContainerLogs, timing: ProcessTiming) -> None:
-        self.runs = {container["name"]: ContainerRun() for container in restarts.containers_of(host.stored["spec"])}
+        self.runs = {
+            str(container.get("name")): ContainerRun() for container in restarts.containers_of(host.stored["spec"])
+        }
         self.stop: Latest[float | None] = Latest(None)
         self._host, self._logs, self._timing = host, logs, timing
         self._changes = Latest(0)
@@ -155,6 +157,9 @@ class PodProcesses:
             return False
         except ContainerConfigError as error:
             self._wait_with(name, "CreateContainerError", str(error))
+            return False
+        except OSError as error:  # its log or its volumes cannot be written
+            self._wait_with(name, "CreateContainerError", f"{error.filename or name}: {error.strerror}")
             return False
         except KubeletError:
             return False  # the kubelet is being stopped
