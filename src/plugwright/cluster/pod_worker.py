@@ -137,8 +137,9 @@ class PodWorker:
         """Of a node that runs none: they count as started once everything that they refer to is there."""
         while True:
             before = {name for name, container in pod.containers.items() if container.starts}
-            if await self._set_up_volumes():
-                await self._config.check_references(pod)
+            if not self._context.runtime.references or await self._set_up_volumes():
+                if self._context.runtime.references:
+                    await self._config.check_references(pod)
                 with suppress(ContainerWaiting, KubeletError):
                     await self._context.kubelet.start_waiting(pod)
             for name, container in pod.containers.items():
