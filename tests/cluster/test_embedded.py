@@ -141,6 +141,9 @@ async def test_a_pod_that_the_plugin_refuses_fails_for_good() -> None:
         await lab.phase("q")
 
 
+GATES = [{"conditionType": "example.com/up"}]
+
+
 @pytest.mark.parametrize(
     ("limits", "spec", "reason", "message"),
     [

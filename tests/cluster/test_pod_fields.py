@@ -47,6 +47,7 @@ def test_the_page_has_the_table() -> None:
     ("spec", "named"),
     [
         ({"schedulingGroup": {"podGroupName": "g"}}, "schedulingGroup"),
+        ({"volumes": [{"name": "a", "image": {"reference": "r"}}]}, "volumes.image"),
         ({"volumes": [{"name": "a", "emptyDir": {}}, {"name": "b", "csi": {"driver": "d"}}]}, "volumes.csi"),
         (
             {"initContainers": [{"name": "i", "env": [{"name": "A", "valueFrom": {"fileKeyRef": {"key": "k"}}}]}]},
