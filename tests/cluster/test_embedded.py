@@ -152,7 +152,6 @@ GATES = [{"conditionType": "example.com/up"}]
         ({"mock/gpu": "11"}, {}, "UnexpectedAdmissionError", "Requested: 11, Available: 10, which is unexpected"),
         ({}, {"nodeSelector": {"a": "b"}}, "NodeAffinity", "Predicate NodeAffinity failed"),
         ({}, {"os": {"name": "windows"}}, "PodOSNotSupported", "the OS field doesn't match node OS"),
-        ({}, {"readinessGates": GATES}, "NotEmulated", "plugwright does not emulate readinessGates; use"),
         # Devices are allocated before CPU is counted (3.1).
         ({"cpu": "100", "mock/gpu": "11"}, {}, "UnexpectedAdmissionError", "Requested: 11, Available: 10"),
     ],

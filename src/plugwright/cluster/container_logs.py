@@ -5,6 +5,7 @@ that follow a log wait for its writer's next line; each has a file of its own an
 writes nothing: `options_text` is its log instead, what it would have got from its devices.
 """
 
+import asyncio
 import os
 import shutil
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -104,32 +105,46 @@ class ContainerLogs:
 
 
 class ContainerLogWriter:
+    """Writes the lines of one turn of the event loop together: some containers write a million in a second."""
+
     def __init__(self, path: Path, largest: int, written: Latest[int], now: Clock) -> None:
         self._path, self._largest, self._written, self._now = path, largest, written, now
+        self._lines: list[str] = []
         self._size = 0
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._file = path.open("ab", buffering=0)
 
     def write(self, text: str) -> None:
         """Appends one line."""
-        line = f"{clock.micro_time(self._now())} stdout F {text}\n".encode("utf-8", "replace")
-        if self._size and self._size + len(line) > self._largest:
-            self._file.close()
-            self._path.replace(_rotated(self._path))
-            self._file, self._size = self._path.open("ab", buffering=0), 0
-        with suppress(OSError):  # a full disk loses lines, not the container
-            self._file.write(line)
-        self._size += len(line)
-        self._written.publish(self._written.value + len(line))
+        if not self._lines:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._lines.append(text)
 
     def tail(self, lines: int, size: int) -> str:
         """The end of the log, for a container that left no other message."""
+        self._flush()
         with _LogReader(self._path, lines) as reader:
             texts = [text for part in reader.read() for text in _shown(part, LogOptions())]
         return b"".join(texts)[-size:].decode("utf-8", "replace")
 
     def close(self) -> None:
+        self._flush()
         self._file.close()
+
+    def _flush(self) -> None:
+        if not self._lines:
+            return
+        head = f"{clock.micro_time(self._now())} stdout F "
+        content = "".join(f"{head}{line}\n" for line in self._lines).encode("utf-8", "replace")
+        self._lines = []
+        if self._size and self._size + len(content) > self._largest:
+            self._file.close()
+            self._path.replace(_rotated(self._path))
+            self._file, self._size = self._path.open("ab", buffering=0), 0
+        with suppress(OSError):  # a full disk loses lines, not the container
+            self._file.write(content)
+        self._size += len(content)
+        self._written.publish(self._written.value + len(content))
 
 
 class _LogReader:

@@ -46,6 +46,8 @@ class NodePods:
         worker = self._workers.get(stored["metadata"]["uid"])
         if worker is not None:
             worker.stored = stored
+            if stored["spec"].get("readinessGates"):  # whose conditions others write
+                worker.refresh()
         if stored["metadata"].get("deletionTimestamp"):
             worker = worker or self._add(stored)
             self._terminate(worker, worker.terminate)

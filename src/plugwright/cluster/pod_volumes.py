@@ -22,7 +22,13 @@ _PROJECTED = ("configMap", "downwardAPI", "secret", "serviceAccountToken")
 _WRITABLE = ("emptyDir", "hostPath")
 _FILE_MODE = 0o644
 _READABLE_BY_ALL, _WRITABLE_BY_ALL = 0o755, 0o777
-_OF_THE_NODE = {"/var/lib/kubelet": "", "/etc/cdi": "cdi", "/run/cdi": "cdi", "/var/run/cdi": "cdi"}
+_OF_THE_NODE = {
+    "/var/lib/kubelet": "",
+    "/var/lib/plugwright": "plugwright",  # a daemon's own state: two nodes must not share it
+    "/etc/cdi": "cdi",
+    "/run/cdi": "cdi",
+    "/var/run/cdi": "cdi",
+}
 
 _HOST_PATH_TYPES = {  # how a path must be, and what the kubelet says if it is not
     "Directory": (stat.S_ISDIR, "a directory"),
@@ -38,8 +44,8 @@ _HOST_PATH_TYPES = {  # how a path must be, and what the kubelet says if it is n
 class PodVolumes:
     """`kubelet_dir` is the node's; None where containers are not run, and nothing is written.
 
-    A hostPath in `/var/lib/kubelet` or in a directory of CDI specs is in the node's own directory: those of the machine
-    belong to another kubelet, or to none.
+    A hostPath in `/var/lib/kubelet`, `/var/lib/plugwright` or a directory of CDI specs is in the node's own directory:
+    those of the machine belong to another kubelet, or to none.
     """
 
     def __init__(self, kubelet_dir: Path | None) -> None:

@@ -23,6 +23,7 @@ __all__ = [
     "NotFound",
     "Object",
     "ObjectKey",
+    "ObjectReader",
     "Persistence",
     "Store",
     "VersionConflict",
@@ -82,6 +83,18 @@ class Expired(ClusterError):
 
     def __init__(self, revision: int, oldest: int) -> None:
         super().__init__(f"too old resource version: {revision} ({oldest})")
+
+
+class ObjectReader(Protocol):
+    """The objects that a node reads: those of this store, or the mirror of another API server."""
+
+    def get(self, key: ObjectKey) -> Object | None: ...
+
+    def require(self, key: ObjectKey) -> Object: ...
+
+    def objects(self, kind: str, namespace: str = "") -> list[Object]: ...
+
+    def bound_pods(self, node: str) -> list[Object]: ...
 
 
 class Persistence(Protocol):

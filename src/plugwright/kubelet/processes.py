@@ -31,6 +31,7 @@ __all__ = ["STOP_GRACE", "ApplyCdi", "ContainerProcess", "Output", "Report", "ru
 STOP_GRACE = 2.0  # seconds from SIGTERM to SIGKILL
 _INHERITED = ("HOME", "LANG", "PATH", "TZ", "USER")  # of our own environment; more could be taken for the plugin's
 _MAX_LINE = 2**16
+_READ_SIZE = 2**14  # bytes: a container that writes all the time leaves the event loop time for others
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +187,7 @@ def _paths(granted: RunContainerOptions) -> list[sandbox.PathSpec]:
 async def _pipe() -> AsyncIterator[tuple[asyncio.StreamReader, BinaryIO]]:
     """A pipe of our own: asyncio waits for its pipes to close, and a grandchild may hold one open."""
     reading, writing = os.pipe()
-    stream = asyncio.StreamReader()
+    stream = asyncio.StreamReader(_READ_SIZE)
     with os.fdopen(reading, "rb", 0) as source, os.fdopen(writing, "wb", 0) as sink:
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(stream), source
@@ -199,7 +200,7 @@ async def _pipe() -> AsyncIterator[tuple[asyncio.StreamReader, BinaryIO]]:
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
     rest = b""
-    while chunk := await stream.read(_MAX_LINE):
+    while chunk := await stream.read(_READ_SIZE):
         *lines, rest = (rest + chunk).split(b"\n")
         if len(rest) > _MAX_LINE:
             lines, rest = [*lines, rest], b""

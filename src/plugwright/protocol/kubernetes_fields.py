@@ -1,9 +1,10 @@
 """The fields of API objects: names, numbers on the wire, types, and how lists of them are merged.
 
 `kubernetes_fields.txt` is the table, one line for each field. A program in Go prints it from Kubernetes' own types
-(`tests/protocol/kubernetes_types`), and a test compares them. A type that begins with `[]` is a list, with `{}` a map;
-`pointer` is a value whose zero is written where it is set, `always` one that JSON has even if it is zero;
-`patch=` is the strategic merge of a list, `keys=`, `set` and `atomic` are what server-side apply says of it.
+(`tests/kubernetes/kubernetes_types`), and a test compares them. A type with `[]` is a list, with `{}` a map;
+`pointer` is a value whose zero is written where it is set, `always` one that JSON has even if it is zero, `omitzero` an
+object that it then has not; `patch=` is the strategic merge of a list, `keys=`, `set` and `atomic` are what server-side
+apply says of it.
 """
 
 import functools
@@ -20,12 +21,13 @@ _META = "meta"
 @dataclass(frozen=True, slots=True)
 class Field:
     number: int
-    name: str  # in JSON; `-` where JSON writes the members of the value into the object around it
+    name: str  # in JSON; `-` where it has the members of the value in the object around it; empty for an item of a list
     type: str  # of the value, or of the items of a list or map
     is_list: bool = False
     is_map: bool = False
     is_pointer: bool = False
-    is_always_written: bool = False  # in JSON
+    is_always_written: bool = False  # in JSON, if it is zero
+    is_left_out: bool = False  # in JSON, if it is zero and an object
     patch_key: str | None = None  # None for a list that a strategic merge patch replaces, empty for one of plain values
     apply_keys: tuple[str, ...] = ()
     is_set: bool = False
@@ -39,6 +41,13 @@ class Field:
     def is_message(self) -> bool:
         """Whether the type is one of the table."""
         return "." in self.type
+
+    @property
+    def is_always_there(self) -> bool:
+        """Whether Go's JSON has it even if nobody has set it: objects that are no pointers are not left out."""
+        if not self.name or self.is_pointer or self.is_left_out or self.is_inline:
+            return False
+        return self.is_always_written or not (self.is_list or self.is_map or self.is_scalar)
 
     @property
     def is_scalar(self) -> bool:
@@ -97,6 +106,7 @@ def _field(number: str, name: str, type_name: str, *words: str) -> Field:
         is_map=type_name.startswith("{}"),
         is_pointer="pointer" in values,
         is_always_written="always" in values,
+        is_left_out="omitzero" in values,
         patch_key=values["patch"].partition(":")[2] if "patch" in values else None,
         apply_keys=tuple(values["keys"].split(",")) if "keys" in values else (),
         is_set="set" in values,

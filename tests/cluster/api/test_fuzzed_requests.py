@@ -56,6 +56,7 @@ VALUES = [
 ]
 QUERIES = ["", "?fieldValidation=Strict", "?dryRun=All", "?fieldManager=x", "?gracePeriodSeconds=9999999999999"]
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+NO_CONFIGURATION = "failed to create typed patch object"  # kube-apiserver answers 500 here too
 
 
 def objects(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -90,7 +91,7 @@ def answers_to(*calls: Callable[[Api], Awaitable[Answer]]) -> list[Answer]:
 
 def check(answers: list[Answer]) -> None:
     for answer in answers:
-        assert answer.code < 500, answer.body
+        assert answer.code < 500 or answer.body["message"].startswith(NO_CONFIGURATION), answer.body
         if answer.code >= 400:
             assert (answer.body["kind"], answer.body["code"]) == ("Status", answer.code)
 

@@ -139,7 +139,7 @@ func describe(field reflect.StructField, of merge) (string, reflect.Type) {
 	words := []string{name, typeName}
 	if field.Type.Kind() == reflect.Pointer {
 		words = append(words, "pointer")
-	} else if field.Type.Kind() != reflect.Slice && field.Type.Kind() != reflect.Map && !has(options, "omitempty") && !has(options, "omitzero") {
+	} else if !has(options, "omitempty") && !has(options, "omitzero") {
 		words = append(words, "always")
 	} else if has(options, "omitzero") {
 		words = append(words, "omitzero")

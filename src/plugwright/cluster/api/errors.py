@@ -89,7 +89,7 @@ def status_object(error: StatusError) -> Object:
         "metadata": {},
         "status": "Failure",
         "message": error.message,
-        "reason": error.reason,
+        **({"reason": error.reason} if error.reason else {}),
         "details": error.details,
         "code": error.code,
     }

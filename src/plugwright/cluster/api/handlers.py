@@ -10,7 +10,7 @@ from typing import Protocol
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from plugwright.cluster.api import list_options, log_options, printers, requests, responses
+from plugwright.cluster.api import list_options, log_options, printers, requests, responses, server_side_apply
 from plugwright.cluster.api.errors import (
     StatusError,
     bad_request,
@@ -37,7 +37,7 @@ _PATCHES: dict[str, Callable[[Json, Json, Kind], Json]] = {
         before, patch, kind.object_type
     ),
 }
-_SERVER_SIDE_APPLY = frozenset({"application/apply-patch+yaml", "application/apply-patch+cbor"})
+_APPLY = "application/apply-patch+yaml"
 
 
 class Logs(Protocol):
@@ -184,11 +184,10 @@ class ResourceHandlers:
     async def patch(self, request: Request, path: ResourcePath) -> Response:
         _check_writable(path)
         media = requests.media_type(request)
-        if media in _SERVER_SIDE_APPLY:
-            text = "server-side apply is not served by the embedded cluster; use client-side apply (kubectl apply)"
-            raise StatusError(415, "UnsupportedMediaType", text)
+        if media == _APPLY:
+            return await self.apply(request, path)
         if media not in _PATCHES:
-            raise unsupported_media_type([*sorted(_PATCHES)])
+            raise unsupported_media_type([_APPLY, *sorted(_PATCHES)])
         patch, warnings = await requests.read_body(request), list[str]()
         _check_patch_type(media, patch)
 
@@ -205,6 +204,20 @@ class ResourceHandlers:
         updated = self._writer_for(request).change(path, patched, requests.field_manager(request))
         warnings += path.kind.warnings(updated)
         return responses.with_warnings(self._present(request, path.kind, updated), warnings)
+
+    async def apply(self, request: Request, path: ResourcePath) -> Response:
+        """Server-side apply."""
+        content, manager = await requests.read_body(request), request.query_params.get("fieldManager")
+        if not manager:
+            raise requests.missing_field_manager()
+        if not isinstance(content, dict):
+            raise bad_request("error decoding YAML: an applied object must be an object")
+        server_side_apply.check_configuration(path.kind, content)
+        checked, _ = requests.checked_object(path.kind, content, "Ignore")
+        force = requests.is_true(request.query_params, "force")
+        applied, is_new = self._writer_for(request).apply(path, checked, requests.field_manager(request), force)
+        response = self._present(request, path.kind, applied, 201 if is_new else 200)
+        return responses.with_warnings(response, list(path.kind.warnings(applied)))
 
     async def delete(self, request: Request, path: ResourcePath) -> Response:
         if path.subresource:

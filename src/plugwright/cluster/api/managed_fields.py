@@ -1,28 +1,32 @@
-"""`managedFields`: which manager set which field, as an update leaves them.
+"""`managedFields`: which manager set which field, after an update and after an apply.
 
-Pure. A manager owns a field whose value it has changed. Lists are owned whole, but for conditions and addresses, whose
-items are identified by their type. Most objects of a kind have the same fields: those are one value in all of them,
-as the fields would be half of an object's memory otherwise.
+Pure. By an update a manager owns the fields whose value it has changed, and they belong to nobody else; by an apply
+those that the applied object names. What server-side apply makes of the object is `server_side_apply`.
+
+Most objects of a kind have the same fields: those are one value in all of them, as the fields would be half of an
+object's memory otherwise.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import msgspec
 
+from plugwright.cluster.api import field_sets
+from plugwright.cluster.api.field_sets import Fields, is_tree
 from plugwright.cluster.store import Object
+from plugwright.protocol.kubernetes_fields import ObjectType, inner_type
 
-__all__ = ["Author", "after_update"]
+__all__ = ["APPLY", "UPDATE", "Author", "after_apply", "after_update", "before_first_apply", "entries_of", "ownable"]
 
-_LIST_KEYS = {"conditions": "type", "addresses": "type"}
-_TYPE_META = frozenset({"apiVersion", "kind"})
-_SYSTEM_METADATA = frozenset(
-    {"creationTimestamp", "generation", "managedFields", "name", "namespace", "resourceVersion", "uid"}
-)
-_Fields = dict[str, Any]  # type: ignore[explicit-any,unused-ignore]
+APPLY, UPDATE = "Apply", "Update"
 _SHARED = 1024  # different sets of fields
 _LONGEST = 4096  # octets of one, as JSON; longer ones are of few objects
+_ZEROS = {"bool": False, "int32": 0, "int64": 0, "string": ""}
+_SYSTEM_METADATA = frozenset(
+    {"creationTimestamp", "generation", "managedFields", "name", "namespace", "resourceVersion", "selfLink", "uid"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,82 +36,107 @@ class Author:
     manager: str
     subresource: str
     time: str
+    operation: str = UPDATE
+
+    def wrote(self, entry: Object) -> bool:
+        return (entry.get("manager"), entry.get("subresource", ""), entry.get("operation")) == (
+            self.manager,
+            self.subresource,
+            self.operation,
+        )
+
+    def entry(self, api_version: str, fields: Fields) -> Object:
+        entry = {
+            "manager": self.manager,
+            "operation": self.operation,
+            "apiVersion": api_version,
+            "time": self.time,
+            "fieldsType": "FieldsV1",
+            "fieldsV1": _shared(fields),
+        }
+        return {**entry, "subresource": self.subresource} if self.subresource else entry
 
 
-def after_update(before: Object | None, after: Object, author: Author) -> list[Object]:
+def after_update(of: ObjectType, before: Object | None, after: Object, author: Author) -> list[Object]:
     """The entries after a write: the fields that it changes belong to its author alone."""
-    entries = list(((before or {}).get("metadata") or {}).get("managedFields") or [])
-    fields = _changed(_ownable(before or {}), _ownable(after))
-    if not fields:
+    entries = _entries_of_update(before or {}, after)
+    old = _zero(of) if before is None else before
+    changed, gone = field_sets.changed(of, ownable(old, author), ownable(after, author))
+    if not changed and not gone:
         return entries
-    others = []
-    own: _Fields = fields
+    others, own = [], Fields()
     for entry in entries:
-        if (entry["manager"], entry.get("subresource", "")) == (author.manager, author.subresource):
-            own = _union(entry["fieldsV1"], fields)
-        elif rest := _difference(entry["fieldsV1"], fields):
+        fields: Fields | None = field_sets.difference(entry["fieldsV1"], gone) if gone else entry["fieldsV1"]
+        if author.wrote(entry):
+            own = fields or {}
+        elif fields and (rest := field_sets.difference(fields, changed) if changed else fields):
             others.append({**entry, "fieldsV1": _shared(rest)})
-    entry = {
-        "manager": author.manager,
-        "operation": "Update",
-        "apiVersion": after.get("apiVersion", "v1"),
-        "time": author.time,
-        "fieldsType": "FieldsV1",
-        "fieldsV1": _shared(own),
-    }
-    return [*others, {**entry, "subresource": author.subresource} if author.subresource else entry]
+    own = field_sets.union(own, changed) if own and changed else own or changed
+    return _in_order([*others, *([author.entry(str(after.get("apiVersion")), own)] if own else [])])
 
 
-def _shared(fields: _Fields) -> _Fields:
+def _shared(fields: Fields) -> Fields:
     """The same fields as one value: objects never change in place."""
     encoded = msgspec.json.encode(fields)
     return _decoded(encoded) if len(encoded) <= _LONGEST else fields
 
 
 @lru_cache(_SHARED)
-def _decoded(fields: bytes) -> _Fields:
-    return msgspec.json.decode(fields, type=_Fields)
+def _decoded(fields: bytes) -> Fields:
+    return msgspec.json.decode(fields, type=Fields)
 
 
-def _ownable(content: Object) -> Object:
+def before_first_apply(of: ObjectType, live: Object, time: str) -> list[Object]:
+    """The entries of an object without any: who applies to it first shares its fields with nobody in particular."""
+    return after_update(of, None, live, Author("before-first-apply", "", time))
+
+
+def after_apply(entries: Sequence[Object], applied: Object, author: Author, fields: Fields) -> list[Object]:
+    """`entries` are those of the others; `fields` are those of the applied object."""
+    own = [author.entry(str(applied.get("apiVersion")), fields)] if fields else []
+    return _in_order([*entries, *own])
+
+
+def _in_order(entries: Sequence[Object]) -> list[Object]:
+    return sorted(
+        entries, key=lambda entry: tuple(str(entry.get(name, "")) for name in ("operation", "time", "manager"))
+    )
+
+
+def entries_of(content: Object) -> list[Object]:
+    return (content.get("metadata") or {}).get("managedFields") or []
+
+
+def _entries_of_update(before: Object, after: Object) -> list[Object]:
+    """A client may send other entries, as kubectl does when it goes from one kind of apply to the other."""
+    stored, sent = entries_of(before), entries_of(after)
+    if not sent or sent == stored:
+        return stored
+    if sent == [{}]:  # so all are forgotten
+        return []
+    return sent if all(map(_is_entry, sent)) else stored
+
+
+def _is_entry(entry: Object) -> bool:
+    return bool(entry.get("manager")) and entry.get("operation") in (APPLY, UPDATE) and is_tree(entry.get("fieldsV1"))
+
+
+def ownable(content: Object, author: Author) -> Object:
+    """What managers own: not what the server sets, and with a status either it or the rest."""
+    if author.subresource == "status":
+        return {"status": content["status"]} if "status" in content else {}
     metadata = {name: value for name, value in (content.get("metadata") or {}).items() if name not in _SYSTEM_METADATA}
-    rest = {name: value for name, value in content.items() if name not in _TYPE_META and name != "metadata"}
-    return {**rest, **({"metadata": metadata} if metadata else {})}
+    rest = {name: value for name, value in content.items() if name not in ("apiVersion", "kind", "metadata")}
+    return {**rest, "metadata": metadata}
 
 
-def _changed(before: object, after: object) -> _Fields:
-    """The fields of `after` that are not as in `before`."""
-    if not isinstance(after, dict):
-        return {}
-    old = before if isinstance(before, dict) else {}
-    fields: _Fields = {}
-    for name, value in after.items():
-        if name not in old or old[name] != value:
-            fields[f"f:{name}"] = _changed_within(name, old.get(name), value)
-    return fields
-
-
-def _changed_within(name: str, before: object, after: object) -> _Fields:
-    if name in _LIST_KEYS and isinstance(after, list):
-        key = _LIST_KEYS[name]
-        items = {item.get(key): item for item in before} if isinstance(before, list) else {}
-        return {
-            f'k:{{"{key}":"{item.get(key)}"}}': {".": {}, **_changed(items.get(item.get(key)), item)}
-            for item in after
-            if items.get(item.get(key)) != item
-        }
-    return _changed(before, after)
-
-
-def _union(one: _Fields, other: _Fields) -> _Fields:
-    return {**one, **{name: _union(one.get(name, {}), inner) for name, inner in other.items()}}
-
-
-def _difference(one: _Fields, other: _Fields) -> _Fields:
-    remaining = {}
-    for name, inner in one.items():
-        if name not in other:
-            remaining[name] = inner
-        elif inner and (rest := _difference(inner, other[name])) and rest != {".": {}}:
-            remaining[name] = rest
-    return remaining
+def _zero(of: ObjectType) -> Object:
+    """What Go writes of a new object: members that it never leaves out are there before anybody sets them."""
+    zeros: Object = {}
+    for field in of.fields:
+        if field.is_always_there and field.is_message and not field.is_list and not field.is_map:
+            zeros[field.name] = _zero(inner_type(field))
+        elif field.is_always_there:
+            is_single = not field.is_list and not field.is_map
+            zeros[field.name] = _ZEROS.get(field.type) if is_single else None
+    return zeros

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from plugwright.cluster import clock
-from plugwright.cluster.api import managed_fields, validation
+from plugwright.cluster import clock, pod_fields
+from plugwright.cluster.api import managed_fields, server_side_apply, validation
 from plugwright.cluster.api.errors import StatusError, bad_request, invalid
 from plugwright.cluster.api.kinds import NAMESPACES, Kind
 from plugwright.cluster.api.validation import FieldError
@@ -58,7 +58,8 @@ class Writer:
         self._store = store
         self._now = now
 
-    def create(self, path: ResourcePath, content: Object, manager: str) -> Object:
+    def create(self, path: ResourcePath, content: Object, manager: str, applied: Object | None = None) -> Object:
+        """`applied` is what server-side apply creates the object from: its manager owns that alone."""
         kind, metadata = path.kind, _metadata(content)
         if not metadata.get("name") and metadata.get("generateName"):
             metadata["name"] = self._unused_name(path, str(metadata["generateName"]))
@@ -74,7 +75,13 @@ class Writer:
         if refusal := kind.admission_error(created, self._store.get):
             raise _forbidden(path, refusal)
         _validate(path, None, created)
-        self._record_manager(None, created, manager, "")
+        if applied is None:
+            entries = self._entries(path, None, kind.without_admitted(created, content), manager)
+        else:
+            author, new = self._author(path, manager, managed_fields.APPLY), {"apiVersion": kind.api_version}
+            configuration = kind.without_status(applied)
+            entries = server_side_apply.apply(kind.object_type, new, configuration, author, force=False).entries
+        created["metadata"]["managedFields"] = entries
         stored = self._store.create(path.key, created)
         if self._store.get(path.key) is not None:  # not a dry run
             self._create_default_objects(path)
@@ -112,6 +119,21 @@ class Writer:
         expected = version if version != before["metadata"]["resourceVersion"] else ""
         return self._update(path, self._prepared(path, before, after, manager), expected)
 
+    def apply(self, path: ResourcePath, applied: Object, manager: str, force: bool) -> tuple[Object, bool]:
+        """Merges an object that a manager names in part; also whether it has been created."""
+        _check_identity(path, applied, _metadata(applied))
+        if not path.subresource and self._store.get(path.key) is None:
+            return self.create(replace(path, name=""), applied, manager, applied), True
+        before = self._store.require(path.key)
+        _check_uid(path, before, str(_metadata(applied).get("uid") or ""))
+        expected = str(_metadata(applied).get("resourceVersion") or "")
+        config = applied if path.subresource else path.kind.without_status(applied)
+        author = self._author(path, manager, managed_fields.APPLY)
+        result = server_side_apply.apply(path.kind.object_type, before, config, author, force)
+        after = self._prepared(path, before, result.content, None)
+        after["metadata"]["managedFields"] = result.entries
+        return self._update(path, after, expected), False
+
     def delete(self, path: ResourcePath, options: DeleteOptions) -> tuple[Object, bool]:
         """The object, and whether it is gone: a pod on a node stays until its node has ended it."""
         before = self._store.require(path.key)
@@ -147,6 +169,8 @@ class Writer:
             raise _binding_conflict(path, f'pod {path.name} is already assigned to node "{spec["nodeName"]}"')
         if spec.get("schedulingGates"):
             raise _binding_conflict(path, f"pod {path.name} has non-empty .spec.schedulingGates")
+        if problem := pod_fields.not_emulated(spec):
+            raise _forbidden(path, problem)
         scheduled = {
             "type": "PodScheduled",
             "status": "True",
@@ -160,8 +184,8 @@ class Writer:
             {**before, "spec": {**spec, "nodeName": node}, "status": {**status, "conditions": [*others, scheduled]}},
         )
 
-    def _prepared(self, path: ResourcePath, before: Object, content: Object, manager: str) -> Object:
-        """The object to store: only the part that `path` names is taken from `content`."""
+    def _prepared(self, path: ResourcePath, before: Object, content: Object, manager: str | None) -> Object:
+        """The object to store: only the part that `path` names is taken from `content`; None records no manager."""
         kind = path.kind
         if path.subresource == "status":
             after = kind.prepare_status({**before, "status": content.get("status") or {}})
@@ -174,7 +198,8 @@ class Writer:
                 status = {"status": before["status"]} if "status" in before else {}
                 after = {**{name: value for name, value in after.items() if name != "status"}, **status}
         _validate(path, before, after)
-        self._record_manager(before, after, manager, path.subresource)
+        if manager is not None:
+            after["metadata"]["managedFields"] = self._entries(path, before, after, manager)
         return after
 
     def _update(self, path: ResourcePath, after: Object, expected: str) -> Object:
@@ -187,9 +212,14 @@ class Writer:
             self._store.delete(path.key)
         return stored
 
-    def _record_manager(self, before: Object | None, after: Object, manager: str, subresource: str) -> None:
-        author = managed_fields.Author(manager, subresource, clock.timestamp(self._now()))
-        after["metadata"]["managedFields"] = managed_fields.after_update(before, after, author)
+    def _entries(self, path: ResourcePath, before: Object | None, after: Object, manager: str) -> list[Object]:
+        kind, author = path.kind, self._author(path, manager, managed_fields.UPDATE)
+        if not path.subresource:
+            before, after = kind.without_status(before) if before else None, kind.without_status(after)
+        return managed_fields.after_update(kind.object_type, before, after, author)
+
+    def _author(self, path: ResourcePath, manager: str, operation: str) -> managed_fields.Author:
+        return managed_fields.Author(manager, path.subresource, clock.timestamp(self._now()), operation)
 
     def _unused_name(self, path: ResourcePath, prefix: str) -> str:
         for _ in range(_NAME_ATTEMPTS):

@@ -28,6 +28,7 @@ __all__ = [
     "is_dry_run",
     "is_true",
     "media_type",
+    "missing_field_manager",
     "number",
     "read_body",
     "resource_path",
@@ -106,7 +107,7 @@ def _decode(content: bytes, media: str) -> Any:  # type: ignore[explicit-any,unu
         return {}
     if media in ("", "application/json") or media.endswith("+json"):
         return msgspec.json.decode(content)
-    if media in ("application/yaml", "application/x-yaml"):
+    if media in ("application/yaml", "application/x-yaml", "application/apply-patch+yaml"):
         # Encoded as JSON and decoded again: values that JSON does not have are refused.
         return msgspec.json.decode(msgspec.json.encode(yaml.load(content, _Loader)))  # noqa: S506  a safe loader
     if media == kubernetes_objects.MEDIA_TYPE:
@@ -194,6 +195,13 @@ def field_manager(request: Request) -> str:
     manager = request.query_params.get("fieldManager") or request.headers.get("user-agent", "").partition("/")[0]
     printable = "".join(character for character in str(manager) if character.isprintable())
     return printable[:_LONGEST_MANAGER] or "unknown"
+
+
+def missing_field_manager() -> StatusError:
+    text = "Required value: is required for apply patch"
+    cause = {"reason": "FieldValueRequired", "message": text, "field": "fieldManager"}
+    details = {"group": "meta.k8s.io", "kind": "PatchOptions", "causes": [cause]}
+    return StatusError(422, "Invalid", f'PatchOptions.meta.k8s.io "" is invalid: fieldManager: {text}', details)
 
 
 def is_true(query: Mapping[str, str], name: str) -> bool:

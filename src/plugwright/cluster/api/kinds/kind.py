@@ -68,6 +68,7 @@ class Kind:
     validate_create: Callable[[Object], Iterator[FieldError]] = _valid  # what only a new object must not have
     validate_update: Callable[[Object, Object], Iterator[FieldError]] = _valid_update
     validate_status: Callable[[Object], Iterator[FieldError]] = _valid
+    admitted_fields: frozenset[str] = frozenset()  # of the spec, that admission fills in
     warnings: Callable[[Object], Iterator[str]] = _no_warnings  # about an object that is valid
     allow_create_on_update: bool = False
     default_objects: tuple[tuple["Kind", str], ...] = ()  # kinds and names created in every new object of this kind
@@ -95,6 +96,19 @@ class Kind:
     @property
     def root(self) -> str:
         return f"/apis/{self.api_version}" if self.group else f"/api/{self.version}"
+
+    def without_admitted(self, content: Object, sent: Object) -> Object:
+        """The object without what admission has added to its spec, which belongs to no manager."""
+        added = self.admitted_fields - (sent.get("spec") or {}).keys()
+        if not added:
+            return content
+        return {**content, "spec": {name: value for name, value in content["spec"].items() if name not in added}}
+
+    def without_status(self, content: Object) -> Object:
+        """The object without what only its status subresource writes."""
+        if not self.has_status or "status" not in content:
+            return content
+        return {name: value for name, value in content.items() if name != "status"}
 
     @property
     def object_type(self) -> ObjectType:

@@ -97,6 +97,7 @@ PODS = Kind(
     validate_create=pod_validation.validate_create,
     validate_update=pod_updates.validate_update,
     prepare_status=_prepare_status,
+    admitted_fields=frozenset({"preemptionPolicy", "priority", "serviceAccount", "serviceAccountName", "tolerations"}),
     validate_status=pod_validation.validate_status,
     grace_period=_grace_period,
     returns_deleted_object=True,

@@ -13,6 +13,9 @@ from plugwright.cluster.store import Object
 __all__ = ["EVENTS", "LEASES", "NAMESPACES", "SERVICE_ACCOUNTS", "SIMPLE_KINDS"]
 
 
+_COORDINATED_FIELDS = frozenset({"preferredHolder", "strategy"})
+
+
 def _validate_lease(lease: Object) -> Iterator[FieldError]:
     spec = lease.get("spec") or {}
     if (duration := spec.get("leaseDurationSeconds")) is not None and duration <= 0:
@@ -20,9 +23,12 @@ def _validate_lease(lease: Object) -> Iterator[FieldError]:
     if (transitions := spec.get("leaseTransitions")) is not None and transitions < 0:
         text = f"Invalid value: {transitions}: must be greater than or equal to 0"
         yield FieldError("spec.leaseTransitions", text)
-    if spec.get("preferredHolder") and not spec.get("strategy"):
-        text = "Forbidden: may only be specified if `strategy` is defined"
-        yield FieldError("spec.preferredHolder", text, "FieldValueForbidden")
+
+
+def _prepare_lease(lease: Object) -> Object:
+    """Without what belongs to coordinated leader election, which is off in the release that is imitated."""
+    spec = {name: value for name, value in (lease.get("spec") or {}).items() if name not in _COORDINATED_FIELDS}
+    return {**lease, "spec": spec}
 
 
 LEASES = Kind(
@@ -30,6 +36,8 @@ LEASES = Kind(
     name="Lease",
     group="coordination.k8s.io",
     allow_create_on_update=True,
+    prepare_for_create=_prepare_lease,
+    prepare_for_update=lambda _before, after: _prepare_lease(after),
     validate=_validate_lease,
     columns=(NAME, Column("Holder", lambda lease, _: lease.get("spec", {}).get("holderIdentity", "")), AGE),
 )
