@@ -106,7 +106,7 @@ ifeq ($(PEER),yardstick)
 override PEER := $(CURDIR)/build/yardstick -dir {dir} -count {count}
 bench: build/yardstick
 endif
-bench: $(READY) ## the numbers beside the bars: make bench [PEER='program and flags'|yardstick] [ARGS=--quick]
+bench: $(READY) ## the numbers beside the bars: make bench [PEER='program and flags'|yardstick] [BESIDE=other/checkout] [ARGS=--quick]
 	@[ -x build/lean/bin/python ] || $(PYTHON) -m venv build/lean
 	@$(UV) UV_PROJECT_ENVIRONMENT=build/lean $(BIN)/uv sync --quiet --frozen --no-dev --no-editable --compile-bytecode --reinstall-package plugwright
 	@$(BIN)/python -m bench.run $(ARGS) $(if $(PEER),--peer '$(PEER)') \
@@ -115,6 +115,7 @@ bench: $(READY) ## the numbers beside the bars: make bench [PEER='program and fl
 	@$(BIN)/python -m bench.manager $(filter --quick,$(ARGS))
 	@$(BIN)/python -m bench.preference $(filter --quick,$(ARGS))
 	@$(BIN)/python -m bench.cluster $(filter --quick,$(ARGS))
+	@$(BIN)/python -m bench.scale $(filter --quick,$(ARGS)) $(if $(BESIDE),--beside '$(BESIDE)')
 	@$(BIN)/python -m bench.slices $(filter --quick,$(ARGS))
 
 build/yardstick: $(wildcard bench/yardstick/*)

@@ -58,8 +58,8 @@ STEMS: Mapping[str, str] = {
     "run": "run() for a plugin author, and the command for an operator",
     "status": "the daemon's status, and the command that prints it",
     # a command that is a program has the same parts as the other one
-    "command": "the flags of `kubelet` and of `up`",
-    "program": "what `kubelet` and `up` run",
+    "command": "the flags of `join`, `kubelet` and `up`",
+    "program": "what `join`, `kubelet` and `up` run",
 }
 
 

@@ -32,16 +32,17 @@ async def text(logs: ContainerLogs, name: LogName = NAME, **options: object) -> 
     return b"".join([part async for part in logs.read(name, LogOptions(**options))]).decode()  # type: ignore[arg-type]
 
 
-def written(root: Path, *lines: str, largest: int = 2**20) -> ContainerLogs:
+async def written(root: Path, *lines: str, largest: int = 2**20) -> ContainerLogs:
     logs = ContainerLogs(root, largest, Clock())
     with logs.writing(NAME) as log:
         for line in lines:
             log.write(line)
+            await asyncio.sleep(0)
     return logs
 
 
 async def test_a_log_is_read_whole_or_in_part(tmp_path: Path) -> None:
-    logs = written(tmp_path, "a", "b", "", "d e")
+    logs = await written(tmp_path, "a", "b", "", "d e")
     assert await text(logs) == "a\nb\n\nd e\n"
     assert await text(logs, tail=2) == "\nd e\n"
     assert await text(logs, tail=0) == ""
@@ -52,10 +53,20 @@ async def test_a_log_is_read_whole_or_in_part(tmp_path: Path) -> None:
     assert await text(logs, LogName("u", "other", 0)) == ""
 
 
+async def test_a_line_without_an_end_is_shown_without_one(tmp_path: Path) -> None:
+    logs = ContainerLogs(tmp_path, now=Clock())
+    with logs.writing(NAME) as log:
+        for part, is_partial in (("a", True), ("b", False), ("c", True)):
+            log.write(part, is_partial=is_partial)
+    assert await text(logs) == "ab\nc"
+    assert await text(logs, timestamps=True) == "2026-11-15T12:00:00.000000Z ab\n2026-11-15T12:00:00.000000Z c"
+
+
 async def test_a_followed_log_ends_with_its_container(tmp_path: Path) -> None:
     logs = ContainerLogs(tmp_path)
     with logs.writing(NAME) as log:
         log.write("before")
+        await asyncio.sleep(0)
         followed = logs.read(NAME, LogOptions(follow=True, tail=0))
         reading = asyncio.create_task(collected(followed))
         await asyncio.sleep(0)
@@ -69,7 +80,7 @@ async def collected(parts: object) -> str:
 
 async def test_a_log_that_grows_keeps_its_end(tmp_path: Path) -> None:
     lines = [f"line {number}" for number in range(1000)]
-    logs = written(tmp_path, *lines, largest=4096)
+    logs = await written(tmp_path, *lines, largest=4096)
     kept = (await text(logs)).splitlines()
     assert kept == lines[-len(kept) :]
     assert 50 < len(kept) < 200
@@ -99,7 +110,7 @@ async def test_only_two_runs_of_a_container_are_kept(tmp_path: Path) -> None:
 
 
 async def test_a_line_that_a_full_disk_cut_short_is_left_out(tmp_path: Path) -> None:
-    logs = written(tmp_path, "a", "b")
+    logs = await written(tmp_path, "a", "b")
     path = tmp_path / "u" / "main" / "0.log"
     path.write_bytes(path.read_bytes()[:-12])
     assert await text(logs) == "a\n"
@@ -112,7 +123,7 @@ async def test_a_line_that_a_full_disk_cut_short_is_left_out(tmp_path: Path) -> 
 async def test_the_tail_is_the_last_lines(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str], tail: int
 ) -> None:
-    logs = written(tmp_path_factory.mktemp("logs"), *lines, largest=300)
+    logs = await written(tmp_path_factory.mktemp("logs"), *lines, largest=300)
     whole = (await text(logs)).split("\n")[:-1]
     assert (await text(logs, tail=tail)).split("\n")[:-1] == whole[max(0, len(whole) - tail) :]
 

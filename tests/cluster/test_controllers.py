@@ -235,7 +235,7 @@ async def test_a_node_that_comes_back_in_time_keeps_its_pods() -> None:
 
 
 TAINT = {"key": "maintenance", "value": "now", "effect": "NoExecute"}
-FOREVER = {"key": "maintenance", "operator": "Exists"}
+FOREVER = {"key": "maintenance", "operator": "Exists", "effect": "NoExecute"}
 
 
 @pytest.mark.parametrize(
@@ -321,9 +321,13 @@ async def test_pods_of_a_node_that_is_unreachable_leave_after_five_minutes() -> 
         ({"priority": 5}, "the integer value of priority (5) must not be provided in pod spec; priority admission"),
         ({"runtimeClassName": "gvisor"}, 'pod rejected: RuntimeClass "gvisor" not found'),
         ({"overhead": {"cpu": "1"}}, "pod rejected: Pod Overhead set without corresponding RuntimeClass defined"),
+        (
+            {"nodeName": "n1", "volumes": [{"name": "data", "nfs": {"server": "a", "path": "/b"}}]},
+            "plugwright does not emulate volumes.nfs; use `plugwright join` with a real API server",
+        ),
     ],
 )
-def test_a_pod_that_names_what_does_not_exist_is_forbidden(spec: dict[str, object], words: str) -> None:
+def test_a_pod_that_asks_for_what_there_is_not_is_forbidden(spec: dict[str, object], words: str) -> None:
     lab = Lab()
     with pytest.raises(StatusError) as refused:
         lab.writer.create(ResourcePath(PODS, "default", "p"), pod_object("p", None, **spec), "test")

@@ -141,6 +141,9 @@ async def test_a_pod_that_the_plugin_refuses_fails_for_good() -> None:
         await lab.phase("q")
 
 
+GATES = [{"conditionType": "example.com/up"}]
+
+
 @pytest.mark.parametrize(
     ("limits", "spec", "reason", "message"),
     [
@@ -149,7 +152,6 @@ async def test_a_pod_that_the_plugin_refuses_fails_for_good() -> None:
         ({"mock/gpu": "11"}, {}, "UnexpectedAdmissionError", "Requested: 11, Available: 10, which is unexpected"),
         ({}, {"nodeSelector": {"a": "b"}}, "NodeAffinity", "Predicate NodeAffinity failed"),
         ({}, {"os": {"name": "windows"}}, "PodOSNotSupported", "the OS field doesn't match node OS"),
-        ({}, {"activeDeadlineSeconds": 9}, "NotEmulated", "plugwright does not emulate activeDeadlineSeconds; use"),
         # Devices are allocated before CPU is counted (3.1).
         ({"cpu": "100", "mock/gpu": "11"}, {}, "UnexpectedAdmissionError", "Requested: 11, Available: 10"),
     ],

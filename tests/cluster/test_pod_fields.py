@@ -46,8 +46,8 @@ def test_the_page_has_the_table() -> None:
 @pytest.mark.parametrize(
     ("spec", "named"),
     [
-        ({"activeDeadlineSeconds": 30}, "activeDeadlineSeconds"),
-        ({"readinessGates": [{"conditionType": "example.com/up"}]}, "readinessGates"),
+        ({"schedulingGroup": {"podGroupName": "g"}}, "schedulingGroup"),
+        ({"volumes": [{"name": "a", "image": {"reference": "r"}}]}, "volumes.image"),
         ({"volumes": [{"name": "a", "emptyDir": {}}, {"name": "b", "csi": {"driver": "d"}}]}, "volumes.csi"),
         (
             {"initContainers": [{"name": "i", "env": [{"name": "A", "valueFrom": {"fileKeyRef": {"key": "k"}}}]}]},
@@ -61,7 +61,7 @@ def test_what_is_not_emulated_is_named(spec: dict[str, object], named: str) -> N
 
 
 @pytest.mark.parametrize(
-    "spec", [{}, {"readinessGates": []}, {"volumes": [{"name": "a", "emptyDir": {}}]}, {"hostNetwork": True}]
+    "spec", [{}, {"schedulingGroup": {}}, {"volumes": [{"name": "a", "emptyDir": {}}]}, {"hostNetwork": True}]
 )
 def test_a_pod_that_asks_for_nothing_special_is_emulated(spec: dict[str, object]) -> None:
     assert pod_fields.not_emulated(pod_object("p", None, **spec)["spec"]) == ""

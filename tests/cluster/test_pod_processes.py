@@ -171,11 +171,12 @@ async def test_a_container_waits_for_what_it_refers_to(processes: bool) -> None:
 async def test_a_volume_that_cannot_be_set_up_keeps_the_containers_waiting(processes: bool) -> None:
     async with embedded(processes=processes) as lab:
         volumes = [{"name": "settings", "configMap": {"name": "late"}}]
-        lab.create("p", containers=[container(STAY)], volumes=volumes)
+        main = container(STAY, volumeMounts=[{"name": "settings", "mountPath": "/settings"}])
+        lab.create("p", containers=[main], volumes=volumes)
         failed = ("FailedMount", 'MountVolume.SetUp failed for volume "settings" : configmap "late" not found')
         await lab.cluster.until(lambda: failed in lab.events("p"))
         assert (await lab.container("p", waits("ContainerCreating")))["restartCount"] == 0
-        lab.create("q", containers=[container(STAY)], volumes=[{"name": "v", "nfs": {"server": "s", "path": "/"}}])
+        lab.create("q", containers=[main], volumes=[{"name": "settings", "nfs": {"server": "s", "path": "/"}}])
         await lab.cluster.until(lambda: any("does not emulate" in message for _, message in lab.events("q")))
         config_map(lab, "late", a="1")
         await lab.phase("p")
@@ -199,7 +200,7 @@ async def test_volumes_are_mounted(tmp_path: Path) -> None:
         main = container(f"cd /plugwright-shared; {script} 2>/dev/null", volumeMounts=mounts)
         lab.create("p", initContainers=[write], containers=[main], volumes=volumes, restartPolicy="Never")
         await lab.phase("p", "Failed")
-        assert await text(lab, "p") == "x1\nhello\nfrom the machine" + "\n"
+        assert await text(lab, "p") == "x1\nhello\nfrom the machine"
     assert not (tmp_path / "no").exists()
 
 
@@ -227,6 +228,17 @@ async def test_an_entrypoint_is_that_of_the_image_where_it_is_known() -> None:
         lab.create("p", containers=[{"name": "main", "image": image, "args": ["--version"]}], restartPolicy="Never")
         await lab.phase("p", "Succeeded")
         assert "plugwright" in await text(lab, "p")
+
+
+async def test_a_container_whose_log_cannot_be_written_waits(tmp_path: Path) -> None:
+    async with embedded(processes=True, state=tmp_path) as lab:
+        blocked = lab.cluster.directory("node-1") / "logs"
+        blocked.write_text("a file")
+        lab.create("p", containers=[container(STAY)])
+        shown = await lab.container("p", waits("CreateContainerError"))
+        assert "Not a directory" in shown["state"]["waiting"]["message"]
+        blocked.unlink()
+        await lab.phase("p")
 
 
 @asynccontextmanager

@@ -1,5 +1,6 @@
 """A pod's status, composed from what the kubelet knows of it: states, times and devices."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.cluster.pods_and_nodes import pod_object
@@ -149,3 +150,20 @@ def test_every_container_is_in_exactly_one_state(
         assert len(container["state"]) == 1
         assert container["started"] == ("running" in container["state"])
     assert again == status
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("", ("False", 'corresponding condition of pod readiness gate "example.com/up" does not exist.')),
+        ("False", ("False", 'the status of pod readiness gate "example.com/up" is not "True", but False')),
+        ("True", ("True", "")),
+    ],
+)
+def test_readiness_gates_keep_a_pod_from_being_ready(condition: str, expected: tuple[str, str]) -> None:
+    manifest = stored(readinessGates=[{"conditionType": "example.com/up"}])
+    if condition:
+        manifest["status"] = {"conditions": [{"type": "example.com/up", "status": condition}]}
+    shown = {entry["type"]: entry for entry in status_of(manifest, started(manifest))["conditions"]}
+    assert (shown["Ready"]["status"], shown["Ready"].get("message", "")) == expected
+    assert shown["ContainersReady"]["status"] == "True"

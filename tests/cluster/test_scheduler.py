@@ -267,9 +267,10 @@ async def test_a_pod_that_would_have_to_preempt_others_says_that_this_is_not_emu
 async def test_a_pod_that_asks_for_what_is_not_emulated_stays_pending() -> None:
     async with scheduling(Lab()) as lab:
         lab.node("n1")
-        lab.pod("p", volumes=[{"name": "data", "nfs": {"server": "a", "path": "/b"}}], activeDeadlineSeconds=5)
+        volumes = [{"name": "a", "nfs": {"server": "a", "path": "/b"}}, {"name": "b", "csi": {"driver": "d"}}]
+        lab.pod("p", volumes=volumes)
         advice = "use `plugwright join` with a real API server"
-        message = f"plugwright does not emulate activeDeadlineSeconds, volumes.nfs; {advice}"
+        message = f"plugwright does not emulate volumes.csi, volumes.nfs; {advice}"
         assert await lab.unschedulable("p") == message
         assert [event["message"] for event in lab.events("p", "FailedScheduling")] == [message]
 

@@ -225,6 +225,7 @@ class SmallDriver:
         return name.partition("/")[0]
 
     async def unprepare(self, claims: Sequence[Claim]) -> Mapping[str, str]:
+        print(f"to unprepare: {len(claims)}", flush=True)
         async with self.lock:
             return {claim.uid: await self.give_back(claim) for claim in claims}
 
@@ -331,10 +332,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--mutant", default="")
+    parser.add_argument("--name", default="")
     arguments = parser.parse_args()
     kind: type[SmallDriver] = SmallDriver
     if arguments.mutant:
         kind = import_module("tests.conformance.driver_mutants").MUTANTS[arguments.mutant].driver
+
+    if arguments.name:
+        kind.name = arguments.name
 
     async def run() -> int:
         return await kind(arguments.root, Path(os.environ["CDI_ROOT"]), os.environ["NODE_NAME"]).run()

@@ -2,11 +2,10 @@
 
 import asyncio
 import os
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from tests.conformance.building_go import built
 from tests.conformance.verifying import FAIL, PATIENT, RECOVER, verdict_of
 
 from plugwright.conformance import catalogue, runner
@@ -16,7 +15,6 @@ from plugwright.conformance.verifier import VerifyOptions
 
 SOURCE = Path(__file__).parent / "go"
 YARDSTICK = Path(__file__).parents[2] / "bench" / "yardstick"
-OFFLINE = {"CGO_ENABLED": "0", "GOPROXY": "off", "GOTOOLCHAIN": "local"}
 AT_ONCE = 4
 TIMED = {"REG-13", "REG-15", "RES-03", "RES-04", "RES-05", "ALO-12", "PRF-10"}  # a busy machine decides these as well
 SLOW = ("absolute-endpoint", "fixed-name", "gives-up-when-refused")  # the rule waits for a start that never comes
@@ -58,19 +56,6 @@ MUTANTS = {
     "drops-failed": "HOT-02",
 }
 CHOSEN = list(MUTANTS) if os.environ.get("PLUGWRIGHT_MUTANTS") else list(MUTANTS)[::6]
-
-
-def built(source: Path, directory: Path) -> Path:
-    if shutil.which("go") is None:
-        pytest.skip("needs Go, to build a plugin that is not in Python")
-    go = {**os.environ, **OFFLINE}
-    listed = subprocess.run(
-        ["go", "list", "-deps", "."], cwd=source, env=go, capture_output=True, text=True, check=False
-    )
-    if listed.returncode:
-        pytest.skip(f"needs the modules of k8s.io/kubelet, downloaded before: {listed.stderr.strip()[:200]}")
-    subprocess.run(["go", "build", "-trimpath", "-o", directory / "plugin", "."], cwd=source, env=go, check=True)
-    return directory / "plugin"
 
 
 @pytest.fixture(scope="module")

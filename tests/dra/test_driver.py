@@ -251,12 +251,13 @@ class Rewound(Tapes):
 async def test_a_device_that_moved_is_released_before_a_claim_has_it(tmp_path: Path) -> None:
     tapes = Rewound(Device("st0"))
     serve = ServeSettings(api=Api.BOTH, split=Split(dra=0))
-    served = Settings(timeouts=Timeouts(holders=0.1))
+    served = Settings(timeouts=Timeouts(holders=0.1, in_flight=0.3))
     async with running(tapes, tmp_path, KubeletSettings(timeout=LIMIT), served, serve=serve) as kubelet:
         pod = await kubelet.admit(pod_requesting({TAPE: 1}))
         found = kubelet.daemon.resources[TAPE].driver
         assert found is not None
         await found.command("move", {"device": "st0", "to": "dra"})
+        await kubelet.allocatable(TAPE, count=0)
         await kubelet.remove(pod)
         await until(kubelet, ["st0"])
         claimed = await kubelet.admit(pod_requesting({}, claims=[claim_requesting({TAPE: 1})]))

@@ -62,8 +62,8 @@ class Files:
         self._write_secret(
             self.tokens, f'{admin},admin,1,"system:masters"\n{node},system:node:{NODE},2,"system:nodes"\n'
         )
-        self._write_secret(self.admin, self._kubeconfig(admin))
-        self._write_secret(self.node, self._kubeconfig(node))
+        self._write_secret(self.admin, self.kubeconfig(admin))
+        self._write_secret(self.node, self.kubeconfig(node))
         self.write_kubelet(cgroup, {})
         self.containerd.write_text(self._containerd(cni))
         (self.state / "cni").mkdir()
@@ -94,7 +94,8 @@ class Files:
         }
         self.kubelet.write_text(json.dumps(settings, indent=2))
 
-    def _kubeconfig(self, token: str) -> str:
+    def kubeconfig(self, token: str) -> str:
+        """For whoever has the token."""
         certificate = str(self.keys / "apiserver.crt")
         server = {"server": f"https://{API}", "certificate-authority": certificate}
         config: dict[str, Any] = {

@@ -18,6 +18,7 @@ from plugwright.sdk.status import DaemonStatus, ResourceStatus
 __all__ = ["Daemon", "Plugins"]
 
 _SMALL_PLUGIN = Path(__file__).parents[1] / "conformance" / "plugin.py"
+_SMALL_DRIVER = Path(__file__).parents[1] / "conformance" / "driver.py"
 _SCRIPTS = Path(__file__).parent / "scripts"
 Resources = Mapping[str, Mapping[str, object]]
 
@@ -58,9 +59,10 @@ class Daemon:
 
 
 class Plugins:
-    """Starts them, and ends those that a test has left running."""
+    """Starts them, and ends those that a test has left running; with the administrator's rights, or others'."""
 
     def __init__(self, cluster: Cluster) -> None:
+        self.kubeconfig = cluster.files.admin
         self._cluster = cluster
         self._started: list[Process] = []
         self._places = cluster.state / "plugins"
@@ -87,6 +89,11 @@ class Plugins:
         flags = ("--root", root, "--mutant", name, *(("--resource", resource) if resource else ()))
         return self._start(self._place().name, str(_SMALL_PLUGIN), *flags)
 
+    def driver(self, name: str, mutant: str = "") -> Process:
+        """The small driver of the rules' tests under this name, with one defect or none."""
+        flags = ("--root", str(self._cluster.kubelet_dir), "--name", name, *(("--mutant", mutant) if mutant else ()))
+        return self._start(self._place().name, str(_SMALL_DRIVER), *flags)
+
     def end(self) -> None:
         for process in self._started:
             process.stop()
@@ -103,7 +110,8 @@ class Plugins:
         return place
 
     def _start(self, name: str, *arguments: str) -> Process:
-        claims = {"KUBECONFIG": str(self._cluster.files.admin), "NODE_NAME": NODE}  # for what is served by claims
+        cdi = str(self._cluster.state / "run" / "cdi")
+        claims = {"KUBECONFIG": str(self.kubeconfig), "NODE_NAME": NODE, "CDI_ROOT": cdi}  # of DRA drivers
         process = self._cluster.enclosure.start(name, sys.executable, *arguments, env=claims)
         self._started.append(process)
         until(f"{name} starts", lambda: process.pid)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import yaml
-from tests.deploy.rendered import CHART, GOLDEN
+from tests.deploy.rendered import GOLDEN
+from tests.kubernetes.chart_account import chart_account, chart_objects
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.components import API, NODE
-from tests.kubernetes.images import BUSYBOX
 from tests.kubernetes.kubectl import KubectlFailed, Object
 from tests.kubernetes.waiting import until
 
@@ -19,14 +18,6 @@ pytestmark = pytest.mark.essential
 
 RELEASE = "rights"
 DRIVER = "tape.example.com"
-KINDS = (
-    "ClusterRole",
-    "ClusterRoleBinding",
-    "DeviceClass",
-    "ServiceAccount",
-    "ValidatingAdmissionPolicy",
-    "ValidatingAdmissionPolicyBinding",
-)
 _PATCH = """
 import json, ssl, sys, urllib.error, urllib.request
 address, authority, token = sys.argv[1:]
@@ -69,50 +60,13 @@ class Account:
 
 
 @pytest.fixture(scope="module")
-def rendered(cluster: Cluster, helm: Path) -> list[Object]:
-    """What the chart makes in the cluster for two resources that are served by claims."""
-    values = GOLDEN / "claims.values.yaml"
-    version = f"--kube-version={cluster.version}"
-    done = cluster.run(helm, "template", RELEASE, CHART, f"--namespace={RELEASE}", version, f"--values={values}")
-    assert done.returncode == 0, done.stderr
-    found = [made for made in yaml.safe_load_all(done.stdout) if made and made["kind"] in KINDS]
-    return [made for made in found if "helm.sh/hook" not in made["metadata"].get("annotations", {})]
-
-
-@pytest.fixture(scope="module")
-def account(cluster: Cluster, rendered: list[Object]) -> Iterator[Account]:
-    cluster.kubectl("create", "namespace", RELEASE)
-    cluster.kubectl.create(*rendered)
-    name = f"{RELEASE}-plugwright"
-    until(
-        "its account is known", lambda: cluster.kubectl.works("get", f"--namespace={RELEASE}", "serviceaccount", name)
-    )
-    cluster.kubectl.create(pod(name))
-    where = (f"--namespace={RELEASE}", "create", "token", name)
-    bound = cluster.kubectl(*where, "--bound-object-kind=Pod", "--bound-object-name=daemon").strip()
-    account = Account(cluster, bound, cluster.kubectl(*where).strip())
-    until("the policies are in force", lambda: is_in_force(account))
-    yield account
-    names = [f"{made['kind']}/{made['metadata']['name']}" for made in rendered if made["kind"] != "ServiceAccount"]
-    cluster.kubectl("delete", "--ignore-not-found", *names)
-    cluster.kubectl("delete", "namespace", RELEASE, "--wait=false")
-    cluster.kubectl("delete", "resourceslices", "--selector=test=rights")
-
-
-def is_in_force(account: Account) -> bool:
-    """Asked with a slice that it denies; nothing is made."""
-    try:
-        account("create", "--dry-run=server", "--filename=-", given=slice_(node="other"))
-    except KubectlFailed as error:
-        return "may not change slices" in str(error)
-    return False
-
-
-def pod(account: str) -> Object:
-    container = {"name": "main", "image": BUSYBOX, "imagePullPolicy": "Never", "command": ["sleep", "1000000"]}
-    spec: Object = {"serviceAccountName": account, "nodeName": NODE, "containers": [container]}
-    spec |= {"automountServiceAccountToken": False, "terminationGracePeriodSeconds": 0}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "daemon", "namespace": RELEASE}, "spec": spec}
+def account(cluster: Cluster, helm: Path) -> Iterator[Account]:
+    """For two resources that are served by claims."""
+    values = (GOLDEN / "claims.values.yaml").read_text()
+    objects = chart_objects(cluster, helm, RELEASE, values, more=["DeviceClass"])
+    with chart_account(cluster, RELEASE, objects, denied=slice_(node="other")) as made:
+        yield Account(cluster, made.bound, made.unbound)
+        cluster.kubectl("delete", "resourceslices", "--selector=test=rights")
 
 
 def slice_(name: str = "mine", driver: str = DRIVER, node: str = NODE, **changes: object) -> Object:

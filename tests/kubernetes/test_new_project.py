@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from tests.kubernetes.node import Node
 from tests.kubernetes.pods import Pods
 from tests.kubernetes.waiting import until
 
-NAME, RESOURCE = "drives", "author.example/drive"
+NAME, RESOURCE, DRIVER = "drives", "author.example/drive", "drive.author.example"
 DEVICES = f"/run/{NAME}"  # of the node, where the project's plugin looks
 
 
@@ -24,21 +24,28 @@ def project(tmp_path: Path) -> Path:
     return directory
 
 
+Install = Callable[..., None]
+
+
 @pytest.fixture
-def installed(project: Path, cluster: Cluster, helm: Path, images: None) -> Iterator[None]:
-    """The project's image on the node, and its chart in a namespace of its own."""
+def install(project: Path, cluster: Cluster, helm: Path, images: None) -> Iterator[Install]:
+    """The project's image on the node, and its chart in a namespace of its own; other values upgrade it."""
     cluster.load_image(shipping.build_project_image(project, NAME))
-    in_namespace = f"--namespace={NAME}"
+    in_namespace, chart = f"--namespace={NAME}", str(project / "chart")
     image = (f"plugwright.image.repository=localhost/{NAME}", "plugwright.image.pullPolicy=Never")
-    values = [f"--set={value}" for value in (*image, "plugwright.cleanup.enabled=false")]
-    for arguments in (
-        ("dependency", "build", str(project / "chart")),
-        ("install", NAME, str(project / "chart"), in_namespace, "--create-namespace", *values),
-    ):
+    usual = (*image, "plugwright.cleanup.enabled=false")
+
+    def call(*arguments: str) -> None:
         done = cluster.run(helm, *arguments)
         assert done.returncode == 0, done.stderr
-    cluster.kubectl(in_namespace, "rollout", "status", f"daemonset/{NAME}-plugwright", "--timeout=120s")
-    yield
+
+    def installed(*values: str) -> None:
+        settings = [f"--set={value}" for value in (*usual, *values)]
+        call("upgrade", "--install", NAME, chart, in_namespace, "--create-namespace", *settings)
+        cluster.kubectl(in_namespace, "rollout", "status", f"daemonset/{NAME}-plugwright", "--timeout=120s")
+
+    call("dependency", "build", chart)
+    yield installed
     cluster.run(helm, "uninstall", NAME, in_namespace)
 
 
@@ -53,8 +60,11 @@ def devices(cluster: Cluster) -> None:
         set_state(cluster, device, "ok")
 
 
-@pytest.mark.usefixtures("devices", "installed")
-def test_a_pod_holds_the_device_of_a_new_project(cluster: Cluster, node: Node, pods: Pods) -> None:
+@pytest.mark.usefixtures("devices")
+def test_a_pod_holds_the_device_of_a_new_project_and_a_claim_the_other_one(
+    install: Install, cluster: Cluster, node: Node, pods: Pods
+) -> None:
+    install()
     node.shows(RESOURCE, capacity=2, allocatable=2)
     reader = pods.create("reader", {RESOURCE: 1}).runs()
     [device] = reader.devices("DRIVES_DEVICES")
@@ -68,3 +78,11 @@ def test_a_pod_holds_the_device_of_a_new_project(cluster: Cluster, node: Node, p
         return cluster.kubectl(f"--namespace={NAME}", "exec", f"ds/{NAME}-plugwright", "--", "plugwright", "status")
 
     until("status has the reason", lambda: "it says 'too hot'" in status(), last=status)
+
+    set_state(cluster, "one", "ok")
+    node.shows(RESOURCE, capacity=2, allocatable=2)
+    install("plugwright.plugin.serve=both")  # no line of the plugin is another
+    by_claim = pods.create("by-claim", {f"deviceclass.resource.kubernetes.io/{DRIVER}": 1}).runs()
+    assert {device, *by_claim.devices("DRIVES_DEVICES")} == {"one", "two"}
+    assert reader.devices("DRIVES_DEVICES") == [device]
+    pods.end()

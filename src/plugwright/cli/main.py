@@ -36,6 +36,7 @@ _COMMANDS = {
     "Test without hardware": {
         "up": ("up.command", "Start a cluster on this machine, with mock devices, for kubectl."),
         "down": ("up.command", "Stop the cluster that `up` started."),
+        "join": ("join.command", "Join emulated nodes to any Kubernetes that a kubeconfig reaches."),
         "kubelet": ("kubelet.command", "Run an emulated kubelet for a plugin under development."),
         "verify": ("verify", "Verify that a device plugin keeps the contract with the kubelet."),
     },

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from plugwright import quantity
 from plugwright.cluster.restarts import containers_of
-from plugwright.cluster.store import Object, ObjectKey, Store
+from plugwright.cluster.store import Object, ObjectKey, ObjectReader
 from plugwright.errors import ContainerConfigError
 from plugwright.kubelet.expansion import expand_references
 
@@ -44,7 +44,7 @@ class ConfigSource(Protocol):
 class StoreConfigSource:
     """Those of an embedded cluster."""
 
-    store: Store
+    store: ObjectReader
 
     async def config_map(self, namespace: str, name: str) -> Object | None:
         return self.store.get(ObjectKey("configmaps", namespace, name))

@@ -5,6 +5,7 @@ that follow a log wait for its writer's next line; each has a file of its own an
 writes nothing: `options_text` is its log instead, what it would have got from its devices.
 """
 
+import asyncio
 import os
 import shutil
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -104,32 +105,46 @@ class ContainerLogs:
 
 
 class ContainerLogWriter:
+    """Writes the lines of one turn of the event loop together: some containers write a million in a second."""
+
     def __init__(self, path: Path, largest: int, written: Latest[int], now: Clock) -> None:
         self._path, self._largest, self._written, self._now = path, largest, written, now
+        self._lines: list[str] = []
         self._size = 0
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._file = path.open("ab", buffering=0)
 
-    def write(self, text: str) -> None:
-        """Appends one line."""
-        line = f"{clock.micro_time(self._now())} stdout F {text}\n".encode("utf-8", "replace")
-        if self._size and self._size + len(line) > self._largest:
-            self._file.close()
-            self._path.replace(_rotated(self._path))
-            self._file, self._size = self._path.open("ab", buffering=0), 0
-        with suppress(OSError):  # a full disk loses lines, not the container
-            self._file.write(line)
-        self._size += len(line)
-        self._written.publish(self._written.value + len(line))
+    def write(self, text: str, *, is_partial: bool = False) -> None:
+        """Appends one line, or a part of one."""
+        if not self._lines:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._lines.append(f"{'P' if is_partial else 'F'} {text}\n")
 
     def tail(self, lines: int, size: int) -> str:
         """The end of the log, for a container that left no other message."""
+        self._flush()
         with _LogReader(self._path, lines) as reader:
             texts = [text for part in reader.read() for text in _shown(part, LogOptions())]
         return b"".join(texts)[-size:].decode("utf-8", "replace")
 
     def close(self) -> None:
+        self._flush()
         self._file.close()
+
+    def _flush(self) -> None:
+        if not self._lines:
+            return
+        head = f"{clock.micro_time(self._now())} stdout "
+        content = "".join(f"{head}{line}" for line in self._lines).encode("utf-8", "replace")
+        self._lines = []
+        if self._size and self._size + len(content) > self._largest:
+            self._file.close()
+            self._path.replace(_rotated(self._path))
+            self._file, self._size = self._path.open("ab", buffering=0), 0
+        with suppress(OSError):  # a full disk loses lines, not the container
+            self._file.write(content)
+        self._size += len(content)
+        self._written.publish(self._written.value + len(content))
 
 
 class _LogReader:
@@ -198,10 +213,14 @@ def _seek_to_last_lines(file: BinaryIO, count: int) -> int:
 
 def _shown(lines: Iterable[bytes], options: LogOptions) -> Iterator[bytes]:
     since = clock.micro_time(options.since).encode() if options.since else b""
+    is_begun = False
     for line in lines:
-        stamp, _, rest = line.partition(b" stdout F ")
-        if rest and stamp >= since:  # a line that a full disk has cut short has no rest
-            yield stamp + b" " + rest if options.timestamps else rest
+        stamp, _, rest = line.partition(b" stdout ")
+        if len(rest) < len("F \n") or stamp < since:  # a line that a full disk has cut short has no rest
+            continue
+        is_partial, text = rest.startswith(b"P"), rest[2:]
+        yield (stamp + b" " if options.timestamps and not is_begun else b"") + (text[:-1] if is_partial else text)
+        is_begun = is_partial
 
 
 async def _limited(parts: AsyncGenerator[bytes, None], limit: int | None) -> AsyncIterator[bytes]:

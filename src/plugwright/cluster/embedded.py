@@ -12,7 +12,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from plugwright.cluster import KUBERNETES_VERSION, clock
@@ -30,6 +30,7 @@ from plugwright.cluster.node import EmulatedNode, NodeSettings
 from plugwright.cluster.node_lifecycle import NodeLifecycleController, NodeLifecycleSettings
 from plugwright.cluster.node_pods import RuntimeSettings
 from plugwright.cluster.node_status import HostInfo, NodeIdentity, NodeShape
+from plugwright.cluster.running_nodes import RunningNodes, on_node
 from plugwright.cluster.scheduler import Scheduler
 from plugwright.cluster.store import Change, Expired, Object, ObjectKey, Store
 from plugwright.errors import ConfigError
@@ -37,16 +38,12 @@ from plugwright.kubelet import KubeletSettings
 from plugwright.plugins.mock import Mock, MockOptions
 from plugwright.sdk.daemon import Daemon, DriverFactory
 from plugwright.sdk.plugin import Plugin
-from plugwright.sdk.plugin_calls import StallDetector
-from plugwright.sdk.run import serving
-from plugwright.sdk.settings import Settings
 from plugwright.system import directories
-from plugwright.system.concurrency import Latest, single_error
+from plugwright.system.concurrency import single_error
 
 __all__ = ["ClusterOptions", "EmbeddedCluster", "mock_gpus"]
 
 _NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
-_AT_ONCE = 16  # nodes that start or end at the same time
 _LONGEST_SOCKET = len("node-1000/") + 72  # device-plugins/ and the name of a plugin's socket
 
 
@@ -97,9 +94,7 @@ class EmbeddedCluster:
         self.options = options or ClusterOptions()
         self.token = self.options.token or secrets.token_urlsafe(32)
         self.nodes: dict[str, EmulatedNode] = {}
-        self._daemons: dict[str, Daemon] = {}
-        self._started = Latest(0)  # nodes
-        self._ending = asyncio.Event()
+        self._running = RunningNodes(self.options.drivers)
         self._stack = AsyncExitStack()
         self._revision = 0
 
@@ -137,11 +132,11 @@ class EmbeddedCluster:
     def daemon(self, node: str) -> Daemon:
         """The daemon of a node's plugins; `resources[name].command("fail", {"id": …})` reaches a mock plugin."""
         self._node(node)
-        return self._daemons[node]
+        return self._running.daemons[node]
 
     async def serve(self, node: str, plugins: Iterable[Plugin]) -> None:
         """Replaces the plugins of a node: those that are not in `plugins` end, as a plugin does that stops."""
-        await self.daemon(node).apply(_on_node(plugins, self.directory(node)))
+        await self.daemon(node).apply(on_node(plugins, self.directory(node)))
 
     async def stop_node(self, node: str) -> None:
         """Ends a node's kubelet as if killed; its plugins keep running and wait for it."""
@@ -204,7 +199,7 @@ class EmbeddedCluster:
                 self.writer.create(path, {"metadata": {"name": name, "labels": labels}}, "kube-apiserver")
 
     async def _start_nodes(self, client: ClusterClient, root: Path, stack: AsyncExitStack) -> None:
-        """Returns when all are up; some start side by side, as a start mostly waits for sockets and files."""
+        """Returns when all are up."""
         options = self.options
         runtime = RuntimeSettings(options.processes, options.retry, options.back_off, 30 * options.back_off)
         host = HostInfo.here()
@@ -212,29 +207,7 @@ class EmbeddedCluster:
         for index in range(options.nodes):
             identity = NodeIdentity(f"node-{index + 1}", index, options.shape, host, options.release)
             self.nodes[identity.name] = EmulatedNode(client, identity, root / identity.name, settings)
-        stalls, turns = StallDetector(), asyncio.Semaphore(_AT_ONCE)
-        stack.callback(stalls.close)
-        tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        stack.callback(self._ending.set)
-        for node in self.nodes.values():
-            tasks.create_task(self._run_node(node, stalls, turns))
-        await self._started.until(lambda count: count == options.nodes)
-
-    async def _run_node(self, node: EmulatedNode, stalls: StallDetector, turns: asyncio.Semaphore) -> None:
-        """Runs a node with its plugins until the cluster ends."""
-        options, paths = self.options, node.kubelet.paths
-        served = Settings(kubelet_dir=paths.root, device_plugins_dir=paths.device_plugins, node_name=node.name)
-        async with AsyncExitStack() as stack:
-            async with turns:
-                await stack.enter_async_context(node)
-                plugins = _on_node(options.plugins(node.name), paths.root)
-                self._daemons[node.name] = await stack.enter_async_context(
-                    serving(*plugins, settings=served, drivers=options.drivers, stalls=stalls)
-                )
-            self._started.publish(self._started.value + 1)
-            await self._ending.wait()
-            async with turns:
-                await stack.aclose()
+        await self._running.start(self.nodes, options.plugins, stack)
 
     async def _dispatch(self) -> None:
         """Passes changes on to the nodes and the controller: one reader of the store for all of them."""
@@ -270,11 +243,3 @@ class EmbeddedCluster:
         if name not in self.nodes:
             raise ConfigError(f"there is no node {name!r}, only {', '.join(self.nodes)}")
         return self.nodes[name]
-
-
-def _on_node(plugins: Iterable[Plugin], directory: Path) -> list[Plugin]:
-    """Nothing of an emulated node is elsewhere on this machine: claims have their CDI specs in its directory."""
-    plugins = list(plugins)
-    for plugin in plugins:
-        plugin.serve = replace(plugin.serve, cdi=str(directory / "cdi"), host_root=None)
-    return plugins

@@ -5,24 +5,59 @@ A repeated event is counted in the Event object that exists. Which writes are al
 
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 from plugwright.cluster import clock
 from plugwright.cluster.api.errors import StatusError
 from plugwright.cluster.api.kinds import EVENTS
-from plugwright.cluster.api.registry import ResourcePath, Writer
+from plugwright.cluster.api.registry import DeleteOptions, ResourcePath, Writer
 from plugwright.cluster.clock import Clock
-from plugwright.cluster.store import NotFound, Object, Store
+from plugwright.cluster.store import NotFound, Object, ObjectReader, Store
 from plugwright.errors import ClusterError
 
-__all__ = ["MALFORMED", "ClusterClient", "EventRecord", "EventRecorder", "EventSource"]
+__all__ = [
+    "MALFORMED",
+    "ClusterClient",
+    "EventRecord",
+    "EventRecorder",
+    "EventSource",
+    "NodeClient",
+    "ObjectWriter",
+]
 
 # Raised by reading an object that is not shaped as its kind says. Clients can store such objects; a component that
 # meets one must go on with the others.
 MALFORMED = (ArithmeticError, AttributeError, KeyError, TypeError, ValueError)
 
 _REMEMBERED = 2048  # events whose repetition is counted
+
+
+class ObjectWriter(Protocol):
+    """The writes of a node, which its reader shows at once."""
+
+    def create(self, path: ResourcePath, content: Object, manager: str) -> Object: ...
+
+    def change(self, path: ResourcePath, change: Callable[[Object], Object], manager: str) -> Object: ...
+
+    def delete(self, path: ResourcePath, options: DeleteOptions) -> tuple[Object, bool]: ...
+
+
+class NodeClient(Protocol):
+    """A node's access to the objects of its cluster, whichever that is."""
+
+    @property
+    def store(self) -> ObjectReader: ...
+
+    @property
+    def writer(self) -> ObjectWriter: ...
+
+    @property
+    def now(self) -> Clock: ...
+
+    def stamp(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +94,7 @@ class EventRecord:
 
 
 class EventRecorder:
-    def __init__(self, client: ClusterClient, source: EventSource) -> None:
+    def __init__(self, client: NodeClient, source: EventSource) -> None:
         self._client = client
         self._source = source
         self._manager = source.manager or source.component

@@ -23,6 +23,7 @@ __all__ = [
     "filter_failure",
     "free_share",
     "has_preferences",
+    "missing_volume_claim_message",
     "rejection",
     "select_node",
 ]
@@ -128,8 +129,14 @@ def filter_failure(request: PodRequest, node: NodeInfo) -> FilterFailure | None:
     return _insufficient(request, node)
 
 
-def failed_scheduling_message(failures: Collection[FilterFailure], reason: str = "") -> str:
-    """The message of `FailedScheduling`, as the real scheduler composes it; `reason` is one that all nodes have."""
+def missing_volume_claim_message(name: str, nodes: int) -> str:
+    """As the real scheduler composes it, which tries preemption even so and finds no claim there either."""
+    text = f'persistentvolumeclaim "{name}" not found'
+    return f"0/{nodes} nodes are available: {text}. not found" if nodes else NO_NODES
+
+
+def failed_scheduling_message(failures: Collection[FilterFailure]) -> str:
+    """The message of `FailedScheduling`, as the real scheduler composes it."""
     if not failures:
         return NO_NODES
     reasons = Counter(reason for failure in failures for reason in failure.reasons)
@@ -142,7 +149,7 @@ def failed_scheduling_message(failures: Collection[FilterFailure], reason: str =
     )
     available = f"0/{len(failures)} nodes are available:"
     return (
-        f"{available} {reason or _histogram(reasons)}. "
+        f"{available} {_histogram(reasons)}. "
         f"no new claims to deallocate, preemption: {available} {_histogram(+preemption)}."
     )
 
@@ -153,8 +160,6 @@ def rejection(request: PodRequest, node: NodeInfo, plugin_resources: Collection[
     `plugin_resources` are counted by the kubelet's device manager instead. The kubelet ignores requests for resources
     that are not in the node's allocatable (3.63).
     """
-    if request.not_emulated:
-        return "NotEmulated", f"{_REJECTED}{request.not_emulated}"
     if request.system not in ("", _SYSTEM):
         return "PodOSNotSupported", f"{_REJECTED}Failed to admit pod as the OS field doesn't match node OS"
     if node.pods + 1 > node.allocatable.get(_PODS, 0):

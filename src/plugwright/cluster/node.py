@@ -17,8 +17,9 @@ from plugwright.cluster.api.errors import StatusError
 from plugwright.cluster.api.kinds import LEASES, NODES
 from plugwright.cluster.api.registry import ResourcePath
 from plugwright.cluster.container_logs import ContainerLogs, LogName, LogOptions
-from plugwright.cluster.events import ClusterClient, EventRecord, EventRecorder, EventSource
-from plugwright.cluster.node_pods import NodeContext, NodePods, RuntimeSettings
+from plugwright.cluster.events import EventRecord, EventRecorder, EventSource, NodeClient
+from plugwright.cluster.node_context import NodeContext, NodeSources, RuntimeSettings
+from plugwright.cluster.node_pods import NodePods
 from plugwright.cluster.node_status import NodeIdentity, PluginResources
 from plugwright.cluster.resource_claims import StoreResourceApi
 from plugwright.cluster.store import Object
@@ -50,12 +51,22 @@ class NodeSettings:
 class EmulatedNode:
     """`async with` runs the node; inside, it may be stopped and started again."""
 
-    def __init__(self, client: ClusterClient, identity: NodeIdentity, root: Path, settings: NodeSettings) -> None:
+    def __init__(
+        self,
+        client: NodeClient,
+        identity: NodeIdentity,
+        root: Path,
+        settings: NodeSettings,
+        sources: NodeSources | None = None,
+    ) -> None:
+        """Without `sources`, claims, ConfigMaps and Secrets are those of the client's store."""
         self.identity = identity
         self.settings = settings
         self._client = client
         running = [pods.read(pod) for pod in self._bound_pods() if _is_running(pod)]
-        self.kubelet = Kubelet(root, settings.kubelet, running, StoreResourceApi(client, identity.name))
+        self._config = sources.config if sources else None
+        resource_api = sources.resource_api if sources else StoreResourceApi(client, identity.name)
+        self.kubelet = Kubelet(root, settings.kubelet, running, resource_api)
         self.logs = ContainerLogs(root / "logs")
         self._recorder = EventRecorder(client, EventSource(_MANAGER, identity.name))
         self._task: asyncio.Task[None] | None = None
@@ -153,8 +164,8 @@ class EmulatedNode:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow_kubelet())
             tasks.create_task(self._send_heartbeats())
-            runtime = self.settings.runtime
-            context = NodeContext(self._client, self.identity, self.logs, self._recorder, self.kubelet, runtime)
+            parts = self._client, self.identity, self.logs, self._recorder, self.kubelet
+            context = NodeContext(*parts, self.settings.runtime, self._config)
             self._pods = NodePods(context, tasks)
             self._pods.resume(self._bound_pods())
             self._pods.resync(self._bound_pods())

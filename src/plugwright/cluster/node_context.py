@@ -6,19 +6,21 @@ from dataclasses import dataclass, field
 
 from plugwright.cluster.container_env import ConfigSource
 from plugwright.cluster.container_logs import ContainerLogs
-from plugwright.cluster.events import ClusterClient, EventRecorder
+from plugwright.cluster.events import EventRecorder, NodeClient
 from plugwright.cluster.node_status import NodeIdentity
 from plugwright.cluster.pod_volumes import PodVolumes
 from plugwright.kubelet import Kubelet
+from plugwright.kubelet.dra.resource_api import ResourceApi
 
-__all__ = ["NodeContext", "RuntimeSettings"]
+__all__ = ["NodeContext", "NodeSources", "RuntimeSettings"]
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSettings:
     """`processes`: containers run as processes of this machine. Seconds are those of `ProcessTiming`.
 
-    `entrypoints` are those of images, by the last part of their names: there are no images to read them from.
+    `entrypoints` are those of images, by the last part of their names: there are no images to read them from. Without
+    `references` nobody looks whether the ConfigMaps, Secrets and volumes of a pod exist.
     """
 
     processes: bool = False
@@ -28,13 +30,22 @@ class RuntimeSettings:
     entrypoints: Mapping[str, tuple[str, ...]] = field(
         default_factory=lambda: {"plugwright": (sys.executable, "-m", "plugwright")}
     )
+    references: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSources:
+    """Where a node of another API server reads claims, ConfigMaps and Secrets."""
+
+    resource_api: ResourceApi
+    config: ConfigSource
 
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
     """The parts that all pods of one node share; without a `source`, ConfigMaps and Secrets are the client's."""
 
-    client: ClusterClient
+    client: NodeClient
     identity: NodeIdentity
     logs: ContainerLogs
     recorder: EventRecorder

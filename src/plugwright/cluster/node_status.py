@@ -3,6 +3,7 @@
 `node` decides when a round is due.
 """
 
+import functools
 import ipaddress
 import platform
 from collections.abc import Collection, Mapping
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
+from plugwright import quantity
 from plugwright.cluster import KUBERNETES_VERSION
 from plugwright.cluster.store import Object
 from plugwright.kubelet.devicemanager.devices import DeviceCount
@@ -18,6 +20,7 @@ from plugwright.version import __version__
 __all__ = [
     "HostInfo",
     "NodeIdentity",
+    "NodeNetwork",
     "NodeShape",
     "PluginResources",
     "differs_only_in_heartbeats",
@@ -44,6 +47,7 @@ class NodeShape:
     pods: int = 110
     storage: str = "100Gi"
     labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Mapping[str, str], ...] = ()  # put when the node registers
 
     @property
     def capacity(self) -> dict[str, str]:
@@ -75,18 +79,28 @@ class HostInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeNetwork:
+    """The addresses of a node that joins another cluster; `port` is that of its kubelet's API."""
+
+    address: str
+    pods: ipaddress.IPv4Network
+    port: int = 10250
+
+
+@dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """A node's name, and its number among the emulated nodes, from which its addresses follow."""
+    """A node's name, and its number among the emulated nodes, from which its addresses follow without a `network`."""
 
     name: str
     index: int = 0
     shape: NodeShape = field(default_factory=NodeShape)
     host: HostInfo = field(default_factory=HostInfo)
     version: str = KUBERNETES_VERSION
+    network: NodeNetwork | None = None
 
     @property
     def address(self) -> str:
-        return str(_NODE_NETWORK + self.index)
+        return self.network.address if self.network else str(_NODE_NETWORK + self.index)
 
     @property
     def pod_cidr(self) -> str:
@@ -94,7 +108,7 @@ class NodeIdentity:
 
     def pod_address(self, taken: Collection[str]) -> str:
         """The first free one; the first of the network is the bridge's."""
-        first = _POD_NETWORK + 256 * self.index
+        first = self.network.pods.network_address if self.network else _POD_NETWORK + 256 * self.index
         return next(address for number in count(2) if (address := str(first + number)) not in taken)
 
 
@@ -116,6 +130,10 @@ def new_node(identity: NodeIdentity, resources: PluginResources, now: str) -> Ob
         "kubernetes.io/os": "linux",
         **identity.shape.labels,
     }
+    # Another cluster's controller manager decides on the network of pods.
+    spec: Object = {} if identity.network else {"podCIDR": identity.pod_cidr, "podCIDRs": [identity.pod_cidr]}
+    if identity.shape.taints:
+        spec["taints"] = [dict(taint) for taint in identity.shape.taints]
     return {
         "metadata": {
             "name": identity.name,
@@ -125,7 +143,7 @@ def new_node(identity: NodeIdentity, resources: PluginResources, now: str) -> Ob
                 "volumes.kubernetes.io/controller-managed-attach-detach": "true",
             },
         },
-        "spec": {"podCIDR": identity.pod_cidr, "podCIDRs": [identity.pod_cidr]},
+        "spec": spec,
         "status": updated_status({}, identity, resources, now),
     }
 
@@ -142,16 +160,21 @@ def updated_status(status: Object, identity: NodeIdentity, resources: PluginReso
     allocatable = {**capacity, **{resource: str(count.allocatable) for resource, count in resources.served.items()}}
     return {
         **status,
-        "capacity": dict(sorted(capacity.items())),
-        "allocatable": dict(sorted(allocatable.items())),
+        "capacity": _canonical(capacity),
+        "allocatable": _canonical(allocatable),
         "conditions": _conditions(status.get("conditions") or [], now),
-        "addresses": [
-            {"type": "InternalIP", "address": identity.address},
-            {"type": "Hostname", "address": identity.name},
-        ],
-        "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+        "addresses": _addresses(identity),
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": identity.network.port if identity.network else 10250}},
         "nodeInfo": _node_info(identity),
     }
+
+
+def _canonical(amounts: Mapping[str, str]) -> dict[str, str]:
+    """As the API server stores them: 1000 is 1k there, and would differ from what it has in every round."""
+    return {resource: _canonical_quantity(amount) for resource, amount in sorted(amounts.items())}
+
+
+_canonical_quantity = functools.lru_cache(maxsize=4096)(quantity.canonical)
 
 
 def differs_only_in_heartbeats(before: Object, after: Object) -> bool:
@@ -182,6 +205,14 @@ def _conditions(before: list[Object], now: str) -> list[Object]:
             }
         )
     return [*known.values(), *ours]
+
+
+def _addresses(identity: NodeIdentity) -> list[Object]:
+    addresses = [{"type": "InternalIP", "address": identity.address}]
+    if identity.network is None:
+        # An API server prefers a host name, and nobody else's resolver knows that of an emulated node.
+        addresses.append({"type": "Hostname", "address": identity.name})
+    return addresses
 
 
 def _node_info(identity: NodeIdentity) -> Object:

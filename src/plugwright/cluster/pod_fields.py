@@ -2,7 +2,7 @@
 
 A field that is emulated or has no effect on an emulated node is only described. A pod that asks for something that is
 not emulated never runs as if it had not asked: it stays Pending with a message that names the field, and where it names
-its node itself, the node rejects it. A test walks Kubernetes' own types, so that a new field cannot be forgotten.
+its node itself, it is refused. A test walks Kubernetes' own types, so that a new field cannot be forgotten.
 """
 
 from collections.abc import Callable, Iterator
@@ -84,7 +84,7 @@ _FOREIGN_VOLUMES = (
 )  # fmt: skip
 
 POD_FIELDS = (
-    _missing("activeDeadlineSeconds", "no pod is ended by its deadline"),
+    _emulated("activeDeadlineSeconds", "the pod fails when it is over"),
     _emulated("affinity.nodeAffinity", "required terms are filters, preferred ones are scored"),
     _emulated("affinity.podAffinity", "required terms are filters; preferred ones are not scored"),
     _emulated("affinity.podAntiAffinity", "as podAffinity, with the anti-affinity of pods that run already"),
@@ -92,12 +92,12 @@ POD_FIELDS = (
     _no_effect("containers.args", "used with `--run` alone"),
     _no_effect("containers.command", "used with `--run` alone"),
     _no_effect("containers.env", "used with `--run` alone"),
-    _no_effect("containers.env.valueFrom.configMapKeyRef", "used with `--run` alone"),
+    _emulated("containers.env.valueFrom.configMapKeyRef", "the container waits for what is missing"),
     _no_effect("containers.env.valueFrom.fieldRef", "used with `--run` alone"),
     _missing("containers.env.valueFrom.fileKeyRef", "no file is read for a variable"),
     _no_effect("containers.env.valueFrom.resourceFieldRef", "used with `--run` alone"),
-    _no_effect("containers.env.valueFrom.secretKeyRef", "used with `--run` alone"),
-    _no_effect("containers.envFrom", "used with `--run` alone"),
+    _emulated("containers.env.valueFrom.secretKeyRef", "the container waits for what is missing"),
+    _emulated("containers.envFrom", "the container waits for what is missing"),
     _no_effect("containers.image", "images are never pulled; every image is taken to be on the node"),
     _no_effect("containers.imagePullPolicy", "images are never pulled"),
     _no_effect("containers.lifecycle", "no hook is run, also with `--run`"),
@@ -108,13 +108,13 @@ POD_FIELDS = (
     _no_effect("containers.resizePolicy", "pods are not resized: the `resize` subresource is not served"),
     _emulated("containers.resources", "requests are counted, devices allocated; other limits are not enforced"),
     _emulated("containers.restartPolicy", "`Always` makes an init container a sidecar; else used with `--run` alone"),
-    _no_effect("containers.restartPolicyRules", "containers end with `--run` alone"),
+    _no_effect("containers.restartPolicyRules", "containers end, and start again, with `--run` alone"),
     _no_effect("containers.securityContext", "there is no container to confine; with `--run` a process is as you"),
     _no_effect("containers.startupProbe", "no probe is made: a container has started as soon as it runs"),
     _no_effect("containers.stdin", "nothing is attached to a container"),
     _no_effect("containers.stdinOnce", "nothing is attached to a container"),
-    _no_effect("containers.terminationMessagePath", "no message is read"),
-    _no_effect("containers.terminationMessagePolicy", "no message is read"),
+    _no_effect("containers.terminationMessagePath", "a message is read with `--run` alone"),
+    _no_effect("containers.terminationMessagePolicy", "a message is read with `--run` alone"),
     _no_effect("containers.tty", "nothing is attached to a container"),
     _no_effect("containers.volumeDevices", "block devices come from PersistentVolumeClaims, of which there are none"),
     _no_effect("containers.volumeMounts", "nothing is mounted without `--run`"),
@@ -139,10 +139,10 @@ POD_FIELDS = (
     _emulated("preemptionPolicy", "a pod that would have to preempt others stays Pending, with a message that says so"),
     _emulated("priority", "of the class; pods with a higher one are scheduled first. Preemption is not emulated"),
     _emulated("priorityClassName", "the two of every cluster (`system-…-critical`); others do not exist: refused"),
-    _missing("readinessGates", "a pod is ready as soon as its containers are"),
+    _emulated("readinessGates", "as on a real cluster"),
     _emulated("resourceClaims", "from claim to release, but nothing allocates: write `status.allocation`"),
     _emulated("resources", "requests of the pod count instead of its containers'; limits are not enforced"),
-    _no_effect("restartPolicy", "containers end with `--run` alone"),
+    _no_effect("restartPolicy", "containers end, and start again, with `--run` alone"),
     _refused("runtimeClassName", "there are no RuntimeClasses: refused in the words of a real cluster"),
     _emulated("schedulerName", "pods of another scheduler are left to it: it may bind them"),
     _emulated("schedulingGates", "as on a real cluster"),
@@ -156,15 +156,15 @@ POD_FIELDS = (
     _emulated("terminationGracePeriodSeconds", "without `--run` a pod is gone at once"),
     _emulated("tolerations", "with `tolerationSeconds`"),
     _emulated("topologySpreadConstraints", "`DoNotSchedule` is a filter; `ScheduleAnyway` is not scored"),
-    _no_effect("volumes.configMap", "mounted with `--run` alone"),
+    _emulated("volumes.configMap", "the pod waits for what is missing; mounted with `--run` alone"),
     _no_effect("volumes.downwardAPI", "mounted with `--run` alone"),
     _no_effect("volumes.emptyDir", "mounted with `--run` alone"),
     _missing("volumes.ephemeral", "there are no PersistentVolumeClaims"),
-    _no_effect("volumes.hostPath", "mounted with `--run` alone"),
-    _no_effect("volumes.image", "images are never pulled"),
+    _no_effect("volumes.hostPath", "mounted with `--run` alone; the kubelet's and CDI directories are the node's"),
+    _missing("volumes.image", "images are never pulled"),
     _emulated("volumes.persistentVolumeClaim", "there are none: the pod waits, in the words of a real cluster"),
-    _no_effect("volumes.projected", "mounted with `--run` alone"),
-    _no_effect("volumes.secret", "mounted with `--run` alone"),
+    _emulated("volumes.projected", "the pod waits for what is missing; mounted with `--run` alone"),
+    _emulated("volumes.secret", "the pod waits for what is missing; mounted with `--run` alone"),
     *(_missing(f"volumes.{name}", "no file system is mounted from elsewhere") for name in _FOREIGN_VOLUMES),
 )  # fmt: skip
 

@@ -238,7 +238,7 @@ def _conditions(stored: Object, pod: Pod, result: Object, inputs: PodStatusInput
     known = (stored.get("status") or {}).get("conditions") or ()
     before = {condition["type"]: condition for condition in known}
     now = inputs.now
-    for kind, value, reason, message in _condition_values(pod, result, inputs.has_sandbox):
+    for kind, value, reason, message in _condition_values(pod, result, inputs.has_sandbox, _closed_gates(stored)):
         previous = before.get(kind) or {}
         since = previous.get("lastTransitionTime", now) if previous.get("status") == value else now
         condition: Object = {
@@ -252,12 +252,28 @@ def _conditions(stored: Object, pod: Pod, result: Object, inputs: PodStatusInput
     yield from (condition for kind, condition in before.items() if kind not in _CONDITIONS)
 
 
-def _condition_values(pod: Pod, result: Object, has_sandbox: bool) -> Iterator[tuple[str, str, str, str]]:
+def _closed_gates(stored: Object) -> str:
+    """Why the pod's readiness gates keep it from being ready; empty if they do not."""
+    conditions = (stored.get("status") or {}).get("conditions") or ()
+    statuses = {condition["type"]: condition["status"] for condition in conditions}
+    texts = []
+    for gate in stored["spec"].get("readinessGates") or ():
+        kind = gate["conditionType"]
+        if kind not in statuses:
+            texts.append(f'corresponding condition of pod readiness gate "{kind}" does not exist.')
+        elif statuses[kind] != "True":
+            texts.append(f'the status of pod readiness gate "{kind}" is not "True", but {statuses[kind]}')
+    return ", ".join(texts)
+
+
+def _condition_values(pod: Pod, result: Object, has_sandbox: bool, gates: str) -> Iterator[tuple[str, str, str, str]]:
     finished = "PodCompleted" if pod.phase is Phase.SUCCEEDED else "PodFailed" if pod.phase is Phase.FAILED else ""
     incomplete = _not_ready(result.get("initContainerStatuses") or ())
     unready = _not_ready(result["containerStatuses"])
     yield "PodReadyToStartContainers", "True" if has_sandbox and not finished else "False", "", ""
-    if incomplete and not finished:
+    # Once a regular container has started the pod is initialized, whatever its sidecars do.
+    has_started = any("containerID" in shown for shown in result["containerStatuses"])
+    if incomplete and not has_started and finished != "PodCompleted":
         message = f"containers with incomplete status: [{incomplete}]"
         yield "Initialized", "False", "ContainersNotInitialized", message
     else:
@@ -267,6 +283,8 @@ def _condition_values(pod: Pod, result: Object, has_sandbox: bool) -> Iterator[t
             yield kind, "False", finished, ""
         elif unready:
             yield kind, "False", "ContainersNotReady", f"containers with unready status: [{unready}]"
+        elif kind == "Ready" and gates:
+            yield kind, "False", "ReadinessGatesNotReady", gates
         else:
             yield kind, "True", "", ""
     yield "PodScheduled", "True", "", ""  # also for a pod that names its node

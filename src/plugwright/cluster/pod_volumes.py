@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from plugwright.cluster.container_env import PodFacts, decoded_data, field_text, resource_text
+from plugwright.cluster.restarts import containers_of
 from plugwright.cluster.store import Object
 from plugwright.errors import ContainerConfigError, VolumeNotMounted
 from plugwright.kubelet import sandbox
@@ -21,7 +22,13 @@ _PROJECTED = ("configMap", "downwardAPI", "secret", "serviceAccountToken")
 _WRITABLE = ("emptyDir", "hostPath")
 _FILE_MODE = 0o644
 _READABLE_BY_ALL, _WRITABLE_BY_ALL = 0o755, 0o777
-_OF_THE_NODE = {"/var/lib/kubelet": "", "/etc/cdi": "cdi", "/run/cdi": "cdi", "/var/run/cdi": "cdi"}
+_OF_THE_NODE = {
+    "/var/lib/kubelet": "",
+    "/var/lib/plugwright": "plugwright",  # a daemon's own state: two nodes must not share it
+    "/etc/cdi": "cdi",
+    "/run/cdi": "cdi",
+    "/var/run/cdi": "cdi",
+}
 
 _HOST_PATH_TYPES = {  # how a path must be, and what the kubelet says if it is not
     "Directory": (stat.S_ISDIR, "a directory"),
@@ -37,16 +44,20 @@ _HOST_PATH_TYPES = {  # how a path must be, and what the kubelet says if it is n
 class PodVolumes:
     """`kubelet_dir` is the node's; None where containers are not run, and nothing is written.
 
-    A hostPath in `/var/lib/kubelet` or in a directory of CDI specs is in the node's own directory: those of the machine
-    belong to another kubelet, or to none.
+    A hostPath in `/var/lib/kubelet`, `/var/lib/plugwright` or a directory of CDI specs is in the node's own directory:
+    those of the machine belong to another kubelet, or to none.
     """
 
     def __init__(self, kubelet_dir: Path | None) -> None:
         self._kubelet_dir = kubelet_dir
 
     async def set_up(self, facts: PodFacts) -> None:
-        """Raises `VolumeNotMounted` for the first volume that cannot be set up."""
-        for volume in facts.stored["spec"].get("volumes") or ():
+        """Raises `VolumeNotMounted` for the first volume that cannot be set up; those that nobody mounts are not."""
+        spec = facts.stored["spec"]
+        mounted = {mount["name"] for container in containers_of(spec) for mount in container.get("volumeMounts") or ()}
+        for volume in spec.get("volumes") or ():
+            if volume["name"] not in mounted:
+                continue
             try:
                 await self._set_up(facts, volume)
             except ContainerConfigError as error:

@@ -90,10 +90,11 @@ class PodWorker:
             return
         except KubeletError:
             return  # the node is being stopped: the pod is started when it is back
+        self.take_over(self.pod)
         await self._live(self.pod)
 
     def take_over(self, pod: Pod) -> None:
-        """The pod was admitted before the node was started again."""
+        """Of a pod that had started before the node was started again, its status says what there was."""
         self.pod = pod
         if self._processes is not None:
             statuses = pod_status.container_statuses(self.stored)
@@ -136,8 +137,9 @@ class PodWorker:
         """Of a node that runs none: they count as started once everything that they refer to is there."""
         while True:
             before = {name for name, container in pod.containers.items() if container.starts}
-            if await self._set_up_volumes():
-                await self._config.check_references(pod)
+            if not self._context.runtime.references or await self._set_up_volumes():
+                if self._context.runtime.references:
+                    await self._config.check_references(pod)
                 with suppress(ContainerWaiting, KubeletError):
                     await self._context.kubelet.start_waiting(pod)
             for name, container in pod.containers.items():
@@ -192,7 +194,8 @@ class PodWorker:
             return
         self._context.recorder.record(self.stored, EventRecord("DeadlineExceeded", _DEADLINE_EXCEEDED))
         self._is_past_deadline = True
-        await self._stop(pod, life, float(spec.get("terminationGracePeriodSeconds") or _GRACE))
+        grace = spec.get("terminationGracePeriodSeconds")
+        await self._stop(pod, life, _GRACE if grace is None else float(grace))
         with suppress(KubeletError):
             self._context.kubelet.finish(pod, failed=True)
         pod.reason, pod.message = "DeadlineExceeded", _DEADLINE_EXCEEDED
@@ -294,24 +297,20 @@ class PodWorker:
             self._context.recorder.record(self.stored, EventRecord("FailedPrepareDynamicResources", text, "Warning"))
             return
         for container in waiting:
+            self.record_pulled(container.spec.name)
             self.record(EventRecord("Failed", f"Error: {container.message}", "Warning"), container.spec.name)
 
+    def record_pulled(self, container: str) -> None:
+        """The image comes first: a kubelet has it before it looks at anything else of a container."""
+        containers = restarts.containers_of(self.stored["spec"])
+        image = next((str(entry.get("image", "")) for entry in containers if entry["name"] == container), "")
+        text = f'Container image "{image}" already present on machine and can be accessed by the pod'
+        self.record(EventRecord("Pulled", text), container)
+
     def record_started(self, container: str) -> None:
-        image = next(
-            (
-                str(entry.get("image", ""))
-                for entry in restarts.containers_of(self.stored["spec"])
-                if entry["name"] == container
-            ),
-            "",
-        )
-        pulled = f'Container image "{image}" already present on machine and can be accessed by the pod'
-        for reason, message in (
-            ("Pulled", pulled),
-            ("Created", "Container created"),
-            ("Started", "Container started"),
-        ):
-            self.record(EventRecord(reason, message), container)
+        self.record_pulled(container)
+        self.record(EventRecord("Created", "Container created"), container)
+        self.record(EventRecord("Started", "Container started"), container)
 
     def record(self, event: EventRecord, container: str) -> None:
         assert self.pod is not None

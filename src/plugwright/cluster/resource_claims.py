@@ -11,7 +11,7 @@ from plugwright.cluster.affinity import NodeSelectorTerm
 from plugwright.cluster.api.errors import StatusError
 from plugwright.cluster.api.kinds import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from plugwright.cluster.api.registry import DeleteOptions, ResourcePath
-from plugwright.cluster.events import ClusterClient
+from plugwright.cluster.events import ClusterClient, NodeClient
 from plugwright.cluster.store import NotFound, Object, ObjectKey
 from plugwright.errors import ClusterError, KubeletError
 from plugwright.kubelet.dra.resource_api import ResourceClaim
@@ -47,7 +47,11 @@ class ClaimController:
     def placement(self, pod: Object) -> ClaimPlacement:
         """Generates the claims that the pod still lacks, and says where it may run."""
         terms = []
-        for name in self._names(self._generated(pod)):
+        try:
+            pod = self._generated(pod)
+        except NotFound as error:  # its template
+            return ClaimPlacement(str(error))
+        for name in self._names(pod):
             claim = self._client.store.get(_key(pod["metadata"]["namespace"], name))
             if claim is None:
                 return ClaimPlacement(f'resourceclaim "{name}" not found')
@@ -150,7 +154,7 @@ class ClaimController:
 class StoreResourceApi:
     """What an emulated node's kubelet asks of the API server, without the way over HTTP."""
 
-    def __init__(self, client: ClusterClient, node: str) -> None:
+    def __init__(self, client: NodeClient, node: str) -> None:
         self._client, self._node = client, node
 
     async def claim(self, namespace: str, name: str) -> ResourceClaim:

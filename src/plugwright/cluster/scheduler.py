@@ -204,8 +204,7 @@ class Scheduler:
         if request.not_emulated:
             return None, request.not_emulated
         if request.volume_claims:  # none exists, as nothing serves them
-            text = f'persistentvolumeclaim "{request.volume_claims[0]}" not found'
-            return None, fit.failed_scheduling_message([FilterFailure((text,)) for _ in self._nodes], text)
+            return None, fit.missing_volume_claim_message(request.volume_claims[0], len(self._nodes))
         has_rules = request.has_claims or request.pods.has_rules or self._anti_affine
         if not has_rules and (best := self._rankings.best(request, self._nodes)):
             return best, ""

@@ -34,7 +34,18 @@ from plugwright.sdk.serve_settings import Api
 from plugwright.system.left_out_modules import sha256
 from plugwright.text import clean
 
-__all__ = ["Config", "ConfigFile", "decode", "digest", "effective", "file_type", "load", "read", "read_bytes"]
+__all__ = [
+    "Config",
+    "ConfigFile",
+    "decode",
+    "digest",
+    "effective",
+    "file_type",
+    "load",
+    "read",
+    "read_bytes",
+    "resources_at",
+]
 
 _DIGITS = 12
 
@@ -154,12 +165,20 @@ def digest(content: bytes) -> str:
 def read(name: str, text: str) -> Config:
     document = parse(name, text)
     outline = document.convert(_Outline)
-    entries = [_entry(document, f"$.resources[{index}]", content) for index, content in enumerate(outline.resources)]
-    file = ConfigFile(entries, outline.host, outline.cordons)
-    for index in range(len(entries)):
-        _check(document, file, index)
+    file = replace(resources_at(document, "$.resources", outline.resources, outline.host), cordons=outline.cordons)
     _check_cordons(document, file)
     return Config(document, file)
+
+
+def resources_at(
+    document: Document, path: str, contents: Sequence[dict[str, Any]], host: HostSettings | None = None
+) -> ConfigFile:
+    """The list of resources at `path` of any file, checked as that of the operator's file is."""
+    entries = [_entry(document, f"{path}[{index}]", content) for index, content in enumerate(contents)]
+    file = ConfigFile(entries, host or HostSettings())
+    for index in range(len(entries)):
+        _check(document, path, file, index)
+    return file
 
 
 def file_type() -> type[msgspec.Struct]:
@@ -302,16 +321,16 @@ def _check_cordons(document: Document, file: ConfigFile) -> None:
             raise document.error(f"$.cordons[{index}].resource", problem)
 
 
-def _check(document: Document, file: ConfigFile, index: int) -> None:
+def _check(document: Document, resources: str, file: ConfigFile, index: int) -> None:
     """Refuses a resource whose settings have the right types and cannot be followed."""
-    path, entry, earlier = f"$.resources[{index}]", file.resources[index], file.resources[:index]
+    path, entry, earlier = f"{resources}[{index}]", file.resources[index], file.resources[:index]
     for other, same in enumerate(earlier):
         if same.name == entry.name:
-            line = document.line(f"$.resources[{other}].name")
+            line = document.line(f"{resources}[{other}].name")
             raise document.error(f"{path}.name", f"{entry.name} is a resource already in line {line}")
         driver = driver_of(entry)
         if driver and driver_of(same) == driver:
-            line = document.line(f"$.resources[{other}]", "serve")
+            line = document.line(f"{resources}[{other}]", "serve")
             raise document.error(path, f"driver {driver} is that of {same.name} already, in line {line}", "serve")
     example = entry.name
     for placeholder, value in entry.family.placeholders.items():

@@ -50,7 +50,7 @@ class TimeLimits:
     end: float = 10.0
     idle: float = 1.0
     settle: float = 0.25  # after a list, for further resources of the same program
-    republish: float = 60.0  # from the loss of a slice to its return; Go's library waits for 30
+    republish: float = 90.0  # from the loss of a slice to its return; Go's library takes up to 60
     wait: float = 10.0  # after which a claim that is not prepared is one that waits: `call` is enough for the others
 
 

@@ -47,9 +47,10 @@ def segment(name: str) -> str:
 class ApiClient:
     """Requests raise `PeerGone` (away, overloaded, in trouble) or `PeerRefused`, whose code is the Status's reason."""
 
-    def __init__(self, server: ApiServer, limit: float = _LIMIT) -> None:
+    def __init__(self, server: ApiServer, limit: float = _LIMIT, at_once: int = _AT_ONCE) -> None:
+        """`at_once` is how many requests, and so threads, there are at most beside the watches."""
         self._server, self._limit = server, limit
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._slots = asyncio.Semaphore(at_once)
         self._idle: list[_Connection] = []
         self._closing: asyncio.TimerHandle | None = None
 
@@ -101,11 +102,13 @@ class ApiClient:
         """`kind` is `merge-patch`, `json-patch`, or `apply-patch` with a `fieldManager` in the query."""
         return await self._request("PATCH", path, body, kind, query)
 
-    async def delete(self, path: str, uid: str = "", resource_version: str = "") -> Document:
-        """With `uid` or `resource_version`, only that object and only as it was then."""
+    async def delete(self, path: str, uid: str = "", resource_version: str = "", grace: int | None = None) -> Document:
+        """With `uid` or `resource_version`, only that object and only as it was then; `grace` is in seconds."""
         preconditions = {"uid": uid, "resourceVersion": resource_version}
         preconditions = {name: value for name, value in preconditions.items() if value}
-        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions or None}
+        body: Document = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions or None}
+        if grace is not None:
+            body["gracePeriodSeconds"] = grace
         return await self._request("DELETE", path, body)
 
     async def watch(self, path: str, resource_version: str, **query: str) -> AsyncGenerator[tuple[str, Document], None]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from plugwright.errors import ConfigError
 
-__all__ = ["DEFAULT_VERSION", "LEGACY", "SUPPORTED_VERSIONS", "VersionProfile", "profile"]
+__all__ = ["DEFAULT_VERSION", "LEGACY", "SUPPORTED_VERSIONS", "VersionProfile", "nearest", "profile"]
 
 DEFAULT_VERSION = "1.36"
 LEGACY = "legacy"
@@ -94,6 +94,17 @@ def profile(version: str = DEFAULT_VERSION) -> VersionProfile:
         asks_announced_health=since(1, 37),
         spares_claims_in_use=since(1, 37),
     )
+
+
+def nearest(version: str) -> str:
+    """The version itself, or of one that is older or newer than all we know the minor version next to it."""
+    match = _VERSION.fullmatch(version)
+    if not match:
+        raise ConfigError(f"a version must be like {DEFAULT_VERSION} or 1.34.7, got {version!r}")
+    number = (int(match[1]), int(match[2]))
+    if _OLDEST <= number <= _NEWEST:
+        return version
+    return "{}.{}".format(*(_OLDEST if number < _OLDEST else _NEWEST))
 
 
 def _parse(version: str) -> tuple[int, int, int]:

@@ -97,7 +97,9 @@ async def driver(workspace: Workspace) -> AsyncIterator[Running]:
         yield process
 
 
-async def test_a_pod_gets_the_devices_that_its_claim_names(workspace: Workspace) -> None:
+async def test_a_pod_gets_the_devices_of_its_claim_once_it_is_allocated_and_a_restart_wipes_the_slices(
+    workspace: Workspace,
+) -> None:
     async with workspace.kubelet("--api", "--pods", workspace.pods) as kubelet:
         await kubelet.out.until(f"A DRA driver finds its claims by KUBECONFIG={workspace.root}/kubeconfig")
         async with driver(workspace):
@@ -108,20 +110,16 @@ async def test_a_pod_gets_the_devices_that_its_claim_names(workspace: Workspace)
             (workspace.pods / "a.yaml").unlink()
             await kubelet.out.until("unprepared               default/one")
             await kubelet.out.until("deleted                  default/web")
+            workspace.write("claim", claim("two", device=""))
+            workspace.write("pod", pod("waits", "two"))
+            await kubelet.out.until("at most 60 s, because ResourceClaim default/two is not allocated")
+            workspace.write("claim", claim("two"))
+            await kubelet.out.until("started                  default/waits/main")
+            kubelet.signal(signal.SIGUSR1)
+            await kubelet.out.until("deleted                  ResourceSlices: of the node", count=2)
         kubelet.signal(signal.SIGINT)
         assert await kubelet.ends() == 0
     assert not (workspace.root / "kubeconfig").exists()
-
-
-async def test_a_pod_waits_for_the_allocation_of_its_claim(workspace: Workspace) -> None:
-    workspace.write("claim", claim(device=""))
-    async with workspace.kubelet("--api", "--pods", workspace.pods) as kubelet:
-        await kubelet.out.until("registration")
-        async with driver(workspace):
-            workspace.write("pod", pod())
-            await kubelet.out.until("at most 60 s, because ResourceClaim default/one is not allocated")
-            workspace.write("claim", claim())
-            await kubelet.out.until("started                  default/web/main")
 
 
 async def test_at_the_end_claims_are_given_back(workspace: Workspace) -> None:
@@ -134,14 +132,6 @@ async def test_at_the_end_claims_are_given_back(workspace: Workspace) -> None:
             kubelet.signal(signal.SIGTERM)
             await kubelet.out.until("unprepared               default/one")
             assert await kubelet.ends() == 0
-
-
-async def test_slices_are_wiped_by_a_restart(workspace: Workspace) -> None:
-    async with workspace.kubelet("--api") as kubelet:
-        await kubelet.out.until("deleted                  ResourceSlices: of the node")
-        async with driver(workspace):
-            kubelet.signal(signal.SIGUSR1)
-            await kubelet.out.until("deleted                  ResourceSlices: of the node", count=2)
 
 
 async def test_a_claim_without_an_api_or_with_an_unknown_field_is_invalid(workspace: Workspace) -> None:

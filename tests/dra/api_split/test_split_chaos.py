@@ -178,7 +178,7 @@ async def play(node: Node, outcome: Outcome, chance: random.Random, pods: int) -
     done = asyncio.Event()
 
     async def work() -> None:
-        while waiting:
+        while waiting and not outcome.overlaps:
             kind = waiting.pop()
             try:
                 await run_pod(node, outcome, kind, chance)
@@ -188,6 +188,7 @@ async def play(node: Node, outcome: Outcome, chance: random.Random, pods: int) -
                 is_refusal = error.reason != "Unschedulable"
                 outcome.refused[error.message[-80:]] += is_refusal
                 waiting.insert(0, kind)
+                await asyncio.sleep(STATUS)  # until its controller has made another one, and the scheduler bound it
 
     async def disturb() -> None:
         for number in range(1, RESTARTS + 1):
@@ -268,9 +269,9 @@ async def test_no_device_is_held_twice_whatever_happens(tmp_path: Path) -> None:
     assert outcome.overlaps == []
     assert outcome.ran.total() == PODS
     assert outcome.moved > PODS // 15
-    assert outcome.refused.total() <= RESTARTS + PODS // 20, outcome.refused  # most of them in the moment of a restart
+    assert outcome.refused.total() <= PODS // 5, outcome.refused  # in the moment of a restart, several in a row
 
 
 async def test_without_the_rule_devices_are_held_twice(tmp_path: Path) -> None:
-    outcome = await chaos(tmp_path, Unruled, pods=40)
+    outcome = await chaos(tmp_path, Unruled, pods=400)  # it ends with the first overlap
     assert outcome.overlaps

@@ -139,7 +139,7 @@ class Split(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.Runner()
-        self.folder = TemporaryDirectory()
+        self.folder = TemporaryDirectory(dir="/dev/shm")  # every step syncs a file
         self.directory = Path(self.folder.name)
         (self.directory / "boot").write_text("boot 0")
         self.world = World()

@@ -15,6 +15,7 @@ from plugwright.dra.resource_claims.preparation import PreparationSettings
 from plugwright.errors import PluginError
 from plugwright.model import Allocation, Device
 
+MEMORY = "/dev/shm"  # every step syncs files, for which a disk takes most of the time
 NAMES = [f"claim-{number}" for number in range(4)]
 names = st.sampled_from(NAMES)
 devices = st.lists(st.sampled_from(["st0", "st1"]), min_size=1, max_size=2, unique=True)
@@ -26,7 +27,7 @@ class PreparationAtRandom(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.directory = TemporaryDirectory(prefix="k-", dir="/tmp")
+        self.directory = TemporaryDirectory(prefix="k-", dir=MEMORY)
         self.runner = asyncio.Runner()
         self.boots = 1
         self.allocations: dict[str, list[tuple[str, str]]] = {}  # devices and kinds, by the uid of the claim
@@ -169,5 +170,5 @@ class PreparationAtRandom(RuleBasedStateMachine):
         self.directory.cleanup()
 
 
-PreparationAtRandom.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+PreparationAtRandom.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 test_preparation_at_random = PreparationAtRandom.TestCase

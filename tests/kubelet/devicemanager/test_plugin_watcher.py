@@ -274,3 +274,20 @@ async def test_sockets_are_counted_as_found_and_as_registered(node: Kubelet) -> 
         good.unlink()
         await node.allocatable(OTHER, 0)
         assert [count("desired", good), count("actual", good)] == [0, 0]
+
+
+async def test_sockets_are_found_in_a_directory_that_was_removed_and_made_again(node: Kubelet) -> None:
+    async with serving_in_registry(node, ScriptedPlugin("a")):
+        await node.allocatable(TAPE, 1)
+    await node.allocatable(TAPE, 0)
+    node.paths.plugins_registry.rmdir()
+    async with serving_in_registry(node, ScriptedPlugin("a", "b")):
+        await node.allocatable(TAPE, 2)
+
+
+async def test_a_folder_that_comes_and_goes_later_is_looked_into(node: Kubelet) -> None:  # 1.40
+    async with serving_in_registry(node, ScriptedPlugin("a")):
+        await node.allocatable(TAPE, 1)
+        async with serving_in_registry(node, ScriptedPlugin("x", resource=OTHER), name="later/found.sock"):
+            await node.allocatable(OTHER, 1)
+        await node.allocatable(OTHER, 0)

@@ -53,7 +53,7 @@ class DriverApi:
             listening.listen()  # a driver that reads the kubeconfig at once waits in line, and is not refused
             application = app.application(app.Server(self.store, self, token, KUBERNETES_VERSION, now))
             server = f"https://127.0.0.1:{listening.getsockname()[1]}"
-            async with serving(self._observed(application), listening, certificates):
+            async with serving(self._observed(application), [listening], certificates):
                 with Kubeconfig(server, certificates.authority, token).written(kubeconfig, kept=False):
                     yield kubeconfig
 

@@ -7,18 +7,17 @@ format and access control (mode 0600) are `system.json_lines`.
 
 import asyncio
 import os
-import signal
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack, ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, ExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from plugwright import quantity
 from plugwright.cli.up.directory import ClusterInfo, Kubeconfig, StateDirectory, UpOptions
-from plugwright.cli.up.server import listen, serving
+from plugwright.cli.up.server import listen, serving, stop_on_signals
 from plugwright.cluster import tls
 from plugwright.cluster.api.kinds import NODES, PODS
 from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster, mock_gpus
@@ -43,7 +42,6 @@ from plugwright.system.open_files import ensure_open_files
 
 __all__ = ["NodePlugins", "run"]
 
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _NODE_FILES, _RESOURCE_FILES = 3, 3
 _SPARE_FILES = 200  # of the API server and its clients, and of nodes that start or answer
 _LIST_LIMIT = 1.0  # seconds for the first device lists: a plugin that finds no devices does not delay the start
@@ -141,7 +139,7 @@ class _ClusterController:
 
 async def _run(options: UpOptions, directory: StateDirectory, plugins: NodePlugins, ready: Ready) -> None:
     stop = asyncio.Event()
-    with _stop_on_signals(stop), ExitStack() as pauses:
+    with stop_on_signals(stop), ExitStack() as pauses:
         async with (
             _cluster(options, directory, plugins) as (cluster, listening),
             _reachable(options, directory, _ClusterController(cluster, stop), listening) as info,
@@ -181,7 +179,7 @@ async def _cluster(
         )
         async with (
             EmbeddedCluster(cluster_options) as cluster,
-            serving(cluster.application, listening, certificates),
+            serving(cluster.application, [listening], certificates),
         ):
             await _until_listed(cluster)
             yield cluster, listening
@@ -258,17 +256,3 @@ def _healthy(daemon: Daemon) -> dict[str, int]:
         name: -1 if snapshot is None else sum(device.healthy for device in snapshot.devices.values())
         for name, snapshot in snapshots.items()
     }
-
-
-@contextmanager
-def _stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
-    loop = asyncio.get_running_loop()
-    # nohup has SIGHUP ignored, so that the program outlives its terminal.
-    handled = [number for number in _STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    for number in handled:
-        loop.add_signal_handler(number, stop.set)
-    try:
-        yield
-    finally:
-        for number in handled:
-            loop.remove_signal_handler(number)

@@ -1,18 +1,23 @@
-"""The embedded API server behind TLS on loopback; the one home of uvicorn."""
+"""ASGI applications behind TLS: the embedded API server, and the kubelet API of joined nodes. The home of uvicorn."""
 
 import asyncio
+import signal
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from plugwright.cluster.tls import Certificates
 from plugwright.errors import ConfigError
 
-__all__ = ["Application", "listen", "serving"]
+__all__ = ["Application", "listen", "serving", "stop_on_signals"]
 
-_HOST = "127.0.0.1"  # never another address: a client with the token may run processes here
+_HOST = "127.0.0.1"  # no other address for an API server: a client with the token may run processes here
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SHUTDOWN_LIMIT = 2  # seconds for requests that are answered when it ends
 _ABORT_INTERVAL = 0.05  # seconds
 
@@ -26,29 +31,36 @@ class _ApiServer(uvicorn.Server):
         yield
 
 
-def listen(port: int) -> socket.socket:
+class _CertifiedConnection(H11Protocol):
+    """Its requests have the client's certificate in their state, as `peercert`; empty without one."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.app_state = {**self.app_state, "peercert": transport.get_extra_info("peercert")}
+
+
+def listen(port: int, host: str = _HOST) -> socket.socket:
     """Port 0 takes any that is free."""
     # With the protocol named: only then asyncio turns off Nagle's delay, which costs small answers 40 ms.
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((_HOST, port))
+        listening.bind((host, port))
     except OSError as error:
         listening.close()
-        raise ConfigError(
-            f"cannot listen on {_HOST}:{port}: {error.strerror}; --port 0 takes any that is free"
-        ) from error
+        hint = "; --port 0 takes any that is free" if port else ""
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}{hint}") from error
     return listening
 
 
 @asynccontextmanager
 async def serving(
-    application: Application, listening: socket.socket, certificates: Certificates
+    application: Application, listening: list[socket.socket], certificates: Certificates, clients: Path | None = None
 ) -> AsyncIterator[None]:
-    """Answers while inside; leaving ends every watch."""
+    """Answers while inside; leaving ends every watch. Certificates of clients must be signed by the file `clients`."""
     config = uvicorn.Config(
         application,
-        http="h11",
+        http=_CertifiedConnection if clients else "h11",
         ws="none",
         lifespan="off",
         log_config=None,  # `cli.logs` sets format and level
@@ -57,11 +69,13 @@ async def serving(
         timeout_graceful_shutdown=_SHUTDOWN_LIMIT,
         ssl_keyfile=str(certificates.key),
         ssl_certfile=str(certificates.certificate),
+        ssl_cert_reqs=ssl.CERT_OPTIONAL if clients else ssl.CERT_NONE,
+        ssl_ca_certs=str(clients) if clients else None,
     )
     config.load()
     server = _ApiServer(config)
     async with asyncio.TaskGroup() as tasks:
-        answering = tasks.create_task(server.serve([listening]))
+        answering = tasks.create_task(server.serve(listening))
         try:
             yield
         finally:
@@ -70,3 +84,18 @@ async def serving(
                 for connection in list(server.server_state.connections):
                     connection.transport.abort()  # a watch would last as long as its client likes
                 await asyncio.wait((answering,), timeout=_ABORT_INTERVAL)
+
+
+@contextmanager
+def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
+    """Sets `stop` at a signal that ends the program, while inside."""
+    loop = asyncio.get_running_loop()
+    # nohup has SIGHUP ignored, so that the program outlives its terminal.
+    handled = [number for number in _STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in handled:
+        loop.add_signal_handler(number, stop.set)
+    try:
+        yield
+    finally:
+        for number in handled:
+            loop.remove_signal_handler(number)

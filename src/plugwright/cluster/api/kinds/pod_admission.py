@@ -1,7 +1,11 @@
-"""Admission of pods: what the API server's plugins refuse because of objects that a pod names and that do not exist."""
+"""Admission of pods: what the API server's plugins refuse because of objects that a pod names and that do not exist.
+
+A pod that names its node is refused, too, if it asks for something that is not emulated: no scheduler keeps it Pending.
+"""
 
 from collections.abc import Callable
 
+from plugwright.cluster import pod_fields
 from plugwright.cluster.store import Object, ObjectKey
 
 __all__ = ["admission_error"]
@@ -29,4 +33,6 @@ def admission_error(pod: Object, find: Callable[[ObjectKey], Object | None]) -> 
         return f'pod rejected: RuntimeClass "{spec["runtimeClassName"]}" not found'
     if spec.get("overhead"):
         return "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"
+    if spec.get("nodeName"):  # others wait in the scheduler
+        return pod_fields.not_emulated(spec) or None
     return None

@@ -1,0 +1,187 @@
+"""`plugwright join`: emulated nodes in any API server that a kubeconfig reaches."""
+
+import json
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+import yaml
+
+from plugwright.cli import logs
+from plugwright.cli.control import ask
+from plugwright.cli.join.join_state import JoinFlags, JoinInfo, JoinState
+from plugwright.cli.options import duration
+from plugwright.errors import ConfigError
+
+__all__ = ["join"]
+
+_PATH = click.Path(path_type=Path)
+_STATE = click.Path(path_type=Path, file_okay=False)
+_EXTRA = ("starlette", "uvicorn", "cryptography", "trustme")
+_EXAMPLE = """\b
+Examples:
+  plugwright join --context kind-lab                     one node with ten mock GPUs, until Ctrl-C
+  plugwright join --context kind-lab -f nodes.yaml       the nodes of the file
+  plugwright join --context lab --state ./nodes --run    found again with the same --state; pods' commands run
+  plugwright join --context lab --state ./nodes --leave  removes them from the cluster
+  plugwright join -f nodes.yaml --print-rbac | kubectl apply -f -
+
+\b
+nodes.yaml:
+  nodes:
+    - name: gpu              # gpu-1, gpu-2
+      count: 2
+      cpu: 64
+      memory: 512Gi
+      numa: 2
+      labels: {pool: gpu}
+      taints: [{key: pool, value: gpu, effect: NoSchedule}]
+      kubelet: {version: "1.36", policy: single-numa-node, scope: pod}
+      resources:             # as in plugwright.yaml; without any, plugins of other programs register
+        - name: mock/gpu
+          mock: {count: 8, numa: 2}
+"""
+
+
+@click.group(invoke_without_command=True, epilog=_EXAMPLE)
+@click.option("--context", help="Context of the kubeconfig; must be named, so that no other cluster is joined.")
+@click.option("--kubeconfig", type=_PATH, help="Default: KUBECONFIG, or ~/.kube/config.")
+@click.option(
+    "--nodes", type=click.IntRange(1, 1000), help="Number of nodes: plugwright-1, …; ten mock GPUs each.  [default: 1]"
+)
+@click.option("-f", "--file", type=_PATH, help="The nodes: groups with a shape, labels, taints, kubelet and resources.")
+@click.option("--state", type=_STATE, help="Keep the nodes' files here; the nodes stay registered and are found again.")
+@click.option("--leave", is_flag=True, help="Remove the nodes of --state, and their pods, from the cluster.")
+@click.option("--run", "processes", is_flag=True, help="Run the containers' commands as processes of this machine.")
+@click.option(
+    "--no-taint", is_flag=True, help="Without the taint plugwright.dev/emulated:NoSchedule: any pod may come."
+)
+@click.option(
+    "--kubelet-address",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="Address of this machine at which the API server reaches the kubelet API, for `kubectl logs` and `top`.",
+)
+@click.option(
+    "--heartbeat", type=duration, default="10s", metavar="TIME", show_default=True, help="Time between lease renewals."
+)
+@click.option("--timeout", type=duration, metavar="TIME", help="End after 90s, 10m, 2h.")
+@click.option("--print-rbac", is_flag=True, help="Only print the roles that these nodes need, and their bindings.")
+@click.option(
+    "--service-account",
+    metavar="NAMESPACE/NAME",
+    default="default/plugwright-join",
+    show_default=True,
+    help="With --print-rbac: whom the roles are bound to.",
+)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.pass_context
+def join(
+    context: click.Context, /, output: str, leave: bool, print_rbac: bool, service_account: str, **flags: Any
+) -> None:
+    """Join emulated nodes to any Kubernetes: a kubelet each, with devices, leases, status, pods, events and logs.
+
+    The scheduler, the controllers and all else are the cluster's own. Nodes have a NoSchedule taint, so that only pods
+    that tolerate it come. At the end (Ctrl-C) they are deleted with their leases and pods; with --state they stay
+    registered. Nodes of others are never touched. With --run, whoever may create pods there runs commands here.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    flags["taint"], flags["context"] = not flags.pop("no_taint"), flags["context"] or ""
+    options = JoinFlags(**flags)
+    if options.file and options.nodes:
+        raise click.UsageError("--nodes and --file exclude each other")
+    logs.configure("human", "warning")
+    program = _load_program()
+    if print_rbac:
+        _print_roles(program, options, service_account)
+    elif not options.context:
+        raise click.UsageError("--context is needed: the cluster to join must be named")
+    elif leave:
+        _leave(program, options)
+    else:
+        _run(program, options, output)
+
+
+def _print_roles(program: ModuleType, options: JoinFlags, service_account: str) -> None:
+    namespace, slash, name = service_account.partition("/")
+    if not (namespace and slash and name):
+        raise click.UsageError(f"--service-account must be NAMESPACE/NAME, got {service_account!r}")
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+    click.echo(yaml.safe_dump_all(program.rbac(options, subject), sort_keys=False), nl=False)
+
+
+def _leave(program: ModuleType, options: JoinFlags) -> None:
+    if options.state is None:
+        raise click.UsageError("--leave needs --state: the directory of the nodes that are to leave")
+    gone = program.leave(options)
+    click.echo(f"{', '.join(gone)}: removed" if gone else "no nodes of this directory are registered")
+
+
+def _run(program: ModuleType, options: JoinFlags, output: str) -> None:
+    began = time.monotonic()
+
+    def show(info: JoinInfo) -> None:
+        if output == "json":
+            click.echo(json.dumps(info.document()))
+        else:
+            click.echo("\n".join(_ready_lines(info, options, time.monotonic() - began)))
+        sys.stdout.flush()
+
+    program.run(options, show)
+
+
+def _ready_lines(info: JoinInfo, options: JoinFlags, seconds: float) -> Iterator[str]:
+    names = list(info.nodes)
+    shown = f"node {names[0]}" if len(names) == 1 else f"{len(names)} nodes, {names[0]} … {names[-1]}"
+    yield f"joined {info.server} ({info.version}) after {seconds:.1f} s: {shown}"
+    yield ""
+    yield f"    kubectl --context {shlex.quote(options.context)} get nodes -l plugwright.dev/joined-by={info.owner}"
+    yield f"    plugwright run -c plugwright.yaml --kubelet-dir {info.nodes[names[0]]['kubelet_dir']}"
+    yield ""
+    if options.taint:
+        yield "Pods need the toleration {key: plugwright.dev/emulated, operator: Exists}."
+    kept = f"; the nodes stay registered, `--leave` removes them (--state {options.state})" if options.state else ""
+    yield f"Ctrl-C ends it{kept}."
+
+
+def _load_program() -> ModuleType:
+    """Loads it with all it needs, before there is anything to clean up: a missing extra is one line."""
+    try:
+        program = import_module("plugwright.cli.join.program")
+        for name in _EXTRA:
+            import_module(name)
+    except ModuleNotFoundError as missing:
+        name = (missing.name or "").partition(".")[0]
+        if name not in _EXTRA:
+            raise
+        raise ConfigError(f"plugwright join needs {name}: pip install 'plugwright[cluster]'") from missing
+    return program
+
+
+_state_argument = click.option("--state", type=_STATE, required=True, help="The nodes' state directory.")
+
+
+@join.command("stop-node", epilog="Example:  plugwright join stop-node gpu-2 --state ./nodes")
+@click.argument("node")
+@_state_argument
+def stop_joined_node(node: str, state: Path) -> None:
+    """End a node's kubelet as if killed; the cluster's controllers find it NotReady."""
+    ask(Path(JoinState(state).running()["control"]), {"do": "stop-node", "node": node})
+    click.echo(f"{node} is stopped")
+
+
+@join.command("start-node", epilog="Example:  plugwright join start-node gpu-2 --state ./nodes")
+@click.argument("node")
+@_state_argument
+def start_joined_node(node: str, state: Path) -> None:
+    """Start a node's kubelet again: its plugins register again, its pods keep their devices."""
+    ask(Path(JoinState(state).running()["control"]), {"do": "start-node", "node": node})
+    click.echo(f"{node} is started")

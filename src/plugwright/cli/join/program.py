@@ -1,0 +1,238 @@
+"""The program behind `plugwright join`: joins the nodes, serves their kubelet API, and runs until it is stopped.
+
+It loads the whole cluster, so that a command which only parses flags does not import it. The requests of the control
+socket are `stop-node`, `start-node` and `end`; their format and access control (mode 0600) are `system.json_lines`.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from plugwright.cli.join.join_state import JoinFlags, JoinInfo, JoinState
+from plugwright.cli.up.server import listen, serving, stop_on_signals
+from plugwright.cluster import tls
+from plugwright.cluster.embedded import mock_gpus
+from plugwright.cluster.joined import rights
+from plugwright.cluster.joined.joined_nodes import JoinedNodes, JoinOptions, NodePlan
+from plugwright.cluster.joined.kubelet_access import KubeletAccess, client_authority
+from plugwright.cluster.joined.kubelet_api import KubeletApi
+from plugwright.cluster.joined.node_registration import OWNER_LABEL, TAINT, NodeRegistration
+from plugwright.cluster.store import Object
+from plugwright.config.nodes_file import NodesFile, load_nodes
+from plugwright.dra.driver import Driver
+from plugwright.errors import ClusterError, ConfigError, PeerRefused
+from plugwright.kube import kubeconfig
+from plugwright.kube.api_client import ApiClient
+from plugwright.kube.api_server import ApiServer
+from plugwright.kubelet import KubeletSettings
+from plugwright.sdk.control import serve_control_socket
+from plugwright.sdk.daemon import ResourceRuntime
+from plugwright.sdk.serve_settings import ResourceDriver
+from plugwright.serve import needs_driver
+from plugwright.system import directories, garbage, json_lines
+from plugwright.system.concurrency import single_error
+from plugwright.system.json_lines import Request
+from plugwright.system.open_files import ensure_open_files
+
+__all__ = ["leave", "plans_of", "rbac", "run"]
+
+_AT_ONCE = 8  # requests
+_NODE_FILES, _SPARE_FILES = 10, 200  # open at once
+_READY_LIMIT = 10.0  # seconds for the first statuses: devices that are not found do not delay the start
+_PREFIX = "plugwright"  # of the nodes' names without a file
+
+T = TypeVar("T")
+Ready = Callable[[JoinInfo], None]
+
+
+def run(flags: JoinFlags, ready: Ready) -> None:
+    """Runs until a signal, a request or the timeout; calls `ready` once."""
+    nodes, server = plans_of(flags), _server(flags)
+    state, count = JoinState(flags.state), len(nodes.plans)
+    ensure_open_files(_SPARE_FILES + count * _NODE_FILES, f"{count:,} nodes")
+    with state.locked() as owner:
+        _run_loop(_Program(flags, state, owner, server, nodes).run(ready))
+
+
+def leave(flags: JoinFlags) -> list[str]:
+    """Deletes the nodes of a state directory from the cluster; returns their names."""
+    server, state = _server(flags), JoinState(flags.state)
+    with state.locked() as owner:
+        gone = _run_loop(_leave(server, owner))
+        state.forget()
+    return gone
+
+
+def rbac(flags: JoinFlags, subject: Object) -> list[Object]:
+    """The manifests that let the subject join these nodes."""
+    nodes = plans_of(flags)
+    names = [plan.name for plan in nodes.plans]
+    return rights.manifests(rights.needed(names, drivers=nodes.serves_claims, processes=flags.processes), subject)
+
+
+def plans_of(flags: JoinFlags) -> NodesFile:
+    """Those of the file; without one, nodes that have ten mock GPUs each."""
+    if flags.file is not None:
+        nodes = load_nodes(flags.file)
+    else:
+        plan = NodePlan(name="", kubelet=KubeletSettings(numa=2), plugins=mock_gpus)
+        plans = tuple(replace(plan, name=f"{_PREFIX}-{number + 1}") for number in range(flags.nodes or 1))
+        nodes = NodesFile(plans, serves_claims=False)
+    if not flags.taint:
+        return nodes
+    return NodesFile(tuple(map(_tainted, nodes.plans)), nodes.serves_claims)
+
+
+def _tainted(plan: NodePlan) -> NodePlan:
+    return replace(plan, shape=replace(plan.shape, taints=(TAINT, *plan.shape.taints)))
+
+
+def _server(flags: JoinFlags) -> ApiServer:
+    files = kubeconfig.find_files(flags.kubeconfig, os.environ, Path.home())
+    if not files:
+        raise ConfigError("there is no kubeconfig: name one with --kubeconfig")
+    return ApiServer.of_kubeconfig(kubeconfig.select_context(kubeconfig.load(files), flags.context))
+
+
+def _run_loop(work: Coroutine[object, object, T]) -> T:
+    try:
+        return asyncio.run(work)
+    except BaseExceptionGroup as group:
+        raise single_error(group) from None
+
+
+async def _leave(server: ApiServer, owner: str) -> list[str]:
+    api = ApiClient(server)
+    registration = NodeRegistration(api, owner)
+    try:
+        nodes = await registration.existing()
+        left = await registration.leave(nodes, await registration.pods(nodes))
+    finally:
+        api.close()
+    if left:
+        raise _left_error(left, owner)
+    return sorted(node["metadata"]["name"] for node in nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    flags: JoinFlags
+    state: JoinState
+    owner: str
+    server: ApiServer
+    nodes: NodesFile
+
+    async def run(self, ready: Ready) -> None:
+        stop, api = asyncio.Event(), ApiClient(self.server, at_once=_AT_ONCE)
+        with stop_on_signals(stop), ExitStack() as pauses:
+            async with AsyncExitStack() as stack:
+                stack.callback(api.close)
+                with _listeners(self.nodes.plans, self.flags.kubelet_address) as listeners:
+                    joined = JoinedNodes(api, self._options(listeners), self.nodes.plans)
+                    async with joined, self._reachable(api, joined, listeners, stop) as info:
+                        with suppress(TimeoutError):
+                            async with asyncio.timeout(_READY_LIMIT):
+                                await joined.outbox.until_sent()
+                        pauses.enter_context(garbage.short_pauses())
+                        self.state.publish(info)
+                        ready(info)
+                        with suppress(TimeoutError):
+                            async with asyncio.timeout(self.flags.timeout):
+                                await stop.wait()
+        if joined.left:
+            raise _left_error(joined.left, self.owner)
+
+    def _options(self, listeners: dict[str, socket.socket]) -> JoinOptions:
+        return JoinOptions(
+            owner=self.owner,
+            state=self.flags.state,
+            processes=self.flags.processes,
+            heartbeat=self.flags.heartbeat,
+            address=self.flags.kubelet_address,
+            ports={name: listening.getsockname()[1] for name, listening in listeners.items()},
+            drivers=partial(_driver, self.server) if self.nodes.serves_claims else None,
+        )
+
+    @asynccontextmanager
+    async def _reachable(
+        self, api: ApiClient, joined: JoinedNodes, listeners: dict[str, socket.socket], stop: asyncio.Event
+    ) -> AsyncIterator[JoinInfo]:
+        """Serves the kubelet API and the control sockets while inside."""
+        async with AsyncExitStack() as stack:
+            directory = stack.enter_context(directories.short_directory())
+            await stack.enter_async_context(_kubelet_api(api, joined, listeners, directory))
+            nodes = {}
+            for number, name in enumerate(joined.nodes, 1):
+                control = directory / f"node-{number}.sock"
+                serving_node = serve_control_socket(joined.daemons[name], control, answers_blocked=False)
+                await stack.enter_async_context(serving_node)
+                port = listeners[name].getsockname()[1]
+                nodes[name] = {
+                    "kubelet_dir": str(joined.directory(name)),
+                    "control_socket": str(control),
+                    "kubelet": f"https://{self.flags.kubelet_address}:{port}",
+                }
+            socket_path = directory / "control.sock"
+            handle = _JoinController(joined, stop).handle
+            await stack.enter_async_context(json_lines.serving(socket_path, json_lines.listen(socket_path), handle))
+            yield JoinInfo(os.getpid(), api.url, joined.version, self.owner, str(socket_path), nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class _JoinController:
+    joined: JoinedNodes
+    stop: asyncio.Event
+
+    async def handle(self, request: Request) -> object:
+        node = str(request.get("node", ""))
+        match request.get("do"):
+            case "stop-node":
+                await self.joined.stop_node(node)
+            case "start-node":
+                await self.joined.start_node(node)
+            case "end":
+                self.stop.set()
+            case other:
+                raise ConfigError(f"unknown request: {other!r}")
+        return "done"
+
+
+@asynccontextmanager
+async def _kubelet_api(
+    api: ApiClient, joined: JoinedNodes, listeners: dict[str, socket.socket], directory: Path
+) -> AsyncIterator[None]:
+    try:
+        authority = await client_authority(api)
+    except PeerRefused as error:
+        raise ClusterError(f"cannot read the authority for clients of the cluster: {error}") from error
+    certificates = tls.make(directory, (joined.options.address,))
+    # Without an authority no certificate is accepted, and clients need a token.
+    clients = directory / "clients.crt"
+    clients.write_text(authority or certificates.authority.read_text())
+    nodes = {listening.getsockname()[1]: joined.nodes[name] for name, listening in listeners.items()}
+    application = KubeletApi(KubeletAccess(api), joined.mirror, nodes).application
+    async with serving(application, list(listeners.values()), certificates, clients):
+        yield
+
+
+@contextmanager
+def _listeners(plans: Sequence[NodePlan], address: str) -> Iterator[dict[str, socket.socket]]:
+    with ExitStack() as stack:
+        yield {plan.name: stack.enter_context(listen(0, address)) for plan in plans}
+
+
+def _driver(server: ApiServer, runtime: ResourceRuntime) -> ResourceDriver | None:
+    return Driver(runtime, connect=lambda _: ApiClient(server)) if needs_driver(runtime) else None
+
+
+def _left_error(nodes: list[str], owner: str) -> ClusterError:
+    return ClusterError(
+        f"{len(nodes)} nodes are left in the cluster ({', '.join(nodes[:5])}): "
+        f"`kubectl delete nodes -l {OWNER_LABEL}={owner}` removes them"
+    )

@@ -1,0 +1,58 @@
+"""The smallest patch that makes a server's object what a node wants it to be. Pure.
+
+A strategic merge patch: maps are merged, and conditions by their type, so that what other components have written in
+the meantime stays. Other lists are replaced.
+"""
+
+from plugwright.cluster.store import Object
+
+__all__ = ["difference"]
+
+_MERGED = {"conditions": "type"}  # lists that a patch merges, by the key of their items
+_CLEARED = ("reason", "message")  # of a status: other fields that a node does not write are another component's
+
+
+def difference(before: Object, parts: Object) -> Object:
+    """The patch from `before` to an object with these top-level parts; empty where it has them already."""
+    patch = {}
+    for name, after in parts.items():
+        if name in ("apiVersion", "kind", "metadata"):
+            continue
+        change = _change(name, before.get(name), after)
+        if change is not _SAME:
+            patch[name] = change
+    status = patch.get("status")
+    if isinstance(status, dict):
+        for name in [name for name, value in status.items() if value is None and name not in _CLEARED]:
+            del status[name]
+        if not status:
+            del patch["status"]
+    return patch
+
+
+class _Same:
+    pass
+
+
+_SAME = _Same()
+
+
+def _change(name: str, before: object, after: object) -> object:
+    if before == after:
+        return _SAME
+    if isinstance(before, dict) and isinstance(after, dict):
+        return _map_change(before, after)
+    if name in _MERGED and isinstance(before, list) and isinstance(after, list):
+        known = {item.get(_MERGED[name]): item for item in before}
+        changed = [item for item in after if known.get(item.get(_MERGED[name])) != item]
+        return changed or _SAME
+    return after
+
+
+def _map_change(before: Object, after: Object) -> object:
+    patch: Object = {name: None for name in before if name not in after}
+    for name, value in after.items():
+        change = _change(name, before.get(name), value)
+        if change is not _SAME:
+            patch[name] = change
+    return patch or _SAME

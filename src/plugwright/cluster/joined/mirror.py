@@ -1,0 +1,112 @@
+"""The objects of another API server as its joined nodes read them: the server's, with our own writes laid over them.
+
+A node reads and writes as if the store were here. What it wrote shows at once; what the server has is kept beside it,
+so that a write is sent as the difference, and only while it differs. `watches` brings what the server has, `outbox`
+sends what it has not.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from plugwright.cluster.api.kinds import EVENTS, PODS
+from plugwright.cluster.store import NotFound, Object, ObjectKey
+
+__all__ = ["Mirror", "is_newer"]
+
+_EVENTS = 4096  # of ours, whose repetition can be counted
+
+
+def is_newer(content: Object, than: Object | None) -> bool:
+    """Whether the server wrote it later: answers and watches overtake each other."""
+    if than is None or content["metadata"].get("uid") != than["metadata"].get("uid"):
+        return True
+    try:
+        return int(content["metadata"]["resourceVersion"]) > int(than["metadata"]["resourceVersion"])
+    except (KeyError, ValueError):
+        return True
+
+
+@dataclass(slots=True)
+class _Entry:
+    """`server` is None until the server has it; `ours` are the top-level parts that it does not have yet."""
+
+    server: Object | None = None
+    ours: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def content(self) -> Object:
+        return {**(self.server or {}), **self.ours} if self.ours or self.server is None else self.server
+
+
+class Mirror:
+    """`get`, `require` and `objects` are those of the embedded cluster's store."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, OrderedDict[ObjectKey, _Entry]] = {}
+        self._bound: dict[str, set[ObjectKey]] = {}  # pods, by node
+
+    def get(self, key: ObjectKey) -> Object | None:
+        entry = self._entry(key)
+        return entry.content if entry is not None else None
+
+    def require(self, key: ObjectKey) -> Object:
+        found = self.get(key)
+        if found is None:
+            raise NotFound(key)
+        return found
+
+    def objects(self, kind: str, namespace: str = "") -> list[Object]:
+        """Sorted by namespace and name; of all namespaces unless one is given."""
+        entries = self._entries.get(kind, OrderedDict())
+        return [entries[key].content for key in sorted(entries) if not namespace or key.namespace == namespace]
+
+    def bound_pods(self, node: str) -> list[Object]:
+        """The pods that are bound to a node, sorted as `objects`."""
+        entries = self._entries.get(PODS.qualified, OrderedDict())
+        return [entries[key].content for key in sorted(self._bound.get(node, ()))]
+
+    def on_server(self, key: ObjectKey) -> Object | None:
+        """The object as the server had it last."""
+        entry = self._entry(key)
+        return entry.server if entry is not None else None
+
+    def received(self, key: ObjectKey, content: Object) -> None:
+        """Takes what the server has, unless it is older than what is known. Another object loses our writes."""
+        entry = self._entries.setdefault(key.kind, OrderedDict()).setdefault(key, _Entry())
+        if not is_newer(content, entry.server):
+            return
+        if entry.server is not None and entry.server["metadata"].get("uid") != content["metadata"].get("uid"):
+            self.removed(key)
+            entry = self._entries[key.kind][key] = _Entry()
+        entry.server = content
+        if key.kind == PODS.qualified:
+            self._bound.setdefault(str(content["spec"].get("nodeName")), set()).add(key)
+
+    def created(self, key: ObjectKey, content: Object) -> None:
+        """An object of ours that the server does not have yet."""
+        entries = self._entries.setdefault(key.kind, OrderedDict())
+        entries[key] = _Entry(None, dict(content))
+        if key.kind == EVENTS.qualified and len(entries) > _EVENTS:
+            entries.popitem(last=False)
+
+    def changed(self, key: ObjectKey, parts: Object) -> Object:
+        """Lays top-level parts of ours over the object; returns all of it."""
+        entry = self._entry(key)
+        if entry is None:
+            raise NotFound(key)
+        entry.ours.update(parts)
+        return entry.content
+
+    def sent(self, key: ObjectKey, parts: Object) -> None:
+        """The server has these parts now: they are no longer laid over, unless they have changed again since."""
+        entry = self._entry(key)
+        if entry is not None:
+            entry.ours = {name: value for name, value in entry.ours.items() if parts.get(name) is not value}
+
+    def removed(self, key: ObjectKey) -> None:
+        entry = self._entries.get(key.kind, OrderedDict()).pop(key, None)
+        if entry is not None and key.kind == PODS.qualified:
+            self._bound.get(str(entry.content["spec"].get("nodeName")), set()).discard(key)
+
+    def _entry(self, key: ObjectKey) -> _Entry | None:
+        return self._entries.get(key.kind, OrderedDict()).get(key)

@@ -1,0 +1,145 @@
+"""The Node objects of joined nodes: created or found again, never another owner's, and deleted at the end.
+
+Every node of ours has the label `plugwright.dev/joined-by` with the id of the state directory that it belongs to.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from plugwright.cluster import clock, node_status
+from plugwright.cluster.api.kinds import LEASES, NODES, PODS
+from plugwright.cluster.api.registry import ResourcePath
+from plugwright.cluster.joined.outbox import url_of
+from plugwright.cluster.node_status import NodeIdentity, PluginResources
+from plugwright.cluster.store import Object
+from plugwright.errors import ClusterError, MalformedMessage, PeerGone, PeerRefused
+from plugwright.kube.api_client import ApiClient
+from plugwright.kubelet.versions import nearest
+
+__all__ = ["OWNER_LABEL", "TAINT", "NodeRegistration", "server_version"]
+
+logger = logging.getLogger(__name__)
+
+OWNER_LABEL = "plugwright.dev/joined-by"
+TAINT = {"key": "plugwright.dev/emulated", "effect": "NoSchedule"}
+_LEASES_NAMESPACE = "kube-node-lease"
+_VERSION = re.compile(r"v(\d+\.\d+\.\d+)")
+_LEAVE_LIMIT = 30.0  # seconds
+
+
+async def server_version(api: ApiClient) -> str:
+    """The release of the server, as 1.36.4."""
+    answer = await api.get("/version")
+    found = _VERSION.match(str(answer.get("gitVersion") or ""))
+    if found is None:
+        raise ClusterError(f"{api.url} must say which Kubernetes it is, got {answer.get('gitVersion')!r}")
+    if nearest(found[1]) != found[1]:
+        extra = {"server": found[1], "kubelet": nearest(found[1])}
+        logger.warning(
+            "API server has a version that plugwright does not know, its nodes have the nearest", extra=extra
+        )
+    return found[1]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRegistration:
+    """`owner` is the id of the state."""
+
+    api: ApiClient
+    owner: str
+
+    async def register(self, identities: Sequence[NodeIdentity]) -> list[Object]:
+        """The Node object of each; raises before anything is created where one of the names is taken."""
+        found = await self._existing({identity.name for identity in identities})
+        for name, node in sorted(found.items()):
+            self._check_owner(name, node)
+        created: list[Object] = []
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for identity in identities:
+                    if identity.name not in found:
+                        tasks.create_task(self._create(identity, created))
+        except BaseExceptionGroup as group:
+            await self.leave(created, ())
+            raise group.exceptions[0] from None
+        except BaseException:
+            await asyncio.shield(self.leave(created, ()))
+            raise
+        return [*found.values(), *created]
+
+    async def leave(self, nodes: Iterable[Object], pods: Iterable[Object]) -> list[str]:
+        """Deletes Node objects with their leases, and the pods that were bound to them; returns what could not be.
+
+        The nodes go first, so that no DaemonSet puts a new pod on them.
+        """
+        nodes = list(nodes)
+        left: list[str] = []
+        try:
+            async with asyncio.timeout(_LEAVE_LIMIT):
+                await self._delete_all([(ResourcePath(NODES, "", _name(node)), _uid(node)) for node in nodes], left)
+                leases = [(ResourcePath(LEASES, _LEASES_NAMESPACE, _name(node)), "") for node in nodes]
+                await self._delete_all(leases, [])
+                found = [(ResourcePath(PODS, pod["metadata"]["namespace"], _name(pod)), _uid(pod)) for pod in pods]
+                await self._delete_all(found, [])
+        except TimeoutError:
+            left = left or [_name(node) for node in nodes]
+        return sorted(left)
+
+    async def existing(self) -> list[Object]:
+        """The nodes of this owner."""
+        nodes, _ = await self.api.list(url_of(ResourcePath(NODES, "")), labelSelector=f"{OWNER_LABEL}={self.owner}")
+        return nodes
+
+    async def pods(self, nodes: Iterable[Object]) -> list[Object]:
+        """The pods that are bound to these nodes."""
+        names = {_name(node) for node in nodes}
+        pods, _ = await self.api.list(url_of(ResourcePath(PODS, "")), fieldSelector="spec.nodeName!=")
+        return [pod for pod in pods if pod["spec"].get("nodeName") in names]
+
+    async def _existing(self, names: set[str]) -> Mapping[str, Object]:
+        nodes, _ = await self.api.list(url_of(ResourcePath(NODES, "")))
+        return {_name(node): node for node in nodes if _name(node) in names}
+
+    def _check_owner(self, name: str, node: Object) -> None:
+        owner = (node["metadata"].get("labels") or {}).get(OWNER_LABEL)
+        if owner != self.owner:
+            whose = f"belongs to the nodes joined by {owner}" if owner else "is not a node of plugwright"
+            raise ClusterError(f"node {name} is there already and {whose}: give ours another name, it is left as it is")
+
+    async def _create(self, identity: NodeIdentity, created: list[Object]) -> None:
+        node = node_status.new_node(identity, PluginResources({}), clock.timestamp(clock.now()))
+        node["metadata"]["labels"][OWNER_LABEL] = self.owner
+        try:
+            created.append(
+                await self.api.create(
+                    url_of(ResourcePath(NODES, "")), {"apiVersion": NODES.api_version, "kind": NODES.name, **node}
+                )
+            )
+        except PeerRefused as error:
+            raise ClusterError(f"cannot create node {identity.name}: {error}") from error
+
+    async def _delete_all(self, objects: Sequence[tuple[ResourcePath, str]], left: list[str]) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for path, uid in objects:
+                tasks.create_task(self._delete(path, uid, left))
+
+    async def _delete(self, path: ResourcePath, uid: str, left: list[str]) -> None:
+        """Only the very object; one that is gone or another's is no failure."""
+        try:
+            await self.api.delete(url_of(path), uid, grace=0)
+        except PeerRefused as error:
+            if error.code not in ("NotFound", "Conflict"):
+                left.append(path.name)
+        except (PeerGone, MalformedMessage):
+            left.append(path.name)
+
+
+def _name(content: Object) -> str:
+    return str(content["metadata"]["name"])
+
+
+def _uid(content: Object) -> str:
+    return str(content["metadata"]["uid"])

@@ -1,0 +1,82 @@
+"""The same rules on a driver in Go, on the library that drivers have in common: it keeps them, its mutants are caught.
+
+Where PLUGWRIGHT_MUTANTS is set, since the library takes half a minute to build. It puts lost slices back after up to a
+minute, so rules about that are asked where PLUGWRIGHT_KUBERNETES_LONG is set too.
+"""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from tests.conformance.building_go import built
+from tests.conformance.verifying import driver_options, verdict_of
+
+from plugwright.cli.kubelet.pod_claims import observed_api
+from plugwright.conformance import catalogue, runner
+from plugwright.conformance.program import Target
+from plugwright.conformance.rule import RuleStatus, Verdict
+
+pytestmark = [
+    pytest.mark.skipif(not os.environ.get("PLUGWRIGHT_MUTANTS"), reason="PLUGWRIGHT_MUTANTS=1 builds it"),
+    pytest.mark.timeout(600),
+]
+
+SOURCE = Path(__file__).parent / "go_driver"
+AT_ONCE = 4
+LONG = {"DRG-10", "SLC-12", "SLC-13", "SLC-14"}
+TIMED = {"DRG-06", "PRP-18"}  # a busy machine decides these as well
+SLOW = ("version-with-letter", "dies-of-damage")  # the rule waits for a start that never comes
+MUTANTS = {
+    "version-with-letter": "SLC-03",
+    "prepares-any-device": "PRP-12",
+    "gives-twice": "PRP-13",
+    "never-frees": "PRP-14",
+    "fails-whole-call": "PRP-16",
+    "refuses-unknown-end": "UNP-03",
+    "writes-no-spec": "CDI-02",
+    "leaves-spec": "CDI-05",
+    "same-cdi-name": "CDI-06",
+    "forgets-claims": "DST-01",
+    "trusts-checkpoint": "DST-03",
+    "dies-of-damage": "DST-04",
+    "without-uid": "DST-06",
+}
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(SOURCE, tmp_path_factory.mktemp("go-driver"))
+
+
+def target(program: Path, mutant: str = "") -> Target:
+    return Target((str(program), "-root", "{root}", *(("-mutant", mutant) if mutant else ())))
+
+
+async def test_the_correct_driver_in_go_keeps_every_rule(program: Path) -> None:
+    asked = set() if os.environ.get("PLUGWRIGHT_KUBERNETES_LONG") else LONG
+    rules = [rule for rule in catalogue.DRIVER_RULES if rule.id not in asked]
+    verdicts = await runner.verify(target(program), rules, driver_options())
+    broken = [
+        f"{verdict.rule.id}: expected {verdict.expected}, seen {verdict.seen}"
+        for verdict in verdicts
+        if verdict.status in (RuleStatus.FAIL, RuleStatus.WARNING) and verdict.rule.id not in TIMED
+    ]
+    assert broken == []
+    assert sum(verdict.status is RuleStatus.PASS for verdict in verdicts) > 60
+
+
+async def test_each_mutant_in_go_is_caught_by_its_rule(program: Path) -> None:
+    turn = asyncio.Semaphore(AT_ONCE)
+
+    async def verdict(name: str) -> Verdict:
+        async with turn:
+            return await verdict_of(target(program, name), MUTANTS[name], slow=name in SLOW, driver_api=observed_api)
+
+    made = await asyncio.gather(*map(verdict, MUTANTS))
+    missed = {
+        name: f"{seen.rule.id} {seen.status}: {seen.seen}"
+        for name, seen in zip(MUTANTS, made, strict=True)
+        if seen.status not in (RuleStatus.FAIL, RuleStatus.WARNING)
+    }
+    assert not missed

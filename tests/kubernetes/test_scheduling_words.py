@@ -1,0 +1,362 @@
+"""The same pods for the real scheduler and controllers and for ours: where they go, and what is said where they do not.
+
+The nodes are objects without a kubelet, in both clusters, so that nothing has to start: a bound pod stays Pending.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import pytest
+from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.kubectl import KubectlFailed, Object
+from tests.kubernetes.waiting import until
+
+from plugwright.cluster import KUBERNETES_VERSION
+from plugwright.cluster.api import requests
+from plugwright.cluster.api.errors import StatusError
+from plugwright.cluster.api.kinds import KINDS, NAMESPACES
+from plugwright.cluster.api.registry import DeleteOptions, ResourcePath, Writer
+from plugwright.cluster.controllers import ControllerManager
+from plugwright.cluster.events import ClusterClient
+from plugwright.cluster.scheduler import Scheduler
+from plugwright.cluster.store import Store
+
+OFFER = {"cpu": "4", "memory": "8Gi", "pods": "110"}
+READY = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is posting ready status"}
+TERM = {"topologyKey": "sched/zone", "labelSelector": {"matchLabels": {"app": "sched-a"}}}
+EAST, WEST = {"sched/zone": "east"}, {"sched/zone": "west"}
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+Seen = dict[str, Any]
+
+
+def node(name: str, zone: str) -> Object:
+    labels = {"sched/lab": "yes", "sched/zone": zone, "kubernetes.io/hostname": name}
+    status = {"capacity": OFFER, "allocatable": OFFER, "conditions": [READY]}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status}
+
+
+def pod(name: str, where: Mapping[str, str] | None = None, app: str = "", **spec: Any) -> Object:
+    """On one of the two nodes; `ports` and `resources` are its container's."""
+    parts = {part: spec.pop(part) for part in ("ports", "resources") if part in spec}
+    pod_spec: Object = {
+        "containers": [{"name": "main", "image": "sched:1", **parts}],
+        "nodeSelector": {"sched/lab": "yes", **(where or {})},
+        "automountServiceAccountToken": False,
+        **({"resources": spec.pop("pod_resources")} if "pod_resources" in spec else {}),
+        **spec,
+    }
+    metadata = {"name": f"sched-{name}", "namespace": "default", **({"labels": {"app": app}} if app else {})}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec}
+
+
+NODES = [node("sched-1", "east"), node("sched-2", "west")]
+OTHER_NODE = node("sched-3", "south")
+THE_REAL_NODE = {**node("node", ""), "metadata": {"name": "node"}}
+
+
+def port(number: int, address: str = "") -> list[Object]:
+    return [{"containerPort": 80, "hostPort": number, **({"hostIP": address} if address else {})}]
+
+
+def affinity(kind: str, **more: Any) -> Object:
+    return {kind: {REQUIRED: [{**TERM, **more}]}}
+
+
+def spread(**more: Any) -> list[Object]:
+    return [{"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", **TERM, **more}]
+
+
+def volume(**source: Any) -> list[Object]:
+    return [{"name": "data", **source}]
+
+
+WAITING = [
+    pod("gated", schedulingGates=[{"name": "example.com/a"}, {"name": "example.com/b"}]),
+    pod("port", EAST, ports=port(8080)),
+    pod("port-again", EAST, ports=port(8080, "10.0.0.1")),
+    pod("port-elsewhere", WEST, ports=port(8080)),
+    pod("near-nobody", affinity=affinity("podAffinity")),
+    pod("first", EAST, app="sched-a"),
+    pod("near", affinity=affinity("podAffinity")),
+    pod("near-but-there", WEST, affinity=affinity("podAffinity")),
+    pod("apart", EAST, affinity=affinity("podAntiAffinity")),
+    pod("apart-there", WEST, affinity=affinity("podAntiAffinity", labelSelector={"matchLabels": {"app": "sched-b"}})),
+    pod("kept-away", WEST, app="sched-b"),
+    pod("no-topology", topologySpreadConstraints=spread(topologyKey="sched/rack")),
+    pod("skewed", EAST, app="sched-a", topologySpreadConstraints=spread(nodeAffinityPolicy="Ignore")),
+    pod("even", app="sched-a", topologySpreadConstraints=spread()),
+    pod(
+        "few-domains", EAST, app="sched-a", topologySpreadConstraints=spread(minDomains=3, nodeAffinityPolicy="Ignore")
+    ),
+    pod("no-volume", volumes=volume(persistentVolumeClaim={"claimName": "sched-none"})),
+    pod("large", pod_resources={"limits": {"cpu": "1000"}}),
+    pod("within", pod_resources={"requests": {"cpu": "3"}}, resources={"requests": {"cpu": "100m"}}),
+    pod("critical", priorityClassName="system-node-critical", resources={"requests": {"cpu": "5"}}),
+]
+REFUSED = {
+    "account": pod("account", serviceAccountName="sched-nobody"),
+    "class": pod("class", priorityClassName="sched-high"),
+    "priority": pod("priority", priority=7),
+    "runtime": pod("runtime", runtimeClassName="sched-none"),
+    "overhead": pod("overhead", overhead={"cpu": "1"}),
+}
+
+
+def condition(found: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(str(found.get(key)) for key in ("type", "status", "reason", "message"))
+
+
+def seen(found: Object) -> Seen:
+    status = found["status"]
+    return {
+        "phase": status["phase"],
+        "node": found["spec"].get("nodeName", ""),
+        "conditions": sorted(map(condition, status.get("conditions") or ())),
+    }
+
+
+def is_settled(found: Object) -> bool:
+    """Bound, or with a condition that says why not."""
+    return bool(found["spec"].get("nodeName") or found["status"].get("conditions"))
+
+
+def forbidden(text: str) -> str:
+    match = re.search(r'pods "sched-[a-z]+" is forbidden: .*', text)
+    return match[0] if match else text
+
+
+class Ours:
+    """Scheduler and controllers over a store."""
+
+    def __init__(self, *found: Object) -> None:
+        self.store = Store()
+        self.writer = Writer(self.store)
+        for name in ("default", "kube-node-lease"):
+            self.writer.create(ResourcePath(NAMESPACES, "", name), {"metadata": {"name": name}}, "test")
+        for made in (THE_REAL_NODE, *found):
+            self.writer.create(self._path("Node", made["metadata"]["name"], ""), made, "test")
+
+    def create(self, made: Object) -> str:
+        """The refusal, if it is refused."""
+        path = self._path(made["kind"], made["metadata"]["name"], made["metadata"].get("namespace", "default"))
+        try:
+            checked, _ = requests.checked_object(path.kind, made, "Strict")
+            self.writer.create(path, checked, "test")
+        except StatusError as error:
+            return forbidden(error.message)
+        return ""
+
+    def get(self, kind: str, name: str, namespace: str = "default") -> Object | None:
+        return self.store.get(self._path(kind, name, namespace).key)
+
+    def objects(self, kind: str) -> list[Object]:
+        return self.store.objects(self._path(kind, "", "").kind.qualified)
+
+    def delete(self, kind: str, name: str, propagation: str = "Background") -> None:
+        self.writer.delete(self._path(kind, name, "default"), DeleteOptions(propagation=propagation))
+
+    def change(self, kind: str, name: str, namespace: str, **changes: Object) -> None:
+        def changed(found: Object) -> Object:
+            return {**found, **{part: {**found[part], **values} for part, values in changes.items()}}
+
+        self.writer.change(self._path(kind, name, namespace), changed, "test")
+
+    async def until(self, what: str, fact: Callable[[], bool]) -> None:
+        async with asyncio.timeout(30):
+            while not fact():
+                await self.store.changes(self.store.revision)
+
+    @staticmethod
+    def _path(kind: str, name: str, namespace: str) -> ResourcePath:
+        (found,) = [each for each in KINDS if each.name == kind]
+        return ResourcePath(found, namespace if found.namespaced else "", name)
+
+
+class Real:
+    """The same by kubectl."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._kubectl = cluster.kubectl
+
+    def create(self, made: Object) -> str:
+        try:
+            self._kubectl.create(made)
+        except KubectlFailed as error:
+            return forbidden(str(error))
+        return ""
+
+    def get(self, kind: str, name: str, namespace: str = "default") -> Object | None:
+        text = self._kubectl("get", kind, name, "-n", namespace, "--output=json", "--ignore-not-found")
+        return dict(json.loads(text)) if text else None
+
+    def objects(self, kind: str) -> list[Object]:
+        return self._kubectl.every(kind, "--all-namespaces")
+
+    def delete(self, kind: str, name: str, propagation: str = "Background") -> None:
+        self._kubectl("delete", kind, name, f"--cascade={propagation.lower()}", "--wait=false")
+
+    def change(self, kind: str, name: str, namespace: str, **changes: Object) -> None:
+        self._kubectl("patch", kind, name, "-n", namespace, "--type=merge", f"--patch={json.dumps(changes)}")
+
+    async def until(self, what: str, fact: Callable[[], bool]) -> None:
+        until(what, fact)
+
+
+@asynccontextmanager
+async def ours(*found: Object) -> AsyncIterator[Ours]:
+    lab = Ours(*found)
+    client = ClusterClient(lab.store, lab.writer)
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(work) for work in (Scheduler(client).run(), ControllerManager(client).run())]
+        yield lab
+        for task in running:
+            task.cancel()
+
+
+async def play_pods(lab: Ours | Real) -> tuple[dict[str, Seen], dict[str, str]]:
+    for made in WAITING:
+        assert lab.create(made) == ""
+        name = made["metadata"]["name"]
+        await lab.until(f"{name} is settled", lambda: is_settled(lab.get("Pod", name) or {}))  # noqa: B023  called at once
+    refusals = {name: lab.create(made) for name, made in REFUSED.items()}
+    names = [made["metadata"]["name"] for made in WAITING]
+    found = {each["metadata"]["name"]: each for each in lab.objects("Pod")}
+    return {name: seen(found[name]) for name in names}, refusals
+
+
+def config_map(name: str, *owners: Object, namespace: str = "default", finalizers: tuple[str, ...] = ()) -> Object:
+    references = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "blockOwnerDeletion": True}
+        | {key: owner["metadata"][key] for key in ("name", "uid")}
+        for owner in owners
+    ]
+    metadata = {"name": f"sched-{name}", "namespace": namespace, "ownerReferences": references}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {**metadata, "finalizers": list(finalizers)}}
+
+
+async def play_deletions(lab: Ours | Real) -> Seen:
+    """What is left after each, and what is said."""
+
+    def made(name: str, *owners: Object, **more: Any) -> Object:
+        assert lab.create(config_map(name, *owners, **more)) == ""
+        found = lab.get("ConfigMap", f"sched-{name}", more.get("namespace", "default"))
+        assert found is not None
+        return found
+
+    def is_gone(name: str) -> Callable[[], bool]:
+        return lambda: lab.get("ConfigMap", f"sched-{name}") is None
+
+    result: Seen = {}
+    made("child", made("parent"))
+    lab.delete("ConfigMap", "sched-parent")
+    await lab.until("the dependent is gone", is_gone("child"))
+
+    made("blocking", made("awaiting"), finalizers=("example.com/wait",))
+    lab.delete("ConfigMap", "sched-awaiting", "Foreground")
+    await lab.until(
+        "the dependent is being deleted",
+        lambda: "deletionTimestamp" in (lab.get("ConfigMap", "sched-blocking") or {})["metadata"],
+    )
+    result["foreground"] = (lab.get("ConfigMap", "sched-awaiting") or {})["metadata"]["finalizers"]
+    lab.change("ConfigMap", "sched-blocking", "default", metadata={"finalizers": []})
+    await lab.until("the owner is gone", is_gone("awaiting"))
+
+    made("orphan", made("leaving"))
+    lab.delete("ConfigMap", "sched-leaving", "Orphan")
+    await lab.until("the owner is gone", is_gone("leaving"))
+    result["orphan"] = (lab.get("ConfigMap", "sched-orphan") or {})["metadata"].get("ownerReferences")
+    lab.delete("ConfigMap", "sched-orphan")
+    return result
+
+
+async def play_a_namespace(lab: Ours | Real) -> Seen:
+    name = "sched-space"
+    lab.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    lab.create(config_map("kept", namespace=name, finalizers=("example.com/wait",)))
+    elsewhere = lab.get("ConfigMap", "sched-kept", name)
+    assert elsewhere is not None
+    lab.create(config_map("lost", elsewhere))
+    await lab.until("it is gone", lambda: lab.get("ConfigMap", "sched-lost") is None)
+    lab.delete("Namespace", name)
+    await lab.until("it says so", lambda: bool(((lab.get("Namespace", name) or {})["status"]).get("conditions")))
+    namespace = lab.get("Namespace", name)
+    assert namespace is not None
+    said = {each["message"] for each in lab.objects("Event") if each["reason"] == "OwnerRefInvalidNamespace"}
+    result = {
+        "phase": namespace["status"]["phase"],
+        "conditions": [condition(each) for each in namespace["status"]["conditions"]],
+        "refusal": lab.create(pod("late") | {"metadata": {"name": "sched-late", "namespace": name}}),
+        "events": {text.replace(elsewhere["metadata"]["uid"], "UID") for text in said},
+    }
+    lab.change("ConfigMap", "sched-kept", name, metadata={"finalizers": []})
+    await lab.until("the namespace is gone", lambda: lab.get("Namespace", name) is None)
+    return result
+
+
+async def play_an_eviction(lab: Ours | Real) -> Seen:
+    lab.create(pod("evicted", {"sched/zone": "south"}))
+    await lab.until("it is bound", lambda: bool((lab.get("Pod", "sched-evicted") or {})["spec"].get("nodeName")))
+    lab.change("Node", "sched-3", "", spec={"taints": [{"key": "sched/out", "effect": "NoExecute"}]})
+    await lab.until("it is evicted", lambda: "deletionTimestamp" in (lab.get("Pod", "sched-evicted") or {})["metadata"])
+
+    def events() -> list[tuple[str, ...]]:
+        of_pod = [each for each in lab.objects("Event") if each["involvedObject"]["name"] == "sched-evicted"]
+        return sorted((each["reason"], each["message"], each["type"]) for each in of_pod)
+
+    await lab.until("it is said", lambda: len(events()) > 1)
+    return {**seen(lab.get("Pod", "sched-evicted") or {}), "events": events()}
+
+
+async def play_to_ours(play: Callable[[Ours], Awaitable[Any]]) -> Any:
+    async with ours(*([OTHER_NODE] if play is play_an_eviction else NODES)) as lab:
+        return await play(lab)
+
+
+@contextmanager
+def nodes(cluster: Cluster, *made: Object) -> Iterator[None]:
+    """Once the taint is gone that a new node has until its controller has seen that it is ready.
+
+    Names are used once: a node of the same name that comes back without a heartbeat is taken for a silent one.
+    """
+    names = [each["metadata"]["name"] for each in made]
+
+    def are_untainted() -> bool:
+        found = [cluster.kubectl.get("node", name) for name in names]
+        return not any(each is None or each["spec"].get("taints") for each in found)
+
+    cluster.kubectl.create(*made)
+    try:
+        until("the nodes are without taints", are_untainted)
+        yield
+    finally:
+        pods = [each["metadata"]["name"] for each in cluster.kubectl.every("pods")]
+        ours = [name for name in pods if name.startswith("sched-")]
+        if ours:
+            cluster.kubectl("delete", "pods", "--force", "--grace-period=0", "--wait=false", *ours)
+        cluster.kubectl("delete", "nodes", *names)
+
+
+def test_pods_wait_and_are_refused_in_the_words_of_the_real_ones(cluster: Cluster) -> None:
+    with nodes(cluster, *NODES):
+        real, refusals = asyncio.run(play_pods(Real(cluster)))
+    ours, our_refusals = asyncio.run(play_to_ours(play_pods))
+    if cluster.version != KUBERNETES_VERSION:  # 1.37 no longer says it
+        ours = json.loads(json.dumps(ours).replace("no new claims to deallocate, ", ""))
+        real = json.loads(json.dumps(real))
+    assert our_refusals == refusals
+    assert {name: (ours[name], real[name]) for name in real if ours[name] != real[name]} == {}
+
+
+def test_a_no_execute_taint_does_what_the_real_one_does(cluster: Cluster) -> None:
+    with nodes(cluster, OTHER_NODE):
+        real = asyncio.run(play_an_eviction(Real(cluster)))
+    assert asyncio.run(play_to_ours(play_an_eviction)) == real
+
+
+@pytest.mark.parametrize("play", [play_deletions, play_a_namespace])
+def test_controllers_do_what_the_real_ones_do(cluster: Cluster, play: Callable[..., Any]) -> None:
+    assert asyncio.run(play_to_ours(play)) == asyncio.run(play(Real(cluster)))
