@@ -53,6 +53,15 @@ async def test_a_log_is_read_whole_or_in_part(tmp_path: Path) -> None:
     assert await text(logs, LogName("u", "other", 0)) == ""
 
 
+async def test_a_line_without_an_end_is_shown_without_one(tmp_path: Path) -> None:
+    logs = ContainerLogs(tmp_path, now=Clock())
+    with logs.writing(NAME) as log:
+        for part, is_partial in (("a", True), ("b", False), ("c", True)):
+            log.write(part, is_partial=is_partial)
+    assert await text(logs) == "ab\nc"
+    assert await text(logs, timestamps=True) == "2026-11-15T12:00:00.000000Z ab\n2026-11-15T12:00:00.000000Z c"
+
+
 async def test_a_followed_log_ends_with_its_container(tmp_path: Path) -> None:
     logs = ContainerLogs(tmp_path)
     with logs.writing(NAME) as log:

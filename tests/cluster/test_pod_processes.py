@@ -200,7 +200,7 @@ async def test_volumes_are_mounted(tmp_path: Path) -> None:
         main = container(f"cd /plugwright-shared; {script} 2>/dev/null", volumeMounts=mounts)
         lab.create("p", initContainers=[write], containers=[main], volumes=volumes, restartPolicy="Never")
         await lab.phase("p", "Failed")
-        assert await text(lab, "p") == "x1\nhello\nfrom the machine" + "\n"
+        assert await text(lab, "p") == "x1\nhello\nfrom the machine"
     assert not (tmp_path / "no").exists()
 
 
@@ -228,6 +228,17 @@ async def test_an_entrypoint_is_that_of_the_image_where_it_is_known() -> None:
         lab.create("p", containers=[{"name": "main", "image": image, "args": ["--version"]}], restartPolicy="Never")
         await lab.phase("p", "Succeeded")
         assert "plugwright" in await text(lab, "p")
+
+
+async def test_a_container_whose_log_cannot_be_written_waits(tmp_path: Path) -> None:
+    async with embedded(processes=True, state=tmp_path) as lab:
+        blocked = lab.cluster.directory("node-1") / "logs"
+        blocked.write_text("a file")
+        lab.create("p", containers=[container(STAY)])
+        shown = await lab.container("p", waits("CreateContainerError"))
+        assert "Not a directory" in shown["state"]["waiting"]["message"]
+        blocked.unlink()
+        await lab.phase("p")
 
 
 @asynccontextmanager

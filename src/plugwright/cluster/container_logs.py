@@ -114,11 +114,11 @@ class ContainerLogWriter:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._file = path.open("ab", buffering=0)
 
-    def write(self, text: str) -> None:
-        """Appends one line."""
+    def write(self, text: str, *, is_partial: bool = False) -> None:
+        """Appends one line, or a part of one."""
         if not self._lines:
             asyncio.get_running_loop().call_soon(self._flush)
-        self._lines.append(text)
+        self._lines.append(f"{'P' if is_partial else 'F'} {text}\n")
 
     def tail(self, lines: int, size: int) -> str:
         """The end of the log, for a container that left no other message."""
@@ -134,8 +134,8 @@ class ContainerLogWriter:
     def _flush(self) -> None:
         if not self._lines:
             return
-        head = f"{clock.micro_time(self._now())} stdout F "
-        content = "".join(f"{head}{line}\n" for line in self._lines).encode("utf-8", "replace")
+        head = f"{clock.micro_time(self._now())} stdout "
+        content = "".join(f"{head}{line}" for line in self._lines).encode("utf-8", "replace")
         self._lines = []
         if self._size and self._size + len(content) > self._largest:
             self._file.close()
@@ -213,10 +213,14 @@ def _seek_to_last_lines(file: BinaryIO, count: int) -> int:
 
 def _shown(lines: Iterable[bytes], options: LogOptions) -> Iterator[bytes]:
     since = clock.micro_time(options.since).encode() if options.since else b""
+    is_begun = False
     for line in lines:
-        stamp, _, rest = line.partition(b" stdout F ")
-        if rest and stamp >= since:  # a line that a full disk has cut short has no rest
-            yield stamp + b" " + rest if options.timestamps else rest
+        stamp, _, rest = line.partition(b" stdout ")
+        if len(rest) < len("F \n") or stamp < since:  # a line that a full disk has cut short has no rest
+            continue
+        is_partial, text = rest.startswith(b"P"), rest[2:]
+        yield (stamp + b" " if options.timestamps and not is_begun else b"") + (text[:-1] if is_partial else text)
+        is_begun = is_partial
 
 
 async def _limited(parts: AsyncGenerator[bytes, None], limit: int | None) -> AsyncIterator[bytes]:

@@ -17,6 +17,7 @@ from plugwright.cluster.pod_worker import REJECTED, PodWorker
 from plugwright.cluster.store import Object, ObjectKey
 from plugwright.errors import KubeletError
 from plugwright.kubelet import Phase
+from plugwright.system.concurrency import single_error
 
 __all__ = ["NodeContext", "NodePods", "PodWorker", "RuntimeSettings"]
 
@@ -39,7 +40,7 @@ class NodePods:
             if pod["metadata"]["uid"] in known:
                 worker = self._add(pod)
                 worker.take_over(known[worker.uid])
-                self._tasks.create_task(worker.resume())
+                self._tasks.create_task(self._supervised(worker, worker.resume()))
 
     def changed(self, stored: Object) -> None:
         """A pod that is bound to this node was added or changed."""
@@ -75,14 +76,22 @@ class NodePods:
     async def _start(self, worker: PodWorker) -> None:
         if termination := self._terminations.get(worker.name):
             await asyncio.wait([termination])
+        await self._supervised(worker, worker.start(partial(self._rejection, worker)))
+
+    async def _supervised(self, worker: PodWorker, life: Coroutine[object, object, None]) -> None:
+        """One pod that cannot be run does not end the others."""
+        extra = {"pod": "/".join(worker.name)}
         try:
-            await worker.start(partial(self._rejection, worker))
+            await life
         except KubeletError:
             return  # the node is being stopped: the pod is started when it is back
         except MALFORMED as error:
-            extra = {"pod": "/".join(worker.name), "error": repr(error)}
-            logger.warning("pod object is malformed, it is rejected", extra=extra)
+            logger.warning("pod object is malformed, it is rejected", extra={**extra, "error": repr(error)})
             worker.reject("UnexpectedAdmissionError", f"{REJECTED}it cannot be read: {error!r}")
+        except Exception as error:
+            logger.exception("pod failed, it is rejected", extra=extra)
+            text = f"{REJECTED}it cannot be run: {single_error(error)!r}"
+            worker.reject("UnexpectedAdmissionError", text)
 
     def _rejection(self, worker: PodWorker) -> Rejection | None:
         context = self._context

@@ -76,7 +76,9 @@ class PodProcesses:
     """`runs` are the containers' by name. `stop` ends them all, after as many seconds of grace as are published."""
 
     def __init__(self, host: ProcessHost, logs: ContainerLogs, timing: ProcessTiming) -> None:
-        self.runs = {container["name"]: ContainerRun() for container in restarts.containers_of(host.stored["spec"])}
+        self.runs = {
+            str(container.get("name")): ContainerRun() for container in restarts.containers_of(host.stored["spec"])
+        }
         self.stop: Latest[float | None] = Latest(None)
         self._host, self._logs, self._timing = host, logs, timing
         self._changes = Latest(0)
@@ -156,6 +158,9 @@ class PodProcesses:
         except ContainerConfigError as error:
             self._wait_with(name, "CreateContainerError", str(error))
             return False
+        except OSError as error:  # its log or its volumes cannot be written
+            self._wait_with(name, "CreateContainerError", f"{error.filename or name}: {error.strerror}")
+            return False
         except KubeletError:
             return False  # the kubelet is being stopped
         self._host.ended(name)
@@ -169,7 +174,7 @@ class PodProcesses:
 
         def report(event: StateChange | Output) -> None:
             if isinstance(event, Output):
-                log.write(event.text)
+                log.write(event.text, is_partial=event.is_partial)
             elif event.kind == "running":
                 self._started(name)
             elif event.kind == "limited" or event.text.startswith("cannot be started"):

@@ -36,10 +36,11 @@ _READ_SIZE = 2**14  # bytes: a container that writes all the time leaves the eve
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A line that a container wrote; `about` is namespace/pod/container."""
+    """A line that a container wrote; `about` is namespace/pod/container. Of a partial one the end is yet to come."""
 
     about: str
     text: str
+    is_partial: bool = False
 
 
 Report = Callable[[StateChange | Output], None]
@@ -166,15 +167,16 @@ class ContainerProcess:
 
     async def _read_output(self, stream: asyncio.StreamReader, command: str, refusals: list[str]) -> None:
         lines = _lines(stream)
-        problems = json.loads(await anext(lines, "[]"))
+        first_line = await anext(lines, None)  # none if it was killed before it could write it
+        problems = json.loads(first_line[0]) if first_line else []
         refusals += [problem for problem, need in problems if need == sandbox.REQUIRED]
         if refusals:
             return
         self.report(StateChange("running", self.about, command))
         for problem, _ in problems:
             self.report(StateChange("limited", self.about, problem))
-        async for line in lines:
-            self.report(Output(self.about, line))
+        async for line, is_partial in lines:
+            self.report(Output(self.about, line, is_partial))
 
 
 def _paths(granted: RunContainerOptions) -> list[sandbox.PathSpec]:
@@ -198,16 +200,18 @@ async def _pipe() -> AsyncIterator[tuple[asyncio.StreamReader, BinaryIO]]:
             transport.close()
 
 
-async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[tuple[str, bool]]:
+    """Each line, and whether it is a part of one: without its end, or too long."""
     rest = b""
     while chunk := await stream.read(_READ_SIZE):
         *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) > _MAX_LINE:
-            lines, rest = [*lines, rest], b""
         for line in lines:
-            yield line.decode(errors="replace").rstrip("\r")
+            yield line.decode(errors="replace").rstrip("\r"), False
+        if len(rest) > _MAX_LINE:
+            yield rest.decode(errors="replace"), True
+            rest = b""
     if rest:
-        yield rest.decode(errors="replace")
+        yield rest.decode(errors="replace"), True
 
 
 async def _finish(reader: asyncio.Task[None]) -> None:
