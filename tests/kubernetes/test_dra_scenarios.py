@@ -125,13 +125,14 @@ def test_a_pod_stays_for_the_seconds_that_it_tolerates(serve: Serve, findings: F
     claims.template("always", tolerating(claims, effect="NoExecute"))
     claims.template("any", tolerating(claims))
     holders = {name: claims.pod(f"endures-{name}", name).runs() for name in ("while", "always", "any")}
-    for pod in holders.values():
-        daemon.ask("mock", "fail", pod.devices()[0])
+    held = {name: pod.devices()[0] for name, pod in holders.items()}
+    for device in held.values():
+        daemon.ask("mock", "fail", device)
     effects = [[(_UNHEALTHY, "NoExecute")]] * 3
     until("all are tainted", lambda: [*claims.taints().values()] == effects, last=claims.taints)
-    device = claims.devices()[holders["while"].devices()[0]]
+    tainted = claims.devices()[held["while"]]["taints"][0]
     until("it is evicted", lambda: is_gone(holders["while"]), limit=60)
-    stayed = time.time() - datetime.fromisoformat(device["taints"][0]["timeAdded"]).timestamp()
+    stayed = time.time() - datetime.fromisoformat(tainted["timeAdded"]).timestamp()
     without = "evicted" if is_gone(holders["any"]) else "stays"
     findings.notes.append(f"tolerationSeconds 8: evicted after {stayed:.1f} s; a toleration without effect: {without}")
     assert 7 < stayed < 30
