@@ -133,3 +133,12 @@ def test_the_pods_of_a_node_are_those_that_a_search_finds(writes: list[tuple[str
         for sought in ("n1", "n2"):
             found = [pod for pod in store.objects("pods") if pod["spec"].get("nodeName") == sought]
             assert store.bound_pods(sought) == found
+
+
+def test_an_event_is_read_as_it_was_written() -> None:
+    store = Store()
+    event = thing("a", count=1, series=None, eventTime="2026-11-15T12:00:00.000000Z", nested={"list": [1.5, "x", True]})
+    written = store.create(key("a", kind="events"), event)
+    assert store.get(key("a", kind="events")) == written == store.objects("events")[0]
+    store.delete(key("a", kind="events"))
+    assert store.objects_at(2, "events") == [written]

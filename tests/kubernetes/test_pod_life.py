@@ -23,7 +23,7 @@ from plugwright.cluster.store import Object
 Seen = dict[str, Any]
 NEVER, ON_FAILURE = {"restartPolicy": "Never"}, {"restartPolicy": "OnFailure"}
 SETTINGS = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "life-settings"}, "data": {"model": "x1"}}
-ENV = [
+ENV: list[Object] = [
     {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
     {"name": "NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
     {"name": "SPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},

@@ -6,11 +6,13 @@ objects are values and never change in place. `api` decides what may be written;
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
 from typing import Any, Protocol
+
+import msgspec
 
 from plugwright.errors import ClusterError
 from plugwright.system.concurrency import Latest
@@ -32,6 +34,10 @@ __all__ = [
 Object = dict[str, Any]  # type: ignore[explicit-any,unused-ignore]  # JSON, as clients send it
 _HISTORY = 8_000  # changes that a watcher may lag behind
 _PODS = "pods"
+_PACKED = (
+    "events"  # kept as JSON: there are four for each pod, as objects half as large as it, and they are rarely read
+)
+_Stored = Object | bytes
 _in_order = attrgetter("namespace", "name")
 
 
@@ -108,12 +114,12 @@ class Persistence(Protocol):
 class Store:
     def __init__(self, persistence: Persistence | None = None, history: int = _HISTORY) -> None:
         self._persistence = persistence
-        self._objects: dict[str, dict[ObjectKey, Object]] = {}
+        self._objects: dict[str, dict[ObjectKey, _Stored]] = {}
         self._bound: dict[str, dict[ObjectKey, Object]] = {}  # the pods of every node
         self._history: deque[Change] = deque(maxlen=history)
         revision, saved = persistence.load() if persistence else (1, [])
         for key, content in saved:
-            self._objects.setdefault(key.kind, {})[key] = content
+            self._objects.setdefault(key.kind, {})[key] = _packed(key, content)
             self._index(key, None, content)
         self._revision = Latest(revision)
         self._oldest = revision  # the history begins after it
@@ -123,7 +129,8 @@ class Store:
         return self._revision.value
 
     def get(self, key: ObjectKey) -> Object | None:
-        return self._objects.get(key.kind, {}).get(key)
+        stored = self._objects.get(key.kind, {}).get(key)
+        return None if stored is None else _unpacked(stored)
 
     def require(self, key: ObjectKey) -> Object:
         """As `get`, and raises NotFound."""
@@ -200,7 +207,7 @@ class Store:
         if event == "DELETED":
             del objects[key]
         else:
-            objects[key] = stored
+            objects[key] = _packed(key, stored)
         self._index(key, before, None if event == "DELETED" else stored)
         if len(self._history) == self._history.maxlen:
             self._oldest = self._history[0].revision
@@ -243,9 +250,17 @@ class DryRun:
         return self.require(key)
 
 
-def _sorted(objects: dict[ObjectKey, Object], namespace: str) -> list[Object]:
+def _packed(key: ObjectKey, content: Object) -> _Stored:
+    return msgspec.json.encode(content) if key.kind == _PACKED else content
+
+
+def _unpacked(stored: _Stored) -> Object:
+    return msgspec.json.decode(stored, type=Object) if isinstance(stored, bytes) else stored
+
+
+def _sorted(objects: Mapping[ObjectKey, _Stored], namespace: str) -> list[Object]:
     keys = objects if not namespace else (key for key in objects if key.namespace == namespace)
-    return [objects[key] for key in sorted(keys, key=_in_order)]
+    return [_unpacked(objects[key]) for key in sorted(keys, key=_in_order)]
 
 
 def _node_name(pod: Object | None) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from plugwright.errors import PlugwrightError
 from plugwright.protocol import pod_resources
 from plugwright.protocol.pod_resources import HeldDevice
-from plugwright.system.concurrency import cancel
+from plugwright.system.concurrency import Latest, cancel
 from plugwright.text import clean
 
 __all__ = ["AllocationAudit"]
@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 _DELAYS = (1, 4, 15)  # before each question, as parts of the first; after the last one, the allocation is given up
 _TIMEOUT = 5.0
+_MOMENT = 0.01  # seconds
 # A pod's containers may have the devices of its init containers, for which the kubelet calls Allocate again.
 _AGAIN = "their devices were allocated again: to the pod's next container, or to another pod"
 _NOT_HELD = "no pod holds its devices: the pod was refused, or has ended"
@@ -41,8 +42,9 @@ class _PendingAllocation:
 class AllocationAudit:
     """`add` is called after each allocation; `close` leaves out what is pending."""
 
-    def __init__(self, socket: Path, delay: float) -> None:
+    def __init__(self, socket: Path, delay: float, allocating: Latest[int] | None = None) -> None:
         self._socket, self._delays = socket, [delay * part for part in _DELAYS]
+        self._allocating = allocating or Latest(0)
         self._pending: dict[tuple[str, str], _PendingAllocation] = {}  # by resource and device id
         self._asking: asyncio.Task[None] | None = None
         self._repeated: Counter[str] = Counter()  # by resource: allocations that another one came after
@@ -84,8 +86,14 @@ class AllocationAudit:
             self._asking = None
 
     async def _held(self) -> Held:
-        """Nothing where the kubelet does not answer; that is logged once for each reason."""
+        """Nothing where the kubelet does not answer; that is logged once for each reason.
+
+        Not while it allocates: its List takes a device that is being allocated for free (3.57, 3.58).
+        """
         try:
+            async with asyncio.timeout(_TIMEOUT):
+                await asyncio.sleep(_MOMENT)  # after a stop of this process: calls that have come meanwhile are first
+                await self._allocating.until(lambda calls: not calls)
             held = await pod_resources.held_devices(self._socket, _TIMEOUT)
         except (OSError, PlugwrightError) as error:
             reason = clean(f"pod-resources cannot be read: {error}")

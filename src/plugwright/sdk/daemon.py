@@ -210,7 +210,6 @@ class Daemon:
         self.log_level = LogLevel()
         self.cordons = CordonController(settings)
         self.cordons.changed.subscribe(self._publish_change)
-        self._audit = AllocationAudit(settings.paths.pod_resources_socket, settings.timeouts.audit)
         self.holders = DeviceHolders(settings.paths.pod_resources_socket)
         paths, is_direct = settings.paths, settings.registration is Registration.DIRECT
         self._directory = Directory(paths.device_plugins if is_direct else paths.plugins_registry)
@@ -219,6 +218,7 @@ class Daemon:
             paths.pod_resources_socket, self._checkpoint, settings.timeouts, self._resend_one
         )
         self._exclusivity.changed.subscribe(self._compare_holders)
+        self._audit = AllocationAudit(paths.pod_resources_socket, settings.timeouts.audit, self._exclusivity.allocating)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._abandoned: set[asyncio.Task[Any]] = set()
 

@@ -12,12 +12,15 @@ from pathlib import Path
 from plugwright.errors import HoldersUnknown, PlugwrightError
 from plugwright.protocol import pod_resources
 from plugwright.sdk.kubelet_checkpoint import Held, KubeletCheckpoint
+from plugwright.system.concurrency import Latest
 from plugwright.text import clean
 
 __all__ = ["DeviceHolders", "Holders", "ResourceHolders"]
 
 _LIMIT = 2.0  # seconds; an operator waits for it
 _PODS_LIMIT = 5.0  # seconds, where no operator waits
+_MOMENT = 0.01  # seconds
+_ALLOCATE_LIMIT = 1.0  # seconds that an allocation is waited for
 _FRESH = 1.0  # seconds; a watcher of `status` may get ten reports in that time
 
 
@@ -58,17 +61,27 @@ class DeviceHolders:
 
 @dataclass(frozen=True, slots=True)
 class ResourceHolders:
-    """Of one resource; `resend` has the kubelet get its device list once more."""
+    """Of one resource; `resend` has the kubelet get its device list once more, `allocating` are calls of Allocate."""
 
     resource: str
     socket: Path
     checkpoint: KubeletCheckpoint
     resend: Callable[[], None]
+    allocating: Latest[int]
 
     async def pods(self) -> dict[str, str]:
-        """The pod of each device that pod-resources lists, as `namespace/name`."""
+        """The pod of each device that pod-resources lists, as `namespace/name`.
+
+        Not while the kubelet allocates: its List frees what ended pods held, and takes a device that is being
+        allocated for free with them (3.57, 3.58). The next pod would get it too.
+        """
         try:
+            async with asyncio.timeout(_ALLOCATE_LIMIT):
+                await asyncio.sleep(_MOMENT)  # after a stop of this process: calls that have come meanwhile are first
+                await self.allocating.until(lambda calls: not calls)
             held = await pod_resources.held_devices(self.socket, _PODS_LIMIT)
+        except TimeoutError:
+            raise HoldersUnknown("pod-resources cannot be read: the kubelet allocates devices") from None
         except (OSError, PlugwrightError) as error:
             raise HoldersUnknown(clean(f"pod-resources cannot be read: {error}")) from error
         return {

@@ -77,6 +77,7 @@ class Exclusivity:
     ) -> None:
         """`resend` sends the kubelet a device list once more."""
         self.changed = Latest(0)
+        self.allocating = Latest(0)  # calls of Allocate, of all resources, whose answers the kubelet has yet to store
         self._resend = resend
         self._socket, self._checkpoint = pod_resources_socket, checkpoint
         self._interval, self._clock = timeouts.holders, clock
@@ -161,6 +162,8 @@ class Exclusivity:
     async def _held_by_pods(self) -> dict[_Key, str] | None:
         """The pod of each device; None if that cannot be read."""
         try:
+            async with asyncio.timeout(_PODS_TIMEOUT):  # its List takes what is being allocated for free (3.57, 3.58)
+                await self.allocating.until(lambda calls: not calls)
             devices = await pod_resources.held_devices(self._socket, _PODS_TIMEOUT)
         except (OSError, PlugwrightError) as error:
             self._log_problem("pod-resources", error)

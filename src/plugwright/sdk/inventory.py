@@ -120,6 +120,7 @@ class Inventory:
         self._removed_since: dict[str, float] = {}
         self._gone = _GONE, _CODE_OF_GONE  # why a device is missing in the next list
         self.allocated: dict[str, float] = {}  # when the kubelet was last given a device, by `elapsed`
+        self.allocating = exclusivity.allocating if exclusivity is not None else Latest(0)
 
     @property
     def removed_since(self) -> Mapping[str, float]:

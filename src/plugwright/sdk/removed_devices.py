@@ -32,7 +32,9 @@ class RemovedDevices:
     ) -> None:
         self.unreadable = Latest("")
         self._inventory = inventory
-        self.holders = ResourceHolders(inventory.resource, paths.pod_resources_socket, checkpoint, inventory.resend)
+        self.holders = ResourceHolders(
+            inventory.resource, paths.pod_resources_socket, checkpoint, inventory.resend, inventory.allocating
+        )
         self._keep = timeouts.departed
 
     async def list_held(self) -> None:

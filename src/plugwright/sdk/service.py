@@ -33,6 +33,7 @@ __all__ = ["PluginService", "StreamCounts"]
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_STORING = 0.05  # seconds from an answer to Allocate until the kubelet has surely stored it
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,15 @@ class PluginService:
         return supported_options(self.plugin)
 
     async def _answer(self, containers: Sequence[Sequence[str]]) -> bytes:
+        allocating = self._inventory.allocating
+        allocating.publish(allocating.value + 1)
+        try:
+            return await self._allocated(containers)
+        finally:
+            loop = asyncio.get_running_loop()
+            loop.call_later(_STORING, lambda: allocating.publish(allocating.value - 1))
+
+    async def _allocated(self, containers: Sequence[Sequence[str]]) -> bytes:
         requests = self._requests(containers)
         if self.before_allocate is not None:
             await self.before_allocate([device.id for devices in requests for device in devices])

@@ -14,7 +14,8 @@ from contextlib import contextmanager, suppress
 __all__ = ["freeze", "short_pauses"]
 
 _LONG = 0.05  # seconds
-_YOUNG, _MIDDLE, _OLD = 20_000, 20, 10  # allocations until a collection, and collections until one of the next age
+# Objects until a collection, and collections until one of the next age: a full one has half a million to go through.
+_YOUNG, _MIDDLE, _OLD = 5_000, 10, 10
 _OLDEST = 2
 
 

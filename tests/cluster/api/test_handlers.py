@@ -212,7 +212,7 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 async def test_an_update_creates_a_lease_and_no_config_map(api: Api) -> None:
     lease = {"metadata": {"name": "l"}, "spec": {"holderIdentity": "a"}}
     assert (await api("PUT", f"{LEASES}/l", lease)).code == 201
-    assert (await api("PUT", f"{LEASES}/l", {**lease, "spec": {"holderIdentity": "b"}})).code == 200
+    assert (await api("PUT", f"{LEASES}/l", {**lease, "spec": {"holderIdentity": "b"}})).code == 422  # at no version
     missing = await api("PUT", "/api/v1/namespaces/default/configmaps/m", {"metadata": {"name": "m"}})
     assert (missing.code, missing.reason) == (404, "NotFound")
 

@@ -123,7 +123,8 @@ async def test_an_allocation_in_flight_keeps_its_device_from_being_published(roo
         admitting = asyncio.create_task(kubelet.admit(pod_requesting({TAPE: 1}, name="slow")))
         await plugin.calls.until(bool)
         await driver.split.move("st0", Api.DRA)
-        await until_held(driver, "st0", "a pod that is being admitted")
+        async with asyncio.timeout(10):
+            await driver.split.problem.until(lambda text: "the kubelet allocates devices" in text)
         plugin.allocating.publish(True)
         await admitting
         await until_held(driver, "st0", "default/slow")

@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.kubernetes.differences.playing import Json, Played
 
-__all__ = ["NAMESPACE", "every_kind"]
+__all__ = ["KINDS", "NAMESPACE", "every_kind"]
 
 NAMESPACE = "played"
 _CORE = f"/api/v1/namespaces/{NAMESPACE}"

@@ -1,6 +1,6 @@
 """The table of docs/cluster-differences.md: every request that the two API servers do not answer alike.
 
-A row stands for one request of one or more kinds, with both answers as far as they differ.
+A row has both answers as far as they differ, and the requests that get them.
 """
 
 from collections import defaultdict
@@ -8,26 +8,33 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.kubernetes.differences.every_kind import KINDS
 from tests.kubernetes.differences.playing import Json
 
 __all__ = ["documented_rows", "rewrite", "rows"]
 
 PAGE = Path(__file__).parents[3] / "docs" / "cluster-differences.md"
-_HEAD = "| request | of | on a real cluster | on the embedded one |\n|---|---|---|---|\n"
+_HEAD = "| request | on a real cluster | on the embedded one |\n|---|---|---|\n"
 _LONGEST = 160
 
 
 def rows(real: dict[str, Json], embedded: dict[str, Json]) -> list[str]:
-    """Of the answers by the names of the requests."""
-    kinds: defaultdict[tuple[str, str, str], list[str]] = defaultdict(list)
+    """Of the answers by the names of the requests; requests with the same two answers share a row."""
+    alike: defaultdict[tuple[str, str], defaultdict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for name, theirs in real.items():
         ours = embedded[name]
         if theirs != ours:
             kind, _, request = name.partition(": ")
-            kinds[request, _shown(theirs, ours), _shown(ours, theirs)].append(kind)
-    return sorted(
-        f"| {request} | {', '.join(sorted(of))} | {theirs} | {ours} |" for (request, theirs, ours), of in kinds.items()
-    )
+            alike[_shown(theirs, ours), _shown(ours, theirs)][request].append(kind)
+    return sorted(f"| {_named(requests)} | {theirs} | {ours} |" for (theirs, ours), requests in alike.items())
+
+
+def _named(requests: dict[str, list[str]]) -> str:
+    """`nodes, pods: create; nodes: get`."""
+    kinds: defaultdict[str, list[str]] = defaultdict(list)
+    for request, of in requests.items():
+        kinds["every kind" if {*of} == {*KINDS} else ", ".join(sorted(of))].append(request)
+    return "; ".join(f"{of}: {', '.join(sorted(names))}" for of, names in sorted(kinds.items()))
 
 
 def _shown(answer: Json, other: Json) -> str:

@@ -60,7 +60,7 @@ def answer_of(response: httpx2.Response) -> Json:
     except ValueError:
         return {"code": response.status_code}
     if response.status_code >= 400:
-        return {"code": response.status_code, "reason": body.get("reason"), "causes": _causes(body)}
+        return {"code": response.status_code, "reason": body.get("reason") or None, "causes": _causes(body)}
     return {"code": response.status_code, "object": _shown(body)}
 
 
@@ -91,7 +91,8 @@ def _shown(body: Json) -> Any:
 
 def _stable(body: Any) -> Any:
     if isinstance(body, dict):
-        return {name: _stable(value) for name, value in sorted(body.items()) if name not in _VOLATILE}
+        members = ((name, value) for name, value in sorted(body.items()) if name not in _VOLATILE)
+        return {name: _stable(value) for name, value in members if value is not None}  # null is the same as absent
     if isinstance(body, list):
         return [_stable(item) for item in body]
     if isinstance(body, str):

@@ -170,7 +170,8 @@ class _Program:
             nodes = {}
             for number, name in enumerate(joined.nodes, 1):
                 control = directory / f"node-{number}.sock"
-                await stack.enter_async_context(serve_control_socket(joined.daemons[name], control))
+                serving_node = serve_control_socket(joined.daemons[name], control, answers_blocked=False)
+                await stack.enter_async_context(serving_node)
                 port = listeners[name].getsockname()[1]
                 nodes[name] = {
                     "kubelet_dir": str(joined.directory(name)),

@@ -15,6 +15,7 @@ __all__ = [
     "bad_request",
     "from_cluster_error",
     "invalid",
+    "invalid_options",
     "method_not_allowed",
     "not_found",
     "status_object",
@@ -52,7 +53,7 @@ def unsupported_media_type(accepted: Sequence[str], reason: str = "") -> StatusE
 
 
 def invalid(kind: Kind, name: str, errors: Sequence[FieldError]) -> StatusError:
-    texts = [f"{error.field}: {error.message}" for error in errors]
+    texts = [*dict.fromkeys(f"{error.field}: {error.message}" for error in errors)]  # two rules may say the same
     joined = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     details = {
         **({"name": name} if name else {}),
@@ -62,6 +63,15 @@ def invalid(kind: Kind, name: str, errors: Sequence[FieldError]) -> StatusError:
     }
     qualified = f"{kind.name}.{kind.group}" if kind.group else kind.name
     return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {joined}', details)
+
+
+def invalid_options(kind: str, errors: Sequence[FieldError]) -> StatusError:
+    """Of a request: `ListOptions` and the like."""
+    texts = [*dict.fromkeys(f"{error.field}: {error.message}" for error in errors)]  # two rules may say the same
+    joined = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+    causes = [{"reason": error.reason, "message": error.message, "field": error.field} for error in errors]
+    details = {"group": "meta.k8s.io", "kind": kind, "causes": causes}
+    return StatusError(422, "Invalid", f'{kind}.meta.k8s.io "" is invalid: {joined}', details)
 
 
 def from_cluster_error(error: ClusterError) -> StatusError:

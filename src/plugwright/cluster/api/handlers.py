@@ -222,7 +222,7 @@ class ResourceHandlers:
     async def delete(self, request: Request, path: ResourcePath) -> Response:
         if path.subresource:
             raise method_not_allowed()
-        content = await requests.read_body(request)
+        content = await requests.read_body(request, may_be_empty=True)
         options, writer = requests.delete_options(content, request.query_params), self._writer_for(request, content)
         if not path.name:
             return self._delete_collection(request, path, options, writer)
@@ -246,9 +246,10 @@ class ResourceHandlers:
 
     def bind(self, request: Request, path: ResourcePath, content: object) -> Response:
         target = content.get("target") if isinstance(content, dict) else None
-        node = target.get("name") if isinstance(target, dict) else None
-        if not node or not isinstance(node, str):
-            raise bad_request("a binding must have a target with a name")
+        target = target if isinstance(target, dict) else {}
+        node = target.get("name")
+        if not node or not isinstance(node, str) or target.get("kind", "Node") not in ("", "Node"):
+            raise bad_request("a binding must have a target of the kind Node with a name")
         self._writer_for(request, content).bind(path, node)
         return responses.success(request, 201)
 
@@ -261,7 +262,7 @@ class ResourceHandlers:
         return responses.encoded(request, responses.presenter(request, kind, self._now)(content), code)
 
     def _writer_for(self, request: Request, content: object = None) -> Writer:
-        return self._dry_run_writer if requests.is_dry_run(request.query_params, content) else self._writer
+        return self._dry_run_writer if requests.is_dry_run(request, content) else self._writer
 
 
 def _container_to_log(pod: Object, requested: str) -> str:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from plugwright.cluster.api.errors import StatusError, bad_request
+from plugwright.cluster.api.errors import bad_request, invalid_options
 from plugwright.cluster.api.kinds import Kind
-from plugwright.cluster.api.validation import FieldError
+from plugwright.cluster.api.validation import FieldError, label_value_errors
 from plugwright.cluster.store import Object
 
 __all__ = ["Chunk", "ContinueToken", "Predicate", "check", "chunk", "decode_token", "encode_token", "selector"]
@@ -93,6 +93,8 @@ def _label_requirement(text: str) -> Callable[[Mapping[str, str]], bool]:
         if operator in text:
             key, value = (part.strip() for part in text.split(operator, 1))
             _check_label_key(key, text)
+            if any(label_value_errors(value)):
+                raise bad_request(f"unable to parse requirement: {value!r:.80} is not a value of a label")
             return lambda labels: (labels.get(key) == value) != (operator == "!=")
     key = text.removeprefix("!").strip()
     _check_label_key(key, text)
@@ -159,11 +161,7 @@ def check(query: Mapping[str, str], is_watch: bool) -> None:
     """The rules for resourceVersionMatch and sendInitialEvents."""
     errors = list(_watch_errors(query) if is_watch else _list_errors(query))
     if errors:
-        texts = [f"{error.field}: {error.message}" for error in errors]
-        joined = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
-        causes = [{"reason": error.reason, "message": error.message, "field": error.field} for error in errors]
-        details = {"group": "meta.k8s.io", "kind": "ListOptions", "causes": causes}
-        raise StatusError(422, "Invalid", f'ListOptions.meta.k8s.io "" is invalid: {joined}', details)
+        raise invalid_options("ListOptions", errors)
 
 
 def _watch_errors(query: Mapping[str, str]) -> Iterator[FieldError]:

@@ -65,12 +65,16 @@ class Writer:
             metadata["name"] = self._unused_name(path, str(metadata["generateName"]))
         path = ResourcePath(kind, path.namespace, str(metadata.get("name") or ""))
         _check_identity(path, content, metadata)
-        for name in ("deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion"):
+        if metadata.get("resourceVersion"):
+            raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
+        for name in ("deletionTimestamp", "deletionGracePeriodSeconds"):
             metadata.pop(name, None)
         metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": clock.timestamp(self._now())}
         if kind.namespaced:
             metadata["namespace"] = path.namespace
             self._check_namespace(path)
+        else:
+            metadata.pop("namespace", None)
         created = kind.prepare_for_create({**content, **_type_meta(kind), "metadata": metadata})
         if refusal := kind.admission_error(created, self._store.get):
             raise _forbidden(path, refusal)
@@ -103,6 +107,9 @@ class Writer:
         expected = str(metadata.get("resourceVersion") or "")
         if expected not in ("", before["metadata"]["resourceVersion"]):
             raise VersionConflict(path.key)
+        if not expected and not path.kind.allow_unconditional_update:
+            error = validation.invalid("metadata.resourceVersion", 0, "must be specified for an update")
+            raise invalid(path.kind, path.name, [error])
         return self._update(path, self._prepared(path, before, content, manager), expected)
 
     def change(self, path: ResourcePath, change: Callable[[Object], Object], manager: str) -> Object:
@@ -143,6 +150,8 @@ class Writer:
         if not grace and not metadata["finalizers"] and not _has_contents(path, before):
             return self._store.delete(path.key), True
         known = before["metadata"].get("deletionGracePeriodSeconds", grace)
+        if not metadata.get("deletionTimestamp") and metadata.get("generation"):
+            metadata["generation"] += 1
         if not metadata.get("deletionTimestamp") or grace < known:
             metadata |= {
                 "deletionTimestamp": clock.timestamp(self._now() + timedelta(seconds=grace)),

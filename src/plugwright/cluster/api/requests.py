@@ -11,9 +11,16 @@ import yaml
 from starlette.requests import Request
 
 from plugwright.cluster.api import kinds, schema
-from plugwright.cluster.api.errors import StatusError, bad_request, not_found, unsupported_media_type
+from plugwright.cluster.api.errors import (
+    StatusError,
+    bad_request,
+    invalid_options,
+    not_found,
+    unsupported_media_type,
+)
 from plugwright.cluster.api.kinds import Kind
 from plugwright.cluster.api.registry import DeleteOptions, ResourcePath
+from plugwright.cluster.api.validation import invalid, unsupported
 from plugwright.cluster.store import Object
 from plugwright.errors import MalformedMessage
 from plugwright.protocol import kubernetes_objects
@@ -39,7 +46,8 @@ _DEEPEST = 200  # levels of nesting; no object of Kubernetes has thirty
 _MEDIA_TYPES = ("application/json", "application/yaml", kubernetes_objects.MEDIA_TYPE)
 _MOST_DIGITS = 18
 _FIELD_VALIDATIONS = ("Ignore", "Warn", "Strict")
-_PROPAGATIONS = ("Background", "Foreground", "Orphan")
+_OPTIONS = {"POST": "CreateOptions", "PUT": "UpdateOptions", "PATCH": "PatchOptions", "DELETE": "DeleteOptions"}
+_PROPAGATIONS = ("Foreground", "Background", "Orphan")
 _LONGEST_MANAGER = 128
 
 
@@ -81,12 +89,14 @@ def resource_path(path: str) -> ResourcePath:
     return ResourcePath(kind, namespace, name, subresource)
 
 
-async def read_body(request: Request) -> Any:  # type: ignore[explicit-any,unused-ignore]
+async def read_body(request: Request, *, may_be_empty: bool = False) -> Any:  # type: ignore[explicit-any,unused-ignore]
     content = bytearray()
     async for piece in request.stream():
         content += piece
         if len(content) > LARGEST_BODY:
             raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {LARGEST_BODY}")
+    if not content and not may_be_empty:
+        raise bad_request("the body of the request must not be empty")
     try:
         decoded = _decode(bytes(content), media_type(request))
     except kubernetes_objects.UnknownKind as error:
@@ -147,6 +157,8 @@ def checked_object(kind: Kind, content: object, validation: str) -> tuple[Object
 def delete_options(content: object, query: Mapping[str, str]) -> DeleteOptions:
     """From the body or, for the grace period and the propagation, from the query."""
     options = content if isinstance(content, dict) else {}
+    if options.get("kind", "DeleteOptions") != "DeleteOptions":
+        raise bad_request(f"a deletion takes DeleteOptions, got {options['kind']!r:.40}")
     preconditions = options.get("preconditions") or {}
     grace = options.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
     if grace is not None and (isinstance(grace, bool) or not _is_number(str(grace))):
@@ -161,33 +173,31 @@ def delete_options(content: object, query: Mapping[str, str]) -> DeleteOptions:
 def _propagation(options: Mapping[str, object]) -> str:
     policy, orphans = options.get("propagationPolicy"), options.get("orphanDependents")
     if policy is not None and policy not in _PROPAGATIONS:
-        supported = ", ".join(f'"{name}"' for name in (*_PROPAGATIONS, "nil"))
-        text = f'propagationPolicy: Unsupported value: "{policy!s:.40}": supported values: {supported}'
-        raise StatusError(422, "Invalid", f'DeleteOptions.meta.k8s.io "" is invalid: {text}')
+        errors = [*unsupported("propagationPolicy", f"{policy!s:.40}", (*_PROPAGATIONS, "nil"))]
+        raise invalid_options("DeleteOptions", errors)
     if policy is not None and orphans is not None:
         text = "orphanDependents and deletionPropagation cannot be both set"
-        raise StatusError(422, "Invalid", f'DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: {text}')
+        raise invalid_options("DeleteOptions", [invalid("propagationPolicy", policy, text)])
     return str(policy or ("" if orphans is None else "Orphan" if orphans in (True, "true") else "Background"))
 
 
-def is_dry_run(query: Mapping[str, str], content: object = None) -> bool:
+def is_dry_run(request: Request, content: object = None) -> bool:
     """By the query or, for a deletion, by the body."""
+    query = request.query_params
     in_body = content.get("dryRun") if isinstance(content, dict) else None
     stages = [*([query["dryRun"]] if query.get("dryRun") else []), *(in_body if isinstance(in_body, list) else [])]
     unknown = [stage for stage in stages if stage != "All"]
     if unknown:
-        text = f'dryRun: Unsupported value: "{unknown[0]!s:.40}": supported values: "All"'
-        raise StatusError(422, "Invalid", f"is invalid: {text}")
+        shown = [f"{stage!s:.40}" for stage in stages]
+        raise invalid_options(_OPTIONS[request.method], [*unsupported("dryRun", shown, ("All",))])
     return bool(stages)
 
 
 def field_validation(request: Request) -> str:
     validation = str(request.query_params.get("fieldValidation") or "Warn")
     if validation not in _FIELD_VALIDATIONS:
-        supported = ", ".join(f'"{name}"' for name in _FIELD_VALIDATIONS)
-        raise StatusError(
-            422, "Invalid", f'fieldValidation: Unsupported value: "{validation:.40}": supported values: {supported}'
-        )
+        errors = [*unsupported("fieldValidation", f"{validation:.40}", ("", *sorted(_FIELD_VALIDATIONS)))]
+        raise invalid_options(_OPTIONS[request.method], errors)
     return validation
 
 

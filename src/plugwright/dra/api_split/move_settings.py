@@ -24,7 +24,7 @@ class MoveSettings:
     stored: float = 5.0  # after Allocate: the kubelet has stored the answer by then
     arrival: float = 8.0  # a claim waits inside its call for a device that moves
     readmission: float = 300.0  # after a reboot: pods that held a device are admitted again by then
-    look: float = 0.1  # between two readings of pods while a device leaves the list
+    look: float = 1.0  # between two readings of pods while a device leaves the list
     comparison: float = 0.5  # the same for the Node
     bound: float = 1.0  # after the Node has fewer devices: pods that were bound before have come to the kubelet by then
     counted: float = 15.0  # at the latest then it has; the kubelet writes its status every 10
@@ -38,6 +38,7 @@ class MoveSettings:
         return cls(
             in_flight=timeouts.in_flight,
             interval=min(usual.interval, timeouts.holders),
+            look=min(usual.look, timeouts.holders),
             bound=usual.bound * scale,
             counted=usual.counted * scale,
             unwanted=usual.unwanted * scale,

@@ -42,6 +42,18 @@ def _template_with_defaults(template: Object) -> Object:
     return {**template, "spec": {**spec, "spec": _with_defaults({"spec": spec.get("spec") or {}})["spec"]}}
 
 
+def _with_first_generation(content: Object) -> Object:
+    content["metadata"]["generation"] = 1
+    return content
+
+
+def _with_generation(before: Object, after: Object) -> Object:
+    """The generation counts the changes of the spec."""
+    is_changed = (before.get("spec") or {}) != (after.get("spec") or {})
+    after["metadata"]["generation"] = before["metadata"].get("generation", 1) + is_changed
+    return after
+
+
 def _claim_state(claim: Object, _now: object) -> str:
     status = claim.get("status") or {}
     words = [
@@ -56,6 +68,9 @@ RESOURCE_SLICES = Kind(
     name="ResourceSlice",
     group=_GROUP,
     namespaced=False,
+    prepare_for_create=_with_first_generation,
+    prepare_for_update=_with_generation,
+    returns_deleted_object=True,
     validate=slice_validation.validate,
     validate_update=slice_validation.validate_update,
     columns=(
@@ -73,7 +88,9 @@ RESOURCE_CLAIMS = Kind(
     name="ResourceClaim",
     group=_GROUP,
     has_status=True,
-    prepare_for_create=_with_defaults,
+    prepare_for_create=lambda claim: {**_with_defaults(claim), "status": {}},
+    prepare_for_update=lambda _before, after: _with_defaults(after),
+    returns_deleted_object=True,
     validate=claim_validation.validate,
     validate_update=claim_validation.validate_update,
     validate_status=claim_validation.validate_status,
@@ -85,6 +102,8 @@ RESOURCE_CLAIM_TEMPLATES = Kind(
     name="ResourceClaimTemplate",
     group=_GROUP,
     prepare_for_create=_template_with_defaults,
+    prepare_for_update=lambda _before, after: _template_with_defaults(after),
+    returns_deleted_object=True,
     validate=claim_validation.validate_template,
     validate_update=claim_validation.validate_update,
 )
@@ -98,6 +117,9 @@ DYNAMIC_RESOURCE_KINDS = (
         name="DeviceClass",
         group=_GROUP,
         namespaced=False,
+        prepare_for_create=_with_first_generation,
+        prepare_for_update=_with_generation,
+        returns_deleted_object=True,
         validate=claim_validation.validate_class,
     ),
 )

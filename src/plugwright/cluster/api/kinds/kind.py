@@ -33,12 +33,12 @@ def _valid_update(_before: Object, _after: Object) -> Iterator[FieldError]:
     yield from ()
 
 
-def _no_warnings(_content: Object) -> Iterator[str]:
-    yield from ()
-
-
 def _admitted(_content: Object, _find: Callable[[ObjectKey], Object | None]) -> str | None:
     return None
+
+
+def _no_warnings(_content: Object) -> Iterator[str]:
+    yield from ()
 
 
 def _no_grace(_content: Object, _requested: int | None) -> int:
@@ -71,6 +71,7 @@ class Kind:
     admitted_fields: frozenset[str] = frozenset()  # of the spec, that admission fills in
     warnings: Callable[[Object], Iterator[str]] = _no_warnings  # about an object that is valid
     allow_create_on_update: bool = False
+    allow_unconditional_update: bool = True  # without the version that the writer read
     default_objects: tuple[tuple["Kind", str], ...] = ()  # kinds and names created in every new object of this kind
 
     # Deleting.

@@ -12,8 +12,13 @@ from plugwright.cluster.store import Object
 
 __all__ = ["EVENTS", "LEASES", "NAMESPACES", "SERVICE_ACCOUNTS", "SIMPLE_KINDS"]
 
+_COORDINATED = ("preferredHolder", "strategy")
 
-_COORDINATED_FIELDS = frozenset({"preferredHolder", "strategy"})
+
+def _prepare_lease(lease: Object) -> Object:
+    """Coordinated leader election is behind a feature gate that is off: the API server drops its fields."""
+    spec = {name: value for name, value in (lease.get("spec") or {}).items() if name not in _COORDINATED}
+    return {**lease, "spec": spec}
 
 
 def _validate_lease(lease: Object) -> Iterator[FieldError]:
@@ -25,19 +30,14 @@ def _validate_lease(lease: Object) -> Iterator[FieldError]:
         yield FieldError("spec.leaseTransitions", text)
 
 
-def _prepare_lease(lease: Object) -> Object:
-    """Without what belongs to coordinated leader election, which is off in the release that is imitated."""
-    spec = {name: value for name, value in (lease.get("spec") or {}).items() if name not in _COORDINATED_FIELDS}
-    return {**lease, "spec": spec}
-
-
 LEASES = Kind(
     plural="leases",
     name="Lease",
     group="coordination.k8s.io",
-    allow_create_on_update=True,
     prepare_for_create=_prepare_lease,
     prepare_for_update=lambda _before, after: _prepare_lease(after),
+    allow_create_on_update=True,
+    allow_unconditional_update=False,
     validate=_validate_lease,
     columns=(NAME, Column("Holder", lambda lease, _: lease.get("spec", {}).get("holderIdentity", "")), AGE),
 )
@@ -46,6 +46,7 @@ SERVICE_ACCOUNTS = Kind(
     plural="serviceaccounts",
     name="ServiceAccount",
     short_names=("sa",),
+    returns_deleted_object=True,
 )
 
 
