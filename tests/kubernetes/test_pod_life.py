@@ -99,16 +99,20 @@ def seen(found: Object, events: list[Object]) -> Seen:
         {
             "phase": status["phase"],
             "why": (status.get("reason"), status.get("message")),
-            "conditions": sorted(
-                (each["type"], each["status"], each.get("reason", ""), each.get("message", ""))
-                for each in status.get("conditions") or ()
-            ),
+            "conditions": sorted(_condition(each) for each in status.get("conditions") or ()),
             "containers": [_container(each) for each in status.get("containerStatuses") or ()],
             "inits": [_container(each) for each in status.get("initContainerStatuses") or ()],
             "events": sorted({(each["reason"], each["type"], each["message"]) for each in own}),
         }
     )
     return dict(json.loads(text.replace(uid, "UID").replace("node-1", "NODE").replace(f"to {NODE}", "to NODE")))
+
+
+def _condition(condition: Object) -> tuple[str, ...]:
+    """1.37 gives a reason why there is no sandbox, 1.36 does not."""
+    if condition["type"] == "PodReadyToStartContainers":
+        return condition["type"], condition["status"], "", ""
+    return condition["type"], condition["status"], condition.get("reason", ""), condition.get("message", "")
 
 
 def _container(status: Object) -> Seen:
