@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from tests.kubelet.rogue import Hanging, Rogue, allocate, always, registered
 
-from plugwright.errors import PeerRefused, PodRefused
+from plugwright.errors import KubeletError, PeerRefused, PodRefused
 from plugwright.kubelet import Kubelet, KubeletSettings, Pod
 from plugwright.kubelet.devicemanager.devices import DeviceCount
 from plugwright.kubelet.events import StateChange
@@ -205,7 +205,8 @@ class AnyOrder(RuleBasedStateMachine):
         await asyncio.wait({coming, asked}, return_when=asyncio.FIRST_COMPLETED)
         asked.cancel()
         await self.restart(reboot=False)
-        await coming
+        with suppress(KubeletError):  # it was stopped while it admitted the pod
+            await coming
 
     async def restart(self, reboot: bool) -> None:
         """Plugins are cut off; containers that run keep what they have, those that do not are refused (3.68, 3.69)."""

@@ -6,6 +6,7 @@ The nodes are objects without a kubelet, in both clusters, so that nothing has t
 import asyncio
 import json
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -15,7 +16,7 @@ from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.kubectl import KubectlFailed, Object
 from tests.kubernetes.waiting import until
 
-from plugwright.cluster import KUBERNETES_VERSION
+from plugwright.cluster import KUBERNETES_VERSION, clock
 from plugwright.cluster.api import requests
 from plugwright.cluster.api.errors import StatusError
 from plugwright.cluster.api.kinds import KINDS, NAMESPACES
@@ -31,6 +32,7 @@ TERM = {"topologyKey": "sched/zone", "labelSelector": {"matchLabels": {"app": "s
 EAST, WEST = {"sched/zone": "east"}, {"sched/zone": "west"}
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 Seen = dict[str, Any]
+_HEARTBEAT = 10.0  # seconds
 
 
 def node(name: str, zone: str) -> Object:
@@ -177,10 +179,12 @@ class Ours:
 
 
 class Real:
-    """The same by kubectl."""
+    """The same by kubectl; a node that nobody runs has its heartbeats from here."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, *nodes: Object) -> None:
         self._kubectl = cluster.kubectl
+        self._nodes = [each["metadata"]["name"] for each in nodes]
+        self._renewed = time.monotonic()
 
     def create(self, made: Object) -> str:
         try:
@@ -204,6 +208,16 @@ class Real:
 
     async def until(self, what: str, fact: Callable[[], bool]) -> None:
         until(what, fact)
+        if self._nodes and time.monotonic() - self._renewed > _HEARTBEAT:
+            self._renewed = time.monotonic()
+            leases = {"apiVersion": "v1", "kind": "List", "items": [lease(name) for name in self._nodes]}
+            self._kubectl("apply", "-f", "-", given=json.dumps(leases))
+
+
+def lease(node: str) -> Object:
+    spec = {"holderIdentity": node, "leaseDurationSeconds": 40, "renewTime": clock.micro_time(clock.now())}
+    metadata = {"name": node, "namespace": "kube-node-lease"}
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
 
 
 @asynccontextmanager
@@ -342,7 +356,7 @@ def nodes(cluster: Cluster, *made: Object) -> Iterator[None]:
 
 def test_pods_wait_and_are_refused_in_the_words_of_the_real_ones(cluster: Cluster) -> None:
     with nodes(cluster, *NODES):
-        real, refusals = asyncio.run(play_pods(Real(cluster)))
+        real, refusals = asyncio.run(play_pods(Real(cluster, *NODES)))
     ours, our_refusals = asyncio.run(play_to_ours(play_pods))
     if cluster.version != KUBERNETES_VERSION:  # 1.37 no longer says it
         ours = json.loads(json.dumps(ours).replace("no new claims to deallocate, ", ""))
@@ -353,7 +367,7 @@ def test_pods_wait_and_are_refused_in_the_words_of_the_real_ones(cluster: Cluste
 
 def test_a_no_execute_taint_does_what_the_real_one_does(cluster: Cluster) -> None:
     with nodes(cluster, OTHER_NODE):
-        real = asyncio.run(play_an_eviction(Real(cluster)))
+        real = asyncio.run(play_an_eviction(Real(cluster, OTHER_NODE)))
     assert asyncio.run(play_to_ours(play_an_eviction)) == real
 
 

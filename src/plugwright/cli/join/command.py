@@ -98,7 +98,6 @@ def join(
     options = JoinFlags(**flags)
     if options.file and options.nodes:
         raise click.UsageError("--nodes and --file exclude each other")
-    logs.configure("human", "warning")
     program = _load_program()
     if print_rbac:
         _print_roles(program, options, service_account)
@@ -121,6 +120,7 @@ def _print_roles(program: ModuleType, options: JoinFlags, service_account: str) 
 def _leave(program: ModuleType, options: JoinFlags) -> None:
     if options.state is None:
         raise click.UsageError("--leave needs --state: the directory of the nodes that are to leave")
+    logs.configure("human", "warning")
     gone = program.leave(options)
     click.echo(f"{', '.join(gone)}: removed" if gone else "no nodes of this directory are registered")
 
@@ -135,6 +135,7 @@ def _run(program: ModuleType, options: JoinFlags, output: str) -> None:
             click.echo("\n".join(_ready_lines(info, options, time.monotonic() - began)))
         sys.stdout.flush()
 
+    logs.configure("human", "warning")
     program.run(options, show)
 
 
