@@ -7,14 +7,15 @@ import asyncio
 import os
 import signal
 import socket
+import ssl
 import subprocess
+import urllib.request
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.kubernetes import building
 
-from plugwright.errors import PeerGone, PeerRefused
 from plugwright.kube.api_client import ApiClient
 from plugwright.kube.api_server import ApiServer, Credentials
 
@@ -92,14 +93,23 @@ class LoneApiServer:
             self._processes[name] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 
     async def _ready(self) -> None:
-        client = self.client()
+        """Returns when it has all that it makes for itself: namespaces, roles, priority classes."""
         async with asyncio.timeout(_LIMIT):
-            while True:
-                with suppress(PeerGone, PeerRefused):
-                    await client.get("/api/v1/namespaces/default")
-                    return client.close()
+            while not await asyncio.to_thread(self._is_ready):
                 assert all(process.poll() is None for process in self._processes.values()), self._last_words()
                 await asyncio.sleep(0.1)
+
+    def _is_ready(self) -> bool:
+        return all(map(self._is_served, ("/readyz", "/api/v1/namespaces/default")))
+
+    def _is_served(self, path: str) -> bool:
+        request = urllib.request.Request(f"{self.url}{path}", headers={"authorization": f"Bearer {_TOKEN}"})
+        try:
+            trust = ssl.create_default_context(cafile=self.certificate)
+            with urllib.request.urlopen(request, context=trust) as answer:
+                return bool(answer.status == 200)
+        except OSError:  # no certificate yet, nobody listens, or it is not ready
+            return False
 
     def _last_words(self) -> str:
         return (self._directory / "kube-apiserver.log").read_text()[-2000:]
