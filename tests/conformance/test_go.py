@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.conformance.building_go import built
-from tests.conformance.verifying import FAIL, PATIENT, RECOVER, verdict_of
+from tests.conformance.verifying import FAIL, PATIENT, RECOVER, broken_rules, missed_mutants, verdict_of
 
 from plugwright.conformance import catalogue, runner
 from plugwright.conformance.program import Target
@@ -70,12 +70,7 @@ def target(program: Path, mutant: str = "") -> Target:
 @pytest.mark.parametrize("version", ["1.26", "1.37"] if os.environ.get("PLUGWRIGHT_MUTANTS") else ["1.37"])
 async def test_the_correct_plugin_in_go_keeps_every_rule(program: Path, version: str) -> None:
     verdicts = await runner.verify(target(program), catalogue.RULES, VerifyOptions(version, PATIENT, FAIL, RECOVER))
-    broken = [
-        f"{verdict.rule.id}: expected {verdict.expected}, seen {verdict.seen}"
-        for verdict in verdicts
-        if verdict.status in (RuleStatus.FAIL, RuleStatus.WARNING) and verdict.rule.id not in TIMED
-    ]
-    assert broken == []
+    assert broken_rules(verdicts, but=TIMED) == []
     assert sum(verdict.status is RuleStatus.PASS for verdict in verdicts) > 95
 
 
@@ -87,12 +82,7 @@ async def test_each_mutant_in_go_is_caught_by_its_rule(program: Path) -> None:
             return await verdict_of(target(program, name), MUTANTS[name], slow=name in SLOW)
 
     made = await asyncio.gather(*map(verdict, CHOSEN))
-    missed = {
-        name: f"{seen.rule.id} {seen.status}: {seen.seen}"
-        for name, seen in zip(CHOSEN, made, strict=True)
-        if seen.status not in (RuleStatus.FAIL, RuleStatus.WARNING)
-    }
-    assert not missed
+    assert not missed_mutants(CHOSEN, made)
 
 
 async def test_the_yardstick_of_the_benchmark_has_the_verdict_that_the_page_shows(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.conformance.building_go import built
-from tests.conformance.verifying import driver_options, verdict_of
+from tests.conformance.verifying import broken_rules, driver_options, missed_mutants, verdict_of
 
 from plugwright.cli.kubelet.pod_claims import observed_api
 from plugwright.conformance import catalogue, runner
@@ -57,12 +57,7 @@ async def test_the_correct_driver_in_go_keeps_every_rule(program: Path) -> None:
     asked = set() if os.environ.get("PLUGWRIGHT_KUBERNETES_LONG") else LONG
     rules = [rule for rule in catalogue.DRIVER_RULES if rule.id not in asked]
     verdicts = await runner.verify(target(program), rules, driver_options())
-    broken = [
-        f"{verdict.rule.id}: expected {verdict.expected}, seen {verdict.seen}"
-        for verdict in verdicts
-        if verdict.status in (RuleStatus.FAIL, RuleStatus.WARNING) and verdict.rule.id not in TIMED
-    ]
-    assert broken == []
+    assert broken_rules(verdicts, but=TIMED) == []
     assert sum(verdict.status is RuleStatus.PASS for verdict in verdicts) > 60
 
 
@@ -74,9 +69,4 @@ async def test_each_mutant_in_go_is_caught_by_its_rule(program: Path) -> None:
             return await verdict_of(target(program, name), MUTANTS[name], slow=name in SLOW, driver_api=observed_api)
 
     made = await asyncio.gather(*map(verdict, MUTANTS))
-    missed = {
-        name: f"{seen.rule.id} {seen.status}: {seen.seen}"
-        for name, seen in zip(MUTANTS, made, strict=True)
-        if seen.status not in (RuleStatus.FAIL, RuleStatus.WARNING)
-    }
-    assert not missed
+    assert not missed_mutants(MUTANTS, made)

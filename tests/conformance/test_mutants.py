@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from tests.conformance.mutants import MUTANTS
-from tests.conformance.verifying import small_plugin, verdict_of
+from tests.conformance.verifying import missed_mutants, small_plugin, verdict_of
 
 from plugwright.conformance import catalogue
-from plugwright.conformance.rule import RuleStatus, Verdict
+from plugwright.conformance.rule import Verdict
 
 THOROUGH = {"RES-06"}  # minutes; it is the same as FLT-10, with 2,000 streams
 AT_ONCE, IN_ONE_TEST = 4, 8
@@ -33,12 +33,7 @@ async def verdict(name: str, turn: asyncio.Semaphore) -> Verdict:
 async def test_each_mutant_is_caught_by_its_rule(names: list[str]) -> None:
     turn = asyncio.Semaphore(AT_ONCE)
     made = await asyncio.gather(*(verdict(name, turn) for name in names))
-    missed = {
-        name: f"{seen.rule.id} {seen.status}: {seen.seen}"
-        for name, seen in zip(names, made, strict=True)
-        if seen.status not in (RuleStatus.FAIL, RuleStatus.WARNING)
-    }
-    assert not missed
+    assert not missed_mutants(names, made)
     assert all(seen.expected and seen.seen for seen in made)
 
 

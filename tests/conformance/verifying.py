@@ -1,18 +1,29 @@
 """What the tests of conformance share: commands of the small plugin and driver, and limits for what must fail."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from plugwright.cli.kubelet.pod_claims import observed_api
 from plugwright.conformance import catalogue, runner
 from plugwright.conformance.dra.session_api import SessionApi
 from plugwright.conformance.program import Target
-from plugwright.conformance.rule import Verdict
+from plugwright.conformance.rule import RuleStatus, Verdict
 from plugwright.conformance.session import TimeLimits
 from plugwright.conformance.verifier import VerifyOptions
 
-__all__ = ["FAIL", "PATIENT", "RECOVER", "driver_options", "host_root", "small_driver", "small_plugin", "verdict_of"]
+__all__ = [
+    "FAIL",
+    "PATIENT",
+    "RECOVER",
+    "broken_rules",
+    "driver_options",
+    "host_root",
+    "missed_mutants",
+    "small_driver",
+    "small_plugin",
+    "verdict_of",
+]
 
 FAIL, RECOVER = "touch {root}/fail-{id}", "rm -f {root}/fail-{id}"
 PATIENT = TimeLimits(start=90, register=90, prompt=60, call=60, end=60)
@@ -40,6 +51,24 @@ def host_root(directory: Path) -> Path:
     for name in (*names, "null", "zero", "full"):
         (directory / "dev" / name).symlink_to("/dev/null")
     return directory
+
+
+def broken_rules(verdicts: Iterable[Verdict], but: Collection[str]) -> list[str]:
+    """What was expected and seen where a rule failed or warned; `but` are those that need a quiet machine."""
+    return [
+        f"{verdict.rule.id}: expected {verdict.expected}, seen {verdict.seen}"
+        for verdict in verdicts
+        if verdict.status in (RuleStatus.FAIL, RuleStatus.WARNING) and verdict.rule.id not in but
+    ]
+
+
+def missed_mutants(names: Iterable[str], verdicts: Iterable[Verdict]) -> dict[str, str]:
+    """The mutants that the rule named for them let pass, with its verdict."""
+    return {
+        name: f"{verdict.rule.id} {verdict.status}: {verdict.seen}"
+        for name, verdict in zip(names, verdicts, strict=True)
+        if verdict.status not in (RuleStatus.FAIL, RuleStatus.WARNING)
+    }
 
 
 async def verdict_of(

@@ -30,7 +30,7 @@ from plugwright.cluster.node import EmulatedNode, NodeSettings
 from plugwright.cluster.node_lifecycle import NodeLifecycleController, NodeLifecycleSettings
 from plugwright.cluster.node_pods import RuntimeSettings
 from plugwright.cluster.node_status import HostInfo, NodeIdentity, NodeShape
-from plugwright.cluster.running_nodes import RunningNodes, on_node
+from plugwright.cluster.running_nodes import RunningNodes, node_directories, on_node
 from plugwright.cluster.scheduler import Scheduler
 from plugwright.cluster.store import Change, Expired, Object, ObjectKey, Store
 from plugwright.errors import ConfigError
@@ -38,13 +38,11 @@ from plugwright.kubelet import KubeletSettings
 from plugwright.plugins.mock import Mock, MockOptions
 from plugwright.sdk.daemon import Daemon, DriverFactory
 from plugwright.sdk.plugin import Plugin
-from plugwright.system import directories
 from plugwright.system.concurrency import single_error
 
 __all__ = ["ClusterOptions", "EmbeddedCluster", "mock_gpus"]
 
 _NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
-_LONGEST_SOCKET = len("node-1000/") + 72  # device-plugins/ and the name of a plugin's socket
 
 
 def mock_gpus(node: str) -> list[Plugin]:
@@ -182,14 +180,7 @@ class EmbeddedCluster:
             stack.callback(database.close)
         self.store = Store(database)
         self.writer = Writer(self.store, self.options.now)
-        if state is None:
-            return stack.enter_context(directories.short_directory())
-        nodes = state.absolute() / "nodes"
-        try:
-            nodes.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"cannot use {state}: {error.strerror}") from error
-        return stack.enter_context(directories.linked_directory(nodes, _LONGEST_SOCKET))
+        return node_directories(state, stack)
 
     def _create_namespaces(self) -> None:
         for name in _NAMESPACES:

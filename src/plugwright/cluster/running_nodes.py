@@ -10,15 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from plugwright.cluster.node import EmulatedNode
+from plugwright.errors import ConfigError
 from plugwright.sdk.daemon import Daemon, DriverFactory
 from plugwright.sdk.plugin import Plugin
 from plugwright.sdk.plugin_calls import StallDetector
 from plugwright.sdk.run import serving
 from plugwright.sdk.settings import Settings
+from plugwright.system import directories
 from plugwright.system.concurrency import Latest
 
-__all__ = ["RunningNodes", "on_node"]
+__all__ = ["RunningNodes", "node_directories", "on_node"]
 
+_LONGEST_SOCKET = len("node-1000/") + 72  # device-plugins/ and the name of a plugin's socket
 _AT_ONCE = 16  # nodes that start, or end
 
 
@@ -67,3 +70,15 @@ def on_node(plugins: Iterable[Plugin], directory: Path) -> list[Plugin]:
     for plugin in plugins:
         plugin.serve = replace(plugin.serve, cdi=str(directory / "cdi"), host_root=None)
     return plugins
+
+
+def node_directories(state: Path | None, stack: AsyncExitStack) -> Path:
+    """The directory of the nodes' directories, below `state` or until the stack is closed; paths are short enough."""
+    if state is None:
+        return stack.enter_context(directories.short_directory())
+    nodes = state.absolute() / "nodes"
+    try:
+        nodes.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot use {state}: {error.strerror}") from error
+    return stack.enter_context(directories.linked_directory(nodes, _LONGEST_SOCKET))

@@ -5,7 +5,6 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,16 +13,15 @@ import click
 import yaml
 
 from plugwright.cli import logs
+from plugwright.cli.cluster_extra import load_with_extra
 from plugwright.cli.control import ask
 from plugwright.cli.join.join_state import JoinFlags, JoinInfo, JoinState
 from plugwright.cli.options import duration
-from plugwright.errors import ConfigError
 
 __all__ = ["join"]
 
 _PATH = click.Path(path_type=Path)
 _STATE = click.Path(path_type=Path, file_okay=False)
-_EXTRA = ("starlette", "uvicorn", "cryptography", "trustme")
 _EXAMPLE = """\b
 Examples:
   plugwright join --context kind-lab                     one node with ten mock GPUs, until Ctrl-C
@@ -98,7 +96,7 @@ def join(
     options = JoinFlags(**flags)
     if options.file and options.nodes:
         raise click.UsageError("--nodes and --file exclude each other")
-    program = _load_program()
+    program = load_with_extra("plugwright.cli.join.program", "plugwright join")
     if print_rbac:
         _print_roles(program, options, service_account)
     elif not options.context:
@@ -151,20 +149,6 @@ def _ready_lines(info: JoinInfo, options: JoinFlags, seconds: float) -> Iterator
         yield "Pods need the toleration {key: plugwright.dev/emulated, operator: Exists}."
     kept = f"; the nodes stay registered, `--leave` removes them (--state {options.state})" if options.state else ""
     yield f"Ctrl-C ends it{kept}."
-
-
-def _load_program() -> ModuleType:
-    """Loads it with all it needs, before there is anything to clean up: a missing extra is one line."""
-    try:
-        program = import_module("plugwright.cli.join.program")
-        for name in _EXTRA:
-            import_module(name)
-    except ModuleNotFoundError as missing:
-        name = (missing.name or "").partition(".")[0]
-        if name not in _EXTRA:
-            raise
-        raise ConfigError(f"plugwright join needs {name}: pip install 'plugwright[cluster]'") from missing
-    return program
 
 
 _state_argument = click.option("--state", type=_STATE, required=True, help="The nodes' state directory.")

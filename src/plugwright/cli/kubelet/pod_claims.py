@@ -2,19 +2,16 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Protocol
 
+from plugwright.cli.cluster_extra import load_with_extra
 from plugwright.conformance.dra.session_api import SessionApi
 from plugwright.errors import ConfigError
 from plugwright.kubelet import PodSpec
 from plugwright.kubelet.dra.resource_api import ResourceApi
 
 __all__ = ["NoClaims", "PodClaims", "observed_api", "pod_claims"]
-
-_EXTRA = ("starlette", "uvicorn", "cryptography", "trustme")
 
 
 class PodClaims(Protocol):
@@ -76,23 +73,11 @@ class NoClaims:
 
 def pod_claims(node: str) -> PodClaims:
     """Those of an API server for the node of this name; loads all it needs, or says what is not installed."""
-    claims: PodClaims = _loaded("driver_api", "plugwright kubelet --api").DriverApi(node)
+    claims: PodClaims = load_with_extra(f"{__package__}.driver_api", "plugwright kubelet --api").DriverApi(node)
     return claims
 
 
 def observed_api(node: str) -> SessionApi:
     """The API server of `plugwright verify --dra`, likewise."""
-    api: SessionApi = _loaded("observed_api", "plugwright verify --dra").ObservedApi(node)
+    api: SessionApi = load_with_extra(f"{__package__}.observed_api", "plugwright verify --dra").ObservedApi(node)
     return api
-
-
-def _loaded(module: str, command: str) -> ModuleType:
-    try:
-        for name in _EXTRA:
-            import_module(name)
-        return import_module(f"plugwright.cli.kubelet.{module}")
-    except ModuleNotFoundError as missing:
-        name = (missing.name or "").partition(".")[0]
-        if name not in _EXTRA:
-            raise
-        raise ConfigError(f"{command} needs {name}: pip install 'plugwright[cluster]'") from missing

@@ -6,23 +6,21 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 
 from plugwright.cli import logs
+from plugwright.cli.cluster_extra import load_with_extra
 from plugwright.cli.control import ask
 from plugwright.cli.options import duration
 from plugwright.cli.up.daemonize import daemonize
 from plugwright.cli.up.directory import ClusterInfo, StateDirectory, UpOptions, check_not_foreign, state_directory
-from plugwright.errors import ConfigError
 
 __all__ = ["down", "state_option", "up"]
 
 _PATH = click.Path(path_type=Path)
-_EXTRA = ("starlette", "uvicorn", "cryptography", "trustme")
 _DOWN_LIMIT = 30.0  # seconds
 _EXAMPLE = """\b
 Examples:
@@ -84,7 +82,7 @@ def up(context: click.Context, /, state: Path | None, output: str, **values: Any
 def _start(options: UpOptions, directory: StateDirectory, output: str) -> None:
     began = time.monotonic()
     logs.configure("human", "warning")
-    run = _load_program()
+    run: Program = load_with_extra("plugwright.cli.up.program", "plugwright up").run
     if options.kubeconfig is not None and not options.force:
         check_not_foreign(options.kubeconfig)
 
@@ -104,20 +102,6 @@ def _start(options: UpOptions, directory: StateDirectory, output: str) -> None:
     document = daemonize(lambda ready: run(options, directory, lambda info: ready(info.document())), directory.log)
     assert isinstance(document, dict)
     show(ClusterInfo(**document))
-
-
-def _load_program() -> Program:
-    """Loads it with all it needs, before there is anything to clean up: a missing extra is one line."""
-    try:
-        run: Program = import_module("plugwright.cli.up.program").run
-        for name in _EXTRA:
-            import_module(name)
-    except ModuleNotFoundError as missing:
-        name = (missing.name or "").partition(".")[0]
-        if name not in _EXTRA:
-            raise
-        raise ConfigError(f"plugwright up needs {name}: pip install 'plugwright[cluster]'") from missing
-    return run
 
 
 def _ready_lines(info: ClusterInfo, directory: StateDirectory, seconds: float) -> Iterator[str]:

@@ -15,6 +15,7 @@ from plugwright.grammars import DNS_LABEL, DNS_SUBDOMAIN
 
 __all__ = [
     "FieldError",
+    "config_key_errors",
     "dns_label_errors",
     "dns_subdomain_errors",
     "duplicate",
@@ -35,6 +36,7 @@ __all__ = [
 ]
 
 _NAME_PART = re.compile(r"(?:[A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
+_CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _LONGEST_NAME, _LONGEST_LABEL, _LONGEST_PREFIX = 253, 63, 58
 _GENERATED_CHARACTERS = "bcdfghjklmnpqrstvwxz2456789"  # no vowels, so no words
 _LABEL_RULE = (
@@ -56,6 +58,10 @@ _LABEL_VALUE_RULE = (
     "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and "
     "end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
     "'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
+)
+_CONFIG_KEY_RULE = (
+    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or "
+    "'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
 )
 _ANNOTATIONS_LIMIT = 256 * 1024
 _STANDARD_FINALIZERS = frozenset({"foregroundDeletion", "kubernetes", "orphan"})
@@ -119,6 +125,18 @@ def dns_label_errors(name: str) -> Iterator[str]:
 def dns_subdomain_errors(name: str) -> Iterator[str]:
     if not DNS_SUBDOMAIN.fullmatch(name):
         yield _SUBDOMAIN_RULE
+
+
+def config_key_errors(key: str) -> Iterator[str]:
+    """Of a key in a ConfigMap or a Secret."""
+    if len(key) > _LONGEST_NAME:
+        yield f"must be no more than {_LONGEST_NAME} characters"
+    if not _CONFIG_KEY.fullmatch(key):
+        yield _CONFIG_KEY_RULE
+    if key in (".", ".."):
+        yield f"must not be '{key}'"
+    elif key.startswith(".."):
+        yield "must not start with '..'"
 
 
 def generate_name(prefix: str) -> str:

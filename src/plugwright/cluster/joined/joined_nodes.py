@@ -29,7 +29,7 @@ from plugwright.cluster.joined.watches import ObjectWatch, WatchedObjects
 from plugwright.cluster.node import EmulatedNode, NodeSettings
 from plugwright.cluster.node_context import NodeSources, RuntimeSettings
 from plugwright.cluster.node_status import HostInfo, NodeIdentity, NodeNetwork, NodeShape
-from plugwright.cluster.running_nodes import RunningNodes
+from plugwright.cluster.running_nodes import RunningNodes, node_directories
 from plugwright.cluster.store import Object, ObjectKey
 from plugwright.errors import ConfigError
 from plugwright.kube.api_client import ApiClient
@@ -37,14 +37,12 @@ from plugwright.kubelet import KubeletSettings
 from plugwright.kubelet.versions import nearest
 from plugwright.sdk.daemon import Daemon, DriverFactory
 from plugwright.sdk.plugin import Plugin
-from plugwright.system import directories
 from plugwright.system.concurrency import single_error
 
 __all__ = ["JoinOptions", "JoinedNodes", "NodePlan", "RemoteClient"]
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_SOCKET = len("node-1000/") + 72  # device-plugins/ and the name of a plugin's socket
 _LONGEST_NAME = len("node-1000")
 _FLUSH_LIMIT = 5.0  # seconds for the last statuses
 POD_NETWORK = IPv4Network("198.18.0.0/15")  # for benchmarks (RFC 2544): no cluster's pods have addresses in it
@@ -122,7 +120,7 @@ class JoinedNodes:
 
     async def _join(self) -> None:
         async with AsyncExitStack() as stack:
-            root = self._open_directory(stack)
+            root = node_directories(self.options.state, stack)
             identities = [self._identity(index, plan) for index, plan in enumerate(self._plans)]
             registered = await self._registration.register(identities)
             if self.options.state is None:
@@ -176,17 +174,6 @@ class JoinedNodes:
         version = plan.version or self.version
         version = version if version.count(".") == 2 else f"{version}.0"
         return NodeIdentity(plan.name, index, plan.shape, HostInfo.here(), version, network)
-
-    def _open_directory(self, stack: AsyncExitStack) -> Path:
-        state = self.options.state
-        if state is None:
-            return stack.enter_context(directories.short_directory())
-        nodes = state.absolute() / "nodes"
-        try:
-            nodes.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"cannot use {state}: {error.strerror}") from error
-        return stack.enter_context(directories.linked_directory(nodes, _LONGEST_SOCKET))
 
     async def _follow_server(self, stack: AsyncExitStack) -> None:
         label = f"{OWNER_LABEL}={self.options.owner}"

@@ -2,24 +2,17 @@
 
 import base64
 import json
-import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from plugwright.cluster.api.kinds.kind import Kind
 from plugwright.cluster.api.printers import AGE, NAME, Column
-from plugwright.cluster.api.validation import FieldError
+from plugwright.cluster.api.validation import FieldError, config_key_errors
 from plugwright.cluster.store import Object
 
 __all__ = ["CONFIG_MAPS", "SECRETS"]
 
 _LARGEST = 1024 * 1024  # octets of all values
-_LONGEST_KEY = 253
-_KEY = re.compile(r"[-._a-zA-Z0-9]+")
-_KEY_RULE = (
-    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or "
-    "'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
-)
 _IMMUTABLE = "Forbidden: field is immutable when `immutable` is set"
 _SERVICE_ACCOUNT_NAME = "kubernetes.io/service-account.name"
 _JSON_KEYS = {"kubernetes.io/dockercfg": ".dockercfg", "kubernetes.io/dockerconfigjson": ".dockerconfigjson"}
@@ -28,20 +21,9 @@ _SSH_KEY, _TLS_KEYS = "ssh-privatekey", ("tls.crt", "tls.key")
 _BEGINNING_OF_PEM = b"-----BEGIN "
 
 
-def _key_errors(key: str) -> Iterator[str]:
-    if len(key) > _LONGEST_KEY:
-        yield f"must be no more than {_LONGEST_KEY} characters"
-    if not _KEY.fullmatch(key):
-        yield _KEY_RULE
-    if key in (".", ".."):
-        yield f"must not be '{key}'"
-    elif key.startswith(".."):
-        yield "must not start with '..'"
-
-
 def _validate_keys(field: str, values: Mapping[str, str]) -> Iterator[FieldError]:
     for key in sorted(values):
-        for error in _key_errors(key):
+        for error in config_key_errors(key):
             yield FieldError(f"{field}[{key}]", f'Invalid value: "{key}": {error}')
 
 

@@ -6,11 +6,11 @@ A pod that names its node is refused, too, if it asks for something that is not 
 from collections.abc import Callable
 
 from plugwright.cluster import pod_fields
+from plugwright.cluster.api.kinds.pod_defaults import SYSTEM_PRIORITIES
 from plugwright.cluster.store import Object, ObjectKey
 
 __all__ = ["admission_error"]
 
-_SYSTEM_CLASSES = ("system-cluster-critical", "system-node-critical")
 _PRIORITY = "priority admission controller computed"
 
 
@@ -21,7 +21,7 @@ def admission_error(pod: Object, find: Callable[[ObjectKey], Object | None]) -> 
     computed = spec["priority"] if priority_class else 0
     if find(ObjectKey("serviceaccounts", namespace, account)) is None:
         return f'error looking up service account {namespace}/{account}: serviceaccount "{account}" not found'
-    if priority_class and priority_class not in _SYSTEM_CLASSES:
+    if priority_class and priority_class not in SYSTEM_PRIORITIES:
         return f"no PriorityClass with name {priority_class} was found"
     if spec["priority"] != computed:
         rule = f"the integer value of priority ({spec['priority']}) must not be provided in pod spec"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from plugwright import quantity
 from plugwright.cluster.api.validation import (
     FieldError,
+    config_key_errors,
     dns_label_errors,
     dns_subdomain_errors,
     invalid,
@@ -16,7 +17,7 @@ from plugwright.cluster.api.validation import (
 )
 from plugwright.cluster.store import Object
 
-__all__ = ["config_key_errors", "env_errors", "env_from_errors", "field_reference_errors", "resource_reference_errors"]
+__all__ = ["env_errors", "env_from_errors", "field_reference_errors", "resource_reference_errors"]
 
 _VARIABLE_FIELDS = (
     "metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName",
@@ -32,13 +33,7 @@ _RESOURCES = tuple(
 _HUGE_PAGES = ("limits.hugepages-", "requests.hugepages-")
 _SIZES = ("1", *(f"1{unit}" for unit in "kMGTPE"), *(f"1{unit}i" for unit in "KMGTPE"))
 _SUBSCRIPT = re.compile(r"(metadata\.(?:annotations|labels)|[^\[\]]+)\['(.*)'\]", re.DOTALL)
-_CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]+")
-_LONGEST_KEY = 253
 _NAME_RULE = "a valid environment variable name must consist only of printable ASCII characters other than '='"
-_KEY_RULE = (
-    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or "
-    "'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
-)
 _SOURCES = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
 
 
@@ -101,17 +96,6 @@ def _file_key_errors(field: str, reference: Object) -> Iterator[FieldError]:
 def _backstep_errors(path: str) -> Iterator[str]:
     if ".." in path.split("/"):
         yield "must not contain '..'"
-
-
-def config_key_errors(key: str) -> Iterator[str]:
-    if len(key) > _LONGEST_KEY:
-        yield f"must be no more than {_LONGEST_KEY} characters"
-    if not _CONFIG_KEY.fullmatch(key):
-        yield _KEY_RULE
-    if key in (".", ".."):
-        yield f"must not be '{key}'"
-    elif key.startswith(".."):
-        yield "must not start with '..'"
 
 
 def field_reference_errors(field: str, reference: Object, allowed: tuple[str, ...]) -> Iterator[FieldError]:
