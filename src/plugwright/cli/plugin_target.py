@@ -6,9 +6,10 @@ plugins. Whatever goes wrong in it is an error with the line.
 
 import sys
 from importlib import import_module
+from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from plugwright.errors import ConfigError, InvalidValue, PluginFailed, line_of
 from plugwright.model import some
@@ -52,8 +53,15 @@ def _load(source: str) -> ModuleType:
         raise _load_error(source, error) from error
 
 
+class _ScriptLoader(SourceFileLoader):
+    """Byte code is neither read nor kept: it would be that of another save in the same second, of the same size."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def _load_file(path: Path) -> ModuleType:
-    spec = spec_from_file_location(path.stem, path)
+    spec = spec_from_file_location(path.stem, path, loader=_ScriptLoader(path.stem, str(path)))
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[path.stem] = module_from_spec(spec)
