@@ -12,7 +12,7 @@ from plugwright.cluster.api.errors import StatusError
 from plugwright.cluster.api.kinds import NODES
 from plugwright.cluster.api.registry import ResourcePath
 from plugwright.cluster.embedded import ClusterOptions, EmbeddedCluster, mock_gpus
-from plugwright.cluster.node_status import NodeShape
+from plugwright.cluster.nodes.node_status import NodeShape
 from plugwright.cluster.store import Object
 from plugwright.errors import ConfigError, PluginError
 from plugwright.kubelet import KubeletSettings, Timing

@@ -11,7 +11,7 @@ from tests.cluster.pods_and_nodes import node_object, pod_object
 from plugwright.cluster.api.kinds import NAMESPACES, NODES, PODS
 from plugwright.cluster.api.registry import ResourcePath, Writer
 from plugwright.cluster.events import ClusterClient
-from plugwright.cluster.scheduler import Scheduler
+from plugwright.cluster.scheduling.scheduler import Scheduler
 from plugwright.cluster.store import Object, ObjectKey, Store
 
 LIMIT = 60.0

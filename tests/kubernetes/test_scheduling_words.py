@@ -21,9 +21,9 @@ from plugwright.cluster.api import requests
 from plugwright.cluster.api.errors import StatusError
 from plugwright.cluster.api.kinds import KINDS, NAMESPACES
 from plugwright.cluster.api.registry import DeleteOptions, ResourcePath, Writer
-from plugwright.cluster.controllers import ControllerManager
+from plugwright.cluster.controllers.controller_manager import ControllerManager
 from plugwright.cluster.events import ClusterClient
-from plugwright.cluster.scheduler import Scheduler
+from plugwright.cluster.scheduling.scheduler import Scheduler
 from plugwright.cluster.store import Store
 
 OFFER = {"cpu": "4", "memory": "8Gi", "pods": "110"}

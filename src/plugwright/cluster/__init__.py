@@ -1,7 +1,7 @@
 """The embedded cluster: an API server, a scheduler and emulated nodes in one process.
 
-`embedded` wires them together. `api` is the API server over `store`; `scheduler` binds pods by the rules in `fit` and
-`affinity`; `node` is one emulated kubelet with its Node object; `node_lifecycle` notices nodes that stop reporting.
+`embedded` wires them together: `api` is the API server over `store`; `scheduling` binds pods to nodes, `controllers`
+clean up behind them; `nodes` has an emulated kubelet each. `joined` puts such nodes into any other API server.
 """
 
 __all__ = ["KUBERNETES_VERSION"]

@@ -22,16 +22,16 @@ from plugwright.cluster.api.kinds import EVENTS, NAMESPACES, NODES, PODS
 from plugwright.cluster.api.registry import ResourcePath, Writer
 from plugwright.cluster.clock import Clock
 from plugwright.cluster.container_logs import LogOptions
-from plugwright.cluster.controllers import ControllerManager
+from plugwright.cluster.controllers.controller_manager import ControllerManager
+from plugwright.cluster.controllers.event_expiry import EventExpiry
+from plugwright.cluster.controllers.node_lifecycle import NodeLifecycleController, NodeLifecycleSettings
 from plugwright.cluster.database import Database
-from plugwright.cluster.event_expiry import EventExpiry
 from plugwright.cluster.events import ClusterClient
-from plugwright.cluster.node import EmulatedNode, NodeSettings
-from plugwright.cluster.node_lifecycle import NodeLifecycleController, NodeLifecycleSettings
-from plugwright.cluster.node_pods import RuntimeSettings
-from plugwright.cluster.node_status import HostInfo, NodeIdentity, NodeShape
-from plugwright.cluster.running_nodes import RunningNodes, node_directories, on_node
-from plugwright.cluster.scheduler import Scheduler
+from plugwright.cluster.nodes.node import EmulatedNode, NodeSettings
+from plugwright.cluster.nodes.node_pods import RuntimeSettings
+from plugwright.cluster.nodes.node_status import HostInfo, NodeIdentity, NodeShape
+from plugwright.cluster.nodes.running_nodes import RunningNodes, node_directories, on_node
+from plugwright.cluster.scheduling.scheduler import Scheduler
 from plugwright.cluster.store import Change, Expired, Object, ObjectKey, Store
 from plugwright.errors import ConfigError
 from plugwright.kubelet import KubeletSettings

@@ -16,7 +16,7 @@ import msgspec
 from plugwright import quantity
 from plugwright.cluster.api import validation
 from plugwright.cluster.joined.joined_nodes import NodePlan
-from plugwright.cluster.node_status import NodeShape
+from plugwright.cluster.nodes.node_status import NodeShape
 from plugwright.config import schema
 from plugwright.config.document import Document, parse
 from plugwright.config.schema import Config, ConfigFile

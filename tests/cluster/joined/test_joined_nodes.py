@@ -13,7 +13,7 @@ from plugwright.cluster.api.kinds import LEASES, NODES
 from plugwright.cluster.embedded import mock_gpus
 from plugwright.cluster.joined.joined_nodes import JoinedNodes, JoinOptions, NodePlan
 from plugwright.cluster.joined.node_registration import OWNER_LABEL, TAINT
-from plugwright.cluster.node_status import NodeShape
+from plugwright.cluster.nodes.node_status import NodeShape
 from plugwright.cluster.store import ObjectKey
 from plugwright.errors import PlugwrightError
 from plugwright.kube.api_client import ApiClient

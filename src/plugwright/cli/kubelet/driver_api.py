@@ -21,7 +21,7 @@ from plugwright.cluster.api.registry import DeleteOptions, ResourcePath, Writer
 from plugwright.cluster.clock import now
 from plugwright.cluster.container_logs import LogOptions
 from plugwright.cluster.events import ClusterClient
-from plugwright.cluster.resource_claims import StoreResourceApi
+from plugwright.cluster.scheduling.resource_claims import StoreResourceApi
 from plugwright.cluster.store import Object, Store
 from plugwright.errors import ClusterError, ConfigError
 from plugwright.kubelet import PodSpec

@@ -26,10 +26,10 @@ from plugwright.cluster.joined.node_registration import OWNER_LABEL, NodeRegistr
 from plugwright.cluster.joined.outbox import Outbox
 from plugwright.cluster.joined.remote_sources import RemoteConfigSource, RemoteResourceApi
 from plugwright.cluster.joined.watches import ObjectWatch, WatchedObjects
-from plugwright.cluster.node import EmulatedNode, NodeSettings
-from plugwright.cluster.node_context import NodeSources, RuntimeSettings
-from plugwright.cluster.node_status import HostInfo, NodeIdentity, NodeNetwork, NodeShape
-from plugwright.cluster.running_nodes import RunningNodes, node_directories
+from plugwright.cluster.nodes.node import EmulatedNode, NodeSettings
+from plugwright.cluster.nodes.node_context import NodeSources, RuntimeSettings
+from plugwright.cluster.nodes.node_status import HostInfo, NodeIdentity, NodeNetwork, NodeShape
+from plugwright.cluster.nodes.running_nodes import RunningNodes, node_directories
 from plugwright.cluster.store import Object, ObjectKey
 from plugwright.errors import ConfigError
 from plugwright.kube.api_client import ApiClient

@@ -20,7 +20,7 @@ from plugwright.cluster.api.kinds import PODS
 from plugwright.cluster.joined import usage
 from plugwright.cluster.joined.kubelet_access import AccessDenied, KubeletAccess
 from plugwright.cluster.joined.mirror import Mirror
-from plugwright.cluster.node import EmulatedNode
+from plugwright.cluster.nodes.node import EmulatedNode
 from plugwright.cluster.store import Object, ObjectKey
 from plugwright.errors import KubeletError
 from plugwright.kubelet.metrics import MetricSample

@@ -9,11 +9,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from plugwright.cluster import clock, node_status
+from plugwright.cluster import clock
 from plugwright.cluster.api.kinds import LEASES, NODES, PODS
 from plugwright.cluster.api.registry import ResourcePath
 from plugwright.cluster.joined.outbox import url_of
-from plugwright.cluster.node_status import NodeIdentity, PluginResources
+from plugwright.cluster.nodes import node_status
+from plugwright.cluster.nodes.node_status import NodeIdentity, PluginResources
 from plugwright.cluster.store import Object
 from plugwright.errors import ClusterError, MalformedMessage, PeerGone, PeerRefused
 from plugwright.kube.api_client import ApiClient

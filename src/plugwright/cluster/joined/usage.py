@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from plugwright import quantity
 from plugwright.cluster import clock
-from plugwright.cluster.node_status import NodeShape
+from plugwright.cluster.nodes.node_status import NodeShape
 from plugwright.cluster.store import Object
 
 __all__ = ["now", "resource_metrics", "summary"]

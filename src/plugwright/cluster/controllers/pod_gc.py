@@ -1,0 +1,63 @@
+"""The pod garbage collector: pods of nodes that do not exist are failed and deleted.
+
+A node has `quarantine` seconds to come back, as in a real cluster. Its lease goes with it too: that has the node as
+its owner, and is the work of `garbage_collector`.
+"""
+
+from datetime import datetime, timedelta
+
+from plugwright.cluster.api.kinds import NODES, PODS
+from plugwright.cluster.api.registry import DeleteOptions, ResourcePath
+from plugwright.cluster.controllers import disruption
+from plugwright.cluster.controllers.disruption import DisruptionReason
+from plugwright.cluster.events import ClusterClient
+from plugwright.cluster.store import Change, Object, ObjectKey
+
+__all__ = ["PodGarbageCollector"]
+
+_REASON = DisruptionReason("DeletionByPodGC", "PodGC: node no longer exists")
+_FINISHED = ("Succeeded", "Failed")
+
+
+class PodGarbageCollector:
+    def __init__(self, client: ClusterClient, quarantine: float = 40.0) -> None:
+        self._client = client
+        self._quarantine = timedelta(seconds=quarantine)
+        self._missing: dict[str, datetime] = {}
+
+    def resync(self) -> None:
+        for pod in self._client.store.objects(PODS.qualified):
+            self._check(pod)
+
+    def handle(self, change: Change) -> None:
+        if change.key.kind == PODS.qualified and change.type != "DELETED":
+            self._check(change.object)
+        elif change.key.kind == NODES.qualified and change.type == "DELETED":
+            self._missing[change.key.name] = self._client.now() + self._quarantine
+
+    def next_due(self) -> datetime | None:
+        return min(self._missing.values(), default=None)
+
+    def run_due(self) -> None:
+        """Deletes the pods of nodes that are missing for too long."""
+        now = self._client.now()
+        for name in [name for name, due in self._missing.items() if due <= now]:
+            if not self._exists(name):
+                self._delete_pods(name)
+            del self._missing[name]
+
+    def _check(self, pod: Object) -> None:
+        name = pod["spec"].get("nodeName")
+        if name and name not in self._missing and not self._exists(name):
+            self._missing[name] = self._client.now() + self._quarantine
+
+    def _exists(self, name: str) -> bool:
+        return self._client.store.get(ObjectKey(NODES.qualified, "", name)) is not None
+
+    def _delete_pods(self, node: str) -> None:
+        for pod in self._client.store.bound_pods(node):
+            metadata = pod["metadata"]
+            path = ResourcePath(PODS, metadata["namespace"], metadata["name"])
+            phase = "" if (pod.get("status") or {}).get("phase") in _FINISHED else "Failed"
+            disruption.add_condition(self._client, path, _REASON, phase)
+            self._client.writer.delete(path, DeleteOptions(grace=0, uid=metadata["uid"]))

@@ -1,0 +1,275 @@
+"""One emulated node: a kubelet, its Node object, its lease, and the pods that are bound to it.
+
+The node registers when it starts; its status is written when it changed, or every five minutes, and its lease is
+renewed with every heartbeat. Stopped, it stops reporting as a node does whose kubelet was killed; `node_lifecycle`
+notices that. The status is composed in `node_status`, pods are run by `node_pods`.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from plugwright.cluster import clock, container_logs
+from plugwright.cluster.api.errors import StatusError
+from plugwright.cluster.api.kinds import LEASES, NODES
+from plugwright.cluster.api.registry import ResourcePath
+from plugwright.cluster.container_logs import ContainerLogs, LogName, LogOptions
+from plugwright.cluster.events import EventRecord, EventRecorder, EventSource, NodeClient
+from plugwright.cluster.nodes import node_status
+from plugwright.cluster.nodes.node_context import NodeContext, NodeSources, RuntimeSettings
+from plugwright.cluster.nodes.node_pods import NodePods
+from plugwright.cluster.nodes.node_status import NodeIdentity, PluginResources
+from plugwright.cluster.scheduling.resource_claims import StoreResourceApi
+from plugwright.cluster.store import Object
+from plugwright.errors import ClusterError, KubeletError, PeerGone
+from plugwright.kubelet import Kubelet, KubeletSettings, pods
+from plugwright.kubelet.events import StateChange
+
+__all__ = ["EmulatedNode", "NodeSettings"]
+
+logger = logging.getLogger(__name__)
+
+_MANAGER = "kubelet"
+_LEASES_NAMESPACE = "kube-node-lease"
+_A_DAY = 86400.0  # seconds
+_DEVICE_COUNT_EVENTS = ("list", "stopped", "removed")  # of the kubelet, after which the node's capacity may differ
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """Seconds: `heartbeat` between status rounds, `report` between writes of an unchanged status."""
+
+    kubelet: KubeletSettings = field(default_factory=KubeletSettings)
+    runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
+    heartbeat: float = 10.0
+    report: float = 300.0
+    lease: int = 40
+
+
+class EmulatedNode:
+    """`async with` runs the node; inside, it may be stopped and started again."""
+
+    def __init__(
+        self,
+        client: NodeClient,
+        identity: NodeIdentity,
+        root: Path,
+        settings: NodeSettings,
+        sources: NodeSources | None = None,
+    ) -> None:
+        """Without `sources`, claims, ConfigMaps and Secrets are those of the client's store."""
+        self.identity = identity
+        self.settings = settings
+        self._client = client
+        running = [pods.read(pod) for pod in self._bound_pods() if _is_running(pod)]
+        self._config = sources.config if sources else None
+        resource_api = sources.resource_api if sources else StoreResourceApi(client, identity.name)
+        self.kubelet = Kubelet(root, settings.kubelet, running, resource_api)
+        self.logs = ContainerLogs(root / "logs")
+        self._recorder = EventRecorder(client, EventSource(_MANAGER, identity.name))
+        self._task: asyncio.Task[None] | None = None
+        self._served: set[str] = set()
+        self._cordoned = False
+        self._reported_at = float("-inf")
+        self._unchanged: tuple[Object | None, PluginResources | None] = None, None  # what a round found nothing new in
+        self._pods: NodePods | None = None
+
+    @property
+    def name(self) -> str:
+        return self.identity.name
+
+    @property
+    def is_running(self) -> bool:
+        return self._task is not None
+
+    async def __aenter__(self) -> "EmulatedNode":
+        await self.kubelet.__aenter__()
+        self._begin()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._stop_reporting()
+        await self.kubelet.__aexit__(None, None, None)
+
+    async def stop(self) -> None:
+        """Ends the kubelet as if killed: containers keep running, and the node stops reporting."""
+        if self.is_running:
+            await self._stop_reporting()
+            await self.kubelet.stop()
+
+    async def start(self) -> None:
+        if not self.is_running:
+            await self.kubelet.start()
+            self._begin()
+
+    def pod_changed(self, pod: Object) -> None:
+        """A pod of this node was added or changed."""
+        if self._pods is not None:
+            self._pods.changed(pod)
+
+    def pod_deleted(self, uid: str) -> None:
+        if self._pods is not None:
+            self._pods.deleted(uid)
+
+    def resync_pods(self) -> None:
+        """Reads all pods of this node again, after changes were missed."""
+        if self._pods is not None:
+            self._pods.resync(self._bound_pods())
+
+    def log(self, stored: Object, container: str) -> str:
+        """The output of a container's process; of a container that is not run, the options it would have got."""
+        attempt = container_logs.attempt_to_read(stored, container, previous=False)
+        uid = stored["metadata"]["uid"]
+        if self.settings.runtime.processes:
+            return self.logs.text(LogName(uid, container, attempt))
+        pod = next((pod for pod in self.kubelet.pods if pod.uid == uid), None)
+        if pod is None or not pod.state(container).starts:
+            return ""
+        return container_logs.options_text(self.kubelet.granted(pod, container))
+
+    def read_log(self, stored: Object, container: str, options: LogOptions) -> AsyncIterator[bytes]:
+        """As `log`, in pieces and, followed, until the container ends."""
+        attempt = container_logs.attempt_to_read(stored, container, previous=options.previous)
+        uid = stored["metadata"]["uid"]
+        if self.settings.runtime.processes:
+            return self.logs.read(LogName(uid, container, attempt), options)
+        began = clock.parse((stored.get("status") or {}).get("startTime") or self._client.stamp())
+
+        async def ended() -> None:
+            with suppress(PeerGone):
+                await self.kubelet.until(lambda: uid not in {pod.uid for pod in self.kubelet.pods}, _A_DAY, "it runs")
+
+        return container_logs.lines_of_text(self.log(stored, container), began, options, ended)
+
+    def _begin(self) -> None:
+        self._register()
+        self._task = asyncio.create_task(self._run(), name=f"node {self.name}")
+        self._task.add_done_callback(self._log_failure)
+
+    def _log_failure(self, task: asyncio.Task[None]) -> None:
+        """The task is awaited only when the cluster ends: a failure is logged when it happens."""
+        if not task.cancelled() and (error := task.exception()):
+            logger.error("node failed", extra={"node": self.name}, exc_info=error)
+
+    async def _stop_reporting(self) -> None:
+        task, self._task, self._pods = self._task, None, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow_kubelet())
+            tasks.create_task(self._send_heartbeats())
+            parts = self._client, self.identity, self.logs, self._recorder, self.kubelet
+            context = NodeContext(*parts, self.settings.runtime, self._config)
+            self._pods = NodePods(context, tasks)
+            self._pods.resume(self._bound_pods())
+            self._pods.resync(self._bound_pods())
+
+    async def _follow_kubelet(self) -> None:
+        async with aclosing(self.kubelet.events(new=True)) as events:
+            async for event in events:
+                if not isinstance(event, StateChange):
+                    continue
+                if event.kind in _DEVICE_COUNT_EVENTS:
+                    self._update_status()
+                elif event.kind == "health" and self._pods is not None:
+                    self._pods.refresh(event.about)
+
+    async def _send_heartbeats(self) -> None:
+        # Spread over the interval: a request would have to wait for the status rounds of all nodes at once.
+        await asyncio.sleep(self.settings.heartbeat * (self.identity.index % 64) / 64)
+        while True:
+            self._renew_lease()
+            self._update_status()
+            await asyncio.sleep(self.settings.heartbeat)
+
+    def _register(self) -> None:
+        path = self._path
+        if self._client.store.get(path.key) is None:
+            node = node_status.new_node(self.identity, self._plugin_resources(), self._client.stamp())
+            self._client.writer.create(path, node, _MANAGER)
+        self._renew_lease()
+        self._reported_at = float("-inf")
+        self._update_status()
+        self._record("Starting", "Starting kubelet.")
+        for reason in ("NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"):
+            self._record(reason)
+        self._record("NodeAllocatableEnforced", "Updated Node Allocatable limit across pods")
+        self._record("NodeReady")
+
+    def _record(self, reason: str, message: str = "") -> None:
+        """An event about this node; without its uid, which real kubelets do not know either."""
+        node = {"apiVersion": "v1", "kind": NODES.name, "metadata": {"name": self.name}}
+        self._recorder.record(node, EventRecord(reason, message or f"Node {self.name} status is now: {reason}"))
+
+    def _update_status(self) -> None:
+        """One status round; does nothing while the Node object does not exist."""
+        node = self._client.store.get(self._path.key)
+        if node is None:
+            return
+        resources, now = self._plugin_resources(), asyncio.get_running_loop().time()
+        is_due = now - self._reported_at >= self.settings.report
+        if node is self._unchanged[0] and resources == self._unchanged[1] and not is_due:
+            return  # as in the last round, which had nothing to write
+        self._record_cordon(bool(node["spec"].get("unschedulable")))
+        before = node.get("status") or {}
+        status = node_status.updated_status(before, self.identity, resources, self._client.stamp())
+        self._served = set(resources.served)
+        if node_status.differs_only_in_heartbeats(before, status) and not is_due:
+            self._unchanged = node, resources
+            return
+        self._reported_at = now
+        path = ResourcePath(NODES, "", self.name, "status")
+        with suppress(ClusterError, StatusError):
+            self._client.writer.change(path, lambda stored: {**stored, "status": status}, _MANAGER)
+
+    def _record_cordon(self, cordoned: bool) -> None:
+        if cordoned != self._cordoned:
+            self._cordoned = cordoned
+            self._record("NodeNotSchedulable" if cordoned else "NodeSchedulable")
+
+    def _plugin_resources(self) -> PluginResources:
+        try:
+            counts = self.kubelet.node()
+        except KubeletError:  # it is being stopped
+            return PluginResources({})
+        served = {resource: count for resource, count in counts.items() if self._is_served(resource)}
+        return PluginResources(served, self._served - served.keys())
+
+    def _is_served(self, resource: str) -> bool:
+        """Whether there is an endpoint: also for five minutes after its plugin has gone."""
+        try:
+            self.kubelet.endpoint(resource)
+        except PeerGone:
+            return False
+        return True
+
+    def _renew_lease(self) -> None:
+        now = clock.micro_time(self._client.now())
+        path = ResourcePath(LEASES, _LEASES_NAMESPACE, self.name)
+        spec = {"holderIdentity": self.name, "leaseDurationSeconds": self.settings.lease, "renewTime": now}
+        with suppress(ClusterError, StatusError):
+            if self._client.store.get(path.key) is None:
+                uid = self._client.store.require(self._path.key)["metadata"]["uid"]
+                owner = {"apiVersion": "v1", "kind": NODES.name, "name": self.name, "uid": uid}
+                metadata = {"name": self.name, "ownerReferences": [owner]}
+                self._client.writer.create(path, {"metadata": metadata, "spec": spec}, _MANAGER)
+            else:
+                self._client.writer.change(path, lambda lease: {**lease, "spec": spec}, _MANAGER)
+
+    def _bound_pods(self) -> list[Object]:
+        return self._client.store.bound_pods(self.name)
+
+    @property
+    def _path(self) -> ResourcePath:
+        return ResourcePath(NODES, "", self.name)
+
+
+def _is_running(pod: Object) -> bool:
+    return (pod.get("status") or {}).get("phase") == "Running"

@@ -1,0 +1,58 @@
+"""What all pods of one emulated node share: its settings, its kubelet, and where it reads and writes."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from plugwright.cluster.container_logs import ContainerLogs
+from plugwright.cluster.events import EventRecorder, NodeClient
+from plugwright.cluster.nodes.container_env import ConfigSource
+from plugwright.cluster.nodes.node_status import NodeIdentity
+from plugwright.cluster.nodes.pod_volumes import PodVolumes
+from plugwright.kubelet import Kubelet
+from plugwright.kubelet.dra.resource_api import ResourceApi
+
+__all__ = ["NodeContext", "NodeSources", "RuntimeSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSettings:
+    """`processes`: containers run as processes of this machine. Seconds are those of `ProcessTiming`.
+
+    `entrypoints` are those of images, by the last part of their names: there are no images to read them from. Without
+    `references` nobody looks whether the ConfigMaps, Secrets and volumes of a pod exist.
+    """
+
+    processes: bool = False
+    retry: float = 10.0
+    back_off: float = 10.0
+    longest_back_off: float = 300.0
+    entrypoints: Mapping[str, tuple[str, ...]] = field(
+        default_factory=lambda: {"plugwright": (sys.executable, "-m", "plugwright")}
+    )
+    references: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSources:
+    """Where a node of another API server reads claims, ConfigMaps and Secrets."""
+
+    resource_api: ResourceApi
+    config: ConfigSource
+
+
+@dataclass(frozen=True, slots=True)
+class NodeContext:
+    """The parts that all pods of one node share; without a `source`, ConfigMaps and Secrets are the client's."""
+
+    client: NodeClient
+    identity: NodeIdentity
+    logs: ContainerLogs
+    recorder: EventRecorder
+    kubelet: Kubelet
+    runtime: RuntimeSettings
+    source: ConfigSource | None = None
+
+    @property
+    def volumes(self) -> PodVolumes:
+        return PodVolumes(self.kubelet.paths.root if self.runtime.processes else None)

@@ -1,0 +1,84 @@
+"""Emulated nodes that run together with the plugins that are served on them in this process.
+
+Some start side by side, as a start mostly waits for sockets and files; one thread notices what stalls, for all of them.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from plugwright.cluster.nodes.node import EmulatedNode
+from plugwright.errors import ConfigError
+from plugwright.sdk.daemon import Daemon, DriverFactory
+from plugwright.sdk.plugin import Plugin
+from plugwright.sdk.plugin_calls import StallDetector
+from plugwright.sdk.run import serving
+from plugwright.sdk.settings import Settings
+from plugwright.system import directories
+from plugwright.system.concurrency import Latest
+
+__all__ = ["RunningNodes", "node_directories", "on_node"]
+
+_LONGEST_SOCKET = len("node-1000/") + 72  # device-plugins/ and the name of a plugin's socket
+_AT_ONCE = 16  # nodes that start, or end
+
+
+class RunningNodes:
+    """`daemons` serve the nodes' plugins, by the name of the node; `drivers` serves those that are served by claims."""
+
+    def __init__(self, drivers: DriverFactory | None = None) -> None:
+        self.daemons: dict[str, Daemon] = {}
+        self._drivers = drivers
+        self._started = Latest(0)
+        self._ending = asyncio.Event()
+
+    async def start(
+        self, nodes: Mapping[str, EmulatedNode], plugins: Callable[[str], Iterable[Plugin]], stack: AsyncExitStack
+    ) -> None:
+        """Returns when all are up; they run until the stack is closed."""
+        stalls, turns = StallDetector(), asyncio.Semaphore(_AT_ONCE)
+        stack.callback(stalls.close)
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        stack.callback(self._ending.set)
+        for node in nodes.values():
+            tasks.create_task(self._run(node, plugins(node.name), stalls, turns))
+        await self._started.until(lambda count: count == len(nodes))
+
+    async def _run(
+        self, node: EmulatedNode, plugins: Iterable[Plugin], stalls: StallDetector, turns: asyncio.Semaphore
+    ) -> None:
+        paths = node.kubelet.paths
+        served = Settings(kubelet_dir=paths.root, device_plugins_dir=paths.device_plugins, node_name=node.name)
+        async with AsyncExitStack() as stack:
+            async with turns:
+                await stack.enter_async_context(node)
+                own = on_node(plugins, paths.root)
+                self.daemons[node.name] = await stack.enter_async_context(
+                    serving(*own, settings=served, drivers=self._drivers, stalls=stalls)
+                )
+            self._started.publish(self._started.value + 1)
+            await self._ending.wait()
+            async with turns:
+                await stack.aclose()
+
+
+def on_node(plugins: Iterable[Plugin], directory: Path) -> list[Plugin]:
+    """Nothing of an emulated node is elsewhere on this machine: claims have their CDI specs in its directory."""
+    plugins = list(plugins)
+    for plugin in plugins:
+        plugin.serve = replace(plugin.serve, cdi=str(directory / "cdi"), host_root=None)
+    return plugins
+
+
+def node_directories(state: Path | None, stack: AsyncExitStack) -> Path:
+    """The directory of the nodes' directories, below `state` or until the stack is closed; paths are short enough."""
+    if state is None:
+        return stack.enter_context(directories.short_directory())
+    nodes = state.absolute() / "nodes"
+    try:
+        nodes.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot use {state}: {error.strerror}") from error
+    return stack.enter_context(directories.linked_directory(nodes, _LONGEST_SOCKET))

@@ -1,0 +1,267 @@
+"""The scheduler's and the kubelet's fit rules: which node takes a pod, and the reasons where none does. Pure.
+
+`NodeInfo` is a node with what its pods request; rules, their order and their messages are the real scheduler's and
+kubelet's. `scheduler` keeps the `NodeInfo`s up to date; nothing is written here.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from plugwright.cluster.scheduling import affinity
+from plugwright.cluster.scheduling.pod_request import CPU, MEMORY, Amounts, HostPort, PodRequest, amounts
+from plugwright.cluster.store import Object
+from plugwright.model import natural_order
+
+__all__ = [
+    "NO_NODES",
+    "FilterFailure",
+    "NodeInfo",
+    "PodRequest",
+    "Rejection",
+    "failed_scheduling_message",
+    "filter_failure",
+    "free_share",
+    "has_preferences",
+    "missing_volume_claim_message",
+    "rejection",
+    "select_node",
+]
+
+NO_NODES = "no nodes available to schedule pods"
+
+_PODS = "pods"
+_SYSTEM = "linux"  # of every emulated node
+_REJECTED = "Pod was rejected: "
+_NO_FREE_PORTS = "node(s) didn't have free ports for the requested pod ports"
+_UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+_NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+_HARD_EFFECTS = ("NoSchedule", "NoExecute")
+_TAINT_WEIGHT, _AFFINITY_WEIGHT = 3, 2
+_CHECKED_FIRST = ("cpu", "memory", "ephemeral-storage")  # by the kubelet, before extended resources
+
+Rejection = tuple[str, str]  # reason and message, as in the pod's status
+
+
+@dataclass(slots=True)
+class NodeInfo:
+    """One node: what it offers, and what its pods request."""
+
+    name: str
+    labels: Mapping[str, str]
+    taints: tuple[Object, ...]
+    allocatable: Mapping[str, int]
+    requested: Amounts = field(default_factory=dict)
+    pods: int = 0
+    scored: tuple[int, int] = (0, 0)
+    ports: Counter[HostPort] = field(default_factory=Counter)  # that are taken
+    order: tuple[tuple[int, int, str], ...] = ()  # of names, where scores are equal
+
+    @classmethod
+    def of(cls, node: Object) -> "NodeInfo":
+        spec, status = node.get("spec") or {}, node.get("status") or {}
+        name, labels = node["metadata"]["name"], dict(node["metadata"].get("labels") or {})
+        allocatable = amounts(status.get("allocatable") or {})
+        return cls(name, labels, _taints(spec, status), allocatable, order=natural_order(name))
+
+    def add_pod(self, request: PodRequest) -> None:
+        self._count(request, 1)
+
+    def remove_pod(self, request: PodRequest) -> None:
+        self._count(request, -1)
+
+    def take_pods_of(self, other: "NodeInfo") -> None:
+        """Of the same node, before it changed."""
+        self.requested, self.pods, self.scored, self.ports = other.requested, other.pods, other.scored, other.ports
+
+    def _count(self, request: PodRequest, sign: int) -> None:
+        for resource, amount in request.requests.items():
+            self.requested[resource] = self.requested.get(resource, 0) + sign * amount
+        self.pods += sign
+        for port in request.ports:
+            self.ports[port] += sign
+        self.scored = (self.scored[0] + sign * request.scored[0], self.scored[1] + sign * request.scored[1])
+
+
+@dataclass(frozen=True, slots=True)
+class FilterFailure:
+    """Why a node does not take a pod; `unresolvable` if it would not even without its other pods."""
+
+    reasons: tuple[str, ...]
+    unresolvable: bool = True
+
+
+def _no_failure(_node: NodeInfo) -> FilterFailure | None:
+    return None
+
+
+def select_node(
+    request: PodRequest,
+    nodes: Iterable[NodeInfo],
+    further: Callable[[NodeInfo], FilterFailure | None] = _no_failure,
+) -> tuple[NodeInfo | None, dict[str, FilterFailure]]:
+    """The best node, or None and every node's failure, by its name; `further` rules are asked last."""
+    failures, feasible = {}, []
+    for node in nodes:
+        failure = filter_failure(request, node) or further(node)
+        if failure is None:
+            feasible.append(node)
+        else:
+            failures[node.name] = failure
+    if not feasible:
+        return None, failures
+    return _highest_score(request, feasible), {}
+
+
+def filter_failure(request: PodRequest, node: NodeInfo) -> FilterFailure | None:
+    """The first rule that fails, in the real scheduler's order; None if the pod fits."""
+    for taint in node.taints:
+        if taint["effect"] in _HARD_EFFECTS and not affinity.tolerates(request.tolerations, taint):
+            if taint["key"] == _UNSCHEDULABLE["key"]:
+                return FilterFailure(("node(s) were unschedulable",))
+            return FilterFailure(("node(s) had untolerated taint(s)",))
+    if request.affinity.node_names is not None and node.name not in request.affinity.node_names:
+        return FilterFailure(("node(s) didn't satisfy plugin(s) [NodeAffinity]",))
+    if not request.affinity.matches(node.name, node.labels):
+        return FilterFailure(("node(s) didn't match Pod's node affinity/selector",))
+    if request.ports and _has_port_conflict(request, node):
+        return FilterFailure((_NO_FREE_PORTS,), unresolvable=False)
+    return _insufficient(request, node)
+
+
+def missing_volume_claim_message(name: str, nodes: int) -> str:
+    """As the real scheduler composes it, which tries preemption even so and finds no claim there either."""
+    text = f'persistentvolumeclaim "{name}" not found'
+    return f"0/{nodes} nodes are available: {text}. not found" if nodes else NO_NODES
+
+
+def failed_scheduling_message(failures: Collection[FilterFailure]) -> str:
+    """The message of `FailedScheduling`, as the real scheduler composes it."""
+    if not failures:
+        return NO_NODES
+    reasons = Counter(reason for failure in failures for reason in failure.reasons)
+    unresolvable = sum(failure.unresolvable for failure in failures)
+    preemption = Counter(
+        {
+            "Preemption is not helpful for scheduling": unresolvable,
+            "No preemption victims found for incoming pod": len(failures) - unresolvable,
+        }
+    )
+    available = f"0/{len(failures)} nodes are available:"
+    return (
+        f"{available} {_histogram(reasons)}. "
+        f"no new claims to deallocate, preemption: {available} {_histogram(+preemption)}."
+    )
+
+
+def rejection(request: PodRequest, node: NodeInfo, plugin_resources: Collection[str]) -> Rejection | None:
+    """The kubelet's own check of a pod that is bound to it, which a pod that names its node has not passed before.
+
+    `plugin_resources` are counted by the kubelet's device manager instead. The kubelet ignores requests for resources
+    that are not in the node's allocatable (3.63).
+    """
+    if request.system not in ("", _SYSTEM):
+        return "PodOSNotSupported", f"{_REJECTED}Failed to admit pod as the OS field doesn't match node OS"
+    if node.pods + 1 > node.allocatable.get(_PODS, 0):
+        return _out_of(_PODS, 1, node.pods, node.allocatable.get(_PODS, 0))
+    for resource in sorted(request.requests, key=lambda name: (name not in _CHECKED_FIRST, name)):
+        capacity = node.allocatable.get(resource)
+        if capacity is None or resource in plugin_resources:
+            continue
+        requested, used = request.requests[resource], node.requested.get(resource, 0)
+        if requested > capacity - used:
+            return _out_of(resource, requested, used, capacity)
+    return _failed_predicate(request, node)
+
+
+def _failed_predicate(request: PodRequest, node: NodeInfo) -> Rejection | None:
+    if not request.affinity.matches(node.name, node.labels):
+        return _predicate("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
+    if _has_port_conflict(request, node):
+        return _predicate("NodePorts", _NO_FREE_PORTS)
+    if any(
+        taint["effect"] == "NoExecute" and not affinity.tolerates(request.tolerations, taint) for taint in node.taints
+    ):
+        return _predicate("TaintToleration", "node(s) had taints that the pod didn't tolerate")
+    return None
+
+
+def _predicate(name: str, reason: str) -> Rejection:
+    return name, f"{_REJECTED}Predicate {name} failed: {reason}"
+
+
+def _out_of(resource: str, requested: int, used: int, capacity: int) -> Rejection:
+    counts = f"requested: {requested}, used: {used}, capacity: {capacity}"
+    return f"OutOf{resource}", f"{_REJECTED}Node didn't have enough resource: {resource}, {counts}"
+
+
+def _has_port_conflict(request: PodRequest, node: NodeInfo) -> bool:
+    taken = [port for port, count in node.ports.items() if count > 0]
+    return any(wanted.conflicts(port) for wanted in request.ports for port in taken)
+
+
+def _insufficient(request: PodRequest, node: NodeInfo) -> FilterFailure | None:
+    allocatable, requested = node.allocatable, node.requested
+    missing = [
+        name for name, amount in request.requests.items() if amount > allocatable.get(name, 0) - requested.get(name, 0)
+    ]
+    is_full = node.pods + 1 > allocatable.get(_PODS, 0)
+    if not missing and not is_full:
+        return None
+    reasons = ["Too many pods"] if is_full else []
+    unresolvable = any(request.requests[name] > allocatable.get(name, 0) for name in missing)
+    return FilterFailure((*reasons, *(f"Insufficient {name}" for name in missing)), unresolvable)
+
+
+def _highest_score(request: PodRequest, nodes: list[NodeInfo]) -> NodeInfo:
+    """Scores PreferNoSchedule taints, preferred affinity and free CPU and memory; of equals the first by name."""
+    taints = [sum(_is_avoided(request, taint) for taint in node.taints) for node in nodes]
+    preferences = [request.affinity.score(node.name, node.labels) for node in nodes]
+    most_taints, highest_preference = max(taints), max(preferences)
+    highest = -1.0
+    best: list[NodeInfo] = []
+    for node, avoided, preference in zip(nodes, taints, preferences, strict=True):
+        score = free_share(request, node)
+        score += _TAINT_WEIGHT * 100 * (1 - avoided / most_taints) if most_taints else 0
+        score += _AFFINITY_WEIGHT * 100 * preference / highest_preference if highest_preference else 0
+        if score > highest:
+            highest, best = score, [node]
+        elif score == highest:
+            best.append(node)
+    return min(best, key=lambda node: node.order)
+
+
+def _is_avoided(request: PodRequest, taint: Object) -> bool:
+    return taint["effect"] == "PreferNoSchedule" and not affinity.tolerates(request.tolerations, taint)
+
+
+def has_preferences(request: PodRequest, node: NodeInfo) -> bool:
+    """Whether more than what is left of CPU and memory counts in the node's score."""
+    return bool(request.affinity.preferred) or any(_is_avoided(request, taint) for taint in node.taints)
+
+
+def free_share(request: PodRequest, node: NodeInfo) -> float:
+    """The percentage of CPU and memory that would be left."""
+    share = 0.0
+    for index, resource in enumerate((CPU, MEMORY)):
+        offered = node.allocatable.get(resource, 0)
+        if offered:
+            share += max(0.0, (offered - node.scored[index] - request.scored[index]) * 50 / offered)
+    return share
+
+
+def _histogram(counts: Mapping[str, int]) -> str:
+    return ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
+
+
+def _taints(spec: Object, status: Object) -> tuple[Object, ...]:
+    """The node's taints, and one for a node that is not ready: its own taint is set by a controller, a little later."""
+    taints = [{**taint, "key": str(taint["key"]), "effect": taint["effect"]} for taint in spec.get("taints") or ()]
+    keys = {taint["key"] for taint in taints}
+    conditions = status.get("conditions") or ()
+    ready = next((condition["status"] for condition in conditions if condition["type"] == "Ready"), "Unknown")
+    if ready != "True" and not keys & {_NOT_READY["key"], "node.kubernetes.io/unreachable"}:
+        taints.append(_NOT_READY)
+    # The real scheduler checks `unschedulable` before every taint, with a message of its own.
+    first = [_UNSCHEDULABLE] if spec.get("unschedulable") else []
+    return (*first, *(taint for taint in taints if taint["key"] != _UNSCHEDULABLE["key"] or not first))

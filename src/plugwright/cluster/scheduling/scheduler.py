@@ -1,0 +1,295 @@
+"""The scheduler: follows the store, counts what every node's pods request, and binds one pod after the other.
+
+`fit` and `pod_filters` decide which node takes a pod; `scheduling_queue` says which pod is next. A pod that fits
+nowhere waits until a node or a pod changes so that it may fit. The counts are kept up change by change, never computed
+from all pods again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from plugwright.cluster import pod_fields
+from plugwright.cluster.api.errors import StatusError
+from plugwright.cluster.api.kinds import NAMESPACES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
+from plugwright.cluster.api.registry import ResourcePath
+from plugwright.cluster.events import MALFORMED, ClusterClient, EventRecord, EventRecorder, EventSource
+from plugwright.cluster.scheduling import fit, pod_filters
+from plugwright.cluster.scheduling.fit import FilterFailure, NodeInfo
+from plugwright.cluster.scheduling.node_ranking import NodeRankings
+from plugwright.cluster.scheduling.pod_filters import NodeFilter, PlacedPod
+from plugwright.cluster.scheduling.pod_request import PodRequest
+from plugwright.cluster.scheduling.resource_claims import ClaimController, ClaimPlacement
+from plugwright.cluster.scheduling.scheduling_queue import SchedulingQueue
+from plugwright.cluster.store import AlreadyExists, Change, Expired, NotFound, Object, ObjectKey, VersionConflict
+from plugwright.errors import ClusterError
+
+__all__ = ["Scheduler"]
+
+logger = logging.getLogger(__name__)
+
+_NAME = "default-scheduler"
+_MANAGER = "kube-scheduler"
+_FINISHED = ("Succeeded", "Failed")
+_CLAIM_KINDS = (RESOURCE_CLAIMS.qualified, RESOURCE_CLAIM_TEMPLATES.qualified)
+_CHANGED_BY_ANOTHER = (404, 409)
+_NO_CLAIM = FilterFailure(("resourceclaim not available on the node",))
+
+
+class Scheduler:
+    def __init__(self, client: ClusterClient, queue: SchedulingQueue | None = None) -> None:
+        self._client = client
+        self._recorder = EventRecorder(client, EventSource(_NAME, series=True, manager=_MANAGER))
+        self._claims = ClaimController(client)
+        self._queue = queue or SchedulingQueue()
+        self._nodes: dict[str, NodeInfo] = {}
+        self._rankings = NodeRankings()
+        self._bound: dict[ObjectKey, PlacedPod] = {}
+        self._anti_affine: dict[ObjectKey, PlacedPod] = {}  # those of them that keep others away
+        self._revision = 0
+
+    async def run(self) -> None:
+        """Runs until cancelled; other tasks run between two pods."""
+        now = asyncio.get_running_loop().time
+        self._list()
+        while True:
+            wait = self._queue.wait(now())
+            if self._client.store.revision > self._revision or wait != 0:
+                await self._catch_up(wait)
+            if following := self._queue.pop(now()):
+                self._schedule(*following, now())
+            await asyncio.sleep(0)
+
+    def _list(self) -> None:
+        """Forgets everything and reads all nodes and pods."""
+        store = self._client.store
+        self._revision = store.revision
+        for known in (self._nodes, self._rankings, self._bound, self._anti_affine, self._queue):
+            known.clear()
+        for node in store.objects(NODES.qualified):
+            self._update_node(node["metadata"]["name"], node)
+        for pod in sorted(store.objects(PODS.qualified), key=_creation_order):
+            self._update_pod(_key(pod), pod)
+
+    async def _catch_up(self, timeout: float | None) -> None:
+        try:
+            changes = await self._client.store.changes(self._revision, timeout)
+        except Expired:
+            self._list()
+            return
+        for change in changes:
+            self._apply(change)
+            self._revision = change.revision
+
+    def _apply(self, change: Change) -> None:
+        deleted = change.type == "DELETED"
+        if change.key.kind == NODES.qualified:
+            self._update_node(change.key.name, None if deleted else change.object)
+        elif change.key.kind == PODS.qualified:
+            if deleted:
+                self._remove_pod(change.key)
+                self._release_claims(change.object)
+            else:
+                self._update_pod(change.key, change.object)
+        elif change.key.kind in _CLAIM_KINDS:
+            self._queue.retry([key for key, request in self._queue.unschedulable.items() if request.has_claims])
+
+    def _update_node(self, name: str, node: Object | None) -> None:
+        before = self._nodes.pop(name, None)
+        self._rankings.node_changed(name)
+        if node is None:
+            self._queue.retry(list(self._queue.unschedulable))  # the number of nodes is part of their messages
+            return
+        try:
+            info = NodeInfo.of(node)
+        except MALFORMED:
+            logger.warning("node object is malformed, no pods are scheduled to it", extra={"node": name})
+            return
+        if before is not None:
+            info.take_pods_of(before)
+        else:
+            for bound in self._bound.values():
+                if bound.node == name:
+                    info.add_pod(bound.request)
+        self._nodes[name] = info
+        if before is None or (before.labels, before.taints) != (info.labels, info.taints):
+            self._queue.retry(list(self._queue.unschedulable))  # they may be unschedulable for another reason now
+        elif before.allocatable != info.allocatable:
+            self._queue.retry(self._fitting(info))
+
+    def _update_pod(self, key: ObjectKey, pod: Object) -> None:
+        try:
+            if pod.get("status", {}).get("phase") in _FINISHED:
+                self._remove_pod(key)
+                self._release_claims(pod)
+            elif node := pod["spec"].get("nodeName"):
+                self._queue.remove(key)
+                self._update_bound(key, node, pod)
+            elif pod["metadata"].get("deletionTimestamp"):
+                self._queue.remove(key)
+            elif key not in self._queue and _is_ours(pod):
+                self._queue.add(key, PodRequest.of(pod))
+        except MALFORMED:
+            _log_malformed(key)
+
+    def _update_bound(self, key: ObjectKey, node: str, pod: Object) -> None:
+        """Labels of a bound pod may change, and it stops to count in a spread when it is being deleted."""
+        bound = self._bound.get(key)
+        labels, is_terminating = pod["metadata"].get("labels") or {}, bool(pod["metadata"].get("deletionTimestamp"))
+        if bound is None:
+            self._add_bound(key, node, PodRequest.of(pod))
+        elif (bound.request.pods.labels, bound.request.pods.is_terminating) != (labels, is_terminating):
+            self._forget(key)
+            self._add_bound(key, node, PodRequest.of(pod))
+
+    def _remove_pod(self, key: ObjectKey) -> None:
+        self._queue.remove(key)
+        bound = self._forget(key)
+        if bound is None:
+            return
+        node = self._nodes.get(bound.node)
+        if bound.request.pods.anti:
+            self._queue.retry(list(self._queue.unschedulable))
+        elif node is not None:
+            self._queue.retry({*self._fitting(node), *self._queue.dependent})
+
+    def _forget(self, key: ObjectKey) -> PlacedPod | None:
+        bound = self._bound.pop(key, None)
+        self._anti_affine.pop(key, None)
+        if bound and bound.node in self._nodes:
+            self._nodes[bound.node].remove_pod(bound.request)
+            self._rankings.node_changed(bound.node)
+        return bound
+
+    def _add_bound(self, key: ObjectKey, node: str, request: PodRequest) -> None:
+        bound = self._bound[key] = PlacedPod(node, request)
+        if request.pods.anti:
+            self._anti_affine[key] = bound
+        if node in self._nodes:
+            self._nodes[node].add_pod(request)
+            self._rankings.node_changed(node)
+        self._queue.retry(list(self._queue.dependent))
+
+    def _fitting(self, node: NodeInfo) -> list[ObjectKey]:
+        """The unschedulable pods that this node would take now."""
+        unschedulable = self._queue.unschedulable
+        return [key for key, request in unschedulable.items() if fit.filter_failure(request, node) is None]
+
+    def _release_claims(self, pod: Object) -> None:
+        try:
+            self._claims.release(pod)
+        except (ClusterError, StatusError) as error:
+            logger.warning("resource claims are not released", extra={"pod": _key(pod).name, "error": str(error)})
+
+    def _schedule(self, key: ObjectKey, request: PodRequest, now: float) -> None:
+        pod = self._client.store.get(key)
+        if pod is None or pod["spec"].get("nodeName"):
+            return
+        try:
+            node, message = self._placement(pod, request)
+            if node is None:
+                self._queue.add_unschedulable(key, request)
+                self._report_unschedulable(key, pod, message)
+            else:
+                self._bind(key, pod, node, request)
+        except (ClusterError, StatusError) as error:
+            self._queue.remove(key)
+            if not _is_changed_by_another(error):
+                logger.warning("pod is not scheduled, it is tried again", extra={"pod": key.name, "error": str(error)})
+                self._queue.back_off(key, request, now)
+        except MALFORMED:
+            _log_malformed(key)
+
+    def _placement(self, pod: Object, request: PodRequest) -> tuple[NodeInfo | None, str]:
+        """The node for a pod, or why it has none."""
+        if request.not_emulated:
+            return None, request.not_emulated
+        if request.volume_claims:  # none exists, as nothing serves them
+            return None, fit.missing_volume_claim_message(request.volume_claims[0], len(self._nodes))
+        has_rules = request.has_claims or request.pods.has_rules or self._anti_affine
+        if not has_rules and (best := self._rankings.best(request, self._nodes)):
+            return best, ""
+        claims = self._claims.placement(pod) if request.has_claims else ClaimPlacement()
+        if claims.problem:
+            return None, claims.problem
+        node, failures = fit.select_node(request, self._nodes.values(), self._further_filter(request, claims))
+        if node is None and self._would_preempt(request, failures):
+            return None, f"plugwright does not emulate preemption; {pod_fields.ADVICE}"
+        return node, fit.failed_scheduling_message(failures.values())
+
+    def _further_filter(self, request: PodRequest, claims: ClaimPlacement) -> NodeFilter:
+        placed = self._bound if request.pods.has_rules else self._anti_affine
+        of_pods = pod_filters.pod_filter(request, self._nodes, placed.values(), self._namespace_labels)
+
+        def failure(node: NodeInfo) -> FilterFailure | None:
+            return of_pods(node) or (None if claims.allows(node.name, node.labels) else _NO_CLAIM)
+
+        return failure
+
+    def _would_preempt(self, request: PodRequest, failures: Mapping[str, FilterFailure]) -> bool:
+        """Whether pods of a lower priority are on a node that might take the pod without them."""
+        nodes = {name for name, failure in failures.items() if not failure.unresolvable}
+        return (
+            request.preempts
+            and bool(nodes)
+            and any(bound.node in nodes and bound.request.priority < request.priority for bound in self._bound.values())
+        )
+
+    def _namespace_labels(self, name: str) -> Mapping[str, str]:
+        namespace = self._client.store.get(ObjectKey(NAMESPACES.qualified, "", name))
+        return ((namespace or {}).get("metadata") or {}).get("labels") or {}
+
+    def _bind(self, key: ObjectKey, pod: Object, node: NodeInfo, request: PodRequest) -> None:
+        if request.has_claims:
+            self._claims.reserve(pod)
+        self._client.writer.bind(ResourcePath(PODS, key.namespace, key.name), node.name)
+        self._add_bound(key, node.name, request)
+        text = f"Successfully assigned {key.namespace}/{key.name} to {node.name}"
+        self._recorder.record(pod, EventRecord("Scheduled", text, action="Binding"))
+
+    def _report_unschedulable(self, key: ObjectKey, pod: Object, message: str) -> None:
+        self._recorder.record(pod, EventRecord("FailedScheduling", message, "Warning", action="Scheduling"))
+        known = (pod.get("status") or {}).get("conditions") or ()
+        conditions = {condition["type"]: condition for condition in known}
+        before = conditions.get("PodScheduled") or {}
+        if before.get("status") == "False" and before.get("message") == message:
+            return
+        since = (before.get("status") == "False" and before.get("lastTransitionTime")) or self._client.stamp()
+        conditions["PodScheduled"] = {
+            "type": "PodScheduled",
+            "observedGeneration": pod["metadata"].get("generation", 1),
+            "status": "False",
+            "lastProbeTime": None,
+            "lastTransitionTime": since,
+            "reason": "Unschedulable",
+            "message": message,
+        }
+
+        def with_conditions(stored: Object) -> Object:
+            return {**stored, "status": {**(stored.get("status") or {}), "conditions": list(conditions.values())}}
+
+        self._client.writer.change(ResourcePath(PODS, key.namespace, key.name, "status"), with_conditions, _MANAGER)
+
+
+def _key(pod: Object) -> ObjectKey:
+    return ObjectKey(PODS.qualified, pod["metadata"]["namespace"], pod["metadata"]["name"])
+
+
+def _creation_order(pod: Object) -> tuple[str, str, str]:
+    metadata = pod["metadata"]
+    return metadata.get("creationTimestamp", ""), metadata["namespace"], metadata["name"]
+
+
+def _is_ours(pod: Object) -> bool:
+    return pod["spec"].get("schedulerName", _NAME) == _NAME and not pod["spec"].get("schedulingGates")
+
+
+def _is_changed_by_another(error: ClusterError | StatusError) -> bool:
+    """Then the next change says how; any other failure, as of a full disk, may pass."""
+    if isinstance(error, StatusError):
+        return error.code in _CHANGED_BY_ANOTHER
+    return isinstance(error, NotFound | AlreadyExists | VersionConflict)
+
+
+def _log_malformed(key: ObjectKey) -> None:
+    logger.warning("pod object is malformed, it is not scheduled", extra={"pod": f"{key.namespace}/{key.name}"})
