@@ -1,11 +1,14 @@
 """Bodies of requests: JSON, YAML and protobuf, and the Status that refuses others."""
 
 import base64
+from collections.abc import MutableMapping
 
 import pytest
-from tests.cluster.api.serving import Api, pod
+from tests.cluster.api.serving import TOKEN, Api, pod, populated, server
 
 from plugwright.cluster.api import requests
+from plugwright.cluster.api.app import application
+from plugwright.cluster.store import Store
 
 PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -100,3 +103,21 @@ class TestProtobuf:
     @pytest.mark.parametrize("content", [b"k8s", b"nope", CONFIG_MAP[:20], CONFIG_MAP[4:], b"k8s\x00\xff\xff"])
     async def test_that_cannot_be_decoded_is_refused(self, api: Api, content: bytes) -> None:
         assert (await api("POST", MAPS, content, content_type=PROTOBUF)).code == 400
+
+
+async def test_a_client_that_goes_away_within_its_body_is_no_error_of_the_server(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def receive() -> dict[str, object]:
+        return {"type": "http.disconnect"}
+
+    sent: list[MutableMapping[str, object]] = []
+
+    async def send(message: MutableMapping[str, object]) -> None:
+        sent.append(message)
+
+    headers = [(b"authorization", f"Bearer {TOKEN}".encode()), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": PODS, "query_string": b"", "headers": headers}
+    await application(server(populated(Store())))(scope, receive, send)
+    assert sent[0]["status"] == 400
+    assert not caplog.records

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import yaml
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from plugwright.cluster.api import kinds, schema
 from plugwright.cluster.api.errors import (
@@ -91,10 +91,13 @@ def resource_path(path: str) -> ResourcePath:
 
 async def read_body(request: Request, *, may_be_empty: bool = False) -> Any:  # type: ignore[explicit-any,unused-ignore]
     content = bytearray()
-    async for piece in request.stream():
-        content += piece
-        if len(content) > LARGEST_BODY:
-            raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {LARGEST_BODY}")
+    try:
+        async for piece in request.stream():
+            content += piece
+            if len(content) > LARGEST_BODY:
+                raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {LARGEST_BODY}")
+    except ClientDisconnect:
+        raise bad_request("the connection ended before the body did") from None
     if not content and not may_be_empty:
         raise bad_request("the body of the request must not be empty")
     try:
