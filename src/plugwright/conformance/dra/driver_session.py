@@ -12,6 +12,7 @@ from pathlib import Path
 
 from plugwright import quantity
 from plugwright.conformance import program
+from plugwright.conformance.dra import pools
 from plugwright.conformance.dra.session_api import Document, SessionApi
 from plugwright.conformance.program import Program, Target
 from plugwright.conformance.session import PluginNotRunning, Session, TimeLimits
@@ -163,7 +164,8 @@ class DriverSession(Session):
         return f"; {refused[-1]}" if refused else ""
 
     async def settle(self) -> None:
-        """Waits until no further slice comes for a moment."""
+        """Waits for whole pools, and until no further slice comes for a moment."""
+        await self.api.until(lambda: all(map(self.has_whole_pools, self.registered())), self.limits.prompt)
         known = -1
         while known != len(self.api.slices()):
             known = len(self.api.slices())
@@ -190,18 +192,20 @@ class DriverSession(Session):
     def slices(self, driver: str) -> list[Document]:
         return [document for document in self.api.slices() if document["spec"]["driver"] == driver]
 
+    def pools(self, driver: str) -> dict[str, list[Document]]:
+        """The specs of the slices of each of its pools."""
+        return pools.specs_by_pool(self.slices(driver))
+
+    def has_whole_pools(self, driver: str) -> bool:
+        return not any(pools.incompleteness(specs) for specs in self.pools(driver).values())
+
     def devices(self, driver: str) -> list[PublishedDevice]:
         """Those that a scheduler would allocate: without taints, each once."""
-        slices = self.slices(driver)
-        newest = {document["spec"]["pool"]["name"]: 0 for document in slices}
-        for document in slices:
-            pool = document["spec"]["pool"]
-            newest[pool["name"]] = max(newest[pool["name"]], int(pool.get("generation") or 0))
         found = [
-            PublishedDevice(pool["name"], device["name"], device)
-            for document in slices
-            if int((pool := document["spec"]["pool"]).get("generation") or 0) == newest[pool["name"]]
-            for device in document["spec"].get("devices") or ()
+            PublishedDevice(pool, device["name"], device)
+            for pool, specs in self.pools(driver).items()
+            for spec in pools.newest(specs)
+            for device in spec.get("devices") or ()
             if not device.get("taints")
         ]
         return list(dict.fromkeys(found))

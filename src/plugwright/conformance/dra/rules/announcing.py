@@ -3,13 +3,15 @@
 import asyncio
 import re
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from plugwright.conformance.asking import expect
 from plugwright.conformance.dra.claim_calls import ClaimAllocation, allocated, devices_in, prepare, some_devices
-from plugwright.conformance.dra.driver_session import DriverSession
+from plugwright.conformance.dra.driver_session import DriverSession, PublishedDevice
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
 from plugwright.conformance.rule import Level, Rule, RuleNotApplicable
 from plugwright.conformance.session import PluginNotRunning
@@ -205,6 +207,7 @@ class DriverIsFoundAgain(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         session, drivers = await verifier.drivers()
         names, mark = {driver.name for driver in drivers}, session.mark
+        devices = {name: set(session.devices(name)) for name in names}
         await session.kubelet.restart()
         try:
             await session.kubelet.until(lambda: session.registered(mark) >= names, verifier.limits.register, "none")
@@ -213,7 +216,12 @@ class DriverIsFoundAgain(DriverRule):
             seen = f"none within {verifier.limits.register:g} s: {', '.join(refused[-1:])} {session.ending}"
             expect(False, "a registration", seen)
         finally:
-            await session.api.until(lambda: all(session.slices(name) for name in names), verifier.limits.republish)
+            back = partial(self._are_back, session, devices)
+            await session.api.until(back, verifier.limits.republish)  # for the rules that come next
+
+    @staticmethod
+    def _are_back(session: DriverSession, devices: Mapping[str, set[PublishedDevice]]) -> bool:
+        return all(set(session.devices(name)) == published for name, published in devices.items())
 
 
 class OutlivesConnections(DriverRule):

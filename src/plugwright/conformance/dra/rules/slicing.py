@@ -6,6 +6,7 @@ from functools import partial
 
 from plugwright import quantity
 from plugwright.conformance.asking import expect
+from plugwright.conformance.dra import pools
 from plugwright.conformance.dra.driver_session import NODE, DriverSession
 from plugwright.conformance.dra.driver_verifier import DriverRule, DriverVerifier
 from plugwright.conformance.dra.session_api import ApiRequest, Document
@@ -29,37 +30,10 @@ def _about(refused: list[ApiRequest], words: tuple[str, ...]) -> list[str]:
     return [str(request) for request in refused if any(word in request.text for word in words)]
 
 
-def pools(session: DriverSession, driver: str) -> dict[str, list[Document]]:
-    """The specs of the slices of each pool."""
-    found: dict[str, list[Document]] = {}
-    for document in session.slices(driver):
-        found.setdefault(document["spec"]["pool"]["name"], []).append(document["spec"])
-    return found
-
-
-def _generation(spec: Document) -> int:
-    return int(spec["pool"].get("generation") or 0)
-
-
-def _newest(specs: list[Document]) -> list[Document]:
-    highest = max(map(_generation, specs))
-    return [spec for spec in specs if _generation(spec) == highest]
-
-
 async def _all_pools(verifier: DriverVerifier) -> list[tuple[str, list[Document]]]:
     session, drivers = await verifier.drivers()
     names = {driver.name for driver in drivers}
-    return [(pool, specs) for name in sorted(names) for pool, specs in sorted(pools(session, name).items())]
-
-
-def _completeness(specs: list[Document]) -> str:
-    """What is wrong with the arithmetic of a pool; empty if nothing."""
-    newest = _newest(specs)
-    counts = {int(spec["pool"]["resourceSliceCount"]) for spec in newest}
-    if counts != {len(newest)}:
-        shown = ", ".join(map(str, sorted(counts)))
-        return f"{len(newest)} slices of generation {_generation(newest[0])} with resourceSliceCount {shown}"
-    return ""
+    return [(pool, specs) for name in sorted(names) for pool, specs in sorted(session.pools(name).items())]
 
 
 class IsAccepted(DriverRule):
@@ -114,7 +88,7 @@ class PoolIsComplete(DriverRule):
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         for pool, specs in await _all_pools(verifier):
-            problem = _completeness(specs)
+            problem = pools.incompleteness(specs)
             expect(not problem, f"as many slices in the pool {pool} as they say", problem)
 
 
@@ -126,7 +100,7 @@ class NoOldGenerations(DriverRule):
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
         for pool, specs in await _all_pools(verifier):
-            generations = sorted({str(_generation(spec)) for spec in specs})
+            generations = sorted({str(pools.generation(spec)) for spec in specs})
             expect(len(generations) == 1, f"one generation in the pool {pool}", f"generations {some(generations)}")
 
 
@@ -139,7 +113,7 @@ class NamesAreUnique(DriverRule):
     async def check_driver(self, verifier: DriverVerifier) -> None:
         for pool, specs in await _all_pools(verifier):
             for field in ("devices", "sharedCounters"):
-                names = Counter(entry["name"] for spec in _newest(specs) for entry in spec.get(field) or ())
+                names = Counter(entry["name"] for spec in pools.newest(specs) for entry in spec.get(field) or ())
                 twice = sorted(name for name, count in names.items() if count > 1)
                 expect(not twice, f"each name once in {field} of the pool {pool}", f"{some(twice)} more than once")
 
@@ -155,7 +129,7 @@ def _consumption(specs: list[Document]) -> Iterator[tuple[str, str, str, str]]:
 
 async def _pools_with_counters(verifier: DriverVerifier) -> list[tuple[str, list[Document]]]:
     found = [
-        (pool, newest) for pool, specs in await _all_pools(verifier) if any(_consumption(newest := _newest(specs)))
+        (pool, newest) for pool, specs in await _all_pools(verifier) if any(_consumption(newest := pools.newest(specs)))
     ]
     if not found:
         raise RuleNotApplicable("no device consumes counters")
@@ -242,9 +216,7 @@ async def _until_back(verifier: DriverVerifier, session: DriverSession, before: 
 
     def back() -> bool:
         return all(
-            _content(session, name) == content
-            and not any(_completeness(specs) for specs in pools(session, name).values())
-            for name, content in before.items()
+            _content(session, name) == content and session.has_whole_pools(name) for name, content in before.items()
         )
 
     restored = await session.api.until(back, limit)
@@ -329,14 +301,10 @@ class KeptOverRestart(DriverRule):
             await session.program.end()
             await session.start_program()
             await session.until_registered(verifier.resources, mark=mark, limit=verifier.limits.start)
-            await session.api.until(lambda: not self._whole(session, driver.name), verifier.limits.settle * 4)
-            problems = [text for specs in pools(session, driver.name).values() if (text := _completeness(specs))]
+            await session.api.until(lambda: not session.has_whole_pools(driver.name), verifier.limits.settle * 4)
+            problems = [text for specs in session.pools(driver.name).values() if (text := pools.incompleteness(specs))]
             expect(not problems, "whole pools after a restart", some(problems))
             expect(_content(session, driver.name) == before, "the same devices", "other devices")
-
-    @staticmethod
-    def _whole(session: DriverSession, name: str) -> bool:
-        return not any(_completeness(specs) for specs in pools(session, name).values())
 
 
 class RestsWhenIdle(DriverRule):
