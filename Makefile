@@ -57,7 +57,7 @@ mutants: $(READY) ## mistakes that tests must find, tried one by one in a copy o
 # Without PEER our own plugins and DRA drivers. PEER is a command with {dir}, {root} or {socket}.
 verify: $(READY) ## the contract test on our own plugins and drivers, or on another: [PEER='program and flags'] [KUBELET=all] [ARGS=--thorough]
 ifeq ($(PEER),)
-	@PLUGWRIGHT_VERIFY_KUBELET=$(or $(KUBELET),1.36) $(BIN)/python -m pytest -n $(JOBS) --timeout 600 tests/conformance/test_own_plugins.py tests/conformance/test_own_drivers.py $(ARGS)
+	@PLUGWRIGHT_VERIFY_KUBELET=$(or $(KUBELET),1.36) $(BIN)/python -m pytest -n $$((2 * $(JOBS))) --timeout 600 tests/conformance/test_own_plugins.py tests/conformance/test_own_drivers.py $(ARGS)
 else
 	@$(BIN)/plugwright verify $(if $(KUBELET),--kubelet $(KUBELET)) $(ARGS) -- $(PEER)
 endif
