@@ -50,6 +50,7 @@ class SmallDriver:
         self.api = ApiClient.find()
         self.lock = asyncio.Lock()
         self.stopped = Latest(False)
+        self.connected = Latest(0)  # peers of the service
 
     # the slices
 
@@ -296,7 +297,10 @@ class SmallDriver:
 
     async def serve(self, stack: AsyncExitStack) -> None:
         """First the service, then what announces it."""
-        await stack.enter_async_context(transport.serve(self.socket_path(), self.methods(), listening_on=self.listen))
+        service = transport.serve(
+            self.socket_path(), self.methods(), listening_on=self.listen, connected=self.connected
+        )
+        await stack.enter_async_context(service)
         await stack.enter_async_context(
             transport.serve(self.registration_path(), self.registration_methods(), listening_on=self.listen)
         )

@@ -5,16 +5,17 @@ All of them run where PLUGWRIGHT_MUTANTS is set (`make verify-mutants`, CI); els
 
 import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 from tests.conformance.driver_mutants import MUTANTS
-from tests.conformance.verifying import missed_mutants, small_driver, verdict_of
+from tests.conformance.verifying import PATIENT, driver_options, missed_mutants, small_driver, verdict_of
 
 from plugwright.cli.kubelet.pod_claims import observed_api
-from plugwright.conformance import catalogue
-from plugwright.conformance.rule import Verdict
+from plugwright.conformance import catalogue, runner
+from plugwright.conformance.rule import RuleStatus, Verdict
 
 AT_ONCE, IN_ONE_TEST = 4, 8
 QUICK = ["names-subrequest", "gives-twice", "counts-wrong", "leaves-spec"]
@@ -38,6 +39,17 @@ async def test_each_mutant_is_caught_by_its_rule(names: list[str]) -> None:
     made = await asyncio.gather(*(verdict(name, turn) for name in names))
     assert not missed_mutants(names, made)
     assert all(seen.expected and seen.seen for seen in made)
+
+
+@pytest.mark.parametrize(("thorough", "status"), [(False, RuleStatus.PASS), (True, RuleStatus.FAIL)])
+async def test_a_claim_that_waits_is_waited_for_as_a_kubelet_does_where_it_is_asked_for(
+    thorough: bool, status: RuleStatus
+) -> None:
+    options = driver_options(limits=replace(PATIENT, wait=0.5))
+    [verdict] = await runner.verify(
+        small_driver("gives-late"), [catalogue.find("PRP-13")], replace(options, thorough=thorough)
+    )
+    assert verdict.status is status
 
 
 def test_there_is_a_mutant_for_every_rule() -> None:

@@ -10,7 +10,7 @@ from tests.kubernetes.kubectl import Kubectl, Object
 from tests.kubernetes.pods import Pod
 from tests.kubernetes.waiting import until
 
-__all__ = ["Claims"]
+__all__ = ["Claims", "let_nodes_read_claims"]
 
 _API = "resource.k8s.io/v1"
 _STAY = "trap exit TERM; sleep 1000000 & wait"
@@ -21,7 +21,7 @@ class Claims:
 
     def __init__(self, kubectl: Kubectl, driver: str, extended: str = "") -> None:
         self.kubectl, self.driver = kubectl, driver
-        _let_nodes_read_claims(kubectl)
+        let_nodes_read_claims(kubectl)
         spec: dict[str, Any] = {"selectors": [{"cel": {"expression": f'device.driver == "{driver}"'}}]}
         if extended:
             spec["extendedResourceName"] = extended
@@ -115,7 +115,7 @@ class Claims:
         )
 
 
-def _let_nodes_read_claims(kubectl: Kubectl) -> None:
+def let_nodes_read_claims(kubectl: Kubectl) -> None:
     """An API server may refuse a kubelet the claim of a pod that it has just got: its authorizer lags behind.
 
     The kubelet then tries again after more than a minute, for which no test can wait.

@@ -18,6 +18,7 @@ from tests.kubernetes.comparing_claims import BothKubelets
 from tests.kubernetes.findings import Findings
 from tests.kubernetes.node import Node
 from tests.kubernetes.pods import Pods
+from tests.kubernetes.rule_drivers import RuleDrivers
 from tests.kubernetes.serving import Plugins
 
 _HERE = Path(__file__).parent
@@ -25,6 +26,7 @@ _FINDINGS = pytest.StashKey[Findings]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "plays(*rules): shows the effect that these rules of `plugwright verify` claim")
     config.addinivalue_line("markers", "essential: part of the short pass at other versions of Kubernetes")
     config.stash[_FINDINGS] = Findings()
 
@@ -108,6 +110,14 @@ def plugins(cluster: Cluster) -> Iterator[Plugins]:
     plugins = Plugins(cluster)
     yield plugins
     plugins.end()
+
+
+@pytest.fixture
+def drivers(cluster: Cluster, plugins: Plugins, pods: Pods) -> Iterator[RuleDrivers]:
+    drivers = RuleDrivers(cluster, plugins)
+    yield drivers
+    cluster.revive()
+    drivers.end()
 
 
 def _need_a_machine_that_can(version: str) -> None:

@@ -38,6 +38,10 @@ class Kubectl:
     def create(self, *objects: Object) -> None:
         self("create", "--filename=-", given=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
 
+    def replace(self, path: str, document: Object) -> None:
+        """Writes an object, or its status, to its path in the API."""
+        self("replace", f"--raw={path}", "--filename=-", given=json.dumps(document))
+
     def works(self, *arguments: str) -> bool:
         """Whether the call ends well."""
         try:

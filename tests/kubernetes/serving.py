@@ -89,10 +89,10 @@ class Plugins:
         flags = ("--root", root, "--mutant", name, *(("--resource", resource) if resource else ()))
         return self._start(self._place().name, str(_SMALL_PLUGIN), *flags)
 
-    def driver(self, name: str, mutant: str = "") -> Process:
-        """The small driver of the rules' tests under this name, with one defect or none."""
+    def driver(self, name: str, mutant: str = "", node: str = NODE) -> Process:
+        """The small driver of the rules' tests under this name, with one defect or none, on a node of this name."""
         flags = ("--root", str(self._cluster.kubelet_dir), "--name", name, *(("--mutant", mutant) if mutant else ()))
-        return self._start(self._place().name, str(_SMALL_DRIVER), *flags)
+        return self._start(self._place().name, str(_SMALL_DRIVER), *flags, node=node)
 
     def end(self) -> None:
         for process in self._started:
@@ -109,9 +109,9 @@ class Plugins:
         place.mkdir()
         return place
 
-    def _start(self, name: str, *arguments: str) -> Process:
+    def _start(self, name: str, *arguments: str, node: str = NODE) -> Process:
         cdi = str(self._cluster.state / "run" / "cdi")
-        claims = {"KUBECONFIG": str(self.kubeconfig), "NODE_NAME": NODE, "CDI_ROOT": cdi}  # of DRA drivers
+        claims = {"KUBECONFIG": str(self.kubeconfig), "NODE_NAME": node, "CDI_ROOT": cdi}  # of DRA drivers
         process = self._cluster.enclosure.start(name, sys.executable, *arguments, env=claims)
         self._started.append(process)
         until(f"{name} starts", lambda: process.pid)

@@ -12,7 +12,8 @@ from tests.kubernetes.waiting import until
 
 
 @pytest.mark.essential
-def test_a_refused_name_and_missing_options_are_the_kubelets_words(plugins: Plugins, node: Node) -> None:  # REG-03, -09
+@pytest.mark.plays("REG-03", "REG-09")
+def test_a_refused_name_and_missing_options_are_the_kubelets_words(plugins: Plugins, node: Node) -> None:
     named = plugins.mutant("name-without-domain", "")
     until("the name is refused", lambda: named.lines('the ResourceName "part" is invalid'))
     silent = plugins.mutant("without-options", "example.com/rule-options")
@@ -20,7 +21,8 @@ def test_a_refused_name_and_missing_options_are_the_kubelets_words(plugins: Plug
     assert node.resource("example.com/rule-options") is None
 
 
-def test_a_plugin_that_ignores_a_restart_is_gone(cluster: Cluster, plugins: Plugins, node: Node) -> None:  # REG-14
+@pytest.mark.plays("REG-14")
+def test_a_plugin_that_ignores_a_restart_is_gone(cluster: Cluster, plugins: Plugins, node: Node) -> None:
     plugins.mutant("ignores-restart", "example.com/rule-restart")
     node.shows("example.com/rule-restart", capacity=5, allocatable=4)
     cluster.restart("kubelet")
@@ -28,9 +30,8 @@ def test_a_plugin_that_ignores_a_restart_is_gone(cluster: Cluster, plugins: Plug
 
 
 @pytest.mark.essential
-def test_a_socket_that_is_connected_is_refused_from_1_37_on(
-    cluster: Cluster, plugins: Plugins, node: Node
-) -> None:  # REG-18, REG-19
+@pytest.mark.plays("REG-18", "REG-19")
+def test_a_socket_that_is_connected_is_refused_from_1_37_on(cluster: Cluster, plugins: Plugins, node: Node) -> None:
     plugin = plugins.mutant("registers-twice", "example.com/rule-twice")
     node.shows("example.com/rule-twice", capacity=5, allocatable=4)
     if cluster.version.startswith("1.36"):
@@ -39,6 +40,7 @@ def test_a_socket_that_is_connected_is_refused_from_1_37_on(
         until("it is refused", lambda: plugin.lines("device plugin already connected"))
 
 
+@pytest.mark.plays("LST-03", "LST-04", "LST-06", "LST-09")
 @pytest.mark.parametrize(
     ("mutant", "capacity", "allocatable"),
     [
@@ -56,15 +58,15 @@ def test_a_wrong_list_is_counted_as_the_rule_says(
 
 
 @pytest.mark.essential
-def test_a_response_for_each_device_hands_out_the_first_alone(
-    plugins: Plugins, node: Node, pods: Pods
-) -> None:  # ALO-03
+@pytest.mark.plays("ALO-03")
+def test_a_response_for_each_device_hands_out_the_first_alone(plugins: Plugins, node: Node, pods: Pods) -> None:
     plugins.mutant("response-per-device", "example.com/rule-response")
     node.shows("example.com/rule-response", capacity=5, allocatable=4)
     pod = pods.create("two", {"example.com/rule-response": 2}).runs()
     assert len(pod.devices("PARTS")) == 1
 
 
+@pytest.mark.plays("ALO-02", "PRF-01")
 @pytest.mark.parametrize(
     ("mutant", "words"),
     [
@@ -81,7 +83,8 @@ def test_a_pod_is_refused_for_good(plugins: Plugins, node: Node, pods: Pods, mut
     assert words in str(refused)
 
 
-@pytest.mark.parametrize("mutant", ["missing-node", "file-as-node", "without-pre-start"])  # ANS-01, ANS-02, PST-01
+@pytest.mark.plays("ANS-01", "ANS-02", "PST-01")
+@pytest.mark.parametrize("mutant", ["missing-node", "file-as-node", "without-pre-start"])
 def test_a_container_does_not_start(plugins: Plugins, node: Node, pods: Pods, mutant: str) -> None:
     resource = f"example.com/rule-{mutant}"
     plugins.mutant(mutant, resource)

@@ -96,7 +96,7 @@ Examples:
 )
 @click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Versions to verify at once.")
 def verify(command: tuple[str, ...], output: str, **values: Any) -> None:
-    """Verify that a device plugin keeps the contract with the kubelet.
+    """Verify that a device plugin or a DRA driver keeps the contract with the kubelet.
 
     The program is started beside emulated kubelets, in a directory of its own, and every rule gives a verdict: what was
     expected, what was seen, why it matters on a node, and how to mend it. {dir} in the command and in --env is the

@@ -118,13 +118,13 @@ class Verifier:
         self.resources = self.resources or frozenset(self._connected(self._shared))
 
     @asynccontextmanager
-    async def fresh(self) -> AsyncIterator[Session]:
-        """A session of its own, in which the program is not started yet."""
+    async def fresh(self, *, registers: bool = True) -> AsyncIterator[Session]:
+        """A session of its own, in which the program is not started yet; it must be one that `registers`, or any."""
         if self.target.attached:
             raise PluginNotRunning("an attached program is started and ended by its owner")
         if not self.resources:
             await self.started()
-        if not self.resources:
+        if registers and not self.resources:
             raise PluginNotRunning(f"the plugin is not registered: {self.failure}")
         await self._stack.aclose()  # two instances at once might want the same port or lock
         self._shared = None

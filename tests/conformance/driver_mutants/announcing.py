@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -11,11 +10,11 @@ from tests.conformance.driver_mutants.driver_mutant import breaks
 
 from plugwright.errors import PeerRefused
 from plugwright.protocol import dra, dra_health, transport
-from plugwright.protocol.dra import Claim
 from plugwright.protocol.registration import PluginInfo
 from plugwright.system import sockets
 
 LONG = 1.5  # seconds; the kubelet waits for one
+LATE = 5.0  # seconds, in which a claim may come
 
 
 @breaks("DRG-01", slow=True)
@@ -34,7 +33,7 @@ class AnnouncesFirst(SmallDriver):
     async def serve(self, stack: AsyncExitStack) -> None:
         path = self.registration_path()
         await stack.enter_async_context(transport.serve(path, self.registration_methods(), listening_on=self.listen))
-        await asyncio.sleep(LONG)
+        await asyncio.sleep(LATE)
         await stack.enter_async_context(transport.serve(self.socket_path(), self.methods(), listening_on=self.listen))
 
 
@@ -49,14 +48,16 @@ class ServesOneVersion(SmallDriver):
         return [*dra.methods(self, ["v1.DRAPlugin"]), *dra_health.methods(self)]
 
 
-@breaks("DRG-06")
-class SlowGetInfo(SmallDriver):
-    slept = False
+@breaks("DRG-05")
+class ServesOldVersion(SmallDriver):
+    def methods(self) -> list[transport.Bound]:
+        return [*dra.methods(self, ["v1beta1.DRAPlugin"]), *dra_health.methods(self)]
 
+
+@breaks("DRG-06", slow=True)
+class SlowGetInfo(SmallDriver):
     async def announce(self) -> PluginInfo:
-        if not self.slept:
-            self.slept = True
-            await asyncio.sleep(LONG)
+        await asyncio.sleep(LONG)
         return await super().announce()
 
 
@@ -91,7 +92,13 @@ class RegistersOnce(SmallDriver):
 
 @breaks("DRG-11")
 class DiesOfClosedConnection(SmallDriver):
-    async def unprepare(self, claims: Sequence[Claim]) -> Mapping[str, str]:
-        if not claims:
+    peers = 0
+
+    def begin(self) -> None:
+        super().begin()
+        self.connected.subscribe(self.count_peers)
+
+    def count_peers(self) -> None:
+        if self.connected.value < self.peers:
             os._exit(3)
-        return await super().unprepare(claims)
+        self.peers = self.connected.value

@@ -101,6 +101,16 @@ class GivesTwice(SmallDriver):
         pass
 
 
+@breaks("PRP-13")
+class GivesLate(SmallDriver):
+    async def prepare_claim(self, claim: Claim) -> Sequence[PreparedDevice]:
+        try:
+            return await super().prepare_claim(claim)
+        except Refused:
+            await asyncio.sleep(2)
+            return [self.prepared(claim, result) for result in self.results(await self.read(claim))]
+
+
 @breaks("PRP-14")
 class NeverFrees(SmallDriver):
     async def give_back(self, claim: Claim) -> str:

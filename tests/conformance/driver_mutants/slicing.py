@@ -40,7 +40,7 @@ class CountsWrong(SmallDriver):
 @breaks("SLC-06")
 class LeavesOldGeneration(SmallDriver):
     def contents(self) -> list[Document]:
-        return [*super().contents(), {"devices": []}]
+        return [*super().contents(), {"devices": [{"name": "gone-0", "attributes": {"model": {"string": "old"}}}]}]
 
     def pool(self, number: int) -> Document:
         return {"name": self.node, "generation": 1 if number == 2 else 2, "resourceSliceCount": 2}
@@ -97,6 +97,7 @@ class PublishesWithRegistration(SmallDriver):
     registrations = 0
 
     async def notify(self, registered: bool, error: str) -> None:
+        await super().notify(registered, error)
         self.registrations += 1
         if self.registrations == 1:  # what was published at the start is there
             return

@@ -131,14 +131,21 @@ def devices_in(answer: Answer, claim: Claim) -> list[PreparedDevice]:
 
 
 async def expect_refused(session: DriverSession, driver: RegisteredDriver, claim: Claim, why: str) -> None:
-    """Raises RuleViolated for a claim that is prepared and must not be; a driver may also let it wait."""
+    """Raises RuleViolated for a claim that is prepared and must not be; a driver may also let it wait.
+
+    The kubelet gives up on a claim that waits (11.11), and its pod waits as with an error.
+    """
     with suppress(TimeoutError):
         async with asyncio.timeout(session.limits.wait):
             await refusal(session, driver, claim, why)
 
 
 async def refusal(session: DriverSession, driver: RegisteredDriver, claim: Claim, why: str) -> str:
-    """The error of a claim that must not be prepared, however long it takes; Go's library fails the call for some."""
+    """The error of a claim that must not be prepared, however long it takes.
+
+    Go's library fails the call for some. Where it has one claim that is as good: the pod waits with the words in an
+    event; PRP-16 asks for two at once.
+    """
     try:
         result = (await prepare(session, driver, claim)).get(claim.uid)
     except PeerRefused as error:

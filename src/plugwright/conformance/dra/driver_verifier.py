@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from plugwright.conformance.dra.driver_session import NODE, DriverSession, RegisteredDriver, driver_session
 from plugwright.conformance.rule import Rule
@@ -10,6 +11,8 @@ from plugwright.conformance.verifier import Verifier
 from plugwright.system.concurrency import unwrapped
 
 __all__ = ["DriverRule", "DriverVerifier"]
+
+_THOROUGH_WAIT = 44.0  # seconds; until 45 the kubelet takes what a driver answers (11.11)
 
 
 class DriverVerifier(Verifier):
@@ -31,10 +34,10 @@ class DriverVerifier(Verifier):
         return found
 
     @asynccontextmanager
-    async def fresh_driver(self) -> AsyncIterator[DriverSession]:
-        """A session of its own, in which the program is not started yet."""
+    async def fresh_driver(self, *, registers: bool = True) -> AsyncIterator[DriverSession]:
+        """A session of its own, in which the program is not started yet; it must be one that `registers`, or any."""
         try:
-            async with self.fresh() as session:
+            async with self.fresh(registers=registers) as session:
                 yield _of_driver(session)
         except ExceptionGroup as group:  # the API server's task group wraps what a rule raises
             raise unwrapped(group) from None
@@ -56,7 +59,8 @@ class DriverVerifier(Verifier):
         options = self.options
         assert options.driver_api is not None
         api = options.driver_api(NODE)
-        async with driver_session(self.target, options.version, self.limits, api, options.directory) as opened:
+        limits = replace(self.limits, wait=_THOROUGH_WAIT) if options.thorough else self.limits
+        async with driver_session(self.target, options.version, limits, api, options.directory) as opened:
             yield opened
 
 

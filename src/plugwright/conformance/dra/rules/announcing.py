@@ -47,8 +47,11 @@ class Announcement:
 
 
 async def announcement(verifier: Verifier) -> Announcement:
+    """Of a driver that a kubelet does not register too, if it makes a socket."""
     assert isinstance(verifier, DriverVerifier)
-    async with verifier.fresh_driver() as session:
+    if not verifier.resources and not _sockets((await verifier.start()).paths.plugins_registry):
+        raise PluginNotRunning(f"the plugin is not registered: {verifier.failure}")
+    async with verifier.fresh_driver(registers=False) as session:
         await session.kubelet.stop()
         session.paths.plugins_registry.mkdir(exist_ok=True)
         directory = Directory(session.paths.plugins_registry)
@@ -57,7 +60,7 @@ async def announcement(verifier: Verifier) -> Announcement:
             found: list[Path] = []
 
             def appeared(_: int) -> bool:
-                found[:] = [path for path in sorted(directory.path.rglob("*")) if path.is_socket()]
+                found[:] = _sockets(directory.path)
                 return bool(found)
 
             with suppress(TimeoutError):
@@ -66,6 +69,10 @@ async def announcement(verifier: Verifier) -> Announcement:
             if not found:
                 raise PluginNotRunning(f"no socket in plugins_registry: {program.ending}")
         return await _announced(session, found[0])
+
+
+def _sockets(directory: Path) -> list[Path]:
+    return [path for path in sorted(directory.rglob("*")) if path.is_socket()]
 
 
 async def _announced(session: DriverSession, path: Path) -> Announcement:

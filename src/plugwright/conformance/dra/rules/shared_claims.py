@@ -73,9 +73,9 @@ class NamesShare(DriverRule):
 
 
 class PreparesForTwoPods(DriverRule):
-    id, level, facts = "PRP-22", Level.MUST, ("11.17",)
+    id, level, facts = "PRP-22", Level.MUST, ("11.16", "11.17")
     title = "A claim that two pods use is prepared, for each in the same way"
-    why = "Pods may share a claim by its name; the second would wait for as long as the first one runs."
+    why = "Pods may share a claim by its name, and the kubelet asks once for all of them: none would start."
     mend = "Do not expect one entry in status.reservedFor, and tie the devices to the claim, not to a pod."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:

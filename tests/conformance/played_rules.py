@@ -1,0 +1,67 @@
+"""Which rules a real Kubernetes was asked about, read from the tests that do, and why others were not."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["DRIVER_REASONS", "PLUGIN_REASONS", "PlayedRule", "played_rules"]
+
+_TESTS = Path(__file__).parents[1] / "kubernetes"
+
+_LINUX = "a file's mode and the length of a path are Linux's to check, and root never meets the first"
+_POD = "it is about the program as a container or a process, whatever it serves"
+_RIGHTS = "its effect is in the hands of who breaks into a node; what an account may do is tested with the chart"
+_LOAD = "its effect is a load that grows over weeks or with many nodes"
+_NEVER = "kubelets of 1.36 and 1.37 make no such call"
+_RACE = "the kubelet does so only in a race that a test cannot win for sure"
+_NOBODY = "nothing on the node reads it"
+
+# Rules that no kubelet, API server, scheduler or runtime of 1.36 and 1.37 can be asked about.
+DRIVER_REASONS: Mapping[str, str] = {
+    **dict.fromkeys(("DRG-08", "DRG-09"), _LINUX),
+    "DRE-01": _POD,
+    **dict.fromkeys(("RGT-01", "RGT-03", "RGT-04"), _RIGHTS),
+    "RGT-02": _LOAD,
+}
+PLUGIN_REASONS: Mapping[str, str] = {
+    **dict.fromkeys(("REG-07", "REG-08"), _LINUX),
+    **dict.fromkeys(("REG-02", "END-01", "END-02", "END-04", "END-09"), _POD),
+    **dict.fromkeys((f"RES-0{number}" for number in range(1, 7)), _LOAD),
+    **dict.fromkeys(("REG-13", "LST-13", "FLT-10"), _LOAD),
+    **dict.fromkeys(("ALO-04", "ALO-07", "ANS-10"), _NEVER),
+    **dict.fromkeys((f"FLT-0{number}" for number in range(1, 10)), _NEVER),
+    **dict.fromkeys(("LST-10", "HOT-06"), _NEVER),
+    **dict.fromkeys(("ALO-05", "ALO-06", "ALO-11", "HOT-05", "FLT-11", "FLT-12", "FLT-13"), _RACE),
+    **dict.fromkeys(("ANS-12", "ALO-09", "PRF-06", "PRF-07", "END-03"), _NOBODY),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedRule:
+    """`essential`: with 1.37.0 in CI too; `long`: only where PLUGWRIGHT_KUBERNETES_LONG is set."""
+
+    rule: str
+    essential: bool
+    long: bool
+
+
+def played_rules() -> dict[str, PlayedRule]:
+    """Each once, as the test has it that is asked most often."""
+    found: dict[str, PlayedRule] = {}
+    for path in sorted(_TESTS.glob("test_*.py")):
+        for played in _played_in(path):
+            before = found.get(played.rule)
+            if before is None or (before.long, not before.essential) > (played.long, not played.essential):
+                found[played.rule] = played
+    return found
+
+
+def _played_in(path: Path) -> Iterator[PlayedRule]:
+    for function in ast.parse(path.read_text()).body:
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            marks = [ast.unparse(decorator) for decorator in function.decorator_list]
+            for decorator in function.decorator_list:
+                if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.plays":
+                    for rule in ast.literal_eval(ast.Tuple(decorator.args, ast.Load())):
+                        yield PlayedRule(rule, "pytest.mark.essential" in marks, "LONG" in marks)
