@@ -29,7 +29,7 @@ PLUGIN_REASONS: Mapping[str, str] = {
     **dict.fromkeys(("REG-02", "END-01", "END-02", "END-04", "END-09"), _POD),
     **dict.fromkeys((f"RES-0{number}" for number in range(1, 7)), _LOAD),
     **dict.fromkeys(("REG-13", "LST-13", "FLT-10"), _LOAD),
-    **dict.fromkeys(("ALO-04", "ALO-07", "ANS-10"), _NEVER),
+    **dict.fromkeys(("ALO-04", "ALO-07", "ANS-10", "PRF-08"), _NEVER),
     **dict.fromkeys((f"FLT-0{number}" for number in range(1, 10)), _NEVER),
     **dict.fromkeys(("LST-10", "HOT-06"), _NEVER),
     **dict.fromkeys(("ALO-05", "ALO-06", "ALO-11", "HOT-05", "FLT-11", "FLT-12", "FLT-13"), _RACE),

@@ -30,6 +30,10 @@ class Node:
             return None
         return int(status["capacity"][name]), int(status["allocatable"].get(name, -1))
 
+    def resources(self) -> list[str]:
+        """The names of all that the node has."""
+        return list(self._cluster.node()["status"]["capacity"])
+
     def shows(self, name: str, capacity: int, allocatable: int) -> None:
         """Waits until the node has so many of a resource."""
         wanted = (capacity, allocatable)

@@ -9,7 +9,7 @@ from tests.kubernetes.images import BUSYBOX
 from tests.kubernetes.kubectl import Kubectl, KubectlFailed, Object
 from tests.kubernetes.waiting import until
 
-__all__ = ["Pod", "Pods", "Refusal", "refusal"]
+__all__ = ["Pod", "Pods", "Refusal", "event_texts", "refusal"]
 
 _STAY = "trap exit TERM; sleep 1000000 & wait"
 _REFUSALS = {
@@ -34,6 +34,15 @@ def refusal(pod: Object) -> Refusal | None:
     message = f"{status.get('reason', '')}: {status.get('message', '')}"
     fact = next((number for text, number in _REFUSALS.items() if text in message), "")
     return Refusal(pod["metadata"]["name"], fact, message)
+
+
+def event_texts(kubectl: Kubectl, reason: str) -> dict[str, str]:
+    """The texts of all events with this reason, by pod."""
+    texts: dict[str, str] = {}
+    for event in kubectl.every("events", f"--field-selector=reason={reason}"):
+        name = event["involvedObject"]["name"]
+        texts[name] = f"{texts.get(name, '')} {event['message']}"
+    return texts
 
 
 @dataclass(frozen=True, slots=True)

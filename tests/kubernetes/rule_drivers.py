@@ -4,7 +4,7 @@ Each mutant has a driver's name of its own; one class has them all, and requests
 """
 
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.kubernetes.components import NODE
 from tests.kubernetes.enclosure import Process
 from tests.kubernetes.images import BUSYBOX
 from tests.kubernetes.kubectl import Object
-from tests.kubernetes.pods import Pod
+from tests.kubernetes.pods import Pod, event_texts
 from tests.kubernetes.serving import Plugins
 from tests.kubernetes.waiting import until
 
@@ -121,19 +121,11 @@ class RuleDrivers:
     def read(self, name: str) -> Pod:
         return Pod(name, self.kubectl)
 
-    def events(self, reason: str) -> dict[str, str]:
-        """The texts of all events with this reason, by pod."""
-        texts: dict[str, str] = {}
-        for event in self.kubectl.every("events", f"--field-selector=reason={reason}"):
-            name = event["involvedObject"]["name"]
-            texts[name] = f"{texts.get(name, '')} {event['message']}"
-        return texts
-
     def say(self, reason: str, words: Mapping[str, str], limit: float = 60) -> None:
         """Waits until events of this reason have these words, by pod."""
 
         def missing() -> dict[str, str]:
-            texts = self.events(reason)
+            texts = event_texts(self.kubectl, reason)
             return {name: texts.get(name, "") for name, wanted in words.items() if wanted not in texts.get(name, "")}
 
         until(f"{reason} of {sorted(words)}", lambda: not missing(), limit, last=missing)
@@ -145,19 +137,18 @@ class RuleDrivers:
         self.say("FailedScheduling", words)
 
     def run(self, names: Iterable[str]) -> None:
-        self._all(f"{names} run", names, _runs)
-
-    def not_created(self, names: Iterable[str]) -> None:
-        self._all(f"{names} are not created", names, _fails)
-
-    def _all(self, what: str, names: Iterable[str], fact: Callable[[Object], bool]) -> None:
+        """Waits until these pods run."""
         wanted = set(names)
 
         def others() -> dict[str, Any]:
             every = {pod["metadata"]["name"]: pod["status"] for pod in self.kubectl.every("pods")}
-            return {name: every.get(name) for name in wanted if not fact(every.get(name, {}))}
+            return {name: every.get(name) for name in wanted if not _runs(every.get(name, {}))}
 
-        until(what, lambda: not others(), last=others)
+        until(f"{wanted} run", lambda: not others(), last=others)
+
+    def not_created(self, names: Iterable[str]) -> None:
+        """Waits until the runtime has failed to make a container of each of these pods."""
+        self.say("Failed", dict.fromkeys(names, "Error: failed to "))
 
     def seen(self, pod: str, container: str = "main") -> list[str]:
         """The devices that a container has seen when it started."""
@@ -198,15 +189,6 @@ def _document(kind: str, name: str, spec: Mapping[str, object]) -> Object:
     return {"apiVersion": _API, "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
-def _statuses(status: Object) -> list[Object]:
-    return list(status.get("containerStatuses") or ())
-
-
 def _runs(status: Object) -> bool:
-    statuses = _statuses(status)
+    statuses = status.get("containerStatuses") or ()
     return bool(statuses) and all("running" in one["state"] for one in statuses)
-
-
-def _fails(status: Object) -> bool:
-    reasons = [(one["state"].get("waiting") or {}).get("reason", "") for one in _statuses(status)]
-    return any(reason in ("CreateContainerError", "RunContainerError") for reason in reasons)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from tests.kubernetes.pods import event_texts
 from tests.kubernetes.rule_drivers import SHARED, RuleDrivers, container
 from tests.kubernetes.waiting import until
 
@@ -84,8 +85,8 @@ def test_a_claim_is_refused_and_its_pod_waits(drivers: RuleDrivers) -> None:
             "rule-admin": "is in use by another claim",
         }
     )
-    texts = drivers.events("FailedPrepareDynamicResources")["rule-whole-call"]
-    assert "bad" not in texts, "nobody is told which claim it is"
+    texts = event_texts(drivers.kubectl, "FailedPrepareDynamicResources")
+    assert "bad" not in texts["rule-whole-call"], "nobody is told which claim it is"
     drivers.kubectl("label", "namespace", "default", f"{_ADMIN}-")
 
 
@@ -144,7 +145,7 @@ def test_a_container_is_not_created(drivers: RuleDrivers) -> None:
     drivers.start("cleans-specs")
     until("it is registered again", lambda: drivers.processes["cleans-specs"].lines("registered"))
     drivers.create(*drivers.claimed("rule-same-name", "same-cdi-name", SHARED))
-    drivers.read("rule-specs").exec("sh", "-c", "kill 1")
+    drivers.kubectl.works("exec", "rule-specs", "--", "sh", "-c", "kill 1")  # which ends with it
     drivers.not_created(["rule-same-name", "rule-specs", *(f"rule-{mutant}" for mutant in mutants)])
 
 

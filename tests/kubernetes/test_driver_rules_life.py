@@ -26,12 +26,16 @@ def test_a_driver_that_the_kubelet_cannot_call(drivers: RuleDrivers) -> None:
     drivers.kill(*again)
     drivers.checkpoint("dies-of-damage").write_text('{"claims": ')
     drivers.checkpoint("dies-of-empty-file").write_text("")
-    drivers.start(*again)
+    drivers.start("announces-first")
+    first = drivers.processes["announces-first"]
+    until("it is registered", lambda: first.lines("registered"))
+    first.freeze()  # before it serves
+    drivers.start(*again[:3])
     until("they have died", lambda: not any(drivers.processes[mutant].alive for mutant in again[:3]))
     drivers.processes["leaves-sockets"].stop()
     old = drivers.processes["removes-successors-sockets"]
     drivers.start("removes-successors-sockets")
-    drivers.published("removes-successors-sockets", "announces-first")
+    drivers.published("removes-successors-sockets")
     old.stop()
     words = {
         **dict.fromkeys((*never, "removes-successors-sockets"), _UNKNOWN),
@@ -40,6 +44,7 @@ def test_a_driver_that_the_kubelet_cannot_call(drivers: RuleDrivers) -> None:
     }
     drivers.create(*(made for mutant in words for made in drivers.claimed(f"rule-{mutant}", mutant)))
     drivers.not_prepared({f"rule-{mutant}": text for mutant, text in words.items()})
+    first.thaw()
 
 
 @pytest.mark.plays("DRE-04")
@@ -80,7 +85,7 @@ async def test_a_kubelet_that_is_restarted(drivers: RuleDrivers, cluster: Cluste
             "rule-second-call": "it is prepared already",
         }
     )
-    drivers.not_scheduled({"rule-publishes-once": "cannot allocate all claims"})
+    drivers.not_scheduled({"rule-publishes-once": "0/1 nodes are available"})
 
 
 @LONG

@@ -11,7 +11,8 @@ from tests.kubernetes.rule_drivers import PART, RuleDrivers
 from tests.kubernetes.waiting import until
 
 _ELSEWHERE = "elsewhere"
-_WAITS = "cannot allocate all claims"
+# One pool that is invalid has every claim that waits say so, whatever it waits for.
+_WAITS = "0/1 nodes are available"
 
 
 @pytest.mark.essential
@@ -33,10 +34,13 @@ def test_a_slice_that_is_not_valid_is_refused_whole(drivers: RuleDrivers) -> Non
 @pytest.mark.essential
 @pytest.mark.plays("SLC-05", "SLC-07", "SLC-08")
 def test_a_pool_that_is_not_right_is_not_used(drivers: RuleDrivers) -> None:
-    words = {"counts-wrong": _WAITS, "device-twice": "invalid", "no-such-counter": "invalid"}
-    drivers.serve(*words)
-    drivers.create(*(made for mutant in words for made in drivers.claimed(f"rule-{mutant}", mutant)))
-    drivers.not_scheduled({f"rule-{mutant}": text for mutant, text in words.items()})
+    drivers.serve("counts-wrong")
+    drivers.create(*drivers.claimed("rule-counts-wrong", "counts-wrong"))
+    drivers.not_scheduled({"rule-counts-wrong": "cannot allocate all claims"})
+    invalid = ("device-twice", "no-such-counter")
+    drivers.serve(*invalid)
+    drivers.create(*(made for mutant in invalid for made in drivers.claimed(f"rule-{mutant}", mutant)))
+    drivers.not_scheduled({f"rule-{mutant}": "invalid resource pools were encountered" for mutant in invalid})
 
 
 @pytest.mark.plays("SLC-06", "SLC-09", "SLC-13", "SLC-14", "SLC-15", "SLC-16")
@@ -66,7 +70,7 @@ def test_devices_of_a_pool_that_is_not_kept_are_not_allocated_or_wrong(drivers: 
         {
             "rule-publishes-with-registration": _WAITS,
             "rule-deletes-slices-at-end": _WAITS,
-            "rule-publishes-anew": "",
+            "rule-publishes-anew": _WAITS,
             "rule-old-generation": _WAITS,
             "rule-small-counter": _WAITS,
         }

@@ -21,14 +21,6 @@ def test_a_refused_name_and_missing_options_are_the_kubelets_words(plugins: Plug
     assert node.resource("example.com/rule-options") is None
 
 
-@pytest.mark.plays("REG-14")
-def test_a_plugin_that_ignores_a_restart_is_gone(cluster: Cluster, plugins: Plugins, node: Node) -> None:
-    plugins.mutant("ignores-restart", "example.com/rule-restart")
-    node.shows("example.com/rule-restart", capacity=5, allocatable=4)
-    cluster.restart("kubelet")
-    node.shows("example.com/rule-restart", capacity=0, allocatable=0)
-
-
 @pytest.mark.essential
 @pytest.mark.plays("REG-18", "REG-19")
 def test_a_socket_that_is_connected_is_refused_from_1_37_on(cluster: Cluster, plugins: Plugins, node: Node) -> None:

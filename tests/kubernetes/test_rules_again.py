@@ -1,16 +1,19 @@
 """Further rules for device plugins, many mutants of the small plugin at a time beside a real kubelet."""
 
+import os
 import signal
 
 import pytest
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.enclosure import Process
 from tests.kubernetes.node import Node
-from tests.kubernetes.pods import Pod, Pods, refusal
+from tests.kubernetes.pods import Pods, event_texts, refusal
 from tests.kubernetes.serving import Plugins
 from tests.kubernetes.waiting import until
 
-_OPEN = "for n in $(ls /dev | grep ^part); do echo > /dev/$n && echo opened; done"
+LONG = pytest.mark.skipif(
+    os.environ.get("PLUGWRIGHT_KUBERNETES_LONG") != "1", reason="PLUGWRIGHT_KUBERNETES_LONG=1 plays it"
+)
 
 
 def resource(mutant: str) -> str:
@@ -21,19 +24,28 @@ def started(plugins: Plugins, *mutants: str) -> dict[str, Process]:
     return {mutant: plugins.mutant(mutant, resource(mutant)) for mutant in mutants}
 
 
-def shown(node: Node, *mutants: str) -> None:
-    for mutant in mutants:
-        node.shows(resource(mutant), capacity=5, allocatable=4)
+def have(cluster: Cluster, wanted: dict[str, tuple[int, int] | None]) -> None:
+    """Waits until the node has so many of the mutants' resources: capacity and allocatable."""
+
+    def found() -> dict[str, tuple[int, int] | None]:
+        status = cluster.node()["status"]
+        counts = ([status[kind].get(resource(mutant)) for kind in ("capacity", "allocatable")] for mutant in wanted)
+        return {
+            mutant: None if count[0] is None else (int(count[0]), int(count[1]))
+            for mutant, count in zip(wanted, counts, strict=True)
+        }
+
+    until(f"the node has {wanted}", lambda: found() == wanted, last=found)
 
 
-def waiting(pods: Pods) -> dict[str, str]:
-    """The pods whose container waits, with the reason."""
-    return {
-        name: status["state"]["waiting"]["reason"]
-        for name, pod in pods.every().items()
-        for status in pod["status"].get("containerStatuses", [])
-        if "waiting" in status["state"]
-    }
+def tell(pods: Pods, reason: str, words: dict[str, str]) -> None:
+    """Waits until events of this reason have these words, by pod."""
+
+    def missing() -> dict[str, str]:
+        texts = event_texts(pods.kubectl, reason)
+        return {name: texts.get(name, "") for name, wanted in words.items() if wanted not in texts.get(name, "")}
+
+    until(f"{reason} of {sorted(words)}", lambda: not missing(), last=missing)
 
 
 def refused(pods: Pods, words: dict[str, str]) -> None:
@@ -46,77 +58,115 @@ def refused(pods: Pods, words: dict[str, str]) -> None:
     until("they are refused", lambda: not missing(), last=missing)
 
 
-@pytest.mark.plays("REG-04", "REG-06", "REG-23", "REG-24", "LST-01", "LST-02", "LST-05")
-def test_a_node_has_no_devices_of_a_plugin(plugins: Plugins, node: Node) -> None:
+@pytest.mark.plays("REG-01", "REG-04", "REG-06", "REG-22", "REG-23", "REG-24", "LST-01", "LST-02", "LST-05")
+def test_a_node_has_no_devices_of_a_plugin(plugins: Plugins, cluster: Cluster) -> None:
     words = {
         "old-version": "is not supported by kubelet",
         "absolute-endpoint": "failed to dial device plugin",
         "announces-other-type": "refused: ",
         "announces-other-version": "refused: ",
     }
-    processes = started(plugins, *words, "refuses-status", "sends-no-list", "list-too-large", "long-id")
+    deprecated = cluster.kubelet_dir / "device-plugins" / "DEPRECATION"
+    deprecated.touch()
+    silent = ("never-registers", "heeds-deprecation", "sends-no-list", "list-too-large")
+    processes = started(plugins, *words, *silent, "refuses-status", "long-id")
     for mutant, text in words.items():
         until(f"{mutant} is refused", lambda: processes[mutant].lines(text), last=processes[mutant].lines)  # noqa: B023
-    node.shows(resource("long-id"), capacity=6, allocatable=5)
-    node.shows(resource("refuses-status"), capacity=0, allocatable=0)
-    assert {mutant: node.resource(resource(mutant)) for mutant in words} == dict.fromkeys(words)
-    assert {node.resource(resource(mutant)) for mutant in ("sends-no-list", "list-too-large")} <= {None, (0, 0)}
+    none: dict[str, tuple[int, int] | None] = dict.fromkeys((*words, *silent))
+    have(cluster, {**none, "list-too-large": (0, 0), "refuses-status": (5, 0), "long-id": (6, 5)})
+    deprecated.unlink()
 
 
 @pytest.mark.plays("ANS-03", "ANS-04", "ANS-05", "ANS-06", "ANS-07", "ANS-08", "ANS-09", "ANS-11")
-def test_a_container_is_not_created_or_misses_something(plugins: Plugins, node: Node, pods: Pods) -> None:
-    failing = ("relative-node", "other-permissions", "missing-mount", "relative-mount", "variable-with-equals")
-    cdi = ("unqualified-cdi", "unresolved-cdi")
-    starting = ("no-permissions", "conflicting-paths")
-    mutants = (*failing, *cdi, *starting)
-    started(plugins, *mutants)
-    shown(node, *mutants)
-    made = {mutant: pods.create(f"answer-{mutant}", {resource(mutant): 1}) for mutant in mutants}
-    conflicting, closed = made["conflicting-paths"].runs(), made["no-permissions"].runs()
-    assert conflicting.exec("sh", "-c", "ls /dev | grep ^part | wc -l").strip() == "1"
-    assert "opened" not in closed.exec("sh", "-c", f"{_OPEN}; true")
-    names = {f"answer-{mutant}" for mutant in (*failing, *cdi)}
-    until("they wait", lambda: names <= set(waiting(pods)), last=lambda: waiting(pods))
-    assert set(waiting(pods).values()) <= {"CreateContainerError", "RunContainerError", "ContainerCreating"}
+def test_a_container_is_not_created_or_not_as_was_meant(plugins: Plugins, pods: Pods, cluster: Cluster) -> None:
+    failing = ("no-permissions", "unqualified-cdi", "unresolved-cdi")
+    seen = {
+        "relative-node": ("ls /dev/part", "/dev/part"),
+        "other-permissions": ("ls /dev/part-0", "/dev/part-0"),
+        "missing-mount": ("ls -A /etc/part", ""),
+        "relative-mount": ("ls -d /part", "/part"),
+        "variable-with-equals": ("echo $PART", "ONE=1"),
+        "conflicting-paths": ("ls /dev | grep ^part", "part-0"),
+    }
+    started(plugins, *failing, *seen)
+    have(cluster, dict.fromkeys((*failing, *seen), (5, 4)))
+    made = {mutant: pods.create(f"answer-{mutant}", {resource(mutant): 1}) for mutant in (*failing, *seen)}
+    try:
+        shown = {mutant: made[mutant].runs().exec("sh", "-c", command).strip() for mutant, (command, _) in seen.items()}
+        assert shown == {mutant: text for mutant, (_, text) in seen.items()}
+        tell(pods, "Failed", {f"answer-{mutant}": "Error: failed to create" for mutant in failing})
+    finally:
+        for path in ("/no/such/part", "/no/such", "/no"):  # what the runtime has made for `missing-mount`
+            cluster.run("rmdir", path)
 
 
-@pytest.mark.plays("ALO-01", "ALO-08", "ANS-13", "PRF-02", "PRF-05", "PRF-08", "PRF-09", "PST-02")
-def test_pods_are_refused_or_have_other_devices_than_was_preferred(plugins: Plugins, node: Node, pods: Pods) -> None:
-    mutants = ("refuses-one-device", "allocates-once", "huge-answer", "needs-choice", "starts-once")
-    arbitrary = ("prefers-too-few", "prefers-one-twice", "one-preference")
-    started(plugins, *mutants, *arbitrary)
-    shown(node, *mutants, *arbitrary)
+@pytest.mark.plays("ALO-01", "ALO-08", "ANS-13", "LST-14", "PRF-02", "PRF-03", "PRF-05", "PRF-09")
+def test_pods_are_refused_or_have_other_devices_than_was_preferred(
+    plugins: Plugins, pods: Pods, cluster: Cluster
+) -> None:
+    mutants = ("refuses-one-device", "allocates-once", "huge-answer", "needs-choice")
+    arbitrary = ("prefers-too-few", "prefers-one-twice", "prefers-taken")
+    processes = started(plugins, *mutants, *arbitrary, "random-ids")
+    have(cluster, {**dict.fromkeys((*mutants, *arbitrary), (5, 4)), "random-ids": (4, 4)})
     pods.create("all-of-them", {resource("refuses-one-device"): 4})
     pods.create("no-choice", {resource("needs-choice"): 4})
     pods.create("huge", {resource("huge-answer"): 2})
     given = [pods.create(f"preferred-{mutant}", {resource(mutant): 3}) for mutant in arbitrary]
-    restarted = pods.create("started-once", {resource("starts-once"): 1}, command="exit 0", restartPolicy="Always")
+    holder = pods.create("old-id", {resource("random-ids"): 1}).runs()
     for number in range(3):
         pods.create(f"taken-{number}", {resource("allocates-once"): 1})
+    processes["random-ids"].stop()
+    have(cluster, {"random-ids": (4, 0)})
+    started(plugins, "random-ids")
+    have(cluster, {"random-ids": (4, 4)})
     words = {"all-of-them": "it is not there", "taken-2": "it is in use", "huge": "larger than max"}
     refused(pods, {**words, "no-choice": "GetPreferredAllocation rpc failed"})
     assert [len(pod.runs().devices("PARTS")) for pod in given] == [3, 3, 3]
-    until("it does not start again", lambda: "PreStartContainer" in _messages(restarted), last=restarted.read)
+    others = pods.create("new-ids", {resource("random-ids"): 3}).runs()
+    numbers = [[name.rpartition("-")[2] for name in pod.devices("PARTS")] for pod in (holder, others)]
+    assert numbers == [["0"], ["0", "1", "2"]], "both have the first device, under two names"
 
 
-@pytest.mark.plays("REG-20", "REG-25", "LST-12", "END-05", "END-08")
-def test_plugins_and_kubelets_that_are_restarted(plugins: Plugins, node: Node, cluster: Cluster) -> None:
+@pytest.mark.plays("HOT-01", "HOT-02", "HOT-03", "HOT-04")
+def test_a_device_fails_and_recovers(plugins: Plugins, cluster: Cluster) -> None:
+    mutants = ("ignores-failure", "drops-failed", "never-recovers", "fails-together")
+    started(plugins, *mutants)
+    have(cluster, dict.fromkeys(mutants, (5, 4)))
+    failed = cluster.kubelet_dir / "fail-part-0"
+    failed.touch()
+    counts = {"ignores-failure": (5, 4), "drops-failed": (4, 3), "never-recovers": (5, 3), "fails-together": (5, 0)}
+    have(cluster, {**counts})
+    failed.unlink()
+    have(cluster, {**dict.fromkeys(mutants, (5, 4)), "never-recovers": (5, 3)})
+
+
+@pytest.mark.plays("REG-14", "REG-20", "REG-25", "LST-12", "ALO-13", "END-05", "END-08", "HOT-07")
+def test_plugins_and_kubelets_that_are_restarted(plugins: Plugins, pods: Pods, node: Node, cluster: Cluster) -> None:
     again = ("dies-of-left-socket", "registers-only-first-time")
-    kept = ("renames-itself", "ends-with-the-kubelet", "shrinks-after-restart")
-    processes = started(plugins, *kept, *again)
-    shown(node, *kept, *again)
+    lost = ("ignores-restart", "ends-with-the-kubelet")
+    kept = ("renames-itself", "shrinks-after-restart", "forgets-after-restart", "dead-stream-takes-update")
+    processes = started(plugins, *kept, *lost, *again)
+    have(cluster, dict.fromkeys((*kept, *lost, *again), (5, 4)))
     for mutant in again:
         processes[mutant].stop(signal.SIGKILL)
+    pods.create("first-kubelet", {resource("forgets-after-restart"): 4}).runs().delete()
     started(plugins, *again)
-    for mutant in again:
-        node.shows(resource(mutant), capacity=5, allocatable=0)
+    have(cluster, dict.fromkeys(again, (5, 0)))
     cluster.restart("kubelet")
-    node.shows(resource("renames-itself"), capacity=5, allocatable=4)
-    node.shows("example.com/part-2", capacity=5, allocatable=4)
-    node.shows(resource("shrinks-after-restart"), capacity=4, allocatable=3)
-    node.shows(resource("ends-with-the-kubelet"), capacity=0, allocatable=0)
+    have(cluster, {**dict.fromkeys(kept[2:], (5, 4)), kept[1]: (4, 3), **dict.fromkeys(lost, (0, 0))})
+    until("another name is there", lambda: any("example.com/part-" in name for name in node.resources()))
+    pods.create("second-kubelet", {resource("forgets-after-restart"): 1})
+    refused(pods, {"second-kubelet": "it belongs to the last kubelet"})
+    failed = cluster.kubelet_dir / "fail-part-3"
+    failed.touch()
+    have(cluster, {"forgets-after-restart": (5, 3), "dead-stream-takes-update": (5, 4)})
+    failed.unlink()
 
 
-def _messages(pod: Pod) -> str:
-    statuses = pod.read()["status"].get("containerStatuses", [])
-    return " ".join(str(status["state"].get("waiting", {}).get("message", "")) for status in statuses)
+@LONG
+@pytest.mark.plays("PST-02")
+def test_a_container_that_crashed_never_starts_again(plugins: Plugins, pods: Pods, cluster: Cluster) -> None:
+    started(plugins, "starts-once")
+    have(cluster, {"starts-once": (5, 4)})
+    pods.create("started-once", {resource("starts-once"): 1}, command="exit 0", restartPolicy="Always")
+    tell(pods, "Failed", {"started-once": "it was started before"})

@@ -66,7 +66,7 @@ class NodesAreDevices(Rule):
 class NodePathsAreAbsolute(Rule):
     id, level, facts = "ANS-03", Level.MUST, ("3.55",)
     title = "Paths of device nodes are absolute, on the host and in the container"
-    why = "A relative path has no meaning for a runtime: the container is not created."
+    why = "Runtimes ask for it: runc takes a relative path in the container from its root, another may refuse it."
     mend = "Send the whole path in both fields."
 
     async def check(self, verifier: Verifier) -> None:
@@ -80,7 +80,7 @@ class NodePathsAreAbsolute(Rule):
 class PermissionsAreLetters(Rule):
     id, level, facts = "ANS-04", Level.MUST, ("3.55",)
     title = "Permissions of a device node are letters of rwm"
-    why = "Runtimes refuse other letters, and with none of them the container cannot open its device."
+    why = "A runtime drops letters that it does not know, and creates no container for an answer without any."
     mend = "Use rw, or rwm where the container makes nodes itself."
 
     async def check(self, verifier: Verifier) -> None:
@@ -108,7 +108,7 @@ class MountsExist(Rule):
 class MountPathsAreAbsolute(Rule):
     id, level, facts = "ANS-06", Level.MUST, ("3.55",)
     title = "Paths of mounts are absolute, on the host and in the container"
-    why = "A relative path has no meaning for a runtime: the container is not created."
+    why = "Runtimes ask for it: runc takes a relative path in the container from its root, another may refuse it."
     mend = "Send the whole path in both fields."
 
     async def check(self, verifier: Verifier) -> None:
@@ -122,7 +122,7 @@ class MountPathsAreAbsolute(Rule):
 class VariablesHaveNames(Rule):
     id, level, facts = "ANS-07", Level.MUST, ("3.55",)
     title = "Environment variables have names that a process can have"
-    why = "An empty name, a name with = or a zero byte makes the runtime refuse the container, or is lost."
+    why = "A name with = sets another variable; an empty one or a zero byte is lost, or the container is refused."
     mend = "Use letters, digits and underscores."
 
     async def check(self, verifier: Verifier) -> None:
