@@ -15,7 +15,7 @@ _RIGHTS = "its effect is in the hands of who breaks into a node; what an account
 _LOAD = "its effect is a load that grows over weeks or with many nodes"
 _NEVER = "kubelets of 1.36 and 1.37 make no such call"
 _RACE = "the kubelet does so only in a race that a test cannot win for sure"
-_NOBODY = "nothing on the node reads it"
+_NOBODY = "no kubelet takes notice of it"
 
 # Rules that no kubelet, API server, scheduler or runtime of 1.36 and 1.37 can be asked about.
 DRIVER_REASONS: Mapping[str, str] = {

@@ -38,7 +38,7 @@ _COMMANDS = {
         "down": ("up.command", "Stop the cluster that `up` started."),
         "join": ("join.command", "Join emulated nodes to any Kubernetes that a kubeconfig reaches."),
         "kubelet": ("kubelet.command", "Run an emulated kubelet for a plugin under development."),
-        "verify": ("verify", "Verify that a device plugin or a DRA driver keeps the contract with the kubelet."),
+        "verify": ("verify", "Verify that a plugin or DRA driver keeps the kubelet's contract."),
     },
     "Look and repair": {
         "status": ("status", "Show resources, their registration, and the health of each device."),
