@@ -45,7 +45,7 @@ def rows(rules: list[str], reasons: Mapping[str, str]) -> Iterator[str]:
 
 def section() -> str:
     lines = [
-        "A mutant of the small plugin or driver runs beside real programs (`tests/kubernetes/test_rules*.py`,",
+        "A mutant of the small plugin or driver runs beside real programs (`tests/kubernetes/test_rules.py`,",
         "`test_driver_rules_*.py`), and the defect has the effect there that the rule claims.",
         "",
     ]

@@ -193,7 +193,7 @@ class CdiSpecsAreRemoved(DriverRule):
 class CdiNamesAreNew(DriverRule):
     id, level = "CDI-06", Level.SHOULD
     title = "Two claims never have the same CDI name for a device"
-    why = "Runtimes keep what they have read: the second claim may get the edits of the first."
+    why = "A name in two files is a conflict: where two claims share a device, the second container is not created."
     mend = "Put the uid of the claim into the name."
 
     async def check_driver(self, verifier: DriverVerifier) -> None:
