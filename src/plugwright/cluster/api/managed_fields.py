@@ -3,8 +3,8 @@
 Pure. By an update a manager owns the fields whose value it has changed, and they belong to nobody else; by an apply
 those that the applied object names. What server-side apply makes of the object is `server_side_apply`.
 
-Most objects of a kind have the same fields: those are one value in all of them, as the fields would be half of an
-object's memory otherwise.
+Most objects of a kind have the same fields: those are one value in all that are not packed, as the fields would be half
+of an object's memory otherwise.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from plugwright.protocol.kubernetes_fields import ObjectType, inner_type
 __all__ = ["APPLY", "UPDATE", "Author", "after_apply", "after_update", "before_first_apply", "entries_of", "ownable"]
 
 APPLY, UPDATE = "Apply", "Update"
-_SHARED = 1024  # different sets of fields
+_SHARED = 64  # different sets of fields
 _LONGEST = 4096  # octets of one, as JSON; longer ones are of few objects
 _ZEROS = {"bool": False, "int32": 0, "int64": 0, "string": ""}
 _SYSTEM_METADATA = frozenset(
