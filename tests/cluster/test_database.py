@@ -38,7 +38,7 @@ def test_objects_and_revision_are_loaded_again(tmp_path: Path) -> None:
     database.close()
     database = Database(tmp_path / "state" / "cluster.db")
     again = Store(database)
-    assert (again.objects("pods"), again.revision) == (store.objects("pods"), store.revision)
+    assert ([*again.objects("pods")], again.revision) == ([*store.objects("pods")], store.revision)
     database.close()
 
 

@@ -51,7 +51,7 @@ async def running(program: Path, lab: Lab, kubeconfig: Path, log: Path) -> Async
 
 
 def slices(lab: Lab) -> list[Object]:
-    return lab.store.objects(RESOURCE_SLICES.qualified)
+    return list(lab.store.objects(RESOURCE_SLICES.qualified))
 
 
 def create_claim(lab: Lab, name: str) -> None:

@@ -91,7 +91,7 @@ def test_a_dry_run_answers_and_stores_nothing() -> None:
         dry_run.create(key("a"), thing("a"))
     with pytest.raises(VersionConflict):
         dry_run.update(key("a"), thing("a"), "1")
-    assert (store.objects("pods"), store.revision) == ([created], 2)
+    assert ([*store.objects("pods")], store.revision) == ([created], 2)
 
 
 names = st.sampled_from("abc")
@@ -100,11 +100,13 @@ writes = st.tuples(
 )
 
 
-@given(st.lists(writes, max_size=25))
-def test_objects_at_an_earlier_revision_are_as_they_were(history: list[tuple[str, str, str, int]]) -> None:
-    store, seen = Store(), {}
+@given(st.lists(writes, max_size=25), st.integers(0, 3))
+def test_objects_at_an_earlier_revision_are_as_they_were(
+    history: list[tuple[str, str, str, int]], unpacked: int
+) -> None:
+    store, seen = Store(unpacked=unpacked), {}
     for verb, name, kind, value in history:
-        seen[store.revision] = store.objects("pods")
+        seen[store.revision] = [*store.objects("pods")]
         exists = store.get(key(name, kind)) is not None
         if verb == "create" and not exists:
             store.create(key(name, kind), thing(name, spec=value))
@@ -113,7 +115,7 @@ def test_objects_at_an_earlier_revision_are_as_they_were(history: list[tuple[str
         elif verb == "delete" and exists:
             store.delete(key(name, kind))
     for revision, listed in seen.items():
-        assert store.objects_at(revision, "pods") == listed
+        assert [*store.objects_at(revision, "pods")] == listed
 
 
 BOUND = st.tuples(st.sampled_from("abc"), st.sampled_from(("", "n1", "n2")))
@@ -132,13 +134,26 @@ def test_the_pods_of_a_node_are_those_that_a_search_finds(writes: list[tuple[str
             store.delete(key(name))
         for sought in ("n1", "n2"):
             found = [pod for pod in store.objects("pods") if pod["spec"].get("nodeName") == sought]
-            assert store.bound_pods(sought) == found
+            assert [*store.bound_pods(sought)] == found
 
 
-def test_an_event_is_read_as_it_was_written() -> None:
-    store = Store()
-    event = thing("a", count=1, series=None, eventTime="2026-11-15T12:00:00.000000Z", nested={"list": [1.5, "x", True]})
-    written = store.create(key("a", kind="events"), event)
-    assert store.get(key("a", kind="events")) == written == store.objects("events")[0]
-    store.delete(key("a", kind="events"))
-    assert store.objects_at(2, "events") == [written]
+@pytest.mark.parametrize("kind", ["events", "nodes", "pods"])
+def test_an_object_that_is_packed_is_read_as_it_was_written(kind: str) -> None:
+    store = Store(unpacked=0)
+    content = thing(
+        "a", count=1, series=None, eventTime="2026-11-15T12:00:00.000000Z", nested={"list": [1.5, "ü", True]}
+    )
+    written = store.create(key("a", kind=kind), content)
+    assert store.get(key("a", kind=kind)) == written == store.objects(kind)[0]
+    store.update(key("a", kind=kind), thing("a"))
+    store.delete(key("a", kind=kind))
+    assert [*store.objects_at(2, kind)] == [written]
+
+
+@pytest.mark.asyncio
+async def test_a_reader_that_is_behind_gets_packed_changes() -> None:
+    store = Store(unpacked=0)
+    first = store.create(key("a"), thing("a", spec=1))
+    second = store.update(key("a"), thing("a", spec=2))
+    changes = await store.changes(1)
+    assert [(change.object, change.before) for change in changes] == [(first, None), (second, first)]

@@ -76,4 +76,4 @@ async def test_helm_keeps_its_releases_in_secrets(tmp_path: Path) -> None:
             {"a": "1"}
         ]
         await run(helm, "uninstall", "tried", kubeconfig=kubeconfig)
-        assert lab.store.objects("secrets") == []
+        assert not lab.store.objects("secrets")

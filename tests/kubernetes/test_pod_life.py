@@ -177,7 +177,7 @@ def _crashed(cluster: Cluster, name: str) -> Object:
 
 async def play_to_ours() -> tuple[dict[str, Seen], str]:
     def look(lab: Lab) -> dict[str, Seen]:
-        events = lab.store.objects(EVENTS.qualified)
+        events = list(lab.store.objects(EVENTS.qualified))
         return {each["metadata"]["name"]: seen(each, events) for each in lab.store.objects(PODS.qualified)}
 
     async with embedded(processes=True, back_off=10.0) as lab:

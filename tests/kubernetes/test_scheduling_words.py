@@ -156,7 +156,7 @@ class Ours:
         return self.store.get(self._path(kind, name, namespace).key)
 
     def objects(self, kind: str) -> list[Object]:
-        return self.store.objects(self._path(kind, "", "").kind.qualified)
+        return list(self.store.objects(self._path(kind, "", "").kind.qualified))
 
     def delete(self, kind: str, name: str, propagation: str = "Background") -> None:
         self.writer.delete(self._path(kind, name, "default"), DeleteOptions(propagation=propagation))

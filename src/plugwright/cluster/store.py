@@ -1,19 +1,19 @@
 """The embedded cluster's objects: resource versions, optimistic concurrency, and the history that watches read.
 
 One writer, many readers: a watcher remembers a revision and reads the changes after it, so it needs no queue. Stored
-objects are values and never change in place. `api` decides what may be written; `database` writes it to disk.
+objects are values and never change in place; most are packed after a while, by `stored_objects`. `api` decides what may
+be written; `database` writes it to disk.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Protocol
 
-import msgspec
-
+from plugwright.cluster.stored_objects import Object, StoredObject, StoredObjects
 from plugwright.errors import ClusterError
 from plugwright.system.concurrency import Latest
 
@@ -31,13 +31,10 @@ __all__ = [
     "VersionConflict",
 ]
 
-Object = dict[str, Any]  # type: ignore[explicit-any,unused-ignore]  # JSON, as clients send it
 _HISTORY = 8_000  # changes that a watcher may lag behind
+_UNPACKED = 500  # newest versions, which may be read again at once
 _PODS = "pods"
-_PACKED = (
-    "events"  # kept as JSON: there are four for each pod, as objects half as large as it, and they are rarely read
-)
-_Stored = Object | bytes
+_READ_OFTEN = ("nodes", "leases.coordination.k8s.io")  # in every heartbeat: packed only once another version follows
 _in_order = attrgetter("namespace", "name")
 
 
@@ -57,8 +54,23 @@ class Change:
     revision: int
     type: str
     key: ObjectKey
-    object: Object
-    before: Object | None
+    _after: StoredObject = field(repr=False)
+    _before: StoredObject | None = field(repr=False)
+
+    @property
+    def object(self) -> Object:
+        return self._after.content
+
+    @property
+    def before(self) -> Object | None:
+        return self._before.content if self._before is not None else None
+
+    def undo(self, objects: "dict[ObjectKey, StoredObject]") -> None:
+        """Makes the objects those from before this change."""
+        if self._before is None:
+            del objects[self.key]
+        else:
+            objects[self.key] = self._before
 
 
 class NotFound(ClusterError):
@@ -98,9 +110,9 @@ class ObjectReader(Protocol):
 
     def require(self, key: ObjectKey) -> Object: ...
 
-    def objects(self, kind: str, namespace: str = "") -> list[Object]: ...
+    def objects(self, kind: str, namespace: str = "") -> Sequence[Object]: ...
 
-    def bound_pods(self, node: str) -> list[Object]: ...
+    def bound_pods(self, node: str) -> Sequence[Object]: ...
 
 
 class Persistence(Protocol):
@@ -112,15 +124,19 @@ class Persistence(Protocol):
 
 
 class Store:
-    def __init__(self, persistence: Persistence | None = None, history: int = _HISTORY) -> None:
+    def __init__(
+        self, persistence: Persistence | None = None, history: int = _HISTORY, unpacked: int = _UNPACKED
+    ) -> None:
         self._persistence = persistence
-        self._objects: dict[str, dict[ObjectKey, _Stored]] = {}
-        self._bound: dict[str, dict[ObjectKey, Object]] = {}  # the pods of every node
+        self._objects: dict[str, dict[ObjectKey, StoredObject]] = {}
+        self._bound: dict[str, dict[ObjectKey, StoredObject]] = {}  # the pods of every node
         self._history: deque[Change] = deque(maxlen=history)
+        self._newest: deque[tuple[str, StoredObject]] = deque()  # to be packed when there are enough newer ones
+        self._unpacked = unpacked
+        self._packed: dict[str, bytes] = {}  # the first object of every kind that was packed
         revision, saved = persistence.load() if persistence else (1, [])
         for key, content in saved:
-            self._objects.setdefault(key.kind, {})[key] = _packed(key, content)
-            self._index(key, None, content)
+            self._replace(key, None, StoredObject(content))
         self._revision = Latest(revision)
         self._oldest = revision  # the history begins after it
 
@@ -128,54 +144,57 @@ class Store:
     def revision(self) -> int:
         return self._revision.value
 
+    def __contains__(self, key: ObjectKey) -> bool:
+        return key in self._objects.get(key.kind, {})
+
     def get(self, key: ObjectKey) -> Object | None:
         stored = self._objects.get(key.kind, {}).get(key)
-        return None if stored is None else _unpacked(stored)
+        return None if stored is None else stored.content
 
     def require(self, key: ObjectKey) -> Object:
         """As `get`, and raises NotFound."""
-        stored = self.get(key)
+        return self._require(key).content
+
+    def _require(self, key: ObjectKey) -> StoredObject:
+        stored = self._objects.get(key.kind, {}).get(key)
         if stored is None:
             raise NotFound(key)
         return stored
 
-    def objects(self, kind: str, namespace: str = "") -> list[Object]:
+    def objects(self, kind: str, namespace: str = "") -> Sequence[Object]:
         """Sorted by namespace and name; of all namespaces unless one is given."""
         return _sorted(self._objects.get(kind, {}), namespace)
 
-    def bound_pods(self, node: str) -> list[Object]:
+    def bound_pods(self, node: str) -> Sequence[Object]:
         """The pods that are bound to a node, sorted as `objects`; the cost is that of these pods alone."""
         return _sorted(self._bound.get(node, {}), "")
 
-    def objects_at(self, revision: int, kind: str, namespace: str = "") -> list[Object]:
+    def objects_at(self, revision: int, kind: str, namespace: str = "") -> Sequence[Object]:
         """As `objects`, at an earlier revision: later changes are undone."""
         objects = dict(self._objects.get(kind, {}))
         for change in reversed(self._after(revision)):
-            if change.key.kind != kind:
-                continue
-            if change.before is None:
-                del objects[change.key]
-            else:
-                objects[change.key] = change.before
+            if change.key.kind == kind:
+                change.undo(objects)
         return _sorted(objects, namespace)
 
     def create(self, key: ObjectKey, content: Object) -> Object:
-        if self.get(key) is not None:
+        if key in self:
             raise AlreadyExists(key)
         return self._write("ADDED", key, content, None)
 
     def update(self, key: ObjectKey, content: Object, expected: str = "") -> Object:
         """`expected` is the resource version that the writer read; empty overwrites any."""
-        before = self.require(key)
+        stored = self._require(key)
+        before = stored.content
         if expected and expected != before["metadata"]["resourceVersion"]:
             raise VersionConflict(key)
         if _differ_by_version_alone(before, content):
             return before
-        return self._write("MODIFIED", key, content, before)
+        return self._write("MODIFIED", key, content, stored)
 
     def delete(self, key: ObjectKey) -> Object:
-        before = self.require(key)
-        return self._write("DELETED", key, before, before)
+        before = self._require(key)
+        return self._write("DELETED", key, before.content, before)
 
     async def changes(self, since: int, timeout: float | None = None) -> list[Change]:
         """All changes after a revision, in order, once there are any; an empty list after `timeout` seconds."""
@@ -197,31 +216,39 @@ class Store:
         newest_first = list(islice(reversed(self._history), behind))
         return newest_first[::-1]
 
-    def _write(self, event: str, key: ObjectKey, content: Object, before: Object | None) -> Object:
+    def _write(self, event: str, key: ObjectKey, content: Object, before: StoredObject | None) -> Object:
         revision = self.revision + 1
-        stored = {**content, "metadata": {**content["metadata"], "resourceVersion": str(revision)}}
+        written = {**content, "metadata": {**content["metadata"], "resourceVersion": str(revision)}}
+        stored = StoredObject(written)
         change = Change(revision, event, key, stored, before)
         if self._persistence:
             self._persistence.save(change)
-        objects = self._objects.setdefault(key.kind, {})
-        if event == "DELETED":
-            del objects[key]
-        else:
-            objects[key] = _packed(key, stored)
-        self._index(key, before, None if event == "DELETED" else stored)
+        self._replace(key, before, None if event == "DELETED" else stored)
         if len(self._history) == self._history.maxlen:
             self._oldest = self._history[0].revision
         self._history.append(change)
+        self._pack_later(key.kind, before if key.kind in _READ_OFTEN else stored)
         self._revision.publish(revision)
-        return stored
+        return written
 
-    def _index(self, key: ObjectKey, before: Object | None, after: Object | None) -> None:
+    def _pack_later(self, kind: str, stored: StoredObject | None) -> None:
+        if stored is not None:
+            self._newest.append((kind, stored))
+        if len(self._newest) > self._unpacked:
+            kind, oldest = self._newest.popleft()
+            oldest.pack(self._packed.setdefault(kind, oldest.json))
+
+    def _replace(self, key: ObjectKey, before: StoredObject | None, after: StoredObject | None) -> None:
+        if after is None:
+            del self._objects[key.kind][key]
+        else:
+            self._objects.setdefault(key.kind, {})[key] = after
         if key.kind != _PODS:
             return
         old, new = _node_name(before), _node_name(after)
-        if old and old != new and (pods := self._bound.get(old)) is not None:
-            pods.pop(key, None)
-            if not pods:
+        if old and old != new:
+            del self._bound[old][key]
+            if not self._bound[old]:
                 del self._bound[old]
         if new and after is not None:
             self._bound.setdefault(new, {})[key] = after
@@ -250,21 +277,13 @@ class DryRun:
         return self.require(key)
 
 
-def _packed(key: ObjectKey, content: Object) -> _Stored:
-    return msgspec.json.encode(content) if key.kind == _PACKED else content
-
-
-def _unpacked(stored: _Stored) -> Object:
-    return msgspec.json.decode(stored, type=Object) if isinstance(stored, bytes) else stored
-
-
-def _sorted(objects: Mapping[ObjectKey, _Stored], namespace: str) -> list[Object]:
+def _sorted(objects: Mapping[ObjectKey, StoredObject], namespace: str) -> StoredObjects:
     keys = objects if not namespace else (key for key in objects if key.namespace == namespace)
-    return [_unpacked(objects[key]) for key in sorted(keys, key=_in_order)]
+    return StoredObjects(objects[key] for key in sorted(keys, key=_in_order))
 
 
-def _node_name(pod: Object | None) -> str:
-    spec = (pod or {}).get("spec")
+def _node_name(pod: StoredObject | None) -> str:
+    spec = pod.content.get("spec") if pod is not None else None
     return str(spec.get("nodeName") or "") if isinstance(spec, dict) else ""
 
 

@@ -3,12 +3,19 @@
 trustme signs them and is imported here alone; what is left by hand is the decision whether files of an earlier run can
 be used again. Strict verifiers accept the result: Python's own is one from 3.13 on and asks for key identifiers. The
 server's key is written with mode 0600; the authority's key is never written.
+
+`python -m plugwright.cluster.tls DIRECTORY` is the process that `obtain` leaves it to: what trustme loads takes 11 MiB,
+which would stay with a cluster for as long as it runs.
 """
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from plugwright.errors import ClusterError
 from plugwright.system import files
 
 __all__ = ["Certificates", "make", "obtain"]
@@ -29,13 +36,19 @@ class Certificates:
 
 def obtain(directory: Path) -> Certificates:
     """The certificates in `directory` if they belong together and stay valid for a week; else new ones."""
-    certificates = _paths(directory)
-    return certificates if _are_usable(certificates) else make(directory)
+    command = [sys.executable, "-m", "plugwright.cluster.tls", str(directory)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    try:
+        subprocess.run(command, check=True, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    except subprocess.CalledProcessError as error:
+        reason = (error.stderr.splitlines() or [str(error)])[-1]
+        raise ClusterError(f"cannot make certificates in {directory}: {reason}") from None
+    return _paths(directory)
 
 
 def make(directory: Path, names: tuple[str, ...] = ("localhost", "127.0.0.1")) -> Certificates:
     """New certificates; `names` are the host names and addresses that the server may be reached by."""
-    import trustme  # loads cryptography: 11 MiB that only a served cluster needs
+    import trustme
 
     now = datetime.now(UTC)
     authority = trustme.CA(path_length=0, organization_name="plugwright", organization_unit_name="embedded cluster")
@@ -72,3 +85,12 @@ def _are_usable(certificates: Certificates) -> bool:
         return False
     is_valid = server.not_valid_after_utc > datetime.now(UTC) + _SHORTEST_VALIDITY
     return is_valid and key.public_key() == server.public_key()
+
+
+def _main(directory: Path) -> None:
+    if not _are_usable(_paths(directory)):
+        make(directory)
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]))

@@ -70,7 +70,7 @@ class EventLog:
     def __init__(self) -> None:
         self._events: deque[Event] = deque(maxlen=_MAX_EVENTS)
         self._count = Latest(0)  # of all events, those that were dropped included
-        self._lists: deque[tuple[int, int]] = deque()  # the events that carry a list: their number, and its length
+        self._lists: list[tuple[int, int]] = []  # the events that carry a list: their number, and its length
         self._listed = 0  # the devices in all of them
         self._closed = False
 
@@ -95,7 +95,7 @@ class EventLog:
         """Drops the devices of the oldest lists, so that a plugin with many devices does not fill the memory."""
         first = self._count.value + 1 - len(self._events)
         while self._listed > _MAX_LISTED and len(self._lists) > 1:
-            number, length = self._lists.popleft()
+            number, length = self._lists.pop(0)
             self._listed -= length
             if number >= first:
                 event = self._events[number - first]

@@ -280,7 +280,7 @@ class Kubelet:
         async with running_components(self._context, self._table, self._resource_api) as components:
             self._components = components
             ready.set_result(None)
-            await asyncio.Event().wait()
+            await asyncio.get_running_loop().create_future()  # until it is cancelled
 
     async def _raise_start_error(self) -> None:
         # A directory that cannot be created or cleaned, or a socket that cannot be bound, aborts the start (1.6).

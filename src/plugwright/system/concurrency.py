@@ -44,13 +44,15 @@ _IDLE_THREADS = 1  # that wait for the next call; more than these end
 
 
 class Latest(Generic[T]):
-    """A value that readers can wait on."""
+    """A value that readers can wait on. There are dozens for every node of a cluster, so one takes little memory."""
+
+    __slots__ = ("_callbacks", "_value", "_version", "_waiters")
 
     def __init__(self, value: T) -> None:
-        self._callbacks: list[Callable[[], object]] = []
+        self._callbacks: tuple[Callable[[], object], ...] = ()
         self._value = value
         self._version = 0
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: list[asyncio.Future[None]] | None = None
 
     @property
     def value(self) -> T:
@@ -59,17 +61,22 @@ class Latest(Generic[T]):
     def publish(self, value: T) -> None:
         self._value = value
         self._version += 1
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
+        waiters, self._waiters = self._waiters, None
+        for waiter in waiters or ():
             if not waiter.done():
                 waiter.set_result(None)
-        for callback in tuple(self._callbacks):
+        for callback in self._callbacks:
             callback()
 
     def subscribe(self, callback: Callable[[], object]) -> Callable[[], None]:
         """Calls `callback` after each publication, until the returned function is called."""
-        self._callbacks.append(callback)
-        return lambda: self._callbacks.remove(callback)
+        self._callbacks = (*self._callbacks, callback)
+        return partial(self._unsubscribe, callback)
+
+    def _unsubscribe(self, callback: Callable[[], object]) -> None:
+        callbacks = list(self._callbacks)
+        callbacks.remove(callback)
+        self._callbacks = tuple(callbacks)
 
     def publish_if_changed(self, value: T) -> None:
         if value != self._value:
@@ -92,11 +99,13 @@ class Latest(Generic[T]):
 
     async def _publication(self) -> None:
         waiter = asyncio.get_running_loop().create_future()
+        if self._waiters is None:
+            self._waiters = []
         self._waiters.append(waiter)
         try:
             await waiter
         finally:
-            if waiter in self._waiters:  # cancelled
+            if self._waiters and waiter in self._waiters:  # cancelled
                 self._waiters.remove(waiter)
 
 

@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 __all__ = ["freeze", "short_pauses"]
 
 _LONG = 0.05  # seconds
-# Objects until a collection, and collections until one of the next age: a full one has half a million to go through.
-_YOUNG, _MIDDLE, _OLD = 5_000, 10, 10
+# Objects until a collection, and collections until one of the next age: a full one has some 100,000 to go through.
+_YOUNG, _MIDDLE, _OLD = 5_000, 10, 1
 _OLDEST = 2
 
 
@@ -23,6 +23,7 @@ def freeze() -> None:
     """Keeps all objects out of later collections; the C library gives back what loading them took."""
     gc.collect()
     gc.freeze()
+    gc.collect()  # of nothing: the next full one waits until a quarter of what the last one went through is new
     with suppress(AttributeError):  # a C library other than GNU's
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -41,7 +41,7 @@ class Node:
 
     @property
     def slices(self) -> list[Document]:
-        return self.served.store.objects(RESOURCE_SLICES.qualified)
+        return list(self.served.store.objects(RESOURCE_SLICES.qualified))
 
     @property
     def devices(self) -> list[str]:

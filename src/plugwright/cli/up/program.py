@@ -7,7 +7,6 @@ format and access control (mode 0600) are `system.json_lines`.
 
 import asyncio
 import os
-import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, ExitStack, aclosing, asynccontextmanager, suppress
@@ -141,8 +140,8 @@ async def _run(options: UpOptions, directory: StateDirectory, plugins: NodePlugi
     stop = asyncio.Event()
     with stop_on_signals(stop), ExitStack() as pauses:
         async with (
-            _cluster(options, directory, plugins) as (cluster, listening),
-            _reachable(options, directory, _ClusterController(cluster, stop), listening) as info,
+            _cluster(options, directory, plugins) as (cluster, kubeconfig),
+            _reachable(options, directory, _ClusterController(cluster, stop), kubeconfig) as info,
             asyncio.TaskGroup() as tasks,
         ):
             pauses.enter_context(garbage.short_pauses())
@@ -158,8 +157,8 @@ async def _run(options: UpOptions, directory: StateDirectory, plugins: NodePlugi
 @asynccontextmanager
 async def _cluster(
     options: UpOptions, directory: StateDirectory, plugins: NodePlugins
-) -> AsyncIterator[tuple[EmbeddedCluster, socket.socket]]:
-    """The cluster, served over TLS, and the socket that its API server listens on."""
+) -> AsyncIterator[tuple[EmbeddedCluster, Kubeconfig]]:
+    """The cluster, served over TLS, and how clients reach it."""
     token, last_port = directory.credentials()
     certificates = tls.obtain(directory.path)
     with listen(last_port if options.port is None else options.port) as listening:
@@ -182,7 +181,7 @@ async def _cluster(
             serving(cluster.application, [listening], certificates),
         ):
             await _until_listed(cluster)
-            yield cluster, listening
+            yield cluster, Kubeconfig(server.url, certificates.authority, token)
 
 
 def _driver(server: ApiServer, runtime: ResourceRuntime) -> ResourceDriver | None:
@@ -191,13 +190,11 @@ def _driver(server: ApiServer, runtime: ResourceRuntime) -> ResourceDriver | Non
 
 @asynccontextmanager
 async def _reachable(
-    options: UpOptions, directory: StateDirectory, controller: _ClusterController, listening: socket.socket
+    options: UpOptions, directory: StateDirectory, controller: _ClusterController, kubeconfig: Kubeconfig
 ) -> AsyncIterator[ClusterInfo]:
     """Writes the kubeconfig and serves the control sockets while inside."""
     cluster = controller.cluster
-    server = f"https://127.0.0.1:{listening.getsockname()[1]}"
     path = (options.kubeconfig or directory.kubeconfig).absolute()
-    kubeconfig = Kubeconfig(server, tls.obtain(directory.path).authority, cluster.token)
     async with AsyncExitStack() as stack:
         stack.enter_context(kubeconfig.written(path, kept=directory.kept))
         sockets = stack.enter_context(directory.sockets())
@@ -212,7 +209,7 @@ async def _reachable(
         await stack.enter_async_context(json_lines.serving(control_socket, listening_on, controller.handle))
         yield ClusterInfo(
             pid=os.getpid(),
-            server=server,
+            server=kubeconfig.server,
             kubeconfig=str(path),
             state=str(directory.path),
             kept=directory.kept,

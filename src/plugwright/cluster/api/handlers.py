@@ -94,9 +94,8 @@ class ResourceHandlers:
         query = request.query_params
         token = list_options.decode_token(query["continue"]) if query.get("continue") else None
         revision = token.rv if token else self._revision_to_list(query)
-        matches = list_options.selector(path.kind, query)
         stored = self._store.objects_at(revision, path.kind.qualified, path.namespace)
-        objects = [content for content in stored if matches(content)]
+        objects = list_options.selected(stored, path.kind, query)
         chunk = list_options.chunk(objects, token, requests.number(query, "limit") or None)
         metadata: Object = {"resourceVersion": str(revision)}
         if chunk.remaining:
@@ -236,8 +235,8 @@ class ResourceHandlers:
     def _delete_collection(
         self, request: Request, path: ResourcePath, options: DeleteOptions, writer: Writer
     ) -> Response:
-        matches = list_options.selector(path.kind, request.query_params)
-        objects = [content for content in self._store.objects(path.kind.qualified, path.namespace) if matches(content)]
+        stored = self._store.objects(path.kind.qualified, path.namespace)
+        objects = list_options.selected(stored, path.kind, request.query_params)
         for content in objects:
             metadata = content["metadata"]
             writer.delete(ResourcePath(path.kind, metadata.get("namespace", ""), metadata["name"]), options)

@@ -5,6 +5,7 @@ Pure. A kind says which fields its selectors may name.
 
 import base64
 import binascii
+import bisect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,17 @@ from plugwright.cluster.api.kinds import Kind
 from plugwright.cluster.api.validation import FieldError, label_value_errors
 from plugwright.cluster.store import Object
 
-__all__ = ["Chunk", "ContinueToken", "Predicate", "check", "chunk", "decode_token", "encode_token", "selector"]
+__all__ = [
+    "Chunk",
+    "ContinueToken",
+    "Predicate",
+    "check",
+    "chunk",
+    "decode_token",
+    "encode_token",
+    "selected",
+    "selector",
+]
 
 Predicate = Callable[[Object], bool]
 _COMMAS_OUTSIDE_BRACKETS = re.compile(r",(?![^(]*\))")
@@ -41,6 +52,14 @@ class Chunk:
     remaining: int
 
 
+def selected(objects: Sequence[Object], kind: Kind, query: Mapping[str, str]) -> Sequence[Object]:
+    """Those that match; without a selector none of them is looked at."""
+    if not query.get("labelSelector") and not query.get("fieldSelector"):
+        return objects
+    matches = selector(kind, query)
+    return [content for content in objects if matches(content)]
+
+
 def selector(kind: Kind, query: Mapping[str, str]) -> Predicate:
     """Whether an object matches the label selector and the field selector of a query."""
     matches_labels = _label_selector(query.get("labelSelector", ""))
@@ -51,8 +70,7 @@ def selector(kind: Kind, query: Mapping[str, str]) -> Predicate:
 def chunk(objects: Sequence[Object], after: ContinueToken | None, limit: int | None) -> Chunk:
     """At most `limit` of the sorted objects, from the one behind `after` on."""
     if after:
-        last = (after.namespace, after.name)
-        objects = [content for content in objects if _position(content) > last]
+        objects = objects[bisect.bisect(objects, (after.namespace, after.name), key=_position) :]
     return Chunk(objects[:limit], len(objects[limit:]) if limit else 0)
 
 

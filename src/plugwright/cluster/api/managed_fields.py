@@ -2,16 +2,10 @@
 
 Pure. By an update a manager owns the fields whose value it has changed, and they belong to nobody else; by an apply
 those that the applied object names. What server-side apply makes of the object is `server_side_apply`.
-
-Most objects of a kind have the same fields: those are one value in all of them, as the fields would be half of an
-object's memory otherwise.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-
-import msgspec
 
 from plugwright.cluster.api import field_sets
 from plugwright.cluster.api.field_sets import Fields, is_tree
@@ -21,8 +15,6 @@ from plugwright.protocol.kubernetes_fields import ObjectType, inner_type
 __all__ = ["APPLY", "UPDATE", "Author", "after_apply", "after_update", "before_first_apply", "entries_of", "ownable"]
 
 APPLY, UPDATE = "Apply", "Update"
-_SHARED = 1024  # different sets of fields
-_LONGEST = 4096  # octets of one, as JSON; longer ones are of few objects
 _ZEROS = {"bool": False, "int32": 0, "int64": 0, "string": ""}
 _SYSTEM_METADATA = frozenset(
     {"creationTimestamp", "generation", "managedFields", "name", "namespace", "resourceVersion", "selfLink", "uid"}
@@ -52,7 +44,7 @@ class Author:
             "apiVersion": api_version,
             "time": self.time,
             "fieldsType": "FieldsV1",
-            "fieldsV1": _shared(fields),
+            "fieldsV1": fields,
         }
         return {**entry, "subresource": self.subresource} if self.subresource else entry
 
@@ -70,20 +62,9 @@ def after_update(of: ObjectType, before: Object | None, after: Object, author: A
         if author.wrote(entry):
             own = fields or {}
         elif fields and (rest := field_sets.difference(fields, changed) if changed else fields):
-            others.append({**entry, "fieldsV1": _shared(rest)})
+            others.append({**entry, "fieldsV1": rest})
     own = field_sets.union(own, changed) if own and changed else own or changed
     return _in_order([*others, *([author.entry(str(after.get("apiVersion")), own)] if own else [])])
-
-
-def _shared(fields: Fields) -> Fields:
-    """The same fields as one value: objects never change in place."""
-    encoded = msgspec.json.encode(fields)
-    return _decoded(encoded) if len(encoded) <= _LONGEST else fields
-
-
-@lru_cache(_SHARED)
-def _decoded(fields: bytes) -> Fields:
-    return msgspec.json.decode(fields, type=Fields)
 
 
 def before_first_apply(of: ObjectType, live: Object, time: str) -> list[Object]:

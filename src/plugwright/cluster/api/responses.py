@@ -16,7 +16,7 @@ from plugwright.cluster.api import printers
 from plugwright.cluster.api.errors import StatusError, status_object
 from plugwright.cluster.api.kinds import Kind
 from plugwright.cluster.clock import Clock
-from plugwright.cluster.store import Object
+from plugwright.cluster.stored_objects import Object, StoredObjects
 from plugwright.protocol import kubernetes_objects
 
 __all__ = [
@@ -110,22 +110,33 @@ def presenter(request: Request, kind: Kind, now: Clock) -> Callable[[Object], Ob
 
 
 def object_list(kind: Kind, objects: Sequence[Object], metadata: Object) -> Object:
-    return {"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": metadata, "items": list(objects)}
+    return {"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": metadata, "items": objects}
 
 
 def encoded(request: Request, content: Object, code: int = 200) -> Response:
     """An object, a list or a Status, as the client accepts it; it is in the client's form already."""
     media_type = accepted(request).media_type
     if media_type == kubernetes_objects.MEDIA_TYPE:
+        if isinstance(items := content.get("items"), StoredObjects):
+            content = {**content, "items": list(items)}
         return Response(kubernetes_objects.encode(content), code, media_type=media_type)
     if media_type == _YAML:
-        document = msgspec.json.decode(msgspec.json.encode(content))  # without aliases for what it has twice
+        document = msgspec.json.decode(_encode_json(content))  # without aliases for what it has twice
         return Response(yaml.safe_dump(document, allow_unicode=True), code, headers={"content-type": _YAML})
     return json(content, code)
 
 
 def json(content: Object, code: int = 200) -> Response:
-    return Response(msgspec.json.encode(content), code, media_type="application/json")
+    return Response(_encode_json(content), code, media_type="application/json")
+
+
+def _encode_json(content: Object) -> bytes:
+    return msgspec.json.encode(content, enc_hook=_raw_items)
+
+
+def _raw_items(value: object) -> list[msgspec.Raw]:
+    assert isinstance(value, StoredObjects), type(value)
+    return value.raw()
 
 
 def as_quoted_json(content: object) -> str:

@@ -113,7 +113,7 @@ class NodeLifecycleController:
     def _record_registration(self, node: Object) -> None:
         uid, name = node["metadata"]["uid"], node["metadata"]["name"]
         if uid not in self._registered:
-            self._registered[uid] = node
+            self._registered[uid] = _reference(node)
             text = f"Node {name} event: Registered Node {name} in Controller"
             self._node_events.record(node, EventRecord("RegisteredNode", text))
 
@@ -173,6 +173,12 @@ def _with_unready(pod: Object, stamp: str) -> Object:
         for condition in status.get("conditions") or ()
     ]
     return {**pod, "status": {**status, "conditions": conditions}}
+
+
+def _reference(node: Object) -> Object:
+    """What an event about the node says of it."""
+    metadata = {name: node["metadata"][name] for name in ("name", "uid", "resourceVersion")}
+    return {"apiVersion": node["apiVersion"], "kind": node["kind"], "metadata": metadata}
 
 
 def _ready(node: Object) -> str:

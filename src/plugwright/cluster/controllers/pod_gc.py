@@ -52,7 +52,7 @@ class PodGarbageCollector:
             self._missing[name] = self._client.now() + self._quarantine
 
     def _exists(self, name: str) -> bool:
-        return self._client.store.get(ObjectKey(NODES.qualified, "", name)) is not None
+        return ObjectKey(NODES.qualified, "", name) in self._client.store
 
     def _delete_pods(self, node: str) -> None:
         for pod in self._client.store.bound_pods(node):

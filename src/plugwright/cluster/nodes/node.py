@@ -7,7 +7,7 @@ notices that. The status is composed in `node_status`, pods are run by `node_pod
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -263,7 +263,7 @@ class EmulatedNode:
             else:
                 self._client.writer.change(path, lambda lease: {**lease, "spec": spec}, _MANAGER)
 
-    def _bound_pods(self) -> list[Object]:
+    def _bound_pods(self) -> Sequence[Object]:
         return self._client.store.bound_pods(self.name)
 
     @property

@@ -92,6 +92,7 @@ class NodePods:
             logger.exception("pod failed, it is rejected", extra=extra)
             text = f"{REJECTED}it cannot be run: {single_error(error)!r}"
             worker.reject("UnexpectedAdmissionError", text)
+        worker.settle()
 
     def _rejection(self, worker: PodWorker) -> Rejection | None:
         context = self._context

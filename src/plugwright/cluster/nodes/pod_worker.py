@@ -48,10 +48,13 @@ _DEADLINE_EXCEEDED = "Pod was active on the node longer than the specified deadl
 
 
 class PodWorker:
-    """`stored` is the newest version of the pod's object; `pod` is None until the pod is admitted."""
+    """`pod` is None until the pod is admitted."""
 
     def __init__(self, context: NodeContext, stored: Object, address: str) -> None:
-        self.stored = stored
+        metadata = stored["metadata"]
+        self.uid = str(metadata["uid"])
+        self.name = str(metadata["namespace"]), str(metadata["name"])  # with its namespace
+        self._stored: Object | None = stored
         self.address = address
         self.pod: Pod | None = None
         self.is_terminating = False
@@ -64,13 +67,29 @@ class PodWorker:
         self._processes = PodProcesses(self, context.logs, timing) if runtime.processes else None
 
     @property
-    def uid(self) -> str:
-        return str(self.stored["metadata"]["uid"])
+    def stored(self) -> Object:
+        """The newest version of the pod's object; of one that is settled and gone, what identifies it."""
+        if self._stored is not None:
+            return self._stored
+        found = self._context.client.store.get(ResourcePath(PODS, *self.name).key)
+        if found is not None and found["metadata"]["uid"] == self.uid:
+            return found
+        namespace, name = self.name
+        metadata = {"namespace": namespace, "name": name, "uid": self.uid}
+        return {"apiVersion": PODS.api_version, "kind": PODS.name, "metadata": metadata, "spec": {}}
 
-    @property
-    def name(self) -> tuple[str, str]:
-        """With its namespace."""
-        return str(self.stored["metadata"]["namespace"]), str(self.stored["metadata"]["name"])
+    @stored.setter
+    def stored(self, newest: Object) -> None:
+        if self._stored is not None:
+            self._stored = newest
+
+    def settle(self) -> None:
+        """Its containers have started or never will: what is kept for every pod of thousands is little.
+
+        Containers that are processes need the object until they have ended, even if it is deleted.
+        """
+        if self._processes is None:
+            self._task = self._stored = None
 
     @cached_property
     def request(self) -> PodRequest:
