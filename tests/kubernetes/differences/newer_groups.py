@@ -39,28 +39,27 @@ def _event(name: str, **members: Any) -> Json:
 
 
 def _created_events() -> Iterator[Played]:
-    for number, (name, members) in enumerate(
-        {
-            "plain": {},
-            "warning": {"type": "Warning", "related": {"kind": "Node", "name": "n"}},
-            "without a time": {"eventTime": None},
-            "of an unknown type": {"type": "Odd"},
-            "without an action": {"action": ""},
-            "without a reason": {"reason": ""},
-            "without a reporter": {"reportingController": ""},
-            "with a bad reporter": {"reportingController": "a b"},
-            "without an instance": {"reportingInstance": ""},
-            "with a count": {"deprecatedCount": 2},
-            "with a source": {"deprecatedSource": {"component": "x"}},
-            "with a first time": {"deprecatedFirstTimestamp": "2026-01-01T00:00:00Z"},
-            "with a series of one": {"series": {"count": 1, "lastObservedTime": "2026-01-01T00:00:00.000000Z"}},
-            "with a series without a time": {"series": {"count": 2}},
-            "with a long note": {"note": "x" * 1025},
-            "with a message": {"message": "of the other group"},
-            "of the other group": {"apiVersion": "v1"},
-            "of no namespace": {"regarding": {"kind": "Node", "name": "n"}},
-        }.items()
-    ):
+    events: dict[str, Json] = {
+        "plain": {},
+        "warning": {"type": "Warning", "related": {"kind": "Node", "name": "n"}},
+        "without a time": {"eventTime": None},
+        "of an unknown type": {"type": "Odd"},
+        "without an action": {"action": ""},
+        "without a reason": {"reason": ""},
+        "without a reporter": {"reportingController": ""},
+        "with a bad reporter": {"reportingController": "a b"},
+        "without an instance": {"reportingInstance": ""},
+        "with a count": {"deprecatedCount": 2},
+        "with a source": {"deprecatedSource": {"component": "x"}},
+        "with a first time": {"deprecatedFirstTimestamp": "2026-01-01T00:00:00Z"},
+        "with a series of one": {"series": {"count": 1, "lastObservedTime": "2026-01-01T00:00:00.000000Z"}},
+        "with a series without a time": {"series": {"count": 2}},
+        "with a long note": {"note": "x" * 1025},
+        "with a message": {"message": "of the other group"},
+        "of the other group": {"apiVersion": "v1"},
+        "of no namespace": {"regarding": {"kind": "Node", "name": "n"}},
+    }
+    for number, (name, members) in enumerate(events.items()):
         yield Played(f"newer event: {name}", "POST", _EVENTS, _event(f"newer-{number}", **members))
 
 
@@ -113,19 +112,18 @@ def _priority_classes() -> Iterator[Played]:
 
 def _pods_with_priorities() -> Iterator[Played]:
     containers = [{"name": "main", "image": "busybox"}]
-    for number, (name, spec) in enumerate(
-        {
-            "of a class": {"priorityClassName": "never"},
-            "of a class, with its value": {"priorityClassName": "never", "priority": 5},
-            "of a class, with another value": {"priorityClassName": "never", "priority": 6},
-            "of a class, with another policy": {
-                "priorityClassName": "never",
-                "preemptionPolicy": "PreemptLowerPriority",
-            },
-            "of the default class": {},
-            "of the default class, with its value": {"priority": 6},
-        }.items()
-    ):
+    specs: dict[str, Json] = {
+        "of a class": {"priorityClassName": "never"},
+        "of a class, with its value": {"priorityClassName": "never", "priority": 5},
+        "of a class, with another value": {"priorityClassName": "never", "priority": 6},
+        "of a class, with another policy": {
+            "priorityClassName": "never",
+            "preemptionPolicy": "PreemptLowerPriority",
+        },
+        "of the default class": {},
+        "of the default class, with its value": {"priority": 6},
+    }
+    for number, (name, spec) in enumerate(specs.items()):
         pod = {"metadata": {"name": f"priority-{number}"}, "spec": {"containers": containers, **spec}}
         yield Played(f"pod: priority {name}", "POST", f"{_CORE}/pods", pod)
     yield Played("priority class: delete the default", "DELETE", f"{_CLASSES}/usual")

@@ -5,6 +5,7 @@ line of JSON for each step, with what was seen, and ends with 1 if a step failed
 with that client alone.
 """
 
+import ast
 import asyncio
 import importlib
 import inspect
@@ -83,6 +84,11 @@ class Session:
         return self.client.V1Pod(api_version="v1", kind="Pod", metadata=metadata, spec=content)
 
 
+def text(log: str) -> str:
+    """`kubernetes` 36 returns the text of a log as Python writes bytes."""
+    return str(ast.literal_eval(log).decode()) if log.startswith("b'") else log
+
+
 def config_map(name: str, **data: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
 
@@ -141,8 +147,8 @@ async def reads_and_follows_a_log(session: "Session") -> Any:
         session.core.list_namespaced_pod, NAMESPACE, until=["ADDED", "speaks"], timeout_seconds=30,
         field_selector="metadata.name=speaks,status.phase=Succeeded",
     )  # fmt: skip
-    whole = await done(session.core.read_namespaced_pod_log("speaks", NAMESPACE))
-    tail = await done(session.core.read_namespaced_pod_log("speaks", NAMESPACE, tail_lines=1, container="main"))
+    whole = text(await done(session.core.read_namespaced_pod_log("speaks", NAMESPACE)))
+    tail = text(await done(session.core.read_namespaced_pod_log("speaks", NAMESPACE, tail_lines=1, container="main")))
     if session.module == "kubernetes.aio":  # its watch begins again at the end of a log
         followed = await done(session.core.read_namespaced_pod_log("speaks", NAMESPACE, follow=True))
         return [whole, tail, followed.split()]
@@ -316,8 +322,8 @@ async def is_dynamic(session: "Session") -> Any:
     patched = await done(nodes.status.patch(name="node-1", body=extended, content_type=MERGE))
     watching = pods.watch(namespace=NAMESPACE, resource_version=0, timeout=1)
     seen = [event["object"].metadata.name async for event in events(watching)]
-    try:
-        await done(pods.get(name="nothing", namespace=NAMESPACE))
+    try:  # kubernetes_asyncio returns the Status
+        missing = (await done(pods.get(name="nothing", namespace=NAMESPACE))).code
     except session.dynamic.exceptions.NotFoundError as error:
         missing = error.status
     names = sorted(pod.metadata.name for pod in listed.items)
