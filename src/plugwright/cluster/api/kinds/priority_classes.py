@@ -34,7 +34,7 @@ SYSTEM_PRIORITY_CLASSES: tuple[Object, ...] = tuple(
 def admit_priority(pod: Object, objects: ObjectLookup) -> str | None:
     """Fills in the priority of the pod's class, or of the cluster's default; why the pod is refused, or None."""
     spec, name = pod["spec"], str(pod["spec"].get("priorityClassName") or "")
-    found = objects.get(ObjectKey(PRIORITY_CLASSES.qualified, "", name)) if name else _default_class(objects)
+    found = _class(name, objects) if name else _default_class(objects)
     if found is None:
         return f"no PriorityClass with name {name} was found"
     value, policy = found.get("value", 0), found["preemptionPolicy"]
@@ -47,6 +47,12 @@ def admit_priority(pod: Object, objects: ObjectLookup) -> str | None:
     class_name = found["metadata"]["name"]
     spec |= {"priority": value, "preemptionPolicy": policy, **({"priorityClassName": class_name} if class_name else {})}
     return None
+
+
+def _class(name: str, objects: ObjectLookup) -> Object | None:
+    if name in _SYSTEM_VALUES:  # neither changes nor goes
+        return {"metadata": {"name": name}, "value": _SYSTEM_VALUES[name], "preemptionPolicy": _PREEMPT}
+    return objects.get(ObjectKey(PRIORITY_CLASSES.qualified, "", name))
 
 
 def _default_class(objects: ObjectLookup) -> Object:
