@@ -25,7 +25,7 @@ FILE = re.compile(r"```yaml\n# (\S+\.yaml)\n.*?```", re.DOTALL)
 AGE = re.compile(r"\b(\d+[dhms])+( \(x\d+ over (\d+[dhms])+\))?(?=\s|$)", re.MULTILINE)
 TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:]+Z")
 TOOK = re.compile(r"(?<=ready after )\d+\.\d(?= s)")
-LOOKED = re.compile(r"(?<=rounds \()\d+(?= s)|^ +\d+(?= s  )", re.MULTILINE)
+LOOKED = re.compile(r"(?<=updates \()\d+(?= s)|^ +\d+(?= s  )", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
