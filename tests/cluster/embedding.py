@@ -91,8 +91,9 @@ class Lab:
 
 
 @asynccontextmanager
-async def embedded(**options: object) -> AsyncIterator[Lab]:
-    async with asyncio.timeout(60), EmbeddedCluster(replace(QUICK, **options)) as cluster:  # type: ignore[arg-type]
+async def embedded(limit: float = 60, **options: object) -> AsyncIterator[Lab]:
+    """`limit` is in seconds, for all that happens inside."""
+    async with asyncio.timeout(limit), EmbeddedCluster(replace(QUICK, **options)) as cluster:  # type: ignore[arg-type]
         yield Lab(cluster)
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 from tests.kubernetes import building
+from tests.kubernetes.building import Recipe
+from tests.kubernetes.client_programs import LONG
 
 PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
 SHOWN_HOME, SHOWN_PORT, SHOWN_PID = "/home/me", "40123", "4711"
@@ -23,7 +25,7 @@ FILE = re.compile(r"```yaml\n# (\S+\.yaml)\n.*?```", re.DOTALL)
 AGE = re.compile(r"\b(\d+[dhms])+( \(x\d+ over (\d+[dhms])+\))?(?=\s|$)", re.MULTILINE)
 TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:]+Z")
 TOOK = re.compile(r"(?<=ready after )\d+\.\d(?= s)")
-LOOKED = re.compile(r"(?<=rounds \()\d+(?= s)|^ +\d+(?= s  )", re.MULTILINE)
+LOOKED = re.compile(r"(?<=updates \()\d+(?= s)|^ +\d+(?= s  )", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +88,15 @@ class Session:
         return "".join(f"{line.rstrip()}\n" for line in output.splitlines())
 
 
-@pytest.fixture(scope="module")
-def kubectl() -> Path:
-    recipe = building.kubernetes(os.environ.get("PLUGWRIGHT_KUBERNETES_VERSION") or building.DEFAULT_VERSION)
+RECIPES = [
+    building.kubernetes(os.environ.get("PLUGWRIGHT_KUBERNETES_VERSION") or building.DEFAULT_VERSION),
+    pytest.param(building.kubectl(building.OLDER_KUBECTL), marks=LONG),
+]
+
+
+@pytest.fixture(scope="module", params=RECIPES, ids=["this-version", building.OLDER_KUBECTL])
+def kubectl(request: pytest.FixtureRequest) -> Path:
+    recipe: Recipe = request.param
     if building.missing(recipe) and not shutil.which("go"):
         pytest.skip("no kubectl in the cache, and no Go to build it")
     return building.build(recipe) / "kubectl"

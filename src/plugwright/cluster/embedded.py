@@ -18,7 +18,14 @@ from pathlib import Path
 from plugwright.cluster import KUBERNETES_VERSION, clock
 from plugwright.cluster.api import app
 from plugwright.cluster.api.errors import StatusError, bad_request
-from plugwright.cluster.api.kinds import EVENTS, NAMESPACES, NODES, PODS
+from plugwright.cluster.api.kinds import (
+    EVENTS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    SYSTEM_PRIORITY_CLASSES,
+)
 from plugwright.cluster.api.registry import ResourcePath, Writer
 from plugwright.cluster.clock import Clock
 from plugwright.cluster.container_logs import LogOptions
@@ -101,7 +108,7 @@ class EmbeddedCluster:
             async with AsyncExitStack() as stack:
                 root = self._open_state(stack)
                 client = ClusterClient(self.store, self.writer, self.options.now)
-                self._create_namespaces()
+                self._create_initial_objects()
                 await self._start_nodes(client, root, stack)
                 self._revision = self.store.revision
                 tasks = await stack.enter_async_context(asyncio.TaskGroup())
@@ -182,12 +189,13 @@ class EmbeddedCluster:
         self.writer = Writer(self.store, self.options.now)
         return node_directories(state, stack)
 
-    def _create_namespaces(self) -> None:
-        for name in _NAMESPACES:
-            path = ResourcePath(NAMESPACES, "", name)
+    def _create_initial_objects(self) -> None:
+        """As the API server does when it starts."""
+        namespaces = [(NAMESPACES, {"metadata": {"name": name}}) for name in _NAMESPACES]
+        for kind, content in (*namespaces, *((PRIORITY_CLASSES, one) for one in SYSTEM_PRIORITY_CLASSES)):
+            path = ResourcePath(kind, "", content["metadata"]["name"])
             if self.store.get(path.key) is None:
-                labels = {"kubernetes.io/metadata.name": name}
-                self.writer.create(path, {"metadata": {"name": name, "labels": labels}}, "kube-apiserver")
+                self.writer.create(path, content, "kube-apiserver")
 
     async def _start_nodes(self, client: ClusterClient, root: Path, stack: AsyncExitStack) -> None:
         """Returns when all are up."""

@@ -138,7 +138,7 @@ POD_FIELDS = (
     _refused("overhead", "there is no RuntimeClass that has one: refused in the words of a real cluster"),
     _emulated("preemptionPolicy", "a pod that would have to preempt others stays Pending, with a message that says so"),
     _emulated("priority", "of the class; pods with a higher one are scheduled first. Preemption is not emulated"),
-    _emulated("priorityClassName", "the two of every cluster (`system-…-critical`); others do not exist: refused"),
+    _emulated("priorityClassName", "the class must exist; without one, a class that is the default gives the priority"),
     _emulated("readinessGates", "as on a real cluster"),
     _emulated("resourceClaims", "from claim to release, but nothing allocates: write `status.allocation`"),
     _emulated("resources", "requests of the pod count instead of its containers'; limits are not enforced"),

@@ -25,6 +25,7 @@ __all__ = [
     "NotFound",
     "Object",
     "ObjectKey",
+    "ObjectLookup",
     "ObjectReader",
     "Persistence",
     "Store",
@@ -103,14 +104,18 @@ class Expired(ClusterError):
         super().__init__(f"too old resource version: {revision} ({oldest})")
 
 
-class ObjectReader(Protocol):
-    """The objects that a node reads: those of this store, or the mirror of another API server."""
+class ObjectLookup(Protocol):
+    """Objects by their keys and kinds."""
 
     def get(self, key: ObjectKey) -> Object | None: ...
 
-    def require(self, key: ObjectKey) -> Object: ...
-
     def objects(self, kind: str, namespace: str = "") -> Sequence[Object]: ...
+
+
+class ObjectReader(ObjectLookup, Protocol):
+    """The objects that a node reads: those of this store, or the mirror of another API server."""
+
+    def require(self, key: ObjectKey) -> Object: ...
 
     def bound_pods(self, node: str) -> Sequence[Object]: ...
 

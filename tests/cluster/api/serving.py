@@ -13,7 +13,7 @@ import httpx2
 import uvicorn
 
 from plugwright.cluster.api.app import Server, application
-from plugwright.cluster.api.kinds import NAMESPACES, NODES
+from plugwright.cluster.api.kinds import NAMESPACES, NODES, PRIORITY_CLASSES, SYSTEM_PRIORITY_CLASSES
 from plugwright.cluster.api.registry import ResourcePath, Writer
 from plugwright.cluster.container_logs import LogOptions, lines_of_text
 from plugwright.cluster.store import Store
@@ -73,10 +73,12 @@ class Api:
 
 
 def populated(store: Store) -> Store:
-    """The store with two namespaces and a node."""
+    """The store with two namespaces, the priority classes of every cluster, and a node."""
     writer = Writer(store, lambda: EPOCH)
     for name in ("default", "kube-system"):
         writer.create(ResourcePath(NAMESPACES, "", name), {"metadata": {"name": name}}, "test")
+    for content in SYSTEM_PRIORITY_CLASSES:
+        writer.create(ResourcePath(PRIORITY_CLASSES, "", content["metadata"]["name"]), content, "test")
     node = {"metadata": {"name": "node"}, "status": {"capacity": {"cpu": "4", "memory": "8Gi", "pods": "110"}}}
     writer.create(ResourcePath(NODES, "", "node"), node, "test")
     return store

@@ -42,7 +42,12 @@ async def _renew(api: Api, asked: dict[str, Any]) -> None:
     if "continue" in asks:
         listed = await api("GET", f"{path}?{urlencode({**asks, 'continue': ''})}")
         asked["path"] = f"{path}?{urlencode({**asks, 'continue': listed.body['metadata']['continue']})}"
-    metadata = asked["body"].get("metadata", {}) if isinstance(asked.get("body"), dict) else {}
-    if "resourceVersion" in metadata:
-        now = await api("GET", path)
-        metadata["resourceVersion"] = now.body["metadata"]["resourceVersion"]
+    body = asked.get("body")
+    metadata = body.get("metadata", {}) if isinstance(body, dict) else {}
+    operations = body if isinstance(body, list) else []
+    versioned = [one for one in operations if one["path"] == "/metadata/resourceVersion"]
+    if "resourceVersion" in metadata or versioned:
+        version = (await api("GET", path)).body["metadata"]["resourceVersion"]
+        metadata |= {"resourceVersion": version} if metadata else {}
+        for operation in versioned:
+            operation["value"] = version

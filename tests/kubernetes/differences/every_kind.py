@@ -24,6 +24,7 @@ KINDS: dict[str, tuple[str, str, Json]] = {
     ),
     "nodes": ("/api/v1", "v1 Node", {"spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.0.0.0/24"]}}),
     "pods": (_CORE, "v1 Pod", {"spec": {"containers": [{"name": "main", "image": "busybox"}]}}),
+    "priorityclasses": ("/apis/scheduling.k8s.io/v1", "scheduling.k8s.io/v1 PriorityClass", {"value": 7}),
     "resourceclaims": (
         f"/apis/{_DEVICES}/namespaces/{NAMESPACE}",
         f"{_DEVICES} ResourceClaim",

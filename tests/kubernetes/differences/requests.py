@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.kubernetes.differences.container_specs import CONTAINER_SPECS
 from tests.kubernetes.differences.every_kind import NAMESPACE, every_kind
+from tests.kubernetes.differences.newer_groups import newer_groups
 from tests.kubernetes.differences.particular import particular
 from tests.kubernetes.differences.playing import Json, Played
 from tests.kubernetes.differences.pod_specs import POD_SPECS
@@ -31,6 +32,7 @@ def pods_and_particular() -> Iterator[Played]:
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"pod-{number}"}, "spec": spec}
         yield Played(name, "POST", f"/api/v1/namespaces/{NAMESPACE}/pods", pod)
     yield from particular()
+    yield from newer_groups()
 
 
 def all_requests() -> Iterator[Played]:

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,10 +21,12 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
@@ -42,6 +45,7 @@ func main() {
 	unstructuredAndMetadata(ctx, config)
 	elected(ctx, client)
 	written(ctx, client)
+	recorded(ctx, client)
 }
 
 func must(err error) {
@@ -156,5 +160,17 @@ func written(ctx context.Context, client kubernetes.Interface) {
 	watch, err := client.CoreV1().Events(namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "reason=Tried"})
 	must(err)
 	fmt.Println("event", (<-watch.ResultChan()).Object.(*corev1.Event).Reason)
+	watch.Stop()
+}
+
+func recorded(ctx context.Context, client kubernetes.Interface) {
+	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})
+	defer broadcaster.Shutdown()
+	must(broadcaster.StartRecordingToSinkWithContext(ctx))
+	watch, err := client.EventsV1().Events(namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "reason=Newer"})
+	must(err)
+	regarding := &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Name: "typed", Namespace: namespace}
+	broadcaster.NewRecorder(scheme.Scheme, "example.com/go").Eventf(regarding, nil, corev1.EventTypeNormal, "Newer", "Trying", "of %d", 1)
+	fmt.Println("recorded", (<-watch.ResultChan()).Object.(*eventsv1.Event).Reason)
 	watch.Stop()
 }

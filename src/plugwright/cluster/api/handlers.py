@@ -14,13 +14,14 @@ from plugwright.cluster.api import list_options, log_options, printers, requests
 from plugwright.cluster.api.errors import (
     StatusError,
     bad_request,
+    invalid,
     method_not_allowed,
     unsupported_media_type,
 )
 from plugwright.cluster.api.kinds import Kind
 from plugwright.cluster.api.list_options import Chunk
 from plugwright.cluster.api.patch import Json, json_patch, merge_patch, strategic_merge_patch
-from plugwright.cluster.api.registry import DeleteOptions, ResourcePath, Writer
+from plugwright.cluster.api.registry import DeleteOptions, ResourcePath, Writer, check_identity
 from plugwright.cluster.api.responses import ResponseForm
 from plugwright.cluster.api.watch import Watch, WatchOptions, watch_events
 from plugwright.cluster.clock import Clock
@@ -94,7 +95,7 @@ class ResourceHandlers:
         query = request.query_params
         token = list_options.decode_token(query["continue"]) if query.get("continue") else None
         revision = token.rv if token else self._revision_to_list(query)
-        stored = self._store.objects_at(revision, path.kind.qualified, path.namespace)
+        stored = self._store.objects_at(revision, path.kind.storage.qualified, path.namespace)
         objects = list_options.selected(stored, path.kind, query)
         chunk = list_options.chunk(objects, token, requests.number(query, "limit") or None)
         metadata: Object = {"resourceVersion": str(revision)}
@@ -164,7 +165,8 @@ class ResourceHandlers:
 
     def create(self, request: Request, path: ResourcePath, content: object) -> Response:
         checked, warnings = requests.checked_object(path.kind, content, requests.field_validation(request))
-        created = self._writer_for(request).create(path, checked, requests.field_manager(request))
+        stored = _in_stored_form(path, checked)
+        created = self._writer_for(request).create(path.stored, stored, requests.field_manager(request))
         warnings += path.kind.warnings(created)
         return responses.with_warnings(self._present(request, path.kind, created, 201), warnings)
 
@@ -173,10 +175,12 @@ class ResourceHandlers:
         content = await requests.read_body(request)
         checked, warnings = requests.checked_object(path.kind, content, requests.field_validation(request))
         writer, manager = self._writer_for(request), requests.field_manager(request)
-        if path.kind.allow_create_on_update and self._store.get(path.key) is None:
-            created = writer.create(replace(path, name=""), checked, manager)
+        before = self._store.get(path.key)
+        stored = _in_stored_form(path, checked, before)
+        if path.kind.allow_create_on_update and before is None:
+            created = writer.create(replace(path.stored, name=""), stored, manager)
             return responses.with_warnings(self._present(request, path.kind, created, 201), warnings)
-        updated = writer.update(path, checked, manager)
+        updated = writer.update(path.stored, stored, manager)
         warnings += path.kind.warnings(updated)
         return responses.with_warnings(self._present(request, path.kind, updated), warnings)
 
@@ -191,16 +195,16 @@ class ResourceHandlers:
         _check_patch_type(media, patch)
 
         def patched(before: Object) -> Object:
-            after = _PATCHES[media](before, patch, path.kind)
+            after = _PATCHES[media](path.kind.from_stored(before), patch, path.kind)
             requests.check_depth(after)
             try:
                 checked, new_warnings = requests.checked_object(path.kind, after, requests.field_validation(request))
             except StatusError as error:
                 raise _invalid_patch(after, error) from None
             warnings.extend(new_warnings)
-            return checked
+            return _in_stored_form(path, checked, before)
 
-        updated = self._writer_for(request).change(path, patched, requests.field_manager(request))
+        updated = self._writer_for(request).change(path.stored, patched, requests.field_manager(request))
         warnings += path.kind.warnings(updated)
         return responses.with_warnings(self._present(request, path.kind, updated), warnings)
 
@@ -214,7 +218,8 @@ class ResourceHandlers:
         server_side_apply.check_configuration(path.kind, content)
         checked, _ = requests.checked_object(path.kind, content, "Ignore")
         force = requests.is_true(request.query_params, "force")
-        applied, is_new = self._writer_for(request).apply(path, checked, requests.field_manager(request), force)
+        writer, stored = self._writer_for(request), path.kind.to_stored(checked)
+        applied, is_new = writer.apply(path.stored, stored, requests.field_manager(request), force)
         response = self._present(request, path.kind, applied, 201 if is_new else 200)
         return responses.with_warnings(response, list(path.kind.warnings(applied)))
 
@@ -235,7 +240,7 @@ class ResourceHandlers:
     def _delete_collection(
         self, request: Request, path: ResourcePath, options: DeleteOptions, writer: Writer
     ) -> Response:
-        stored = self._store.objects(path.kind.qualified, path.namespace)
+        stored = self._store.objects(path.kind.storage.qualified, path.namespace)
         objects = list_options.selected(stored, path.kind, request.query_params)
         for content in objects:
             metadata = content["metadata"]
@@ -262,6 +267,19 @@ class ResourceHandlers:
 
     def _writer_for(self, request: Request, content: object = None) -> Writer:
         return self._dry_run_writer if requests.is_dry_run(request, content) else self._writer
+
+
+def _in_stored_form(path: ResourcePath, content: Object, before: Object | None = None) -> Object:
+    """As it is stored; where that is another kind, the one that the client writes to has rules of its own."""
+    kind = path.kind
+    if kind.stored_as is None:
+        return content
+    check_identity(path, content, content.get("metadata") or {})
+    named = {**content, "metadata": {"namespace": path.namespace, **(content.get("metadata") or {})}}
+    errors = kind.validate_update(kind.from_stored(before), named) if before else kind.validate_create(named)
+    if found := list(errors):
+        raise invalid(kind, str(named["metadata"].get("name") or ""), found)
+    return kind.to_stored(content)
 
 
 def _container_to_log(pod: Object, requested: str) -> str:

@@ -17,7 +17,7 @@ from plugwright.cluster.api.validation import FieldError
 from plugwright.cluster.clock import Clock
 from plugwright.cluster.store import DryRun, Object, ObjectKey, Store, VersionConflict
 
-__all__ = ["DeleteOptions", "ResourcePath", "Writer"]
+__all__ = ["DeleteOptions", "ResourcePath", "Writer", "check_identity"]
 
 _SYSTEM_METADATA = (
     "uid", "creationTimestamp", "generation", "namespace", "deletionTimestamp", "deletionGracePeriodSeconds",
@@ -37,7 +37,12 @@ class ResourcePath:
 
     @property
     def key(self) -> ObjectKey:
-        return ObjectKey(self.kind.qualified, self.namespace, self.name)
+        return ObjectKey(self.kind.storage.qualified, self.namespace, self.name)
+
+    @property
+    def stored(self) -> "ResourcePath":
+        """The same object under the kind that stores it."""
+        return replace(self, kind=self.kind.storage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,7 @@ class Writer:
         if not metadata.get("name") and metadata.get("generateName"):
             metadata["name"] = self._unused_name(path, str(metadata["generateName"]))
         path = ResourcePath(kind, path.namespace, str(metadata.get("name") or ""))
-        _check_identity(path, content, metadata)
+        check_identity(path, content, metadata)
         if metadata.get("resourceVersion"):
             raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
         for name in ("deletionTimestamp", "deletionGracePeriodSeconds"):
@@ -76,7 +81,7 @@ class Writer:
         else:
             metadata.pop("namespace", None)
         created = kind.prepare_for_create({**content, **_type_meta(kind), "metadata": metadata})
-        if refusal := kind.admission_error(created, self._store.get):
+        if refusal := kind.admit(created, self._store):
             raise _forbidden(path, refusal)
         _validate(path, None, created)
         if applied is None:
@@ -102,7 +107,7 @@ class Writer:
         """Replaces the whole object, or its status, unless it has changed since the version that the writer read."""
         before = self._store.require(path.key)
         metadata = _metadata(content)
-        _check_identity(path, content, metadata)
+        check_identity(path, content, metadata)
         _check_uid(path, before, str(metadata.get("uid") or ""))
         expected = str(metadata.get("resourceVersion") or "")
         if expected not in ("", before["metadata"]["resourceVersion"]):
@@ -118,7 +123,7 @@ class Writer:
         after = change(before)
         if not isinstance(after, dict) or not isinstance(after.get("metadata"), dict):
             raise bad_request("a patched object must be an object with metadata")
-        _check_identity(path, after, after["metadata"])
+        check_identity(path, after, after["metadata"])
         uid = str(after["metadata"].get("uid") or before["metadata"]["uid"])
         if uid != before["metadata"]["uid"]:
             raise invalid(path.kind, path.name, [validation.invalid("metadata.uid", uid, "field is immutable")])
@@ -128,7 +133,7 @@ class Writer:
 
     def apply(self, path: ResourcePath, applied: Object, manager: str, force: bool) -> tuple[Object, bool]:
         """Merges an object that a manager names in part; also whether it has been created."""
-        _check_identity(path, applied, _metadata(applied))
+        check_identity(path, applied, _metadata(applied))
         if not path.subresource and self._store.get(path.key) is None:
             return self.create(replace(path, name=""), applied, manager, applied), True
         before = self._store.require(path.key)
@@ -262,7 +267,7 @@ def _metadata(content: Object) -> Object:
     return {name: value for name, value in metadata.items() if value not in ({}, [])}
 
 
-def _check_identity(path: ResourcePath, content: Object, metadata: Object) -> None:
+def check_identity(path: ResourcePath, content: Object, metadata: Object) -> None:
     """Type, name and namespace of the object are those of the path."""
     kind = path.kind
     api_version, kind_name = content.get("apiVersion") or kind.api_version, content.get("kind") or kind.name
@@ -304,7 +309,7 @@ def _field_errors(path: ResourcePath, before: Object | None, after: Object) -> I
 
 def _check_deletable(path: ResourcePath, before: Object, options: DeleteOptions) -> None:
     if path.name in path.kind.protected_names:
-        raise _forbidden(path, "this namespace may not be deleted")
+        raise _forbidden(path, path.kind.protection)
     _check_uid(path, before, options.uid)
     version = before["metadata"]["resourceVersion"]
     if options.version and options.version != version:

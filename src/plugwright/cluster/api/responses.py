@@ -106,11 +106,12 @@ def presenter(request: Request, kind: Kind, now: Clock) -> Callable[[Object], Ob
     if form.is_metadata_only:
         type_meta = {"kind": ResponseForm.METADATA.value, "apiVersion": "meta.k8s.io/v1"}
         return lambda content: {**type_meta, "metadata": content["metadata"]}
-    return lambda content: content
+    return kind.from_stored
 
 
 def object_list(kind: Kind, objects: Sequence[Object], metadata: Object) -> Object:
-    return {"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": metadata, "items": objects}
+    items = objects if kind.storage is kind else [kind.from_stored(content) for content in objects]
+    return {"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": metadata, "items": items}
 
 
 def encoded(request: Request, content: Object, code: int = 200) -> Response:

@@ -64,7 +64,7 @@ async def watch_events(store: Store, watch: Watch, since: int | None) -> AsyncIt
 
 
 def _initial_events(store: Store, watch: Watch, revision: int) -> Iterator[bytes]:
-    for content in store.objects(watch.kind.qualified, watch.namespace):
+    for content in store.objects(watch.kind.storage.qualified, watch.namespace):
         if watch.matches(content):
             yield watch.event("ADDED", watch.present(content))
     if watch.options.initial_events:
@@ -89,7 +89,7 @@ async def _changes(store: Store, watch: Watch, since: int) -> AsyncIterator[byte
 
 def _event(watch: Watch, change: Change) -> bytes:
     """Empty for a change that does not concern the watch; an object that no longer matches is deleted for it."""
-    if change.key.kind != watch.kind.qualified or (watch.namespace and change.key.namespace != watch.namespace):
+    if change.key.kind != watch.kind.storage.qualified or (watch.namespace and change.key.namespace != watch.namespace):
         return b""
     matched = change.before is not None and watch.matches(change.before)
     matches = change.type != "DELETED" and watch.matches(change.object)

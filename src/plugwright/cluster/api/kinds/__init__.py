@@ -10,9 +10,11 @@ from plugwright.cluster.api.kinds.dynamic_resources import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
 )
+from plugwright.cluster.api.kinds.events_v1 import EVENTS_V1
 from plugwright.cluster.api.kinds.kind import Kind
 from plugwright.cluster.api.kinds.nodes import NODES
 from plugwright.cluster.api.kinds.pods import PODS
+from plugwright.cluster.api.kinds.priority_classes import PRIORITY_CLASSES, SYSTEM_PRIORITY_CLASSES
 from plugwright.cluster.api.kinds.simple import EVENTS, LEASES, NAMESPACES, SERVICE_ACCOUNTS, SIMPLE_KINDS
 
 __all__ = [
@@ -23,17 +25,22 @@ __all__ = [
     "NAMESPACES",
     "NODES",
     "PODS",
+    "PRIORITY_CLASSES",
     "RESOURCE_CLAIMS",
     "RESOURCE_CLAIM_TEMPLATES",
     "RESOURCE_SLICES",
     "SECRETS",
     "SERVICE_ACCOUNTS",
+    "SYSTEM_PRIORITY_CLASSES",
     "Kind",
     "find",
 ]
 
 KINDS = tuple(
-    sorted((*SIMPLE_KINDS, *DYNAMIC_RESOURCE_KINDS, CONFIG_MAPS, NODES, PODS, SECRETS), key=lambda kind: kind.plural)
+    sorted(
+        (*SIMPLE_KINDS, *DYNAMIC_RESOURCE_KINDS, CONFIG_MAPS, EVENTS_V1, NODES, PODS, PRIORITY_CLASSES, SECRETS),
+        key=lambda kind: kind.plural,
+    )
 )
 
 

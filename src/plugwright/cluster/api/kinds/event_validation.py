@@ -17,7 +17,8 @@ def prepare_event(event: Object) -> Object:
     return {**defaults, "firstTimestamp": None, "lastTimestamp": None, **event}
 
 
-def validate(event: Object) -> Iterator[FieldError]:
+def validate(event: Object, reporter_field: str = "reportingComponent") -> Iterator[FieldError]:
+    """`reporter_field` is its name in the group that the client writes to."""
     namespace = str(event["metadata"].get("namespace") or "")
     involved = str((event.get("involvedObject") or {}).get("namespace") or "")
     field = "involvedObject.namespace"
@@ -28,17 +29,14 @@ def validate(event: Object) -> Iterator[FieldError]:
     if not involved and namespace not in ("default", "kube-system"):
         yield invalid(field, involved, _WRONG_NAMESPACE)
     reporter = str(event.get("reportingComponent") or "")
-    yield from invalid_for("reportingComponent", reporter, qualified_name_errors(reporter))
-    for name, longest in (
-        ("reportingComponent", None),
-        ("reportingInstance", _LONGEST_NAME),
-        ("action", _LONGEST_NAME),
-        ("reason", _LONGEST_NAME),
-    ):
+    if not reporter:
+        yield required(reporter_field)
+    yield from invalid_for(reporter_field, reporter, qualified_name_errors(reporter))
+    for name in ("reportingInstance", "action", "reason"):
         text = str(event.get(name) or "")
         if not text:
             yield required(name)
-        elif longest is not None and len(text) > longest:
-            yield invalid(name, "", f"can have at most {longest} characters")
+        elif len(text) > _LONGEST_NAME:
+            yield invalid(name, "", f"can have at most {_LONGEST_NAME} characters")
     if len(str(event.get("message") or "")) > _LONGEST_TEXT:
         yield invalid("message", "", f"can have at most {_LONGEST_TEXT} characters")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from plugwright.cluster.api import validation
 from plugwright.cluster.api.printers import AGE, NAME, Column
 from plugwright.cluster.api.validation import FieldError
-from plugwright.cluster.store import Object, ObjectKey
+from plugwright.cluster.store import Object, ObjectLookup
 from plugwright.protocol import kubernetes_fields
 from plugwright.protocol.kubernetes_fields import ObjectType
 
@@ -33,7 +33,7 @@ def _valid_update(_before: Object, _after: Object) -> Iterator[FieldError]:
     yield from ()
 
 
-def _admitted(_content: Object, _find: Callable[[ObjectKey], Object | None]) -> str | None:
+def _admitted(_content: Object, _objects: ObjectLookup) -> str | None:
     return None
 
 
@@ -62,7 +62,8 @@ class Kind:
     prepare_for_create: Callable[[Object], Object] = _unchanged
     prepare_for_update: Callable[[Object, Object], Object] = _replacement  # of the stored object and the new one
     prepare_status: Callable[[Object], Object] = _unchanged
-    admission_error: Callable[[Object, Callable[[ObjectKey], Object | None]], str | None] = _admitted  # of a new object
+    # Of a new object: fills in what depends on other objects, and returns why it is refused, or None.
+    admit: Callable[[Object, ObjectLookup], str | None] = _admitted
     name_errors: Callable[[str], Iterator[str]] = validation.dns_subdomain_errors
     validate: Callable[[Object], Iterator[FieldError]] = _valid
     validate_create: Callable[[Object], Iterator[FieldError]] = _valid  # what only a new object must not have
@@ -77,8 +78,14 @@ class Kind:
     # Deleting.
     grace_period: Callable[[Object, int | None], int] = _no_grace  # seconds, from the object and what the client asks
     protected_names: frozenset[str] = frozenset()
+    protection: str = ""  # what a client is told who deletes one of those
     deletes_contents: bool = False  # the objects in the namespace of this name go first: a controller deletes them
     returns_deleted_object: bool = False  # not a Status
+
+    # Objects that another kind stores, served under other names: conversions, and the kind.
+    stored_as: "Kind | None" = None
+    to_stored: Callable[[Object], Object] = _unchanged
+    from_stored: Callable[[Object], Object] = _unchanged
 
     # Reading.
     columns: tuple[Column, ...] = (NAME, AGE)
@@ -93,6 +100,11 @@ class Kind:
     def qualified(self) -> str:
         """As in messages and keys of the store: `leases.coordination.k8s.io`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def storage(self) -> "Kind":
+        """The kind under which the objects are stored."""
+        return self.stored_as or self
 
     @property
     def root(self) -> str:

@@ -1,34 +1,23 @@
-"""Admission of pods: what the API server's plugins refuse because of objects that a pod names and that do not exist.
+"""Admission of pods: what depends on other objects, such as a class that the pod names and that does not exist.
 
 A pod that names its node is refused, too, if it asks for something that is not emulated: no scheduler keeps it Pending.
 """
 
-from collections.abc import Callable
-
 from plugwright.cluster import pod_fields
-from plugwright.cluster.api.kinds.pod_defaults import SYSTEM_PRIORITIES
-from plugwright.cluster.store import Object, ObjectKey
+from plugwright.cluster.api.kinds.priority_classes import admit_priority
+from plugwright.cluster.store import Object, ObjectKey, ObjectLookup
 
-__all__ = ["admission_error"]
-
-_PRIORITY = "priority admission controller computed"
+__all__ = ["admit"]
 
 
-def admission_error(pod: Object, find: Callable[[ObjectKey], Object | None]) -> str | None:
-    """Why the pod is forbidden; it has its defaults, `find` looks up objects."""
+def admit(pod: Object, objects: ObjectLookup) -> str | None:
+    """Fills in its priority; why the pod, which has its defaults, is forbidden, or None."""
     spec, namespace = pod["spec"], str(pod["metadata"].get("namespace") or "")
-    account, priority_class = str(spec["serviceAccountName"]), str(spec.get("priorityClassName") or "")
-    computed = spec["priority"] if priority_class else 0
-    if find(ObjectKey("serviceaccounts", namespace, account)) is None:
+    account = str(spec["serviceAccountName"])
+    if objects.get(ObjectKey("serviceaccounts", namespace, account)) is None:
         return f'error looking up service account {namespace}/{account}: serviceaccount "{account}" not found'
-    if priority_class and priority_class not in SYSTEM_PRIORITIES:
-        return f"no PriorityClass with name {priority_class} was found"
-    if spec["priority"] != computed:
-        rule = f"the integer value of priority ({spec['priority']}) must not be provided in pod spec"
-        return f"{rule}; {_PRIORITY} {computed} from the given PriorityClass name"
-    if spec["preemptionPolicy"] != "PreemptLowerPriority":
-        rule = f"the string value of PreemptionPolicy ({spec['preemptionPolicy']}) must not be provided in pod spec"
-        return f"{rule}; {_PRIORITY} PreemptLowerPriority from the given PriorityClass name"
+    if refusal := admit_priority(pod, objects):
+        return refusal
     if spec.get("runtimeClassName"):
         return f'pod rejected: RuntimeClass "{spec["runtimeClassName"]}" not found'
     if spec.get("overhead"):

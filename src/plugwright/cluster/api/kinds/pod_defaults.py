@@ -10,11 +10,10 @@ from typing import Any
 from plugwright import quantity
 from plugwright.cluster.store import Object
 
-__all__ = ["SYSTEM_PRIORITIES", "prepare_for_create", "prepare_for_update"]
+__all__ = ["prepare_for_create", "prepare_for_update"]
 
 _CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
 _NOT_READY, _UNREACHABLE = (f"node.kubernetes.io/{condition}" for condition in ("not-ready", "unreachable"))
-SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 _FILE_MODE, _TOKEN_SECONDS = 0o644, 3600
 _PROBE = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
 # Fields whose zero value is not stored; those of other names keep theirs.
@@ -30,8 +29,6 @@ def prepare_for_create(pod: Object) -> Object:
     spec = prepared["spec"]
     account = spec.get("serviceAccountName") or "default"
     spec |= {"serviceAccountName": account, "serviceAccount": account}
-    spec.setdefault("priority", SYSTEM_PRIORITIES.get(spec.get("priorityClassName", ""), 0))
-    spec.setdefault("preemptionPolicy", "PreemptLowerPriority")
     prepared["metadata"]["generation"] = 1
     status: Object = {"phase": "Pending", "qosClass": _qos_class(spec)}
     if spec.get("schedulingGates"):

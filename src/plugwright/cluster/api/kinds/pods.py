@@ -92,12 +92,14 @@ PODS = Kind(
     subresources=("binding", "eviction", "log"),
     prepare_for_create=pod_defaults.prepare_for_create,
     prepare_for_update=pod_defaults.prepare_for_update,
-    admission_error=pod_admission.admission_error,
+    admit=pod_admission.admit,
     validate=pod_validation.validate,
     validate_create=pod_validation.validate_create,
     validate_update=pod_updates.validate_update,
     prepare_status=_prepare_status,
-    admitted_fields=frozenset({"preemptionPolicy", "priority", "serviceAccount", "serviceAccountName", "tolerations"}),
+    admitted_fields=frozenset(
+        {"preemptionPolicy", "priority", "priorityClassName", "serviceAccount", "serviceAccountName", "tolerations"}
+    ),
     validate_status=pod_validation.validate_status,
     grace_period=_grace_period,
     returns_deleted_object=True,

@@ -124,6 +124,7 @@ NAMESPACES = Kind(
     name_errors=validation.dns_label_errors,
     default_objects=((SERVICE_ACCOUNTS, "default"),),
     protected_names=frozenset({"default", "kube-system", "kube-public"}),
+    protection="this namespace may not be deleted",
     deletes_contents=True,
     columns=(NAME, Column("Status", lambda namespace, _: namespace.get("status", {}).get("phase", "")), AGE),
     selectable_fields=frozenset({"status.phase"}),
